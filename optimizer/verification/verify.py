@@ -11,7 +11,7 @@ simulated (`bench`), and what came of it says which of its neighbors wait next:
 
 A fleet is left out if one of the same engines with as many replicas or more in every pool was refuted.
 
-It ends: no fleet is simulated twice, and there are finitely many that cost less than one that holds. Before one holds,
+It ends: no fleet is judged twice, and there are finitely many that cost less than one that holds. Before one holds,
 each miss adds the same engines with other settings, which are finitely many, or with more replicas, ROUNDS times after
 each other at most. What did not hold is never returned as a fleet that does.
 """
@@ -76,7 +76,8 @@ Judge = Callable[[Fleet], Verdict]
 class Candidate:
     """A fleet that waits; order decides between equal costs [$/h].
 
-    rounds: repairs by more replicas that led to it; settings_of: the fleet that missed whose settings it changes.
+    rounds: repairs by more replicas that led to it; fewer: replicas that it has fewer than the best in one pool;
+    origin: the fleet that missed whose settings it changes.
     """
 
     cost: float
@@ -84,7 +85,8 @@ class Candidate:
     fleet: Fleet = field(compare=False)
     what: str = field(compare=False, default=CANDIDATE)
     rounds: int = field(compare=False, default=0)
-    settings_of: Key | None = field(compare=False, default=None)
+    fewer: int = field(compare=False, default=0)
+    origin: Key | None = field(compare=False, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +119,23 @@ class Lean:
 
 @dataclass(slots=True)
 class Waiting:
-    """Fleets that wait to be simulated, cheapest first, and what is left out: those seen, and those dominated."""
+    """Fleets that wait to be simulated, cheapest first; which were taken before, and the replicas of those refuted."""
 
     instance: Instance
     volume: float = 1.0
     heap: list[Candidate] = field(default_factory=list)
-    seen: set[Key] = field(default_factory=set)
-    refuted: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
+    past: set[Key] = field(default_factory=set)
+    misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
     added: int = 0
 
-    def add(self, fleet: Fleet, what: str = CANDIDATE, rounds: int = 0, *, settings_of: Key | None = None) -> None:
-        """Let a fleet wait, unless it was seen; with fewer seats where it has two lives."""
+    def add(
+        self, fleet: Fleet, what: str = CANDIDATE, rounds: int = 0, fewer: int = 0, origin: Key | None = None
+    ) -> None:
+        """Let a fleet wait, unless it was taken before; with fewer seats where it has two lives. See `Candidate`."""
         fleet = with_one_life(self.instance, fleet, self.volume) if fleet.pools else fleet
-        if fleet.pools and fleet_key(fleet) not in self.seen:
+        if fleet.pools and fleet_key(fleet) not in self.past:
             cost, self.added = fleet_cost(self.instance, fleet), self.added + 1
-            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, what, rounds, settings_of))
+            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, what, rounds, fewer, origin))
 
     @property
     def cheapest(self) -> float:
@@ -153,13 +157,13 @@ class Waiting:
     def refute(self, fleet: Fleet) -> None:
         """Leave fleets of the same engines out that have no more replicas in any pool."""
         engines, counts = _apart(fleet)
-        self.refuted.setdefault(engines, []).append(counts)
+        self.misses.setdefault(engines, []).append(counts)
 
     def dominated(self, fleet: Fleet) -> bool:
-        """Whether the fleet was seen, or has no more replicas in any pool than one that was refuted."""
+        """Whether the fleet was taken before, or has no more replicas in any pool than one that was refuted."""
         engines, counts = _apart(fleet)
-        worse = (all(map(int.__ge__, most, counts)) for most in self.refuted.get(engines, ()))
-        return fleet_key(fleet) in self.seen or any(worse)
+        worse = (all(map(int.__ge__, most, counts)) for most in self.misses.get(engines, ()))
+        return fleet_key(fleet) in self.past or any(worse)
 
 
 def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
@@ -173,8 +177,9 @@ class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
     best: the cheapest fleet that holds so far; rivals: whose smaller versions may hold; near: fleets that miss narrowly
-    by formula; stopped: asked before each simulation once a fleet holds; tried: all that missed, in order; mended: what
-    other settings of a fleet came to; replicas: how many fewer are tried next; shapes: whether others wait already.
+    by formula; stopped: asked before each simulation once a fleet holds; trail: all that missed, in order; settings:
+    what a fleet came to with other settings; fewer: replicas that the best is tried without; shapes: whether the best
+    waits in other shapes already.
     """
 
     bench: Bench
@@ -186,9 +191,9 @@ class Loop:
     best: Verdict | None = None
     by_repair: bool = False
     nearest: Verdict | None = None
-    tried: list[Tried] = field(default_factory=list)
-    mended: dict[Key, Verdict] = field(default_factory=dict)
-    replicas: int = 1
+    trail: list[Tried] = field(default_factory=list)
+    settings: dict[Key, Verdict] = field(default_factory=dict)
+    fewer: int = 1
     shapes: bool = False
 
     def run(self, *, most: float = math.inf, first: bool = False) -> Fleet | None:
@@ -197,19 +202,19 @@ class Loop:
         most: fleets that miss; first: stop at the first that holds.
         """
         bench = self.bench
-        while len(self.tried) < most and (candidate := self._next()) is not None:
-            self.waiting.seen.add(fleet_key(candidate.fleet))
+        while len(self.trail) < most and (candidate := self._next()) is not None:
+            self.waiting.past.add(fleet_key(candidate.fleet))
             if bench.late() and not bench.judged(candidate.fleet):
                 return candidate.fleet
-            found = self.judge(candidate.fleet)
-            if bench.late() and found.outcome is Outcome.UNDECIDED and not found.confirmation:
+            verdict = self.judge(candidate.fleet)
+            if bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation:
                 return candidate.fleet
-            if candidate.settings_of is not None:
-                self.mended[candidate.settings_of] = found
-            if not found.held:
-                self._miss(candidate, found)
+            if candidate.origin is not None:
+                self.settings[candidate.origin] = verdict
+            if not verdict.held:
+                self._miss(candidate, verdict)
                 continue
-            self._hold(candidate, found)
+            self._hold(candidate, verdict)
             if first:
                 break
         return None
@@ -226,51 +231,54 @@ class Loop:
                 break
         return None
 
-    def _hold(self, candidate: Candidate, found: Verdict) -> None:
+    def _hold(self, candidate: Candidate, verdict: Verdict) -> None:
         """The fleet is the best; it waits with fewer replicas, with twice as many fewer if that is how it was found."""
-        self.best, self.by_repair, self.shapes = found, candidate.what == REPAIRED, False
-        self.replicas = 2 * self.replicas if candidate.what.endswith(" less") else self.replicas
-        self._fewer()
+        self.best, self.by_repair, self.shapes = verdict, candidate.what == REPAIRED, False
+        self.fewer = 2 * candidate.fewer or 1
+        self.add_fewer()
 
-    def _miss(self, candidate: Candidate, missed: Verdict) -> None:
-        """The fleet waits with other settings that seem to hold; else with more replicas, and with those nearest.
-
-        Other settings are looked at one after the other, in a short run each, and what comes nearer is gone on from,
-        until one clearly keeps its goals. One that keeps them at its share alone will do where the fleet was refuted:
-        else full runs would be made for another that is left between.
-        """
-        self.tried.append((candidate.what, missed))
-        self.nearest = missed if self.nearest is None or missed.distance < self.nearest.distance else self.nearest
-        if missed.judgement.refuted:
-            self.waiting.refute(missed.fleet)
-        bench, seen, center, better = self.bench, self.waiting.seen, missed, None
-        others = other_settings(bench, missed)
-        while others and not bench.late():
-            fleet = others.pop(0)
-            if fleet_key(fleet) in seen:
-                continue
-            seen.add(fleet_key(fleet))
-            look = bench.look(fleet)
-            clear = look.judgement.proven
-            better = fleet if clear or (look.judgement.held and missed.judgement.refuted) else better
-            if clear:
-                break
-            if look.distance < (center.distance[0], center.distance[1] - NOTABLE):
-                center, others = look, other_settings(bench, look)
-        if better is not None:
-            seen.discard(fleet_key(better))
-            self.waiting.add(better, REPAIRED, candidate.rounds, settings_of=fleet_key(missed.fleet))
+    def _miss(self, candidate: Candidate, miss: Verdict) -> None:
+        """The fleet waits with other settings that seem to hold; else with more replicas, and the settings nearest."""
+        self.trail.append((candidate.what, miss))
+        self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
+        if miss.judgement.refuted:
+            self.waiting.refute(miss.fleet)
+        fleet, center = self._settings(miss)
+        if fleet is not None:
+            self.waiting.add(fleet, REPAIRED, candidate.rounds, candidate.fewer, fleet_key(miss.fleet))
             return
-        for fleet in more_replicas(bench.instance, center, candidate.rounds):
+        for fleet in more_replicas(self.bench.instance, center, candidate.rounds):
             self.waiting.add(fleet, REPAIRED, candidate.rounds + 1)
+
+    def _settings(self, miss: Verdict) -> tuple[Fleet | None, Verdict]:
+        """The fleet with other settings that seem to hold, None where none do; and what came nearest.
+
+        They are looked at one after the other, in a short run each, and what comes nearer is gone on from, until one
+        clearly keeps its goals. One that keeps them at its share alone will do where the fleet was refuted: else full
+        runs would be made for another that is left between.
+        """
+        bench, center, choice = self.bench, miss, None
+        options, looks = other_settings(bench, miss), set[Key]()
+        while options and not bench.late():
+            fleet = options.pop(0)
+            if fleet_key(fleet) in looks | self.waiting.past:
+                continue
+            looks.add(fleet_key(fleet))
+            look = bench.look(fleet)
+            if look.judgement.proven:
+                return fleet, look
+            choice = fleet if look.judgement.held and miss.judgement.refuted else choice
+            if look.distance < (center.distance[0], center.distance[1] - NOTABLE):
+                center, options = look, other_settings(bench, look)
+        return choice, center
 
     def _further(self) -> bool:
         """Let neighbors of the best wait that are further away; whether there are any left."""
         if self.best is None or self.shapes:
             return False
-        if self.replicas > 1:
-            self.replicas = 1
-            self._fewer()
+        if self.fewer > 1:
+            self.fewer = 1
+            self.add_fewer()
             return True
         self.shapes = True
         instance, most = self.bench.instance, self.best.cost * CHEAPER
@@ -280,12 +288,12 @@ class Loop:
                 self.waiting.add(fleet, what)
         return True
 
-    def _fewer(self) -> None:
+    def add_fewer(self) -> None:
         """Let the best with fewer replicas in one pool wait."""
         instance = self.bench.instance
-        for what, fleet in fewer_replicas(instance, self.best.fleet, self.replicas) if self.best else ():
+        for what, fleet in fewer_replicas(instance, self.best.fleet, self.fewer) if self.best else ():
             if allowed(instance, fleet):
-                self.waiting.add(fleet, what)
+                self.waiting.add(fleet, what, fewer=self.fewer)
 
 
 def cheapest_verified(
@@ -304,7 +312,7 @@ def cheapest_verified(
         waiting.add(fleet)
     loop = Loop(bench, judge or bench.candidate, waiting)
     undecided = loop.run(most=most, first=True)
-    return Searched(loop.best, loop.nearest, tuple(loop.tried), undecided, loop.by_repair)
+    return Searched(loop.best, loop.nearest, tuple(loop.trail), undecided, loop.by_repair)
 
 
 def without_waste(
@@ -312,19 +320,18 @@ def without_waste(
 ) -> Lean:
     """Replace the winner by what costs less and holds, until none of its neighbors does; see `Loop`."""
     instance = bench.instance
-    waiting = Waiting(instance, bench.volume, seen={fleet_key(winner.fleet)})
+    waiting = Waiting(instance, bench.volume, past={fleet_key(winner.fleet)})
     loop = Loop(bench, bench.candidate, waiting, rivals, near, stopped, winner)
-    loop._fewer()
+    loop.add_fewer()
     loop.run()
-    winner = loop.best or winner
-    one_less = []
+    winner, one_less = loop.best or winner, list[Tried]()
     for what, fleet in fewer_replicas(instance, winner.fleet, 1):
-        lived = with_one_life(instance, fleet, bench.volume)
-        known = loop.mended.get(fleet_key(lived))
-        if allowed(instance, fleet) and (known or bench.judged(lived) or not stopped()):
-            one_less.append((what, known or bench.candidate(lived)))
-    rows = {id(found) for _, found in one_less}
-    return Lean(winner, tuple(one_less), tuple(row for row in loop.tried if id(row[1]) not in rows))
+        less = with_one_life(instance, fleet, bench.volume)
+        verdict = loop.settings.get(fleet_key(less))
+        if allowed(instance, fleet) and (verdict or bench.judged(less) or not stopped()):
+            one_less.append((what, verdict or bench.candidate(less)))
+    rows = {id(verdict) for _, verdict in one_less}
+    return Lean(winner, tuple(one_less), tuple(row for row in loop.trail if id(row[1]) not in rows))
 
 
 def more_replicas(instance: Instance, missed: Verdict, rounds: int) -> list[Fleet]:
@@ -407,14 +414,14 @@ def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
 
 
 def smaller(
-    instance: Instance, winner: Verdict, rivals: Sequence[Fleet], wanted: Callable[[Fleet], bool] = lambda _: True
+    instance: Instance, winner: Verdict, rivals: Sequence[Fleet], eligible: Callable[[Fleet], bool] = lambda _: True
 ) -> list[Named]:
     """Fleets that cost less than the winner, other shapes of it and less of the rivals; the most promising first.
 
-    Of each shape its most promising settings. wanted: which of them may be looked at.
+    Of each shape its most promising settings. eligible: which of them may be looked at.
     """
     others = [*_swaps(instance, winner), *_colocated(instance, winner), *_shrunk(instance, winner, rivals)]
-    promised = ((promise(instance, fleet) if wanted(fleet) else 0.0, what, fleet) for what, fleet in others)
+    promised = ((promise(instance, fleet) if eligible(fleet) else 0.0, what, fleet) for what, fleet in others)
     ranked = sorted((row for row in promised if row[0] >= PROMISING), key=lambda row: -row[0])
     best: dict[str, Named] = {}
     alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
@@ -505,8 +512,8 @@ def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
             fleet = larger
     except OutOfTimeError:
         return winner
-    found = winner if fleet is winner.fleet else bench.candidate(fleet)
-    return found if found.held else winner
+    verdict = winner if fleet is winner.fleet else bench.candidate(fleet)
+    return verdict if verdict.held else winner
 
 
 def larger_batches(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fleet | None:
