@@ -363,8 +363,9 @@ class Bench:
 
     def _judge(self, fleet: Fleet, most: int) -> Verdict:
         part = self.part(fleet)
-        if most != BRIEFLY and self.look(fleet).judgement.missed:
-            return self.look(fleet)
+        look = None if most == BRIEFLY else self.look(fleet)
+        if look is not None and (look.judgement.missed or most == 0 or self.late()):
+            return replace(look, held=False)
         if not one_life(self.instance, part.fleet, part.volume):
             engines = simulated_fleet(self.instance, part.fleet, self.probability)
             early = self.stays_behind(part, engines, self.runs(part, engines, self.brief(part), 0, 1), 0)
@@ -399,7 +400,7 @@ class Bench:
                 return found, False
         requests, made = part.requests if most == BRIEFLY else self.full(part), list[Run]()
         for count in (number for number in REPLICATIONS if number <= most):
-            if self.late() or (count > self.least and count * requests > MOST_JUDGED):
+            if made and (self.late() or (count > self.least and count * requests > MOST_JUDGED)):
                 break
             made += self.runs(part, engines, requests, len(made), count)
             found = judge_runs(self.instance, engines, made)
