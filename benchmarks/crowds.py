@@ -6,7 +6,7 @@
    least room, how full the memory of the fullest pool was on average and that of the fullest engine at most, how many
    runs preempted, and of how many of `--seeds` seeds the crowd refuses the fleet.
 2. Engines of Qwen3-32B for reasoning with more and more seats: how many requests one of them ends per second that has a
-   backlog, by formula (`optimizer.verification.second_life`) and simulated, and whether the fleet has two lives.
+   backlog, by formula (`optimizer.verification.bench`) and simulated, and whether the fleet has two lives.
 3. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_crowd.py`): of `--seeds` runs of 40,000
    requests those that keep the goal, and of as many seeds those of which it is refused.
 
@@ -29,11 +29,10 @@ from benchmarks.problems import MEMORY, PROBLEMS, Posed, by_formula  # noqa: E40
 from costmodel.simulator import Fleet as SimulatedFleet  # noqa: E402
 from costmodel.simulator import simulate  # noqa: E402
 from optimizer.fleets.fleet import Fleet, fleet_cost  # noqa: E402
-from optimizer.verification.crowd import crowded, fullest  # noqa: E402
-from optimizer.verification.judge import Judgement, judge_runs, simulated_fleet, simulated_trace  # noqa: E402
-from optimizer.verification.second_life import backlog_seconds, two_lives  # noqa: E402
-from optimizer.verification.simulated_use import fleet_use  # noqa: E402
-from optimizer.verification.verdict import Bench, Slice, make_bench  # noqa: E402
+from optimizer.verification.bench import Bench, Slice, backlog_seconds, crowded, fullest, make_bench, two_lives  # noqa: E402
+from optimizer.verification.demand import simulated_trace  # noqa: E402
+from optimizer.verification.judge import Judgement, judge_runs, simulated_fleet  # noqa: E402
+from optimizer.verification.record import fleet_use  # noqa: E402
 from reports.numbers import money  # noqa: E402
 
 REQUESTS = 40_000

@@ -44,8 +44,8 @@ from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402
 from optimizer.search.limits import allowed, with_replicas  # noqa: E402
+from optimizer.verification.bench import valid  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
-from optimizer.verification.tune import valid  # noqa: E402
 from reports.words import limited_cell  # noqa: E402
 
 RUNS = 4

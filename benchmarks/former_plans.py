@@ -24,10 +24,9 @@ from optimizer.fleets.build_plan import utilization  # noqa: E402
 from optimizer.fleets.fleet import Fleet, fleet_cost, pool_config  # noqa: E402
 from optimizer.fleets.pool import pool_state  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
-from optimizer.verification.confirm import confirmed_once  # noqa: E402
+from optimizer.verification.bench import Bench, make_bench  # noqa: E402
+from optimizer.verification.confirm import confirmed_once, gives_way  # noqa: E402
 from optimizer.verification.judge import judge_runs, simulated_fleet  # noqa: E402
-from optimizer.verification.pressed import gives_way  # noqa: E402
-from optimizer.verification.verdict import Bench, make_bench  # noqa: E402
 from reports.numbers import money  # noqa: E402
 
 FORMER: dict[str, tuple[Posed, str, tuple[int, ...] | None]] = {

@@ -35,8 +35,8 @@ from costmodel.simulator.metrics import steady, within  # noqa: E402
 from optimizer.fleets.evaluate import goodput_volume  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
+from optimizer.verification.bench import make_bench  # noqa: E402
 from optimizer.verification.judge import Run, judge_runs, simulated_fleet  # noqa: E402
-from optimizer.verification.verdict import make_bench  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 

@@ -21,7 +21,7 @@ from optimizer.fleets.plan_fleet import fleet_of_plan  # noqa: E402 -- the repos
 from optimizer.loads.instance import make_instance  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
-from optimizer.verification.verdict import make_bench  # noqa: E402
+from optimizer.verification.bench import make_bench  # noqa: E402
 from reports.numbers import money  # noqa: E402
 from search_spaces.engines import load_engine_overhead  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402

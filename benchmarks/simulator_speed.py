@@ -62,7 +62,8 @@ def reference(data: Path, name: str):
 def planned(plan: Path, requests: int):
     """Trace and fleet of a plan."""
     from optimizer.fleets.plan_fleet import fleet_of_plan
-    from optimizer.verification.judge import simulated_fleet, simulated_trace
+    from optimizer.verification.demand import simulated_trace
+    from optimizer.verification.judge import simulated_fleet
     from pdplan.plan_files import read_plan
 
     instance, fleet = fleet_of_plan(read_plan(plan))

@@ -31,20 +31,25 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import TWO_CLASSES, Posed, by_formula  # noqa: E402 -- the repository is found first
-from optimizer.verification.samplers import (  # noqa: E402
+from optimizer.verification.bench import make_bench  # noqa: E402
+from optimizer.verification.tune import (  # noqa: E402
     FRONT_START_UP,
+    MISS,
+    TAIL,
+    WORST,
+    Knob,
     Looks,
     Point,
     Sampler,
     Search,
+    Tuner,
     Value,
     Values,
     at_random,
     by_tpe,
     front_of,
+    knobs_of,
 )
-from optimizer.verification.tune import MISS, TAIL, WORST, Knob, Tuner, knobs_of  # noqa: E402
-from optimizer.verification.verdict import make_bench  # noqa: E402
 
 Grid = NDArray[np.float64]
 

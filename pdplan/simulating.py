@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from optimizer.fleets.fleet import Fleet
     from optimizer.loads.instance import Instance
     from optimizer.plans.plan import Plan
-    from optimizer.verification.judge import Demand, Judgement
+    from optimizer.verification.demand import Demand
+    from optimizer.verification.judge import Judgement
     from reports.simulated import Simulated
     from search_spaces.recorded import Recorded
 
@@ -108,8 +109,7 @@ EXCLUDED = {
 def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
     """Simulate what was asked."""
     from optimizer.fleets.plan_fleet import fleet_of_plan
-    from optimizer.verification.latency_curve import latency_curve
-    from optimizer.verification.simulated_goodput import goodput
+    from optimizer.verification.goodput import goodput, latency_curve
     from search_spaces.problem import Balancing
 
     instance, fleet = fleet_of_plan(plan)
@@ -135,10 +135,8 @@ def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
 def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked, progress: Progress | None) -> Simulated:
     """The run, or runs, that were asked for."""
     from optimizer.fleets.evaluate import evaluate
-    from optimizer.verification.behind import pool_behind
-    from optimizer.verification.judge import judge_demands, simulated_fleet
-    from optimizer.verification.simulated_demand import slots_of_day
-    from optimizer.verification.simulated_use import class_e2e, class_gaps, fleet_use
+    from optimizer.verification.judge import judge_demands, pool_behind, simulated_fleet
+    from optimizer.verification.record import class_e2e, class_gaps, fleet_use, slots_of_day
     from reports.simulated import Simulated
 
     volume = _volume(plan, instance, asked)
@@ -172,8 +170,8 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked, progress
 
 def _until_known(instance: Instance, fleet: Fleet, asked: Asked, volume: float, progress: Progress | None) -> Judgement:
     """Runs of as many requests as the fleet's slowest queue asks for, until they tell enough."""
-    from optimizer.verification.precision import judge_until
-    from optimizer.verification.verdict import full_length
+    from optimizer.verification.bench import full_length
+    from optimizer.verification.judge import judge_until
 
     precision = asked.until or UNTIL.high
     requests = full_length(instance, fleet, asked.requests, volume)
@@ -208,8 +206,7 @@ def _volume(plan: Plan, instance: Instance, asked: Asked) -> float:
 
 def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> tuple[list[Demand], str, int]:
     """Requests of each run, what is to be said of those of a trace that no engine takes, the most a run can have."""
-    from optimizer.verification.judge import SEEDS, simulated_trace
-    from optimizer.verification.simulated_demand import closed_demand, diurnal_demands
+    from optimizer.verification.demand import SEEDS, closed_demand, diurnal_demands, simulated_trace
 
     left_out, most = "", int(REQUESTS.high)
     if asked.profile is not None:
@@ -238,7 +235,7 @@ def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple
     """Rates over the day as multiples."""
     import numpy as np
 
-    from optimizer.verification.simulated_demand import planned_profile
+    from optimizer.verification.demand import planned_profile
 
     if profile != PLANNED:
         return np.array(profile)
@@ -276,7 +273,7 @@ def replay(instance: Instance, fleet: Fleet, asked: Asked) -> tuple[Demand, str,
     """
     import numpy as np
 
-    from optimizer.verification.judge import replayed_trace
+    from optimizer.verification.demand import replayed_trace
     from search_spaces.recorded import spread
     from search_spaces.traces import Unservable, in_order, read_rows, read_trace
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from optimizer.plans.plan import Plan
+from optimizer.verification.goodput import TOLERANCE, Curve, Goodput, RatePoint
 from optimizer.verification.judge import Outcome
-from optimizer.verification.latency_curve import TOLERANCE, Curve
-from optimizer.verification.simulated_goodput import Goodput, RatePoint
 
 from .numbers import duration, percent, rate, significant
 from .table import Column, render_table

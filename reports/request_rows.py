@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from costmodel.errors import InputError
 from costmodel.simulator import Result
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import Judgement, Run
-from optimizer.verification.simulated_use import in_time
+from optimizer.verification.judge import Judgement, Run, in_time
 
 REQUEST_COLUMNS: Final = (
     "replication",

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from optimizer.plans.plan import Plan
 from optimizer.procurement.resilience import Loss, Resilience
-from optimizer.verification.behind import pool_behind
-from optimizer.verification.judge import Judgement, Outcome
+from optimizer.verification.judge import Judgement, Outcome, pool_behind
 from search_spaces.bounds import RUN_REQUESTS
 
 from .numbers import MISSING, hourly, percent, signed_percent

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from optimizer.fleets.evaluate import Evaluation
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
-from optimizer.verification.judge import SEEDS, Judgement, Outcome
-from optimizer.verification.latency_curve import Curve
-from optimizer.verification.simulated_demand import Slot
-from optimizer.verification.simulated_goodput import Goodput
-from optimizer.verification.simulated_use import ClassGaps, FleetUse
+from optimizer.verification.demand import SEEDS
+from optimizer.verification.goodput import Curve, Goodput
+from optimizer.verification.judge import Judgement, Outcome
+from optimizer.verification.record import ClassGaps, FleetUse, Slot
 
 
 @dataclass(frozen=True, slots=True)

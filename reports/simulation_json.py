@@ -7,11 +7,9 @@ from typing import Any, Final
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from optimizer.fleets.evaluate import QUANTILES
-from optimizer.verification.judge import ClassJudgement
-from optimizer.verification.latency_curve import Curve
-from optimizer.verification.precision import half_width
-from optimizer.verification.simulated_goodput import Goodput, RatePoint
-from optimizer.verification.simulated_use import ClassGaps, FleetUse, PoolUse
+from optimizer.verification.goodput import Curve, Goodput, RatePoint
+from optimizer.verification.judge import ClassJudgement, half_width
+from optimizer.verification.record import ClassGaps, FleetUse, PoolUse
 
 from .simulated import Simulated, requests_to_decide
 

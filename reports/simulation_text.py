@@ -14,9 +14,8 @@ from costmodel.metric import METRICS, Metric
 from costmodel.power import POWER
 from costmodel.simulator.metrics import steady_throughput
 from costmodel.words import join_words
-from optimizer.verification.judge import ClassJudgement, Judgement, Outcome
-from optimizer.verification.precision import half_width
-from optimizer.verification.simulated_demand import Slot
+from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, half_width
+from optimizer.verification.record import Slot
 
 from .curve_text import curve_text, goodput_text, outcome_mark, three
 from .numbers import count, duration, is_number, percent, percent_beside, rate, si, significant

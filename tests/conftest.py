@@ -56,10 +56,10 @@ def data() -> Path:
 @pytest.fixture
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulations of as many requests as the rate asks for, and not more: for what does not depend on their number."""
-    monkeypatch.setattr("optimizer.verification.verdict.LEAST_REQUESTS", 1500)
-    monkeypatch.setattr("optimizer.verification.verdict.LEAST_SHORT", 800)
-    monkeypatch.setattr("optimizer.verification.verdict.RELAXATIONS", 1e-6)
-    monkeypatch.setattr("optimizer.verification.verdict.MOST_RELAXED", 1)
+    monkeypatch.setattr("optimizer.verification.bench.LEAST_REQUESTS", 1500)
+    monkeypatch.setattr("optimizer.verification.bench.LEAST_SHORT", 800)
+    monkeypatch.setattr("optimizer.verification.bench.RELAXATIONS", 1e-6)
+    monkeypatch.setattr("optimizer.verification.bench.MOST_RELAXED", 1)
 
 
 @pytest.fixture

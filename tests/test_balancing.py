@@ -15,9 +15,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import JudgedFleet, Quantiles, SimulatedLatencies
-from optimizer.verification.balancing import by_requests
+from optimizer.verification.bench import make_bench
+from optimizer.verification.confirm import by_requests
 from optimizer.verification.judge import simulated_fleet
-from optimizer.verification.verdict import make_bench
 from pdplan.cli import run
 from reports.deploy.differences import differences
 from reports.deploy.files import deployment_files

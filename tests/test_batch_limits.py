@@ -1,4 +1,4 @@
-"""Batch limits that a fleet need not have: raised for as long as the simulated fleet then serves more."""
+"""Batch limits that a fleet need not have: larger_batches for as long as the simulated fleet then serves more."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.verification.batch_limits import raised, with_larger_batches
-from optimizer.verification.simulation_record import goodput_of
-from optimizer.verification.verdict import Bench, fleet_key
+from optimizer.verification.bench import Bench, fleet_key, goodput_of
+from optimizer.verification.verify import larger_batches, with_larger_batches
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.optimizer_cases import limit as place
 
@@ -48,9 +47,9 @@ def bench() -> Bench:
 
 def test_limits_are_raised_by_two_places_up_to_the_last() -> None:
     instance = short_answers()
-    assert raised(instance, one_engine(8)) == one_engine(32)
-    assert raised(instance, one_engine(32)) == one_engine(64)
-    assert raised(instance, one_engine(64)) is None
+    assert larger_batches(instance, one_engine(8)) == one_engine(32)
+    assert larger_batches(instance, one_engine(32)) == one_engine(64)
+    assert larger_batches(instance, one_engine(64)) is None
 
 
 def test_an_engine_whose_limit_binds_gets_a_larger_one() -> None:
@@ -71,7 +70,7 @@ def test_limits_that_no_engine_reached_are_not_raised_and_no_run_is_made_for_it(
     judge, fleet = Bench(long_prompts(), seed=0, requests=800), one_engine(32)
     start = judge.verdict(fleet)
     assert start.held
-    assert raised(judge.instance, fleet) is not None
+    assert larger_batches(judge.instance, fleet) is not None
     assert with_larger_batches(judge, start, lambda: False) is start
     ((key, _),) = judge.trials
     assert key == fleet_key(fleet)

@@ -9,8 +9,7 @@ import pytest
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.behind import piled_up, pool_behind
-from optimizer.verification.judge import judge
+from optimizer.verification.judge import judge, piled_up, pool_behind
 from tests.test_judge import apart, colocated, pool, small
 
 

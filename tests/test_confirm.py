@@ -17,7 +17,8 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.recommend import search
 from optimizer.recommend.optimize import optimize
-from optimizer.verification import verdict
+from optimizer.verification import bench as benches
+from optimizer.verification.bench import REPLICATIONS, Bench, Verdict, fleet_key, run_length
 from optimizer.verification.confirm import (
     APART,
     LEVEL,
@@ -29,7 +30,6 @@ from optimizer.verification.confirm import (
     without_room,
 )
 from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, judge_runs, simulated_fleet
-from optimizer.verification.verdict import REPLICATIONS, Bench, Verdict, fleet_key, run_length
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.small_fleets import apart, pool, small
 
@@ -92,7 +92,7 @@ def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_an
             bench = Bench(instance, seed, run_length(instance, 1.0))
             found = confirmed_once(bench, chosen, 1)
             assert found.confirmation == 1
-            assert found.judgement.classes[0].attainment.count == 2 * 0.9 * verdict.LEAST_REQUESTS
+            assert found.judgement.classes[0].attainment.count == 2 * 0.9 * benches.LEAST_REQUESTS
             assert bench.verdicts == {fleet_key(fleet): found}
             assert found.outcome is (Outcome.MEETS if found.held else found.outcome)
             assert (found.blame is None) is found.held

@@ -12,10 +12,23 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import simulate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.crowd import FULL, HALF, crowd_of, crowded, fullest, kv_room, lasting
-from optimizer.verification.judge import Judgement, Run, judge_runs, simulated_fleet, simulated_trace
-from optimizer.verification.second_life import backlog_seconds, one_life, two_lives, with_one_life
-from optimizer.verification.verdict import Bench, make_bench
+from optimizer.verification.bench import (
+    FULL,
+    HALF,
+    Bench,
+    backlog_seconds,
+    crowd_of,
+    crowded,
+    fullest,
+    kv_room,
+    lasting,
+    make_bench,
+    one_life,
+    two_lives,
+    with_one_life,
+)
+from optimizer.verification.demand import simulated_trace
+from optimizer.verification.judge import Judgement, Run, judge_runs, simulated_fleet
 from tests.reasoning_fleets import collapsing
 from tests.small_fleets import apart, small
 

@@ -14,7 +14,7 @@ import yaml
 import pdplan
 from optimizer.plans.plan import FleetEvaluation, Plan
 from optimizer.recommend.evaluate import subject_of
-from optimizer.verification.verdict import make_bench
+from optimizer.verification.bench import make_bench
 from reports.evaluation_text import headroom_sentence, render_evaluation
 from search_spaces.fleet_file import load_fleet
 from tests.reasoning_fleets import PROBLEMS

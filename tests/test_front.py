@@ -10,7 +10,7 @@ import pytest
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import SimulatedLatencies, TunedFleet, Tuning
-from optimizer.verification import verdict
+from optimizer.verification import bench as benches
 from reports import markdown
 from reports.front import asked_front, front_headers, front_note, front_rows, front_sentence
 from reports.numbers import count, duration, hourly
@@ -30,9 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(folder: Path) -> Done:
     file = tiny(folder, search={"roles": ["colocated"], "tensor_parallel": [1], "max_num_seqs": [32, 128]})
     with pytest.MonkeyPatch.context() as patch:  # short runs are enough for what is asked here
-        patch.setattr(verdict, "LEAST_REQUESTS", 1000)
-        patch.setattr(verdict, "LEAST_SHORT", 500)
-        patch.setattr(verdict, "MOST_RELAXED", 1000)
+        patch.setattr(benches, "LEAST_REQUESTS", 1000)
+        patch.setattr(benches, "LEAST_SHORT", 500)
+        patch.setattr(benches, "MOST_RELAXED", 1000)
         return within("optimize", file, "--front", "8", "-o", folder / "plan")
 
 

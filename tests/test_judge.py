@@ -16,19 +16,19 @@ from costmodel.simulator.metrics import Attainment, Overload, overload
 from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
+from optimizer.verification.bench import interval_words
+from optimizer.verification.demand import replayed_trace, simulated_trace
+from optimizer.verification.goodput import goodput
 from optimizer.verification.judge import (
     ClassJudgement,
     Judgement,
     Outcome,
+    half_width,
     judge,
     judge_demands,
-    replayed_trace,
+    judge_until,
     simulated_fleet,
-    simulated_trace,
 )
-from optimizer.verification.miss_words import interval_words
-from optimizer.verification.precision import half_width, judge_until
-from optimizer.verification.simulated_goodput import goodput
 from tests.optimizer_cases import instance_of, limit, problem, slo, workload
 
 REQUESTS = 4000

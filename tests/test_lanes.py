@@ -24,7 +24,8 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.engine_table import lockstep
 from optimizer.loads.instance import ROLES, Instance, make_settings
 from optimizer.search.bound import keeping_up
-from optimizer.verification.judge import simulated_fleet, simulated_trace
+from optimizer.verification.demand import simulated_trace
+from optimizer.verification.judge import simulated_fleet
 from search_spaces.engines import load_serving_policy
 from tests.lane_cases import at_rate, compared, lane_fleet, lane_instance, shape_with
 from tests.optimizer_cases import limit

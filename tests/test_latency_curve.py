@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.verification.latency_curve import LOADS, Curve, latency_curve
-from optimizer.verification.simulated_goodput import boundary, goodput
+from optimizer.verification.goodput import LOADS, Curve, boundary, goodput, latency_curve
 from tests.test_simulated_demand import fleet, instance
 
 REQUESTS = 1500

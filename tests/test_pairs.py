@@ -23,7 +23,7 @@ from optimizer.recommend.search import Level
 from optimizer.search.mixtures import leanest
 from optimizer.search.program import Builder, solve
 from optimizer.search.search import evaluated
-from optimizer.verification.judge import simulated_trace
+from optimizer.verification.demand import simulated_trace
 from optimizer.verification.tune import knobs_of
 from search_spaces.dtype_support import engine_refused, kv_refused, weights_refused
 from search_spaces.enumeration import Shape

@@ -10,10 +10,9 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
-from optimizer.verification.confirm import confirmed_once
+from optimizer.verification.bench import Bench
+from optimizer.verification.confirm import BUSY, MORE, confirmed_once, gives_way, near_capacity
 from optimizer.verification.judge import Outcome, simulated_fleet
-from optimizer.verification.pressed import BUSY, MORE, gives_way, near_capacity
-from optimizer.verification.verdict import Bench
 from tests.optimizer_cases import instance_of, problem, slo, workload
 from tests.small_fleets import pool
 
@@ -52,8 +51,8 @@ def test_a_fleet_that_would_fall_behind_gives_way_and_others_are_let_off() -> No
 
 def test_what_its_own_runs_let_pass_is_not_confirmed_where_it_has_nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are so loose that no request is late before a queue has grown for long."""
-    monkeypatch.setattr("optimizer.verification.verdict.RELAXATIONS", 1e-6)
-    monkeypatch.setattr("optimizer.verification.verdict.MOST_RELAXED", 1)
+    monkeypatch.setattr("optimizer.verification.bench.RELAXATIONS", 1e-6)
+    monkeypatch.setattr("optimizer.verification.bench.MOST_RELAXED", 1)
     instance, fleet = busy(0.985)
     chosen = Bench(instance, 0, 8_000).verdict(fleet)
     assert chosen.held

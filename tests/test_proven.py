@@ -17,9 +17,9 @@ from optimizer.plans.records import Tuning
 from optimizer.recommend import search
 from optimizer.recommend.search import TUNED, Brake, Effort, FormulaResult, Level, proof_of
 from optimizer.search.alternatives import Rival, recommended
+from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.tune import Wish
-from optimizer.verification.verdict import Bench, Verdict
-from optimizer.verification.waste import Lean
+from optimizer.verification.verify import Lean
 from tests.small_fleets import apart, small
 from tests.test_verified_search import Oracle
 

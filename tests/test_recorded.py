@@ -17,10 +17,10 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import Outcome, recorded_trace, simulated_trace
-from optimizer.verification.miss_words import miss_words
-from optimizer.verification.simulation_record import recorded_run, simulated_error_bars
-from optimizer.verification.verdict import make_bench, run_length
+from optimizer.verification.bench import make_bench, miss_words, run_length
+from optimizer.verification.demand import recorded_trace, simulated_trace
+from optimizer.verification.judge import Outcome
+from optimizer.verification.record import recorded_run, simulated_error_bars
 from reports.recording import readable_inputs
 from reports.simulation_figures import Load, LoadFigure
 from reports.slo_section import held_cell

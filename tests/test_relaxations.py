@@ -14,8 +14,8 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.nearest_miss import goal_missed, lifts
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
+from optimizer.verification.bench import Bench
 from optimizer.verification.judge import Judgement, judge
-from optimizer.verification.verdict import Bench
 from search_spaces.problem import Constraints, Problem, Routing
 from tests.optimizer_cases import offer, problem, space, workload
 from tests.small_problems import given, optimize
@@ -39,7 +39,7 @@ def strict_judge(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(found, classes=sure, overload=overload), held
 
     monkeypatch.setattr(Bench, "_runs_until_clear", runs)
-    monkeypatch.setattr(Bench, "_clear", lambda *_: None)
+    monkeypatch.setattr(Bench, "look", lambda self, fleet: self.settled(fleet, runs(self, fleet, 0)[0], held=False))
 
 
 def asked(**limits: Any) -> Problem:

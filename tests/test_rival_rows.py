@@ -11,7 +11,7 @@ import pytest
 from costmodel.engine import Parallelism
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Deadline, Instance, make_settings
+from optimizer.loads.instance import Instance, make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import rival_rows
@@ -26,11 +26,10 @@ from optimizer.recommend.rival_rows import (
 )
 from optimizer.recommend.search import FormulaResult
 from optimizer.search.alternatives import Kind, Rival, rival_row
-from optimizer.verification.verdict import Bench, Verdict, fleet_key
-from optimizer.verification.verify import Mend, Resolve
+from optimizer.verification.bench import Verdict, fleet_key
 from tests.optimizer_cases import instance_of, offer, problem
 from tests.small_fleets import apart, replicas, small
-from tests.test_verified_search import Oracle, unmended
+from tests.test_verified_search import Oracle, mending
 
 APART = Kind("disaggregated_only", "only disaggregated pools", colocated=False)
 
@@ -46,9 +45,9 @@ def of_type(instance: Instance, name: str, *counts: int) -> Fleet:
     return Fleet(tuple(replace(pool, shape=shape) for pool in apart(instance, *counts).pools))
 
 
-def cheapest(bench: Any, best: float, *fleets: Fleet, resolve: Resolve | None = None, mend: Mend = unmended) -> Verdict:
+def cheapest(bench: Any, best: float, *fleets: Fleet) -> Verdict:
     """best: cost of the recommended fleet [$/h]."""
-    found = _cheapest_of(bench, fleets, _judge(bench, best), resolve, mend)
+    found = _cheapest_of(bench, fleets, _judge(bench, best))
     assert found is not None
     return found
 
@@ -58,10 +57,8 @@ def test_a_rival_that_misses_gets_other_settings_before_a_dearer_one_is_shown() 
     bench: Any = Oracle(instance, (3, 1))
     first, dearer, mended = apart(instance, 2, 1), apart(instance, 4, 2), apart(instance, 3, 1)
 
-    def mend(bench: Bench, missed: Verdict) -> Fleet | None:
-        return mended if missed.fleet is first else None
-
-    assert cheapest(bench, 0.0, first, dearer, mend=mend).fleet is mended
+    with mending(lambda _, missed: [mended] if missed.fleet is first else []):
+        assert cheapest(bench, 0.0, first, dearer).fleet is mended
     assert len(bench.verdicts) == 2
 
 
@@ -79,18 +76,6 @@ def test_of_a_kind_that_nothing_mends_the_cheapest_is_told_to_miss() -> None:
     assert not found.held
     assert replicas(found.fleet) == (1, 1)
     assert len(bench.verdicts) <= MOST_LOOKS
-
-
-def test_a_kind_is_searched_again_for_engines_that_bear_less() -> None:
-    bench: Any = Oracle(small(), (2, 1))
-    again, asked = apart(bench.instance, 2, 1), list[object]()
-
-    def resolve(stricter: object) -> Fleet:
-        asked.append(stricter)
-        return again
-
-    assert cheapest(bench, 0.0, apart(bench.instance, 1, 1), apart(bench.instance, 40, 40), resolve=resolve).held
-    assert len(asked) <= 1
 
 
 def test_a_rival_that_costs_less_counts_only_if_it_is_proven() -> None:
@@ -140,7 +125,7 @@ def test_a_rival_is_put_to_fresh_requests_like_the_winner(
     monkeypatch.setattr(rival_rows, "confirmed_once", confirming(least))
     bench: Any = Oracle(small(), (1, 1))
     rivals = [apart(bench.instance, *counts) for counts in ((1, 1), (2, 1))]
-    found = _cheapest_confirmed(bench, rivals, None, 0.0, None)
+    found = _cheapest_confirmed(bench, rivals, None, 0.0)
     assert found is not None
     assert (found.held, found.confirmation > 0, replicas(found.fleet)) == (True, True, engines)
 
@@ -150,7 +135,7 @@ def test_a_rival_for_which_no_time_is_left_is_said_not_to_be_confirmed() -> None
     first, last = apart(bench.instance, 1, 1), apart(bench.instance, 3, 1)
     bench.verdict(last)
     bench.late = lambda: True
-    found = _cheapest_confirmed(bench, [last], None, 0.0, None)
+    found = _cheapest_confirmed(bench, [last], None, 0.0)
     assert found is not None
     row = rival_row(bench.instance, "other_engines", "others", last, fleet_cost(bench.instance, first))
     shown = _row(bench.instance, row, found, fleet_cost(bench.instance, first))
@@ -175,7 +160,7 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatc
     bench.volume, proof = 1.0, Proof(Status.FEASIBLE, None, None)
     first = Rival(rival_row(instance, "recommended", "recommended", winner, 1.0), winner)
     result = FormulaResult(instance, every, proof, rivals=(first, *rows.values()))
-    told = {row.label: row for row in compared(result, bench, bench.verdict(winner), proof, Deadline(0.0))}
+    told = {row.label: row for row in compared(result, bench, bench.verdict(winner), proof)}
     assert told["only H100"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
     assert told["only H100"].status is Status.FEASIBLE
     assert told["only H100"].why_not.startswith("costs")

@@ -17,10 +17,10 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
 from optimizer.plans.records import Simulation
-from optimizer.verification import verdict
+from optimizer.verification import bench as benches
+from optimizer.verification.bench import Bench, full_length, make_bench, memory, run_length, settling
 from optimizer.verification.judge import judge_runs, simulated_fleet
-from optimizer.verification.simulated_headroom import with_simulated_headroom
-from optimizer.verification.verdict import Bench, full_length, make_bench, memory, run_length, settling
+from optimizer.verification.record import with_simulated_headroom
 from tests.optimizer_cases import instance_of, limit, problem, workload
 from tests.reasoning_fleets import flattered
 
@@ -61,7 +61,7 @@ def test_busier_fleets_run_longer_up_to_a_limit(instance: Instance, monkeypatch:
         lengths.append(some.full(some.part(Fleet((colocated(instance, 1),)))))
     assert lengths == sorted(lengths)
     assert lengths[0] == bench.requests
-    assert lengths[-1] == verdict.MOST_RELAXED
+    assert lengths[-1] == benches.MOST_RELAXED
     assert math.isinf(memory(instance, Fleet((colocated(instance, 1),)), 50.0))
 
 

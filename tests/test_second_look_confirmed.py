@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.simulator.metrics import Attainment, Overload
-from optimizer.verification.verdict import Bench, Verdict, make_bench
+from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.whatif import scenario
 from tests.small_fleets import apart, small
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from costmodel.engine import Parallelism, Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import judge_demands, simulated_fleet, simulated_trace
-from optimizer.verification.simulated_demand import closed_demand, diurnal_demands, planned_profile, slots_of_day
+from optimizer.verification.demand import closed_demand, diurnal_demands, planned_profile, simulated_trace
+from optimizer.verification.judge import judge_demands, simulated_fleet
+from optimizer.verification.record import slots_of_day
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, limit, problem, slo, workload
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from costmodel.power import POWER, mean_power, watt_hours_per_1000
 from costmodel.simulator.metrics import run_span, steady
-from optimizer.verification.judge import judge
-from optimizer.verification.simulated_use import class_gaps, fleet_use, in_time
+from optimizer.verification.judge import in_time, judge
+from optimizer.verification.record import class_gaps, fleet_use
 from tests.test_simulated_demand import fleet, instance
 
 SHARES = st.floats(0.0, 1.0)

@@ -10,10 +10,9 @@ import pytest
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
-from optimizer.verification import verdict
-from optimizer.verification.study import open_storage
-from optimizer.verification.tune import Tuned, Wish, tuned
-from optimizer.verification.verdict import Bench
+from optimizer.verification import bench as benches
+from optimizer.verification.bench import Bench
+from optimizer.verification.tune import Tuned, Wish, open_storage, tuned
 from tests.running import QUICK, tiny, within
 from tests.small_fleets import pool, small
 
@@ -33,7 +32,7 @@ def studies(url: str) -> list[optuna.Study]:
 
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "LEAST_SHORT", 250)
+    monkeypatch.setattr(benches, "LEAST_SHORT", 250)
 
 
 @pytest.mark.parametrize("form", ["sqlite:///", "journal:"])

@@ -18,35 +18,32 @@ from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import TunedFleet
 from optimizer.recommend.search import unbeaten, with_rivals
-from optimizer.verification import verdict
+from optimizer.verification import bench as benches
+from optimizer.verification.bench import BRIEFLY, Bench, valid
 from optimizer.verification.judge import judge
-from optimizer.verification.samplers import (
+from optimizer.verification.record import tuning_record
+from optimizer.verification.tune import (
     ASKED,
+    WORST,
+    Look,
     Looks,
     Point,
     Sampler,
-    Value,
-    Values,
-    at_random,
-    by_tpe,
-    front_of,
-)
-from optimizer.verification.simulation_record import tuning_record
-from optimizer.verification.tune import (
-    WORST,
-    Look,
     Tuned,
     Tuner,
+    Value,
+    Values,
     Wish,
+    at_random,
+    by_tpe,
     distance,
     fleet_at,
     front,
+    front_of,
     knobs_of,
     tail_of,
     tuned,
-    valid,
 )
-from optimizer.verification.verdict import BRIEFLY, Bench
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, limit, problem, space, workload
 
@@ -258,7 +255,7 @@ def test_no_look_is_better_for_missing() -> None:
 
 
 def test_tuning_takes_only_what_is_proven_and_not_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "LEAST_SHORT", 250)
+    monkeypatch.setattr(benches, "LEAST_SHORT", 250)
     instance = small(constraints=Constraints(max_gpus=3))
     bench = Bench(instance, 0, 1000)
     winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
@@ -286,7 +283,7 @@ def test_looks_are_as_simulated_alone() -> None:
 
 
 def test_a_front_is_judged_where_it_costs_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "LEAST_SHORT", 250)
+    monkeypatch.setattr(benches, "LEAST_SHORT", 250)
     instance = small()
     bench = Bench(instance, 0, 1000)
     winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
@@ -312,7 +309,7 @@ def test_the_front_keeps_its_goals_and_has_no_look_that_another_beats() -> None:
 
 def test_fleets_of_the_comparison_join_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was simulated for the comparison, costs more and is faster was passed over: only looks were told."""
-    monkeypatch.setattr(verdict, "LEAST_SHORT", 250)
+    monkeypatch.setattr(benches, "LEAST_SHORT", 250)
     instance = small()
     bench = Bench(instance, 0, 1000)
     winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))

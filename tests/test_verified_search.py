@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
-from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Deadline, Instance
-from optimizer.recommend.search import resolver_of, search_by_formula
+from optimizer.loads.instance import Instance
 from optimizer.search.limits import allowed, fewer_replicas, without_pool
-from optimizer.search.search import evaluated
-from optimizer.verification.blame import Blame
-from optimizer.verification.cuts import PROMPTS, TOKENS, TOP, raised, slower
-from optimizer.verification.judge import ClassJudgement, Judgement
-from optimizer.verification.verdict import Bench, Verdict, fleet_key
-from optimizer.verification.verify import ROUNDS, SEARCHES, cheapest_verified, repaired
-from optimizer.verification.waste import first_that_holds, smaller, without_waste
+from optimizer.verification import verify
+from optimizer.verification.bench import Bench, Verdict, fleet_key
+from optimizer.verification.judge import Blame, ClassJudgement, Judgement
+from optimizer.verification.verify import (
+    ROUNDS,
+    Waiting,
+    cheapest_verified,
+    more_replicas,
+    smaller,
+    without_waste,
+)
 from search_spaces.problem import Constraints, Routing
 from tests.optimizer_cases import instance_of, limit, problem, workload
 from tests.small_fleets import apart, pool, replicas, small
@@ -62,9 +66,20 @@ class Oracle:
     def candidate(self, fleet: Fleet) -> Verdict:
         return self.verdict(fleet)
 
+    def look(self, fleet: Fleet) -> Verdict:
+        """What a judgement would say, which is not made by that."""
+        judged, made = self.judged(fleet), self.verdict(fleet)
+        if not judged:
+            del self.verdicts[fleet_key(fleet)]
+        return made
 
-def unmended(bench: Bench, missed: Verdict) -> None:
-    """No other settings."""
+
+@contextmanager
+def mending(settings_of: Callable[[Bench, Verdict], list[Fleet]]) -> Iterator[None]:
+    """Searches that find these other settings for a fleet that missed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "other_settings", settings_of)
+        yield
 
 
 counts = st.tuples(st.integers(1, 9), st.integers(1, 9))
@@ -77,7 +92,7 @@ def test_the_winner_is_the_cheapest_that_was_tried_and_held(
 ) -> None:
     instance = small()
     bench: Any = Oracle(instance, needed)
-    found = cheapest_verified(bench, [apart(instance, *start) for start in starts], mend=unmended)
+    found = cheapest_verified(bench, [apart(instance, *start) for start in starts])
     assert len(bench.verdicts) <= len(starts) * (ROUNDS + 1)
     held = [one for one in bench.verdicts.values() if one.held]
     if found.winner is None:
@@ -95,7 +110,7 @@ def test_nothing_can_go_from_what_is_left(needed: tuple[int, int], extra: tuple[
     instance = small()
     bench: Any = Oracle(instance, needed)
     start = apart(instance, *(n + more for n, more in zip(needed, extra, strict=True)))
-    lean = without_waste(bench, bench.verdict(start), [], lambda: False, unmended)
+    lean = without_waste(bench, bench.verdict(start), [], lambda: False)
     assert replicas(lean.winner.fleet) == needed
     assert [what for what, _ in lean.one_less] == [
         f"{name}: one replica less" for name, count in zip(("prefill-1", "decode-1"), needed, strict=True) if count > 1
@@ -107,7 +122,7 @@ def test_a_stopped_search_keeps_what_it_has() -> None:
     instance = small()
     bench: Any = Oracle(instance, (1, 1))
     start = bench.verdict(apart(instance, 3, 3))
-    lean = without_waste(bench, start, [], lambda: True, unmended)
+    lean = without_waste(bench, start, [], lambda: True)
     assert lean.winner is start
     assert lean.one_less == ()
 
@@ -115,7 +130,7 @@ def test_a_stopped_search_keeps_what_it_has() -> None:
 def test_repairs_keep_the_limits() -> None:
     instance = small(constraints=Constraints(max_gpus=4))
     bench: Any = Oracle(instance, (4, 1))
-    found = cheapest_verified(bench, [apart(instance, 1, 1)], mend=unmended)
+    found = cheapest_verified(bench, [apart(instance, 1, 1)])
     assert found.winner is None
     assert found.nearest is not None
     assert replicas(found.nearest.fleet) == (3, 1)
@@ -127,42 +142,15 @@ def test_where_not_all_pools_to_blame_can_grow_those_do_that_may() -> None:
     instance = small(constraints=Constraints(max_gpus=4))
     bench: Any = Oracle(instance, (1, 3))
     missed = replace(bench.verdict(apart(instance, 1, 2)), blame=Blame(np.array([0.5, 0.5]), 1.0, 0.0))
-    assert [replicas(fleet) for fleet in repaired(instance, missed, 0)] == [(2, 2), (1, 3)]
+    assert [replicas(fleet) for fleet in more_replicas(instance, missed, 0)] == [(2, 2), (1, 3)]
     roomy = small()
-    assert [replicas(fleet) for fleet in repaired(roomy, missed, 0)] == [(2, 3)]
-    assert repaired(roomy, missed, ROUNDS) == []
-    (larger,) = repaired(roomy, replace(missed, fleet=apart(roomy, 40, 40)), 4)
+    assert [replicas(fleet) for fleet in more_replicas(roomy, missed, 0)] == [(2, 3)]
+    assert more_replicas(roomy, missed, ROUNDS) == []
+    (larger,) = more_replicas(roomy, replace(missed, fleet=apart(roomy, 40, 40)), 4)
     assert replicas(larger) == (59, 59)
     tight = small(constraints=Constraints(max_gpus=81))
-    many = repaired(tight, replace(missed, fleet=apart(tight, 40, 40)), 4)
+    many = more_replicas(tight, replace(missed, fleet=apart(tight, 40, 40)), 4)
     assert [replicas(fleet) for fleet in many] == [(41, 40), (40, 41)]  # nineteen more do not fit
-
-
-def test_what_missed_is_searched_for_again_with_the_engines_to_blame_slower() -> None:
-    instance = small(16.0)
-    bench: Any = Oracle(instance, (5, 1))
-    asked: list[Instance] = []
-
-    def resolve(stricter: Instance) -> Fleet:
-        asked.append(stricter)
-        return apart(instance, 1 + 2 * len(asked), 1)
-
-    start = apart(instance, 1, 1)
-    found = cheapest_verified(bench, [start], resolve, unmended)
-    assert found.winner is not None
-    assert found.repairs == len(found.missed) - 1 + found.by_repair
-    assert 1 <= len(asked) <= SEARCHES
-    shape, others = start.pools[0].shape, np.arange(len(instance.tables.shapes)) != start.pools[0].shape
-    own = instance.tables.prefill_shared[shape, 0, 0]
-    factors = [float(one.tables.prefill_shared[shape, 0, 0] / own) for one in asked]
-    assert factors[0] > 1.0
-    assert factors == sorted(set(factors))
-    for stricter in asked:
-        for name in (*PROMPTS, *TOKENS):
-            changed, was = getattr(stricter.tables, name), getattr(instance.tables, name)
-            np.testing.assert_array_equal(changed[others], was[others])
-            np.testing.assert_array_equal(changed, was) if name in TOKENS else None
-        assert not holds(stricter, predict_misses(stricter, start))
 
 
 @dataclass
@@ -178,10 +166,10 @@ class Limited(Oracle):
         return found
 
 
-def mended(bench: Bench, missed: Verdict) -> Fleet | None:
-    """The first batch limit in the last pool, once."""
+def first_limit(bench: Bench, missed: Verdict) -> list[Fleet]:
+    """The first batch limit in the last pool."""
     *others, last = missed.fleet.pools
-    return Fleet((*others, replace(last, seqs=limit(small(), 0)))) if last.seqs != limit(small(), 0) else None
+    return [Fleet((*others, replace(last, seqs=limit(small(), 0))))]
 
 
 @settings(deadline=None, max_examples=30)
@@ -189,94 +177,55 @@ def mended(bench: Bench, missed: Verdict) -> Fleet | None:
 def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], start: tuple[int, int]) -> None:
     instance = small()
     bench: Any = Limited(instance, needed)
-    found = cheapest_verified(bench, [apart(instance, *start)], mend=mended)
+    with mending(first_limit):
+        found = cheapest_verified(bench, [apart(instance, *start)])
     first, second, *rest = [*(tried for _, tried in found.missed), *([found.winner] if found.winner else [])]
     assert (replicas(first.fleet), first.fleet.pools[-1].seqs) == (start, limit(instance, 1))
-    assert (replicas(second.fleet), second.fleet.pools[-1].seqs) == (start, limit(instance, 0))
-    assert second.cost == first.cost
+    rest = [second, *rest]
     assert all(one.fleet.pools[-1].seqs == limit(instance, 0) for one in rest)  # repairs are of what came nearer
     assert found.repairs == len(found.missed) - 1 + found.by_repair
     if all(np.array(start) >= needed):
+        assert (replicas(second.fleet), second.cost) == (start, first.cost)
         assert found.winner is second
         assert found.by_repair
 
 
-def test_other_settings_that_miss_too_are_not_changed_again() -> None:
+def test_other_settings_that_come_no_nearer_are_dropped() -> None:
     instance = small()
     bench: Any = Oracle(instance, (9, 9))
-    asked: list[int] = []
-
-    def other(bench: Bench, missed: Verdict) -> Fleet:
-        asked.append(missed.fleet.pools[-1].seqs)
-        return Fleet(
-            (
-                missed.fleet.pools[0],
-                replace(missed.fleet.pools[1], seqs=sum(instance.tables.limits) - missed.fleet.pools[1].seqs),
-            )
-        )
-
-    found = cheapest_verified(bench, [apart(instance, 1, 1)], mend=other)
-    assert found.winner is None or found.winner.held
-    assert len(found.missed) <= 2 * (ROUNDS + 1)
-    assert len(asked) <= ROUNDS + 1
+    with mending(first_limit):
+        found = cheapest_verified(bench, [apart(instance, 1, 1)])
+    assert all(one.fleet.pools[-1].seqs == limit(instance, 1) for _, one in found.missed)
 
 
 def test_a_smaller_fleet_is_tried_with_other_settings_too() -> None:
     instance = small()
     bench: Any = Limited(instance, (1, 1))
-    less = [("decode-1: one replica less", apart(instance, 1, 2))]
-    ((what, found),) = first_that_holds(bench, less, lambda: False, mended)
-    assert (what, replicas(found.fleet), found.fleet.pools[-1].seqs) == (less[0][0], (1, 2), limit(instance, 0))
-    assert found.held
-    ((_, alone),) = first_that_holds(bench, less, lambda: False, unmended)
-    assert not alone.held
-    assert alone.fleet is less[0][1]
+    start = replace(bench.verdict(apart(instance, 1, 3)), held=True)
+    with mending(first_limit):
+        lean = without_waste(bench, start, [], lambda: False)
+    assert (replicas(lean.winner.fleet), lean.winner.fleet.pools[-1].seqs) == ((1, 1), limit(instance, 0))
 
 
-@settings(deadline=None, max_examples=10)
-@given(st.lists(st.tuples(counts, st.floats(0.0, 1.0), st.floats(0.0, 0.89)), min_size=1, max_size=8))
-def test_cuts_only_rise_and_refute_what_missed(misses: list[tuple[tuple[int, int], float, float]]) -> None:
-    instance, rungs = small(), dict[tuple[int, bool], int]()
-    bench: Any = Oracle(instance, (10, 10))
-    for count, share, attained in misses:
-        found = bench.verdict(apart(instance, *count))
-        one = replace(found.judgement.classes[0], attainment=Attainment(attained, attained, attained, 1000))
-        fault = Blame(np.array([share, 1.0 - share]), 1.0, 0.0)
-        missed = replace(found, judgement=replace(found.judgement, classes=(one,)), blame=fault)
-        after = dict(raised(instance, rungs, missed))
-        assert all(rungs[kind] <= rung <= TOP for kind, rung in after.items() if kind in rungs)
-        refuted = not holds(slower(instance, after), predict_misses(slower(instance, after), missed.fleet))
-        at_top = all(after.get((missed.fleet.pools[k].shape, bool(k)), 0) == TOP for k in fault.worst)
-        assert refuted or at_top
-        assert raised(instance, after, missed) == after
-        rungs = after
+def test_fewer_replicas_than_those_of_a_fleet_that_was_refuted_are_not_simulated() -> None:
+    waiting = Waiting(small())
+    waiting.refute(apart(small(), 3, 2))
+    dominated = {counts: waiting.dominated(apart(small(), *counts)) for counts in ((3, 2), (2, 2), (4, 1), (3, 3))}
+    assert dominated == {(3, 2): True, (2, 2): True, (4, 1): False, (3, 3): False}
+    other = Fleet(tuple(replace(one, seqs=limit(small(), 0)) for one in apart(small(), 1, 1).pools))
+    assert not waiting.dominated(other)
 
 
 @settings(deadline=None, max_examples=15)
-@given(counts, st.lists(counts, min_size=1, max_size=4), st.lists(counts, min_size=1, max_size=4), st.integers(2, 12))
-def test_repairs_end_and_keep_the_limits(
-    needed: tuple[int, int], starts: list[tuple[int, int]], answers: list[tuple[int, int]], gpus: int
-) -> None:
-    """Whatever the searches answer."""
+@given(counts, st.lists(counts, min_size=1, max_size=4), st.integers(2, 12))
+def test_repairs_end_and_keep_the_limits(needed: tuple[int, int], starts: list[tuple[int, int]], gpus: int) -> None:
     instance = small(constraints=Constraints(max_gpus=gpus))
     bench: Any = Oracle(instance, needed)
-    asked = itertools.cycle(apart(instance, *answer) for answer in answers)
     fleets = [fleet for fleet in (apart(instance, *start) for start in starts) if allowed(instance, fleet)]
-    found = cheapest_verified(bench, fleets, lambda _: next(asked), unmended)
+    found = cheapest_verified(bench, fleets)
     tried = [one.fleet for one in bench.verdicts.values()]
     assert all(allowed(instance, fleet) for fleet in tried)
     assert found.winner is None or found.winner.held
-
-
-def test_a_search_again_finds_a_fleet_of_slower_engines() -> None:
-    instance, deadline = small(30.0), Deadline()
-    solved = search_by_formula(evaluated(instance), deadline)
-    rungs = {(one.shape, one.role is not Role.PREFILL): 20 for one in solved.fleet.pools}
-    stricter = slower(instance, rungs)
-    found = resolver_of(solved.settings, deadline)(stricter)
-    assert holds(stricter, predict_misses(stricter, found))
-    assert fleet_cost(instance, found) >= fleet_cost(instance, solved.fleet)
-    assert resolver_of(solved.settings, Deadline(0.0))(stricter).pools == ()
 
 
 @settings(deadline=None, max_examples=20)
@@ -288,7 +237,7 @@ def test_no_waste_that_the_gateway_cannot_route(sizes: list[int]) -> None:
     parts = (pool(instance, f"colocated-{k + 1}", Role.COLOCATED, sizes[k]) for k in range(3))
     fleet = Fleet(tuple(replace(one, route=np.eye(3)[k]) for k, one in enumerate(parts)))
     bench: Any = Oracle(instance, (0, 0, 0))
-    lean = without_waste(bench, bench.verdict(fleet), [], lambda: False, unmended)
+    lean = without_waste(bench, bench.verdict(fleet), [], lambda: False)
     assert all(allowed(instance, one.fleet) for one in (lean.winner, *(tried for _, tried in lean.others)))
     assert replicas(lean.winner.fleet) == (1, 1, 1)
 
@@ -304,7 +253,7 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
     instance = small()
     start = apart(instance, 6, 6)
     refusing: Any = Oracle(instance, (6, 6))
-    kept = without_waste(refusing, refusing.verdict(start), [], lambda: False, unmended)
+    kept = without_waste(refusing, refusing.verdict(start), [], lambda: False)
     assert fleet_key(kept.winner.fleet) == fleet_key(start)
     looked = [one for _, one in kept.others if len(one.fleet.pools) == 1]
     assert looked
@@ -312,7 +261,7 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
     assert all([pool.role for pool in one.fleet.pools] == [Role.COLOCATED] for one in looked)
     assert len({one.fleet.pools[0].shape for one in looked}) == len(looked)
     taking: Any = Oracle(instance, (6, 6), others=True)
-    found = without_waste(taking, taking.verdict(start), [], lambda: False, unmended).winner
+    found = without_waste(taking, taking.verdict(start), [], lambda: False).winner
     assert len(found.fleet.pools) == 1
     assert found.cost < kept.winner.cost
 
@@ -320,7 +269,7 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
 def test_no_colocated_engines_where_the_space_has_none() -> None:
     instance = small(space=replace(small().problem.space, roles=(Role.PREFILL, Role.DECODE)))
     bench: Any = Oracle(instance, (6, 6), others=True)
-    lean = without_waste(bench, bench.verdict(apart(instance, 6, 6)), [], lambda: False, unmended)
+    lean = without_waste(bench, bench.verdict(apart(instance, 6, 6)), [], lambda: False)
     assert replicas(lean.winner.fleet) == (6, 6)
 
 

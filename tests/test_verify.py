@@ -19,11 +19,10 @@ from optimizer.plans.reading import parse_plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Brake, Level
 from optimizer.search.limits import with_replicas
-from optimizer.verification import verdict
-from optimizer.verification.blame import blame
-from optimizer.verification.judge import Judgement, Outcome, Run, judge, simulated_fleet
-from optimizer.verification.simulated_headroom import POOL_LIMITS
-from optimizer.verification.verdict import Bench, Slice, make_bench, run_length, slice_of
+from optimizer.verification import bench as benches
+from optimizer.verification.bench import Bench, Slice, make_bench, run_length, slice_of
+from optimizer.verification.judge import Judgement, Outcome, Run, blame, judge, simulated_fleet
+from optimizer.verification.record import POOL_LIMITS
 from reports.json_text import plan_json
 from reports.terminal import render_plan
 from search_spaces.problem import Constraints, Goal, Objective
@@ -74,8 +73,8 @@ def test_a_candidate_of_which_a_short_run_is_clear_gets_its_full_runs_where_it_i
 def test_a_candidate_whose_queues_remember_more_than_a_short_run_gets_full_runs_at_once(
     monkeypatch: pytest.MonkeyPatch, remembered: float
 ) -> None:
-    monkeypatch.setattr(verdict, "RELAXATIONS", 1.0)
-    monkeypatch.setattr(verdict, "memory", lambda *_: remembered)
+    monkeypatch.setattr(benches, "RELAXATIONS", 1.0)
+    monkeypatch.setattr(benches, "memory", lambda *_: remembered)
     bench = bench_of(small())
     monkeypatch.setattr(Bench, "full", lambda *_: 2000)
     assert len(bench.candidate(apart(small(), 3, 1)).judgement.runs) == 2
@@ -100,8 +99,8 @@ def test_a_miss_that_a_run_of_middle_length_shows_takes_no_full_one(monkeypatch:
 
     monkeypatch.setattr(Bench, "runs", counted)
     monkeypatch.setattr(Bench, "full", lambda *_: 10_000)
-    monkeypatch.setattr(verdict, "LEAST_SHORT", 40)
-    monkeypatch.setattr(verdict, "SHORT", 8)
+    monkeypatch.setattr(benches, "LEAST_SHORT", 40)
+    monkeypatch.setattr(benches, "SHORT", 8)
     instance = small(23.0)
     missed = Bench(instance, seed=3, requests=2000).verdict(apart(instance, 1, 1))
     assert missed.outcome is Outcome.MISSES
@@ -122,28 +121,28 @@ def test_slow_tokens_are_the_decode_pools_fault() -> None:
 
 
 def test_a_run_lasts_several_permitted_lifetimes() -> None:
-    assert run_length(small(0.1), 1.0) == verdict.LEAST_REQUESTS
+    assert run_length(small(0.1), 1.0) == benches.LEAST_REQUESTS
     flows = small(200.0).flows
     lifetime = float(flows.share @ (flows.ttft + flows.osl * flows.tpot) / flows.share.sum())
     assert run_length(small(200.0), 1.0) == pytest.approx(10 * lifetime * 200, abs=1)
     bursts = instance_of(problem(workload=workload(0.1, burstiness=3.0)))
-    assert run_length(bursts, 1.0) == 5 * verdict.LEAST_REQUESTS
+    assert run_length(bursts, 1.0) == 5 * benches.LEAST_REQUESTS
     assert run_length(small(200.0), 0.5) == pytest.approx(5 * lifetime * 200, abs=1)
 
 
 def test_of_a_large_fleet_a_slice_is_simulated() -> None:
     fleet = apart(small(), 50, 21)
-    part = slice_of(fleet, 10 * verdict.MOST_REQUESTS - 1, 3.0)
+    part = slice_of(fleet, 10 * benches.MOST_REQUESTS - 1, 3.0)
     assert (part.parts, replicas(part.fleet)) == (10, (5, 2))
     assert part.volume == pytest.approx(0.3)
-    assert part.requests == verdict.MOST_REQUESTS
+    assert part.requests == benches.MOST_REQUESTS
     for name, one in zip(("prefill-1", "decode-1"), part.fleet.pools, strict=True):
         whole = next(pool for pool in fleet.pools if pool.name == name)
         assert one.replicas / part.volume <= whole.replicas / 3.0 * (1 + 1e-9)
-    odd = slice_of(apart(small(), 50, 19), 10 * verdict.MOST_REQUESTS, 3.0)
+    odd = slice_of(apart(small(), 50, 19), 10 * benches.MOST_REQUESTS, 3.0)
     assert (odd.parts, replicas(odd.fleet)) == (9, (5, 2))
-    alone = slice_of(apart(small(), 50, 1), 10 * verdict.MOST_REQUESTS, 3.0)
-    assert (alone.parts, alone.requests) == (1, verdict.LONGEST)
+    alone = slice_of(apart(small(), 50, 1), 10 * benches.MOST_REQUESTS, 3.0)
+    assert (alone.parts, alone.requests) == (1, benches.LONGEST)
 
 
 def test_a_confident_plan_is_judged_at_its_slow_steps() -> None:
@@ -267,7 +266,7 @@ def test_where_nothing_is_proven_there_is_no_plan_but_the_nearest_miss(monkeypat
         return replace(found, classes=low), False
 
     monkeypatch.setattr(Bench, "_runs_until_clear", never)
-    monkeypatch.setattr(Bench, "_clear", lambda *_: None)
+    monkeypatch.setattr(Bench, "look", lambda self, fleet: self.settled(fleet, never(self, fleet, 0)[0], held=False))
     plan = optimize(problem(space=QUICK_SPACE, constraints=Constraints(max_gpus=3)))
     assert plan.status is Status.TIME_LIMIT
     assert plan.pools == []

@@ -18,13 +18,9 @@ from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
-from optimizer.verification import settings as others
-from optimizer.verification.blame import Blame
-from optimizer.verification.judge import ClassJudgement, Judgement, Outcome
-from optimizer.verification.settings import MOST_LOOKS, NEAR, other_settings
-from optimizer.verification.simulated_goodput import OutOfTimeError, RatePoint
-from optimizer.verification.tune import valid
-from optimizer.verification.verdict import Bench, Verdict
+from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
+from optimizer.verification.judge import Blame, ClassJudgement, Judgement, Outcome
+from optimizer.verification.verify import NEAR, cheapest_verified
 from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
 from tests.small_fleets import pool
 
@@ -67,20 +63,31 @@ def missed(fleet: Fleet, share: float, *blamed: int, behind: bool = False) -> Ve
 
 
 @contextmanager
-def simulated(share_of: Callable[[Fleet], float]) -> Iterator[list[Fleet]]:
-    """Looks that know the share; what was looked at."""
+def simulated(share_of: Callable[[Fleet], float], *blamed: int) -> Iterator[list[Fleet]]:
+    """Looks that know the share; what was looked at. Fleets of other replicas hold, those looked at if they seem to."""
     looked: list[Fleet] = []
 
-    def look(bench: Bench, fleet: Fleet) -> RatePoint:
+    def look(bench: Bench, fleet: Fleet) -> Verdict:
         looked.append(fleet)
-        one = class_at(share_of(fleet))
-        return RatePoint(
-            1.0, (one,), 1.0, 1.0, 1.0, 1.0, overloaded=False, held=one.held, proven=one.proven, full=False
-        )
+        return missed(fleet, share_of(fleet), *blamed)
+
+    def candidate(bench: Bench, fleet: Fleet) -> Verdict:
+        seen = any(fleet_key(fleet) == fleet_key(other) for other in looked)
+        told = replace(missed(fleet, share_of(fleet) if seen else 1.0), held=not seen or share_of(fleet) >= GOAL)
+        return bench.verdicts.setdefault(fleet_key(fleet), told)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(others, "_look", look)
+        patch.setattr(Bench, "look", look)
+        patch.setattr(Bench, "candidate", candidate)
         yield looked
+
+
+def mended(start: Verdict, judge: Bench | None = None) -> Fleet | None:
+    """The same engines with other settings that hold, where the search finds any before it tries more replicas."""
+    judge = judge or bench()
+    judge.verdicts[fleet_key(start.fleet)] = start
+    winner = cheapest_verified(judge, [start.fleet]).winner
+    return winner.fleet if winner is not None and winner.cost == start.cost else None
 
 
 def bench() -> Bench:
@@ -90,17 +97,16 @@ def bench() -> Bench:
 def test_larger_chunks_are_found_where_they_help() -> None:
     """Four times as large holds but not clearly, and sixteen times does."""
     shares = {512: 0.8, 2048: 0.905, 8192: 0.95}
-    with simulated(lambda fleet: shares[told(fleet)[0][1]]) as looked:
-        found = other_settings(bench(), missed(colocated(256, 512), 0.8))
+    with simulated(lambda fleet: shares[told(fleet)[0][1]]):
+        found = mended(missed(colocated(256, 512), 0.8))
     assert found is not None
     assert told(found) == [(256, 8192)]
     assert fleet_cost(roomy(), found) == fleet_cost(roomy(), colocated(256, 512))
-    assert len(looked) <= MOST_LOOKS
 
 
 def test_smaller_chunks_are_found_where_they_help() -> None:
     with simulated(lambda fleet: {8192: 0.8, 2048: 0.93}.get(told(fleet)[0][1], 0.0)):
-        found = other_settings(bench(), missed(colocated(256, 8192), 0.8))
+        found = mended(missed(colocated(256, 8192), 0.8))
     assert found is not None
     assert told(found)[0][1] == 2048
 
@@ -111,7 +117,7 @@ def test_a_chunk_and_a_batch_limit_are_found_together() -> None:
         return 0.5 + 0.2 * (chunk >= 2048) + 0.25 * (seqs <= 64)
 
     with simulated(share):
-        found = other_settings(bench(), missed(colocated(256, 512), 0.5))
+        found = mended(missed(colocated(256, 512), 0.5))
     assert found is not None
     ((seqs, chunk),) = told(found)
     assert chunk >= 2048
@@ -121,13 +127,13 @@ def test_a_chunk_and_a_batch_limit_are_found_together() -> None:
 def test_the_batch_limit_is_the_smallest_that_the_formulas_think_enough() -> None:
     instance, start = roomy(), colocated(256, 2048)
     with simulated(lambda _: 0.0) as looked:
-        other_settings(bench(), missed(start, 0.8))
+        mended(missed(start, 0.8))
     (limit,) = {told(fleet)[0][0] for fleet in looked} - {256}
     promised = {seqs: promise(instance, colocated(seqs, 2048), 1.05) for seqs in SEQS}
     assert promised[limit] >= 1.0
     assert all(promised[seqs] < 1.0 for seqs in SEQS if seqs < limit)
     with simulated(lambda _: 0.0) as looked:
-        other_settings(bench(), missed(colocated(limit, 2048), 0.8))
+        mended(missed(colocated(limit, 2048), 0.8))
     assert {told(fleet)[0][0] for fleet in looked} == {limit, SEQS[SEQS.index(limit) + 2]}
 
 
@@ -136,12 +142,12 @@ def test_for_a_fleet_that_was_left_between_only_what_is_clear_is_taken(share: fl
     start = missed(colocated(256, 512), share)
     assert start.outcome is (Outcome.MISSES if share == 0.8 else Outcome.UNDECIDED)
     with simulated(lambda fleet: other if told(fleet) == [(256, 2048)] else 0.0):
-        assert (other_settings(bench(), start) is not None) is taken
+        assert (mended(start) is not None) is taken
 
 
 def test_what_only_its_confirmation_refuted_is_not_looked_at() -> None:
     with simulated(lambda _: 1.0) as looked:
-        assert other_settings(bench(), replace(missed(colocated(256, 512), 0.85), confirmation=1)) is None
+        assert mended(replace(missed(colocated(256, 512), 0.85), confirmation=1)) is None
     assert looked == []
 
 
@@ -150,13 +156,13 @@ def test_only_pools_to_blame_are_changed() -> None:
     pair = Fleet((pool(instance, "prefill-1", Role.PREFILL, 2), pool(instance, "decode-1", Role.DECODE, 1)))
     pair = with_settings(with_settings(pair, 0, 32, 2048), 1, 256, 512)
     for blamed in (0, 1):
-        with simulated(lambda _: 0.0) as looked:
-            assert other_settings(bench(), missed(pair, 0.8, blamed)) is None
+        with simulated(lambda _: 0.0, blamed) as looked:
+            assert mended(missed(pair, 0.8, blamed)) is None
         assert looked
         assert all(fleet.pools[1 - blamed] == pair.pools[1 - blamed] for fleet in looked)
         assert all(fleet.pools[blamed] != pair.pools[blamed] for fleet in looked)
     with simulated(lambda _: 0.0) as looked:
-        other_settings(bench(), missed(pair, 0.8, 0))
+        mended(missed(pair, 0.8, 0))
     assert sorted(told(fleet)[0] for fleet in looked) == [
         (32, 512),
         (32, 1024),
@@ -170,10 +176,10 @@ def test_nothing_is_looked_at_where_the_formulas_say_too_that_it_misses_by_far()
     start = missed(colocated(256, 512), GOAL - NEAR - 0.01)
     judge = Bench(busy, seed=0, requests=800)
     with simulated(lambda _: 1.0) as looked:
-        assert other_settings(judge, start) is None
-        assert other_settings(judge, missed(colocated(256, 512), 0.85, behind=True)) is None
-        assert other_settings(judge, replace(start, blame=None)) is None
-        assert other_settings(bench(), replace(missed(colocated(256, 512), 0.85), stuck=True)) is None
+        assert mended(start, judge) is None
+        assert mended(missed(colocated(256, 512), 0.85, behind=True), Bench(busy, seed=0, requests=800)) is None
+        assert mended(replace(start, blame=None)) is None
+        assert mended(replace(missed(colocated(256, 512), 0.85), stuck=True)) is None
     assert looked == []
 
 
@@ -191,8 +197,7 @@ def test_whatever_is_simulated_it_ends_with_what_held_or_nothing(seqs: int, chun
         return float(known[SEQS.index(told(fleet)[0][0]), fleet.pools[0].chunk])
 
     with simulated(share) as looked:
-        found = other_settings(bench(), missed(start, 0.6))
-    assert len(looked) <= MOST_LOOKS
+        found = mended(missed(start, 0.6))
     assert len({(fleet.pools[0].seqs, fleet.pools[0].chunk) for fleet in [start, *looked]}) == len(looked) + 1
     assert all(valid(roomy(), fleet) for fleet in looked)
     if found is not None:
@@ -202,11 +207,9 @@ def test_whatever_is_simulated_it_ends_with_what_held_or_nothing(seqs: int, chun
 
 
 def test_where_the_time_is_up_there_are_none() -> None:
-    def late(_: Fleet) -> float:
-        raise OutOfTimeError("the time is up")
-
-    with simulated(late):
-        assert other_settings(bench(), missed(colocated(256, 512), 0.8)) is None
+    with simulated(lambda _: 1.0) as looked:
+        assert mended(missed(colocated(256, 512), 0.8), Bench(roomy(), 0, 800, late=lambda: True)) is None
+    assert looked == []
 
 
 @pytest.mark.usefixtures("short_runs")
@@ -222,10 +225,7 @@ def test_an_engine_that_stops_its_decodes_for_prompts_gets_larger_chunks_by_simu
     judge = Bench(instance, seed=0, requests=2000)
     found = judge.verdict(start)
     assert found.outcome is Outcome.MISSES
-    better = other_settings(judge, found)
+    better = mended(found, judge)
     assert better is not None
     assert better.pools[0].chunk == 1
     assert judge.verdict(better).held
-    made = {key: len(trials.points) for key, trials in judge.trials.items()}
-    assert other_settings(judge, found) == better
-    assert {key: len(trials.points) for key, trials in judge.trials.items()} == made  # it was remembered

@@ -19,7 +19,8 @@ from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import SEEDS, Judgement, Outcome, Run, judge_runs, simulated_trace
+from optimizer.verification.demand import SEEDS, simulated_trace
+from optimizer.verification.judge import Judgement, Outcome, Run, judge_runs
 
 from .resilience import Progress, judge_long, with_replicas
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, fleet_cost, offer_costs
 from optimizer.loads.instance import Instance
+from optimizer.verification.bench import LIFETIMES, LONGEST, MOST_REQUESTS, in_system
 from optimizer.verification.judge import Judgement, Outcome, judge
-from optimizer.verification.verdict import LIFETIMES, LONGEST, MOST_REQUESTS, in_system
 from search_spaces.problem import Billing
 
 FloatArray = NDArray[np.float64]

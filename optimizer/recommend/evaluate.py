@@ -23,10 +23,10 @@ from optimizer.plans.plan import FleetEvaluation, Plan, PoolNeed, Provisioning, 
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import JudgedFleet
 from optimizer.search.limits import shared_out
+from optimizer.verification.bench import REPLICATIONS, Bench, Verdict, make_bench
 from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
 from optimizer.verification.judge import Judgement, Outcome
-from optimizer.verification.simulation_record import Trail, judged_fleet
-from optimizer.verification.verdict import REPLICATIONS, Bench, Verdict, make_bench
+from optimizer.verification.record import Trail, judged_fleet
 from search_spaces.contracts import HOURS_PER_MONTH
 from search_spaces.engines import load_engine_overhead
 from search_spaces.fields import member, stated

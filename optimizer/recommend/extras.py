@@ -23,8 +23,8 @@ from optimizer.loads.instance import Instance, Late, make_instance
 from optimizer.plans.plan import Plan, Worth
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated
+from optimizer.verification.bench import Verdict, make_bench
 from optimizer.verification.judge import Outcome
-from optimizer.verification.verdict import Verdict, make_bench
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
@@ -70,7 +70,7 @@ def _survivor(slow: Instance, own: Fleet, late: Late, effort: Effort) -> Verdict
     space = at_best_split(slow, lambda: late() or effort.brake.stopped())
     cheapest = cheapest_of_few_pools(space)
     bench = make_bench(space.instance, late=effort.brake.stopped)
-    return cheapest_confirmed(bench, [cheapest if cheapest.pools else own], None, effort.inner).winner
+    return cheapest_confirmed(bench, [cheapest if cheapest.pools else own], effort.inner).winner
 
 
 def _safe_record(slow: Instance, own: Verdict, survivor: Verdict | None) -> SafeFleet:

@@ -22,8 +22,7 @@ from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
 from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Binding, Status
-from optimizer.verification.miss_words import miss_words
-from optimizer.verification.verdict import Verdict
+from optimizer.verification.bench import Verdict, miss_words
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, Slo
 
 from .rival_rows import overall

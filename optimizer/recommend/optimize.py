@@ -27,11 +27,11 @@ from optimizer.plans.proof import Proof, proof_of_judged
 from optimizer.plans.records import SimulatedRate
 from optimizer.search.alternatives import recommended
 from optimizer.search.search import at_best_split
-from optimizer.verification.balancing import by_requests
+from optimizer.verification.bench import GOODPUT_TOLERANCE, Bench, Verdict, make_bench
+from optimizer.verification.confirm import by_requests
+from optimizer.verification.goodput import boundary
 from optimizer.verification.judge import Judgement, simulated_fleet
-from optimizer.verification.simulated_goodput import boundary
-from optimizer.verification.simulation_record import (
-    GOODPUT_TOLERANCE,
+from optimizer.verification.record import (
     Rates,
     Trail,
     as_simulated,
@@ -41,7 +41,6 @@ from optimizer.verification.simulation_record import (
     simulation_of,
 )
 from optimizer.verification.tune import Wish
-from optimizer.verification.verdict import Bench, Verdict, make_bench
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
@@ -227,7 +226,7 @@ def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: Simulate
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
     proof = proof_of(result, winner, bench.volume)
-    rows = compared(result, bench, winner, proof, effort.deadline)
+    rows = compared(result, bench, winner, proof)
     tuning = best.tuning
     if tuning is not None and effort.tune is not None and effort.tune.front:
         tuning = with_rivals(bench, winner, tuning, effort.brake.stopped)

@@ -2,10 +2,9 @@
 
 A kind is to lose for what it is, not for an error of the formulas about its cheapest fleet. So the cheapest that holds
 is searched for as the recommended one was (`verify`), with less effort: among all fleets of the kind that any search
-came by, with other settings and more engines for what misses, and by SEARCHES searches for engines that bear less; and
-what holds gives up the engines that it can spare. It counts once fresh requests confirm it, as they did the recommended
-one (`confirm`), but once each: where they do not confirm it the search goes on, and where no time is left the row says
-so.
+came by, with other settings or more replicas for what misses; and what holds gives up the engines that it can spare.
+It counts once fresh requests confirm it, as they did the recommended one (`confirm`), but once each: where they do not
+confirm it the search goes on, and where no time is left the row says so.
 """
 
 from __future__ import annotations
@@ -19,23 +18,18 @@ import numpy as np
 from costmodel.words import dollars
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Deadline, Instance
+from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.search.alternatives import SAME, Kind, kinds, recommended, why_not
 from optimizer.search.limits import allowed, fewer_replicas
+from optimizer.verification.bench import BRIEFLY, Bench, Verdict, miss_words
 from optimizer.verification.confirm import confirmed_once
-from optimizer.verification.miss_words import miss_words
-from optimizer.verification.settings import other_settings
-from optimizer.verification.simulation_record import latencies
-from optimizer.verification.verdict import BRIEFLY, Bench, Verdict
-from optimizer.verification.verify import Judge, Mend, Resolve, cheapest_verified
-from optimizer.verification.waste import smaller
+from optimizer.verification.record import latencies
+from optimizer.verification.verify import Judge, cheapest_verified, smaller
 
-from .search import FormulaResult, resolver_of
+from .search import FormulaResult
 
-SEARCHES: Final = 1
-"""Searches for the cheapest fleet of a kind after the first ones missed."""
 MOST_LOOKS: Final = 10
 """Fleets of a kind that are looked at before one holds."""
 CONFIRMATIONS: Final = 2
@@ -49,9 +43,7 @@ UNCONFIRMED: Final = "; not confirmed by simulation, for want of time"
 """What is said of a rival that was not put to fresh requests."""
 
 
-def compared(
-    result: FormulaResult, bench: Bench, winner: Verdict, proof: Proof, deadline: Deadline
-) -> list[Alternative]:
+def compared(result: FormulaResult, bench: Bench, winner: Verdict, proof: Proof) -> list[Alternative]:
     """The comparison with every kind, all simulated that can be: the winner first, the best of each kind after it."""
     instance, settings = result.instance, result.settings
     best = winner_row(bench, winner, proof)
@@ -64,13 +56,12 @@ def compared(
             same = {"kind": rival.row.kind, "label": rival.row.label, "why_not": SAME}
             rows.append(best.model_copy(update=same))
             continue
-        fleets, resolve = rival.fleets, None
+        fleets = rival.fleets
         if kind is not None:
             fleets = tuple(fleet for other in priced for fleet in other.fleets if kind.has(instance, fleet))
-            resolve = resolver_of(settings.take(kind.mask(instance, settings)), deadline)
         verdict = None
         if not bench.late() or any(bench.judged(fleet) for fleet in fleets):
-            verdict = _cheapest_confirmed(bench, fleets, kind, winner.cost, resolve)
+            verdict = _cheapest_confirmed(bench, fleets, kind, winner.cost)
         rows.append(_unconfirmed(rival.row) if verdict is None else _row(instance, rival.row, verdict, winner.cost))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *rows]
@@ -114,16 +105,14 @@ def _counts(verdict: Verdict, best: float) -> bool:
     return verdict.held or (clear and not (verdict.confirmation or verdict.stuck))
 
 
-def _cheapest_confirmed(
-    bench: Bench, fleets: Sequence[Fleet], kind: Kind | None, best: float, resolve: Resolve | None
-) -> Verdict | None:
+def _cheapest_confirmed(bench: Bench, fleets: Sequence[Fleet], kind: Kind | None, best: float) -> Verdict | None:
     """The cheapest of some fleets, or of what they are mended to, that fresh requests confirm; else the nearest miss.
 
     best: cost of the recommended [$/h]. Where the time is up, one that was not put to them; None where none was judged.
     """
     verdict = None
     for number in range(1, CONFIRMATIONS + 1):
-        verdict = _cheapest_of(bench, fleets, _judge(bench, best), resolve)
+        verdict = _cheapest_of(bench, fleets, _judge(bench, best))
         if verdict is None or not verdict.held:
             return verdict
         verdict = verdict if kind is None else _leaner(bench, verdict, kind, best)
@@ -135,14 +124,12 @@ def _cheapest_confirmed(
     return verdict
 
 
-def _cheapest_of(
-    bench: Bench, fleets: Sequence[Fleet], judge: Judge, resolve: Resolve | None = None, mend: Mend = other_settings
-) -> Verdict | None:
+def _cheapest_of(bench: Bench, fleets: Sequence[Fleet], judge: Judge) -> Verdict | None:
     """The cheapest of some fleets that counts, or of what they are mended to; else the nearest miss.
 
     None where the time was up before any was looked at.
     """
-    searched = cheapest_verified(bench, fleets, resolve, mend, judge=judge, most=MOST_LOOKS, searches=SEARCHES)
+    searched = cheapest_verified(bench, fleets, judge=judge, most=MOST_LOOKS)
     first = searched.missed[0][1] if searched.missed else None
     return first if searched.winner is None else searched.winner
 

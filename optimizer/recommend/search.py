@@ -36,15 +36,13 @@ from optimizer.search.limits import classes_apart
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
 from optimizer.search.search import FleetSearch, at_best_split, cheapest_held, evaluated, near_fleets, settled, unmixed
-from optimizer.verification.batch_limits import with_larger_batches
+from optimizer.verification.bench import Bench, Tried, Verdict, fleet_key, make_bench
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
+from optimizer.verification.goodput import OutOfTimeError, goodput_among
 from optimizer.verification.judge import Outcome
-from optimizer.verification.simulated_goodput import OutOfTimeError, goodput_among
-from optimizer.verification.simulation_record import tuned_fleet, tuning_record
+from optimizer.verification.record import tuned_fleet, tuning_record
 from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
-from optimizer.verification.verdict import Bench, Verdict, fleet_key, make_bench
-from optimizer.verification.verify import Resolve, Searched, Tried, cheapest_verified
-from optimizer.verification.waste import Lean, without_waste
+from optimizer.verification.verify import Lean, Searched, cheapest_verified, with_larger_batches, without_waste
 from search_spaces.problem import Goal, Problem
 
 MOST_NEAR: Final = 24
@@ -300,23 +298,9 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     result = search_by_formula(space, effort.deadline)
     if not result.rivals:
         return None
-    bench, resolve = make_bench(result.instance, late=late), resolver_of(result.settings, effort.deadline)
-    winner = cheapest_confirmed(bench, result.fleets, resolve, effort.inner, near=result.near).winner
+    bench = make_bench(result.instance, late=late)
+    winner = cheapest_confirmed(bench, result.fleets, effort.inner, near=result.near).winner
     return None if winner is None else Solution(result.instance, winner.fleet, winner)
-
-
-def resolver_of(settings: Settings, deadline: Deadline) -> Resolve:
-    """Searches again, for the cheapest fleet of engines that bear less, once for each way in which steps are slower."""
-    answers: dict[tuple[bytes, bytes], Fleet] = {}
-
-    def resolve(stricter: Instance) -> Fleet:
-        steps = stricter.tables.prefill_time.tobytes(), stricter.tables.decode_base.tobytes()
-        if steps not in answers:
-            late = deadline.part(AGAIN).late
-            answers[steps] = Fleet(()) if late() else leanest(FleetSearch.of(stricter, settings, late))
-        return answers[steps]
-
-    return resolve
 
 
 # --- by simulation --------------------------------------------------------------------------------------------------
@@ -344,12 +328,11 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SimulatedRe
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return most_confirmed(result, effort)
     bench = make_bench(result.instance, late=effort.brake.stopped)
-    resolve = resolver_of(result.settings, effort.deadline)
-    return bench, cheapest_confirmed(bench, result.fleets, resolve, effort, near=result.near)
+    return bench, cheapest_confirmed(bench, result.fleets, effort, near=result.near)
 
 
 def cheapest_confirmed(
-    bench: Bench, fleets: Sequence[Fleet], resolve: Resolve | None, effort: Effort, *, near: Sequence[Fleet] = ()
+    bench: Bench, fleets: Sequence[Fleet], effort: Effort, *, near: Sequence[Fleet] = ()
 ) -> SimulatedResult:
     """The cheapest of some fleets, and of their repairs, that fresh requests confirm, without what it can spare.
 
@@ -360,7 +343,7 @@ def cheapest_confirmed(
     brake, numbers = effort.brake, iter(range(1, MOST_CONFIRMED + 1))
     number = next(numbers, None)
     while number is not None:
-        searched, lean = _chosen(bench, fleets, near, resolve, effort)
+        searched, lean = _chosen(bench, fleets, near, effort)
         if lean is None or brake.stopped():
             return _simulated_result(searched, lean)
         effort.report("confirming the fleet", 0.8)
@@ -384,10 +367,10 @@ def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
 
 
 def _chosen(
-    bench: Bench, fleets: Sequence[Fleet], near: Sequence[Fleet], resolve: Resolve | None, effort: Effort
+    bench: Bench, fleets: Sequence[Fleet], near: Sequence[Fleet], effort: Effort
 ) -> tuple[Searched, Lean | None]:
     """The cheapest fleet that holds on the requests that all fleets get."""
-    searched = cheapest_verified(bench, fleets, resolve)
+    searched = cheapest_verified(bench, fleets)
     if searched.winner is None:
         return searched, None
     effort.brake.armed = True

@@ -1,29 +1,35 @@
 """The last word on a fleet that was chosen: its requests drawn anew, which no choice was made by.
 
-The search looks at many fleets, and at some of them several times, always with the same requests. Of fleets that miss a
-goal narrowly, what it likes best is one that these requests flatter: the interval of a winner is no longer one that
-holds it 19 times in 20. So the winner is simulated once more, with seeds that were never used and as many full runs as
-it took to choose it, a number that the new runs have no part in. Where the lower end of every class's interval reaches
-its goal and the fleet comes out of a crowd (`crowd`), it is confirmed, and these runs are what the plan tells; one near
-its capacity must keep up with more, too (`pressed`). Else it is refuted, and the search goes on as if it had missed:
-the next that it chooses gets the next confirmation. Few fleets that hold are to be lost to chance: the runs by which
-one was chosen say how many confirm it (`enough`), and one that is left between gets a second confirmation of 32.
+The search looks at many fleets with the same requests. Of fleets that miss a goal narrowly, what it likes best is one
+that these requests flatter, so the winner is simulated once more, with seeds that were never used and as many full runs
+as it took to choose it. Where the lower end of every class's interval reaches its goal, the fleet comes out of a crowd
+and, near its capacity, keeps up with more (`gives_way`), it is confirmed, and these runs are what the plan tells. Else
+it is refuted, and the search goes on as if it had missed: the next that it chooses gets the next confirmation.
 
 The k-th confirmation has intervals beyond whose lower end the true share lies with a chance of LEVEL / 2^k. A fleet
 that misses a goal passes the k-th with that chance at most, so that the chance that any is ever printed is at most
 LEVEL (1/2 + 1/4 + ...) = LEVEL, whatever the search does in between: no test is repeated until it succeeds.
+
+Near its capacity: a queue at a share rho of it remembers of the order of 1 / (1 - rho)^2 requests, and one beyond it
+grows by rho - 1 of each: at rho = 1.01 a run of 50,000 requests ends before most of them are late. So of a fleet that
+the formulas say to be this busy more is asked: not to fall behind at a somewhat higher rate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import NormalDist
 
 from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import Router
+from optimizer.fleets.build_plan import utilization
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.pool import pool_state
+from optimizer.loads.instance import Instance
 
-from .judge import Judgement, Outcome, judge_runs, simulated_fleet
-from .pressed import MORE, at_more, gives_way
-from .verdict import MOST_JUDGED, REPLICATIONS, Bench, Slice, Verdict, fleet_key
+from .bench import MOST_JUDGED, REPLICATIONS, Bench, Slice, Verdict, fleet_key
+from .judge import Judgement, Outcome, Run, judge_runs, simulated_fleet
 
 LEVEL = 0.025
 """Chance at most that a fleet which misses a goal is said to hold [1]."""
@@ -35,6 +41,11 @@ MOST_BETWEEN = 2 * MOST_JUDGED
 """Requests of the second confirmation of a fleet that the first left between."""
 APART = REPLICATIONS[-1] + 1
 """Distance of the numbers of two confirmations' first runs: each has up to 32 runs, and one with a crowd."""
+BUSY = 0.95
+"""Busy share of a resource, by formula, from which a fleet is near its capacity: 1 / (1 - rho)^2 is 400 there [1]."""
+MORE = 1.05
+"""Rate at which it must keep up, over the planned one; 2 % of the requests piling up is what counts as falling behind,
+so that what passes has 3 % or so left."""
 
 
 def tail_of(number: int) -> float:
@@ -138,3 +149,38 @@ def enough(  # noqa: PLR0917
         wanted = max(wanted, (wider * short) ** 2 * sum(run.demand.trace.size for run in had) / full)
     count = next((number for number in (least, *REPLICATIONS) if number >= max(wanted, least)), REPLICATIONS[-1])
     return min(count, max(least, most // full))
+
+
+def near_capacity(instance: Instance, fleet: Fleet, volume: float) -> bool:
+    """Whether the formulas say that some resource of a fleet is busy for more than BUSY of the time."""
+    states = ((pool, pool_state(instance, pool, volume)) for pool in fleet.pools)
+    return any(busy > BUSY for pool, state in states for busy in utilization(instance, pool, state).values())
+
+
+def gives_way(bench: Bench, part: Slice, engines: SimulatedFleet, number: int) -> Judgement | None:
+    """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None."""
+    if not near_capacity(bench.instance, part.fleet, part.volume):
+        return None
+    found = at_more(bench, part, engines, number)
+    return found if found.overload.overloaded else None
+
+
+def at_more(bench: Bench, part: Slice, engines: SimulatedFleet, number: int, more: float = MORE) -> Judgement:
+    """What a full run of requests `number` at `more` times the rate says of a fleet."""
+    run = Run.of(bench.drawn(part, bench.full(part), number, more), engines)
+    return judge_runs(bench.instance, engines, [run])
+
+
+def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
+    """What the requests that proved the winner say of it there; None where the routers choose alike.
+
+    They do for one engine, and for those of a problem with `fewest_requests`. It holds by the interval that decided of
+    the winner.
+    """
+    engines = winner.judgement.engines
+    if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines.pools):
+        return None
+    counting = replace(engines, pools=tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines.pools))
+    runs = [Run.of(proof.demand, counting) for proof in winner.judgement.runs]
+    held = judge_runs(bench.instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
+    return bench.settled(winner.fleet, judge_runs(bench.instance, counting, runs), held=held)

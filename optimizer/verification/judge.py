@@ -1,20 +1,27 @@
-"""A fleet judged by simulating its requests: the simulator's fleet and trace for a plan, and what came of them."""
+"""A fleet judged by simulating its requests: the simulator's fleet, its runs, what they say, and which pool to blame.
+
+A fleet is judged in a given number of runs, or until its attainment is known to a precision (`judge_until`): an
+interval shrinks with the root of the requests, so the runs so far say how many are needed; they are at most doubled at
+once, as an interval of few runs says little of itself. A rule that stops at the first interval that is narrow enough
+stops a little too often at one that chance made narrow (Chow and Robbins 1965), so at least two runs are made.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from costmodel.errors import InputError
+from costmodel.errors import PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.metric import SHOWN_ALWAYS, Metric
-from costmodel.simulator import SCHEDULERS, HandOver, Limits, Pool, Result, Router, Trace, make_trace, simulate
+from costmodel.simulator import SCHEDULERS, HandOver, Limits, Pool, Result, Router, simulate
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.cost_steps import GridSteps, cost_steps
 from costmodel.simulator.fleet import UNLIMITED
@@ -23,30 +30,34 @@ from costmodel.simulator.metrics import (
     WARM_UP,
     Attainment,
     Overload,
-    gap_edges,
+    measured,
     overload,
     percentiles,
     share_of,
     steady,
     within,
 )
-from costmodel.simulator.trace import draw_lengths, gamma_arrivals
 from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
-from optimizer.fleets.fleet import Fleet, FleetPool, hand_over_mix, pool_config
+from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.problem import Balancing
-from search_spaces.recorded import Recorded
+
+from .demand import SEEDS, Demand, simulated_trace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+Some = TypeVar("Some", bound=np.generic)
 
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
 """Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
-SEEDS = 1_000_003
-"""Distance between the seeds of two replications, so that the replications of nearby seeds differ."""
+LEAST_RUNS = 2
+"""Runs that are made in any case."""
+Told = Callable[[int, float], None]
+BLAMED = 0.2
+"""Share of the late requests with which a pool is one of those to blame."""
 
 
 class Outcome(StrEnum):
@@ -102,15 +113,6 @@ class ClassJudgement:
         share, end = self.attainment.share, self.attainment.low if self.held else self.attainment.high
         distance = abs(share - self.goal)
         return ((share - end) / distance) ** 2 if distance > 0.0 else math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Requests of one run; flow (requests,): index of each request's flow; gap_edges: as `simulate` takes them [s]."""
-
-    trace: Trace
-    flow: IntArray
-    gap_edges: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,103 +240,6 @@ def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps
     return expected.scaled(factor_at(known.prefill if pool.role is Role.PREFILL else known.decode, probability))
 
 
-def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0) -> Demand:
-    """Requests drawn from the demand and routed as the plan routes; the draws do not depend on the volume.
-
-    Of a demand that was recorded they are stretches of the recording, at the rate of the demand.
-    """
-    flows, load, recorded = instance.flows, instance.problem.workload, instance.problem.recorded
-    if recorded is not None:
-        arrival, chosen = recorded.drawn(requests, load.request_rate * volume, seed)
-        return replayed_trace(instance, fleet, arrival, recorded.isl[chosen], recorded.osl[chosen], seed=seed)
-    isl, osl, flow = draw_lengths(flows.isl, flows.osl, flows.share, requests, seed)
-    arrival = gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
-    return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
-
-
-def recorded_trace(instance: Instance, fleet: Fleet, recorded: Recorded, volume: float = 1.0) -> Demand:
-    """Recorded requests in their own order, at the rate of the demand times `volume`."""
-    pace = recorded.rate / (instance.problem.workload.request_rate * volume)
-    return replayed_trace(instance, fleet, recorded.arrival * pace, recorded.isl, recorded.osl)
-
-
-def replayed_trace(
-    instance: Instance, fleet: Fleet, arrival: FloatArray, isl: IntArray, osl: IntArray, *, seed: int = 0
-) -> Demand:
-    """Requests as recorded; each belongs to a class drawn by share, and is routed as the flow of the nearest length.
-
-    Nearest by the logarithms of ISL and OSL. Raises InputError for a request beyond the engines' max_model_len.
-    """
-    most, longest = instance.problem.workload.max_tokens, isl + osl
-    if longest.max() > most:
-        worst = int(longest.argmax())
-        raise InputError(
-            f"trace: request {worst} has {isl[worst]} + {osl[worst]} tokens, but the plan's engines take {most} at "
-            "most (workload.max_tokens)"
-        )
-    flows, slos = instance.flows, instance.problem.slos
-    shares = np.array([slo.share for slo in slos])
-    drawn = np.random.default_rng([seed, 4]).choice(len(slos), size=isl.size, p=shares / shares.sum())
-    flow = np.zeros(isl.size, dtype=np.int64)
-    for k in range(len(slos)):
-        mine, own = np.flatnonzero(drawn == k), np.flatnonzero(flows.slo == k)
-        flow[mine] = own[_nearest(flows.isl[own], flows.osl[own], isl[mine], osl[mine])]
-    return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
-
-
-def _nearest(isl: FloatArray, osl: FloatArray, wanted_isl: IntArray, wanted_osl: IntArray) -> IntArray:
-    """Index of the length bucket nearest to each request; one row of distances at a time keeps memory small."""
-    best, least = np.zeros(wanted_isl.size, dtype=np.int64), np.full(wanted_isl.size, np.inf)
-    log_isl, log_osl = np.log(wanted_isl), np.log(wanted_osl)
-    for bucket, (x, y) in enumerate(zip(np.log(isl), np.log(osl), strict=True)):
-        distance = (log_isl - x) ** 2 + (log_osl - y) ** 2
-        best[distance < least] = bucket
-        least = np.minimum(least, distance)
-    return best
-
-
-def _demand(
-    instance: Instance, fleet: Fleet, requests: tuple[FloatArray, IntArray, IntArray], flow: IntArray, seed: int
-) -> Demand:
-    """Requests (arrival, ISL, OSL) with the pools that serve them."""
-    arrival, isl, osl = requests
-    draw = np.random.default_rng([seed, 3]).random((2, flow.size))
-    first = _routed(fleet, flow, draw[0], decode=False)
-    later = _decoded(instance, fleet, first, flow, draw[1])
-    colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
-    cached = np.minimum(np.floor(isl * instance.problem.workload.prefix_hit_share).astype(np.int64), isl - 1)
-    trace = make_trace(arrival, isl, osl, cached=cached, pool=first, decode_pool=np.where(colocated, -1, later))
-    limits = [slo.limits[Metric.ITL_P99] for slo in instance.problem.slos if Metric.ITL_P99 in slo.limits]
-    return Demand(trace, flow[np.argsort(arrival, kind="stable")], gap_edges(limits))
-
-
-def _decoded(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:
-    """Pool that decodes each request whose prompt `first` computed: by the plan's shares among those it can talk to."""
-    later = _routed(fleet, flow, draw, decode=True)
-    mixes = hand_over_mix(instance, fleet)
-    if (mixes == 1.0).all():
-        return later
-    prefills, decodes = (
-        [index for index, pool in enumerate(fleet.pools) if pool.role is role] for role in (Role.PREFILL, Role.DECODE)
-    )
-    for index, mix in zip(prefills, mixes, strict=True):
-        mine = np.flatnonzero(first == index)
-        pools = list(fleet.pools)
-        for at, part in zip(decodes, mix, strict=True):
-            pools[at] = replace(pools[at], route=pools[at].route * part)
-        later[mine] = _routed(Fleet(tuple(pools)), flow[mine], draw[mine], decode=True)
-    return later
-
-
-def _routed(fleet: Fleet, flow: IntArray, draw: FloatArray, *, decode: bool) -> IntArray:
-    """Pool of each request, by the plan's shares: the one that computes its prompt, or the one that decodes."""
-    share = np.array([pool.route * ((pool.role is Role.DECODE) == decode) for pool in fleet.pools], dtype=np.float64)
-    upto = np.cumsum(share, axis=0)
-    total = np.maximum(upto[-1], 1e-300)
-    chosen = (draw * total[flow] >= upto[:, flow]).sum(axis=0)
-    return np.asarray(np.minimum(chosen, len(fleet.pools) - 1), dtype=np.int64)
-
-
 def judge(
     instance: Instance,
     fleet: Fleet,
@@ -364,8 +269,7 @@ def judge_runs(
 ) -> Judgement:
     """Take runs of one fleet together, the first `warm_up` of each left out; tail: of the intervals (`share_of`)."""
     runs = tuple(made)
-    counted = [steady(run.result, warm_up) for run in runs]
-    classes = tuple(_judged(instance, runs, counted, k, tail) for k in range(len(instance.problem.slos)))
+    classes = tuple(_judged(instance, runs, k, tail, warm_up) for k in range(len(instance.problem.slos)))
     worst = max((falls_behind(run, len(engines.pools)) for run in runs), key=lambda one: (one.overloaded, one.growth))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
     gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
@@ -385,34 +289,200 @@ def falls_behind(run: Run, pools: int) -> Overload:
     return max((one for one in parts if one.overloaded), key=lambda one: one.growth, default=whole)
 
 
-def _several(run: Run, metric: Metric, requests: BoolArray) -> FloatArray:
-    """A metric of those requests of a run that have more than one token [s]; NaN where one never got that far."""
-    values: FloatArray = getattr(run.result, metric)
-    return values[requests & (run.demand.trace.osl > 1)]
+def counted(
+    instance: Instance,
+    runs: Sequence[Run],
+    number: int | None = None,
+    *,
+    several: bool = False,
+    warm_up: float = WARM_UP,
+) -> list[BoolArray]:
+    """Which requests of each run count: those after its warm-up.
+
+    number: only those of a class; several: only those of more than one token.
+    """
+    masks = []
+    for run in runs:
+        mask = steady(run.result, warm_up)
+        mask = mask if number is None else mask & (instance.flows.slo[run.demand.flow] == number)
+        masks.append(mask & (run.demand.trace.osl > 1) if several else mask)
+    return masks
 
 
-def _judged(
-    instance: Instance, runs: tuple[Run, ...], counted: list[BoolArray], number: int, tail: float
-) -> ClassJudgement:
-    """One class over all runs."""
+def pooled(values: Iterable[NDArray[Some]], masks: Sequence[BoolArray]) -> NDArray[Some]:
+    """Values of the requests that count, of all runs together."""
+    return np.concatenate([value[mask] for value, mask in zip(values, masks, strict=True)])
+
+
+def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float, warm_up: float) -> ClassJudgement:
+    """One class over all runs; latencies are NaN where a request never got that far."""
     slo = instance.problem.slos[number]
-    mine = [
-        steady_part & (instance.flows.slo[run.demand.flow] == number)
-        for run, steady_part in zip(runs, counted, strict=True)
-    ]
-    pairs = list(zip(runs, mine, strict=True))
-    good = [within(run.result, slo.limits)[part] for run, part in pairs]
-    ttft = [run.result.ttft[part] for run, part in pairs]
-    tpot = [_several(run, Metric.TPOT, part) for run, part in pairs]
+    counts = counted(instance, runs, number, warm_up=warm_up)
+    several = [mask & (run.demand.trace.osl > 1) for run, mask in zip(runs, counts, strict=True)]
+
+    def quantiles(metric: Metric, masks: list[BoolArray]) -> tuple[float, ...]:
+        return percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES)
+
     return ClassJudgement(
         name=slo.name,
         goal=slo.attainment,
-        attainment=share_of(good, tail),
-        ttft=percentiles(np.concatenate(ttft), QUANTILES),
-        tpot=percentiles(np.concatenate(tpot), QUANTILES),
-        metrics={
-            metric: percentiles(np.concatenate([_several(run, metric, part) for run, part in pairs]), QUANTILES)
-            for metric in slo.limits
-            if metric not in SHOWN_ALWAYS
-        },
+        attainment=share_of(
+            [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)], tail
+        ),
+        ttft=quantiles(Metric.TTFT, counts),
+        tpot=quantiles(Metric.TPOT, several),
+        metrics={metric: quantiles(metric, several) for metric in slo.limits if metric not in SHOWN_ALWAYS},
     )
+
+
+def in_time(instance: Instance, run: Run) -> BoolArray:
+    """Which requests of a run are within the SLO of their own class."""
+    member = instance.flows.slo[run.demand.flow]
+    good = np.zeros(member.size, dtype=bool)
+    for k, slo in enumerate(instance.problem.slos):
+        good |= within(run.result, slo.limits) & (member == k)
+    return good
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What runs say of a fleet; half_width: of the widest 95 % interval of a class [1]; precise: as asked for."""
+
+    judgement: Judgement
+    half_width: float
+    precise: bool
+
+
+def half_width(judgement: Judgement) -> float:
+    """Distance of the share of a class from the further end of its interval, of the class where it is largest [1]."""
+    shares = [one.attainment for one in judgement.classes]
+    return max(max(one.share - one.low, one.high - one.share) for one in shares)
+
+
+def judge_until(
+    instance: Instance,
+    fleet: Fleet,
+    precision: float,
+    *,
+    requests: int,
+    most: int,
+    seed: int = 0,
+    volume: float = 1.0,
+    told: Told | None = None,
+) -> Known:
+    """Simulate runs of `requests` requests each until every class is known to +- precision [1], or `most` are made.
+
+    told: is given the requests so far and the half width that they reach, after each round.
+    """
+    engines, runs = simulated_fleet(instance, fleet), list[Run]()
+    allowed = max(most // requests, LEAST_RUNS)
+    wanted = LEAST_RUNS
+    while True:
+        demands = (
+            simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
+            for number in range(len(runs), wanted)
+        )
+        runs += [Run.of(demand, engines) for demand in demands]
+        found = judge_runs(instance, engines, runs)
+        reached = half_width(found)
+        if told is not None:
+            told(len(runs) * requests, reached)
+        if reached <= precision or len(runs) >= allowed:
+            rate = instance.problem.workload.request_rate * volume
+            return Known(replace(found, rate=rate), reached, reached <= precision)
+        needed = math.ceil(len(runs) * min((reached / precision) ** 2, 2.0))
+        wanted = min(max(needed, len(runs) + 1), allowed)
+
+
+def pool_behind(found: Judgement) -> int | None:
+    """Index of the pool in which most requests piled up over all runs; None where the fleet keeps up."""
+    if not found.overload.overloaded:
+        return None
+    roles = [pool.role for pool in found.engines.pools]
+    piled = [sum(piled_up(run, number, role) for run in found.runs) for number, role in enumerate(roles)]
+    return int(np.argmax(piled))
+
+
+def piled_up(run: Run, number: int, role: Role) -> int:
+    """Requests in a pool at the last arrival, less those at a quarter of the time until then (`metrics.overload`).
+
+    One is in a prefill pool until its prompt is computed, then in its decode pool until it ends.
+    """
+    result, trace = run.result, run.demand.trace
+    computed, ended = (np.where(np.isnan(times), np.inf, times) for times in (result.prompt_end, result.finish))
+    chosen = trace.decode_pool if role is Role.DECODE else trace.pool
+    mine = np.ones(trace.size, dtype=np.bool_) if chosen is None else chosen == number
+    came: FloatArray = (computed if role is Role.DECODE else result.arrival)[mine]
+    left: FloatArray = (computed if role is Role.PREFILL else ended)[mine]
+    first, last = float(result.arrival.min()), float(result.arrival.max())
+    quarter, end = (int((came <= t).sum() - (left <= t).sum()) for t in (first + 0.25 * (last - first), last))
+    return end - quarter
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Requests of classes below their goal that missed.
+
+    pools (pools,): share of them that each pool made late [1]; first, later: share that was late by its first token,
+    and by the later ones [1].
+    """
+
+    pools: FloatArray
+    first: float
+    later: float
+
+    @property
+    def worst(self) -> list[int]:
+        """Pools that made BLAMED of them late or more; where there are none, those that made most of them late."""
+        enough = min(BLAMED, float(self.pools.max(initial=0.0)))
+        return [int(index) for index in np.flatnonzero(self.pools >= enough)]
+
+
+def blame(instance: Instance, found: Judgement) -> Blame:
+    """Count the misses of every class that has too many; of all classes where each has few enough."""
+    behind = [not one.proven for one in found.classes]
+    wanted = np.array(behind if any(behind) else [True] * len(behind))
+    pools, first, later = np.zeros(len(found.engines.pools)), 0.0, 0.0
+    for run in found.runs:
+        late_first, late_next = _late(instance, run, wanted)
+        first, later = first + float(late_first.sum()), later + float(late_next.sum())
+        np.add.at(pools, _late_in(run, late_first), 1.0)
+        np.add.at(pools, _pools(run)[1][late_next], 1.0)
+    total = max(first + later, 1.0)
+    return Blame(pools / total, first / total, later / total)
+
+
+def _late(instance: Instance, run: Run, wanted: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Requests that count and came too late: by the first token, and else by the later ones."""
+    result, slo = run.result, instance.flows.slo[run.demand.flow]
+    first, later = np.zeros(slo.size, dtype=np.bool_), np.zeros(slo.size, dtype=np.bool_)
+    for number, one in enumerate(instance.problem.slos):
+        mine = steady(result) & (slo == number) & wanted[number]
+        missed = mine & ~within(result, one.limits)
+        tokens = np.nan_to_num(result.tpot, nan=0.0) > one.tpot
+        for metric in instance.flows.others:
+            tokens |= measured(result, metric) > one.limit(metric)
+        waited = ~(result.ttft <= one.ttft)  # also where there is none
+        if Metric.E2E in one.limits:  # late as a whole: by whatever took more of the time
+            waited |= ~tokens & (result.ttft > 0.5 * result.e2e)
+        first |= missed & waited
+        later |= missed & ~waited
+    return first, later
+
+
+def _late_in(run: Run, late: BoolArray) -> IntArray:
+    """Pool in which the first token of each late request lost most of its time."""
+    result = run.result
+    before = result.queue + result.prefill  # NaN where the prompt was never computed: it is the prompt pool's fault
+    after = np.where(np.isnan(result.first), np.inf, result.ttft - before)
+    handed = ~np.isnan(before) & (after > before)
+    prompts, later = _pools(run)
+    return np.where(handed, later, prompts)[late]
+
+
+def _pools(run: Run) -> tuple[IntArray, IntArray]:
+    """Pool that computes each prompt, and pool that makes its tokens."""
+    prompts, later = run.demand.trace.pool, run.demand.trace.decode_pool
+    if prompts is None or later is None:
+        raise PdplanError("blame: the requests of a judged fleet are routed to its pools")
+    return prompts, np.where(later < 0, prompts, later)

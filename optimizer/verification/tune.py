@@ -9,21 +9,32 @@ alone gives a sampler nothing to follow):
     s     = largest over classes of the goal's quantile of max(metric / limit over its metrics)
 
 s <= 1 says that the class keeps its goal. Where it is asked for, cost and s are two objectives instead, and what costs
-more than the winner is judged too. What looks best is then judged like every other fleet (`verdict`).
+more than the winner is judged too. What looks best is then judged like every other fleet (`bench`).
+
+The looks are chosen by studies of Optuna: a point is a tuple of indices, one for each knob; less is better of each of
+its values. Every sampler starts from a given point, never looks at a point twice, and stops after `budget` looks or
+when no point is left; the same seed gives the same looks. Points that are not allowed cost no look. A study may be kept
+in a file, for `optuna-dashboard` to show and for a second run to go on from.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import Pool
 from costmodel.simulator.metrics import measured, steady
@@ -31,16 +42,12 @@ from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance
-from optimizer.search.limits import TRACE_OF_A_ROUTE, allowed, shared_out
+from optimizer.search.limits import TRACE_OF_A_ROUTE, shared_out
 
+from .bench import Bench, PoolKey, Verdict, chunks_of, fleet_key, valid
 from .judge import ClassJudgement, Judgement, Run, hand_over, judge, simulated_fleet
-from .samplers import FRONT_START_UP, START_UP, Point, Values, by_tpe
-from .second_life import one_life
-from .study import Axis, KeptStudy, open_storage
-from .verdict import Bench, PoolKey, Verdict, fleet_key
 
 FloatArray = NDArray[np.float64]
-
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 WORST = 10.0
@@ -60,6 +67,31 @@ NOTABLE = 0.01
 GAIN = 0.001
 """By how much less a look must be worth than the start to be judged: short runs tell no more, and a 20th of a limit
 buys nothing."""
+
+
+if TYPE_CHECKING:
+    import optuna
+
+
+Point = tuple[int, ...]
+Values = tuple[float, ...]
+
+
+Looks = dict[Point, Values]
+"""Values of every point that was looked at, in order."""
+Value = Callable[[Point], Values | None]
+"""Looks at a point; None: it is not allowed."""
+START_UP = 20
+"""Trials after which the estimator learns from those before; until then it draws evenly."""
+FRONT_START_UP = 10
+"""The same where there are two values: the front has many points to learn from (benchmarks/tuning.py)."""
+ASKED = 20
+"""Points that are asked for at most, for each look, where few are allowed."""
+PATIENCE = 20
+"""Draws of known points in a row, for each knob, after which the first that is not known is taken."""
+SQLITE, JOURNAL = "sqlite:///", "journal:"
+"""What stands before the file in a name of a study: how Optuna writes it."""
+FORMS: Final = f"{SQLITE}FILE or {JOURNAL}FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,24 +318,6 @@ class Tuner:
         return replace(self.engines[key], replicas=pool.replicas)
 
 
-def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
-    """Token budgets beside which a pool's engines have memory, its own among them, as indices."""
-    return sorted({*np.flatnonzero(instance.tables.roomy[pool.shape]).tolist(), pool.chunk})
-
-
-def valid(instance: Instance, fleet: Fleet, volume: float = 1.0) -> bool:
-    """Whether the limits on the fleet and the engine's own allow it, and no memory stays full once it is.
-
-    A step needs a token for each running request. volume: multiple of the demand (`second_life`).
-    """
-    tables = instance.tables
-
-    def fits(pool: FleetPool) -> bool:
-        return pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
-
-    return allowed(instance, fleet) and all(map(fits, fleet.pools)) and one_life(instance, fleet, volume)
-
-
 def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish | None = None) -> Tuned:
     """Tune a fleet that holds; what looks better is only taken once it is proven too."""
     wish = wish or Wish()
@@ -368,3 +382,236 @@ def front(looks: Iterable[Look]) -> tuple[Look, ...]:
         if look.distance <= 1.0 and (not best or look.distance <= best[-1].distance - NOTABLE):
             best.append(look)
     return tuple(best)
+
+
+class Sampler(Protocol):
+    """Looks at points; knobs: number of values of each."""
+
+    def __call__(  # noqa: D102 - described above
+        self, knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int
+    ) -> Looks: ...
+
+
+def front_of(looks: Mapping[Point, Values]) -> list[Point]:
+    """Points that no other is better than in one value and no worse in any; the first of equals, least values first.
+
+    Of one value it is the best.
+
+    >>> front_of({(0,): (2.0, 1.0), (1,): (1.0, 3.0), (2,): (2.0, 2.0)})
+    [(1,), (0,)]
+    """
+    front: list[Point] = []
+    for point in sorted(looks, key=lambda one: looks[one]):
+        if not any(all(a <= b for a, b in zip(looks[other], looks[point], strict=True)) for other in front):
+            front.append(point)
+    return front
+
+
+def at_random(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
+    """Points drawn evenly."""
+    import optuna
+
+    return Search(knobs, value, seed).looks_of(optuna.samplers.RandomSampler(seed=seed), start, budget)
+
+
+def by_tpe(
+    knobs: Sequence[int],
+    value: Value,
+    start: Point,
+    budget: int,
+    seed: int,
+    *,
+    start_up: int = START_UP,
+    stopped: Callable[[], bool] = lambda: False,
+    kept: KeptStudy | None = None,
+) -> Looks:
+    """By turns a neighbour of the best, enqueued, and what a tree-structured Parzen estimator proposes.
+
+    A neighbour differs in one knob by one step. Of several values the best are the front, one of which is drawn. The
+    estimator's knobs are categorical; a known point that it proposes gives way to a neighbour of it. start_up: looks
+    that it draws evenly; stopped: asked before each look; kept: where the study is kept, whose earlier looks are known.
+    """
+    import optuna
+
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=start_up, multivariate=False)
+    return Search(knobs, value, seed, near=True, stopped=stopped, kept=kept).looks_of(sampler, start, budget)
+
+
+class Search:
+    """One search; near: whether it also looks at neighbours of what is good; known: points that were asked for.
+
+    kept: where its study is kept; else it is in memory, and knobs are named by their place.
+    """
+
+    def __init__(
+        self,
+        knobs: Sequence[int],
+        value: Value,
+        seed: int,
+        *,
+        near: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+        kept: KeptStudy | None = None,
+    ) -> None:
+        self.knobs, self.value, self.near, self.stopped, self.kept = knobs, value, near, stopped, kept
+        plain = [Axis(str(knob), range(size)) for knob, size in enumerate(knobs)]
+        self.axes: Sequence[Axis] = plain if kept is None else kept.axes
+        self.draw = np.random.default_rng([seed, 7])
+        self.known: set[Point] = set()
+        self.looks: Looks = {}
+
+    def see(self, point: Point) -> Values | None:
+        """Look at a point."""
+        self.known.add(point)
+        found = self.value(point)
+        if found is not None:
+            self.looks[point] = found
+        return found
+
+    def ended(self, budget: int) -> bool:
+        """Whether all looks are taken, or hardly any point is left or allowed."""
+        most = min(math.prod(self.knobs), ASKED * budget)
+        return len(self.looks) >= budget or len(self.known) >= most or self.stopped()
+
+    def looks_of(self, sampler: optuna.samplers.BaseSampler, start: Point, budget: int) -> Looks:
+        """Look at the start and at what a study with that sampler proposes; at nothing where it is not allowed."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        first = self.see(start)
+        if first is None:
+            return self.looks
+        space: dict[str, optuna.distributions.BaseDistribution] = {
+            axis.name: optuna.distributions.CategoricalDistribution(tuple(axis.values)) for axis in self.axes
+        }
+        study = optuna.create_study(
+            sampler=sampler,
+            directions=["minimize"] * len(first),
+            storage=None if self.kept is None else self.kept.storage,
+            study_name=None if self.kept is None else self.kept.name,
+            load_if_exists=self.kept is not None,
+        )
+        earlier = self._recalled(study)
+        if start not in earlier:
+            attributes = dict(self._attributes(start))
+            study.add_trial(
+                optuna.create_trial(
+                    params=self._params(start), distributions=space, values=first, user_attrs=attributes
+                )
+            )
+        budget += len(earlier - {start})
+        while not self.ended(budget):
+            trial = self._next(study, space)
+            point = self._point(trial.params)
+            found = self.see(point)
+            for name, attribute in () if found is None else self._attributes(point):
+                trial.set_user_attr(name, attribute)
+            study.tell(trial, found, state=None if found is not None else optuna.trial.TrialState.FAIL)
+        return self.looks
+
+    def _recalled(self, study: optuna.Study) -> set[Point]:
+        """Points that earlier runs looked at, which join the looks."""
+        import optuna
+
+        done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)) if self.kept else []
+        for trial in done:
+            point = self._point(trial.params)
+            if self.kept is not None and point not in self.looks:
+                self.kept.recall(point, trial.user_attrs)
+                self.looks[point] = tuple(trial.values)
+        self.known |= self.looks.keys()
+        return {self._point(trial.params) for trial in done}
+
+    def _attributes(self, point: Point) -> Iterable[tuple[str, float]]:
+        """What is kept of a point besides its values."""
+        return () if self.kept is None else self.kept.attributes(point).items()
+
+    def _params(self, point: Point) -> dict[str, float]:
+        """A point as the parameters of a trial."""
+        return {axis.name: axis.values[chosen] for axis, chosen in zip(self.axes, point, strict=True)}
+
+    def _point(self, params: Mapping[str, float]) -> Point:
+        return tuple(axis.values.index(params[axis.name]) for axis in self.axes)
+
+    def _next(self, study: optuna.Study, space: dict[str, optuna.distributions.BaseDistribution]) -> optuna.Trial:
+        """A trial of a point that is not known."""
+        import optuna
+
+        around = self.neighbour(front_of(self.looks)) if self.near and len(self.looks) % 2 else None
+        if around is not None:
+            study.enqueue_trial(self._params(around))
+        trial = study.ask(space)
+        if self._point(trial.params) not in self.known:
+            return trial
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        instead = self.neighbour([self._point(trial.params)]) if self.near else None
+        study.enqueue_trial(self._params(instead or self.unknown()))
+        return study.ask(space)
+
+    def neighbour(self, points: Collection[Point]) -> Point | None:
+        """A neighbour of one of some points that is not known, drawn evenly; None where there is none."""
+        near = [other for point in points for other in _neighbours(self.knobs, point) if other not in self.known]
+        return near[int(self.draw.integers(len(near)))] if near else None
+
+    def unknown(self) -> Point:
+        """A point that was not asked for; there is one."""
+        for _ in range(PATIENCE * len(self.knobs)):
+            point = tuple(int(self.draw.integers(size)) for size in self.knobs)
+            if point not in self.known:
+                return point
+        return next(point for point in itertools.product(*map(range, self.knobs)) if point not in self.known)
+
+
+def _neighbours(knobs: Sequence[int], point: Point) -> Iterator[Point]:
+    for knob, step in itertools.product(range(len(knobs)), (-1, 1)):
+        if 0 <= point[knob] + step < knobs[knob]:
+            yield (*point[:knob], point[knob] + step, *point[knob + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A knob as the study shows it: its name, and its values in words or numbers, by their index."""
+
+    name: str
+    values: Sequence[float | int]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStudy:
+    """Where a study is kept, under which name, and how its points are shown.
+
+    attributes: what is kept of a point besides its values; recall: gives that back for a point of an earlier run.
+    """
+
+    storage: optuna.storages.BaseStorage
+    name: str
+    axes: Sequence[Axis]
+    attributes: Callable[[tuple[int, ...]], Mapping[str, float]]
+    recall: Callable[[tuple[int, ...], Mapping[str, Any]], None]
+
+
+def open_storage(url: str) -> optuna.storages.BaseStorage:
+    """The storage of a name such as sqlite:///tuning.db; the file is made where there is none.
+
+    Raises InputError for another form, and for a file that cannot be written or is no study.
+    """
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    form = next((form for form in (SQLITE, JOURNAL) if url.startswith(form)), None)
+    file = "" if form is None else url.removeprefix(form)
+    if file in {"", ":memory:"}:
+        raise InputError(f"--study: {shown(url)} names no file; allowed: {FORMS}, such as {SQLITE}tuning.db")
+    try:
+        if form == JOURNAL:
+            with Path(file).open("a", encoding="utf-8"):
+                pass
+            return optuna.storages.JournalStorage(JournalFileBackend(file))
+        with closing(sqlite3.connect(file)) as base:
+            base.execute("BEGIN IMMEDIATE")
+        return optuna.storages.RDBStorage(url)
+    except OSError as error:
+        raise InputError(f"--study: {shown(file)} cannot be written: {error.strerror or error}") from None
+    except (sqlite3.Error, ValueError, RuntimeError, KeyError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise InputError(f"--study: {shown(file)} cannot be used as a study: {reason}; name another file") from None

@@ -1,17 +1,19 @@
-"""The cheapest fleet that holds when it is simulated: a best-first search over candidates and their repairs.
+"""The cheapest fleet that holds when it is simulated, and has no cheaper neighbor that does: one loop.
 
-Candidates wait in order of their cost, of equal cost (to TIED) the one that `room` prefers by formula. The cheapest is
-simulated (`verdict`); one that holds wins, for all that is left costs as much or more. One that misses is repaired, by
-what made its requests late (`blame`): first at no cost, with other settings of the pools that are to blame
-(`settings`); where none look better, with more replicas in these pools, and by search, for the cheapest fleet where
-these engines bear only what the simulation showed (`cuts`). A search can only find what costs as much as the one before
-it found, so it waits until all that costs less is simulated. Repairs wait like candidates.
+Fleets wait in the order of their cost, of equal cost (to TIED) the one that `room` prefers by formula. The cheapest is
+simulated (`bench`), and what came of it says which of its neighbors wait next:
 
-It ends: each turn takes one fleet away and simulates none twice, or searches. Searches end by themselves (`cuts`), and
-there are SEARCHES at most, one fleet each. A fleet that misses adds one with other settings, which adds no further one
-of these; or one with more replicas; where the limits forbid that, one for each part of the pools to blame, at most
-2^p - 1 of p pools. Either of the latter has one round more than what it mends, and none is added after ROUNDS, so that
-there are finitely many. A fleet that did not hold is never returned as one that does.
+- One that misses asks for what costs as much or more: other settings of the pools to blame, which cost nothing, looked
+  at in one short run each; where none of them seem to hold, more replicas in these pools.
+- One that holds asks for what costs less: fewer replicas in one pool, ever more at once as long as that holds; where no
+  replica can go, another engine shape in one pool, one pool of colocated engines for all, rivals cut down, and fleets
+  that miss by formula but come near: as many of them as look promising.
+
+A fleet is left out if one of the same engines with as many replicas or more in every pool was refuted.
+
+It ends: no fleet is judged twice, and there are finitely many that cost less than one that holds. Before one holds,
+each miss adds the same engines with other settings, which are finitely many, or with more replicas, ROUNDS times after
+each other at most. What did not hold is never returned as a fleet that does.
 """
 
 from __future__ import annotations
@@ -19,65 +21,74 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Instance
-from optimizer.search.limits import allowed, with_replicas
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
+from optimizer.fleets.evaluate import goodput_volume, promise
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
+from optimizer.fleets.pool import pool_state
+from optimizer.loads.instance import ROLES, Instance, Late, never
+from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
 from optimizer.search.search import TIED, roomiest_fleet
 
-from .cuts import Rungs, raised, slower
+from .bench import Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid, with_one_life
+from .confirm import MORE
+from .goodput import OutOfTimeError
 from .judge import Outcome
-from .second_life import with_one_life
-from .settings import other_settings
-from .verdict import Bench, Key, Verdict, fleet_key
 
+IntArray = NDArray[np.int64]
+
+CHEAPER = 1.0 - 1e-9
+"""Factor below which a cost counts as less [1]; assumed: beyond rounding."""
 ROUNDS = 6
-"""Repairs of one candidate after each other."""
+"""Repairs of one fleet by more replicas, after each other [1]; assumed: by then a pool has half as many again."""
 GROWTH = 0.03
-"""Engines that the first repair adds, as a share of the pool; each further one adds twice as many, one at least."""
-SEARCHES = 3
-"""Repairs by search."""
-WORTH = 0.02
-"""Share by which the cheapest fleet that waits costs more than what a search might find for it to be made."""
+"""Replicas that the first repair adds, as a share of the pool [1]; each further one twice as many, one at least."""
+PLACES = 2
+"""Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
+twice as many requests [1]."""
+NEAR = 0.15
+"""Share by which a class may miss of which the formulas say that it does: they erred little, and settings mend little
+[1]."""
+NOTABLE = 1e-3
+"""Share by which a fleet must miss less to count as nearer [1]; assumed: a short run tells no less."""
+PROMISING = 0.5
+"""Share of every goal that the formulas must promise of other settings and shapes for them to be simulated [1]."""
+MOST_SHAPES = 6
+"""Fleets of other shapes and smaller rivals that are simulated for one that holds [1]."""
 
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
-
-Tried = tuple[str, Verdict]
-Resolve = Callable[[Instance], Fleet]
-"""Searches for the cheapest fleet of an instance; an empty one where it finds none."""
 Judge = Callable[[Fleet], Verdict]
 """Simulates a fleet."""
-Mend = Callable[[Bench, Verdict], Fleet | None]
-"""Finds other settings for a fleet that missed; None where none promise to hold."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """A fleet that waits; rounds: repairs that led to it; order decides between equal costs [$/h].
+    """A fleet that waits; order decides between equal costs [$/h].
 
-    mended: whether it has other settings than the one that it repairs.
+    rounds: repairs by more replicas that led to it; fewer: replicas that it has fewer than the best in one pool;
+    origin: the fleet that missed whose settings it changes.
     """
 
     cost: float
     order: int
     fleet: Fleet = field(compare=False)
+    what: str = field(compare=False, default=CANDIDATE)
     rounds: int = field(compare=False, default=0)
-    mended: bool = field(compare=False, default=False)
-
-    @property
-    def repaired(self) -> bool:
-        """Whether it is a repair of another."""
-        return self.mended or self.rounds > 0
+    fewer: int = field(compare=False, default=0)
+    origin: Key | None = field(compare=False, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
     """What came of the search: the winner, None where nothing held; the nearest miss; all that missed, in order.
 
-    undecided: the cheapest fleet that had not missed when the time was up.
+    undecided: the cheapest fleet that had not missed when the time was up; by_repair: whether the winner is a repair.
     """
 
     winner: Verdict | None
@@ -85,7 +96,6 @@ class Searched:
     missed: tuple[Tried, ...] = ()
     undecided: Fleet | None = None
     by_repair: bool = False
-    """Whether the winner is a repair."""
 
     @property
     def repairs(self) -> int:
@@ -93,22 +103,34 @@ class Searched:
         return sum(what == REPAIRED for what, _ in self.missed) + self.by_repair
 
 
+@dataclass(frozen=True, slots=True)
+class Lean:
+    """A winner, the same with one replica less in each pool, and what else was tried in order."""
+
+    winner: Verdict
+    one_less: tuple[Tried, ...]
+    others: tuple[Tried, ...] = ()
+
+
 @dataclass(slots=True)
-class _Waiting:
-    """Candidates that wait to be simulated at `volume` times the demand, and what was simulated before (`seen`)."""
+class Waiting:
+    """Fleets that wait to be simulated, cheapest first; which were taken before, and the replicas of those refuted."""
 
     instance: Instance
-    volume: float
+    volume: float = 1.0
     heap: list[Candidate] = field(default_factory=list)
-    seen: set[Key] = field(default_factory=set)
+    past: set[Key] = field(default_factory=set)
+    misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
     added: int = 0
 
-    def add(self, fleet: Fleet, rounds: int = 0, *, mended: bool = False) -> None:
-        """Let a fleet wait, unless it was simulated; with fewer seats where it has two lives (`second_life`)."""
+    def add(
+        self, fleet: Fleet, what: str = CANDIDATE, rounds: int = 0, fewer: int = 0, origin: Key | None = None
+    ) -> None:
+        """Let a fleet wait, unless it was taken before; with fewer seats where it has two lives. See `Candidate`."""
         fleet = with_one_life(self.instance, fleet, self.volume) if fleet.pools else fleet
-        if fleet.pools and fleet_key(fleet) not in self.seen:
+        if fleet.pools and fleet_key(fleet) not in self.past:
             cost, self.added = fleet_cost(self.instance, fleet), self.added + 1
-            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, rounds, mended))
+            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, what, rounds, fewer, origin))
 
     @property
     def cheapest(self) -> float:
@@ -120,99 +142,197 @@ class _Waiting:
         tied = [heapq.heappop(self.heap)]
         while self.heap and self.cheapest <= tied[0].cost * (1.0 + TIED):
             tied.append(heapq.heappop(self.heap))
-        best = roomiest_fleet(self.instance, [one.fleet for one in tied])
-        chosen = next(one for one in tied if one.fleet is best)
+        best = roomiest_fleet(self.instance, [candidate.fleet for candidate in tied])
+        chosen = next(candidate for candidate in tied if candidate.fleet is best)
         for other in tied:
             if other is not chosen:
                 heapq.heappush(self.heap, other)
         return chosen
 
+    def refute(self, fleet: Fleet) -> None:
+        """Leave fleets of the same engines out that have no more replicas in any pool."""
+        engines, counts = _apart(fleet)
+        self.misses.setdefault(engines, []).append(counts)
+
+    def dominated(self, fleet: Fleet) -> bool:
+        """Whether the fleet was taken before, or has no more replicas in any pool than one that was refuted."""
+        engines, counts = _apart(fleet)
+        worse = (all(map(int.__ge__, most, counts)) for most in self.misses.get(engines, ()))
+        return fleet_key(fleet) in self.past or any(worse)
+
+
+def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
+    """The pools of a fleet without their numbers of replicas, and these."""
+    bare = Fleet(tuple(replace(pool, replicas=0) for pool in fleet.pools))
+    return fleet_key(bare), tuple(pool.replicas for pool in fleet.pools)
+
 
 @dataclass(slots=True)
-class _Searches:
-    """Repairs by search; least: what no search can undercut [$/h]; rungs: what it may let engines bear (`cuts`).
+class Loop:
+    """The search: simulates what waits, and lets the neighbors of that wait.
 
-    left: searches that may be made; known: the rungs that the last of them had.
+    best: the cheapest fleet that holds so far; rivals: whose smaller versions may hold; near: fleets that miss narrowly
+    by formula; stopped: asked before each simulation once a fleet holds; trail: all that missed, in order; settings:
+    what a fleet came to with other settings; fewer: replicas that the best is tried without; shapes: whether the best
+    waits in other shapes already.
     """
 
-    instance: Instance
-    resolve: Resolve | None
-    least: float
-    left: int = SEARCHES
-    rungs: Rungs = field(default_factory=dict)
-    known: Rungs = field(default_factory=dict)
+    bench: Bench
+    judge: Judge
+    waiting: Waiting
+    rivals: Sequence[Fleet] = ()
+    near: Sequence[Fleet] = ()
+    stopped: Late = never
+    best: Verdict | None = None
+    by_repair: bool = False
+    nearest: Verdict | None = None
+    trail: list[Tried] = field(default_factory=list)
+    settings: dict[Key, Verdict] = field(default_factory=dict)
+    fewer: int = 1
+    shapes: bool = False
 
-    def learn(self, missed: Verdict) -> None:
-        """Engines bear no more than a fleet that missed had to."""
-        if self.resolve is not None and self.left:
-            self.rungs = raised(self.instance, self.rungs, missed)
+    def run(self, *, most: float = math.inf, first: bool = False) -> Fleet | None:
+        """Simulate until nothing waits that costs less than what holds; the fleet that the time left undecided.
 
-    def due(self, cheapest: float) -> bool:
-        """Whether a search may find what costs less than the cheapest that waits [$/h]."""
-        return self.left > 0 and self.rungs != self.known and self.least * (1.0 + WORTH) < cheapest
+        most: fleets that miss; first: stop at the first that holds.
+        """
+        bench = self.bench
+        while len(self.trail) < most and (candidate := self._next()) is not None:
+            self.waiting.past.add(fleet_key(candidate.fleet))
+            if bench.late() and not bench.judged(candidate.fleet):
+                return candidate.fleet
+            verdict = self.judge(candidate.fleet)
+            if bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation:
+                return candidate.fleet
+            if candidate.origin is not None:
+                self.settings[candidate.origin] = verdict
+            if not verdict.held:
+                self._miss(candidate, verdict)
+                continue
+            self._hold(candidate, verdict)
+            if first:
+                break
+        return None
 
-    def next(self) -> Fleet:
-        """The cheapest fleet by formula of engines that bear so little; empty where there is none."""
-        self.left, self.known = self.left - 1, self.rungs
-        fleet = Fleet(()) if self.resolve is None else self.resolve(slower(self.instance, self.rungs))
-        if not (fleet.pools and allowed(self.instance, fleet)):
-            self.left = 0  # nor will there be one of engines that bear even less
-            return Fleet(())
-        self.least = max(self.least, fleet_cost(self.instance, fleet))
-        return fleet
+    def _next(self) -> Candidate | None:
+        """The cheapest fleet that waits; None where none costs less than what holds."""
+        while self.best is None or not self.stopped():
+            below = math.inf if self.best is None else self.best.cost * CHEAPER
+            if self.waiting.cheapest < below:
+                candidate = self.waiting.next()
+                if not self.waiting.dominated(candidate.fleet):
+                    return candidate
+            elif not self._further():
+                break
+        return None
+
+    def _hold(self, candidate: Candidate, verdict: Verdict) -> None:
+        """The fleet is the best; it waits with fewer replicas, with twice as many fewer if that is how it was found."""
+        self.best, self.by_repair, self.shapes = verdict, candidate.what == REPAIRED, False
+        self.fewer = 2 * candidate.fewer or 1
+        self.add_fewer()
+
+    def _miss(self, candidate: Candidate, miss: Verdict) -> None:
+        """The fleet waits with other settings that seem to hold; else with more replicas, and the settings nearest."""
+        self.trail.append((candidate.what, miss))
+        self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
+        if miss.judgement.refuted:
+            self.waiting.refute(miss.fleet)
+        fleet, center = self._settings(miss)
+        if fleet is not None:
+            self.waiting.add(fleet, REPAIRED, candidate.rounds, candidate.fewer, fleet_key(miss.fleet))
+            return
+        for fleet in more_replicas(self.bench.instance, center, candidate.rounds):
+            self.waiting.add(fleet, REPAIRED, candidate.rounds + 1)
+
+    def _settings(self, miss: Verdict) -> tuple[Fleet | None, Verdict]:
+        """The fleet with other settings that seem to hold, None where none do; and what came nearest.
+
+        They are looked at one after the other, in a short run each, and what comes nearer is gone on from, until one
+        clearly keeps its goals. One that keeps them at its share alone will do where the fleet was refuted: else full
+        runs would be made for another that is left between.
+        """
+        bench, center, choice = self.bench, miss, None
+        options, looks = other_settings(bench, miss), set[Key]()
+        while options and not bench.late():
+            fleet = options.pop(0)
+            if fleet_key(fleet) in looks | self.waiting.past:
+                continue
+            looks.add(fleet_key(fleet))
+            look = bench.look(fleet)
+            if look.judgement.proven:
+                return fleet, look
+            choice = fleet if look.judgement.held and miss.judgement.refuted else choice
+            if look.distance < (center.distance[0], center.distance[1] - NOTABLE):
+                center, options = look, other_settings(bench, look)
+        return choice, center
+
+    def _further(self) -> bool:
+        """Let neighbors of the best wait that are further away; whether there are any left."""
+        if self.best is None or self.shapes:
+            return False
+        if self.fewer > 1:
+            self.fewer = 1
+            self.add_fewer()
+            return True
+        self.shapes = True
+        instance, most = self.bench.instance, self.best.cost * CHEAPER
+        near = [("near by formula", fleet) for fleet in self.near if fleet_cost(instance, fleet) < most]
+        for what, fleet in (*smaller(instance, self.best, self.rivals), *near):
+            if allowed(instance, fleet):
+                self.waiting.add(fleet, what)
+        return True
+
+    def add_fewer(self) -> None:
+        """Let the best with fewer replicas in one pool wait."""
+        instance = self.bench.instance
+        for what, fleet in fewer_replicas(instance, self.best.fleet, self.fewer) if self.best else ():
+            if allowed(instance, fleet):
+                self.waiting.add(fleet, what, fewer=self.fewer)
 
 
 def cheapest_verified(
     bench: Bench,
     fleets: Sequence[Fleet],
-    resolve: Resolve | None = None,
-    mend: Mend = other_settings,
     *,
     judge: Judge | None = None,
     most: float = math.inf,
-    searches: int = SEARCHES,
 ) -> Searched:
     """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated.
 
-    resolve: repairs by search too, where given, `searches` times at most; mend: repairs at no cost.
     judge: what says whether a fleet holds, the bench's word on candidates if not given; most: fleets that are judged.
     """
-    instance, judge = bench.instance, judge or bench.candidate
-    waiting = _Waiting(instance, bench.volume)
+    waiting = Waiting(bench.instance, bench.volume)
     for fleet in fleets:
         waiting.add(fleet)
-    search = _Searches(instance, resolve, waiting.cheapest, searches)
-    nearest: Verdict | None = None
-    missed: list[Tried] = []
-    while len(missed) < most and (waiting.heap or search.due(waiting.cheapest)):
-        if search.due(waiting.cheapest) and not bench.late():
-            waiting.add(search.next(), 1)
-            continue
-        best = waiting.next()
-        if fleet_key(best.fleet) in waiting.seen:  # what held has ended the search
-            continue
-        waiting.seen.add(fleet_key(best.fleet))
-        found = judge(best.fleet) if bench.judged(best.fleet) or not bench.late() else None
-        if found is None or (bench.late() and found.outcome is Outcome.UNDECIDED and not found.confirmation):
-            return Searched(None, nearest, tuple(missed), best.fleet)
-        if found.held:
-            return Searched(found, nearest, tuple(missed), by_repair=best.repaired)
-        missed.append((REPAIRED if best.repaired else CANDIDATE, found))
-        nearest = found if nearest is None or found.distance < nearest.distance else nearest
-        other = None if best.mended else mend(bench, found)
-        if other is not None:
-            waiting.add(other, best.rounds, mended=True)
-            continue
-        search.learn(found)
-        for fleet in repaired(instance, found, best.rounds):
-            waiting.add(fleet, best.rounds + 1)
-    return Searched(None, nearest, tuple(missed))
+    loop = Loop(bench, judge or bench.candidate, waiting)
+    undecided = loop.run(most=most, first=True)
+    return Searched(loop.best, loop.nearest, tuple(loop.trail), undecided, loop.by_repair)
 
 
-def repaired(instance: Instance, missed: Verdict, rounds: int) -> list[Fleet]:
-    """The fleet with more engines in the pools to blame, cheapest first; none after ROUNDS.
+def without_waste(
+    bench: Bench, winner: Verdict, rivals: Sequence[Fleet], stopped: Late, *, near: Sequence[Fleet] = ()
+) -> Lean:
+    """Replace the winner by what costs less and holds, until none of its neighbors does; see `Loop`."""
+    instance = bench.instance
+    waiting = Waiting(instance, bench.volume, past={fleet_key(winner.fleet)})
+    loop = Loop(bench, bench.candidate, waiting, rivals, near, stopped, winner)
+    loop.add_fewer()
+    loop.run()
+    winner, one_less = loop.best or winner, list[Tried]()
+    for what, fleet in fewer_replicas(instance, winner.fleet, 1):
+        less = with_one_life(instance, fleet, bench.volume)
+        verdict = loop.settings.get(fleet_key(less))
+        if allowed(instance, fleet) and (verdict or bench.judged(less) or not stopped()):
+            one_less.append((what, verdict or bench.candidate(less)))
+    rows = {id(verdict) for _, verdict in one_less}
+    return Lean(winner, tuple(one_less), tuple(row for row in loop.trail if id(row[1]) not in rows))
 
-    Where the limits forbid that, every largest part of these pools in which they allow it; with one engine more each,
+
+def more_replicas(instance: Instance, missed: Verdict, rounds: int) -> list[Fleet]:
+    """The fleet with more replicas in the pools to blame, cheapest first; none after ROUNDS.
+
+    Where the limits forbid that, every largest part of these pools in which they allow it; with one replica more each,
     if they allow no more.
     """
     if missed.blame is None or rounds >= ROUNDS:
@@ -220,19 +340,187 @@ def repaired(instance: Instance, missed: Verdict, rounds: int) -> list[Fleet]:
     pools = missed.fleet.pools
     more = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in missed.blame.worst}
     for each in (more, dict.fromkeys(more, 1)):
-        found: dict[frozenset[int], Fleet] = {}
+        larger: dict[frozenset[int], Fleet] = {}
         for size in range(len(each), 0, -1):
-            for part in map(frozenset, itertools.combinations(each, size)):
-                larger = _with_more(missed.fleet, {k: each[k] for k in part})
-                if not any(part < other for other in found) and allowed(instance, larger):
-                    found[part] = larger
-        if found:
-            return sorted(found.values(), key=lambda fleet: fleet_cost(instance, fleet))
+            for blamed in map(frozenset, itertools.combinations(each, size)):
+                fleet = missed.fleet
+                for index in blamed:
+                    fleet = with_replicas(fleet, index, pools[index].replicas + each[index])
+                if not any(blamed < others for others in larger) and allowed(instance, fleet):
+                    larger[blamed] = fleet
+        if larger:
+            return sorted(larger.values(), key=lambda fleet: fleet_cost(instance, fleet))
     return []
 
 
-def _with_more(fleet: Fleet, more: Mapping[int, int]) -> Fleet:
-    """The fleet with so many more engines in some pools."""
-    for index, engines in more.items():
-        fleet = with_replicas(fleet, index, fleet.pools[index].replicas + engines)
-    return fleet
+def other_settings(bench: Bench, missed: Verdict) -> list[Fleet]:
+    """The fleet with one setting of all the pools to blame changed, what the formulas promise most of first.
+
+    Chunks are one or two places larger in the table, or smaller: to an engine that stops its decodes for prompts few
+    large ones are a mercy, to one that mixes them small ones. Batch limits are the smallest that the formulas think
+    enough at MORE of the demand; where a pool has that, a larger one. None where settings mend little: where the fleet
+    misses by far and by formula too, or only its confirmation or a crowd showed it to miss.
+    """
+    instance, fleet = bench.instance, missed.fleet
+    if missed.blame is None or missed.stuck or missed.confirmation:
+        return []
+    near = not missed.judgement.overload.overloaded and missed.shortfall <= NEAR
+    if not near and promise(instance, fleet) < 1.0:
+        return []
+    changed = [
+        other for other in _each_setting(instance, fleet, missed.blame.worst) if valid(instance, other, bench.volume)
+    ]
+    promised = [(promise(instance, other), other) for other in changed]
+    ranked = sorted(promised, key=lambda row: -min(row[0], 1.0))
+    return [other for share, other in ranked if share >= PROMISING]
+
+
+def _each_setting(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> Iterator[Fleet]:
+    """Larger chunks, other batch limits, smaller chunks; those that no pool can have are the fleet itself."""
+
+    def changed(pools: dict[int, FleetPool]) -> Fleet:
+        return Fleet(tuple(pools.get(index, pool) for index, pool in enumerate(fleet.pools)))
+
+    prompts = [index for index in blamed if fleet.pools[index].role is not Role.DECODE]
+    tokens = [index for index in blamed if fleet.pools[index].role is not Role.PREFILL]
+    for places in (PLACES, 1):
+        yield changed({index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
+    yield changed({index: _other_limit(instance, fleet, index) for index in tokens})
+    for places in (-1, -PLACES):
+        yield changed({index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
+
+
+def _other_chunk(instance: Instance, pool: FleetPool, places: int) -> FleetPool:
+    """The pool with another chunk, so many places away among those that there is memory for, or the last of them."""
+    chunks = chunks_of(instance, pool)
+    place = chunks.index(pool.chunk) + places
+    return replace(pool, chunk=chunks[min(max(place, 0), len(chunks) - 1)])
+
+
+def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
+    """The pool with the smallest batch limit that the formulas think enough; where it has that, a larger one."""
+    pool = fleet.pools[index]
+    enough = min(1.0, promise(instance, fleet, MORE))
+    for seqs in instance.tables.limits_below(pool.seqs):
+        less = replace(pool, seqs=seqs)
+        if promise(instance, Fleet((*fleet.pools[:index], less, *fleet.pools[index + 1 :])), MORE) >= enough:
+            return less
+    return replace(pool, seqs=instance.tables.limit_above(pool.seqs, PLACES))
+
+
+def smaller(
+    instance: Instance, winner: Verdict, rivals: Sequence[Fleet], eligible: Callable[[Fleet], bool] = lambda _: True
+) -> list[Named]:
+    """Fleets that cost less than the winner, other shapes of it and less of the rivals; the most promising first.
+
+    Of each shape its most promising settings. eligible: which of them may be looked at.
+    """
+    others = [*_swaps(instance, winner), *_colocated(instance, winner), *_shrunk(instance, winner, rivals)]
+    promised = ((promise(instance, fleet) if eligible(fleet) else 0.0, what, fleet) for what, fleet in others)
+    ranked = sorted((row for row in promised if row[0] >= PROMISING), key=lambda row: -row[0])
+    best: dict[str, Named] = {}
+    alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
+    for _, what, fleet in ranked:
+        first = best.setdefault(what, (what, fleet))
+        alone.setdefault(fleet_key(first[1]), first)
+    return list(alone.values())[:MOST_SHAPES]
+
+
+def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
+    """The winner with another engine shape in one pool, in as many replicas as cost less; every batch limit."""
+    tables, fleet = instance.tables, winner.fleet
+    able = {Role.PREFILL: tables.talks.any(axis=1), Role.DECODE: tables.talks.any(axis=0)}
+    for index, pool in enumerate(fleet.pools):
+        group = tables.group[ROLES.index(pool.role)]
+        alike = (group == group[pool.shape]) & tables.roomy[:, pool.chunk] & able.get(pool.role, True)
+        for shape in np.flatnonzero(alike).tolist():
+            limits = [pool.seqs] if pool.role is Role.PREFILL else tables.limits.tolist()
+            for limit in limits if shape != pool.shape else ():
+                other = replace(pool, shape=shape, seqs=limit, replicas=1)
+                swapped = Fleet((*fleet.pools[:index], other, *fleet.pools[index + 1 :]))
+                most = _most_replicas(instance, swapped, index, winner.cost)
+                if most:
+                    yield f"{pool.name}: {most} x {_engine(instance, shape)}", with_replicas(swapped, index, most)
+
+
+def _colocated(instance: Instance, winner: Verdict) -> Iterator[Named]:
+    """One pool of colocated engines in the winner's place, as many as cost less; every shape, batch limit and chunk."""
+    tables, problem = instance.tables, instance.problem
+    if len(winner.fleet.pools) == 1 or Role.COLOCATED not in problem.space.roles or classes_apart(problem):
+        return
+    everything, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
+    in_time = tables.decode_base < instance.flows.tpot.max()
+    for shape, chunk in np.argwhere(tables.roomy & in_time.any(axis=1)[:, None]).tolist():
+        limits = tables.limits[in_time[shape, tables.limits]].tolist() or tables.limits[:1].tolist()
+        pool = FleetPool("colocated-1", Role.COLOCATED, shape, limits[-1], chunk, 1, spares, everything)
+        most = _most_replicas(instance, Fleet((pool,)), 0, winner.cost)
+        if most and pool_state(instance, replace(pool, replicas=most), 1.0).stable:
+            for limit in limits:
+                yield f"{most} x {_engine(instance, shape)}", Fleet((replace(pool, seqs=limit, replicas=most),))
+
+
+def _engine(instance: Instance, shape: int) -> str:
+    """GPU and parallelism of an engine shape."""
+    split = instance.tables.shapes[shape].parallelism
+    name = instance.problem.offers[int(instance.tables.offer[shape])].accelerator.name
+    experts = f" EP{split.expert}" if split.expert > 1 else ""
+    ranks = f" DP{split.data}" if split.data > 1 else ""
+    return f"{name} TP{split.tensor} PP{split.pipeline}{experts}{ranks}"
+
+
+def _shrunk(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> Iterator[Named]:
+    """Rivals with so few replicas in one pool that they cost less than the winner."""
+    for fleet in rivals:
+        for index, pool in enumerate(fleet.pools):
+            most = min(pool.replicas, _most_replicas(instance, fleet, index, winner.cost))
+            if most:
+                cut = f", {pool.name} cut to {most} of {pool.replicas}" if most < pool.replicas else ""
+                yield f"a rival{cut}", with_replicas(fleet, index, most)
+
+
+def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -> int:
+    """Most replicas of one pool with which a fleet costs less than `below` [$/h] within the limits; 0 if none do."""
+    price = float(instance.tables.usd_per_hour[fleet.pools[index].shape])
+    rest = fleet_cost(instance, with_replicas(fleet, index, 1)) - price
+    for count in range(int(max((below * CHEAPER - rest) / price, 0.0)), 0, -1):
+        fewer = with_replicas(fleet, index, count)
+        if fleet_cost(instance, fewer) < below * CHEAPER and allowed(instance, fewer):
+            return count
+    return 0
+
+
+def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
+    """A fleet that holds, with its batch limits raised for as long as it then holds at a rate at which it did not.
+
+    The search takes the smallest limits with which a fleet serves all that it can by formula. Simulated engines can
+    bear more at times, and then it would be the limit that binds, which costs nothing to raise.
+    """
+    demand, fleet = bench.instance.problem.workload.request_rate, winner.fleet
+    try:
+        while (larger := larger_batches(bench.instance, fleet, bench.volume)) is not None:
+            served = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late)
+            part = bench.part(larger)
+            if not any(point.full for point in served.points if point.rate == served.fails):
+                break  # with larger limits the same requests would run at the same time
+            if not bench.trials_of(part, part.requests, late).at(served.fails / demand).held:
+                break
+            fleet = larger
+    except OutOfTimeError:
+        return winner
+    verdict = winner if fleet is winner.fleet else bench.candidate(fleet)
+    return verdict if verdict.held else winner
+
+
+def larger_batches(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fleet | None:
+    """The fleet with the batch limits of all its pools raised, of each by PLACES; None where none can be.
+
+    volume: multiple of the demand at which its memory must not stay full once it is.
+    """
+    limits = [instance.tables.limit_above(pool.seqs, PLACES) for pool in fleet.pools]
+    pools = [
+        pool if pool.role is Role.PREFILL else replace(pool, seqs=limit)
+        for pool, limit in zip(fleet.pools, limits, strict=True)
+    ]
+    larger = Fleet(tuple(pools))
+    same = all(pool.seqs == other.seqs for pool, other in zip(pools, fleet.pools, strict=True))
+    return larger if not same and valid(instance, larger, volume) else None

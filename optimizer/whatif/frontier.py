@@ -35,7 +35,7 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.search import Level
 from optimizer.search.search import settled
-from optimizer.verification.verdict import REPLICATIONS
+from optimizer.verification.bench import REPLICATIONS
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 

@@ -36,10 +36,9 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.rival_rows import overall
 from optimizer.recommend.search import Level
 from optimizer.search.search import cheapest_held, settled
+from optimizer.verification.bench import REPLICATIONS, Verdict, make_bench, miss_words
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.judge import Outcome
-from optimizer.verification.miss_words import miss_words
-from optimizer.verification.verdict import REPLICATIONS, Verdict, make_bench
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import OWNED, Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, scenario_problem

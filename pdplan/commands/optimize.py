@@ -195,7 +195,7 @@ def check_study(effort: Effort) -> None:
         raise InputError(
             f"--study: nothing is tuned with --effort {effort.level}; allowed: --effort thorough, or --front"
         )
-    from optimizer.verification.study import open_storage
+    from optimizer.verification.tune import open_storage
 
     open_storage(effort.study)
 

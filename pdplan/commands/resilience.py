@@ -141,7 +141,7 @@ def autoscale(
 
     from optimizer.fleets.plan_fleet import fleet_of_plan
     from optimizer.procurement.autoscale import autoscale as scale
-    from optimizer.verification.simulated_demand import planned_profile
+    from optimizer.verification.demand import planned_profile
     from reports.autoscale_page import render_autoscale
     from reports.autoscale_text import autoscale_dict, autoscale_text
 

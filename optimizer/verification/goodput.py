@@ -1,4 +1,4 @@
-"""A fleet at one rate after another, by simulation: its goodput and the points of its latency-throughput curve."""
+"""A fleet at one rate after another, by simulation: its goodput and its latency-throughput curve."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.errors import PdplanError
+from costmodel.errors import InputError, PdplanError
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import steady, steady_throughput
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Late, never
 
-from .judge import ClassJudgement, Judgement, Outcome, judge, outcome_of, simulated_fleet
-from .simulated_use import in_time
+from .judge import ClassJudgement, Judgement, Outcome, in_time, judge, outcome_of, simulated_fleet
 
 LEAST_VOLUME = 1e-3
 """Multiple of the demand below which a fleet counts as serving nothing."""
 MOST_VOLUME = 1e3
+
+
+TOLERANCE = 0.02
+"""To which the goodput and the saturation point are found (relative)."""
+LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3, 1.6)
+"""Rates of the curve as shares of the saturation point."""
 
 
 class OutOfTimeError(PdplanError):
@@ -184,3 +189,40 @@ def _full(found: Judgement) -> bool:
     pools = [found.engines.pools[use.pool] for use in uses]
     slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]
     return any(use.peak_running >= most for use, most in zip(uses, slots, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points by rising rate, and what stands out among them [1/s].
+
+    saturation: highest rate that the fleet keeps up with, to a tolerance (0: none);
+    knee: rate of the point at which requests served per second over their mean time in the system is highest.
+    """
+
+    points: tuple[RatePoint, ...]
+    saturation: float
+    knee: float
+    goodput: Goodput
+
+
+def latency_curve(
+    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = TOLERANCE
+) -> Curve:
+    """Run a fleet at rates around its saturation point, with common random numbers.
+
+    The knee maximises Kleinrock's power, throughput / mean response time (Kleinrock 1979, Power and deterministic rules
+    of thumb): beyond it the delay grows faster, in proportion, than what is served.
+    """
+    trials, demand = Trials.of(instance, fleet, requests, seed), instance.problem.workload.request_rate
+    saturated, _ = boundary(lambda volume: not trials.at(volume).overloaded, tolerance)
+    if saturated >= MOST_VOLUME:
+        raise InputError(
+            f"{requests} requests are too few for a curve: the fleet falls behind at no rate up to "
+            f"{demand * MOST_VOLUME:g} req/s; ask for more requests"
+        )
+    found = goodput_among(trials, tolerance)
+    volumes = {volume for volume, point in trials.points.items() if point.rate in (found.rate, demand * saturated)}
+    volumes |= {share * (saturated or LEAST_VOLUME) for share in LOADS}
+    points = tuple(trials.at(volume) for volume in sorted(volumes))
+    knee = max(points, key=lambda point: point.served / point.e2e)
+    return Curve(points, demand * saturated, knee.rate, found)

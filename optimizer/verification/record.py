@@ -1,7 +1,8 @@
-"""What a simulation showed, as the plan file holds it; and a plan whose headline figures are the simulated ones."""
+"""What a simulation showed, as the plan file and the reports hold it: records, use of the engines, slots of a day."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,15 +10,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.simulator.metrics import percentiles, steady, within
+from costmodel.power import mean_power, watt_hours_per_1000
+from costmodel.simulator.metrics import loads, percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
-from optimizer.fleets.binding import attainment_binding
+from costmodel.words import percentage
+from optimizer.fleets.binding import attainment_binding, binding
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ANALYTIC, ENDS
 from optimizer.fleets.evaluate import QUANTILES
-from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance, Late
+from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
+from optimizer.loads.engine_table import Resource
+from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding, ClassResult, ErrorBars, MetricResult, Plan, Range
 from optimizer.plans.records import (
     JudgedFleet,
@@ -33,16 +37,15 @@ from optimizer.plans.records import (
 from search_spaces.problem import Goal
 from search_spaces.recorded import STRETCHES
 
-from .judge import ClassJudgement, Judgement, judge_demands, recorded_trace, simulated_fleet
-from .simulated_goodput import Goodput, OutOfTimeError, RatePoint, goodput_among
-from .simulated_headroom import with_simulated_headroom
-from .simulated_use import class_e2e
+from .bench import Bench, Tried, Verdict, fleet_key, goodput_of
+from .demand import recorded_trace
+from .goodput import OutOfTimeError, RatePoint
+from .judge import ClassJudgement, Judgement, Run, counted, in_time, judge_demands, pooled, simulated_fleet
 from .tune import Look, Tuned, Wish, front
-from .verdict import Bench, Verdict, fleet_key
-from .verify import Tried
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+
 
 CDF_SHARES: Final = tuple(
     round(float(share), 6) for share in [*np.linspace(0.0, 0.9, 46), *(1.0 - 0.1 * 10.0 ** -np.linspace(0.1, 2.0, 18))]
@@ -50,8 +53,12 @@ CDF_SHARES: Final = tuple(
 """64 shares at which distributions are written down: evenly up to 0.9, then evenly in the logarithm of what is left."""
 CURVE: Final = (0.4, 0.7)
 """Rates of the latency curve below the planned one, as shares of it."""
-GOODPUT_TOLERANCE: Final = 0.08
-"""Distance of the rates between which the goodput of a plan lies; a run of some thousand requests tells no more."""
+BY_REQUESTS = "router: counts requests"
+"""How the plan's fleet behind another router differs, in words."""
+POOL_LIMITS: Final = frozenset(map(str, Resource))
+"""Limits of pools; `used` is the planned load as a share of what the pool can take."""
+TINY = 1e-12
+"""Least time that power is meant over [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +119,6 @@ def simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
     )
 
 
-def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, held: bool = True) -> Goodput:
-    """The goodput of what is simulated of a fleet; by_formula: see `other_rates`; held: whether it holds as planned."""
-    part, step = bench.part(fleet), 1.0 + GOODPUT_TOLERANCE
-    demand = bench.instance.problem.workload.request_rate
-    expected = by_formula / demand / part.parts
-    start = max(part.volume * step, expected) if held else min(part.volume, expected or part.volume)
-    trials = bench.trials_of(part, part.requests, late)
-    return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
-
-
 def latencies(one: ClassJudgement) -> SimulatedLatencies:
     """A class as simulated."""
     return SimulatedLatencies(
@@ -175,10 +172,6 @@ def tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> Tuned
     )
 
 
-BY_REQUESTS = "router: counts requests"
-"""How the plan's fleet behind another router differs, in words."""
-
-
 @dataclass(frozen=True, slots=True)
 class Trail:
     """How the winner was found: fleets with one replica less, other fleets, how many were judged, and repaired.
@@ -199,9 +192,9 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
     """The record of a fleet that holds; plan: by formula."""
     found, instance = winner.judgement, bench.instance
     runs = [run.result for run in found.runs]
-    counted = np.concatenate([steady(run) for run in runs])
     requests = sum(run.trace.size for run in runs)
-    gaps = np.concatenate([run.itl_max for run in runs])[counted & np.concatenate([run.trace.osl > 1 for run in runs])]
+    gaps = pooled((run.itl_max for run in runs), counted(instance, found.runs, several=True))
+    good = pooled((in_time(instance, run) for run in found.runs), counted(instance, found.runs))
     rejected = sum(engine.rejected for run in runs for engine in run.engines)
     return Simulation(
         requests=requests,
@@ -211,7 +204,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
         parts=bench.part(winner.fleet).parts,
         held=winner.held,
         confirmation=winner.confirmation,
-        attainment=float(np.concatenate(in_time(instance, found))[counted].mean()),
+        attainment=float(good.mean()),
         classes=[_class(instance, found, plan.classes[k], k) for k in range(len(found.classes))],
         cdf_shares=list(CDF_SHARES),
         itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, (0.99,))[0],
@@ -248,24 +241,9 @@ def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
     )
 
 
-def in_time(instance: Instance, found: Judgement) -> list[BoolArray]:
-    """Which requests of each run met all limits of their class."""
-    outcome = []
-    for run in found.runs:
-        slo = instance.flows.slo[run.demand.flow]
-        good = np.zeros(slo.size, dtype=np.bool_)
-        for number, one in enumerate(instance.problem.slos):
-            good |= (slo == number) & within(run.result, one.limits)
-        outcome.append(good)
-    return outcome
-
-
 def _class(instance: Instance, found: Judgement, planned: ClassResult, number: int) -> SimulatedClass:
-    one, parts = found.classes[number], []
-    for run in found.runs:
-        mine = steady(run.result) & (instance.flows.slo[run.demand.flow] == number)
-        parts.append((run.result.ttft[mine], run.result.tpot[mine & (run.demand.trace.osl > 1)]))
-    ttft, tpot = (np.concatenate(values) for values in zip(*parts, strict=True))
+    one = found.classes[number]
+    ttft, tpot = _first_and_later(instance, found, number)
     return SimulatedClass(
         **dict(latencies(one)),
         attainment_goal=one.goal,
@@ -283,6 +261,13 @@ def _class(instance: Instance, found: Judgement, planned: ClassResult, number: i
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
+
+
+def _first_and_later(instance: Instance, found: Judgement, number: int | None = None) -> tuple[FloatArray, FloatArray]:
+    """TTFT of the requests of a class that count, or of all, and TPOT of those of more than one token [s]."""
+    runs = found.runs
+    ttft = pooled((run.result.ttft for run in runs), counted(instance, runs, number))
+    return ttft, pooled((run.result.tpot for run in runs), counted(instance, runs, number, several=True))
 
 
 def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
@@ -322,11 +307,7 @@ def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: S
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
         for route, share in zip(plan.routing, reached, strict=True)
     ]
-    counted = [steady(run.result) for run in found.runs]
-    ttft = np.concatenate([run.result.ttft[part] for run, part in zip(found.runs, counted, strict=True)])
-    tpot = np.concatenate(
-        [run.result.tpot[part & (run.demand.trace.osl > 1)] for run, part in zip(found.runs, counted, strict=True)]
-    )
+    ttft, tpot = _first_and_later(instance, found)
     goodput = plan.goodput_rps if simulation.goodput_rps is None else simulation.goodput_rps
     return plan.model_copy(
         update={
@@ -367,9 +348,9 @@ def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
 
 def route_attainment(instance: Instance, found: Judgement) -> FloatArray:
     """Share of each flow's requests within their SLOs, (flows,); NaN where none came."""
-    flows, counted = instance.flows.isl.size, [steady(run.result) for run in found.runs]
-    flow = np.concatenate([run.demand.flow[part] for run, part in zip(found.runs, counted, strict=True)])
-    good = np.concatenate([one[part] for one, part in zip(in_time(instance, found), counted, strict=True)])
+    flows, counts = instance.flows.isl.size, counted(instance, found.runs)
+    flow = pooled((run.demand.flow for run in found.runs), counts)
+    good = pooled((in_time(instance, run) for run in found.runs), counts)
     came = np.bincount(flow, minlength=flows)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.bincount(flow, weights=good, minlength=flows) / came)
@@ -382,3 +363,179 @@ def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
         missed, permitted = 1.0 - one.attainment, 1.0 - one.attainment_goal
         rows.append(attainment_binding(one.name, missed, permitted, " when simulated,"))
     return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
+
+
+def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> list[Binding]:
+    """Limits by formula, those of pools mended where the simulation refutes them.
+
+    A pool that the formulas let give out below the goodput took that much in the simulation; and the first that they
+    let give out takes no more where that is beyond the next rate that was tried, at which the fleet missed a goal.
+    Without a simulated goodput the rows stay, but for pools that by formula could not even take the planned load. Of a
+    fleet whose goodput is below the planned rate they stay too: what it lacks is what binds.
+    """
+    if simulation.goodput_rps is None or simulation.goodput_fails_rps is None:
+        return [row for row in rows if row.slack >= 0.0]
+    if simulation.goodput_rps < simulation.rate_rps:
+        return list(rows)
+    reached, fails = (rate / simulation.rate_rps for rate in (simulation.goodput_rps, simulation.goodput_fails_rps))
+    pools = [row for row in rows if row.constraint in POOL_LIMITS]
+    fullest = max((row.used for row in pools), default=0.0)
+
+    def refuted(row: Binding) -> bool:
+        return row in pools and (row.used * reached > 1.0 or (row.used == fullest and row.used * fails < 1.0))
+
+    return [_as_simulated(row, reached) if refuted(row) else row for row in rows]
+
+
+def _as_simulated(row: Binding, reached: float) -> Binding:
+    """A pool that can take `reached` times the planned load; what gives out first is known by formula alone."""
+    more, why = percentage(reached - 1.0), row.sentence.partition(": ")[2]
+    said = f"{row.where} can take {more} more load, as the whole fleet could when simulated; by formula, {why}"
+    return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, said)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """One pool over the runs, without its spare replicas.
+
+    engines, gpus: of the pool; utilization: share of its engines' time in steps [1]; mfu, mbu: shares of the vendor's
+    peak FLOP/s and HBM bandwidth that the steps need at least, over all of the time [1]; kv_occupancy, kv_peak: share
+    of KV blocks in use, mean over time and most of any engine [1]; peak_running: most requests at once in one engine;
+    preemption_rate: preemptions per request of the pool [1]; rejection_rate: share of its requests that no engine of it
+    could ever hold (out of memory) [1]; power: mean of all its boards [W]; tdp: the most they may draw [W]; energy:
+    over the runs [J].
+    """
+
+    name: str
+    engines: int
+    gpus: int
+    utilization: float
+    mfu: float
+    mbu: float
+    kv_occupancy: float
+    kv_peak: float
+    peak_running: int
+    preemptions: int
+    preemption_rate: float
+    rejected: int
+    rejection_rate: float
+    power: float
+    tdp: float
+    energy: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetUse:
+    """Pools of a fleet, and of all of it: energy [J], its mean power [W], energy per 1,000 output tokens [Wh]."""
+
+    pools: tuple[PoolUse, ...]
+    energy: float
+    power: float
+    wh_per_1000_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGaps:
+    """Longest gap between two tokens of a request [s], over a class: p50, p90, p95 and p99, and the longest of all."""
+
+    quantiles: tuple[float, ...]
+    longest: float
+
+
+def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUse:
+    """Counters of all engines over all runs, from the first arrival to the last token."""
+    pools = tuple(_pool_use(instance, pool, number, judgement) for number, pool in enumerate(fleet.pools))
+    energy = sum(pool.energy for pool in pools)
+    tokens = sum(float(run.result.trace.osl[run.result.finished].sum()) for run in judgement.runs)
+    return FleetUse(pools, energy, sum(pool.power for pool in pools), watt_hours_per_1000(energy, tokens))
+
+
+def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:
+    config, simulated = pool_config(instance, pool), judgement.engines.pools[number]
+    uses = [use for run in judgement.runs for use in run.result.engines if use.pool == number]
+    work = [_work(run, number, judgement) for run in judgement.runs]
+    spans = np.array([run_span(run.result) for run in judgement.runs])
+    drawn = np.array([sum(mean_power(config.accelerator.tdp, *engine[:3]) for engine in run) for run in work])
+    energy = float(config.gpus * drawn @ spans)
+    busy, mfu, mbu, occupancy = np.mean(np.concatenate(work), axis=0).tolist()
+    requests = max(1, sum(_sent(run, number) for run in judgement.runs))
+    preemptions, rejected = (sum(getattr(use, name) for use in uses) for name in ("preemptions", "rejected"))
+    return PoolUse(
+        name=pool.name,
+        engines=simulated.replicas,
+        gpus=simulated.replicas * config.gpus,
+        utilization=busy,
+        mfu=mfu,
+        mbu=mbu,
+        kv_occupancy=occupancy,
+        kv_peak=max(use.peak_blocks for use in uses) / simulated.limits.kv_blocks,
+        peak_running=max(use.peak_running for use in uses),
+        preemptions=preemptions,
+        preemption_rate=preemptions / requests,
+        rejected=rejected,
+        rejection_rate=rejected / requests,
+        power=energy / max(float(spans.sum()), TINY),
+        tdp=simulated.replicas * config.gpus * config.accelerator.tdp,
+        energy=energy,
+    )
+
+
+def _work(run: Run, number: int, judgement: Judgement) -> FloatArray:
+    """Of each engine of a pool: utilization, MFU, MBU and KV occupancy [1], over the run."""
+    return np.array(
+        [
+            (load.utilization, load.mfu, load.mbu, load.kv_occupancy)
+            for use, load in zip(run.result.engines, loads(run.result, judgement.engines), strict=True)
+            if use.pool == number
+        ]
+    )
+
+
+def _sent(run: Run, number: int) -> int:
+    """Requests that are routed to a pool, for their prompt or for their tokens."""
+    columns = (run.demand.trace.pool, run.demand.trace.decode_pool)
+    return sum(int((column == number).sum()) for column in columns if column is not None)
+
+
+def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...]:
+    """Longest gaps of each class, warm-up left out; a request that never ended counts as an infinite one."""
+    runs = judgement.runs
+    longest = [np.where(run.result.finished, run.result.itl_max, np.inf) for run in runs]
+    classes = range(len(instance.problem.slos))
+    pools = [pooled(longest, counted(instance, runs, number, several=True)) for number in classes]
+    return tuple(ClassGaps(percentiles(gaps, QUANTILES), float(gaps.max(initial=0.0))) for gaps in pools)
+
+
+def class_e2e(instance: Instance, judgement: Judgement) -> tuple[tuple[float, ...], ...]:
+    """End-to-end times of each class at p50, p90, p95 and p99 [s], warm-up left out; NaN where it never ended."""
+    runs, times = judgement.runs, [run.result.e2e for run in judgement.runs]
+    classes = range(len(instance.problem.slos))
+    return tuple(percentiles(pooled(times, counted(instance, runs, number)), QUANTILES) for number in classes)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One slot of a day: mean arrivals [1/s] and the share of each class within its SLO [1] (NaN: no request of it)."""
+
+    rate: float
+    attainment: tuple[float, ...]
+
+
+def slots_of_day(instance: Instance, judgement: Judgement, profile: FloatArray, volume: float) -> tuple[Slot, ...]:
+    """How each slot of the day went, all runs of `diurnal_demands` together; here nothing is left out as warm-up."""
+    rates = instance.problem.workload.request_rate * volume * profile
+    came = [_slots(run.demand.trace.arrival, rates) for run in judgement.runs]
+    slot = np.concatenate(came)
+    good = np.concatenate([in_time(instance, run) for run in judgement.runs])
+    member = np.concatenate([instance.flows.slo[run.demand.flow] for run in judgement.runs])
+    found = []
+    for number, rate in enumerate(rates.tolist()):
+        mine = [good[(slot == number) & (member == k)] for k in range(len(instance.problem.slos))]
+        found.append(Slot(rate, tuple(float(part.mean()) if part.size else math.nan for part in mine)))
+    return tuple(found)
+
+
+def _slots(arrival: FloatArray, rates: FloatArray) -> NDArray[np.int64]:
+    """Number of the slot in which each request comes."""
+    length = arrival.size / float(rates.sum())
+    return np.minimum(np.floor(arrival / length), rates.size - 1.0).astype(np.int64)

@@ -1,16 +1,21 @@
 """Whether a fleet holds its goals: simulated with the same requests as every other fleet, for as long as it takes.
 
 A fleet holds where the lower end of every class's 95 % interval reaches the goal, the fleet keeps up with its arrivals,
-over two full runs at least, and it comes out of a crowd (`crowd`). It misses where an upper end lies below the goal,
-which one short run may show: a run starts empty, so its beginning only flatters. Where the interval straddles the goal
-the runs are doubled, up to 32; a fleet that is then still between is undecided, and not taken.
-
-This chooses a fleet; the same requests cannot prove it too: it looks at them more than once, and for many fleets. What
-is chosen is confirmed on others (`confirm`), in two full runs at least. So a fleet that a short run shows clearly to
-hold need not have full ones before (`Bench.candidate`).
+over two full runs at least, and it comes out of a crowd. It misses where an upper end lies below the goal, which one
+short run may show: a run starts empty, so its beginning only flatters. Where the interval straddles the goal the runs
+are doubled, up to 32; a fleet that is then still between is undecided, and not taken. What is chosen so is confirmed on
+other requests (`confirm`), so a fleet that a short run shows clearly to hold need not have full ones before.
 
 An interval tells only of what the run has seen: a queue near its capacity is short for a long time, then long for as
-long. So the runs of a fleet last many times as long as its queues remember (`memory`).
+long. So the runs of a fleet last many times as long as its queues and batches remember.
+
+Crowds. An engine without a free KV block preempts a request and computes it again later. That takes time of the others,
+who keep their blocks for longer, so that a fleet may have two lives at one rate (`costmodel.second_life`): it goes well
+as long as the memory never fills, and once it has, it stays behind. A run that starts empty tells of the first only. So
+a fleet is started from the other end too (Gelman and Rubin 1992): as many requests as fill its memory come at once, the
+rest at their rate, and by the second half of the run the goals must be kept again. Let off are fleets that do not
+preempt in the crowd, and memory that was never more than half full in the runs: occupancy is a sum of many requests
+that end independently, whose tail falls at least as fast as an exponential one, P(X > 1) <= P(X > 1/2)^2.
 """
 
 from __future__ import annotations
@@ -21,17 +26,31 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from costmodel.engine import Role
+from costmodel.second_life import backlog_batch, full_chance, recomputed_tokens, resident_context, running_share
+from costmodel.simulator import SCHEDULERS
 from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.words import join_words, percentage
 from optimizer.fleets.error_bars import slow_end
-from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.fleets.pool import pool_key, pool_state
+from optimizer.fleets.evaluate import promise
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
+from optimizer.fleets.pool import decode_base, pool_key, pool_state
 from optimizer.loads.instance import Instance, Late, never
+from optimizer.search.limits import allowed
 
-from .blame import Blame, blame
-from .crowd import AFTER, HALF, crowd_of, crowded, fullest, lasting
-from .judge import SEEDS, Demand, Judgement, Outcome, Run, judge_runs, recorded_trace, simulated_fleet, simulated_trace
-from .second_life import one_life
-from .simulated_goodput import Trials
+from .demand import SEEDS, Demand, recorded_trace, simulated_trace
+from .goodput import Goodput, Trials, goodput_among
+from .judge import (
+    Blame,
+    ClassJudgement,
+    Judgement,
+    Outcome,
+    Run,
+    blame,
+    engine_limits,
+    judge_runs,
+    simulated_fleet,
+)
 
 REPLICATIONS = (1, 2, 4, 8, 16, 32)
 """Full runs after which a fleet is judged; a fleet that holds has had two."""
@@ -53,17 +72,27 @@ LONGEST = 400_000
 """Requests of a full run of a fleet that cannot be sliced."""
 SHORT, LEAST_SHORT = 4, 2_000
 """A full run is so many short ones; requests of a short one, at least."""
-
 SETTLED = 20.0
 """Length of a short run that is believed in times in which batches come back to their means; what neighbouring parts
 of it still share, its interval counts (`share_of`) [1]."""
 CLEAR = 0.001
 """Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
+GOODPUT_TOLERANCE = 0.08
+"""Distance of the rates between which the goodput of a plan lies; a run of some thousand requests tells no more."""
 
 Distance = tuple[bool, float]
 """Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
 PoolKey = tuple[object, ...]
 Key = tuple[PoolKey, ...]
+
+
+AFTER = 10
+"""Requests of a run over those of the crowd that it begins with, so that a fleet which ends a tenth more requests than
+come has drained it by the second half."""
+FULL = 1.5
+"""Requests of a crowd over those that fill the memory: their prompts take time, so that some end before all are in."""
+HALF = 0.5
+"""Occupancy of the fullest engine up to which memory is no concern, and share of a run in which it must be over [1]."""
 
 
 def run_length(instance: Instance, volume: float) -> int:
@@ -204,14 +233,18 @@ class Verdict:
         return self.judgement.overload.overloaded, self.shortfall
 
 
+Tried = tuple[str, Verdict]
+"""A fleet that was simulated, and what it is called."""
+
+
 @dataclass(slots=True)
 class Bench:
     """Judges fleets of one instance, each once.
 
     seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times;
     volume: multiple of the demand; least: full runs of a fleet that holds; verdicts: of all fleets so far, in order;
-    late: whether no more runs are to be made, asked before each; trials: of fleets at other rates, by their requests;
-    replays: of fleets that recorded requests in order were tried on.
+    looks: of a short run each; late: whether no more runs are to be made, asked before each; trials: of fleets at other
+    rates, by their requests; replays: of fleets that recorded requests in order were tried on.
     """
 
     instance: Instance
@@ -221,6 +254,7 @@ class Bench:
     volume: float = 1.0
     least: int = 2
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
+    looks: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
     trials: dict[tuple[Key, int], Trials] = field(default_factory=dict)
     replays: dict[Key, Judgement] = field(default_factory=dict)
@@ -237,10 +271,23 @@ class Bench:
         """Judge a fleet that is confirmed before it is taken, by a short run where that is clear; or repeat it."""
         key = fleet_key(fleet)
         if key not in self.verdicts:
-            found = self._clear(self.part(fleet))
-            made = self._judge(fleet, REPLICATIONS[-1]) if found is None else self._in_order(fleet, found)
-            self.verdicts[key] = made
+            look = self.look(fleet)
+            self.verdicts[key] = look if look.held or look.replayed else self._judge(fleet, REPLICATIONS[-1])
         return self.verdicts[key]
+
+    def look(self, fleet: Fleet) -> Verdict:
+        """What one short run says of a fleet; it holds where that is clear, and its queues and batches forget in it."""
+        key = fleet_key(fleet)
+        if key not in self.looks:
+            part = self.part(fleet)
+            engines = simulated_fleet(self.instance, part.fleet, self.probability)
+            runs = self.runs(part, engines, min(part.short, part.requests), 0, 1)
+            found, told = judge_runs(self.instance, engines, runs), (self.instance, part.fleet, part.volume)
+            clear = found.proven and fullest(engines, runs) <= HALF
+            clear = clear and judge_runs(self.instance, engines, runs, tail=CLEAR).proven
+            forgets = clear and RELAXATIONS * memory(*told) <= part.short and SETTLED * settling(*told) <= part.short
+            self.looks[key] = self._in_order(fleet, found) if forgets else self.settled(fleet, found, held=False)
+        return self.looks[key]
 
     def judged(self, fleet: Fleet) -> bool:
         """Whether the fleet was judged before."""
@@ -311,18 +358,11 @@ class Bench:
         fault, lean = blame(self.instance, found), replace(found, runs=())
         return Verdict(fleet, cost, lean, False, fault, number, stuck is not None)
 
-    def _clear(self, part: Slice) -> Judgement | None:
-        """What a short run says of a fleet that clearly holds, if its queues and batches forget often enough in it."""
-        told = self.instance, part.fleet, part.volume
-        if not (RELAXATIONS * memory(*told) <= part.short and SETTLED * settling(*told) <= part.short):
-            return None
-        engines = simulated_fleet(self.instance, part.fleet, self.probability)
-        made = self.runs(part, engines, min(part.short, part.requests), 0, 1)
-        clear = fullest(engines, made) <= HALF and judge_runs(self.instance, engines, made, tail=CLEAR).proven
-        return judge_runs(self.instance, engines, made) if clear else None
-
     def _judge(self, fleet: Fleet, most: int) -> Verdict:
         part = self.part(fleet)
+        look = None if most == BRIEFLY else self.look(fleet)
+        if look is not None and (look.judgement.missed or most == 0 or self.late()):
+            return replace(look, held=False)
         if not one_life(self.instance, part.fleet, part.volume):
             engines = simulated_fleet(self.instance, part.fleet, self.probability)
             early = self.stays_behind(part, engines, self.runs(part, engines, self.brief(part), 0, 1), 0)
@@ -357,7 +397,7 @@ class Bench:
                 return found, False
         requests, made = part.requests if most == BRIEFLY else self.full(part), list[Run]()
         for count in (number for number in REPLICATIONS if number <= most):
-            if self.late() or (count > self.least and count * requests > MOST_JUDGED):
+            if made and (self.late() or (count > self.least and count * requests > MOST_JUDGED)):
                 break
             made += self.runs(part, engines, requests, len(made), count)
             found = judge_runs(self.instance, engines, made)
@@ -369,8 +409,9 @@ class Bench:
 
     def _lengths(self, part: Slice, most: int) -> Iterator[int]:
         """Requests of the runs, rising, that may show a miss before a full one is made."""
-        yield self.brief(part) if most == BRIEFLY else min(part.short, part.requests)
-        if most > BRIEFLY and self.full(part) >= 2 * part.requests:
+        if most == BRIEFLY:
+            yield self.brief(part)
+        elif self.full(part) >= 2 * part.requests:
             yield part.requests
 
 
@@ -378,3 +419,172 @@ def make_bench(instance: Instance, volume: float = 1.0, least: int = 2, late: La
     """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
     problem, requests = instance.problem, run_length(instance, volume)
     return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, least, late=late)
+
+
+def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, held: bool = True) -> Goodput:
+    """The goodput of what is simulated of a fleet.
+
+    by_formula: what the formulas expect [1/s], which is tried first; held: whether it holds as planned.
+    """
+    part, step = bench.part(fleet), 1.0 + GOODPUT_TOLERANCE
+    demand = bench.instance.problem.workload.request_rate
+    expected = by_formula / demand / part.parts
+    start = max(part.volume * step, expected) if held else min(part.volume, expected or part.volume)
+    trials = bench.trials_of(part, part.requests, late)
+    return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
+
+
+def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:
+    """Share of its KV blocks that the fullest engine had in use at once [1]."""
+    uses = [use for run in runs for use in run.result.engines]
+    return max((use.peak_blocks / engines.pools[use.pool].limits.kv_blocks for use in uses), default=0.0)
+
+
+def kv_room(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> float:
+    """Requests that fill the KV memory of the engines that hold them to their end, each half-way through its output."""
+    flows, room = instance.flows, 0.0
+    for pool, simulated in zip(fleet.pools, engines.pools, strict=True):
+        weight = flows.share * pool.route
+        if pool.role is Role.PREFILL or not weight.any():
+            continue
+        tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
+        room += simulated.replicas * simulated.limits.kv_blocks * simulated.limits.block_size / tokens
+    return room
+
+
+def crowded(demand: Demand, count: int) -> Demand:
+    """The same requests, the first `count` of them at once when the last of these comes."""
+    arrival = demand.trace.arrival
+    start = arrival[min(count, arrival.size) - 1]
+    return replace(demand, trace=replace(demand.trace, arrival=np.maximum(arrival - start, 0.0)))
+
+
+def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
+    """Requests of a crowd: FULL times those that fill the memory, however many may be there at once by their limits.
+
+    What a fleet permits says nothing of where it may get: a second life has as many requests as fill the memory.
+    """
+    return max(1, math.ceil(FULL * kv_room(instance, fleet, engines)))
+
+
+def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement | None:
+    """What the second half of a run says that began with a crowd, if its engines preempted and it still misses."""
+    if not any(use.preemptions for use in run.result.engines):
+        return None
+    late = judge_runs(instance, engines, [run], warm_up=HALF)
+    return late if late.refuted else None
+
+
+def backlog_seconds(instance: Instance, pool: FleetPool) -> tuple[float, float]:
+    """Seconds of one engine of a pool for each request that it ends while it has a backlog, and those for preemption.
+
+    The former without what is computed again; by formula. Prompts cost what they add to the decode steps that carry
+    them, and so does a token of them that is computed again.
+    """
+    tables, flows, shape = instance.tables, instance.flows, pool.shape
+    policy, limits = SCHEDULERS[instance.problem.engine], engine_limits(instance, pool)
+    share, tokens = flows.share * pool.route, float(limits.kv_blocks) * limits.block_size
+    context = resident_context(share, flows.isl, flows.osl)
+    weight = running_share(share, flows.osl)
+    promised = float(weight @ (flows.isl + policy.reserve_output * flows.osl))
+    batch = backlog_batch(max(context[0], promised), limits.max_num_seqs, tokens)
+    again = full_chance(context, limits.max_num_seqs, tokens) * recomputed_tokens(
+        share,
+        flows.isl,
+        flows.osl,
+        batch=batch,
+        budget=max(min(limits.max_num_batched_tokens - batch, limits.long_prefill_threshold), 1.0),
+        grown=1.0 - policy.reserve_output,
+        whole_prompts=policy.whole_prompt_blocks,
+    )
+    at = (shape, slice(None), pool.chunk)
+    longer = (tables.mixed_base[at] - tables.carried * tables.decode_base[shape][:, None]) * tables.chunk_count[at]
+    lanes = float(tables.pipeline[shape] * tables.ranks[shape])
+    prompts = np.array([float(np.interp(batch, tables.seqs, column)) for column in np.maximum(longer, 0.0).T]) / lanes
+    token = float(share @ prompts) / float(share @ flows.new_tokens)
+    prompt = float(share @ prompts / share.sum()) if pool.role is Role.COLOCATED else 0.0
+    step = decode_base(instance, pool, batch) + batch * float(weight @ tables.attention_slope[shape])
+    return float(share @ flows.osl / share.sum()) * step / batch + prompt, token * again
+
+
+def two_lives(instance: Instance, pool: FleetPool, volume: float = 1.0) -> bool:
+    """Whether the engines of a pool keep up with `volume` times the demand, but not once their memory is full.
+
+    Prefill engines preempt nothing: they keep a prompt's KV until it is handed over. Engines that do not keep up in any
+    case are no concern here.
+    """
+    rate = float(instance.flows.rate @ pool.route) * volume / pool.replicas
+    if pool.role is Role.PREFILL or rate <= 0.0:
+        return False
+    usual, preempting = backlog_seconds(instance, pool)
+    return rate * usual < 1.0 <= rate * (usual + preempting)
+
+
+def one_life(instance: Instance, fleet: Fleet, volume: float = 1.0) -> bool:
+    """Whether no pool of a fleet has two lives."""
+    return not any(two_lives(instance, pool, volume) for pool in fleet.pools)
+
+
+def with_one_life(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fleet:
+    """The fleet with the largest batch limits with which its pools have one life, where it keeps its promise.
+
+    The same fleet where they do, or where the formulas promise less of it with such limits.
+    """
+    pools = tuple(_with_fewer_seats(instance, pool, volume) for pool in fleet.pools)
+    if all(pool is other for pool, other in zip(pools, fleet.pools, strict=True)):
+        return fleet
+    steady = replace(fleet, pools=pools)
+    kept = promise(instance, steady, volume) >= min(promise(instance, fleet, volume), 1.0)
+    return steady if kept else fleet
+
+
+def _with_fewer_seats(instance: Instance, pool: FleetPool, volume: float) -> FleetPool:
+    """The pool with the largest batch limit with which it has one life; as it is where it has, or with none has."""
+    if not two_lives(instance, pool, volume):
+        return pool
+    fewer = (replace(pool, seqs=limit) for limit in reversed(instance.tables.limits_below(pool.seqs)))
+    return next((other for other in fewer if not two_lives(instance, other, volume)), pool)
+
+
+def miss_words(found: Verdict) -> str:
+    """How a fleet missed, as the end of a sentence."""
+    where = "the recorded requests come in their own order" if found.replayed else "simulated"
+    if found.stuck:
+        return "stays behind when simulated, once its KV memory was full"
+    if found.judgement.overload.overloaded:
+        return f"falls behind its arrivals when {where}"
+    classes = found.judgement.classes
+    behind = [one for one in classes if not (one.held if found.replayed else one.proven)] or list(classes)
+    shares = [
+        f"{percentage(one.attainment.share, 1)} of {one.name}"
+        f"{'' if found.replayed else f' ({interval_words(one)})'} where {percentage(one.goal, 1)} should"
+        for one in behind
+    ]
+    only = "only " if any(not one.held for one in behind) else ""
+    return f"keeps the SLOs of {only}{join_words(shares)} when {where}"
+
+
+def interval_words(one: ClassJudgement) -> str:
+    """The 95 % interval, and why it does not show that a class holds whose share reaches the goal."""
+    low, high = (percentage(end, 1) for end in (one.attainment.low, one.attainment.high))
+    if one.proven:
+        return f"{low} to {high} at 95 %, lower at the level that confirms"
+    return f"{low} to {high}, the lower end counts" if one.held else f"{low} to {high}"
+
+
+def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
+    """Token budgets beside which a pool's engines have memory, its own among them, as indices."""
+    return sorted({*np.flatnonzero(instance.tables.roomy[pool.shape]).tolist(), pool.chunk})
+
+
+def valid(instance: Instance, fleet: Fleet, volume: float = 1.0) -> bool:
+    """Whether the limits on the fleet and the engine's own allow it, and no memory stays full once it is.
+
+    A step needs a token for each running request. volume: multiple of the demand (`second_life`).
+    """
+    tables = instance.tables
+
+    def fits(pool: FleetPool) -> bool:
+        return pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
+
+    return allowed(instance, fleet) and all(map(fits, fleet.pools)) and one_life(instance, fleet, volume)

@@ -1,0 +1,170 @@
+"""The requests of one run, routed to the pools of a fleet: drawn, recorded, over a day, or as many at once as users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from costmodel.metric import Metric
+from costmodel.simulator import Trace, make_trace
+from costmodel.simulator.metrics import (
+    gap_edges,
+)
+from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals
+from optimizer.fleets.fleet import Fleet, hand_over_mix
+from optimizer.loads.instance import Instance
+from search_spaces.recorded import Recorded
+
+SEEDS = 1_000_003
+"""Distance between the seeds of two replications, so that the replications of nearby seeds differ."""
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Requests of one run; flow (requests,): index of each request's flow; gap_edges: as `simulate` takes them [s]."""
+
+    trace: Trace
+    flow: IntArray
+    gap_edges: tuple[float, ...] = ()
+
+
+def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0) -> Demand:
+    """Requests drawn from the demand and routed as the plan routes; the draws do not depend on the volume.
+
+    Of a demand that was recorded they are stretches of the recording, at the rate of the demand.
+    """
+    flows, load, recorded = instance.flows, instance.problem.workload, instance.problem.recorded
+    if recorded is not None:
+        arrival, chosen = recorded.drawn(requests, load.request_rate * volume, seed)
+        return replayed_trace(instance, fleet, arrival, recorded.isl[chosen], recorded.osl[chosen], seed=seed)
+    isl, osl, flow = draw_lengths(flows.isl, flows.osl, flows.share, requests, seed)
+    arrival = gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
+    return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
+
+
+def recorded_trace(instance: Instance, fleet: Fleet, recorded: Recorded, volume: float = 1.0) -> Demand:
+    """Recorded requests in their own order, at the rate of the demand times `volume`."""
+    pace = recorded.rate / (instance.problem.workload.request_rate * volume)
+    return replayed_trace(instance, fleet, recorded.arrival * pace, recorded.isl, recorded.osl)
+
+
+def replayed_trace(
+    instance: Instance, fleet: Fleet, arrival: FloatArray, isl: IntArray, osl: IntArray, *, seed: int = 0
+) -> Demand:
+    """Requests as recorded; each belongs to a class drawn by share, and is routed as the flow of the nearest length.
+
+    Nearest by the logarithms of ISL and OSL. Raises InputError for a request beyond the engines' max_model_len.
+    """
+    most, longest = instance.problem.workload.max_tokens, isl + osl
+    if longest.max() > most:
+        worst = int(longest.argmax())
+        raise InputError(
+            f"trace: request {worst} has {isl[worst]} + {osl[worst]} tokens, but the plan's engines take {most} at "
+            "most (workload.max_tokens)"
+        )
+    flows, slos = instance.flows, instance.problem.slos
+    shares = np.array([slo.share for slo in slos])
+    drawn = np.random.default_rng([seed, 4]).choice(len(slos), size=isl.size, p=shares / shares.sum())
+    flow = np.zeros(isl.size, dtype=np.int64)
+    for k in range(len(slos)):
+        mine, own = np.flatnonzero(drawn == k), np.flatnonzero(flows.slo == k)
+        flow[mine] = own[_nearest(flows.isl[own], flows.osl[own], isl[mine], osl[mine])]
+    return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
+
+
+def _nearest(isl: FloatArray, osl: FloatArray, wanted_isl: IntArray, wanted_osl: IntArray) -> IntArray:
+    """Index of the length bucket nearest to each request; one row of distances at a time keeps memory small."""
+    best, least = np.zeros(wanted_isl.size, dtype=np.int64), np.full(wanted_isl.size, np.inf)
+    log_isl, log_osl = np.log(wanted_isl), np.log(wanted_osl)
+    for bucket, (x, y) in enumerate(zip(np.log(isl), np.log(osl), strict=True)):
+        distance = (log_isl - x) ** 2 + (log_osl - y) ** 2
+        best[distance < least] = bucket
+        least = np.minimum(least, distance)
+    return best
+
+
+def _demand(
+    instance: Instance, fleet: Fleet, requests: tuple[FloatArray, IntArray, IntArray], flow: IntArray, seed: int
+) -> Demand:
+    """Requests (arrival, ISL, OSL) with the pools that serve them."""
+    arrival, isl, osl = requests
+    draw = np.random.default_rng([seed, 3]).random((2, flow.size))
+    first = _routed(fleet, flow, draw[0], decode=False)
+    later = _decoded(instance, fleet, first, flow, draw[1])
+    colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
+    cached = np.minimum(np.floor(isl * instance.problem.workload.prefix_hit_share).astype(np.int64), isl - 1)
+    trace = make_trace(arrival, isl, osl, cached=cached, pool=first, decode_pool=np.where(colocated, -1, later))
+    limits = [slo.limits[Metric.ITL_P99] for slo in instance.problem.slos if Metric.ITL_P99 in slo.limits]
+    return Demand(trace, flow[np.argsort(arrival, kind="stable")], gap_edges(limits))
+
+
+def _decoded(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:
+    """Pool that decodes each request whose prompt `first` computed: by the plan's shares among those it can talk to."""
+    later = _routed(fleet, flow, draw, decode=True)
+    mixes = hand_over_mix(instance, fleet)
+    if (mixes == 1.0).all():
+        return later
+    prefills, decodes = (
+        [index for index, pool in enumerate(fleet.pools) if pool.role is role] for role in (Role.PREFILL, Role.DECODE)
+    )
+    for index, mix in zip(prefills, mixes, strict=True):
+        mine = np.flatnonzero(first == index)
+        pools = list(fleet.pools)
+        for at, part in zip(decodes, mix, strict=True):
+            pools[at] = replace(pools[at], route=pools[at].route * part)
+        later[mine] = _routed(Fleet(tuple(pools)), flow[mine], draw[mine], decode=True)
+    return later
+
+
+def _routed(fleet: Fleet, flow: IntArray, draw: FloatArray, *, decode: bool) -> IntArray:
+    """Pool of each request, by the plan's shares: the one that computes its prompt, or the one that decodes."""
+    share = np.array([pool.route * ((pool.role is Role.DECODE) == decode) for pool in fleet.pools], dtype=np.float64)
+    upto = np.cumsum(share, axis=0)
+    total = np.maximum(upto[-1], 1e-300)
+    chosen = (draw * total[flow] >= upto[:, flow]).sum(axis=0)
+    return np.asarray(np.minimum(chosen, len(fleet.pools) - 1), dtype=np.int64)
+
+
+def planned_profile(instance: Instance) -> FloatArray | None:
+    """Rate of each hour as a multiple of the planned rate, where the workload has a daily profile."""
+    diurnal = instance.problem.inputs.get("workload", {}).get("diurnal")
+    if diurnal is None:
+        return None
+    return np.array(diurnal["requests_per_second_by_hour"], dtype=np.float64) / instance.problem.workload.request_rate
+
+
+def diurnal_demands(
+    instance: Instance,
+    fleet: Fleet,
+    profile: FloatArray,
+    *,
+    requests: int,
+    seed: int = 0,
+    volume: float = 1.0,
+    replications: int = 1,
+) -> list[Demand]:
+    """Requests drawn from the demand that come over one day, made as short or as long as they last.
+
+    profile: mean rate in each slot of the day, as a multiple of the demand's rate times `volume`. Lengths and routes
+    are those of `simulated_trace` with the same seed.
+    """
+    load = instance.problem.workload
+    rates = load.request_rate * volume * profile
+    demands = []
+    for number in range(replications):
+        drawn = simulated_trace(instance, fleet, requests, seed + SEEDS * number)
+        arrival = diurnal_arrivals(requests, rates, load.burstiness, seed + SEEDS * number)
+        demands.append(replace(drawn, trace=replace(drawn.trace, arrival=arrival)))
+    return demands
+
+
+def closed_demand(demand: Demand, concurrency: int) -> Demand:
+    """The same requests in the same order, `concurrency` of them at once: each one that ends lets the next one come."""
+    arrival = np.zeros(demand.trace.size)
+    return replace(demand, trace=replace(demand.trace, arrival=arrival, concurrency=concurrency))
