@@ -33,7 +33,7 @@ def console_options(function: Function) -> Function:
     """Add -q, -v and --no-color; they work before and after the command's name."""
     for flags, attribute, text in (
         (("--no-color",), "plain", "No colour, even on a terminal (also: NO_COLOR=1)."),
-        (("-v", "--verbose"), "verbose", "More narration on stderr; traceback of a bug."),
+        (("-v", "--verbose"), "verbose", "The whole answer, more narration on stderr, traceback of a bug."),
         (("-q", "--quiet"), "quiet", "No narration on stderr."),
     ):
         function = click.option(

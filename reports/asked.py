@@ -87,7 +87,7 @@ def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
     return (
         *((("GPU types", ", ".join(rows)),) if rows else ()),
         *((name, f"at most {quantity(value, unit)}") for name, value, unit in pairs if value is not None),
-        *((("spare engines of every pool", count(spares)),) if spares else ()),
+        *((("spare replicas of every pool", count(spares)),) if spares else ()),
     )
 
 

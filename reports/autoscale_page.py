@@ -86,10 +86,10 @@ def _share_chart(instance: Instance, day: Day) -> Chart:
         ]
     told = tuple((row.label, row.note, percent(row.goal)) for row in rows)
     kept = not day.short and bool((day.attainment >= [slo.attainment for slo in instance.problem.slos]).all())
-    sure = "Both ways keep every goal, but for hours that are unsure" if day.unsure else "Both ways keep every goal"
+    sure = "Both ways meet every SLO, but for hours that are undecided" if day.unsure else "Both ways meet every SLO"
     return Chart(
-        title=sure if kept else "Not every goal is kept",
+        title=sure if kept else "Some SLO is missed",
         caption="Share of requests within their SLO; the line is the goal.",
         drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
-        table=Table(("case", "#in SLO", "#goal"), told),
+        table=Table(("case", "#meet the SLO", "#goal"), told),
     )

@@ -132,7 +132,7 @@ def on_load(instance: Instance, day: Day) -> str:
         limit = "It keeps them whatever the start-up time."
     else:
         limit = f"It keeps them up to a start-up time of {duration(day.longest)}."
-    verdict = f"breaks a goal over the day ({'; '.join(missed)})" if missed else "keeps every goal over the day"
+    verdict = f"misses an SLO over the day ({'; '.join(missed)})" if missed else "meets every SLO over the day"
     return (
         f"Scaled on load, {money(day.on_load)} a day, {percent(day.late)} of the requests meet a fleet that is too "
         f"small for their hour, or the queue behind it: that {verdict}. {limit}"

@@ -100,7 +100,7 @@ def _cost_chart(found: BuyingPlan) -> Chart:
     )
     return Chart(
         title=f"{most.value.capitalize()} is {percent(usd / total)} of the {money(bill.total)} of the expected path",
-        caption="Cost of each month by the kind of contract; what is bought is charged what it loses in value.",
+        caption="Cost of each month by contract; what is bought is charged what it loses in value.",
         drawing=draw_stacks(stacks, frame, f"cost of each month, {money(bill.total)} in all"),
         table=months_table(found),
         legend=tuple((TONES[tier], tier.value) for tier in shown),

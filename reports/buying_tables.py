@@ -17,7 +17,7 @@ from search_spaces.contracts import Contract, Tier
 
 from .numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
 from .page_charts import Table
-from .sensitivity import fleet_told
+from .sensitivity import fleet_line
 from .table import Column, render_table
 from .text import Align, plural
 
@@ -271,7 +271,7 @@ def does_not_hold(found: BuyingPlan) -> list[str]:
 
 
 def _fault(one: Look) -> str:
-    return f"At {rate(one.fleet.rate)} a fleet of {fleet_told(one.fleet.pools)} {one.fault}."
+    return f"At {rate(one.fleet.rate)} a fleet of {fleet_line(one.fleet.pools)} {one.fault}."
 
 
 def _simulated(found: BuyingPlan, most: int | None) -> list[str]:
@@ -305,7 +305,8 @@ def _refuted_fleets(found: BuyingPlan, most: int | None) -> list[str]:
     if most is None or len(every) <= most:
         return [_refuted(one) for one in every]
     every.sort(key=lambda one: -_list_price(found, one[0]))
-    more = f"{plural(len(every), 'fleet')} were refuted; the {most} dearest follow, all are in --json and --html."
+    missed = f"{plural(len(every), 'fleet')} missed the SLO in simulation"
+    more = f"{missed}; the {most} dearest follow, all are in --json and --html."
     return [more, *map(_refuted, every[:most])]
 
 
@@ -318,7 +319,7 @@ def _list_price(found: BuyingPlan, one: Look) -> float:
 def _refuted(alike: Sequence[Look]) -> str:
     """That a fleet was refuted at a rate, told once for all settings of its engines."""
     more = f" Nor does it hold in {plural(len(alike) - 1, 'other setting')} of them." if len(alike) > 1 else ""
-    return f"Refuted, and not used: {_fault(alike[0])}{more}"
+    return f"Missed the SLO in simulation, and not used: {_fault(alike[0])}{more}"
 
 
 def _rounding(found: BuyingPlan) -> float:

@@ -152,7 +152,7 @@ def _note(before: Plan, after: Plan) -> str:
         return ""
     plain = "after" if before.simulated else "before"
     return (
-        f"The plan {plain} is not simulated: its latencies, shares in time and goodput are by formula, so their "
+        f"The plan {plain} is not simulated: its latencies, SLO shares and goodput are by formula, so their "
         "differences are also those of the method."
     )
 
@@ -166,7 +166,7 @@ def _figures(before: Plan, after: Plan) -> tuple[Figure, ...]:
     return (
         pair("price per million output tokens", "usd_per_million_output_tokens", "$", "lower"),
         Figure("GPUs", gpus[0], gpus[1], "GPU", "lower"),
-        pair("requests in time", "attainment", "1", "higher"),
+        pair("requests that meet the SLO", "attainment", "1", "higher"),
         pair("goodput", "goodput_rps", "req/s", "higher"),
         pair("goodput per dollar", "goodput_per_dollar", "req/$", "higher"),
         pair("demand", "demand_rps", "req/s", ""),
@@ -233,7 +233,7 @@ def _class_figures(a: ClassResult | None, b: ClassResult | None, label: str) -> 
         others.append(figure(f"{METRICS[metric].label} {label}", partial(_quantile_of, metric, label), "s", "lower"))
         others.append(figure(f"{METRICS[metric].label} limit", partial(_limit_of, metric), "s"))
     return (
-        figure("in time", lambda item: item.attainment, "1", "higher"),
+        figure("meet the SLO", lambda item: item.attainment, "1", "higher"),
         figure("goal", lambda item: item.attainment_goal, "1"),
         figure(f"TTFT {label}", lambda item: getattr(item.ttft_s, label), "s", "lower"),
         figure("TTFT limit", lambda item: item.ttft_limit_s, "s"),

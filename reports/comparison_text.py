@@ -9,10 +9,10 @@ from typing import Final
 import click
 
 from .comparison import Change, Comparison, Figure, PoolChange, SloChange
-from .markdown import escaped, table
 from .numbers import MISSING, hourly, is_number, money, quantity, signed_percent
 from .table import Column, render_table
 from .text import plural, wrap
+from .views.markdown import escaped, table
 
 LEAST_WIDTH: Final = 56
 MOST_ROWS: Final = 20
@@ -89,7 +89,7 @@ def tone(figure: Figure) -> str:
 def outcome_words(item: SloChange, found: Comparison) -> str:
     """Say whether a class held and holds, was asked for at all, or has no fleet to hold it."""
     before, after = (
-        "not asked for" if held is None and has else "no fleet" if held is None else "holds" if held else "misses"
+        "not asked for" if held is None and has else "no fleet" if held is None else "meets" if held else "misses"
         for held, has in zip(item.held, found.found, strict=True)
     )
     return f"{item.name} {after}" if before == after else f"{item.name}: {before} → {after}"

@@ -24,7 +24,7 @@ def goodput_text(found: Goodput, plan: Plan, width: int) -> list[str]:
     """Say the goodput, and how each rate went that was tried."""
     columns = [
         Column("rate", "right"),
-        Column("in SLO", "right", shrink=True),
+        Column("SLO met", "right", shrink=True),
         Column("TTFT p90", "right", shrink=True),
         Column("TPOT p90", "right", shrink=True),
         Column(""),
@@ -44,7 +44,7 @@ def goodput_text(found: Goodput, plan: Plan, width: int) -> list[str]:
 
 def _goodput_sentence(found: Goodput, plan: Plan) -> str:
     if found.rate <= 0.0:
-        return f"Goodput 0: no goal is shown to be met even at {rate(found.fails)}."
+        return f"Goodput 0: the SLO is not met even at {rate(found.fails)}."
     return (
         f"Goodput {rate(found.rate)}, at the lower end of the intervals and to {percent(found.tolerance)}; "
         f"plan: {rate(plan.goodput_rps)}."
@@ -57,16 +57,16 @@ def curve_text(curve: Curve, plan: Plan, width: int) -> list[str]:
         Column("req/s", "right"),
         Column("served", "right", optional=True),
         Column("class", shrink=True),
-        Column("in SLO", "right"),
+        Column("SLO met", "right"),
         Column("95 % CI", "right", optional=True),
         Column("TTFT p50/p90/p99", "right"),
         Column("TPOT p50/p90/p99", "right"),
         Column(""),
-        Column("in time", "right", optional=True),
+        Column("within SLO", "right", optional=True),
     ]
     rows = [row for point in curve.points for row in _point_rows(point)]
     said = [_saturation_sentence(curve), _knee_sentence(curve), _goodput_sentence(curve.goodput, plan)]
-    facts = "served: requests ended per second; in time (in wide tables and --json): those within their SLO."
+    facts = "served: requests ended per second; within SLO (in wide tables and --json): those that meet it."
     table = render_table(rows, columns, width, indent=2).split("\n")
     return [
         "Latency and throughput",

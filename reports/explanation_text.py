@@ -78,7 +78,7 @@ def explanation_text(config: str, assumed: Mapping[str, int | str], found: Expla
 
 
 NOTE = (
-    "Ranked by the cheapest fleet of one or two pools that holds for the whole demand by formula, not simulated; "
+    "Ranked by the cheapest fleet of one or two pools that meets the SLO by formula, not simulated; "
     "fleets of more pools may cost less."
 )
 
@@ -86,12 +86,12 @@ NOTE = (
 def _rules(found: Explanation, width: int) -> str:
     """All rules where one refuses; else only that they hold."""
     if found.feasible:
-        return "\n".join(wrap(f"All {len(found.rulings)} feasibility rules hold (--json lists them).", width))
+        return "\n".join(wrap(f"All {len(found.rulings)} feasibility rules pass (--json lists them).", width))
     return _table(found.rulings, width)
 
 
 def _table(rulings: Sequence[Ruling], width: int) -> str:
-    rows = [[ruling.rule.replace("_", " "), ruling.reason or "holds"] for ruling in rulings]
+    rows = [[ruling.rule.replace("_", " "), ruling.reason or "passed"] for ruling in rulings]
     return render_table(rows, [Column("rule"), Column("verdict", shrink=True, lines=3)], width)
 
 

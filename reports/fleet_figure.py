@@ -115,7 +115,7 @@ def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
     working = pool.replicas - pool.spare_replicas
     hidden = [plural(pool.replicas - drawn, "more engine")] if pool.replicas > drawn else []
-    hidden += [f"{each} GPUs in each engine"] if each > squares else []
+    hidden += [f"{each} GPUs in each replica"] if each > squares else []
     spare = f", {pool.spare_replicas} spare" if pool.spare_replicas else ""
     return PoolBox(
         title=f"{clean(pool.id, 20)} · {pool.role}",

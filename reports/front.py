@@ -15,7 +15,7 @@ from .numbers import MISSING, count, duration, hourly, is_number, percent, signe
 from .text import clean, plural
 from .words import limited_cell, misses_used
 
-OUTCOMES: Final = {"meets": "judged: holds", "misses": "judged: misses", "undecided": "judged: not proven"}
+OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "not proven"}
 Found = ClassResult | SimulatedLatencies
 """What was simulated of a class: in the plan, or in a fleet of the front."""
 NOTABLE: Final = 0.01
@@ -58,7 +58,7 @@ def front_headers(plan: Plan) -> tuple[str, ...]:
         "#price",
         "#extra",
         "#of limit",
-        "#in time",
+        "#SLO met",
         f"#TTFT {at}",
         f"#TPOT {at}",
         "basis",
@@ -80,7 +80,7 @@ def _row(plan: Plan, one: TunedFleet) -> tuple[str, ...]:
         hourly(one.cost_usd_per_hour),
         signed_percent(one.cost_usd_per_hour / own - 1) if own else MISSING,
         *_times(plan, one.latencies),
-        OUTCOMES.get(one.outcome or "", "looked at"),
+        OUTCOMES.get(one.outcome or "", "one short run"),
     )
 
 
@@ -140,13 +140,13 @@ def front_sentence(plan: Plan) -> str:
         if one.outcome == "meets" and max(map(_share, after)) < slowest.share:
             dollars, more = hourly(one.cost_usd_per_hour - own), percent(one.cost_usd_per_hour / own - 1)
             return f"{looked}; +{dollars} ({more}): {_gain(before, after, slowest)}"
-    return f"{looked}; none that costs more is shown to hold and to be faster"
+    return f"{looked}; no dearer fleet is proven to meet the SLO and to be faster"
 
 
 def _considered(tuning: Tuning) -> str:
     """Say what the front is of: fleets around the plan's, and those of the comparison that keep their goals."""
-    looked = f"{plural(tuning.looks, 'fleet')} around the plan's looked at"
-    return f"{looked}, {count(tuning.compared)} of other kinds judged" if tuning.compared else looked
+    looked = f"{plural(tuning.looks, 'fleet')} around the plan's simulated"
+    return f"{looked}, {count(tuning.compared)} of other kinds simulated" if tuning.compared else looked
 
 
 def _gain(before: Sequence[Tail], after: Sequence[Tail], slowest: Tail) -> str:
@@ -169,5 +169,5 @@ def front_note(plan: Plan) -> str:
     whole = "; whole requests are left out" if any(is_number(item.e2e_limit_s) for item in plan.classes) else ""
     return (
         f"Of limit: the slower of TTFT and TPOT at the quantile of the goal, over its limit{several}{whole}. "
-        "Judged: by full runs like the plan's; looked at: by one short run."
+        "Verdicts are by full runs like the plan's, or by one short run where it says so."
     )

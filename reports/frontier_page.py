@@ -17,7 +17,7 @@ from .numbers import hourly, percent, significant
 from .page_charts import Chart, Table
 from .plots import Plot, axes, plot
 from .scales import round_steps, round_ticks
-from .sensitivity import fleet_told, value_words
+from .sensitivity import fleet_line, value_words
 from .text import plural
 from .whatif_text import FLEET
 
@@ -120,7 +120,7 @@ def _title(curve: Frontier, steps: Sequence[Step]) -> str:
 def _stair(drawn: Plot, curve: Frontier, step: Step) -> Mark:
     cost = float(step.answer.cost or 0.0)
     span = f"{end_words(curve, step.easy)} to {end_words(curve, step.hard)}"
-    tip = f"{curve.over} {span}: {hourly(cost)}, {fleet_told(step.answer.pools)}"
+    tip = f"{curve.over} {span}: {hourly(cost)}, {fleet_line(step.answer.pools)}"
     return Path((drawn.at((step.easy, cost)), drawn.at((step.hard, cost))), "curve decode", tip)
 
 

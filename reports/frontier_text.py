@@ -13,7 +13,7 @@ from optimizer.whatif.frontier import by_budget as budgets
 from optimizer.whatif.scenario import answer_row, refuted_rows
 
 from .numbers import hourly, percent, rate, significant
-from .sensitivity import exact_words, fleet_told
+from .sensitivity import exact_words, fleet_line
 from .table import Column, render_table
 from .text import sentence, wrap
 from .whatif_files import pool_texts
@@ -21,11 +21,11 @@ from .whatif_text import FLEET, LINES, fleet_cell, refuted_sentence, simulated_n
 from .words import cost_or_status
 
 PER_DOLLAR: Final = "per dollar"
-IN_SLO: Final = "in SLO"
+IN_SLO: Final = "SLO met"
 DIGITS: Final = 5
 """Of the values at which steps end."""
 SEARCHED_ON: Final = (
-    "Where a fleet was found to miss, the cheapest that holds when simulated was searched for, a few times at most."
+    "Where a fleet misses the SLO in simulation, the cheapest one that meets it is searched, a few times at most."
 )
 PERMITTED: Final = " of the misses that it permits"
 """What an attainment is exact to so many per cent of."""
@@ -129,13 +129,11 @@ def _ends(curve: Frontier, simulated: int, every: int) -> list[str]:
     """Where steps end, and how exactly."""
     fine, coarse = (f"{significant(100.0 * one)} %" for one in (curve.tolerance, RESOLUTION))
     what = PERMITTED if curve.over == "attainment" else ""
-    said = f"each step ends where its fleet no longer holds by formula, to {fine}{what}, or where the range ends"
+    said = f"each step ends where its fleet misses the SLO by formula, to {fine}{what}, or where the range ends"
     if simulated:
-        which = "all" if simulated == every else "those with a share in SLO"
+        which = "all" if simulated == every else "those with a share under SLO met"
         said += f"; {which} were simulated, and end before that where they miss then, to {coarse}{what}"
-    narrow = (
-        f"A fleet that would be the cheapest over less than {coarse}{what} may be left out: then the next one serves."
-    )
+    narrow = f"A fleet that is cheapest over less than {coarse}{what} may be missing: the next one stands there."
     whole = curve.own is not None and any(step.answer is curve.own for step in curve.steps)
     found = "found by formula" + (" but for the one at the file's own value" if whole else "")
     return [f"Fleets of one or two pools, {found}; {said}.", narrow]
@@ -151,7 +149,7 @@ def _own(curve: Frontier) -> list[str]:
     if step is None:
         return [f"{said}."]
     if step.answer is curve.own:
-        return [f"{said}: its fleet has the step that ends there, and how much further it holds is left open."]
+        return [f"{said}: its fleet has the step that ends there; how much further it meets the SLO is unknown."]
     shown = hourly(step.answer.cost)
     return [f"{said}, as this curve has it." if shown == cost else f"{said}, and this curve {shown}."]
 
@@ -169,7 +167,7 @@ def curve_findings(curve: Frontier) -> list[str]:
 def _refuted(curve: Frontier) -> list[str]:
     """A sentence for every fleet that misses where the formulas say that it holds."""
     return [
-        f"Moved: by formula a fleet of {fleet_told(one.pools)} holds {'down' if step.hard < step.easy else 'up'} to "
+        f"Moved: by formula a fleet of {fleet_line(one.pools)} holds {'down' if step.hard < step.easy else 'up'} to "
         f"{end_words(curve, step.promised)}, but there it {one.fault}; it was seen to hold to "
         f"{end_words(curve, step.hard)}, and to miss at {end_words(curve, step.missed)}."
         for step in curve.steps

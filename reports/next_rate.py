@@ -45,6 +45,6 @@ def fails_words(fails: float, not_missed: Iterable[float]) -> str:
     not_missed: rates at which a run missed no goal, by the upper ends of its intervals [1/s].
 
     >>> fails_words(10.8, []), fails_words(10.8, [10.8 * (1.0 + 1e-15)])
-    ('at 10.8 req/s a goal is missed', 'at 10.8 req/s that is not proven')
+    ('at 10.8 req/s an SLO is missed', 'at 10.8 req/s the SLO is not proven')
     """
-    return f"at {rate(fails)} {'that is not proven' if kept(fails, not_missed) else 'a goal is missed'}"
+    return f"at {rate(fails)} {'the SLO is not proven' if kept(fails, not_missed) else 'an SLO is missed'}"

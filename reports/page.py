@@ -62,7 +62,7 @@ from .reasons import (
 from .recording import arrival_facts, readable_inputs
 from .sensitivity_section import sensitivity_view
 from .simulation_figures import slack
-from .simulation_sentences import router_sentence, simulation_sentence, waste_sentence
+from .simulation_sentences import router_sentence, slo_result_sentence, waste_sentence
 from .slo_section import fleets_chart, slo_check
 from .sources import facts, searched, source_rows
 from .text import clean, moment, plural, sentence
@@ -134,11 +134,13 @@ def _lead(plan: Plan) -> tuple[LeadLine, ...]:
     lines = (
         *(LeadLine("Caveat", text, "bad") for text in verdict.caveats(plan)),
         LeadLine("Overload", verdict.overload_sentence(plan), "bad"),
-        LeadLine("Proof", simulation_sentence(plan)),
+        LeadLine("SLO", slo_result_sentence(plan)),
         LeadLine("Risk", verdict.risk_sentence(plan), "bad" if verdict.is_at_risk(plan) else ""),
         LeadLine("Price" if plan.objective == "min_cost" else "Goodput", sentences.proof_sentence(plan)),
         LeadLine("Precision", verdict.precision_sentence(plan)),
         LeadLine("Volume", volume_sentence(plan)),
+        LeadLine("Disaggregation", verdict.disaggregation_sentence(plan)),
+        LeadLine("Capacity", sentences.growth_sentence(plan).removeprefix("Capacity: ")),
         LeadLine("Spare", waste_sentence(plan)),
         LeadLine("Router", router_sentence(plan)),
         LeadLine("Deploy", deploy_sentence(plan).removeprefix("Deploy: "), "bad"),
@@ -177,7 +179,7 @@ def _kpis(plan: Plan) -> tuple[Kpi, ...]:
 def _proof(plan: Plan) -> Kpi:
     cheapest = plan.objective == "min_cost"
     if sentences.is_proved(plan):
-        who = "no fleet of one or two pools costs less" if cheapest else f"most {sentences.goal_words(plan)} found"
+        who = "no fleet of one or two pools is cheaper" if cheapest else f"most {sentences.goal_words(plan)} found"
         who += " at these prices" if plan.price_remarks else ""
         return Kpi("cheapest" if cheapest else "best", f"{who}{_at_most(plan)}")
     if cheapest:
@@ -256,9 +258,8 @@ def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
 
 
 def _recommended_words(plan: Plan) -> str:
-    """Of which other kinds the recommended fleet is the best."""
-    also = sentences.also_best_of(plan)
-    return f"✓ recommended{f'; {also}' if also else ''}."
+    """That a row is the recommended fleet, and of which other kinds it is the cheapest."""
+    return f"✓ {sentences.recommended_words(plan)}."
 
 
 def _workload(plan: Plan) -> WorkloadSection:

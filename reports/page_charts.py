@@ -59,7 +59,7 @@ def slo_charts(plan: Plan) -> tuple[Chart, ...]:
     """Draw the classes with the least slack, six at most."""
     charts = []
     for figure in figures.class_figures(plan)[:MOST_CLASS_CHARTS]:
-        held = "holds" if figure.attainment >= figure.goal else "misses its goal"
+        held = "meets its SLO" if figure.attainment >= figure.goal else "misses its SLO"
         share = percent_beside(figure.attainment, figure.goal)
         rows = tuple(
             (group.metric, bar.label, duration(bar.seconds), duration(group.limit), "yes" if bar.within else "no")
@@ -68,8 +68,8 @@ def slo_charts(plan: Plan) -> tuple[Chart, ...]:
         )
         charts.append(
             Chart(
-                title=f"{figure.name} {held}: {share} in time, goal {percent(figure.goal)}",
-                caption="Bold: the quantile that the goal asks to be within the limit.",
+                title=f"{figure.name} {held}: {share} of requests, {percent(figure.goal)} asked",
+                caption="Bold: the percentile that the SLO limits.",
                 drawing=draw_class(figure),
                 table=Table(("latency", "quantile", "#predicted", "#limit", "within"), rows),
             )

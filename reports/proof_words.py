@@ -46,7 +46,7 @@ def cost_proof(plan: Plan) -> str:
     floor, given = hourly(plan.floor_usd_per_hour), " at these prices" if plan.price_remarks else ""
     if beats_the_floor(plan):
         known = "No lower bound on the price is known"
-        return f"{known}: by formula no fleet below {floor} meets the SLOs, but this one does."
+        return f"{known}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
     any_shape = f"o fleet of any shape can cost less than {floor}{given} under this model."
     if is_cheapest_possible(plan):
         return f"Cheapest fleet possible: n{any_shape}"
@@ -61,4 +61,4 @@ def _few_pools(plan: Plan, given: str) -> str:
         return ""
     if plan.gap <= OPTIMAL_GAP:
         return f"Cheapest fleet found: no fleet of one or two pools is cheaper{given}."
-    return f"By formula a fleet for {hourly(bound)} would do; simulated, none that costs less than this one did."
+    return f"By formula a fleet for {hourly(bound)} meets the SLO; in simulation no cheaper fleet than this one does."

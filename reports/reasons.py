@@ -110,7 +110,7 @@ def engines_table(pools: Sequence[Pool]) -> Table:
         "accelerator",
         "replicas",
         "of which spare",
-        "GPUs per engine",
+        "GPUs per replica",
         "tensor_parallel",
         "pipeline_parallel",
         "expert_parallel",

@@ -35,17 +35,17 @@ def _chart(found: Resilience) -> Chart:
     rows = [_share("no loss", found.whole), *(_after(found, one) for one in found.losses)]
     held = sum(one.held for one in found.losses)
     return Chart(
-        title=f"{held} of {len(found.losses)} losses are borne",
-        caption="Share of requests within their SLO, of the class that is worst off; the line is its goal.",
+        title=f"{held} of {len(found.losses)} losses leave every SLO met",
+        caption="Share of requests that meet the SLO, of the class that suffers most; the line is its goal.",
         drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
-        table=Table(("loss", "#in SLO", "#goal"), tuple((row.label, row.note, percent(row.goal)) for row in rows)),
+        table=Table(("loss", "#SLO met", "#goal"), tuple((row.label, row.note, percent(row.goal)) for row in rows)),
     )
 
 
 def _after(found: Resilience, one: Loss) -> Share:
     label = named(found, one)
     if one.judgement is None:
-        return Share(label, 0.0, max(case.goal for case in found.whole.classes), "no engine left")
+        return Share(label, 0.0, max(case.goal for case in found.whole.classes), "no replica left")
     return _share(label, one.judgement)
 
 

@@ -20,12 +20,11 @@ from .text import plural, wrap
 MOST_LINES: Final = 12
 """Of a cell: a narrow terminal makes cells tall, and cuts none."""
 UNDECIDED: Final = (
-    "Undecided: the goal lies within the 95 % interval of the simulated share, as happens near saturation, where "
-    "queues come and go slowly."
+    "Undecided: the goal lies within the 95 % interval of the simulated share, as happens near saturation."
 )
 METHOD: Final = (
     "Simulated after the loss, requests re-routed to what is left; requests that were running when it happened are "
-    "not in it. Engines stand on nodes as the deployment files place them. Against nodes, each pool is spread evenly "
+    "not in it. Replicas stand on nodes as the deployment files place them. Against nodes, each pool is spread evenly "
     "over nodes of its own."
 )
 
@@ -89,8 +88,8 @@ def resilience_text(found: Resilience, count: int, width: int, seen: str = "") -
         Column("loss", shrink=True, lines=MOST_LINES),
         Column("left", shrink=True, lines=MOST_LINES),
         Column("costs", "right"),
-        Column("in SLO", shrink=True, lines=MOST_LINES),
-        Column("holds"),
+        Column("meet the SLO", shrink=True, lines=MOST_LINES),
+        Column("verdict"),
         Column("spares against it", "right"),
     ]
     blocks = ["\n".join(wrap(verdict(found), width)), render_table(table.rows, columns, width)]
@@ -108,13 +107,13 @@ def verdict(found: Resilience) -> str:
         [named(found, one) for one in found.losses if one.outcome is outcome] for outcome in Outcome
     )
     if len(borne) == len(found.losses):
-        return f"The fleet bears each loss alone: {'; '.join(borne)}."
+        return f"Each loss alone leaves every SLO met: {'; '.join(borne)}."
     if len(broken) == len(found.losses):
-        return f"Each of these losses alone breaks an SLO: {'; '.join(broken)}."
+        return f"Each of these losses alone misses an SLO: {'; '.join(broken)}."
     said = (
-        ("An SLO breaks with the loss of", broken),
-        ("Every SLO holds with the loss of", borne),
-        ("It is undecided whether every SLO holds with the loss of", undecided),
+        ("An SLO is missed with the loss of", broken),
+        ("Every SLO is met with the loss of", borne),
+        ("Undecided with the loss of", undecided),
     )
     return " ".join(f"{what} {'; or of '.join(losses)}." for what, losses in said if losses)
 
@@ -125,12 +124,12 @@ def losses_table(found: Resilience) -> Table:
         ("none", "all", hourly(found.cost), attained(found.whole, found.pools), _holds(found.whole.outcome), MISSING)
     ]
     for one in found.losses:
-        told = "some requests have no engine left"
+        told = "some requests have no replica left"
         if one.judgement is not None:
             told = attained(one.judgement, pools_left(found, one))
         left, spare = (_engines(found, one.left), hourly(one.price)), hourly(one.spare)
         rows.append((named(found, one), *left, told, _holds(one.outcome), spare))
-    return Table(("loss", "left", "#costs", "in SLO", "holds", "#spares against it"), tuple(rows))
+    return Table(("loss", "left", "#costs", "meet the SLO", "verdict", "#spares against it"), tuple(rows))
 
 
 def notes(found: Resilience, count: int, seen: str = "") -> list[str]:
@@ -160,8 +159,8 @@ def _runs(judged: Sequence[Judgement]) -> str:
     if max(lengths) > min(lengths):
         long += f", or of up to {max(lengths):,} where fewer do not tell whether a pool falls behind,"
     return (
-        f"Each row is a run of {long} with the expected step times, in which spare engines serve too. The plan's own "
-        "shares come from several other runs, with spare engines idle, and from the slow end of the step times if it "
+        f"Each row is a run of {long} with the expected step times, in which spare replicas serve too. The plan's own "
+        "shares come from several other runs, with spare replicas idle, and from slow step times if it "
         "has a confidence; so the row without a loss may differ from them."
     )
 
@@ -180,17 +179,17 @@ def _engines(found: Resilience, engines: tuple[int, ...]) -> str:
 
 
 def _extra(found: Resilience, what: str) -> str:
-    """What spares cost more, where a loss breaks an SLO and everywhere; once where that is the same."""
+    """What spares cost more, where a loss misses an SLO and everywhere; once where that is the same."""
     needed, every = (found.spare_cost(what, only_where_needed=where) for where in (True, False))
     more = [f"{hourly(spare)} more ({signed_percent(spare / found.cost)})" for spare in (needed, every)]
     if more[0] == more[1]:
         return more[0]
     whole = "in every pool" if what == "replica" else "for every type"
-    return f"{more[0]} where a loss breaks an SLO, {more[1]} {whole}"
+    return f"{more[0]} where a loss misses an SLO, {more[1]} {whole}"
 
 
 def _holds(outcome: Outcome) -> str:
-    return {Outcome.MEETS: "yes", Outcome.MISSES: "no", Outcome.UNDECIDED: "undecided"}[outcome]
+    return str(outcome)
 
 
 def pools_left(found: Resilience, one: Loss) -> list[str]:

@@ -24,7 +24,7 @@ from search_spaces.quantities import BASE_UNIT, Kind
 
 from .numbers import exact, hourly, is_number, listed, percent, quantity, signed_percent, significant
 from .text import clean
-from .words import engine_cell, engine_words, in_words, own_pools
+from .words import engine_cell, in_words, own_pools
 
 MOST_LEVERS: Final = 16
 MOST_STRIPS: Final = 12
@@ -152,13 +152,8 @@ def piece_words(piece: PricePiece) -> str:
 
 
 def fleet_line(pools: Sequence[EnginePool]) -> str:
-    """Write the pools of a fleet in one line of a table, engines × GPUs."""
+    """Write the pools of a fleet in one line of a table, replicas × GPU."""
     return " + ".join(engine_cell(pool) for pool in pools) or "no fleet"
-
-
-def fleet_told(pools: Sequence[EnginePool]) -> str:
-    """Write the pools of a fleet in a sentence."""
-    return " + ".join(engine_words(pool) for pool in pools) or "no fleet"
 
 
 def lever_words(key: str) -> str:
@@ -208,10 +203,10 @@ def base_sentence(plan: Plan, found: Sensitivity) -> str:
     own = hourly(plan.cost_usd_per_hour)
     same = own == hourly(found.usd_per_hour)
     beside = "the recommended fleet's price" if same else f"the recommended fleet costs {own}"
-    spread = " Step times go from the quick to the slow end of their 90 % interval." if found.complete else ""
+    spread = " Step times move over their 90 % interval." if found.complete else ""
     return (
-        f"By formula, among fleets of {_SEARCHED}, each lever alone: "
-        f"the cheapest of them costs {hourly(found.usd_per_hour)}, {beside}.{spread}"
+        f"One lever moves at a time, by formula, over fleets of {_SEARCHED}: "
+        f"the cheapest costs {hourly(found.usd_per_hour)}, {beside}.{spread}"
     )
 
 
@@ -223,11 +218,11 @@ def swing_sentence(found: Sensitivity) -> str:
     lost = next((row for row in found.levers if None in {row.usd_per_hour_low, row.usd_per_hour_high}), None)
     if lost is not None:
         end = lost.low if lost.usd_per_hour_low is None else lost.high
-        return f"With {_named(lost)} at {value_words(lost.lever, end)} no fleet holds"
+        return f"With {_named(lost)} at {value_words(lost.lever, end)} no fleet meets the SLO"
     low, high = lever_range(found, row)
     if _is_flat(found, row):
-        return f"No lever moves the price within {percent(found.share)}: fleets are whole, and this one has slack"
-    verb = "move" if lever_words(row.lever).endswith("s") and row.lever in _LEVERS else "moves"
+        return f"No lever changes the price within {percent(found.share)}: this fleet has slack"
+    verb = "change" if lever_words(row.lever).endswith("s") and row.lever in _LEVERS else "changes"
     return f"{_capital(_named(row))} {verb} the price most: {hourly(low)} to {hourly(high)}"
 
 
@@ -289,19 +284,16 @@ def flip_sentence(plan: Plan, found: Sensitivity) -> str:
     if not rows:
         owned = any(name.endswith(OWNED) for name in plan.gpus)
         which = "a GPU to rent (what owned ones cost was not moved)" if owned else "a GPU"
-        return f"By formula no price of {which}, from a quarter of it to four times it, changes the cheapest fleet"
+        return f"By formula no price of {which}, from a quarter to four times as much, changes the cheapest fleet"
     row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
     away = at / row.usd_per_gpu_hour - 1.0
     own = own_pools(plan)
-    start = "By formula the answer changes first"
-    if not _costs_least(plan, found):
-        cheaper = f"{fleet_told(found.pools)}, {hourly(found.usd_per_hour)}"
-        start = f"By formula the cheapest is {cheaper}; this changes first"
-    return (
-        f"{start} with the {lever_words(f'price.{row.accelerator}')}: "
-        f"{'above' if away >= 0 else 'below'} {hourly(at)} a GPU ({signed_percent(away)}), "
-        f"{_taking_over(piece, own)}"
-    )
+    side = "above" if away >= 0 else "below"
+    change = f"{side} {hourly(at)} per {clean(row.accelerator, 24)} ({signed_percent(away)})"
+    if _costs_least(plan, found):
+        return f"Break-even by formula: {change}, {_taking_over(piece, own)}"
+    cheapest = f"By formula the cheapest fleet is {fleet_line(found.pools)} for {hourly(found.usd_per_hour)}"
+    return f"{cheapest}; {change}, {_taking_over(piece, own)}"
 
 
 def _costs_least(plan: Plan, found: Sensitivity) -> bool:
@@ -314,7 +306,7 @@ def _taking_over(piece: PricePiece, own: Sequence[EnginePool]) -> str:
     """Say which fleet is the cheapest from a price on; a price leaves none but where there is a budget."""
     if not piece.pools:
         return "no fleet fits the budget"
-    return f"{'the recommended fleet' if _alike(own, piece.pools) else fleet_told(piece.pools)} is the cheapest"
+    return f"{'the recommended fleet' if _alike(own, piece.pools) else fleet_line(piece.pools)} becomes cheaper"
 
 
 def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
@@ -333,8 +325,8 @@ def flips_sentence(found: Sensitivity) -> str:
         return ""
     names = list(dict.fromkeys(lever_words(row.lever) for row, _ in flips(found)))
     if not names:
-        return f"No other lever changes the kind of fleet within {percent(found.share)}"
-    return f"Another kind of fleet becomes the cheapest with other {join_words(names)}"
+        return f"No other lever changes the fleet within {percent(found.share)}"
+    return f"Another fleet becomes the cheapest with other {join_words(names)}"
 
 
 def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()) -> str:
@@ -346,7 +338,7 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
     at, same = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
     price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
     too = "the recommended fleet is the cheapest by formula too"
-    fleet = too if _alike(own, flip.pools) else fleet_told(flip.pools)
+    fleet = too if _alike(own, flip.pools) else fleet_line(flip.pools)
     return f"{_capital(lever_words(row.lever))} at {at} (not yet at {same}): {fleet}{price}"
 
 

@@ -40,7 +40,7 @@ from .words import (
     bound_words,
     constraint_words,
     dearest_of_each_role,
-    engine_words,
+    engine_cell,
     extra_cost,
     has_fleet,
     has_tpot,
@@ -135,7 +135,7 @@ def miss_sentence(miss: Alternative) -> str:
 
 def miss_words(miss: Alternative) -> str:
     """Say which fleet came closest, its price, and what it lacks."""
-    pools = join_words([engine_words(pool) for pool in miss.pools[:4]]) or alternative_name(miss)
+    pools = " + ".join(engine_cell(pool) for pool in miss.pools[:4]) or alternative_name(miss)
     price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
     return f"{pools}{price}. {why_not_sentence(miss)}".rstrip()
 
@@ -206,17 +206,24 @@ def cost_sentence(plan: Plan) -> str:
     return f"Cost: {hourly(plan.cost_usd_per_hour)}; {', '.join(filter(None, prices))}."
 
 
-def growth_sentence(plan: Plan) -> str:
-    """Say how far the demand may grow before a class misses its goal, and what a dollar then serves."""
+def capacity_sentence(plan: Plan) -> str:
+    """Say how far the demand may grow before a class misses its SLO."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
-        return "The highest rate within the SLOs is not known."
-    there = f"at {significant(plan.goodput_per_dollar)} requests per $"
+        return "Capacity: the highest request rate within the SLO is not known."
     if plan.objective != "min_cost":
-        return f"The fleet serves up to {rate(plan.goodput_rps)} within its SLOs, {there}."
+        return f"Capacity: {rate(plan.goodput_rps)} within the SLO."
     more = plan.goodput_rps / plan.demand_rps
-    room = f"{signed_percent(more - 1)} against" if more < MANY_TIMES else f"{significant(more)} times"
-    held = f"The same fleet holds its SLOs up to {rate(plan.goodput_rps)}, {room} the demand"
-    return f"{held}, {there}{next_rate_words(plan)}."
+    room = f"{signed_percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
+    return f"Capacity: {rate(plan.goodput_rps)} within the SLO ({room} the demand)."
+
+
+def growth_sentence(plan: Plan) -> str:
+    """Say the same, with what a dollar then serves and how the next higher rate went."""
+    capacity = capacity_sentence(plan)
+    if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
+        return capacity
+    served = f"{significant(plan.goodput_per_dollar)} requests per $"
+    return f"{capacity.removesuffix('.')}: {served}{next_rate_words(plan) if plan.objective == 'min_cost' else ''}."
 
 
 def error_bar_sentence(item: ClassResult) -> str:
@@ -230,7 +237,8 @@ def error_bar_sentence(item: ClassResult) -> str:
     latencies = f"TTFT p90 {spread(bars.ttft_p90_s, duration)}"
     if has_tpot(item):
         latencies += f", TPOT p90 {spread(bars.tpot_p90_s, duration)}"
-    return f"{clean(item.name, 30)}: {latencies}, {spread(bars.attainment, percent)} in SLO."
+    met = f"{spread(bars.attainment, percent)} of requests meet the SLO"
+    return f"{clean(item.name, 30)}, range of nine predictions in ten: {latencies}, {met}."
 
 
 def spread(between: Range, write: Callable[[float], str]) -> str:
@@ -243,7 +251,7 @@ def spread(between: Range, write: Callable[[float], str]) -> str:
 def confidence_sentence(plan: Plan) -> str:
     """Say for which step times the figures are: the expected ones, or those of slower GPUs."""
     if plan.confidence <= 0.0:
-        return "Figures are for the expected step times; --confidence 0.9 plans for GPUs that are slower than expected."
+        return "Figures are for the expected step times; --confidence 0.9 plans for slower GPUs."
     worst = percent((1.0 - plan.confidence) / 2.0)
     return f"Figures are for GPUs as slow as the worst {worst} of our predictions (confidence: {plan.confidence:g})."
 
@@ -251,7 +259,11 @@ def confidence_sentence(plan: Plan) -> str:
 def goals_words(plan: Plan) -> str:
     """Say how many classes reach their goal."""
     missed = len(missed_classes(plan))
-    return f"{plural(missed, 'class')} below goal" if missed else "every class reaches its goal"
+    return (
+        f"{plural(missed, 'class')} {'misses its' if missed == 1 else 'miss their'} SLO"
+        if missed
+        else "every class meets its SLO"
+    )
 
 
 def slo_sentence(plan: Plan) -> str:
@@ -261,22 +273,22 @@ def slo_sentence(plan: Plan) -> str:
     worst = tightest_first(plan)[0]
     missed, total = len(missed_classes(plan)), len(plan.classes)
     held = percent_beside(worst.attainment, worst.attainment_goal)
-    share = f"{held} of its requests in time for a goal of {percent(worst.attainment_goal)}"
+    share = f"{held} of requests ({percent(worst.attainment_goal)} asked)"
     if total == 1:
-        return f"{clean(worst.name, 30)} {'misses' if missed else 'is within'} its goal: {share}"
-    lead = f"{missed} of {total} classes miss their goal" if missed else f"{_all(total)} within the goal"
+        return f"{clean(worst.name, 30)} {'misses' if missed else 'meets'} its SLO: {share}"
+    lead = f"{missed} of {total} classes miss their SLO" if missed else f"{_all(total)} their SLO"
     return f"{lead}: {clean(worst.name, 30)} is tightest, {share}"
 
 
 def _all(number: int) -> str:
-    return "Both classes are" if number == 2 else f"All {number} classes are"
+    return "Both classes meet" if number == 2 else f"All {number} classes meet"
 
 
 def alternatives_sentence(plan: Plan) -> str:
     """Say what the next best fleet costs."""
     rivals = rivals_of_other_fleets(plan)
     if not has_fleet(plan):
-        return _near_miss(rivals[0]) if rivals else "No kind of fleet meets the SLOs"
+        return _near_miss(rivals[0]) if rivals else "No kind of fleet meets the SLO"
     if not rivals:
         return no_rival(plan)
     other = rivals[0]
@@ -287,8 +299,8 @@ def alternatives_sentence(plan: Plan) -> str:
 
 
 def _near_miss(row: Alternative) -> str:
-    fleet = join_words([engine_words(pool) for pool in row.pools[:4]]) or "a fleet"
-    return f"{_capital(alternative_name(row))}, {fleet} would do for {hourly(row.cost_usd_per_hour)}"
+    fleet = " + ".join(engine_cell(pool) for pool in row.pools[:4]) or "a fleet"
+    return f"{_capital(alternative_name(row))}, {fleet} meets the SLO for {hourly(row.cost_usd_per_hour)}"
 
 
 def no_rival(plan: Plan) -> str:
@@ -299,19 +311,19 @@ def no_rival(plan: Plan) -> str:
     if not others:
         return "The search space has no other kind of fleet"
     if any(row.status is not Status.INFEASIBLE for row in others):
-        return "No other kind of fleet was found that meets the SLOs"
-    return "No other kind of fleet meets the SLOs"
+        return "No other kind of fleet was found that meets the SLO"
+    return "No other kind of fleet meets the SLO"
 
 
-def also_best_of(plan: Plan) -> str:
-    """Say of which other kinds the recommended fleet is the best; empty where there is none."""
+def recommended_words(plan: Plan) -> str:
+    """Name the recommended fleet, and the other kinds of which it is the cheapest."""
     names = [alternative_name(row) for row in same_fleets(plan)]
-    return f"also the best of: {', '.join(names)}" if names else ""
+    return f"recommended (also {join_words(names)})" if names else "recommended"
 
 
 def spread_sentence(prices: Sequence[float]) -> str:
     """Say how far the prices of the fleets that are compared lie apart."""
-    return f"{len(prices)} fleets that meet the SLOs, from {hourly(min(prices))} to {hourly(max(prices))}"
+    return f"{len(prices)} fleets that meet the SLO, from {hourly(min(prices))} to {hourly(max(prices))}"
 
 
 def roofline_sentence(pools: Sequence[Pool]) -> str:
@@ -356,16 +368,16 @@ def dollars_sentence(pools: Sequence[Pool]) -> str:
     most = max(by_role.values())
     largest = [role for role, usd in by_role.items() if usd >= most * (1 - 1e-9)]
     each = " each" if len(largest) > 1 else ""
-    return f"{_capital(join_words(largest))} engines take {percent(most / total)} of the price{each}"
+    return f"{_capital(join_words(largest))} replicas take {percent(most / total)} of the price{each}"
 
 
 def _only_role(pools: Sequence[Pool], total: float) -> str:
     """Say what takes most of the price where all engines have one role."""
     dearest = max(pools, key=lambda pool: (pool.usd_per_hour, pool.id))
     if len(pools) == 1:
-        return f"All of the price is for {dearest.role} engines"
+        return f"All of the price is for {dearest.role} replicas"
     what = f"{clean(dearest.id, 20)} on {clean(dearest.accelerator, 24)}"
-    return f"All engines are {dearest.role}; {what} takes {percent(dearest.usd_per_hour / total)} of the price"
+    return f"All replicas are {dearest.role}; {what} takes {percent(dearest.usd_per_hour / total)} of the price"
 
 
 def heat_sentence(share: float, isl: str, osl: str, alike: int = 1) -> str:
@@ -376,11 +388,11 @@ def heat_sentence(share: float, isl: str, osl: str, alike: int = 1) -> str:
 
 def origin_sentence(plan: Plan) -> str:
     """Say what the figures rest on."""
-    loads = "; loads are by formula, and headroom where the simulation agrees" if plan.simulation else ""
-    told = f"Latencies and rates are {basis_words(plan)}"
+    loads = "; utilization is by formula" if plan.simulation else ""
+    basis = f"Latencies and request rates are {basis_words(plan)}"
     if basis_words(plan) == MISS_SIMULATED:
-        told = "Latencies of the nearest miss are simulated, other figures by formula"
-    return f"{told}{loads}; nothing on this page was measured on your machines."
+        basis = "Latencies of the nearest miss are simulated, other figures are by formula"
+    return f"{basis}{loads}. Nothing here was measured on your machines."
 
 
 def _capital(text: str) -> str:

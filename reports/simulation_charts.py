@@ -95,7 +95,7 @@ def _upright(figure: LoadFigure, frame: Plot) -> list[Mark]:
     marks: list[Mark] = [Path(((named[0][0], box.top), (named[0][0], box.bottom)), "drop")]
     if figure.goodput is not None:
         at = frame.x(figure.goodput)
-        named.append((at, f"holds to {rate(figure.goodput)}", "good"))
+        named.append((at, f"meets the SLO up to {rate(figure.goodput)}", "good"))
         marks.append(Path(((at, box.top), (at, box.bottom)), "knee"))
     if figure.knee is not None:
         at = frame.x(figure.knee)
@@ -164,12 +164,13 @@ def draw_buckets(figure: BucketMap) -> Drawing:
         return tone, percent(share).removesuffix(" %")
 
     known = [share for row in figure.cells for share in row if share is not None]
-    summary = f"share of {figure.name} in time by length, from {percent(min(known))} to {percent(max(known))}"
+    ends = f"from {percent(min(known))} to {percent(max(known))}"
+    summary = f"share of {figure.name} that meets the SLO, by length, {ends}"
     tones = tuple(tuple(cell(share) for share in row) for row in figure.cells)
     return draw_cells(
         tones,
         (figure.column_labels, figure.row_labels),
         (figure.isl_edges, figure.osl_edges),
         summary,
-        "% of requests in time",
+        "% of requests that meet the SLO",
     )

@@ -91,7 +91,7 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
     if undecided:
         parts = "; ".join(map(_undecided_words, undecided))
         return f"Undecided at {rate(judgement.rate)}: {parts}. {deciding_words([judgement], most)}"
-    return f"Every class holds its goal at {rate(judgement.rate)}."
+    return f"Every class meets its SLO at {rate(judgement.rate)}."
 
 
 def _undecided_words(one: ClassJudgement) -> str:
@@ -115,7 +115,7 @@ def deciding_words(undecided: Sequence[Judgement], most: int) -> str:
 def _classes(shown: Simulated, width: int) -> list[str]:
     columns = [
         Column("class", shrink=True),
-        Column("in SLO", "right"),
+        Column("meet the SLO", "right"),
         Column("95 % CI", "right", optional=True),
         Column("TTFT p50/p90/p99", "right"),
         Column("TPOT p50/p90/p99", "right"),
@@ -277,7 +277,7 @@ def _facts(shown: Simulated, width: int) -> list[str]:
     if shown.analytic is not None:
         facts.append("analytic: the queueing formulas at this rate, with the same expected step times.")
     sure = shown.plan.confidence
-    slow = f", with step times at the slow end of their {percent(sure)} interval" if sure > 0 else ""
+    slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
     staged = any(pool.pipeline_parallel > 1 for pool in shown.plan.pools)
     stages = " (of pipelines, of the stages that could run one)" if staged else ""
     facts.append(

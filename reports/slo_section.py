@@ -105,7 +105,7 @@ def judged_sentence(plan: Plan) -> str:
     own = plan.cost_usd_per_hour or 0.0
     cheaper = [one.best for one in tried_fleets(plan) if one.best.cost_usd_per_hour < own]
     if not cheaper:
-        return "Also simulated: no fleet that costs less"
+        return "No cheaper fleet was simulated"
     held = held_words([outcome_words(row, plan) for row in cheaper])
     return f"Tried on the way: {plural(len(cheaper), 'cheaper fleet')}, of which {held}"
 
@@ -143,7 +143,7 @@ def load_sentence(figure: LoadFigure) -> str:
     room = signed_percent(figure.goodput / figure.demand - 1) if figure.demand else MISSING
     not_missed = [point.rate for point in figure.points if not point.missed]
     fails = "" if figure.fails is None else f"; {fails_words(figure.fails, not_missed)}"
-    return f"Every goal holds up to {rate(figure.goodput)}, {room} against the demand{fails}"
+    return f"Every SLO is met up to {rate(figure.goodput)}, {room} over the demand{fails}"
 
 
 def knee_sentence(figure: LoadFigure) -> str:
@@ -203,7 +203,7 @@ def _bucket_chart(figure: BucketMap, plan: Plan) -> Chart:
         title=title,
         caption=f"The goal, {percent(figure.goal)}, is for all together; cells sum up lengths, red ones are below it.",
         drawing=draw_buckets(figure),
-        table=cut_table(("#input tokens", "#output tokens", "#share of all", "#in time"), rows),
+        table=cut_table(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
     )
 
 
@@ -215,12 +215,12 @@ def _facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     where = MISSING
     if worst is not None:
         where = (
-            f"{percent(worst.attainment)} in time ({clean(worst.slo_class, 30)}, "
+            f"{percent(worst.attainment)} meet the SLO ({clean(worst.slo_class, 30)}, "
             f"{significant(worst.isl)} in, {significant(worst.osl)} out)"
         )
     return (
         ("requests simulated", f"{count(found.requests)} in {plural(found.replications, 'run')}, seed {found.seed}"),
-        ("requests in time", percent(found.attainment)),
+        ("requests that meet the SLO", percent(found.attainment)),
         ("bucket with the least slack", where),
         ("longest gap between tokens, p99 over requests", duration(found.itl_max_p99_s)),
         ("preemptions per request", significant(found.preemptions_per_request)),
@@ -229,7 +229,7 @@ def _facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         ("goodput, simulated", rate(found.goodput_rps)),
         ("goodput by formula", rate(found.goodput_by_formula_rps)),
         ("fleets simulated", count(found.judged)),
-        ("repairs of fleets that missed, before one held", count(found.repairs)),
+        ("repairs of fleets that missed the SLO, before one met it", count(found.repairs)),
     )
 
 
@@ -237,7 +237,7 @@ def _classes(plan: Plan) -> Table:
     """Simulation and formulas side by side."""
     headers = (
         "class",
-        "#in time",
+        "#SLO met",
         "#95 % interval",
         "#by formula",
         "#goal",
@@ -271,7 +271,7 @@ def _class_row(one: SimulatedClass) -> tuple[str, ...]:
 
 
 def _judged(plan: Plan) -> Table:
-    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#difference", "#tries", "#in time", "outcome")
+    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#difference", "#tries", "#SLO met", "outcome")
     return cut_table(headers, [_judged_row(one, plan) for one in tried_fleets(plan)], MOST_JUDGED)
 
 
@@ -304,8 +304,8 @@ def fleets_chart(plan: Plan) -> Chart | None:
     return Chart(
         title=fleets_sentence(points),
         caption=(
-            "Latency at the goal's quantile over its limit, worst class; steps join fleets that hold and that none "
-            f"beats.{left}"
+            "Latency at the goal's quantile over its limit, worst class; the steps join fleets that meet the SLO "
+            f"and that none beats.{left}"
         ),
         drawing=draw_fleets(points),
         table=cut_table(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),

@@ -49,7 +49,7 @@ def render_table(
     indent: int = 0,
     style: Style | None = None,
 ) -> str:
-    """Return header, rule and rows as text of at most `width` terminal columns, without a newline at the end.
+    """Return header and rows as text of at most `width` terminal columns, without a newline at the end.
 
     A table whose columns have no room beside each other becomes several below each other, each with the first column.
 
@@ -62,7 +62,6 @@ def render_table(
 
     >>> print(render_table([["H100", "2.49"], ["H20", "11"]], [Column("GPU"), Column("$/h", "right")], 40))
     GPU    $/h
-    ----  ----
     H100  2.49
     H20     11
     """
@@ -79,17 +78,6 @@ def kept_headers(rows: Sequence[Sequence[str]], columns: Sequence[Column], width
     return [columns[i].header for i in _kept(rows, columns, width)]
 
 
-def table_blocks(
-    rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int, *, indent: int = 0
-) -> tuple[str, ...]:
-    """The header with its rule, then each row, as texts of one or more lines, so that something may stand between.
-
-    The columns stay beside each other, however narrow that makes them.
-    """
-    blocks = _part(rows, columns, _kept(rows, columns, width - indent), width - indent, None)
-    return tuple(_indented(block, indent) for block in blocks)
-
-
 def _indented(lines: Sequence[str], indent: int) -> str:
     return "\n".join((" " * indent + line).rstrip() for line in lines)
 
@@ -101,8 +89,10 @@ def _part(
     columns = [columns[i] for i in kept]
     rows = [[row[i] for i in kept] for row in rows]
     widths = _widths(rows, columns, width)
-    head = [*_head_lines(columns, widths), "  ".join("-" * w for w in widths)]
-    return [head, *(_row_lines(index, row, columns, widths, kept=kept, style=style) for index, row in enumerate(rows))]
+    return [
+        _head_lines(columns, widths),
+        *(_row_lines(index, row, columns, widths, kept=kept, style=style) for index, row in enumerate(rows)),
+    ]
 
 
 def _natural(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:
@@ -190,7 +180,7 @@ def _shrink(widths: list[int], candidates: list[int], excess: int) -> None:
 
 
 def _head_lines(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
-    """The headers, broken at blanks where they are wider than their columns, on the rule."""
+    """The headers, broken at blanks where they are wider than their columns, above the first row."""
     broken = [wrap(column.header, width) for column, width in zip(columns, widths, strict=True)]
     height = max(map(len, broken))
     lines = zip(*([""] * (height - len(parts)) + parts for parts in broken), strict=True)

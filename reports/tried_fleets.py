@@ -13,9 +13,9 @@ from optimizer.plans.records import JudgedFleet, engine_counts
 from .text import clean
 from .words import misses_used
 
-HOLDS: Final = "holds"
+HOLDS: Final = "meets the SLO"
 UNPROVEN: Final = "not proven"
-NOT_SHOWN: Final = "not shown to hold"
+NOT_SHOWN: Final = "not proven to meet it"
 """What can be said of every fleet that does not hold, whether it misses a goal or only is not proven."""
 _OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
@@ -57,22 +57,24 @@ def outcome_words(one: JudgedFleet, plan: Plan) -> str:
     if one.held or one.stuck:
         return HOLDS if one.held else "behind once its KV memory was full"
     if one.replayed:
-        return "misses a goal in the trace's own order"
+        return "misses the SLO in the trace's own order"
     if one.overloaded:
         return "overloaded"
-    return UNPROVEN if undecided(one, plan) else "misses a goal"
+    return UNPROVEN if undecided(one, plan) else "misses the SLO"
 
 
 def held_words(outcomes: Sequence[str]) -> str:
     """Say how many of several fleets hold, by their outcomes.
 
-    >>> held_words(["misses a goal"]), held_words(["misses a goal", "not proven"]), held_words(["holds", "not proven"])
-    ('none holds', 'none is shown to hold', '1 holds')
+    >>> held_words(["misses the SLO"]), held_words(["misses the SLO", "not proven"])
+    ('none meets the SLO', 'none is proven to meet the SLO')
+    >>> held_words(["meets the SLO", "not proven"])
+    '1 meets the SLO'
     """
     held = outcomes.count(HOLDS)
     if held:
-        return f"{held} {'holds' if held == 1 else 'hold'}"
-    return "none is shown to hold" if {UNPROVEN, NOT_SHOWN} & set(outcomes) else "none holds"
+        return f"{held} {'meets' if held == 1 else 'meet'} the SLO"
+    return "none is proven to meet the SLO" if {UNPROVEN, NOT_SHOWN} & set(outcomes) else "none meets the SLO"
 
 
 def undecided(one: JudgedFleet, plan: Plan) -> bool:

@@ -9,19 +9,20 @@ from optimizer.plans.plan import ClassResult, Plan, Status
 from optimizer.plans.records import PrecisionSaving, SafeStatus
 
 from .next_rate import is_unproven
-from .numbers import hourly, is_number, money, percent, rate, signed_percent, significant
-from .sentences import MANY_TIMES, is_or_are, limit_words, no_rival
+from .numbers import hourly, is_number, money, monthly, percent, rate, signed_percent, significant
+from .sentences import MANY_TIMES, is_or_are, limit_words, served_rate
+from .simulation_sentences import slo_result_sentence
 from .text import clean, sentence
 from .words import (
-    alternative_name,
     by_slack,
     constraint_words,
     fleet_words,
     has_fleet,
+    is_feasible,
     is_overloaded,
     missed_classes,
     missed_when_slow,
-    rivals_of_other_fleets,
+    serving_words,
     tightest,
     violated,
 )
@@ -30,11 +31,19 @@ MOST_NAMES: Final = 3
 """Classes or limits that one sentence names."""
 
 
-def headline(plan: Plan) -> str:
-    """Write the plan in one sentence with its price and its distance, signed, to the next kind of fleet."""
+def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
+    """The answer: which fleet at which price, and whether it meets the SLO; or that there is none."""
     if not has_fleet(plan):
-        return no_fleet_headline(plan)
-    return f"Run {fleet_words(plan)} for {hourly(plan.cost_usd_per_hour)}: {price_comparison(plan)}."
+        return [no_fleet_headline(plan)]
+    prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
+    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
+    what = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
+    return [f"Run {fleet_words(plan)} for {prices}: {what}.", slo_result_sentence(plan, brief=brief)]
+
+
+def is_missed(plan: Plan) -> bool:
+    """Tell whether some class misses its goal."""
+    return bool(missed_classes(plan))
 
 
 def caveats(plan: Plan) -> list[str]:
@@ -42,23 +51,27 @@ def caveats(plan: Plan) -> list[str]:
     return [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
 
 
-def price_comparison(plan: Plan) -> str:
-    """Say, with a sign, how the plan's price compares with the next fleet of another kind."""
-    if plan.objective != "min_cost":
-        return served_words(plan)
-    others = rivals_of_other_fleets(plan)
-    rivals = [row for row in others if row.kind != "other_engines"] or others
-    if not rivals or not plan.cost_usd_per_hour or not rivals[0].cost_usd_per_hour:
-        text = no_rival(plan)
-        return text[:1].lower() + text[1:]
-    own, other = plan.cost_usd_per_hour, rivals[0].cost_usd_per_hour
-    name = f"{alternative_name(rivals[0])} at {hourly(other)}"
-    if hourly(own) == hourly(other):
-        return f"the same price as {name}"
-    saving = signed_percent(own / other - 1)
-    if saving.startswith("±"):
-        return f"{money(abs(own - other))}/h {'less' if own < other else 'more'} than {name}"
-    return f"{saving} against {name}"
+def disaggregation_sentence(plan: Plan) -> str:
+    """Say what prefill and decode pools save or cost against colocated ones; empty where that was not compared."""
+    roles = {pool.role == "colocated" for pool in plan.pools}
+    own = plan.cost_usd_per_hour
+    if len(roles) != 1 or not own or plan.objective != "min_cost":
+        return ""
+    colocated = roles == {True}
+    name = "disaggregated" if colocated else "colocated"
+    row = next((row for row in plan.alternatives if row.kind == f"{name}_only"), None)
+    if row is None:
+        return ""
+    if not is_feasible(row) or row.cost_usd_per_hour is None:
+        return f"No {name} fleet {'meets' if row.status is Status.INFEASIBLE else 'was found that meets'} the SLO."
+    difference = row.cost_usd_per_hour - own
+    if money(own) == money(row.cost_usd_per_hour):
+        return f"The cheapest {name} fleet costs the same."
+    if colocated:
+        more = f"{hourly(difference)} more ({signed_percent(difference / own)})"
+        return f"Disaggregation does not pay: the cheapest disaggregated fleet costs {more}."
+    saved = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
+    return f"Disaggregation saves {saved} against the cheapest colocated fleet."
 
 
 def verdict(plan: Plan) -> str:
@@ -68,7 +81,7 @@ def verdict(plan: Plan) -> str:
     missed = [clean(item.name, 30) for item in missed_classes(plan)]
     verb = "misses its SLO" if len(missed) == 1 else "miss their SLOs"
     outcome = f"{_some(missed)} {verb}" if missed else _holds(plan)
-    return f"Run {fleet_words(plan)} for {money(plan.cost_usd_per_hour)} an hour: {outcome}."
+    return f"Run {fleet_words(plan)} for {hourly(plan.cost_usd_per_hour)}: {outcome}."
 
 
 def _some(names: list[str]) -> str:
@@ -77,7 +90,7 @@ def _some(names: list[str]) -> str:
 
 
 def _holds(plan: Plan) -> str:
-    what = "every SLO holds" if len(plan.classes) != 1 else "the SLO holds"
+    what = f"it meets {'every' if len(plan.classes) != 1 else 'the'} SLO"
     room = room_words(plan)
     least = tightest(plan)
     binds = ""
@@ -95,11 +108,11 @@ def room_words(plan: Plan) -> str:
         return ""
     more = plan.goodput_rps / plan.demand_rps
     if more >= MANY_TIMES:
-        return f"with room for {significant(more)} times the load"
+        return f"with capacity for {significant(more)} times the load"
     grown = signed_percent(more - 1)
     if grown.startswith("+"):
-        return f"with room for {grown[1:]} more load"
-    return f"with no {'proven ' if is_unproven(plan) else ''}room for more load"
+        return f"with capacity for {grown[1:]} more load"
+    return f"with no {'proven ' if is_unproven(plan) else ''}capacity for more load"
 
 
 def served_words(plan: Plan) -> str:
@@ -113,8 +126,8 @@ def served_words(plan: Plan) -> str:
 def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     proven = plan.status is not Status.TIME_LIMIT
-    none = "No fleet of the search space meets the SLOs" if proven else "No fleet was found that meets the SLOs"
-    doubt = "" if proven else " That there is none is not proven."
+    none = "No fleet in the search space meets the SLO" if proven else "No fleet was found that meets the SLO"
+    doubt = "" if proven else " One may exist: the search did not prove that there is none."
     limits = violated(plan) or by_slack(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
@@ -129,7 +142,7 @@ def overload_sentence(plan: Plan) -> str:
     if not names:
         return ""
     verb, whose = ("gets", "its queue grows") if len(names) == 1 else ("get", "their queues grow")
-    return f"By formula {_some(names)} {verb} more requests than can be served: {whose} for as long as the load lasts."
+    return f"By formula {_some(names)} {verb} more requests than can be served: {whose} while the load lasts."
 
 
 def risk_sentence(plan: Plan) -> str:
@@ -158,17 +171,17 @@ def precision_sentence(plan: Plan) -> str:
     ]
     if not savings:
         return ""
-    return f"By formula {', '.join(savings)}; test the model's answers before you use less precision."
+    return f"By formula, {', '.join(savings)}; test the quality of the model's answers first."
 
 
 def _precision_words(plan: Plan, row: PrecisionSaving) -> str:
     """Which precision a saving is of, as the subject of a sentence with its verb."""
     weights, cache = f"{clean(row.weight_dtype, 8)} weights", f"{clean(row.kv_dtype, 8)} KV cache"
     if all(pool.weight_dtype == row.weight_dtype for pool in plan.pools):
-        return f"an {cache} saves"
+        return f"an {cache} would save"
     if all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
-        return f"{weights} save"
-    return f"{weights} with an {cache} save"
+        return f"{weights} would save"
+    return f"{weights} with an {cache} would save"
 
 
 def is_at_risk(plan: Plan) -> bool:
@@ -181,4 +194,4 @@ def is_at_risk(plan: Plan) -> bool:
 def _slow_words(item: ClassResult) -> str:
     """A class with the share of its requests that is in time at the slow end."""
     kept = None if item.error_bars is None else item.error_bars.attainment.low
-    return f"{clean(item.name, 30)} ({percent(kept)} in time)" if is_number(kept) else clean(item.name, 30)
+    return f"{clean(item.name, 30)} ({percent(kept)} of requests meet it)" if is_number(kept) else clean(item.name, 30)

@@ -13,7 +13,7 @@ from optimizer.whatif.scenario import Answer, answer_row, refuted_rows
 from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
 
 from .numbers import hourly, is_number, percent, significant
-from .sensitivity import FACTOR, exact_words, fleet_told, value_words
+from .sensitivity import FACTOR, exact_words, fleet_line, value_words
 from .table import Column, render_table
 from .text import plural, sentence, wrap
 from .whatif_text import FLEET, LINES, fleet_cell, refuted_sentence, simulated_note
@@ -65,7 +65,7 @@ def break_even_text(found: Pieces, width: int, *, simulable: bool) -> str:
         Column("cost from", "right"),
         Column("to", "right"),
         Column(FLEET, shrink=True, lines=LINES),
-        *([Column("in SLO", "right")] if shown else []),
+        *([Column("SLO met", "right")] if shown else []),
     ]
     turns = taking_turns(found.pieces)
     rows = [
@@ -91,7 +91,7 @@ def break_even_text(found: Pieces, width: int, *, simulable: bool) -> str:
     said = times.get(len(turns) - 1, f"The best fleet changes {len(turns) - 1} times; {close}") + "."
     if len(turns) < len(found.pieces):
         said += " Others: fleets of the same GPUs at the same cost, which take turns there; --json has each of them."
-    missed = [f"Refuted: a fleet of {fleet_told(one.pools)} {one.fault}." for one in found.refuted]
+    missed = [f"Missed in simulation: {fleet_line(one.pools)} {one.fault}." for one in found.refuted]
     answers = [one.answer for one in found.pieces]
     looked = _simulated(answers)
     if looked and not (shown or simulable):
@@ -124,7 +124,7 @@ def _with_others(turn: Sequence[Piece]) -> str:
 
 def _unseen(key: str) -> str:
     """Say that no fleet along a lever is simulated, and what does it."""
-    also = f", and pdplan frontier --over {key} tells how far one holds" if key in OVER else ""
+    also = f", and pdplan frontier --over {key} tells how far one meets the SLO" if key in OVER else ""
     return (
         f"Not simulated: --verify is for fleets along a price, not along {key}; --simulate proves each of them, "
         f"pdplan optimize the one at hand{also}."
@@ -150,7 +150,7 @@ def _why(answer: Answer) -> str:
 
 def no_fleet_text(answer: Answer, width: int) -> str:
     """Where no fleet holds at all: the nearest miss."""
-    return "\n".join(wrap(f"No fleet holds, so no limit has a worth: {_why(answer)}", width))
+    return "\n".join(wrap(f"No fleet meets the SLO, so no limit has a price: {_why(answer)}", width))
 
 
 def _bought(answer: Answer, name: str) -> int:
@@ -213,7 +213,7 @@ def tornado_text(rows: Sequence[TornadoRow], width: int) -> str:
         Column("high", "right"),
         Column("cost at high", "right"),
         Column("swing", "right"),
-        *([Column("in SLO", "right")] if shown else []),
+        *([Column("SLO met", "right")] if shown else []),
     ]
     cells = [
         [
@@ -261,7 +261,7 @@ def alternatives_text(rows: Sequence[NearOptimal], slack: float, width: int) -> 
         Column("more", "right"),
         Column("", "left"),
         Column(FLEET, shrink=True, lines=LINES),
-        *([Column("in SLO", "right")] if shown else []),
+        *([Column("SLO met", "right")] if shown else []),
     ]
     cells = [
         [

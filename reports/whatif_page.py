@@ -67,7 +67,7 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
         )
         for row in rows
     )
-    headers = (*keys, "#cost", "#goodput", FLEET, "gives out first", "#gap", "#in SLO")
+    headers = (*keys, "#cost", "#goodput", FLEET, "binds first", "#gap", "#SLO met")
     maps = heat_maps(rows)
     few = f"The first {MOST_MAPS} of {len(maps)} maps; all scenarios stand in the table."
     cut = few if len(maps) > MOST_MAPS else ""

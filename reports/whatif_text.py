@@ -11,7 +11,7 @@ from search_spaces.levers import LEVERS, number_of
 from search_spaces.quantities import QuantityError
 
 from .numbers import MISSING, hourly, percent, rate
-from .sensitivity import exact_words, fleet_line, fleet_told
+from .sensitivity import exact_words, fleet_line
 from .table import Column, render_table
 from .text import clean, plural, sentence, wrap
 from .words import constraint_words, cost_or_status
@@ -32,7 +32,7 @@ ANSWER_KEYS: Final = (
     "refuted",
 )
 """Keys of a row that are the answer; the others say which scenario it is."""
-FLEET: Final = "engines × GPUs"
+FLEET: Final = "replicas × GPU"
 """Header of the column of `fleet_cell`."""
 LINES: Final = 4
 """Of a cell of words: a fleet of two pools is whole on a terminal of 80 columns."""
@@ -42,7 +42,7 @@ DEPTHS: Final = {
     "proven": "Fleets of one or two pools, found by formula; no fleet of any shape can be cheaper by more than the "
     "gap.",
     "full": "The whole search, by formula; a fleet is cheaper than the one shown by the gap at most.",
-    "simulated": "The whole search; each fleet keeps every goal when its requests are simulated.",
+    "simulated": "The whole search; each fleet meets every SLO in simulation.",
 }
 
 SETTINGS: Final = (
@@ -66,9 +66,9 @@ def sweep_text(rows: Sequence[Row], depth: str, width: int) -> str:
         Column("cost", "right"),
         Column("goodput", "right", optional=True),
         Column(FLEET, shrink=True, lines=LINES),
-        Column("gives out first", shrink=True, lines=LINES, optional=True),
+        Column("binds first", shrink=True, lines=LINES, optional=True),
         Column("gap", "right", optional=True),
-        *([Column("in SLO", "right")] if shown else []),
+        *([Column("SLO met", "right")] if shown else []),
     ]
     cells = [
         [
@@ -111,7 +111,7 @@ def looked(rows: Sequence[Row], depth: str) -> list[str]:
     """How many of the rows with a fleet were simulated; where none is by --full, how to have it."""
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     if having and depth == "full":
-        return ["Not simulated: --simulate, in place of --full, may find that a fleet does not hold."]
+        return ["Not simulated: --simulate, in place of --full, may find that a fleet misses the SLO."]
     return simulated_note(sum(row["simulated"] for row in having), len(having))
 
 
@@ -122,17 +122,17 @@ def simulated_note(simulated: int, every: int, what: str = "rows") -> list[str]:
     ([], 'every fleet keeps its goals.')
     """
     if not simulated:
-        return ["Not simulated: pdplan optimize, or --verify N, may find that a fleet does not hold."] if every else []
-    meaning = "In SLO: share of simulated requests, drawn to confirm the fleet, within their limits"
+        return ["Not simulated: pdplan optimize, or --verify N, may find that a fleet misses the SLO."] if every else []
+    meaning = "SLO met: share of fresh simulated requests within their limits"
     if simulated == every:
-        return [f"{meaning}; every fleet keeps its goals."]
+        return [f"{meaning}; every fleet meets its SLO."]
     part = f"{simulated:,} of {every:,} {what}"
-    return [f"{meaning}; the fleets of {part} keep their goals so, the others are by formula (--verify N)."]
+    return [f"{meaning}; the fleets of {part} meet the SLO so, the others are by formula (--verify N)."]
 
 
 def refuted_sentence(one: Missed) -> str:
     """Say which fleet did not hold when it was simulated, what it would have cost, and how it missed."""
-    return f"Refuted: a fleet of {fleet_told(one.pools)}, {hourly(one.cost)}, {one.fault}."
+    return f"Missed in simulation: {fleet_line(one.pools)}, {hourly(one.cost)}, {one.fault}."
 
 
 def refuted_notes(rows: Sequence[Row]) -> list[str]:
@@ -141,7 +141,7 @@ def refuted_notes(rows: Sequence[Row]) -> list[str]:
     groups: dict[tuple[str, str], list[tuple[Row, Any]]] = {}
     for row in rows:
         for one in row["refuted"] if row["cost_usd_per_hour"] is not None else ():
-            groups.setdefault((fleet_told(read_pools(one["pools"])), one["fault"]), []).append((row, one))
+            groups.setdefault((fleet_line(read_pools(one["pools"])), one["fault"]), []).append((row, one))
     return [_refuted(fleet, fault, mine, keys) for (fleet, fault), mine in groups.items()]
 
 
@@ -149,8 +149,8 @@ def _refuted(fleet: str, fault: str, mine: Sequence[tuple[Row, Any]], keys: Sequ
     row, one = mine[0]
     more = f" (and at {plural(len(mine) - 1, 'other')})" if len(mine) > 1 else ""
     return (
-        f"Refuted at {_scenario(row, keys)}{more}: a fleet of {fleet}, {hourly(one['cost_usd_per_hour'])} by "
-        f"formula, {fault}; the row has the cheapest fleet that is left."
+        f"Missed in simulation at {_scenario(row, keys)}{more}: {fleet}, {hourly(one['cost_usd_per_hour'])} by "
+        f"formula, {fault}; the row shows the cheapest other fleet."
     )
 
 
@@ -201,5 +201,5 @@ def told(key: str, value: object) -> str:
 
 
 def fleet_cell(pools: Sequence[EnginePool]) -> str:
-    """The pools of a fleet in a table, engines × GPUs; a dash where there is none."""
+    """The pools of a fleet in a table, replicas × GPU; a dash where there is none."""
     return fleet_line(pools) if pools else MISSING

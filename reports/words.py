@@ -19,7 +19,7 @@ from .text import clean, plural
 MOST_POOLS_IN_WORDS: Final = 3
 MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
-FLEET_WITH_LIMITS: Final = "fleet, engines × GPUs (max seqs/chunk)"
+FLEET_WITH_LIMITS: Final = "replicas × GPU (max seqs/chunk)"
 """Header of a column of `limited_cell`."""
 LABEL_LIMIT: Final = 100
 """Of the name of an alternative, which may list the engines of two pools."""
@@ -55,7 +55,7 @@ _KINDS: Final = {
     "own_precision": "the model's own precision",
     "one_pool_pair": "one pool pair",
     "nearest_miss": "nearest miss",
-    "other_engines": "without some engines",
+    "other_engines": "runner-up",
 }
 _PARTS: Final = {
     "gemm": "matrix products",
@@ -145,17 +145,17 @@ def gpus_per_engine(pool: EnginePool) -> int:
 
 
 def pool_words(pool: EnginePool) -> str:
-    """Write one pool, such as "2 prefill engines of 4 × H200"."""
+    """Write one pool, such as "2 prefill replicas of 4 × H200"."""
     each = f"{gpus_per_engine(pool)} × {clean(pool.accelerator)}"
-    return f"{plural(pool.replicas, f'{pool.role} engine')} of {each}"
+    return f"{plural(pool.replicas, f'{pool.role} replica')} of {each}"
 
 
 def fleet_words(plan: Plan) -> str:
-    """Write the fleet: pool by pool when few, else engines and GPUs by type."""
+    """Write the fleet: pool by pool when few, else replicas and GPUs by type."""
     if 0 < len(plan.pools) <= MOST_POOLS_IN_WORDS:
         return join_words([pool_words(pool) for pool in plan.pools])
-    engines = plural(sum(pool.replicas for pool in plan.pools), "engine")
-    return f"{engines} in {plural(len(plan.pools), 'pool')} on {gpu_words(plan)}"
+    replicas = plural(sum(pool.replicas for pool in plan.pools), "replica")
+    return f"{replicas} in {plural(len(plan.pools), 'pool')} on {gpu_words(plan)}"
 
 
 def gpu_words(plan: Plan) -> str:
@@ -174,21 +174,14 @@ def _billed_words(plan: Plan, name: str) -> str:
     return f" ({billed:,d} billed, {plan.gpus[name]:,d} used)" if billed else ""
 
 
-def engine_words(pool: EnginePool) -> str:
-    """Write a pool in a sentence, such as "2 decode engines of 4 × H200 (TP4, fp8/bf16)"."""
-    split, precision = split_words(pool), _precision_words(pool)
-    more = [split] * (split != "TP1") + [precision] * bool(precision)
-    return f"{pool_words(pool)} ({', '.join(more)})" if more else pool_words(pool)
-
-
 def engine_cell(pool: EnginePool) -> str:
-    """Write the same for a table, engines × GPUs of each, such as "2 × 4 H200 TP4 fp8/bf16 decode"."""
+    """Write a pool for a table, such as "2 × H200 TP4 fp8/bf16 decode": replicas, GPU, parallelism, precision, role."""
     what = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), _precision_words(pool), pool.role)))
-    return f"{pool.replicas:d} × {gpus_per_engine(pool):d} {what}"
+    return f"{pool.replicas:d} × {what}"
 
 
 def limited_cell(pool: EnginePool) -> str:
-    """Write the same with max_num_seqs and max_num_batched_tokens, such as "2 × 1 H100 TP1 decode (64/512)"."""
+    """Write the same with max_num_seqs and max_num_batched_tokens, such as "2 × H100 TP1 decode (64/512)"."""
     seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
     return engine_cell(pool) if seqs is None or chunk is None else f"{engine_cell(pool)} ({count(seqs)}/{count(chunk)})"
 
@@ -245,8 +238,9 @@ def _as_one(rows: Sequence[Alternative]) -> Alternative:
     """One fleet under the names of the kinds that it is the best of; that it has other engines is then no news."""
     first, *others = rows
     also = [alternative_name(row) for row in others if row.kind != "other_engines"]
-    told = [*also[:MOST_NAMES], *([f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else [])]
-    return first.model_copy(update={"label": f"{alternative_name(first)} (also {join_words(told)})"}) if also else first
+    more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
+    names = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
+    return first.model_copy(update={"label": names}) if also else first
 
 
 def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
@@ -266,7 +260,7 @@ def cost_or_status(cost: float | None, status: str) -> str:
 
 def status_words(row: Alternative) -> str:
     """Say how the search for an alternative ended, with its price where it has one."""
-    spent = "none found to hold" if row.simulated else "not found in time"
+    spent = "none found that meets the SLO" if row.simulated else "not found before the time was up"
     status = spent if row.status is Status.TIME_LIMIT else row.status.value
     return f"{status} at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else status
 

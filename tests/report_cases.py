@@ -20,6 +20,8 @@ from optimizer.plans.records import (
     SimulatedRate,
     Simulation,
 )
+from reports.answers.plan import plan_document
+from reports.views import markdown, terminal
 from tests.engine_cases import engines
 
 PLANS = Path(__file__).parent / "plans"
@@ -28,6 +30,17 @@ NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
 SHARES = [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999]
 RATES = ((3.0, 0.5), (6.0, 0.8), (7.8, 0.99), (8.1, 1.4))
 """Arrival rates [1/s] of the simulated curve, and by what the plan's latencies are multiplied there."""
+
+
+def text_of(
+    plan: Plan, width: int = 100, color: bool = False, *, brief: bool = False, next_step: str | None = None
+) -> str:
+    """The plan on a terminal: all of the answer, or what fits a screen."""
+    return terminal.render_document(plan_document(plan, brief=brief), width, color=color)
+
+
+def markdown_of(plan: Plan) -> str:
+    return markdown.render_document(plan_document(plan, next_step=""))
 
 
 def load(name: str) -> Plan:

@@ -96,7 +96,7 @@ def judged(*, held: bool) -> JudgedFleet:
 def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
     plan = plan_of(THREE)
     assert "router.sh" in deployment_files(simulated(plan, judged(held=True)), options("vllm"))
-    with pytest.raises(InputError, match=r"\(84 % of chat in time for a goal of 95 %\); .*; or choose --target llmd, "):
+    with pytest.raises(InputError, match=r"\(84 % of chat \(95 % asked\)\); .*; or choose --target llmd, "):
         deployment_files(simulated(plan, judged(held=False)), options("vllm"))
     with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize --target vllm"):
         deployment_files(simulated(plan, None), options("vllm"))
@@ -121,13 +121,13 @@ def test_llm_d_counts_requests_where_the_plan_does() -> None:
 def test_the_sentence_says_what_is_kept_and_what_to_do() -> None:
     plan = load("disaggregated")
     assert router_sentence(simulated(plan, None)) == ""
-    assert router_sentence(simulated(plan, judged(held=True))).endswith(
-        "it holds too: 97 % of chat in time for a goal of 95 %."
+    assert router_sentence(simulated(plan, judged(held=True))) == (
+        "Also meets the SLO behind a least-requests router (vLLM's default): 97 % of chat (95 % asked)."
     )
-    assert "is not shown to hold: 84 %" in router_sentence(simulated(plan, judged(held=False)))
+    assert router_sentence(simulated(plan, judged(held=False))).startswith("Not shown to meet the SLO behind a least-")
     told = deploy_sentence(simulated(plan_of(THREE), judged(held=False)))
     assert told.startswith("Deploy: with llm-d")
-    assert told.count("where the plan is not shown to hold") == 1
+    assert told.count("where the plan is not shown to meet the SLO") == 1
 
 
 def test_readers_are_told_where_prefixes_are_not_kept_together() -> None:

@@ -77,7 +77,8 @@ def test_a_view_tells_each_reason_once_and_the_command_that_can_be_copied() -> N
     plan = with_command(unproven(parted_plan()), "pdplan optimize two.yaml --set seed=3 --effort thorough -o plan -q")
     assert deploy_sentence(plan) == (
         "Deploy: not with vLLM and NVIDIA Dynamo: the router there counts requests, not the tokens of prompts, where "
-        "the plan is not shown to hold; not with NVIDIA Dynamo and llm-d: no router there parts lengths or classes. "
+        "the plan is not shown to meet the SLO; not with NVIDIA Dynamo and llm-d: no router there parts lengths or "
+        "classes. "
         "For a plan that vLLM runs: pdplan optimize two.yaml --set seed=3 --effort thorough --target vllm"
     )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from reports.deployable import deploy_sentence, deployable
 from reports.deployment_card import deployment_card
 from reports.html import render_plan as as_page
-from reports.markdown import render_plan as as_markdown
-from reports.terminal import render_plan as as_text
 from tests.deploy_cases import Case, lengths_plan, plan_of
 from tests.report_cases import load
+from tests.report_cases import markdown_of as as_markdown
+from tests.report_cases import text_of as as_text
 
 
 def test_a_plan_that_its_engines_own_target_runs_says_nothing() -> None:

@@ -15,7 +15,8 @@ import pdplan
 from optimizer.plans.plan import FleetEvaluation, Plan
 from optimizer.recommend.evaluate import subject_of
 from optimizer.verification.bench import make_bench
-from reports.evaluation_text import headroom_sentence, render_evaluation
+from reports.answers.evaluation import evaluation_document, headroom_sentence
+from reports.views.terminal import render_document
 from search_spaces.fleet_file import load_fleet
 from tests.reasoning_fleets import PROBLEMS
 from tests.running import TINY, Done, tiny, within
@@ -79,10 +80,11 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     assert evaluation.provisioning.cost_usd_per_hour == pytest.approx(3.99)
     assert evaluation.usd_per_month == pytest.approx(3 * 3.99 * 730)
     assert evaluation.saving_usd_per_hour == pytest.approx(2 * 3.99)
-    said = " ".join(render_evaluation(evaluation).split())
-    assert "This fleet meets its SLO at 6 req/s for $11.97/h, $8,738 a month." in said
+    said = " ".join(render_document(evaluation_document(evaluation)).split())
+    assert "This fleet meets its SLO at 6 req/s of " in said
+    assert "for $11.97/h ($8,738/month)." in said
     assert "Over-provisioned: 2 fewer replicas in colocated-1 still meet every SLO, for $3.99/h (-66.7 %)." in said
-    assert "Cheapest fleet found: 1 colocated engine of 1 × H100 for $3.99/h, by formula: $7.98/h less" in said
+    assert "Cheapest fleet found: 1 colocated replica of 1 × H100 for $3.99/h, by formula: $7.98/h less" in said
 
 
 def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: P
     ]
     enough = [PREFILL | {"replicas": prefill.needed}, DECODE | {"replicas": decode.needed, "max_num_seqs": 256}]
     assert evaluated(tmp_path, *enough, **rate).outcome == "meets"
-    said = " ".join(render_evaluation(evaluation).split())
+    said = " ".join(render_document(evaluation_document(evaluation)).split())
     assert "This fleet misses its SLO at 80 req/s" in said
     assert "Binds first: prefill-1 gets " in said
     assert f"{prefill.needed - 1} more replica" in said
@@ -107,7 +109,7 @@ def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: P
 def test_one_that_is_too_slow_is_not_helped_by_replicas(short_runs: None, tmp_path: Path) -> None:
     evaluation = evaluated(tmp_path, POOL | {"gpu": "L4", "replicas": 1})
     assert (evaluation.outcome, evaluation.provisioning.pools, evaluation.plan.goodput_rps) == ("misses", [], 0.0)
-    said = " ".join(render_evaluation(evaluation).split())
+    said = " ".join(render_document(evaluation_document(evaluation)).split())
     assert "Headroom: none; at no rate that was tried does the fleet meet its SLOs." in said
     assert "colocated-1 can take no load at all: decode steps then take too long for the TPOT limit." in said
 
@@ -140,8 +142,8 @@ def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path
 
 def test_a_limit_on_whole_requests_is_beside_what_they_take(short_runs: None, tmp_path: Path) -> None:
     evaluation = evaluated(tmp_path, POOL, slo={"e2e": "10s", "attainment": 0.99})
-    said = render_evaluation(evaluation)
-    assert re.search(r"default  p99 .* 10 s +100 % +99 %  ✓", said), said
+    said = render_document(evaluation_document(evaluation))
+    assert re.search(r"e2e of default \(p50/p90/p99\): \S+ s, limit 10 s\.", said), said
 
 
 def test_requests_go_to_pools_by_class_length_and_capacity(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_a_workload_with_its_fleet_beside_it(short_runs: None, tmp_path: Path) -
     cheap(tmp_path, workload=None)
     done = asked(tmp_path, "tiny.yaml", "--fleet", "fleet.yaml", "--set", "slo.tpot=7ms")
     assert done.returncode == 3, done.stderr
-    assert done.stdout.startswith("This fleet misses its SLO at 6 req/s for $7.98/h")
+    assert done.stdout.startswith("This fleet misses its SLO at 6 req/s of Llama-3.1-8B on vllm, for $7.98/h")
     assert done.stdout.splitlines()[-1] == "Next: pdplan optimize tiny.yaml -o plan"
 
 

@@ -11,13 +11,13 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import SimulatedLatencies, TunedFleet, Tuning
 from optimizer.verification import bench as benches
-from reports import markdown
 from reports.front import asked_front, front_headers, front_note, front_rows, front_sentence
 from reports.numbers import count, duration, hourly
 from reports.slo_section import slo_check
-from reports.terminal import render_plan
+from tests import report_cases as markdown
 from tests.engine_cases import engines
 from tests.report_cases import load, simulated, times
+from tests.report_cases import text_of as render_plan
 from tests.running import Done, tiny, within
 
 
@@ -125,7 +125,7 @@ def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_t
     first, second, _ = front_rows(plan)
     pool, item = plan.pools[0], plan.classes[0]
     assert first[0].endswith(f"({count(pool.max_num_seqs)}/{count(pool.max_num_batched_tokens)})")
-    assert second[0] == "2 × 2 H100 TP2 colocated (64/2,048)"
+    assert second[0] == "2 × H100 TP2 colocated (64/2,048)"
     assert first[5:7] == (duration(item.ttft_s.p90), duration(item.tpot_s.p90))
     assert front_headers(plan)[5:7] == ("#TTFT p90", "#TPOT p90")
     more = hourly(0.5 * (plan.cost_usd_per_hour or 0.0))
@@ -176,10 +176,10 @@ def test_of_several_classes_the_nearest_to_its_limit_is_told_by_name() -> None:
 
 def test_text_and_markdown_say_what_the_columns_mean() -> None:
     plan = with_front((1.5, 0.75, "meets"))
-    for text in (render_plan(plan, 200), markdown.render_plan(plan)):
+    for text in (render_plan(plan, 200), markdown.markdown_of(plan)):
         assert "What a dollar more buys" in text
         assert front_note(plan) in text
-        assert "2 × 2 H100 TP2 colocated (64/2,048)" in text
+        assert "2 × H100 TP2 colocated (64/2,048)" in text
 
 
 def test_what_was_only_looked_at_or_is_no_faster_promises_nothing() -> None:

@@ -11,9 +11,9 @@ from costmodel.errors import InputError
 from optimizer.loads.diagnose import check_floors, fastest_step
 from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import plan_below_floor
-from reports.terminal import render_plan
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, model, offer, slo, workload
+from tests.report_cases import text_of as render_plan
 from tests.small_problems import MIX, ONE, SOLVED, given, optimize
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from costmodel.words import dollars
 from optimizer.fleets.binding import amount
 from reports.html import render_plan
-from reports.markdown import render_plan as render_markdown
 from reports.numbers import hourly, money
-from reports.terminal import render_plan as render_terminal
 from search_spaces.catalog import load_catalog
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
+from tests.report_cases import markdown_of as render_markdown
+from tests.report_cases import text_of as render_terminal
 from tests.test_layering import ROOMS, ROOT, sources
 from tests.test_reports_html import walk
 

@@ -14,12 +14,12 @@ from optimizer.plans.records import PrecisionSaving
 from optimizer.recommend.extras import NOTABLE, narrower, precision_savings
 from optimizer.search.search import evaluated, unmixed
 from reports.html import render_plan as as_page
-from reports.markdown import render_plan as as_markdown
-from reports.terminal import render_plan
 from reports.verdict import precision_sentence
 from search_spaces.problem import Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 from tests.report_cases import load
+from tests.report_cases import markdown_of as as_markdown
+from tests.report_cases import text_of as render_plan
 
 PLAN = load("disaggregated")
 LONG = workload(8.0, ((6000.0, 1500.0, 1.0),))
@@ -77,10 +77,10 @@ def test_the_views_say_what_they_save() -> None:
     rows = [saving("bf16", "fp8", 94.0), saving("fp8", "bf16", 80.0), saving("fp8", "fp8", 60.0)]
     plan: Plan = PLAN.model_copy(update={"pools": own, "precision": rows})
     said = (
-        "By formula an fp8 KV cache saves 6 %, fp8 weights save 20 %, fp8 weights with an fp8 KV cache save 40 %; test "
-        "the model's answers before you use less precision."
+        "By formula, an fp8 KV cache would save 6 %, fp8 weights would save 20 %, fp8 weights with an fp8 KV cache "
+        "would save 40 %; test the quality of the model's answers first."
     )
     assert precision_sentence(plan) == said
     assert all(said in " ".join(view(plan).replace("&#39;", "'").split()) for view in (render_plan, as_page))
-    assert "By formula an fp8 KV cache" in as_markdown(plan)
+    assert "By formula, an fp8 KV cache" in as_markdown(plan)
     assert precision_sentence(PLAN) == ""

@@ -156,9 +156,9 @@ def test_it_says_when_the_plans_answer_different_questions() -> None:
 def test_a_class_that_one_plan_lacks_is_one_line_and_one_change() -> None:
     found = compare(load("disaggregated"), load("colocated"))
     text = render_text(found, 100)
-    assert "SLO: chat: holds → not asked for\n  in time 95.8 %, goal 95 %," in text
+    assert "SLO: chat: meets → not asked for\n  meet the SLO 95.8 %, goal 95 %," in text
     assert [change.name for change in found.inputs].count("slos.chat") == 1
-    assert "SLO: default: holds → no fleet" in render_text(compare(load("colocated"), load("infeasible")), 100)
+    assert "SLO: default: meets → no fleet" in render_text(compare(load("colocated"), load("infeasible")), 100)
 
 
 def test_two_plans_without_a_fleet_have_no_pools_in_common() -> None:

@@ -200,9 +200,9 @@ def test_every_chart_has_its_data_behind_it() -> None:
 def test_an_infeasible_plan_says_what_to_relax() -> None:
     walker = walk(render_plan(load("infeasible")))
     text = "".join(walker.text).replace("\N{NO-BREAK SPACE}", " ")
-    assert "the SLOs: the budget and the GPU inventory of H200-SXM are in the way." in text
+    assert "the SLO: the budget and the GPU inventory of H200-SXM are in the way." in text
     assert "Relax the budget from $30.00/h to $49.08/h (+63.6 %)." in text
-    assert "Nearest miss 2 prefill engines of 4 × H100-SXM (TP4)" in text
+    assert "Nearest miss 2 × H100-SXM TP4 prefill" in text
     assert {"settings"} & set(walker.ids) == set()
 
 
@@ -220,8 +220,8 @@ def test_an_infeasible_plan_says_what_was_asked_and_draws_no_price_of_a_recommen
 
 def test_the_recommended_fleet_stands_once_and_says_of_what_else_it_is_the_best() -> None:
     text = "".join(walk(render_plan(load("disaggregated"))).text).replace("\N{NO-BREAK SPACE}", " ")
-    assert "✓ recommended; also the best of: disaggregated only." in text
-    assert "4 fleets that meet the SLOs, from $49.08/h to $57.60/h" in text
+    assert "✓ recommended (also disaggregated only)." in text
+    assert "4 fleets that meet the SLO, from $49.08/h to $57.60/h" in text
     assert "±0 %" not in text
 
 

@@ -17,15 +17,15 @@ from reports.deploy.files import SUMS, deploy_plan
 from reports.deployment_card import deployment_card
 from reports.html import render_plan
 from reports.json_text import plan_json
-from reports.markdown import render_plan as render_markdown
 from reports.marks import Rect
 from reports.page import make_page
 from reports.reasons import accuracy_sentence, accuracy_table
 from reports.sensitivity_section import draw_strips, draw_tornado, sensitivity_view
-from reports.terminal import render_plan as render_text
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.report_cases import lever, load, with_accuracy, with_command, with_sensitivity
+from tests.report_cases import markdown_of as render_markdown
+from tests.report_cases import text_of as render_text
 
 PLAN = with_sensitivity(load("disaggregated"))
 
@@ -56,7 +56,7 @@ def test_the_tornado_has_the_plans_costs_and_leaves_out_what_moves_nothing() -> 
 def test_where_nothing_moves_every_lever_is_drawn() -> None:
     flat = only(lever("osl_scale", 1.0, (0.8, 1.2), (47.11, 47.11)))
     assert [bar.name for bar in said.tornado_figure(flat).bars] == ["output lengths"]
-    assert said.swing_sentence(flat).startswith("No lever moves the price within 20 %")
+    assert said.swing_sentence(flat).startswith("No lever changes the price within 20 %")
     assert said.swing_sentence(only()) == "No lever was moved"
 
 
@@ -90,12 +90,12 @@ def test_values_carry_their_units(key: str, value: float, words: str) -> None:
 
 
 def test_the_finding_is_the_first_lever_or_that_no_fleet_is_left() -> None:
-    assert said.swing_sentence(found()) == "With the request rate at ×1.2 no fleet holds"
+    assert said.swing_sentence(found()) == "With the request rate at ×1.2 no fleet meets the SLO"
     assert said.swing_sentence(only(lever("isl_scale", 1.0, (0.8, 1.2), (40.0, 50.0)))) == (
-        "The input lengths move the price most: $40.00/h to $50.00/h"
+        "The input lengths change the price most: $40.00/h to $50.00/h"
     )
     assert said.swing_sentence(only(lever("price.H100", 2.0, (1.6, 2.4), (40.0, 46.0)))) == (
-        "The price of H100 moves the price most: $40.00/h to $47.11/h"
+        "The price of H100 changes the price most: $40.00/h to $47.11/h"
     )
 
 
@@ -103,7 +103,7 @@ def test_a_flip_to_the_recommended_fleet_is_called_that() -> None:
     row = found().levers[0]
     flip = row.flips[0]
     assert said.flip_words(row, flip) == (
-        "Request rate at ×1.15 (not yet at ×1.1): 9 colocated engines of 8 × H200 (TP8), for $77.70/h"
+        "Request rate at ×1.15 (not yet at ×1.1): 9 × H200 TP8 colocated, for $77.70/h"
     )
     assert said.flip_words(row, flip, flip.pools) == (
         "Request rate at ×1.15 (not yet at ×1.1): the recommended fleet is the cheapest by formula too, for $77.70/h"
@@ -111,18 +111,15 @@ def test_a_flip_to_the_recommended_fleet_is_called_that() -> None:
 
 
 def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
-    first = "first with the price of H200: below $3.60/h a GPU (-10 %), "
+    change = "below $3.60/h per H200 (-10 %), 4 × H200 TP4 prefill becomes cheaper"
     cheapest = PLAN.model_copy(update={"cost_usd_per_hour": found().usd_per_hour})
-    assert said.flip_sentence(cheapest, found()) == (
-        f"By formula the answer changes {first}4 prefill engines of 4 × H200 (TP4) is the cheapest"
-    )
+    assert said.flip_sentence(cheapest, found()) == f"Break-even by formula: {change}"
     assert said.flip_sentence(PLAN, found()) == (
-        f"By formula the cheapest is 2 prefill engines of 4 × H100 (TP4), $47.11/h; this changes {first}"
-        "4 prefill engines of 4 × H200 (TP4) is the cheapest"
+        f"By formula the cheapest fleet is 2 × H100 TP4 prefill for $47.11/h; {change}"
     )
     own = [row.model_copy(update={"pools": [engines(4, "H200", 4, "prefill")]}) for row in PLAN.alternatives[:1]]
     same = PLAN.model_copy(update={"alternatives": own})
-    assert said.flip_sentence(same, found()).endswith("(-10 %), the recommended fleet is the cheapest")
+    assert said.flip_sentence(same, found()).endswith("(-10 %), the recommended fleet becomes cheaper")
     alone = found().model_copy(update={"break_even": found().break_even[:1]})
     assert said.flip_sentence(PLAN, alone).startswith("By formula no price of a GPU,")
     owned = PLAN.model_copy(update={"gpus": {"H100 (owned)": 8}})
@@ -188,7 +185,7 @@ def test_the_html_has_both_charts_with_their_data() -> None:
     page = render_plan(PLAN)
     section = page[page.index('<section id="sensitivity">') : page.index('<section id="settings">')]
     assert section.count('<svg class="chart"') == section.count("<details><summary>Data") == 2
-    for words in ("$43.21/h", "$51.34/h", "no fleet", "+34.1 %", "×0.8", "9 × 8 H200 TP8 colocated", "$77.70/h"):
+    for words in ("$43.21/h", "$51.34/h", "no fleet", "+34.1 %", "×0.8", "9 × H200 TP8 colocated", "$77.70/h"):
         assert words in section.replace("\N{NO-BREAK SPACE}", " ")
     assert "Not worked out" in render_plan(load("disaggregated"))
     assert 'id="sensitivity"' not in render_plan(load("infeasible"))
@@ -199,9 +196,8 @@ def test_markdown_and_terminal_tell_it_too() -> None:
     assert "**Sensitivity**" in markdown
     assert "| price of H200 | $3.20/h | $43.21/h | -8.3 % | $4.80/h | $51.34/h | +9 % |" in markdown
     flat = " ".join(text.split())
-    assert "With the request rate at ×1.2 no fleet holds." in flat
-    assert "below $3.60/h a GPU (-10 %)" in flat
-    assert len(text.splitlines()) <= 45
+    assert "With the request rate at ×1.2 no fleet meets the SLO." in flat
+    assert "below $3.60/h per H200 (-10 %)" in flat
     assert "Sensitivity" not in render_markdown(load("disaggregated"))
 
 

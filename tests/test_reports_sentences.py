@@ -46,17 +46,24 @@ def test_the_next_choice_is_another_fleet_not_the_same_under_another_name(plan: 
     )
 
 
-def test_a_cheaper_rival_shows_with_its_sign(plan: Plan) -> None:
-    dear = plan.model_copy(update={"cost_usd_per_hour": 64.0})
-    assert verdict.price_comparison(dear) == "+25 % against H200-SXM only at $51.20/h"
-    same = plan.model_copy(update={"cost_usd_per_hour": 51.2})
-    assert verdict.price_comparison(same) == "the same price as H200-SXM only at $51.20/h"
+def test_the_answer_carries_price_month_and_tokens(plan: Plan) -> None:
+    first, second = verdict.headlines(plan)
+    assert first.endswith(
+        "for $49.08/h ($35,828/month): $9.92 per million output tokens at 7.5 req/s of llama-3.1-70b on vllm."
+    )
+    share = "95.8 % of requests (95 % asked)"
+    assert second == f"Meets every SLO: chat is tightest with {share}, by formula, not simulated."
+    lost = with_class(plan, attainment=0.94)
+    assert verdict.headlines(lost)[1].startswith("Misses the SLO of chat: 94 % of requests (95 % asked)")
+
+
+def test_without_a_rival_the_reason_is_said(plan: Plan) -> None:
     alone = plan.model_copy(update={"alternatives": []})
-    assert verdict.price_comparison(alone) == "the search space has no other kind of fleet"
-    for status, words_ in ((Status.INFEASIBLE, "meets the SLOs"), (Status.TIME_LIMIT, "was found that meets the SLOs")):
+    assert sentences.no_rival(alone) == "The search space has no other kind of fleet"
+    for status, verb in ((Status.INFEASIBLE, "meets"), (Status.TIME_LIMIT, "was found that meets")):
         lost = plan.alternatives[-1].model_copy(update={"status": status, "pools": [], "cost_usd_per_hour": None})
         lonely = plan.model_copy(update={"alternatives": [lost]})
-        assert verdict.price_comparison(lonely) == f"no other kind of fleet {words_}"
+        assert sentences.no_rival(lonely) == f"No other kind of fleet {verb} the SLO"
 
 
 def test_binding_is_the_least_slack(plan: Plan) -> None:
@@ -64,20 +71,22 @@ def test_binding_is_the_least_slack(plan: Plan) -> None:
     assert least is not None
     assert least.slack == min(item.slack for item in plan.binding)
     assert [item.slack for item in words.by_slack(plan)] == sorted(item.slack for item in plan.binding)
-    assert "every SLO holds, with room for 4.1 % more load; the KV memory of d0 binds first." in verdict.verdict(plan)
+    assert "it meets every SLO, with capacity for 4.1 % more load; the KV memory of d0 binds first." in verdict.verdict(
+        plan
+    )
 
 
 def test_a_missed_goal_is_said(plan: Plan) -> None:
     missed = with_class(plan, attainment=0.94)
-    assert "every SLO holds" in verdict.verdict(plan)
+    assert "it meets every SLO" in verdict.verdict(plan)
     assert "chat misses its SLO" in verdict.verdict(missed)
-    assert sentences.slo_sentence(missed).startswith("1 of 2 classes miss their goal: chat is tightest, 94 %")
+    assert sentences.slo_sentence(missed).startswith("1 of 2 classes miss their SLO: chat is tightest, 94 %")
     unknown = with_class(plan, attainment=float("nan"))
     assert [item.name for item in words.missed_classes(unknown)] == ["chat"]
 
 
 def test_proof(plan: Plan) -> None:
-    dearer = "By formula a fleet for $48.34/h would do; simulated, none that costs less than this one did."
+    dearer = "By formula a fleet for $48.34/h meets the SLO; in simulation no cheaper fleet than this one does."
     assert sentences.proof_sentence(plan) == dearer
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
     least = "No fleet of any shape can cost less than $30.00/h under this model."
@@ -100,16 +109,17 @@ def test_proof(plan: Plan) -> None:
     assert sentences.proof_sentence(unknown) == "No lower bound on the price is known."
     below = unknown.model_copy(update={"floor_usd_per_hour": 60.0, "bound_usd_per_hour": None})
     assert sentences.proof_sentence(below) == (
-        "No lower bound on the price is known: by formula no fleet below $60.00/h meets the SLOs, but this one does."
+        "No lower bound on the price is known: by formula no fleet below $60.00/h meets the SLO, "
+        "but this one does in simulation."
     )
     assert proof_words.largest_saving(below) is None
 
 
 def test_the_fleet_in_words(plan: Plan) -> None:
     assert words.fleet_words(plan) == (
-        "2 prefill engines of 4 × H100-SXM, 3 decode engines of 2 × H200-SXM and 1 decode engine of 4 × H100-SXM"
+        "2 prefill replicas of 4 × H100-SXM, 3 decode replicas of 2 × H200-SXM and 1 decode replica of 4 × H100-SXM"
     )
-    assert words.fleet_words(load("hundred-pools")).startswith("488 engines in 100 pools on 652 H100-SXM, 488 ")
+    assert words.fleet_words(load("hundred-pools")).startswith("488 replicas in 100 pools on 652 H100-SXM, 488 ")
     assert words.split_words(load("colocated").pools[0]) == "TP1 EP8 DP8"
 
 
@@ -126,35 +136,35 @@ def test_an_alternative_without_a_reason_says_how_its_search_ended(plan: Plan) -
         update={"why_not": "", "status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "simulated": False}
     )
     assert sentences.why_not_sentence(row) == "Not found in time."
-    assert words.status_words(row.model_copy(update={"simulated": True})) == "none found to hold"
+    assert words.status_words(row.model_copy(update={"simulated": True})) == "none found that meets the SLO"
 
 
 def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:
     decode = sum(pool.usd_per_hour for pool in plan.pools if pool.role == "decode")
     assert decode / plan.cost_usd_per_hour == pytest.approx(0.594, abs=5e-4)
-    assert sentences.dollars_sentence(plan.pools) == "Decode engines take 59.4 % of the price"
+    assert sentences.dollars_sentence(plan.pools) == "Decode replicas take 59.4 % of the price"
     assert sentences.roofline_sentence(plan.pools) == (
         "Prefill steps are bound by compute and decode steps by memory bandwidth"
     )
     assert sentences.split_sentence(plan.pools) == (
         "Largest part of a step: matrix products in prefill (79 %) and matrix products in decode (51 %)"
     )
-    assert sentences.growth_sentence(plan).endswith(
-        "up to 7.81 req/s, +4.1 % against the demand, at 573 requests per $."
+    assert sentences.growth_sentence(plan) == (
+        "Capacity: 7.81 req/s within the SLO (+4.1 % over the demand): 573 requests per $."
     )
 
 
 def test_the_goodput_of_a_simulated_plan_has_both_ends(plan: Plan) -> None:
     """The rate that held, and the next one tried: a goal was missed there, or it was too near to say."""
     shown = simulated(plan)
-    assert sentences.growth_sentence(shown).endswith("at 573 requests per $; at 8.1 req/s a goal is missed.")
+    assert sentences.growth_sentence(shown).endswith(": 573 requests per $; at 8.1 req/s a goal is missed.")
     found = shown.simulation
     assert found is not None
     curve = [point.model_copy(update={"held": True}) for point in found.curve]
     near = shown.model_copy(update={"simulation": found.model_copy(update={"curve": curve})})
     assert sentences.growth_sentence(near).endswith("; at 8.1 req/s that is not proven.")
     stopped = shown.model_copy(update={"simulation": found.model_copy(update={"goodput_fails_rps": None})})
-    assert sentences.growth_sentence(stopped).endswith("at 573 requests per $.")
+    assert sentences.growth_sentence(stopped).endswith(": 573 requests per $.")
 
 
 def bound(pool: Pool, by: str) -> Pool:
@@ -175,7 +185,7 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     plan = load("infeasible")
     assert (
         verdict.verdict(plan)
-        == "No fleet of the search space meets the SLOs: the budget and the GPU inventory of H200-SXM are in the way."
+        == "No fleet in the search space meets the SLO: the budget and the GPU inventory of H200-SXM are in the way."
     )
     assert [sentences.relax_sentence(item) for item in words.violated(plan)] == [
         "Relax the budget from $30.00/h to $49.08/h (+63.6 %).",
@@ -186,10 +196,11 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     assert miss.kind == "nearest_miss"
     assert "$49.08/h" in sentences.miss_sentence(miss)
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
-    assert verdict.headline(late).startswith("No fleet was found that meets the SLOs: the budget and ")
-    assert verdict.headline(late).endswith(" in the way. That there is none is not proven.")
+    (headline,) = verdict.headlines(late)
+    assert headline.startswith("No fleet was found that meets the SLO: the budget and ")
+    assert headline.endswith(" in the way. One may exist: the search did not prove that there is none.")
     bare = plan.model_copy(update={"binding": [], "alternatives": []})
-    assert verdict.headline(bare) == "No fleet of the search space meets the SLOs."
+    assert verdict.headlines(bare) == ["No fleet in the search space meets the SLO."]
 
 
 def infeasible_without_classes() -> Plan:
@@ -224,13 +235,11 @@ def test_what_was_asked_is_known_without_a_fleet() -> None:
 def test_sentences_about_the_nearest_miss_have_a_subject_and_a_capital() -> None:
     plan = infeasible_without_classes()
     assert sentences.alternatives_sentence(plan) == (
-        "Without the limits on the fleet, 2 colocated engines of 1 × H100 would do for $49.08/h"
+        "Without the limits on the fleet, 2 × H100 TP1 colocated would do for $49.08/h"
     )
     miss = words.nearest_miss(plan)
     assert miss is not None
-    assert (
-        sentences.miss_sentence(miss) == "Nearest miss: 2 colocated engines of 1 × H100 for $49.08/h. It needs 2 GPUs."
-    )
+    assert sentences.miss_sentence(miss) == "Nearest miss: 2 × H100 TP1 colocated for $49.08/h. It needs 2 GPUs."
 
 
 @pytest.mark.parametrize(
@@ -256,7 +265,7 @@ def test_a_relaxed_budget_is_enough_for_the_fleet() -> None:
 
 
 def test_one_fleet_under_two_names_is_one(plan: Plan) -> None:
-    assert sentences.also_best_of(plan) == "also the best of: disaggregated only"
+    assert sentences.recommended_words(plan) == "recommended (also disaggregated only)"
     alone = [row for row in plan.alternatives if row.kind in {"recommended", "disaggregated_only"}]
     assert cost_chart(plan.model_copy(update={"alternatives": alone})) is None
 
@@ -273,7 +282,7 @@ def test_without_a_second_token_there_is_no_tpot(plan: Plan) -> None:
     assert "TPOT p90 100 ms to 200 ms" in sentences.error_bar_sentence(chat)
     none = Quantiles(p50=0.0, p90=0.0, p95=0.0, p99=0.0)
     assert sentences.error_bar_sentence(chat.model_copy(update={"tpot_s": none})) == (
-        "chat: TTFT p90 100 ms to 200 ms, 50 % to 100 % in SLO."
+        "chat, range of nine predictions in ten: TTFT p90 100 ms to 200 ms, 50 % to 100 % of requests meet the SLO."
     )
 
 
@@ -283,7 +292,8 @@ def test_a_fleet_that_is_overloaded_when_slow_has_no_upper_end(plan: Plan) -> No
     ends = {name: getattr(chat.error_bars, name).model_copy(update={"high": None}) for name in BOTH}
     open_ended = chat.model_copy(update={"error_bars": chat.error_bars.model_copy(update=ends)})
     assert sentences.error_bar_sentence(open_ended) == (
-        "chat: TTFT p90 100 ms or more, TPOT p90 100 ms or more, 50 % to 100 % in SLO."
+        "chat, range of nine predictions in ten: TTFT p90 100 ms or more, TPOT p90 100 ms or more, "
+        "50 % to 100 % of requests meet the SLO."
     )
 
 
@@ -293,7 +303,7 @@ BOTH = ("ttft_p90_s", "tpot_p90_s")
 def test_what_the_figures_are_for(plan: Plan) -> None:
     assert plan.confidence == 0.0
     assert sentences.confidence_sentence(plan) == (
-        "Figures are for the expected step times; --confidence 0.9 plans for GPUs that are slower than expected."
+        "Figures are for the expected step times; --confidence 0.9 plans for slower GPUs."
     )
     assert sentences.confidence_sentence(plan.model_copy(update={"confidence": 0.9})) == (
         "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)."
@@ -308,9 +318,7 @@ def test_prices_say_at_which_load_they_are(plan: Plan) -> None:
     most = plan.model_copy(update={"objective": "max_goodput"})
     rate = 49.08 / 9.92 * 1e6 / (plan.workload.mean_osl * 3600)
     assert sentences.served_rate(most) == pytest.approx(rate, rel=2e-3)
-    assert sentences.growth_sentence(most) == (
-        "The fleet serves up to 7.81 req/s within its SLOs, at 573 requests per $."
-    )
+    assert sentences.growth_sentence(most) == "Capacity: 7.81 req/s within the SLO: 573 requests per $."
 
 
 @pytest.mark.parametrize(

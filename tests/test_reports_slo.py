@@ -15,7 +15,6 @@ from reports.day import arrivals, day_price_words
 from reports.deploy.settings import settings
 from reports.figures import worth_costs
 from reports.html import render_plan
-from reports.markdown import render_plan as as_markdown
 from reports.marks import Box, Drawing, Rect, Text
 from reports.marks import Path as Line
 from reports.numbers import duration, money, percent, rate
@@ -34,7 +33,7 @@ from reports.simulation_figures import (
     undominated,
     worst_bucket,
 )
-from reports.simulation_sentences import simulation_sentence
+from reports.simulation_sentences import slo_result_sentence
 from reports.slo_section import (
     fleets_chart,
     fleets_sentence,
@@ -45,10 +44,11 @@ from reports.slo_section import (
     slo_check,
 )
 from reports.sources import source_rows
-from reports.terminal import render_plan as as_text
 from reports.words import tightest_first
 from tests.deploy_cases import plan_of
 from tests.report_cases import RATES, SHARES, load, simulated, with_routes
+from tests.report_cases import markdown_of as as_markdown
+from tests.report_cases import text_of as as_text
 
 
 @pytest.fixture
@@ -121,8 +121,10 @@ def test_the_tightest_class_is_the_one_that_uses_most_of_its_permitted_misses(pl
         second.model_copy(update={"name": "batch", "attainment": 0.999, "attainment_goal": 0.95}),
     ]
     other = simulated(plan.model_copy(update={"classes": classes}))
-    assert simulation_sentence(other).startswith("Simulated: 97.7 % of interactive, the tightest class, in time")
-    assert slo_sentence(other).startswith("Both classes are within the goal: interactive is tightest, 97.7 %")
+    assert slo_result_sentence(other).startswith(
+        "Meets every SLO: interactive is tightest with 97.7 % of requests (90 % asked)"
+    )
+    assert slo_sentence(other).startswith("Both classes meet their SLO: interactive is tightest, 97.7 %")
     assert [item.name for item in tightest_first(other)] == ["interactive", "batch"]
     assert [figure.name for figure in distributions(other)] == ["interactive", "batch"]
 

@@ -15,7 +15,6 @@ def test_numbers_stand_right_and_the_widest_shrinkable_column_gives_way() -> Non
     text = render_table(rows, [Column("what", shrink=True), Column("$/h", "right")], width=20)
     assert text.split("\n") == [
         "what             $/h",
-        "---------------  ---",
         "a long descrip…  9.5",
         "short            120",
     ]
@@ -38,7 +37,7 @@ def test_cells_may_take_several_lines() -> None:
     text = render_table(
         [["one two three four five", "1"]], [Column("t", shrink=True, lines=2), Column("n", "right")], 14
     )
-    assert text.split("\n")[2:] == ["one two      1", "three four…"]
+    assert text.split("\n")[1:] == ["one two      1", "three four…"]
 
 
 def test_a_row_of_the_wrong_length_is_refused() -> None:
@@ -50,7 +49,7 @@ def test_a_row_of_the_wrong_length_is_refused() -> None:
 @settings(deadline=None, max_examples=80)
 def test_every_line_fits_and_columns_start_together(rows: list[tuple[str, str, str]], width: int) -> None:
     columns = [Column("first", shrink=True), Column("second"), Column("third", "right")]
-    lines, one = render_table(rows, columns, width).split("\n"), 2 + len(rows)
+    lines, one = render_table(rows, columns, width).split("\n"), 1 + len(rows)
     assert len(lines) in {one, 2 * one + 1}  # in one table, or in two with a blank line between them
     assert all(display_width(line) <= width for line in lines)
 
@@ -60,17 +59,14 @@ def test_columns_without_room_stand_below_each_other_with_no_number_cut() -> Non
     columns = [Column("GPU"), *(Column(name, "right") for name in ("fp8", "all", "W"))]
     assert render_table(rows, columns, 16).split("\n") == [
         "GPU        fp8",
-        "----  --------",
         "H100  1,979.25",
         "B200  4,500.00",
         "",
         "GPU         all",
-        "----  ---------",
         "H100  12,345.67",
         "B200  98,765.43",
         "",
         "GPU       W",
-        "----  -----",
         "H100    999",
         "B200  1,000",
     ]
@@ -82,7 +78,6 @@ def test_headers_and_cells_are_broken_and_words_are_whole() -> None:
     assert render_table([["attention_time of colocated-1", "24.34"]], columns, 21).split("\n") == [
         "what gives out",
         "first             $/h",
-        "--------------  -----",
         "attention_time  24.34",
         "of colocated-1",
     ]

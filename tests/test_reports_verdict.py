@@ -10,7 +10,6 @@ from reports import verdict, words
 from reports.asked import offered
 from reports.fleet_figure import fleet_diagram
 from reports.html import render_plan
-from reports.markdown import render_plan as as_markdown
 from reports.marks import Path, Symbol
 from reports.page import make_page
 from reports.page_charts import cost_chart
@@ -26,10 +25,11 @@ from reports.sentences import (
 from reports.simulation_charts import draw_fleets
 from reports.simulation_figures import fleet_points
 from reports.sources import searched
-from reports.terminal import render_plan as render_text
 from reports.words import nearest_miss
 from tests.engine_cases import engines
 from tests.report_cases import load, simulated
+from tests.report_cases import markdown_of as as_markdown
+from tests.report_cases import text_of as render_text
 
 PLAN = load("disaggregated")
 TWO = engines(2, "H100", 1, "colocated")
@@ -63,23 +63,22 @@ def alternative(kind: str, label: str, pools: list[EnginePool], cost: float | No
 @pytest.mark.parametrize(
     ("goodput", "room"),
     [
-        (7.81, "with room for 4.1 % more load"),
-        (7.5, "with no room for more load"),
-        (75.0, "with room for 10 times the load"),
+        (7.81, "with capacity for 4.1 % more load"),
+        (7.5, "with no capacity for more load"),
+        (75.0, "with capacity for 10 times the load"),
         (float("nan"), ""),
     ],
 )
 def test_the_room_is_that_of_the_goodput(goodput: float, room: str) -> None:
     plan = having(goodput_rps=goodput)
     assert verdict.room_words(plan) == room
-    assert f"every SLO holds{f', {room}' if room else ''}; the KV memory of d0 binds first." in verdict.verdict(plan)
+    assert f"it meets every SLO{f', {room}' if room else ''}; the KV memory of d0 binds first." in verdict.verdict(plan)
 
 
 def test_a_plan_for_goodput_says_what_of_the_demand_it_serves() -> None:
     plan = having(objective="max_goodput", demand_rps=15.0, goodput_rps=7.8, alternatives=PLAN.alternatives[:1])
     served = "7.8 req/s within the SLOs, 52 % of the demand of 15 req/s"
-    assert f"for $49.08 an hour: it serves {served}; the KV memory" in verdict.verdict(plan)
-    assert verdict.headline(plan).endswith(f"{served}.")
+    assert f"for $49.08/h: it serves {served}; the KV memory" in verdict.verdict(plan)
     assert alternatives_sentence(plan) == (
         "Other kinds of fleet are compared by price; this plan seeks the most goodput"
     )
@@ -96,7 +95,7 @@ def test_a_goodput_that_could_be_more_is_one_figure_everywhere() -> None:
 def test_how_sure_it_is_stands_on_the_first_screen() -> None:
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     lost = with_bars(0.0, None)
-    missed = f"{slow}, chat (0 % in time) misses its SLO"
+    missed = f"{slow}, chat (0 % of requests meet it) misses its SLO"
     assert verdict.risk_sentence(lost) == f"{missed}; --confidence 0.9 plans for that."
     assert verdict.risk_sentence(having(lost, confidence=0.9)) == f"{missed}."
     assert verdict.risk_sentence(with_bars(0.99, 0.2)) == f"{slow}, this fleet still meets the SLO."
@@ -110,7 +109,7 @@ def test_how_sure_it_is_stands_on_the_first_screen() -> None:
 def test_a_pool_that_cannot_keep_up_is_said_first() -> None:
     assert verdict.overload_sentence(PLAN) == ""
     plan = having(pools=[*PLAN.pools[:2], overloaded(PLAN.pools[2])])
-    said = "By formula d1 gets more requests than can be served: its queue grows for as long as the load lasts."
+    said = "By formula d1 gets more requests than can be served: its queue grows while the load lasts."
     assert make_page(plan).answer.lead[0].text == said
     assert said in " ".join(render_text(plan, 200).split())
     assert "overloaded by formula" in render_plan(plan)
@@ -120,21 +119,25 @@ def test_several_limits_in_the_way_are_all_named() -> None:
     lost = load("infeasible")
     more = [lost.binding[0].model_copy(update={"where": name, "slack": -0.1}) for name in "abcd"]
     assert verdict.no_fleet_headline(having(lost, binding=more)) == (
-        "No fleet of the search space meets the SLOs: the budget of a, the budget of b, the budget of c and 1 more "
+        "No fleet in the search space meets the SLO: the budget of a, the budget of b, the budget of c and 1 more "
         "are in the way."
     )
 
 
-def test_prices_that_read_the_same_are_the_same_and_others_are_not() -> None:
-    rows = [
-        PLAN.alternatives[0],
-        alternative("single_type", "only H200", [NINE], 12_021.875),
-    ]
-    near = having(cost_usd_per_hour=12_017.88, alternatives=rows)
-    assert verdict.price_comparison(near) == "$4.00/h less than only H200 at $12,022/h"
-    assert (
-        verdict.price_comparison(having(near, cost_usd_per_hour=12_021.9)) == "the same price as only H200 at $12,022/h"
-    )
+def test_the_answer_says_what_disaggregation_saves() -> None:
+    colocated = [PLAN.alternatives[0], alternative("colocated_only", "colocated only", [NINE], 12_021.875)]
+    near = having(cost_usd_per_hour=11_421.875, alternatives=colocated)
+    saved = "Disaggregation saves $600.00/h (5 %) against the cheapest colocated fleet."
+    assert verdict.disaggregation_sentence(near) == saved
+    same = having(near, cost_usd_per_hour=12_021.9)
+    assert verdict.disaggregation_sentence(same) == "The cheapest colocated fleet costs the same."
+    lost = having(alternatives=[alternative("colocated_only", "colocated only", [], None)])
+    assert verdict.disaggregation_sentence(lost) == "No colocated fleet meets the SLO."
+    apart = alternative("disaggregated_only", "disaggregated only", [ONE, NINE], 60.0)
+    together = having(load("colocated"), cost_usd_per_hour=50.0, alternatives=[apart])
+    dearer = "Disaggregation does not pay: the cheapest disaggregated fleet costs $10.00/h more (+20 %)."
+    assert verdict.disaggregation_sentence(together) == dearer
+    assert verdict.disaggregation_sentence(having(alternatives=[])) == ""
 
 
 def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
@@ -142,24 +145,24 @@ def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
         PLAN.alternatives[0],
         alternative(
             "other_engines",
-            "without prefill engines of 1 × H100",
+            "without 1 × H100 prefill",
             [TWO, ONE],
             60.0,
         ),
-        alternative("single_type", "only H100", [ONE, TWO], 60.0),
+        alternative("single_type", "H100 only", [ONE, TWO], 60.0),
         alternative(
             "colocated_only",
-            "only colocated pools",
+            "colocated only",
             [TWO, ONE],
             60.0,
         ),
-        alternative("single_type", "only L40S", [engines(9, "L40S", 1, "colocated")], 60.0),
-        alternative("single_type", "only L4", [], None),
-        alternative("disaggregated_only", "only disaggregated pools", [], None),
+        alternative("single_type", "L40S only", [engines(9, "L40S", 1, "colocated")], 60.0),
+        alternative("single_type", "L4 only", [], None),
+        alternative("disaggregated_only", "disaggregated only", [], None),
     ]
     plan = having(alternatives=rows)
     names = [words.alternative_name(row) for row in words.distinct_alternatives(plan)]
-    assert names[1:] == ["only H100 (also only colocated pools)", "only L40S", "only L4", "only disaggregated pools"]
+    assert names[1:] == ["H100 only, colocated only", "L40S only", "L4 only", "disaggregated only"]
     page = make_page(plan)
     assert len(page.alternatives.rows) == len(names)
     assert page.alternatives.rows[0].attainment == "96.5 %"
@@ -167,10 +170,10 @@ def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
 
 
 def test_other_engines_are_named_by_their_fleet_not_by_what_was_forbidden() -> None:
-    row = alternative("other_engines", "without colocated engines of 1 × H100", [engines(1, "H100", 2, "decode")], 50.0)
-    assert words.alternative_name(row) == "without some engines"
-    assert words.alternative_note(row) == "without colocated engines of 1 × H100"
-    assert words.named_fleet(row) == "1 × 2 H100 TP2 decode"
+    row = alternative("other_engines", "without 1 × H100 colocated", [engines(1, "H100", 2, "decode")], 50.0)
+    assert words.alternative_name(row) == "runner-up"
+    assert words.alternative_note(row) == "without 1 × H100 colocated"
+    assert words.named_fleet(row) == "1 × H100 TP2 decode"
     assert words.named_fleet(PLAN.alternatives[0]) == words.alternative_name(PLAN.alternatives[0])
 
 
@@ -209,11 +212,11 @@ def test_the_diagram_says_which_requests_a_pool_serves() -> None:
 
 def test_ties_are_said() -> None:
     pools = [pool.model_copy(update={"usd_per_hour": 10.0}) for pool in PLAN.pools[:2]]
-    assert dollars_sentence(pools) == "Prefill and decode engines take 50 % of the price each"
+    assert dollars_sentence(pools) == "Prefill and decode replicas take 50 % of the price each"
     alike = [
         pool.model_copy(update={"usd_per_hour": usd}) for pool, usd in zip(PLAN.pools[1:], (30.0, 10.0), strict=True)
     ]
-    assert dollars_sentence(alike) == "All engines are decode; d0 on H200-SXM takes 75 % of the price"
+    assert dollars_sentence(alike) == "All replicas are decode; d0 on H200-SXM takes 75 % of the price"
     assert heat_sentence(0.4, "1k", "2k", 2).endswith("40 % of requests, as often as in 1 other cell")
 
 
@@ -256,7 +259,7 @@ def test_room_that_a_run_shows_and_does_not_prove_is_not_said_to_be_missing() ->
     plan = simulated(load("colocated"))
     assert plan.simulation is not None
     tried = SimulatedRate(rate_rps=8.1, held=True, overloaded=False, classes=[])
-    for held, told in ((True, "with no proven room for more load"), (False, "with no room for more load")):
+    for held, told in ((True, "with no proven capacity for more load"), (False, "with no capacity for more load")):
         curve = [*plan.simulation.curve, tried.model_copy(update={"held": held})]
         found = plan.simulation.model_copy(update={"goodput_fails_rps": 8.1, "curve": curve})
         full = plan.model_copy(update={"simulation": found, "demand_rps": 7.5, "goodput_rps": 7.5})
@@ -271,9 +274,11 @@ def test_a_simulated_nearest_miss_is_not_said_to_be_modelled() -> None:
     seen = plan.model_copy(update={"alternatives": [miss.model_copy(update={"simulated": True})]})
     modelled = plan.model_copy(update={"alternatives": [miss.model_copy(update={"simulated": False})]})
     assert make_page(seen).chips[0] == "nearest miss simulated"
-    assert origin_sentence(seen).startswith("Latencies of the nearest miss are simulated, other figures by formula;")
+    assert origin_sentence(seen).startswith(
+        "Latencies of the nearest miss are simulated, other figures are by formula."
+    )
     assert make_page(modelled).chips[0] == "modelled, not simulated"
-    assert origin_sentence(modelled).startswith("Latencies and rates are modelled, not simulated;")
+    assert origin_sentence(modelled).startswith("Latencies and request rates are modelled, not simulated.")
 
 
 # --- what the headline rests on
@@ -283,8 +288,8 @@ REMARK = "The price of MI325X ($1.80/h) is a 3-year reserved quote."
 
 def test_a_price_that_is_no_list_price_is_said_with_the_verdict() -> None:
     plan = having(price_remarks=[REMARK])
-    assert f"{verdict.headline(plan)} {REMARK}" in " ".join(render_text(plan).split())
-    assert as_markdown(plan).splitlines()[2] == REMARK.replace("(", "(")
+    assert f"{' '.join(verdict.headlines(plan))} {REMARK}" in " ".join(render_text(plan).split())
+    assert as_markdown(plan).splitlines()[4] == REMARK
     assert [line.text for line in make_page(plan).answer.lead][:1] == [REMARK]
     assert REMARK in render_plan(plan)
     assert REMARK not in render_text(PLAN)

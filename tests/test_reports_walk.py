@@ -11,10 +11,10 @@ from optimizer.plans.plan import Plan
 from reports import figures, numbers
 from reports.fleet_figure import routed
 from reports.html import render_plan
-from reports.markdown import render_plan as render_markdown
 from reports.simulation_figures import bucket_maps, fleet_points, load_figure, slack
 from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
+from tests.report_cases import markdown_of as render_markdown
 from tests.test_reports_html import walk
 
 WITH_UNIT = re.compile(
@@ -46,6 +46,9 @@ def derived(plan: Plan) -> Iterator[float]:
     yield from (item.slack for item in by_slack(plan))
     yield from (1 - item.slack for item in by_slack(plan))
     yield from ((row.cost_usd_per_hour or math.nan) / cost - 1 for row in distinct_alternatives(plan))
+    for row in plan.alternatives:  # what disaggregation saves
+        difference = (row.cost_usd_per_hour or math.nan) - cost
+        yield from (difference, difference / (row.cost_usd_per_hour or math.nan))
     yield from (pool.usd_per_hour / cost for pool in plan.pools)
     for role in {pool.role for pool in plan.pools}:
         alike = [pool.usd_per_hour for pool in plan.pools if pool.role == role]

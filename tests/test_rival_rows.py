@@ -31,7 +31,7 @@ from tests.optimizer_cases import instance_of, offer, problem
 from tests.small_fleets import apart, replicas, small
 from tests.test_verified_search import Oracle, mending
 
-APART = Kind("disaggregated_only", "only disaggregated pools", colocated=False)
+APART = Kind("disaggregated_only", "disaggregated only", colocated=False)
 
 
 def of_type(instance: Instance, name: str, *counts: int) -> Fleet:
@@ -152,8 +152,8 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatc
     winner, misses, holds = of_type(instance, "A100-80", 2, 1), apart(instance, 1, 1), apart(instance, 2, 1)
     none = {"status": Status.INFEASIBLE, "cost_usd_per_hour": None, "why_not": "no fleet of this kind meets the SLOs"}
     rows = {
-        "only H100": Rival(
-            rival_row(instance, "single_type", "only H100", misses, 1.0).model_copy(update=none), misses
+        "H100 only": Rival(
+            rival_row(instance, "single_type", "H100 only", misses, 1.0).model_copy(update=none), misses
         ),
         APART.label: Rival(rival_row(instance, APART.kind, APART.label, holds, 1.0), holds),
     }
@@ -161,8 +161,8 @@ def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatc
     first = Rival(rival_row(instance, "recommended", "recommended", winner, 1.0), winner)
     result = FormulaResult(instance, every, proof, rivals=(first, *rows.values()))
     told = {row.label: row for row in compared(result, bench, bench.verdict(winner), proof)}
-    assert told["only H100"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
-    assert told["only H100"].status is Status.FEASIBLE
-    assert told["only H100"].why_not.startswith("costs")
-    assert told["only H100"].pools == engine_pools(instance, holds)
+    assert told["H100 only"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
+    assert told["H100 only"].status is Status.FEASIBLE
+    assert told["H100 only"].why_not.startswith("costs")
+    assert told["H100 only"].pools == engine_pools(instance, holds)
     assert told[APART.label].pools == told["recommended"].pools  # the recommended one is of this kind itself

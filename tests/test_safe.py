@@ -17,10 +17,10 @@ from optimizer.recommend.extras import safe_fleet, safe_sentence
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Brake, Effort, Level
 from optimizer.verification.judge import Outcome
-from reports.terminal import render_plan
 from reports.verdict import is_at_risk
 from search_spaces.problem import Goal, Objective, Problem
 from tests.optimizer_cases import instance_of, offer, problem, slo, workload
+from tests.report_cases import text_of as render_plan
 from tests.running import QUICK, tiny, within
 
 SLOW = "If these GPUs are as slow as the worst 5 % of our predictions, this fleet"

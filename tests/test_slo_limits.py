@@ -18,11 +18,11 @@ from reports.deploy.demand import limits_of
 from reports.figures import class_figures
 from reports.json_text import plan_json
 from reports.sentences import slo_words
-from reports.terminal import render_plan
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Slo
 from search_spaces.schema import json_schema
 from tests.optimizer_cases import instance_of, slo, workload
+from tests.report_cases import text_of as render_plan
 from tests.running import tiny
 from tests.small_problems import given, optimize
 

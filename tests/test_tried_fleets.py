@@ -34,7 +34,7 @@ def test_each_fleet_is_one_row_with_its_best_attempt(plan: Plan) -> None:
     assert [(row[0], row[4]) for row in rows] == [
         ("p0: one replica less", "1"), ("a rival", "3"), ("cheapest by formula", "1"),
     ]  # fmt: skip
-    assert judged_sentence(plan) == "Tried on the way: 2 cheaper fleets, of which none holds"
+    assert judged_sentence(plan) == "Tried on the way: 2 cheaper fleets, of which none meets the SLO"
 
 
 def test_the_chart_has_a_mark_for_each_fleet(plan: Plan) -> None:
@@ -70,8 +70,8 @@ def test_what_reaches_its_goals_without_its_interval_is_not_proven(plan: Plan) -
     missed = judged(plan, "x", 1.0, 1.6)
     close = missed.model_copy(update={"attainment": {item.name: item.attainment_goal for item in plan.classes}})
     assert outcome_words(missed.model_copy(update={"attainment": dict.fromkeys(missed.attainment, 0.5)}), plan) == (
-        "misses a goal"
+        "misses the SLO"
     )
     assert outcome_words(close, plan) == "not proven"
     assert outcome_words(close.model_copy(update={"overloaded": True}), plan) == "overloaded"
-    assert outcome_words(close.model_copy(update={"held": True}), plan) == "holds"
+    assert outcome_words(close.model_copy(update={"held": True}), plan) == "meets the SLO"

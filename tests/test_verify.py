@@ -24,9 +24,9 @@ from optimizer.verification.bench import Bench, Slice, make_bench, run_length, s
 from optimizer.verification.judge import Judgement, Outcome, Run, blame, judge, simulated_fleet
 from optimizer.verification.record import POOL_LIMITS
 from reports.json_text import plan_json
-from reports.terminal import render_plan
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
+from tests.report_cases import text_of as render_plan
 from tests.small_fleets import apart, replicas, small
 
 pytestmark = pytest.mark.usefixtures("short_runs")

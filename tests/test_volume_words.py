@@ -8,13 +8,13 @@ import pytest
 
 from optimizer.fleets.binding import volume_bindings
 from optimizer.plans.plan import Plan
-from reports import markdown
 from reports.html import render_plan as as_page
-from reports.terminal import render_plan as as_text
 from reports.volume_words import volume_sentence
 from search_spaces.problem import Goal, Objective
+from tests import report_cases as markdown
 from tests.optimizer_cases import problem
 from tests.report_cases import load
+from tests.report_cases import text_of as as_text
 
 
 def ratio(**objective: object) -> Plan:
@@ -33,7 +33,7 @@ def test_the_hidden_cap_and_the_load_of_the_ratio_stand_in_every_view() -> None:
         "Fleets were to serve 8 req/s to 32 req/s: max_volume is 4 (four times min_volume, as none is stated). The "
         "ratio is for 31.4 req/s; at the demand of 8 req/s the fleet serves 2,880 requests per $."
     )
-    for text in (as_text(plan), markdown.render_plan(plan), as_page(plan)):
+    for text in (as_text(plan), markdown.markdown_of(plan), as_page(plan)):
         assert said in " ".join(text.split())
 
 

@@ -270,12 +270,12 @@ def test_fleets_of_equal_gpus_and_cost_that_take_turns_are_one_row() -> None:
     pieces = tuple(Piece(n + 1.0, n + 2.0, one, one.cost, one.cost) for n, one in enumerate(answers))
     text = break_even_text(Pieces("rate", pieces, 1e-6), 100, simulable=False)
     table, notes = text.split("\n\n")
-    assert [" ".join(line.split()[:5]) for line in table.splitlines()[2:]] == [
+    assert [" ".join(line.split()[:5]) for line in table.splitlines()[1:]] == [
         "1 req/s 4 req/s 6",
         "4 req/s 5 req/s 8",
         "5 req/s 6 req/s 8",
     ]
-    assert table.count("3 × 2 H100 TP2 colocated, or 1 other") == 1
+    assert table.count("3 × H100 TP2 colocated, or 1 other") == 1
     assert "changes 2 times" in notes
     assert "Others: fleets of the same GPUs" in " ".join(notes.split())
     assert len(break_even_record(Pieces("rate", pieces, 1e-6))["pieces"]) == 5

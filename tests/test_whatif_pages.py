@@ -130,6 +130,6 @@ def test_a_curve_of_one_fleet_of_none_and_of_budgets_has_a_page() -> None:
     assert make_frontier_page(replace(curve(), by_budget=True), "chat").headline == "No fleet at any of these budgets"
     budget = make_frontier_page(replace(curve(Step(5.0, 8.0, answer(6.0))), by_budget=True), "chat")
     assert budget.question == "What does each budget serve?"
-    assert budget.parts[0].table.headers == ("#budget", "#serves up to", "#per dollar", "engines × GPUs")
+    assert budget.parts[0].table.headers == ("#budget", "#serves up to", "#per dollar", "replicas × GPU")
     limit = Frontier("ttft_scale", "1", (Step(2.0, 1.0, answer(6.0)),), 1e-4)
     assert make_frontier_page(limit, "chat").question == "What does a tighter TTFT cost?"

@@ -82,14 +82,14 @@ def kinds(instance: Instance, settings: Settings) -> Iterator[Kind]:
     offers = instance.problem.offers
     if len(offers) > 1:
         for index, bought in enumerate(offers):
-            yield Kind("single_type", f"only {bought.accelerator.name}", offer=index)
+            yield Kind("single_type", f"{bought.accelerator.name} only", offer=index)
     together = settings.role == COLOCATED
     if together.any() and not together.all():
-        yield Kind("colocated_only", "only colocated pools", colocated=True)
-        yield Kind("disaggregated_only", "only disaggregated pools", colocated=False)
+        yield Kind("colocated_only", "colocated only", colocated=True)
+        yield Kind("disaggregated_only", "disaggregated only", colocated=False)
     own = _own_precision(instance)
     if own.any() and not own.all():
-        stated = f"only {instance.problem.weight_dtype} weights and {instance.problem.kv_dtype} KV cache"
+        stated = f"{instance.problem.weight_dtype} weights and {instance.problem.kv_dtype} KV cache only"
         yield Kind("own_precision", stated, own_precision=True)
 
 
@@ -142,9 +142,9 @@ def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:
 
 
 def _engine_words(instance: Instance, pool: FleetPool) -> str:
-    """The engines of a pool as part of a sentence, such as "prefill engines of 2 × H100"."""
+    """The replicas of a pool as part of a sentence, such as "2 × H100 prefill"."""
     name = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator.name
-    return f"{pool.role.value} engines of {int(instance.tables.gpus[pool.shape])} × {name}"
+    return f"{int(instance.tables.gpus[pool.shape])} × {name} {pool.role.value}"
 
 
 def cheapest_first(rivals: Iterable[Rival]) -> list[Rival]:
@@ -199,7 +199,7 @@ def _without(search: FleetSearch, kind: Kind, *, late: bool) -> Alternative:
 
 
 def _why_none(instance: Instance, kind: Kind) -> str:
-    start = f"{kind.label.removeprefix('only ')}: "
+    start = f"{kind.label.removesuffix(' only')}: "
     reasons = [key for key in instance.enumeration.dropped if key.startswith(start)]
     return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
 

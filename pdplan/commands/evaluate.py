@@ -79,7 +79,8 @@ def evaluate(
     with 3 when the fleet misses an SLO, or when it is undecided whether it does.
     """
     from optimizer.recommend.evaluate import evaluate as judge
-    from reports.evaluation_text import evaluation_json, render_evaluation
+    from reports.answers.evaluation import evaluation_document, evaluation_json
+    from reports.views.terminal import render_document
     from reports.whole_files import EVALUATION_FILE, check_directory, write_whole
 
     subject = _subject(file, fleet_file, parse_settings(settings, confidence=confidence))
@@ -102,7 +103,8 @@ def evaluate(
             then = f"pdplan optimize {quote(str(file))} -o plan"
         elif evaluation.outcome != "meets":
             then = f"change {quote(str(file))}, then run again"
-        console.show(render_evaluation(evaluation, console.width, console.colored, next_step=then))
+        document = evaluation_document(evaluation, next_step=then)
+        console.show(render_document(document, console.width, color=console.colored))
     return 0 if evaluation.outcome == "meets" else ExitCode.INFEASIBLE
 
 

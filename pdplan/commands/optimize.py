@@ -224,13 +224,18 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
 
 def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write plan and report where they are asked for, and show the plan."""
+    from reports.answers.plan import plan_document
     from reports.files import write_outputs
     from reports.json_text import plan_json
-    from reports.terminal import render_plan
+    from reports.views.terminal import render_document
 
     if output is not None:
         console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output, force=force))}")
-    console.show(plan_json(plan) if as_json else render_plan(plan, console.width, console.colored))
+    if as_json:
+        console.show(plan_json(plan))
+    else:
+        document = plan_document(plan, brief=not console.verbose)
+        console.show(render_document(document, console.width, color=console.colored))
 
 
 def show_below_floor(console: Console, problem: Problem) -> None:

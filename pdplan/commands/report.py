@@ -47,13 +47,16 @@ def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:
 
         return render_html(plan)
     if view == "md":
-        from reports.markdown import render_plan as render_markdown
+        from reports.answers.plan import plan_document
+        from reports.views.markdown import render_document
 
-        return render_markdown(plan)
+        return render_document(plan_document(plan, next_step=""))
     if view == "json":
         from reports.json_text import plan_json
 
         return plan_json(plan)
-    from reports.terminal import render_plan as render_text
+    from reports.answers.plan import plan_document
+    from reports.views import terminal
 
-    return render_text(plan, width=console.width, color=console.colored and not to_file)
+    document = plan_document(plan, brief=not (console.verbose or to_file))
+    return terminal.render_document(document, console.width, color=console.colored and not to_file)

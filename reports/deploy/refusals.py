@@ -96,7 +96,7 @@ def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
         return None
     shown = brief = "was not simulated"
     if found is not None:
-        brief = "is not shown to hold"
+        brief = "is not shown to meet the SLO"
         shown = f"{brief} ({kept_by_requests(plan.simulation, found)})"
     counts = "the router there counts requests, not the tokens of prompts"
     return Reason(f"{counts}, and behind such a router the plan {shown}", f"{counts}, where the plan {brief}")

@@ -1,36 +1,27 @@
-"""A fleet that runs today, evaluated, on one terminal screen: the verdict, what it lacks, the cheapest."""
+"""A fleet that runs today, evaluated: the verdict, what it lacks or has to spare, and the cheapest fleet beside it."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
-import click
-
-from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words
-from optimizer.plans.plan import ClassResult, FleetEvaluation, MetricResult, Plan, Provisioning
-from optimizer.plans.records import JudgedFleet, Quantiles
+from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
+from optimizer.plans.records import JudgedFleet
+from reports.document import Document, Section, said
+from reports.json_text import finite
+from reports.next_rate import next_rate_words
+from reports.numbers import hourly, monthly, percent_beside, rate, signed_percent
+from reports.sentences import binding_sentence, cost_sentence
+from reports.simulation_sentences import router_sentence, slo_result_sentence
+from reports.text import clean
+from reports.verdict import no_fleet_headline
+from reports.words import by_slack, fleet_words, has_fleet, serving_words
 
-from .json_text import finite
-from .next_rate import next_rate_words
-from .numbers import duration, hourly, monthly, percent, percent_beside, rate, signed_percent
-from .sentences import binding_sentence, cost_sentence
-from .simulation_sentences import router_sentence, simulation_sentence
-from .table import Column, render_table
-from .terminal import LEAST_WIDTH, Paint, fleet_lines
-from .text import clean, wrap
-from .verdict import no_fleet_headline
-from .words import by_slack, fleet_words, has_fleet, has_tpot, limited_metrics, serving_words
+from .plan import class_table, fleet_table, limit_sentences
 
-COLORS: Final = {"meets": "green", "misses": "red", "undecided": "yellow"}
 SAME: Final = 1e-3
-"""Relative difference up to which two prices are losses as the same [1]."""
-PERCENTILES: Final = ((0.9, "p90"), (0.95, "p95"))
-"""Goals up to which a latency is losses at its percentile; above, and to be sure, at p99."""
+"""Relative difference up to which two prices are told as the same [1]."""
 
 
 def evaluation_json(evaluation: FleetEvaluation) -> str:
@@ -38,96 +29,45 @@ def evaluation_json(evaluation: FleetEvaluation) -> str:
     return json.dumps(finite(evaluation.model_dump(mode="python", by_alias=True)), indent=2, allow_nan=False) + "\n"
 
 
-def render_evaluation(
-    evaluation: FleetEvaluation, width: int = 100, color: bool = False, *, next_step: str = ""
-) -> str:
-    """Return the evaluation as text of `width` columns (56 at least); next_step: the command on the last line."""
-    width, plan = max(LEAST_WIDTH, width), evaluation.plan
-    paint: Paint = partial(click.style) if color else _plain
-    head = [line for text in (headline(evaluation), simulation_sentence(plan)) for line in wrap(text, width)]
-    about = f"{clean(plan.name, 40)}: {clean(plan.model, 40)} on {serving_words(plan)}, as stated"
-    said = (
-        cost_sentence(plan),
-        *plan.price_remarks,
-        headroom_sentence(plan),
-        binds_sentence(plan),
-        provisioning_sentence(evaluation.provisioning, plan),
-        twice_sentence(evaluation),
-        router_sentence(plan),
-        cheapest_sentence(evaluation),
+def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> Document:
+    """The answer of an evaluation; next_step: the command that a reader would want next."""
+    plan = evaluation.plan
+    return Document(
+        headline=said(headline(evaluation), slo_result_sentence(plan, brief=True), *plan.price_remarks),
+        sections=(
+            Section(table=fleet_table(plan.pools, brief=False)),
+            Section(table=class_table(plan, brief=True), notes=tuple(limit_sentences(plan))),
+            Section(
+                sentences=said(
+                    cost_sentence(plan),
+                    headroom_sentence(plan),
+                    binds_sentence(plan),
+                    provisioning_sentence(evaluation.provisioning, plan),
+                    twice_sentence(evaluation),
+                    router_sentence(plan),
+                    cheapest_sentence(evaluation),
+                )
+            ),
+        ),
+        positive=evaluation.outcome == "meets",
+        next_step=next_step,
     )
-    blocks = [
-        [*(paint(line, bold=True, fg=COLORS[evaluation.outcome]) for line in head), *wrap(about, width)],
-        fleet_lines(plan, width),
-        class_lines(plan, width),
-        [line for text in said if text for line in wrap(text, width)],
-        [paint(f"Next: {next_step}", fg="cyan")] if next_step else [],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
-
-
-def _plain(text: str, **_style: object) -> str:
-    return text
 
 
 def headline(evaluation: FleetEvaluation) -> str:
     """Say whether the fleet meets its SLOs, and what it costs."""
-    slos = _slos(evaluation.plan)
-    verdict = {"meets": f"meets {slos}", "misses": f"misses {slos}"}.get(
-        evaluation.outcome, f"may or may not meet {slos}"
-    )
-    price = f"{hourly(evaluation.plan.cost_usd_per_hour)}, {monthly(evaluation.plan.cost_usd_per_hour)} a month"
+    plan, slos = evaluation.plan, _slos(evaluation.plan)
+    verbs = {"meets": f"meets {slos}", "misses": f"misses {slos}"}
+    verdict = verbs.get(evaluation.outcome, f"may or may not meet {slos}")
+    price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
     but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
-    return f"This fleet {verdict} at {rate(evaluation.plan.demand_rps)} for {price}.{but}"
+    served = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
+    return f"This fleet {verdict} at {served}, for {price}.{but}"
 
 
 def _slos(plan: Plan) -> str:
     return "its SLO" if len(plan.classes) == 1 else "its SLOs"
-
-
-def class_lines(plan: Plan, width: int) -> list[str]:
-    """Latencies of each class at the percentile of its goal."""
-    whole = any(item.e2e_limit_s is not None for item in plan.classes)
-    others = limited_metrics(plan.classes)
-    pairs = ["TTFT", "TPOT", *(["e2e"] if whole else []), *(METRICS[metric].label for metric in others)]
-    columns = [
-        Column("class", shrink=True),
-        Column("at"),
-        *(Column(header, "right") for metric in pairs for header in (metric, "limit")),
-        Column("in SLO", "right"),
-        Column("goal", "right"),
-        Column(""),
-    ]
-    rows = [_class_row(item, _e2e(plan, at) if whole else None, others) for at, item in enumerate(plan.classes)]
-    return ["SLOs", *render_table(rows, columns, width, indent=2).split("\n")]
-
-
-def _e2e(plan: Plan, at: int) -> Quantiles | None:
-    """Time from arrival to last token of a class."""
-    return None if plan.simulation is None else plan.simulation.classes[at].e2e_s
-
-
-def _metric(found: MetricResult | None, at: str) -> tuple[str, str]:
-    """A metric at the percentile of the goal, and its limit."""
-    return ("–", "–") if found is None else (duration(getattr(found.quantiles_s, at)), duration(found.limit_s))
-
-
-def _class_row(item: ClassResult, e2e: Quantiles | None, others: Sequence[Metric]) -> list[str]:
-    at = next((name for goal, name in PERCENTILES if item.attainment_goal <= goal), "p99")
-    return [
-        clean(item.name, 30),
-        at,
-        duration(getattr(item.ttft_s, at)),
-        duration(item.ttft_limit_s),
-        duration(getattr(item.tpot_s, at)) if has_tpot(item) else "–",
-        duration(item.tpot_limit_s),
-        *([] if e2e is None else [duration(getattr(e2e, at)), duration(item.e2e_limit_s or math.nan)]),
-        *(cell for metric in others for cell in _metric(item.metrics.get(metric), at)),
-        percent_beside(item.attainment, item.attainment_goal),
-        percent(item.attainment_goal),
-        "✓" if item.attainment >= item.attainment_goal else "missed",
-    ]
 
 
 def headroom_sentence(plan: Plan) -> str:
@@ -163,8 +103,8 @@ def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
 
 def _nothing_helps(provisioning: Provisioning) -> str:
     return (
-        f"no number of these replicas up to {provisioning.most:g} times as many is shown to meet the SLOs; the engines "
-        "need other settings or GPUs"
+        f"no number of these replicas, up to {provisioning.most:g} times as many, meets the SLO; they need other "
+        "settings or GPUs"
     )
 
 
@@ -183,7 +123,7 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     needs = "is" if provisioning.missing == 1 else "are"
     said = f"{_counted(more)} {needs} needed" if more else ""
     still = "meets" if provisioning.spare == 1 else "meet"
-    spare = (f"{_counted(less)} would do" if more else f"{_counted(less)} still {still} every SLO") if less else ""
+    spare = (f"{_counted(less)} are enough" if more else f"{_counted(less)} still {still} every SLO") if less else ""
     change = (provisioning.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
     price = f"for {hourly(provisioning.cost_usd_per_hour)} ({signed_percent(change)})"
     return f"{join_words([words for words in (said, spare) if words])}, {price}"

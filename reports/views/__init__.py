@@ -1,0 +1,1 @@
+"""Views of a document: terminal and Markdown; they know nothing of plans."""
