@@ -143,7 +143,7 @@ def test_everything_together_conserves_blocks(
     world = make_world(trace, fleet)
     run_loop(world, float("inf"))
     pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
-    for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
+    for engine, pool in zip(world["engines"].view(np.recarray), pools, strict=True):
         assert (engine.free, engine.promised) == (pool.limits.kv_blocks, 0)
         assert (engine.coming, engine.gate_head, engine.gate_tail) == (0, -1, -1)
         assert (engine.requests, engine.tokens) == (0, 0)

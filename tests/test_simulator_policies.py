@@ -52,7 +52,7 @@ def test_requests_tokens_and_blocks_are_conserved(policy: Policy, disaggregated:
     world = make_world(trace, fleet)
     run_loop(world, float("inf"))
     pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
-    for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
+    for engine, pool in zip(world["engines"].view(np.recarray), pools, strict=True):
         assert engine.free == pool.limits.kv_blocks
         assert engine.promised == 0
         assert (engine.requests, engine.tokens, engine.prompt_tokens) == (0, 0, 0)

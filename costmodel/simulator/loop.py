@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .blocks import evict, fetch_pages, hold_pages, leading_pages, release_pages, store_pages
-from .compiled import compiled, entry, rows
+from .compiled import compiled, entry, opened
 from .decodes import (
     advance_decodes,
     blocks_needed,
@@ -53,29 +55,9 @@ SLACK = 1.0 + 1e-9
 
 
 @entry
-def run_loop(world: World, until: float) -> int:
+def run_loop(world: Any, until: float) -> int:
     """Simulate the world until all is done or `until` [s]. Events handled."""
-    w = World(
-        rows(world.requests),
-        rows(world.slots),
-        rows(world.lanes),
-        rows(world.engines),
-        rows(world.pools),
-        rows(world.models),
-        rows(world.rules)[0],
-        rows(world.events),
-        rows(world.gaps),
-        rows(world.gap_edges),
-        rows(world.lane_gaps),
-        rows(world.slot_gaps),
-        rows(world.request_gaps),
-        rows(world.cached),
-        rows(world.log),
-        rows(world.tables),
-        rows(world.free_at),
-        rows(world.phases),
-        rows(world.pages),
-    )
+    w = opened(world)
     coming, handled = 0, 0
     while coming < w.rules.opened or w.rules.events > 0:
         first, which = w.events[1], coming

@@ -394,7 +394,7 @@ class LogRow:
 
 
 class World(NamedTuple):
-    """Everything; as arrays outside the loop, inside it as `compiled.rows` of them.
+    """Everything, as the loop sees it; between runs it is a `State`, the arrays by name.
 
     gaps: a stack for each lane; gap_edges: lengths at which gaps are counted [s]; lane_gaps, slot_gaps, request_gaps:
     for each, the gaps that exceed so many edges (1 to all): of the lane so far, of the lane at the slot's first decode
@@ -402,25 +402,28 @@ class World(NamedTuple):
     offset mod block size; pages: of all prompts; cached: prefix caches; tables: of the step models.
     """
 
-    requests: Any
-    slots: Any
-    lanes: Any
-    engines: Any
-    pools: Any
-    models: Any
-    rules: Any
-    events: Any
-    gaps: Any
-    gap_edges: Any
-    lane_gaps: Any
-    slot_gaps: Any
-    request_gaps: Any
-    cached: Any
-    log: Any
-    tables: Any
-    free_at: Any
-    phases: Any
-    pages: Any
+    requests: MutableSequence[Request]
+    slots: MutableSequence[Slot]
+    lanes: MutableSequence[Lane]
+    engines: MutableSequence[Engine]
+    pools: MutableSequence[PoolRecord]
+    models: MutableSequence[StepRecord]
+    rules: Rules
+    events: MutableSequence[Event]
+    gaps: MutableSequence[Gap]
+    gap_edges: Floats
+    lane_gaps: Ints
+    slot_gaps: Ints
+    request_gaps: Ints
+    cached: MutableSequence[CachedPage]
+    log: MutableSequence[LogRow]
+    tables: Floats
+    free_at: Floats
+    phases: Ints
+    pages: Ints
+
+
+State = dict[str, Array]
 
 
 @cache
@@ -457,7 +460,7 @@ def pack(models: Sequence[StepNumbers]) -> tuple[Array, NDArray[np.float64]]:
 
 def make_world(
     trace: Trace, fleet: Fleet, fast_forward: bool = True, log_rows: int = 0, gap_edges: Sequence[float] = ()
-) -> World:
+) -> State:
     """State before the first event.
 
     Slots and events are as many as may ever be needed at once; what is never touched takes no memory.
@@ -468,7 +471,7 @@ def make_world(
     links = STAGES * len(engines) + _starts([2 * pool.nics for pool in engines])
     cached, cache_at = _caches(trace, fleet, engines)
     rules = _rules(trace, fleet, fast_forward, log_rows, cache_at[-1]) | {"edges": len(gap_edges)}
-    return World(
+    return State(
         requests=_requests(trace),
         slots=np.empty(trace.size, dtype=dtype_of(Slot)),
         lanes=records(Lane, len(lanes), _lanes(fleet, lanes)),
@@ -491,14 +494,9 @@ def make_world(
     )
 
 
-def empty_world() -> World:
+def empty_world() -> State:
     """A fleet without engines that nobody asks: enough to compile for."""
-    none, nothing = np.zeros(0), np.zeros(0, dtype=np.int64)
-    before = [records(kind, 0, {}) for kind in (Request, Slot, Lane, Engine, PoolRecord, StepRecord)]
-    rules = records(Rules, 1, dict.fromkeys(Rules.__dataclass_fields__, 0))
-    events, gaps, cached, log = (records(kind, 0, {}) for kind in (Event, Gap, CachedPage, LogRow))
-    counts = [none, nothing, nothing, nothing]
-    return World._make([*before, rules, events, gaps, *counts, cached, log, none, none, nothing, nothing])
+    return {"rules": records(Rules, 1, dict.fromkeys(Rules.__dataclass_fields__, 0))}
 
 
 def _requests(trace: Trace) -> Array:

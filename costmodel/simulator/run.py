@@ -12,7 +12,7 @@ from costmodel.errors import InputError, PdplanError
 
 from .fleet import Fleet, check_fleet, check_pages
 from .kept import is_kept
-from .records import World, empty_world, make_world
+from .records import LogRow, State, empty_world, make_world
 from .result import EngineUse, EngineWork, PrefixUse, Result
 from .step_model import StepContent, StepWork, least_bytes, least_flop
 from .trace import Trace
@@ -66,12 +66,12 @@ def _check_pools(trace: Trace, fleet: Fleet) -> None:
             raise InputError(f"trace: {name} must be -1 or an index of the fleet's {len(fleet.pools)} pools")
 
 
-def _check_floors(world: World) -> None:
+def _check_floors(world: State) -> None:
     """Raise PdplanError if a step took less than its FLOP or its bytes need."""
-    rules = world.rules[0]
+    rules = world["rules"][0]
     if rules["too_fast"] == 0:
         return
-    engine = int(world.lanes["engine"][rules["fast_lane"]])
+    engine = int(world["lanes"]["engine"][rules["fast_lane"]])
     raise PdplanError(
         f"simulator: {rules['too_fast']} steps are faster than their FLOP or HBM traffic allow; the first, on engine "
         f"{engine} at {rules['fast_start']:.6f} s, takes {rules['fast_time']:.6g} s where {rules['fast_floor']:.6g} s "
@@ -79,12 +79,12 @@ def _check_floors(world: World) -> None:
     )
 
 
-def _result(trace: Trace, fleet: Fleet, world: World, events: int, gap_edges: Sequence[float]) -> Result:
+def _result(trace: Trace, fleet: Fleet, world: State, events: int, gap_edges: Sequence[float]) -> Result:
     """Times and counters, which stay where the loop wrote them; a time of -1 has not come."""
-    q = world.requests
+    q = world["requests"]
     for name in ("prompt_start", "prompt_end", "moved", "first", "finish"):
         q[name][q[name] < 0.0] = np.nan
-    logged = world.log[: int(world.rules["logged"][0])]
+    logged = world["log"][: int(world["rules"]["logged"][0])]
     return Result(
         trace=trace,
         arrival=q["arrival"],
@@ -95,16 +95,18 @@ def _result(trace: Trace, fleet: Fleet, world: World, events: int, gap_edges: Se
         finish=q["finish"],
         itl_max=q["itl"],
         gap_edges=np.array(gap_edges, dtype=np.float64),
-        gap_counts=world.request_gaps.reshape(trace.size, len(gap_edges)),
+        gap_counts=world["request_gaps"].reshape(trace.size, len(gap_edges)),
         restarts=q["restarts"],
         engine=q["engine"],
         decode_engine=q["decode_engine"],
         engines=_uses(world),
         work=_work(world, fleet),
-        prefix=PrefixUse(*(world.engines[name].astype(np.float64) for name in ("asked", "hit", "fetched", "evicted"))),
+        prefix=PrefixUse(
+            *(world["engines"][name].astype(np.float64) for name in ("asked", "hit", "fetched", "evicted"))
+        ),
         hit=q["hit"],
         events=events,
-        steps_log=logged.view(np.float64).reshape(-1, len(world.log.dtype)),
+        steps_log=logged.view(np.float64).reshape(-1, len(LogRow.__dataclass_fields__)),
     )
 
 
@@ -112,15 +114,15 @@ COUNTERS = {"prompt_tokens": "computed_prompts", "decode_tokens": "computed_deco
 """Fields of `EngineUse` that a record of an engine has under another name."""
 
 
-def _uses(world: World) -> tuple[EngineUse, ...]:
+def _uses(world: State) -> tuple[EngineUse, ...]:
     names = EngineUse.__dataclass_fields__
-    rows = zip(*(world.engines[COUNTERS.get(name, name)].tolist() for name in names), strict=True)
+    rows = zip(*(world["engines"][COUNTERS.get(name, name)].tolist() for name in names), strict=True)
     return tuple(EngineUse(*row) for row in rows)
 
 
-def _work(world: World, fleet: Fleet) -> EngineWork:
+def _work(world: State, fleet: Fleet) -> EngineWork:
     """Work of all engines from the counters that the loop kept."""
-    engines, models = world.engines, world.models
+    engines, models = world["engines"], world["models"]
     stages = np.array([fleet.pools[pool].pipeline for pool in engines["pool"]], dtype=np.float64)
     names = StepWork.__dataclass_fields__
     works = [StepWork(*(models[name][pool].item() for name in names)) for pool in engines["pool"]]

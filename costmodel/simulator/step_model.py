@@ -163,7 +163,7 @@ class NumberedSteps(ABC):
         old = np.zeros_like(new) if past is None else np.array(past, dtype=np.int64)
         if new.shape != old.shape:
             raise ValueError(f"{new.size} prompts need as many numbers of cached tokens; found {old.size}")
-        return float(step_seconds(models, tables, new, old, batch, total_context))
+        return float(step_seconds({"models": models, "tables": tables}, new, old, batch, total_context))
 
 
 @dataclass(frozen=True, slots=True)
