@@ -31,7 +31,7 @@ from costmodel.simulator import (
     simulate,
 )
 from costmodel.simulator.loop import run_loop
-from costmodel.simulator.records import make_world
+from costmodel.simulator.run import make_world
 from search_spaces.traces import read_trace
 from search_spaces.traces.replay import read_replay
 

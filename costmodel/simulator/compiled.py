@@ -11,8 +11,14 @@ Source: numba's extension API and its custom pipelines (https://numba.readthedoc
 
 from __future__ import annotations
 
+import hashlib
 import operator
+import os
+import shutil
+import sys
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import numba
@@ -28,7 +34,6 @@ from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, inf
 from numba.extending import lower_builtin, lower_getattr_generic, register_model
 from numba.np.numpy_support import from_dtype
 
-from .kept import kept_folder
 from .records import State, World, dtype_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -49,9 +54,53 @@ PASSES = (
 """What numba does to a function of the loop: its own pipeline, less what serves Python that the loop has none of."""
 
 
+@cache
+def kept_folder() -> Path | None:
+    """A folder for what numba compiles, one per state of the sources; None where nothing can be written.
+
+    numba looks only at the file of a function to see whether what it kept is stale, but our functions call each other
+    across files; so the digest of all of them is part of the path. Never a folder that others write to: what is read
+    from it is run.
+    """
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    name = f"loop-{hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()[:16]}"
+    own, *others = places()
+    folder = next((place / name for place in (own, *others) if _writable(place / name)), None)
+    if folder is not None and folder.parent == own:
+        for stale in own.glob("loop-*"):
+            if stale != folder:
+                shutil.rmtree(stale, ignore_errors=True)
+    return folder
+
+
+def places() -> list[Path]:
+    """Folders that may hold compiled loops: this package's own, of which only its state now counts, and the user's."""
+    own = Path(__file__).parent / "__pycache__"
+    try:
+        return [own, Path.home() / ".cache" / "pdplan"]
+    except RuntimeError:  # a user without a home
+        return [own]
+
+
+def _writable(folder: Path) -> bool:
+    """Whether the folder is there, or could be made, and takes files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def is_kept() -> bool:
+    """Whether the loop compiled for this version of Python is there."""
+    folder = kept_folder()
+    files = f"**/*run_loop*.py{sys.version_info.major}{sys.version_info.minor}*.nbc"
+    return folder is not None and any(folder.glob(files))
+
+
 def compiled(function: Function) -> Function:
     """Make the function a part of the loop."""
-    made: Function = numba.njit(pipeline_class=_PartCompiler, **OPTIONS)(function)
+    made: Function = numba.njit(pipeline_class=_Compiler, **OPTIONS)(function)
     return made
 
 
@@ -63,7 +112,7 @@ def entry(function: Callable[..., Any]) -> Callable[..., Any]:
     folder, before = kept_folder(), numba.config.CACHE_DIR
     numba.config.CACHE_DIR = "" if folder is None else str(folder)
     try:
-        made = numba.njit(pipeline_class=_WholeCompiler, error_model="numpy", cache=folder is not None)(function)
+        made = numba.njit(pipeline_class=_Compiler, error_model="numpy", cache=folder is not None)(function)
     finally:
         numba.config.CACHE_DIR = before
     return lambda state, *rest: made(_packed(state), *rest)
@@ -107,58 +156,40 @@ class _Whole(JITCodeLibrary):  # type: ignore[misc]
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
-class _CompilePart(typed_passes.LoweringPass):  # type: ignore[misc]
+class _Compile(typed_passes.LoweringPass):  # type: ignore[misc]
     """All passes in turn; numba's manager would analyze the function anew after each of them."""
 
-    _name = "loop_part"
+    _name = "simulator"
 
     def __init__(self) -> None:
         typed_passes.LoweringPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        self.begin(state)
+        is_part = state.flags.no_cpython_wrapper
+        state.library = (_Part if is_part else _Whole)(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        state.flags.no_compile = is_part
         for each in PASSES:
             each().run_pass(state)
-            if each is typed_passes.NativeLowering:
-                self.end(state)
+        if is_part:
+            state.cr = state.cr._replace(entry_point=_callable(state))
         return True
 
-    def begin(self, state: Any) -> None:
-        state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.flags.no_compile = True
 
-    def end(self, state: Any) -> None:
-        """Let other functions call this one."""
-        name = state.cr.fndesc
-        made = make_function(name.lookup_module(), name.qualname, "", 0, state.cr.env, (state.library,))
-        state.targetctx.insert_user_function(made, name, [state.library])
-        state.cr = state.cr._replace(cfunc=made)
+def _callable(state: Any) -> Any:
+    """What other functions know a part by, which has no machine code to be called by Python."""
+    name = state.cr.fndesc
+    made = make_function(name.lookup_module(), name.qualname, "", 0, state.cr.environment, (state.library,))
+    state.targetctx.insert_user_function(made, name, [state.library])
+    return made
 
 
-@register_pass(mutates_CFG=False, analysis_only=False)
-class _CompileWhole(_CompilePart):
-    _name = "loop_whole"
-
-    def begin(self, state: Any) -> None:
-        state.library = _Whole(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.library.enable_object_caching()
-
-    def end(self, state: Any) -> None:
-        """Numba has done so."""
-
-
-class _PartCompiler(CompilerBase):  # type: ignore[misc]
-    way = _CompilePart
-
+class _Compiler(CompilerBase):  # type: ignore[misc]
     def define_pipelines(self) -> list[PassManager]:
-        manager = PassManager("loop")
-        manager.add_pass(self.way, "of the simulator")
+        manager = PassManager("simulator")
+        manager.add_pass(_Compile, "of the event loop")
         manager.finalize()
         return [manager]
-
-
-class _WholeCompiler(_PartCompiler):
-    way = _CompileWhole
 
 
 class _Worlds(types.Type):

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from costmodel.host import beside_decodes
 
 from .compiled import compiled, entry, opened
-from .fleet import UNLIMITED
+from .fleet import COEFFICIENTS, TABLES, UNLIMITED
+from .fleet import least_bytes as bytes_of
+from .fleet import least_flop as flop_of
 from .records import Floats, StepRecord
-from .step_model import COEFFICIENTS, TABLES
-from .step_model import least_bytes as bytes_of
-from .step_model import least_flop as flop_of
 
 least_flop, least_bytes, interfered = compiled(flop_of), compiled(bytes_of), compiled(beside_decodes)
 
@@ -41,7 +40,7 @@ class Chosen(NamedTuple):
 
 
 @entry
-def step_seconds(
+def lone_step(
     world: Any,
     lengths: NDArray[np.int64],
     past: NDArray[np.int64],
