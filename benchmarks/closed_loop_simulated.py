@@ -6,7 +6,8 @@
 
 Data: serving/closed_loop.csv in PDPLAN_DATA, else ../shared/data. Each row is simulated as it was measured: all users
 send at once, each sends its next request when one ends, ten requests per user in all, lengths uniform between the
-shortest and the nominal one, means over all requests. The formula is what `pdplan validate` predicts. Engine, memory,
+shortest and the nominal one, means over all requests (the first wave is one
+in ten of them). The formula is what `pdplan validate` predicts. Engine, memory,
 token budget and every law of a step are those of the formula, and so are the statistics of the closed loop that no
 engine decides (`simulated_means`); concurrency is rounded to whole requests per engine.
 """
@@ -30,8 +31,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.engine_arrays import engine_arrays  # noqa: E402
-from costmodel.serving.closed_loop import FULL_SPREAD, burst_share  # noqa: E402
-from costmodel.serving.load import ClosedLoad, prompt_time, uneven_lanes  # noqa: E402
+from costmodel.serving.closed_loop import FULL_SPREAD, burst_share, closed_loop, outside_steps  # noqa: E402
+from costmodel.serving.load import ClosedLoad, uneven_lanes  # noqa: E402
 from costmodel.simulator import SCHEDULERS, Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
 from costmodel.simulator.cost_steps import cost_steps  # noqa: E402
 from costmodel.simulator.fleet import UNLIMITED  # noqa: E402
@@ -85,48 +86,49 @@ def engine_pool(deployment: Deployment, users: int, longest: int) -> Pool:
     )
 
 
-def lengths(nominal: float, spread: float, users: Array) -> NDArray[np.int64]:
-    """Lengths evenly spread below the nominal one, at the places (0 to 1) of the range that each request has drawn."""
-    return np.maximum(np.rint(nominal * (1.0 - spread * users)), 1.0).astype(np.int64)
+def lengths(mean: float, spread: float, places: Array) -> NDArray[np.int64]:
+    """Lengths evenly spread about a mean [token]; places: of each request in the range, 0 (longest) to 1."""
+    longest = mean / (1.0 - spread / 2.0)
+    return np.maximum(np.rint(longest * (1.0 - spread * places)), 1.0).astype(np.int64)
 
 
-def run_means(deployment: Deployment, spread: float, longer: float, hidden: float) -> Array:
-    """Mean TTFT and TPOT of a run in which all users start at once [s].
+def run_means(deployment: Deployment, closed: ClosedLoad, spread: float, outside: float) -> Array:
+    """Mean TTFT and TPOT of a run in which all users start at once, with lengths so spread [s].
 
-    longer: the nominal lengths times this [1]; hidden: what each TTFT has before its engine sees the request [s].
+    outside: what each TTFT has that its engine does not see [s]. The front end takes the first requests one by one.
     """
     users = max(1, round(deployment.concurrency))
     size = round(users * deployment.waves)
-    drawn = np.random.default_rng([SEED, deployment.row.line]).random((2, size))
+    places = np.random.default_rng([SEED, deployment.row.line]).random((2, size))
     isl, osl = (
-        lengths(nominal * longer, spread, places)
-        for nominal, places in zip((deployment.row.isl, deployment.row.osl), drawn, strict=True)
+        lengths(float(mean[0, 0]), spread, place) for mean, place in zip((closed.isl, closed.osl), places, strict=True)
     )
+    late = np.minimum(np.arange(size), users - 1) * load_serving_policy(deployment.engine).frontend
     pool = engine_pool(deployment, users, int((isl + osl).max()))
-    trace = replace(make_trace(np.zeros(size), isl, osl, concurrency=users), think=hidden)
+    trace = replace(make_trace(late, isl, osl, concurrency=users), think=outside)
     result = simulate(trace, Fleet((pool,)))
-    return np.array([hidden + float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))])
+    waited = float(late[:users].sum()) / size
+    return np.array([outside + waited + float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))])
 
 
 def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, float]:
     """Mean TTFT and TPOT of the benchmark's run [s].
 
-    What a request spends before the engine, and how many stay together after the first wave, are statistics of closed
-    loops that the formula has and an engine does not decide (`ServingPolicy`, `burst_share`). Equal lengths stay
-    together in a simulation; so where fewer do, the rest is simulated with lengths of the same mean that part.
+    What no step of the engine accounts for, and how many requests stay together after the first wave, are statistics of
+    closed loops that the formula has and an engine does not decide (`outside_steps`, `burst_share`). Equal lengths stay
+    together in a simulation and spread ones part; so that share of the run is simulated with equal lengths, the rest
+    with lengths of the same mean that part.
     """
     policy = load_serving_policy(deployment.engine)
     arrays = engine_arrays(deployment.model, [deployment.prefill], policy.overhead)
-    alone = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total
-    before = policy.arrival + float((prompt_time(deployment.model, arrays, closed, policy).alone - alone)[0, 0])
-    if deployment.spread > 0.0:
-        found = run_means(deployment, deployment.spread, 1.0, before)
-    else:
-        first = 1.0 / deployment.waves
-        share = float((burst_share(policy, closed)[0, 0] - first) / (1.0 - first))
-        apart = run_means(deployment, FULL_SPREAD, 1.0 / (1.0 - FULL_SPREAD / 2.0), before)
-        found = share * run_means(deployment, 0.0, 1.0, before) + (1.0 - share) * apart
-    return float(found[0]), float(found[1])
+    kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total
+    steady = closed_loop(deployment.model, arrays, policy, closed, np.array([[deployment.fits]]))
+    outside = float(outside_steps(policy, closed, steady, kernels)[0, 0])
+    first = 1.0 / deployment.waves
+    together = max(0.0, float((burst_share(policy, closed)[0, 0] - first) / (1.0 - first)))
+    apart = run_means(deployment, closed, deployment.spread or FULL_SPREAD, outside)
+    ttft, tpot = together * run_means(deployment, closed, 0.0, outside) + (1.0 - together) * apart
+    return float(ttft), float(tpot)
 
 
 def compared(sample: int | None) -> list[Compared]:

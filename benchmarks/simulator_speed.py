@@ -101,8 +101,8 @@ def compilation() -> tuple[float, float]:
     """CPU seconds of the first and of a later process, from import to the first run, where nothing was kept before."""
     script = "import time; from costmodel.simulator.run import prepare; prepare(); print(time.process_time())"
     with tempfile.TemporaryDirectory() as folder:
-        redirected = f"from pathlib import Path; kept.places = lambda: [Path({folder!r})]; "
-        command = [sys.executable, "-c", "from costmodel.simulator import kept; " + redirected + script]
+        redirected = f"from pathlib import Path; compiled.places = lambda: [Path({folder!r})]; "
+        command = [sys.executable, "-c", "from costmodel.simulator import compiled; " + redirected + script]
         first, later = (
             float(subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout)
             for _ in range(2)

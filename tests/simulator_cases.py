@@ -16,11 +16,11 @@ from costmodel.simulator import (
     Policy,
     Pool,
     Router,
+    StepModel,
     Trace,
     make_trace,
 )
 from costmodel.simulator.cost_steps import GridSteps
-from costmodel.simulator.step_model import StepModel
 
 STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4), (7e-3, 2e-7, 2e-4), large_batch=12)
 ONLY_PROMPTS = Policy("only prompts", exclusive_prefill=True, chunked=False)

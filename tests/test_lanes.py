@@ -16,7 +16,7 @@ from costmodel.host import EngineOverhead
 from costmodel.queueing import lockstep_excess
 from costmodel.serving.load import ClosedLoad, prompt_time
 from costmodel.simulator.cost_steps import GridSteps, cost_steps
-from costmodel.simulator.run import simulate
+from costmodel.simulator.run import simulate, step_seconds
 from costmodel.step import StepLoad, step_time
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import FleetPool, pool_config
@@ -61,14 +61,14 @@ def test_a_step_lasts_as_long_as_its_busiest_lane() -> None:
     """By hand, on two lanes: lane work is token / 4, all work token / 2, attention of n tokens n (n + 1) / 2."""
     even, uneven = toy_lanes(2.0, 1.0), toy_lanes(2.0, 1.5)
     attention = 10 * 11 / 2
-    assert even.prefill([10]) == pytest.approx(10 / 2 + (20 - 10) / 4 + attention)
-    assert even.prefill([10, 10]) == pytest.approx(20 / 2 + attention)
-    assert even.prefill([10] * 4) == pytest.approx(40 / 2 + 2 * attention)
-    assert even.prefill([10, 2]) == pytest.approx(12 / 2 + (20 - 12) / 4 + (attention + 3) * 10 / 12)
-    assert uneven.prefill([10] * 4) == pytest.approx(1.5 * even.prefill([10] * 4))
+    assert step_seconds(even, [10]) == pytest.approx(10 / 2 + (20 - 10) / 4 + attention)
+    assert step_seconds(even, [10, 10]) == pytest.approx(20 / 2 + attention)
+    assert step_seconds(even, [10] * 4) == pytest.approx(40 / 2 + 2 * attention)
+    assert step_seconds(even, [10, 2]) == pytest.approx(12 / 2 + (20 - 12) / 4 + (attention + 3) * 10 / 12)
+    assert step_seconds(uneven, [10] * 4) == pytest.approx(1.5 * step_seconds(even, [10] * 4))
     held = 10 * (1 + 0.5 / 2)
-    assert uneven.prefill([10]) == pytest.approx(held / 2 + (20 - held) / 4 + attention)
-    assert toy_lanes(1.0, 1.0).prefill([10, 2]) == pytest.approx(12 + attention + 3)
+    assert step_seconds(uneven, [10]) == pytest.approx(held / 2 + (20 - held) / 4 + attention)
+    assert step_seconds(toy_lanes(1.0, 1.0), [10, 2]) == pytest.approx(12 + attention + 3)
 
 
 def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
@@ -81,11 +81,11 @@ def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
     measured = prompt_time(instance.problem.model, engine, ClosedLoad(*one), load_serving_policy("vllm"))
     share = measured.shared[0, 0]
     assert tables.prefill_shared[shape, 0] / LANES == pytest.approx(share, rel=0.02)
-    assert packed.prefill([PROMPT] * LANES) / LANES == pytest.approx(share, rel=0.02)
-    assert packed.prefill([PROMPT] * 4 * LANES, None) / (4 * LANES) == pytest.approx(share, rel=0.05)
+    assert step_seconds(packed, [PROMPT] * LANES) / LANES == pytest.approx(share, rel=0.02)
+    assert step_seconds(packed, [PROMPT] * 4 * LANES, None) / (4 * LANES) == pytest.approx(share, rel=0.05)
     alone = step_time(instance.problem.model, engine, StepLoad.prefill(PROMPT)).total[0, 0]
     assert tables.prefill_alone[shape, 0] == pytest.approx(alone)
-    assert packed.prefill([PROMPT]) == pytest.approx(alone, rel=0.01)
+    assert step_seconds(packed, [PROMPT]) == pytest.approx(alone, rel=0.01)
     full = step_time(instance.problem.model, engine, StepLoad.prefill(PROMPT, LANES)).total[0, 0]
     assert tables.prefill_time[shape, 0] == pytest.approx(BALANCE * full)
 
@@ -132,7 +132,7 @@ def test_the_simulator_counts_the_host_time_of_the_busiest_lane(requests: int) -
     config, host = pool_config(instance, pool), EngineOverhead(0.0, 1.0, Origin.ASSUMED, "toy")
     config = replace(config, max_num_seqs=256)
     steps = cost_steps(instance.problem.model, config, host)
-    assert steps.decode(requests, requests) == pytest.approx(max(requests / LANES, 1.0), abs=0.1)
+    assert step_seconds(steps, (), None, requests, requests) == pytest.approx(max(requests / LANES, 1.0), abs=0.1)
 
 
 def test_a_prefill_engine_takes_what_the_simulator_takes() -> None:

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from costmodel.accelerator import Origin
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.host import NO_OVERHEAD, EngineOverhead
-from costmodel.serving.closed_loop import burst_share, closed_loop, settle
+from costmodel.serving.closed_loop import burst_share, closed_loop, outside_steps, settle
 from costmodel.serving.disaggregated import Pools, disaggregated, settle_pools
 from costmodel.serving.load import ClosedLoad, Prompt, Steady, Times, prompt_time
 from costmodel.serving.open_loop import OpenLoad, open_loop
 from costmodel.serving.policy import Scheduler, ServingPolicy
+from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import engine_name, engine_names, load_serving_policy
@@ -178,6 +179,21 @@ def served(
         return closed_loop(model, engines, policy, kept, cell(fits))
     pools = Pools(cell(workers), cell(workers), cell(0.01), cell(fits))
     return disaggregated(model, engines, engines, policy, load=kept, pools=pools)
+
+
+def test_outside_its_steps_a_lone_request_waits_for_no_other() -> None:
+    model, engines = h100_engine()
+    kernels = step_time(model, engines, StepLoad.prefill(cell(500.0))).total
+    lengths = {"isl": 500.0, "osl": 200.0, "spread": 0.2, "workers": 0, "fits": 1e3}
+    for engine in engine_names():
+        policy = load_serving_policy(engine)
+        alone, many = (
+            outside_steps(policy, load(users, 500, 200, 0.2), served(engine, users, **lengths), kernels)[0, 0]
+            for users in (1.0, 16.0)
+        )
+        launched = max(policy.launch * model.num_layers - kernels[0, 0], 0.0)
+        assert alone == pytest.approx(policy.arrival + launched)
+        assert many > alone
 
 
 @settings(deadline=None, max_examples=60)

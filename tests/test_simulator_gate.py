@@ -29,7 +29,7 @@ from costmodel.simulator import (
     simulate,
 )
 from costmodel.simulator.loop import run_loop
-from costmodel.simulator.records import make_world
+from costmodel.simulator.run import make_world
 
 FLAT = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
 """Every prompt step takes 100 ms, every decode step 10 ms."""
@@ -143,9 +143,9 @@ def test_everything_together_conserves_blocks(
     world = make_world(trace, fleet)
     run_loop(world, float("inf"))
     pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
-    for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
+    for engine, pool in zip(world["engines"].view(np.recarray), pools, strict=True):
         assert (engine.free, engine.promised) == (pool.limits.kv_blocks, 0)
-        assert (engine.coming, engine.gate_head, engine.gate_tail) == (0, -1, -1)
+        assert (engine.coming, world["chains"][engine.gate].tolist()) == (0, (-1, -1))
         assert (engine.requests, engine.tokens) == (0, 0)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.simulator import kept, records
+from costmodel.simulator import compiled, records
 from costmodel.simulator.run import prepare
 
 KINDS = (
@@ -83,20 +83,20 @@ def test_no_field_of_a_record_is_an_attribute_of_all_records() -> None:
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty place for loops, which nothing of this process knows."""
     own = tmp_path / "own"
-    monkeypatch.setattr(kept, "places", lambda: [own, tmp_path / "home"])
-    kept.kept_folder.cache_clear()
+    monkeypatch.setattr(compiled, "places", lambda: [own, tmp_path / "home"])
+    compiled.kept_folder.cache_clear()
     yield own
-    kept.kept_folder.cache_clear()
+    compiled.kept_folder.cache_clear()
 
 
 def test_a_package_that_is_read_only_is_kept_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file, home = tmp_path / "file", tmp_path / "home"
     file.write_text("")
     (home / "loop-another").mkdir(parents=True)
-    monkeypatch.setattr(kept, "places", lambda: [file, home])
-    kept.kept_folder.cache_clear()
-    folder = kept.kept_folder()
-    kept.kept_folder.cache_clear()
+    monkeypatch.setattr(compiled, "places", lambda: [file, home])
+    compiled.kept_folder.cache_clear()
+    folder = compiled.kept_folder()
+    compiled.kept_folder.cache_clear()
     assert folder is not None
     assert folder.parent == home
     assert (home / "loop-another").is_dir()  # it may be that of another installation
@@ -105,16 +105,16 @@ def test_a_package_that_is_read_only_is_kept_at_home(monkeypatch: pytest.MonkeyP
 def test_where_nothing_can_be_kept_there_is_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    monkeypatch.setattr(kept, "places", lambda: [file, file / "home"])
-    kept.kept_folder.cache_clear()
-    assert kept.kept_folder() is None
-    assert not kept.is_kept()
-    kept.kept_folder.cache_clear()
+    monkeypatch.setattr(compiled, "places", lambda: [file, file / "home"])
+    compiled.kept_folder.cache_clear()
+    assert compiled.kept_folder() is None
+    assert not compiled.is_kept()
+    compiled.kept_folder.cache_clear()
 
 
 def test_loops_of_older_sources_are_dropped(fresh: Path) -> None:
     (fresh / "loop-older").mkdir(parents=True)
-    folder = kept.kept_folder()
+    folder = compiled.kept_folder()
     assert [path.name for path in fresh.iterdir()] == [getattr(folder, "name", None)]
 
 
@@ -123,7 +123,7 @@ def test_a_user_without_a_home_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
-    assert [place.name for place in kept.places()] == ["__pycache__"]
+    assert [place.name for place in compiled.places()] == ["__pycache__"]
 
 
 def test_what_is_compiled_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +132,6 @@ def test_what_is_compiled_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said.clear()
     prepare(said.append)
     assert said == []
-    monkeypatch.setattr("costmodel.simulator.run.is_kept", lambda: False)
+    monkeypatch.setattr("costmodel.simulator.compiled.is_kept", lambda: False)
     prepare(said.append)
     assert said == ["compiling the simulator, once"]

@@ -14,7 +14,7 @@ from tests.toy import llama_8b
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.metric import limits_of
-from costmodel.simulator import VLLM_V1, Limits, TableSteps, make_trace, simulate
+from costmodel.simulator import VLLM_V1, Limits, TableSteps, make_trace, simulate, step_seconds
 from costmodel.simulator.cost_steps import cost_steps
 from costmodel.simulator.metrics import (
     attainment,
@@ -195,11 +195,11 @@ def test_what_is_served_leaves_out_filling_and_emptying() -> None:
 
 def test_coefficients_answer_by_their_formula() -> None:
     a, b, c = STEPS.prefill_abc
-    assert STEPS.prefill([10, 20]) == pytest.approx(a + b * 30 + c * 500)
-    assert STEPS.prefill([10], [90]) == pytest.approx(a + b * 10 + c * (100**2 - 90**2))
-    assert STEPS.decode(3, 300) == pytest.approx(8e-3 + 1e-7 * 303 + 3e-4)
-    assert STEPS.decode(20, 300) == pytest.approx(7e-3 + 2e-7 * 320 + 4e-3)
-    assert STEPS.mixed([10], None, 3, 300) == pytest.approx(STEPS.prefill([10]) + 1e-7 * 303 + 3e-4)
+    assert step_seconds(STEPS, [10, 20]) == pytest.approx(a + b * 30 + c * 500)
+    assert step_seconds(STEPS, [10], [90]) == pytest.approx(a + b * 10 + c * (100**2 - 90**2))
+    assert step_seconds(STEPS, (), None, 3, 300) == pytest.approx(8e-3 + 1e-7 * 303 + 3e-4)
+    assert step_seconds(STEPS, (), None, 20, 300) == pytest.approx(7e-3 + 2e-7 * 320 + 4e-3)
+    assert step_seconds(STEPS, [10], None, 3, 300) == pytest.approx(step_seconds(STEPS, [10]) + 1e-7 * 303 + 3e-4)
 
 
 def test_tables_are_looked_up_as_vidur_does() -> None:
@@ -207,11 +207,11 @@ def test_tables_are_looked_up_as_vidur_does() -> None:
     prefill = np.arange(100.0)[:, None] + np.array([0.0, 0.1, 0.2])
     decode = 10.0 * np.arange(4)[:, None] + np.array([0.0, 0.5, 0.7])
     steps = TableSteps(dense, prefill, decode, prefill_factor=1.5, decode_factor=2.0)
-    assert steps.decode(1, 64) == pytest.approx(1 + 10.5)
-    assert steps.decode(1, 65) == pytest.approx(1 + 10.7)
-    assert steps.decode(2, 129) == pytest.approx(2 + 2 * 20.5)  # mean 64.5 is 64
-    assert steps.prefill([3, 4], [64, 1]) == pytest.approx(7 + 1.5 * (5 + 0.2))
-    assert steps.mixed([3], None, 1, 10) == pytest.approx(4 + 3 + 10.5)
+    assert step_seconds(steps, (), None, 1, 64) == pytest.approx(1 + 10.5)
+    assert step_seconds(steps, (), None, 1, 65) == pytest.approx(1 + 10.7)
+    assert step_seconds(steps, (), None, 2, 129) == pytest.approx(2 + 2 * 20.5)  # mean 64.5 is 64
+    assert step_seconds(steps, [3, 4], [64, 1]) == pytest.approx(7 + 1.5 * (5 + 0.2))
+    assert step_seconds(steps, [3], None, 1, 10) == pytest.approx(4 + 3 + 10.5)
 
 
 def test_the_grid_follows_the_cost_model() -> None:
@@ -229,7 +229,7 @@ def test_the_grid_follows_the_cost_model() -> None:
         batch, context = int(rng.integers(1, 65)), int(rng.integers(1, 8000))
         mixed = step_time_one(model, config, host, StepLoad.of(1, new, past, batch, context)).total[0, 0]
         decode = step_time_one(model, config, host, StepLoad.decode(batch, context)).total[0, 0]
-        errors.append(steps.mixed([new], [past], batch, batch * context) / mixed - 1)
-        errors.append(steps.decode(batch, batch * context) / decode - 1)
+        errors.append(step_seconds(steps, [new], [past], batch, batch * context) / mixed - 1)
+        errors.append(step_seconds(steps, (), None, batch, batch * context) / decode - 1)
     assert np.abs(errors).max() < 0.01
     assert np.abs(errors).mean() < 0.002

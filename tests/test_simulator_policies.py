@@ -13,9 +13,9 @@ from tests.simulator_cases import STEPS, colocated, random_fleet, random_trace
 
 # isort: split
 from costmodel.engine import Role
-from costmodel.simulator import POLICIES, FirstToken, Fleet, Policy, Result, simulate
+from costmodel.simulator import POLICIES, FirstToken, Fleet, Policy, Result, simulate, step_seconds
 from costmodel.simulator.loop import run_loop
-from costmodel.simulator.records import make_world
+from costmodel.simulator.run import make_world
 
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 either_way = pytest.mark.parametrize("disaggregated", [False, True], ids=["colocated", "disaggregated"])
@@ -52,7 +52,7 @@ def test_requests_tokens_and_blocks_are_conserved(policy: Policy, disaggregated:
     world = make_world(trace, fleet)
     run_loop(world, float("inf"))
     pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
-    for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
+    for engine, pool in zip(world["engines"].view(np.recarray), pools, strict=True):
         assert engine.free == pool.limits.kv_blocks
         assert engine.promised == 0
         assert (engine.requests, engine.tokens, engine.prompt_tokens) == (0, 0, 0)
@@ -139,7 +139,7 @@ def test_a_lone_request_takes_its_steps_and_no_more(policy: Policy) -> None:
     result = simulate(trace, colocated(policy))
     a, b, c = STEPS.prefill_abc
     prompt = a + b * 100 + c * 100**2
-    decodes = sum(STEPS.decode(1, 101 + k) for k in range(4))
+    decodes = sum(step_seconds(STEPS, (), None, 1, 101 + k) for k in range(4))
     assert result.ttft[0] == pytest.approx(prompt, rel=1e-12)
     assert result.e2e[0] == pytest.approx(prompt + decodes, rel=1e-12)
     assert result.steps == 5

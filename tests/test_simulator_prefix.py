@@ -31,7 +31,7 @@ from costmodel.simulator import (
     simulate,
 )
 from costmodel.simulator.loop import run_loop
-from costmodel.simulator.records import make_world
+from costmodel.simulator.run import make_world
 from search_spaces.traces import read_trace
 from search_spaces.traces.replay import read_replay
 
@@ -131,11 +131,11 @@ def test_caches_conserve_blocks_and_jumps_change_nothing(policy: Policy, disaggr
     world = make_world(trace, fleet)
     run_loop(world, float("inf"))
     pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
-    for engine, pool in zip(world.engines.view(np.recarray), pools, strict=True):
+    for engine, pool in zip(world["engines"].view(np.recarray), pools, strict=True):
         assert (engine.free, engine.promised) == (pool.limits.kv_blocks, 0)
         if engine.cache >= 0:
             count = int(trace.pages.ids.max()) + 1 if trace.pages is not None else 0
-            listed, *references = world.cached["references"][engine.cache :][: count + 1].tolist()
+            listed, *references = world["cached"]["references"][engine.cache :][: count + 1].tolist()
             assert max(references) <= 0
             assert references.count(0) == listed
             assert references.count(0) * engine.page_blocks <= engine.free

@@ -33,7 +33,8 @@ from costmodel.simulator import (
     simulate,
 )
 from costmodel.simulator.cost_steps import cost_steps
-from costmodel.simulator.step_model import StepContent, least_bytes, least_flop
+from costmodel.simulator.fleet import StepContent, least_bytes, least_flop
+from costmodel.simulator.run import step_seconds
 from costmodel.step import StepLoad, step_time
 
 WORK = StepWork(
@@ -82,7 +83,10 @@ def test_the_work_of_a_run_by_hand() -> None:
     assert (result.work.prompt_tokens[0], result.work.output_tokens[0]) == (10, 3)
     assert (result.work.peak_flops[0], result.work.hbm_bandwidth[0]) == (1e15, 1e13)
     assert result.work.busy_seconds[0] == pytest.approx(result.finish[0])
-    chunks, decodes = [WORKING.prefill([6]), WORKING.prefill([4], [6])], [WORKING.decode(1, 11), WORKING.decode(1, 12)]
+    chunks, decodes = (
+        [step_seconds(WORKING, [6]), step_seconds(WORKING, [4], [6])],
+        [step_seconds(WORKING, (), None, 1, 11), step_seconds(WORKING, (), None, 1, 12)],
+    )
     assert result.work.kv_block_seconds[0] == pytest.approx(sum(chunks) + sum(decodes))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import step_seconds
 from costmodel.simulator.metrics import Attainment
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
@@ -150,7 +151,9 @@ def test_a_confident_plan_is_judged_at_its_slow_steps() -> None:
     bench = make_bench(instance)
     assert bench.probability == pytest.approx(0.95)
     fleet = apart(instance, 2, 1)
-    slow, usual = (simulated_fleet(instance, fleet, p).pools[1].steps.decode(8, 8000) for p in (0.95, 0.5))
+    slow, usual = (
+        step_seconds(simulated_fleet(instance, fleet, p).pools[1].steps, (), None, 8, 8000) for p in (0.95, 0.5)
+    )
     assert slow > 1.1 * usual
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.metric import limits_of
-from costmodel.simulator import SARATHI, Fleet, Result, simulate
+from costmodel.simulator import SARATHI, Fleet, Result, simulate, step_seconds
 from costmodel.simulator.metrics import attainment, overload, percentiles
 from search_spaces.models import load_model
 
@@ -67,7 +67,7 @@ def lengths_of(requests: int) -> Lengths:
 def prefill_time(fleet: Fleet, chunk: int, prompt: int = PROMPT) -> float:
     """Time of a prompt computed alone, chunk after chunk [s]."""
     steps = fleet.pools[0].steps
-    return sum(steps.prefill([min(chunk, prompt - past)], [past]) for past in range(0, prompt, chunk))
+    return sum(step_seconds(steps, [min(chunk, prompt - past)], [past]) for past in range(0, prompt, chunk))
 
 
 def gaps_of(result: Result, warm_up: float = 0.1) -> tuple[FloatArray, FloatArray]:
@@ -97,7 +97,7 @@ def point(chunk: int, requests: int, rate: float = RATE) -> ChunkPoint:
     return ChunkPoint(
         chunk=chunk,
         efficiency=prefill_time(whole, PROMPT) / prefill_time(fleet, chunk),
-        full=fleet.pools[0].steps.prefill([chunk]),
+        full=step_seconds(fleet.pools[0].steps, [chunk]),
         gaps=gaps,
         ttft=percentiles(result.ttft, (0.9,))[0],
         overloaded=overload(result).overloaded,

@@ -17,6 +17,8 @@ what waits outside for memory.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,6 +92,20 @@ def prompts_waited(policy: ServingPolicy, load: ClosedLoad, admitted: FloatArray
     """Prompts' worth of prefill that a request waits for outside of bursts, its own included [1]: 1 if it is alone."""
     waited = _between(policy.prefill_wait_fixed, policy.prefill_wait_random, load)
     return np.asarray(1.0 + (waited - 1.0) * (1.0 - 1.0 / admitted))
+
+
+def outside_steps(policy: ServingPolicy, load: ClosedLoad, steady: Steady, kernels: FloatArray) -> FloatArray:
+    """What a TTFT has outside of bursts that no step of a simulated engine accounts for [s].
+
+    kernels: a prompt's step alone, by its kernels [s]. It is the way to the engine, what launching a prompt takes
+    beyond its kernels, and the wait among many requests with spread lengths (`prompts_waited`), but for the share of
+    the time in which other prompts run, for then a simulated request waits for them by itself. A single request waits
+    for none.
+    """
+    spread = replace(load, spread=np.full_like(load.isl, FULL_SPREAD))
+    waited = prompts_waited(policy, spread, steady.admitted) - 1.0
+    launched = steady.prefill - kernels
+    return np.asarray(policy.arrival + launched + (1.0 - steady.prefill_share) * waited * steady.prefill)
 
 
 def _between(fixed: Figure, random: Figure, load: ClosedLoad) -> FloatArray:

@@ -16,6 +16,7 @@ from .fleet import (
     UNLIMITED,
     VLLM_V0,
     VLLM_V1,
+    CoefficientSteps,
     FirstToken,
     Fleet,
     HandOver,
@@ -24,10 +25,13 @@ from .fleet import (
     Policy,
     Pool,
     Router,
+    StepModel,
+    StepNumbers,
+    StepWork,
+    TableSteps,
 )
-from .result import EngineUse, EngineWork, PrefixUse, Result
-from .run import prepare, simulate
-from .step_model import CoefficientSteps, StepModel, StepNumbers, StepWork, TableSteps
+from .metrics import EngineUse, EngineWork, PrefixUse, Result
+from .run import prepare, simulate, step_seconds
 from .trace import Pages, Trace, make_trace
 
 __all__ = [
@@ -62,4 +66,5 @@ __all__ = [
     "make_trace",
     "prepare",
     "simulate",
+    "step_seconds",
 ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from .compiled import compiled
+from .queues import append, heap_push, remove
 from .records import GAPS, NONE, RUN, Engine, Lane, Slot, World
 
 
@@ -268,59 +269,9 @@ def note_gap(w: World, lane: Lane, s: int) -> None:
 
 
 @compiled
-def heap_merge(w: World, a: int, b: int) -> int:
-    """Root of two heaps made one: pairing heaps of decodes by total - offset, the lane's step at which each ends.
-
-    Ties are broken by request. Insertion takes constant time, removal of the least amortized logarithmic time (Fredman
-    et al. 1986).
-    """
-    if a < 0:
-        return b
-    if b < 0:
-        return a
-    left, right = w.slots[a], w.slots[b]
-    first, second = left.total - left.offset, right.total - right.offset
-    if second < first or (second == first and right.request < left.request):
-        left.sibling = right.child
-        right.child = a
-        return b
-    right.sibling = left.child
-    left.child = b
-    return a
-
-
-@compiled
-def heap_push(w: World, root: int, s: int) -> int:
-    """Root after adding slot s."""
-    slot = w.slots[s]
-    slot.child = -1
-    slot.sibling = -1
-    return heap_merge(w, root, s)
-
-
-@compiled
-def heap_pop(w: World, root: int) -> int:
-    """Root after removing the root: children are merged in pairs, then from the last pair to the first."""
-    s, pairs = w.slots[root].child, -1
-    while s >= 0:
-        merged, other, following = s, w.slots[s].sibling, -1
-        if other >= 0:
-            following = w.slots[other].sibling
-            merged = heap_merge(w, s, other)
-        w.slots[merged].sibling = pairs
-        pairs, s = merged, following
-    root = NONE
-    while pairs >= 0:
-        following = w.slots[pairs].sibling
-        root = heap_merge(w, root, pairs)
-        pairs = following
-    return root
-
-
-@compiled
 def rebuild_heap(w: World, lane: Lane) -> None:
     """Heap of the decodes, after one was taken from its middle."""
-    root, s = NONE, lane.head
+    root, s = NONE, w.chains[lane.running].head
     while s >= 0:
         slot = w.slots[s]
         if slot.joined >= 0 and slot.ended == 0:
@@ -341,23 +292,17 @@ def choose_rotated(w: World, lane: Lane) -> None:
     if lane.rotating == 0:
         stop_counting(w, lane)
     taken, context = 0, 0
-    s, last = lane.head, -1
+    s = w.chains[lane.running].head
     while s >= 0:
         slot = w.slots[s]
         tokens = slot.offset + lane.steps
         if taken > 0 and context + tokens + taken + 1 > lane.cap:
             break
         taken, context = taken + 1, context + tokens
-        last = s
-        s = slot.next
-    lane.rotated = lane.head
-    lane.rotated_tail = last
-    w.slots[last].next = -1
-    lane.head = s
-    if s < 0:
-        lane.tail = -1
-    else:
-        w.slots[s].previous = -1
+        following = slot.next
+        remove(w, lane.running, s)
+        append(w, lane.rotated, s)
+        s = following
     lane.rotated_count = taken
     lane.step_context = context
 
@@ -365,7 +310,7 @@ def choose_rotated(w: World, lane: Lane) -> None:
 @compiled
 def stop_counting(w: World, lane: Lane) -> None:
     """From here on each request is counted by itself."""
-    s = lane.head
+    s = w.chains[lane.running].head
     while s >= 0:
         slot = w.slots[s]
         settle(w, lane, s)
@@ -379,47 +324,26 @@ def stop_counting(w: World, lane: Lane) -> None:
 
 
 @compiled
-def count_rotated(w: World, lane: Lane, t: float) -> int:
-    """The requests of the step that ended at t have one token more; a list of those that have made their last one."""
-    ended = -1
-    lane.context += lane.rotated_count
-    s = lane.rotated
-    while s >= 0:
-        slot = w.slots[s]
-        following = slot.next
-        note_token(w, slot, t)
-        slot.offset += 1
-        if slot.offset + lane.steps >= slot.total:
-            before = slot.previous
-            if before < 0:
-                lane.rotated = following
-            else:
-                w.slots[before].next = following
-            if following < 0:
-                lane.rotated_tail = before
-            else:
-                w.slots[following].previous = before
-            slot.next = ended
-            ended = s
-        s = following
-    return ended
+def count_rotated(w: World, lane: Lane, slot: Slot, t: float) -> bool:
+    """A request of the step that ended at t has one token more; whether it was its last one."""
+    note_token(w, slot, t)
+    slot.offset += 1
+    lane.context += 1
+    return slot.offset + lane.steps >= slot.total
 
 
 @compiled
 def collect_rotated(w: World, lane: Lane) -> None:
     """Put the requests of the last step back, last; count all lazily again if they fit into one step."""
-    if lane.rotated >= 0:
-        w.slots[lane.rotated].previous = lane.tail
-        if lane.tail < 0:
-            lane.head = lane.rotated
-        else:
-            w.slots[lane.tail].next = lane.rotated
-        lane.tail = lane.rotated_tail
-        lane.rotated = -1
+    rotated = w.chains[lane.rotated]
+    while rotated.head >= 0:
+        s = rotated.head
+        remove(w, lane.rotated, s)
+        append(w, lane.running, s)
     if lane.context + lane.decodes > lane.cap:
         return
     lane.rotating = 0
-    s = lane.head
+    s = w.chains[lane.running].head
     while s >= 0:
         slot = w.slots[s]
         if slot.joined >= 0:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .blocks import evict, fetch_pages, hold_pages, leading_pages, release_pages, store_pages
-from .compiled import compiled, entry, rows
+from .compiled import compiled, entry, opened
 from .decodes import (
     advance_decodes,
     blocks_needed,
     blocks_of,
     count_rotated,
     free_blocks,
-    heap_pop,
     join,
     next_blocks,
     note_gap,
@@ -18,7 +19,8 @@ from .decodes import (
     run_time,
     uncount,
 )
-from .events import add_event, interrupt, send_kv, set_event, take_event, wake_lanes
+from .fleet import StepContent
+from .queues import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
 from .records import (
     ARRIVAL,
     FETCHED,
@@ -38,8 +40,7 @@ from .records import (
     Request,
     World,
 )
-from .scheduler import come_in, queue_back, queue_front, running_remove, start_step, too_long
-from .step_model import StepContent
+from .scheduler import come_in, interrupt, queue_front, send_kv, start_step, too_long, wake_lanes
 from .step_times import least_bytes, least_flop
 
 ROUND_ROBIN, LEAST_LOADED, LEAST_KV, LENGTH_AWARE, PREFIX_AFFINE = range(5)
@@ -53,29 +54,9 @@ SLACK = 1.0 + 1e-9
 
 
 @entry
-def run_loop(world: World, until: float) -> int:
+def run_loop(world: Any, until: float) -> int:
     """Simulate the world until all is done or `until` [s]. Events handled."""
-    w = World(
-        rows(world.requests),
-        rows(world.slots),
-        rows(world.lanes),
-        rows(world.engines),
-        rows(world.pools),
-        rows(world.models),
-        rows(world.rules)[0],
-        rows(world.events),
-        rows(world.gaps),
-        rows(world.gap_edges),
-        rows(world.lane_gaps),
-        rows(world.slot_gaps),
-        rows(world.request_gaps),
-        rows(world.cached),
-        rows(world.log),
-        rows(world.tables),
-        rows(world.free_at),
-        rows(world.phases),
-        rows(world.pages),
-    )
+    w = opened(world)
     coming, handled = 0, 0
     while coming < w.rules.opened or w.rules.events > 0:
         first, which = w.events[1], coming
@@ -99,9 +80,9 @@ def run_loop(world: World, until: float) -> int:
         else:
             lane = w.lanes[which]
             end_step(w, lane, w.engines[lane.engine], t)
-            while w.rules.computed >= 0:
-                s = w.rules.computed
-                w.rules.computed = w.slots[s].next
+            while w.chains[w.rules.computed].head >= 0:
+                s = w.chains[w.rules.computed].head
+                remove(w, w.rules.computed, s)
                 hand_over(w, s, choose_engine(w, w.requests[w.slots[s].request], ONE, t), t)
             start_step(w, lane, t)
         if come >= 0:
@@ -215,12 +196,12 @@ def enqueue(w: World, s: int, t: float) -> None:
     slot = w.slots[s]
     lane = w.lanes[slot.lane]
     engine = w.engines[lane.engine]
-    fresh = engine.wait_head < 0 or slot.gated == RESERVED
+    fresh = w.chains[engine.waiting].head < 0 or slot.gated == RESERVED
     fresh = fresh and lane.static == 0 and lane.decodes + lane.prompts < lane.seqs
     if slot.gated == RESERVED:
         queue_front(w, engine, s)
     else:
-        queue_back(w, engine, s)
+        append(w, engine.waiting, s)
     notify(w, engine, t, fresh)
 
 
@@ -248,13 +229,8 @@ def hand_over(w: World, s: int, e: int, t: float) -> None:
         send_kv(w, s, t, w.rules.hidden)
         return
     slot.gate_time = t
-    slot.next = -1
-    if receiver.gate_tail < 0:
-        receiver.gate_head = s
-    else:
-        w.slots[receiver.gate_tail].next = s
-    receiver.gate_tail = s
-    notify(w, receiver, t, receiver.gate_head == s)
+    append(w, receiver.gate, s)
+    notify(w, receiver, t, w.chains[receiver.gate].head == s)
 
 
 @compiled
@@ -337,11 +313,13 @@ def end_step(w: World, lane: Lane, engine: Engine, t: float) -> None:
     grown = blocks_needed(w, lane, lane.run) - next_blocks(w, lane) if lane.mode == RUN and lane.run > 1 else 0
     account(w, lane, engine, t, grown)
     if lane.mode == ROTATE:
-        s = count_rotated(w, lane, t)
+        s = w.chains[lane.rotated].head
         while s >= 0:
             following = w.slots[s].next
-            uncount(w, lane, w.slots[s])
-            leave(w, lane, engine, s, t)
+            if count_rotated(w, lane, w.slots[s], t):
+                remove(w, lane.rotated, s)
+                uncount(w, lane, w.slots[s])
+                leave(w, lane, engine, s, t)
             s = following
     elif lane.run > 0:
         engine.free -= grown
@@ -370,7 +348,7 @@ def end_decodes(w: World, lane: Lane, engine: Engine, t: float) -> None:
             slot.ended = 1
         else:
             uncount(w, lane, slot)
-            running_remove(w, lane, s)
+            remove(w, lane.running, s)
         leave(w, lane, engine, s, t)
         s = lane.heap
     if lane.live == 0 and lane.decodes > 0:
@@ -380,16 +358,15 @@ def end_decodes(w: World, lane: Lane, engine: Engine, t: float) -> None:
 @compiled
 def release_batch(w: World, lane: Lane, engine: Engine) -> None:
     """The static batch has ended: its padding goes and its blocks are free."""
-    s = lane.head
+    s = w.chains[lane.running].head
     while s >= 0:
         slot = w.slots[s]
         following = slot.next
+        remove(w, lane.running, s)
         engine.free += blocks_of(slot.total - 1, lane.block)
         engine.promised -= slot.promise
         free_slot(w, s)
         s = following
-    lane.head = -1
-    lane.tail = -1
     lane.decodes = 0
     lane.context = 0
     lane.depth = 0
@@ -399,30 +376,18 @@ def release_batch(w: World, lane: Lane, engine: Engine) -> None:
 def advance_prompts(w: World, lane: Lane, engine: Engine, t: float) -> None:
     """Count the chunks of the step; prompts that are complete end."""
     evict(w, engine, engine.free)
-    s, kept, sent = lane.prompt_head, -1, -1
+    s = lane.prompt_head
     while s >= 0:
         slot = w.slots[s]
         following = slot.next_prompt
         slot.done += slot.chunk
         hold_pages(w, engine, slot)
-        if slot.done < slot.prompt:
-            kept = s
-        else:
+        if slot.done >= slot.prompt:
             slot.chunk = -1
-            lane.prompts -= 1
-            if kept < 0:
-                lane.prompt_head = following
-            else:
-                w.slots[kept].next_prompt = following
+            prompt_remove(w, lane, s)
             if end_prompt(w, lane, engine, s, t):
-                slot.next = -1
-                if sent < 0:
-                    w.rules.computed = s
-                else:
-                    w.slots[sent].next = s
-                sent = s
+                append(w, w.rules.computed, s)
         s = following
-    lane.prompt_tail = kept
 
 
 @compiled
@@ -443,7 +408,7 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
         engine.free += blocks_of(slot.prompt, lane.block)
         join(w, lane, s, processed)
         return False
-    running_remove(w, lane, s)
+    remove(w, lane.running, s)
     if processed < slot.total:
         engine.requests -= 1
         engine.tokens -= slot.total

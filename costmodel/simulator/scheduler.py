@@ -8,6 +8,11 @@ Without a gate KV is sent as soon as its prompt is computed. With one, finished 
 blocks they keep, first come first served, until the decode engine lets them in when it begins a step: if fewer than
 `bound` are on their way or wait in its queue, and, where it pulls, if it has a sequence and the blocks for them, which
 are reserved from then on.
+
+A hand-over of n tokens occupies one link (NIC) of each end, the ones free first, for n x max(send, receive) seconds;
+hand-overs over the same link go one after the other. With a hidden share h = 1 - 1/layers the layers are sent as they
+are computed, and the request waits for max(transfer (1 - h), transfer - h x prefill) of it (Splitwise §4.3); one that
+the decode engine let in only later waits for all of it. The blocks on the prefill side are held until the KV has come.
 """
 
 from __future__ import annotations
@@ -23,12 +28,29 @@ from .decodes import (
     rebuild_heap,
     run_time,
     settle,
+    steps_by,
     steps_within,
     uncount,
     unfreshen,
 )
-from .events import send_kv, set_event, wake_idle, wake_stalled
-from .records import COMING, IDLE, NONE, RESERVED, ROTATE, RUN, SLEEP, STEP, STEP_END, Engine, Lane, Slot, World
+from .queues import add_event, append, insert, prompt_append, prompt_remove, remove, set_event
+from .records import (
+    COMING,
+    HAND_OVER,
+    IDLE,
+    NONE,
+    RESERVED,
+    ROTATE,
+    RUN,
+    SLEEP,
+    STEP,
+    STEP_END,
+    WAKE,
+    Engine,
+    Lane,
+    Slot,
+    World,
+)
 from .step_times import Chosen, add_chunk, decode_piece, mixed_time, no_prompts
 
 
@@ -50,7 +72,7 @@ def start_step(w: World, lane: Lane, t: float) -> None:
     preempted = make_room(w, lane, engine) if lane.exclusive == 0 else 0
     chosen = fill_prompts(w, lane, engine, t, preempted)
     while chosen.prompts == 0 and lane.decodes == 0 and lane.prompts > (1 if lane.stages == 1 else 0):
-        preempt(w, lane, engine, lane.tail)
+        preempt(w, lane, engine, w.chains[lane.running].tail)
         preempted += 1
         chosen = fill_prompts(w, lane, engine, t, preempted)
     if chosen.prompts > 0:
@@ -69,8 +91,8 @@ def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
     """Admit waiting requests whose KV is here already, as they were handed over."""
     if lane.static == 1 and lane.decodes > 0:
         return
-    mark = lane.head if lane.cap > 0 and lane.rotating == 0 else NONE
-    s = engine.wait_head
+    mark = w.chains[lane.running].head if lane.cap > 0 and lane.rotating == 0 else NONE
+    s = w.chains[engine.waiting].head
     while s >= 0 and has_slot(w, lane, engine):
         slot = w.slots[s]
         processed = slot.done + lane.yields
@@ -80,9 +102,9 @@ def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
         queue_pop(w, engine, lane)
         if slot.gated > 0:
             come_in(engine, slot)
-        running_insert(w, lane, s, mark)
+        insert(w, lane.running, s, mark)
         join(w, lane, s, processed)
-        s = engine.wait_head
+        s = w.chains[engine.waiting].head
 
 
 @compiled
@@ -141,11 +163,10 @@ def has_blocks(lane: Lane, engine: Engine, slot: Slot, need: int) -> bool:
 @compiled
 def open_gate(w: World, lane: Lane, engine: Engine, t: float) -> None:
     """Let in the prompts that may come; one let in as soon as it was computed had its layers sent meanwhile."""
-    while engine.gate_head >= 0 and may_come(w, lane, engine, w.slots[engine.gate_head]):
-        s = engine.gate_head
-        engine.gate_head = w.slots[s].next
-        if engine.gate_head < 0:
-            engine.gate_tail = -1
+    gate = w.chains[engine.gate]
+    while gate.head >= 0 and may_come(w, lane, engine, w.slots[gate.head]):
+        s = gate.head
+        remove(w, engine.gate, s)
         engine.coming += 1
         send_kv(w, s, t, w.rules.hidden if w.slots[s].gate_time == t else 0.0)
 
@@ -158,7 +179,7 @@ def may_come(w: World, lane: Lane, engine: Engine, slot: Slot) -> bool:
     if engine.pull == 0 or too_long(engine, lane, slot):
         slot.gated = COMING
         return True
-    if engine.wait_head >= 0 or running_in(w, engine) + engine.coming >= lane.seqs * lane.stages:
+    if w.chains[engine.waiting].head >= 0 or running_in(w, engine) + engine.coming >= lane.seqs * lane.stages:
         return False
     need = blocks_of(slot.prompt + lane.yields - 1, lane.block)
     if not has_blocks(lane, engine, slot, need):
@@ -184,12 +205,12 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
             following = slot.next_prompt
             computed = slot.done + (slot.chunk if other.mode == STEP else 0)
             if computed < slot.prompt:
-                running_remove(w, other, s)
+                remove(w, other.running, s)
                 prompt_remove(w, other, s)
                 slot.done = computed
                 slot.chunk = 0
                 slot.lane = lane.index
-                running_insert(w, lane, s, NONE)
+                append(w, lane.running, s)
                 prompt_append(w, lane, s)
             s = following
 
@@ -207,7 +228,7 @@ def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preempted: int)
         if s < 0 and not waiting:
             waiting = True
         if waiting:
-            s = engine.wait_head
+            s = w.chains[engine.waiting].head
             if s < 0 or closed or not has_slot(w, lane, engine):
                 return chosen
         slot = w.slots[s]
@@ -265,7 +286,7 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen
         note_hits(w, engine, slot)
         hold_pages(w, engine, slot)
     queue_pop(w, engine, lane)
-    running_insert(w, lane, s, NONE)
+    append(w, lane.running, s)
     prompt_append(w, lane, s)
     return int(size)
 
@@ -283,14 +304,14 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
     needed = next_blocks(w, lane)
     if engine.free - needed < lane.spare:
         taken = 0
-        s = lane.head
+        s = w.chains[lane.running].head
         while s >= 0:
             slot = w.slots[s]
             if slot.joined >= 0 and slot.ended == 0:
                 wanted = 1 if (slot.offset + lane.steps - 1) % lane.block == 0 else 0
                 kept = True
                 while kept and engine.free - taken < max(wanted, lane.spare):
-                    victim = lane.tail
+                    victim = w.chains[lane.running].tail
                     kept = victim != s
                     preempt(w, lane, engine, victim)
                     preempted += 1
@@ -309,7 +330,7 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
     """Take running request s's blocks and put it first in the queue, to be computed again."""
     slot = w.slots[s]
     evict(w, engine, engine.free)
-    running_remove(w, lane, s)
+    remove(w, lane.running, s)
     engine.promised -= slot.promise
     slot.promise = 0
     if slot.joined >= 0:
@@ -404,97 +425,85 @@ def launch(w: World, lane: Lane, engine: Engine, t: float, duration: float) -> N
 
 
 @compiled
-def queue_back(w: World, engine: Engine, s: int) -> None:
-    """Put s last in the queue."""
-    w.slots[s].next = -1
-    if engine.wait_tail < 0:
-        engine.wait_head = s
-    else:
-        w.slots[engine.wait_tail].next = s
-    engine.wait_tail = s
-
-
-@compiled
 def queue_front(w: World, engine: Engine, s: int) -> None:
     """Put s first in the queue, behind requests whose blocks are reserved."""
-    before, after = -1, engine.wait_head
+    after = w.chains[engine.waiting].head
     while after >= 0 and w.slots[after].gated == RESERVED:
-        before = after
         after = w.slots[after].next
-    w.slots[s].next = after
-    if before < 0:
-        engine.wait_head = s
-    else:
-        w.slots[before].next = s
-    if after < 0:
-        engine.wait_tail = s
+    insert(w, engine.waiting, s, after)
 
 
 @compiled
 def queue_pop(w: World, engine: Engine, lane: Lane) -> None:
     """The lane takes the first request off its engine's queue, and keeps it until it ends or is preempted."""
-    slot = w.slots[engine.wait_head]
-    slot.lane = lane.index
-    engine.wait_head = slot.next
-    if engine.wait_head < 0:
-        engine.wait_tail = -1
+    s = w.chains[engine.waiting].head
+    w.slots[s].lane = lane.index
+    remove(w, engine.waiting, s)
 
 
 @compiled
-def running_insert(w: World, lane: Lane, s: int, before: int) -> None:
-    """Put s among the running requests, before the request `before` or, if that is -1, last."""
+def wake_idle(w: World, engine: Engine, t: float) -> None:
+    """All idle lanes of the engine look for work at t."""
+    for e in range(engine.first_lane, engine.end_lane):
+        if w.lanes[e].mode == IDLE:
+            set_event(w, w.lanes[e], WAKE, t)
+
+
+@compiled
+def wake_lanes(w: World, engine: Engine, t: float) -> None:
+    """Something came to the engine or left it: idle lanes look again, if requests wait for it.
+
+    So does a lone lane whose prompt stopped half-way for want of blocks that prompts before it held.
+    """
+    lone = engine.end_lane - engine.first_lane == 1
+    if (
+        w.chains[engine.waiting].head >= 0
+        or w.chains[engine.gate].head >= 0
+        or (lone and w.lanes[engine.first_lane].prompts > 0)
+    ):
+        wake_idle(w, engine, t)
+
+
+@compiled
+def wake_stalled(w: World, engine: Engine, t: float) -> None:
+    """If all lanes are idle after a preemption, no end of a step will wake them: do it now that the blocks are free."""
+    for e in range(engine.first_lane, engine.end_lane):
+        if w.lanes[e].mode != IDLE:
+            return
+    wake_lanes(w, engine, t)
+
+
+@compiled
+def interrupt(w: World, lane: Lane, t: float) -> None:
+    """Cut the run of decode steps short at the first step that ends at or after t."""
+    steps = steps_by(lane, t)
+    if steps < lane.run:
+        lane.run = steps
+        set_event(w, lane, STEP_END, lane.start + run_time(lane, steps))
+
+
+@compiled
+def send_kv(w: World, s: int, t: float, hidden: float) -> None:
+    """Send the KV of the prompt in slot s to its decode engine; a share of it went out during the prefill."""
     slot = w.slots[s]
-    after = lane.tail if before < 0 else w.slots[before].previous
-    slot.previous = after
-    slot.next = before
-    if after < 0:
-        lane.head = s
-    else:
-        w.slots[after].next = s
-    if before < 0:
-        lane.tail = s
-    else:
-        w.slots[before].previous = s
+    sender, receiver = w.engines[w.lanes[slot.first_lane].engine], w.engines[w.lanes[slot.lane].engine]
+    begin, wire = t, slot.prompt * max(sender.send, receiver.send)
+    if wire > 0.0:
+        request = w.requests[slot.request]
+        out = first_free(w, sender.link_at, sender.nics)
+        into = first_free(w, receiver.link_at + receiver.nics, receiver.nics)
+        begin = max(t, w.free_at[out], w.free_at[into])
+        begin += max(wire * (1.0 - hidden), wire - hidden * (request.prompt_end - request.prompt_start))
+        w.free_at[out] = begin
+        w.free_at[into] = begin
+    add_event(w, HAND_OVER, s, begin + w.rules.latency)
 
 
 @compiled
-def running_remove(w: World, lane: Lane, s: int) -> None:
-    """Take s out of the running requests."""
-    before, after = w.slots[s].previous, w.slots[s].next
-    if before < 0:
-        lane.head = after
-    else:
-        w.slots[before].next = after
-    if after < 0:
-        lane.tail = before
-    else:
-        w.slots[after].previous = before
-
-
-@compiled
-def prompt_append(w: World, lane: Lane, s: int) -> None:
-    """Put s last among the unfinished prompts."""
-    w.slots[s].next_prompt = -1
-    if lane.prompt_tail < 0:
-        lane.prompt_head = s
-    else:
-        w.slots[lane.prompt_tail].next_prompt = s
-    lane.prompt_tail = s
-    lane.prompts += 1
-
-
-@compiled
-def prompt_remove(w: World, lane: Lane, s: int) -> None:
-    """Take s out of the unfinished prompts."""
-    before, here = -1, lane.prompt_head
-    while here != s:
-        before = here
-        here = w.slots[here].next_prompt
-    after = w.slots[s].next_prompt
-    if before < 0:
-        lane.prompt_head = after
-    else:
-        w.slots[before].next_prompt = after
-    if after < 0:
-        lane.prompt_tail = before
-    lane.prompts -= 1
+def first_free(w: World, link: int, count: int) -> int:
+    """Of `count` links from `link` on, the one that is free first."""
+    best = link
+    for other in range(link + 1, link + count):
+        if w.free_at[other] < w.free_at[best]:
+            best = other
+    return best

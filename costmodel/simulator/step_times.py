@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from costmodel.host import beside_decodes
 
-from .compiled import compiled, entry, rows
-from .fleet import UNLIMITED
+from .compiled import compiled, entry, opened
+from .fleet import COEFFICIENTS, TABLES, UNLIMITED
+from .fleet import least_bytes as bytes_of
+from .fleet import least_flop as flop_of
 from .records import Floats, StepRecord
-from .step_model import COEFFICIENTS, TABLES
-from .step_model import least_bytes as bytes_of
-from .step_model import least_flop as flop_of
 
 least_flop, least_bytes, interfered = compiled(flop_of), compiled(bytes_of), compiled(beside_decodes)
 
@@ -41,16 +40,16 @@ class Chosen(NamedTuple):
 
 
 @entry
-def step_seconds(  # noqa: PLR0917 -- numba takes no names
-    models: NDArray[Any],
-    tables: NDArray[np.float64],
+def lone_step(
+    world: Any,
     lengths: NDArray[np.int64],
     past: NDArray[np.int64],
     batch: int,
     total: int,
 ) -> float:
     """Time of a step with these prompt chunks and `batch` decodes with a context of `total` [s]."""
-    m, data, chosen = rows(models)[0], rows(tables), no_prompts()
+    w, chosen = opened(world), no_prompts()
+    m, data = w.models[0], w.tables
     for k in range(lengths.size):
         chosen = add_chunk(m, data, chosen, lengths[k], past[k])
     if lengths.size == 0:
