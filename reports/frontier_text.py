@@ -160,16 +160,16 @@ def _at(curve: Frontier, value: float) -> Step | None:
 
 
 def curve_findings(curve: Frontier) -> list[str]:
-    """Why there is no fleet where there is none, and which fleets miss where the formulas say that they hold."""
+    """Why there is no fleet where there is none, and which fleets miss though they meet the SLO by formula."""
     return [*_reasons(curve), *_refuted(curve)]
 
 
 def _refuted(curve: Frontier) -> list[str]:
-    """A sentence for every fleet that misses where the formulas say that it holds."""
+    """A sentence for every fleet that misses the SLO though it meets it by formula."""
     return [
-        f"Moved: by formula a fleet of {fleet_line(one.pools)} holds {'down' if step.hard < step.easy else 'up'} to "
-        f"{end_words(curve, step.promised)}, but there it {one.fault}; it was seen to hold to "
-        f"{end_words(curve, step.hard)}, and to miss at {end_words(curve, step.missed)}."
+        f"Moved: by formula {fleet_line(one.pools)} meets the SLO {'down' if step.hard < step.easy else 'up'} to "
+        f"{end_words(curve, step.promised)}, but there it {one.fault}; simulated, it meets it to "
+        f"{end_words(curve, step.hard)}, and misses at {end_words(curve, step.missed)}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
         for one in step.answer.refuted

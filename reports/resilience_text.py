@@ -149,7 +149,7 @@ def seen_in_the_plan(plan: Plan, count: int) -> str:
     said = waste_sentence(plan)
     if not said or count > 1 or any(pool.spare_replicas for pool in plan.pools):
         return ""
-    return f"In the plan's own runs: {said[:1].lower()}{said[1:]}"
+    return f"In the plan's own runs: {said.removeprefix('No spare: ')}"
 
 
 def _runs(judged: Sequence[Judgement]) -> str:

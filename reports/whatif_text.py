@@ -119,7 +119,7 @@ def simulated_note(simulated: int, every: int, what: str = "rows") -> list[str]:
     """How many of so many rows are of simulated fleets; nothing where there is none.
 
     >>> simulated_note(0, 0), simulated_note(2, 2)[0].partition("; ")[2]
-    ([], 'every fleet keeps its goals.')
+    ([], 'every fleet meets its SLO.')
     """
     if not simulated:
         return ["Not simulated: pdplan optimize, or --verify N, may find that a fleet misses the SLO."] if every else []

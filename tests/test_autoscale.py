@@ -205,7 +205,7 @@ def test_a_fleet_that_misses_a_goal_claims_no_saving() -> None:
     flat = autoscale_text(instance, fleet, autoscale(instance, fleet, np.ones(24), 900.0), 100)
     assert flat.startswith("Scaling saves nothing")
     broken = autoscale_text(instance, fleet, day(9000.0), 100)
-    assert "that breaks a goal over the day (default," in " ".join(broken.split())
+    assert "that misses an SLO over the day (default," in " ".join(broken.split())
 
 
 def test_an_hour_that_no_run_settles_is_unsure_not_missed() -> None:

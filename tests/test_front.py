@@ -64,7 +64,7 @@ def test_every_view_shows_the_front(asked: Plan, done: Done, folder: Path) -> No
     for row in front_rows(asked):
         assert row[1] in done.stdout
         assert row[1] in page
-        assert row[-1] in {"recommended", "judged: holds", "judged: misses", "judged: not proven", "looked at"}
+        assert row[-1] in {"recommended", "meets the SLO", "misses the SLO", "not proven", "one short run"}
     assert front_rows(asked)[0][-1] == "recommended"
     assert slo_check(asked).front.headers == front_headers(asked)
 
@@ -119,8 +119,8 @@ def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_t
     plan = with_front((0.8, 1.5, None), (1.0, 0.9, None), (1.2, 2.0, None), (1.5, 0.75, "meets"), (2.0, 0.5, None))
     assert [(row[2], row[3], row[-1]) for row in front_rows(plan)] == [
         ("–", "80 %", "recommended"),
-        ("+50 %", "60 %", "judged: holds"),
-        ("+100 %", "40 %", "looked at"),
+        ("+50 %", "60 %", "meets the SLO"),
+        ("+100 %", "40 %", "one short run"),
     ]
     first, second, _ = front_rows(plan)
     pool, item = plan.pools[0], plan.classes[0]
@@ -131,7 +131,7 @@ def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_t
     more = hourly(0.5 * (plan.cost_usd_per_hour or 0.0))
     assert (
         front_sentence(plan)
-        == f"9 fleets around the plan's looked at; +{more} (50 %): TPOT p90 from 80 % to 60 % of its limit"
+        == f"9 fleets around the plan's simulated; +{more} (50 %): TPOT p90 from 80 % to 60 % of its limit"
     )
 
 
@@ -148,7 +148,7 @@ def test_the_sentence_says_which_fleets_were_considered() -> None:
     assert tuning is not None
     tuning = tuning.model_copy(update={"compared": 2})
     plan = plan.model_copy(update={"simulation": plan.simulation.model_copy(update={"tuning": tuning})})
-    assert front_sentence(plan).startswith("9 fleets around the plan's looked at, 2 of other kinds judged; +")
+    assert front_sentence(plan).startswith("9 fleets around the plan's simulated, 2 of other kinds simulated; +")
 
 
 def test_the_sentence_names_what_gets_worse() -> None:
@@ -187,8 +187,8 @@ def test_what_was_only_looked_at_or_is_no_faster_promises_nothing() -> None:
         with_front((1.5, 0.5, None), (1.7, 0.4, "undecided")),
         with_front((1.5, 0.5, "meets"), ttft=2.1),
     ):
-        assert front_sentence(plan).endswith("none that costs more is shown to hold and to be faster")
-    assert front_rows(with_front((1.7, 0.4, "undecided")))[-1][-1] == "judged: not proven"
+        assert front_sentence(plan).endswith("no dearer fleet is proven to meet the SLO and to be faster")
+    assert front_rows(with_front((1.7, 0.4, "undecided")))[-1][-1] == "not proven"
 
 
 def test_a_plan_without_a_front_says_nothing_of_one() -> None:

@@ -297,7 +297,7 @@ def test_a_line_in_a_plan_of_today_is_refused() -> None:
     [
         (["report"], "only H100"),
         (["compare", str(PLANS / "colocated.json")], "The plans answer different questions"),
-        (["simulate", "--requests", "2000"], "Every class holds its goal at 20 req/s."),
+        (["simulate", "--requests", "2000"], "Every class meets its SLO at 20 req/s."),
         (["deploy", "--target", "vllm"], "says how to start it"),
     ],
 )

@@ -175,7 +175,7 @@ def test_every_section_and_chart_is_there() -> None:
     assert names == set(walker.ids)
     labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
     starts = (
-        "chat: TTFT", "batch: TTFT", "share of chat in time", "share of batch in time", "dollars per hour",
+        "chat: TTFT", "batch: TTFT", "share of chat that me", "share of batch that me", "dollars per hour",
         "use of each limit", "dollars per hour", "roofline", "time of one step", "share of requests by length",
     )  # fmt: skip
     assert [label[: len(start)] for label, start in zip(labels, starts, strict=True)] == list(starts)
@@ -186,7 +186,7 @@ def test_a_simulated_plan_has_its_distributions_load_and_fleets_too() -> None:
     labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
     starts = (
         "chat: TTFT", "batch: TTFT", "distribution of chat", "distribution of batch", "latency over limit against load",
-        "share of chat in time", "share of batch in time", "dollars per hour", "cost against latency",
+        "share of chat that me", "share of batch that me", "dollars per hour", "cost against latency",
         "use of each limit", "dollars per hour", "roofline", "time of one step", "share of requests by length",
     )  # fmt: skip
     assert [label[: len(start)] for label, start in zip(labels, starts, strict=True)] == list(starts)

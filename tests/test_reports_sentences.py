@@ -135,7 +135,7 @@ def test_an_alternative_without_a_reason_says_how_its_search_ended(plan: Plan) -
     row = plan.alternatives[-1].model_copy(
         update={"why_not": "", "status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "simulated": False}
     )
-    assert sentences.why_not_sentence(row) == "Not found in time."
+    assert sentences.why_not_sentence(row) == "Not found before the time was up."
     assert words.status_words(row.model_copy(update={"simulated": True})) == "none found that meets the SLO"
 
 
@@ -157,12 +157,12 @@ def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:
 def test_the_goodput_of_a_simulated_plan_has_both_ends(plan: Plan) -> None:
     """The rate that held, and the next one tried: a goal was missed there, or it was too near to say."""
     shown = simulated(plan)
-    assert sentences.growth_sentence(shown).endswith(": 573 requests per $; at 8.1 req/s a goal is missed.")
+    assert sentences.growth_sentence(shown).endswith(": 573 requests per $; at 8.1 req/s an SLO is missed.")
     found = shown.simulation
     assert found is not None
     curve = [point.model_copy(update={"held": True}) for point in found.curve]
     near = shown.model_copy(update={"simulation": found.model_copy(update={"curve": curve})})
-    assert sentences.growth_sentence(near).endswith("; at 8.1 req/s that is not proven.")
+    assert sentences.growth_sentence(near).endswith("; at 8.1 req/s the SLO is not proven.")
     stopped = shown.model_copy(update={"simulation": found.model_copy(update={"goodput_fails_rps": None})})
     assert sentences.growth_sentence(stopped).endswith(": 573 requests per $.")
 
@@ -235,7 +235,7 @@ def test_what_was_asked_is_known_without_a_fleet() -> None:
 def test_sentences_about_the_nearest_miss_have_a_subject_and_a_capital() -> None:
     plan = infeasible_without_classes()
     assert sentences.alternatives_sentence(plan) == (
-        "Without the limits on the fleet, 2 × H100 TP1 colocated would do for $49.08/h"
+        "Without the limits on the fleet, 2 × H100 TP1 colocated meets the SLO for $49.08/h"
     )
     miss = words.nearest_miss(plan)
     assert miss is not None

@@ -95,7 +95,7 @@ def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Pl
         assert point.ttft == pytest.approx(max(ratios))
     assert (figure.demand, figure.goodput, figure.fails) == (7.5, 7.8, 8.1)
     assert load_sentence(figure) == (
-        "Every goal holds up to 7.8 req/s, +4 % against the demand; at 8.1 req/s a goal is missed"
+        "Every SLO is met up to 7.8 req/s, +4 % over the demand; at 8.1 req/s an SLO is missed"
     )
 
 
@@ -108,9 +108,9 @@ def test_a_rate_that_a_run_held_is_not_one_that_misses_however_it_is_rounded(pla
     held = plan.model_copy(update={"simulation": found.model_copy(update={"curve": curve})})
     figure = load_figure(held)
     assert figure is not None
-    assert load_sentence(figure).endswith("; at 8.1 req/s that is not proven")
-    assert growth_sentence(held).endswith("; at 8.1 req/s that is not proven.")
-    assert growth_sentence(plan).endswith("; at 8.1 req/s a goal is missed.")
+    assert load_sentence(figure).endswith("; at 8.1 req/s the SLO is not proven")
+    assert growth_sentence(held).endswith("; at 8.1 req/s the SLO is not proven.")
+    assert growth_sentence(plan).endswith("; at 8.1 req/s an SLO is missed.")
 
 
 def test_the_tightest_class_is_the_one_that_uses_most_of_its_permitted_misses(plan: Plan) -> None:
@@ -153,9 +153,9 @@ def test_a_rate_whose_run_does_not_tell_is_not_said_to_miss(plan: Plan) -> None:
         assert figure is not None
         cells[outcome] = held_cell(figure, figure.points[-1]), load_sentence(figure).partition("8.1 req/s ")[2]
     assert cells == {
-        "undecided": ("not proven", "that is not proven"),
-        "misses": ("no", "a goal is missed"),
-        None: ("no", "a goal is missed"),
+        "undecided": ("not proven", "the SLO is not proven"),
+        "misses": ("no", "an SLO is missed"),
+        None: ("no", "an SLO is missed"),
     }
 
 
@@ -164,8 +164,8 @@ def test_fleets_that_are_only_unproven_are_not_said_to_miss(plan: Plan) -> None:
     assert found is not None
     less = found.one_replica_less[0].model_copy(update={"outcome": "undecided"})
     open_ = plan.model_copy(update={"simulation": found.model_copy(update={"one_replica_less": [less]})})
-    assert judged_sentence(open_).endswith("1 cheaper fleet, of which none is shown to hold")
-    assert fleets_sentence(fleet_points(open_)) == "1 cheaper fleet simulated, of which none is shown to hold"
+    assert judged_sentence(open_).endswith("1 cheaper fleet, of which none is proven to meet the SLO")
+    assert fleets_sentence(fleet_points(open_)) == "1 cheaper fleet simulated, of which none is proven to meet the SLO"
     chart = fleets_chart(open_)
     assert chart is not None
     named = {row[0]: row[-1] for row in chart.table.rows}
@@ -178,8 +178,8 @@ def test_fleets_stand_where_they_cost_and_the_front_only_falls(plan: Plan) -> No
     assert [point.cost for point in points] == [39.12, 49.08, 51.2, 53.08, 54.78, 57.6]
     assert [point.held for point in points] == [False, True, True, True, True, True]
     assert [point.recommended for point in points].index(True) == 1
-    assert fleets_sentence(points) == "1 cheaper fleet simulated, of which none holds"
-    assert judged_sentence(plan) == "Tried on the way: 1 cheaper fleet, of which none holds"
+    assert fleets_sentence(points) == "1 cheaper fleet simulated, of which none meets the SLO"
+    assert judged_sentence(plan) == "Tried on the way: 1 cheaper fleet, of which none meets the SLO"
     for metric in ("ttft", "tpot"):
         front = undominated(points, metric)
         assert [p.cost for p in front] == sorted(p.cost for p in front)
@@ -200,7 +200,7 @@ def test_buckets_hold_the_share_of_their_requests(plan: Plan) -> None:
     assert worst is not None
     assert (worst.isl, worst.attainment) == (3000, 0.5)
     page = slo_check(routed)
-    assert ("bucket with the least slack", "50 % in time (chat, 3,000 in, 40 out)") in page.facts
+    assert ("bucket with the least slack", "50 % meet the SLO (chat, 3,000 in, 40 out)") in page.facts
     assert "chat: 2 of 3 lengths miss the goal alone, the least with 50 %" in [chart.title for chart in page.charts]
 
 
@@ -221,7 +221,7 @@ def test_every_figure_of_the_simulation_is_on_the_page(plan: Plan) -> None:
     for text in (
         "20,000 in 2 runs, seed 7", "41.2 ms", "0.0123", rate(found.goodput_rps), rate(found.goodput_fails_rps),
         rate(found.goodput_by_formula_rps), "4,321 requests", "p0: one replica less", "$39.12/h",
-        "fleets simulated", "repairs of fleets that missed, before one held",
+        "fleets simulated", "repairs of fleets that missed the SLO, before one met it",
     ):  # fmt: skip
         assert text in page
 
@@ -231,7 +231,12 @@ def test_a_plan_that_was_not_simulated_says_so_and_shows_the_formulas() -> None:
     check = slo_check(bare)
     assert check.basis.startswith("Not simulated: latencies and attainment are by the queueing formulas")
     assert (check.facts, check.classes.rows, check.judged.rows) == ((), (), ())
-    assert [chart.title.partition(":")[0] for chart in check.charts] == ["chat holds", "batch holds", "chat", "batch"]
+    assert [chart.title.partition(":")[0] for chart in check.charts] == [
+        "chat meets its SLO",
+        "batch meets its SLO",
+        "chat",
+        "batch",
+    ]
     assert fleets_chart(bare) is None
     assert load_figure(bare) is None
     assert distributions(bare) == ()

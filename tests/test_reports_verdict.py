@@ -248,7 +248,7 @@ def test_what_was_on_offer_is_what_the_inputs_say() -> None:
         ("GPU types", "H100 ($3.99/h, at most 4), L40S"),
         ("budget", "at most $30.00/h"),
         ("GPUs", "at most 8 GPUs"),
-        ("spare engines of every pool", "2"),
+        ("spare replicas of every pool", "2"),
     )
     odd = having(provenance=PLAN.provenance.model_copy(update={"inputs": {"accelerators": "x", "constraints": []}}))
     assert offered(odd) == ()
@@ -264,7 +264,7 @@ def test_room_that_a_run_shows_and_does_not_prove_is_not_said_to_be_missing() ->
         found = plan.simulation.model_copy(update={"goodput_fails_rps": 8.1, "curve": curve})
         full = plan.model_copy(update={"simulation": found, "demand_rps": 7.5, "goodput_rps": 7.5})
         assert verdict.room_words(full) == told
-        assert ("that is not proven" in growth_sentence(full)) is held
+        assert ("the SLO is not proven" in growth_sentence(full)) is held
 
 
 def test_a_simulated_nearest_miss_is_not_said_to_be_modelled() -> None:

@@ -173,7 +173,7 @@ def test_no_more_is_lost_than_there_is() -> None:
     assert [(one.number, one.lost, one.everything) for one in found.losses] == [(3, (3,), True), (1, (3,), True)]
     told = " ".join(resilience_text(found, 5, 100).split())
     assert told.startswith(
-        "Each of these losses alone breaks an SLO: 3 replicas of colocated-1, all it has; 1 node of H100, its only one "
+        "Each of these losses alone misses an SLO: 3 replicas of colocated-1, all it has; 1 node of H100, its only one "
         "(3 × colocated-1)."
     )
     assert "5 × " not in told
@@ -200,12 +200,12 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     assert data["spares_usd_per_hour"]["replica"]["where_needed"] == pytest.approx(found.losses[0].spare)
     told = " ".join(resilience_text(resilience(*case(3), requests=600), 1, 100).split())
     assert (
-        "Each row is a run of 630 requests with the expected step times, in which spare engines serve too. The plan's "
-        "own shares come from several other runs, with spare engines idle" in told
+        "Each row is a run of 630 requests with the expected step times, in which spare replicas serve too. The plan's "
+        "own shares come from several other runs, with spare replicas idle" in told
     )
     assert told.startswith(
-        "An SLO breaks with the loss of 1 node of H100, its only one (3 × colocated-1). Every SLO holds with the loss "
-        "of 1 replica of colocated-1."
+        "An SLO is missed with the loss of 1 node of H100, its only one (3 × colocated-1). Every SLO is met with the "
+        "loss of 1 replica of colocated-1."
     )
 
 
@@ -266,8 +266,8 @@ def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its
     losses = (replace(first, judgement=above), replace(second, judgement=below), third)
     told = " ".join(resilience_text(replace(found, losses=losses), 1, 200, seen="Seen elsewhere.").split())
     assert told.startswith(
-        "Every SLO holds with the loss of 1 node of H100 (4 × colocated-1). "
-        "It is undecided whether every SLO holds with the loss of 1 replica of colocated-1; or of 1 node of H100 "
+        "Every SLO is met with the loss of 1 node of H100 (4 × colocated-1). "
+        "Undecided with the loss of 1 replica of colocated-1; or of 1 node of H100 "
         "(8 × colocated-1)."
     )
     needed = requests_to_decide(above)  # (0.02 / 0.01)^2 as many as in the run
@@ -285,7 +285,7 @@ def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its
 
 def test_the_plans_own_runs_are_told_where_they_lost_the_same() -> None:
     plan = simulated(load("colocated"))
-    less = "In the plan's own runs: one replica less misses a goal: p0 "
+    less = "In the plan's own runs: with one replica fewer in p0, "
     assert seen_in_the_plan(plan, 1).startswith(less)
     assert seen_in_the_plan(plan, 2) == ""
     assert seen_in_the_plan(load("colocated"), 1) == ""

@@ -257,7 +257,7 @@ def test_reasons_stand_below_the_table_and_not_among_the_fleets(workload: Path) 
     assert "No fleet at budget $0.10/h (nor at 1 other): budget of fleet: $" in sweep
     assert "$0.10/h none found – – –" in sweep
     shadow = text("whatif", workload, "--shadow-prices", "--set", "constraints.budget=0.1", code=3)
-    assert shadow.startswith("No fleet holds, so no limit has a worth: budget of fleet: $")
+    assert shadow.startswith("No fleet meets the SLO, so no limit has a price: budget of fleet: $")
     assert "needed, but the budget is $0.10/h." in shadow
     curve = text("frontier", workload, "--over", "ttft", "--between", "1ms:2ms", code=3)
     assert "infeasible – No fleet from 2 ms to 1 ms: " in curve
@@ -280,10 +280,10 @@ def test_along_other_levers_than_prices_nothing_is_simulated_and_that_is_said(wo
         return " ".join(done.stdout.split())
 
     rate = text("--break-even", "rate", "--between", "19/s:21/s", "--verify", 2)
-    assert rate.startswith("rate from to GPUs cost from to engines × GPUs")
+    assert rate.startswith("rate from to GPUs cost from to replicas × GPU")
     assert " 19 req/s " in rate
     assert "Not simulated: --verify is for fleets along a price, not along rate;" in rate
-    assert "pdplan frontier --over rate tells how far one holds" in rate
+    assert "pdplan frontier --over rate tells how far one meets the SLO" in rate
     price = text("--break-even", "price.H100", "--between", "3:4", "--verify", 0)
     assert "Not simulated: pdplan optimize, or --verify N," in price
     assert " $3.00/h " in price
