@@ -186,7 +186,7 @@ def examples() -> None:
         if not fleet.pools:
             continue
         cost, cpu = fleet_cost(known.instance, fleet), time.process_time()
-        floor = least_cost(known, ceiling=cost) or 0.0
+        floor = least_cost(known.instance, known.settings, ceiling=cost) or 0.0
         print(
             f"{path.stem}: {cost:.2f} $/h, floor {floor:.2f}, gap {1.0 - floor / cost:.2%},"
             f" {known.settings.size} settings, CPU of the floor {time.process_time() - cpu:.1f} s",

@@ -104,7 +104,7 @@ def test_steps_and_cards_are_busy_at_once(cards: float) -> None:
 def test_no_fleet_that_holds_costs_less_than_the_floor(rate: float) -> None:
     instance = at(rate, "H100", "L40S")
     known = evaluated(instance)
-    found, floor = cheapest_held(known, instance.problem), least_cost(known)
+    found, floor = cheapest_held(known, instance.problem), least_cost(known.instance, known.settings)
     assert found is not None
     assert floor is not None
     assert 0.0 < floor <= found[1] * (1.0 + 1e-9)

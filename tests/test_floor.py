@@ -127,7 +127,7 @@ def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Inst
 def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case
     if still_holds(instance, fleet):
-        floor = least_cost(known)
+        floor = least_cost(known.instance, known.settings)
         assert floor is not None
         assert fleet_cost(instance, fleet) >= floor * (1.0 - 1e-6)
 
@@ -137,7 +137,7 @@ def test_the_cheapest_fleet_of_one_pool_or_two_is_above_the_floor(which: int) ->
     unscaled, every = unit(which, "H100", "L40S")
     instance = at_volume(unscaled, 20.0)
     known = FleetSearch.of(instance, every)
-    found, floor = cheapest_held(known, instance.problem), least_cost(known)
+    found, floor = cheapest_held(known, instance.problem), least_cost(known.instance, known.settings)
     assert found is not None
     assert floor is not None
     assert 0.2 * found[1] < floor <= found[1] * (1.0 + 1e-9)
@@ -160,7 +160,7 @@ def test_engines_that_are_late_when_idle_are_not_what_the_floor_is_made_of() -> 
     late = late_first_tokens(one, every).max(axis=1)
     assert (late[(card == 1) & (every.role != DECODE)] == 1.0).all()
     assert (late[(card == 0) & (every.role == PREFILL)] == 0.0).any()
-    floor = least_cost(FleetSearch.of(one, every))
+    floor = least_cost(one, every)
     assert floor is not None
     assert floor >= one.problem.offers[0].usd_per_hour
 
@@ -173,12 +173,12 @@ def test_no_more_is_served_than_the_most_volume() -> None:
     assert found is not None
     budget = Constraints(budget=found[1] * (1.0 + 1e-9))
     limited = replace(instance, problem=replace(instance.problem, constraints=budget))
-    most = most_volume(FleetSearch.of(limited, every))
+    most = most_volume(limited, every)
     assert most is not None
     assert most >= 1.0 - 1e-6
     fleet = FleetSearch.of(limited, every).fleet(found[0])
     assert most >= goodput_volume(limited, fleet) * (1.0 - 2e-3)
-    assert most_volume(FleetSearch.of(instance, every)) is None
+    assert most_volume(instance, every) is None
 
 
 def test_the_bound_is_the_cheapest_of_one_pool_or_two() -> None:

@@ -190,12 +190,13 @@ def _least_cost(space: FleetSearch, deadline: Deadline, report: Progress) -> For
     simple = Fleet(()) if apart else unmixed(space)
     fleet = cheapest_by_formula(space) if apart else or_mixed(space, simple)
     if not fleet.pools:  # that there is none is known only where none can do the work in time
-        floor = least_cost(space, deadline.seconds(WORK.time_limit))
+        floor = least_cost(space.instance, space.settings, deadline.seconds(WORK.time_limit))
         status = Status.INFEASIBLE if floor is None else Status.TIME_LIMIT
         return FormulaResult(instance, space.settings, Proof(status, None, None, floor))
     cost = fleet_cost(instance, fleet)
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
-    proof = proof_of_cost(few_pools, least_cost(space, deadline.seconds(WORK.time_limit), cost), cost)
+    floor = least_cost(instance, space.settings, deadline.seconds(WORK.time_limit), cost)
+    proof = proof_of_cost(few_pools, floor, cost)
     best = Rival(recommended(instance, fleet, proof, 1.0), fleet, Fleet(()) if fleet is simple else simple)
     if apart:
         return FormulaResult(instance, space.settings, proof, rivals=(best,))

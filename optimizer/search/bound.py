@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +36,6 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Setti
 
 from .fleet_program import Aim, Matrices, aim_of, engine_cost, fleet_limits, pool_limits
 from .whole_fleets import Work, least, relax
-
-if TYPE_CHECKING:
-    from .search import FleetSearch
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -228,33 +224,35 @@ def _colocated_prompt(instance: Instance) -> FloatArray:
     return np.asarray(np.minimum(mixed, prompt_latency(tables.prefill_alone, count, tables.pipeline[:, None])))
 
 
-def least_cost(search: FleetSearch, seconds: float = WORK.time_limit, ceiling: float = np.inf) -> float | None:
+def least_cost(
+    instance: Instance, settings: Settings, seconds: float = WORK.time_limit, ceiling: float = np.inf
+) -> float | None:
     """Bound on the cost of any fleet of these engines that could hold [$/h]; None where none can be.
 
     seconds: that it may take; it holds wherever the work ends. ceiling: cost above which it is of no interest [$/h].
     """
-    matrices, aim = floor_matrices(search), aim_of(search.instance.problem)
+    matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
     work = replace(WORK, time_limit=min(WORK.time_limit, seconds))
     bound = least(matrices, aim, work, ceiling * aim.cost_weight) / aim.cost_weight if matrices.size else np.inf
     return float(bound) if np.isfinite(bound) else None
 
 
-def least_per_demand(search: FleetSearch) -> float | None:
+def least_per_demand(instance: Instance, settings: Settings) -> float | None:
     """Bound on the cost of any fleet per demand that it could serve, this or a larger one [$/h]; None without any.
 
     With fractions of engines the cost is convex in the demand, so that per demand it is least at the least.
     """
-    matrices, aim = floor_matrices(search), aim_of(search.instance.problem)
+    matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
     prices = relax(matrices, aim, WORK.time_limit) if matrices.size else None
     return None if prices is None else float(prices.objective / aim.cost_weight)
 
 
-def most_volume(search: FleetSearch, seconds: float = WORK.time_limit) -> float | None:
+def most_volume(instance: Instance, settings: Settings, seconds: float = WORK.time_limit) -> float | None:
     """Multiple of the demand, from once to MOST_MORE times, that no fleet within the limits exceeds; None if unknown.
 
     seconds: that it may take; it holds wherever the work ends.
     """
-    matrices = floor_matrices(search)
+    matrices = floor_matrices(instance, settings)
     if not matrices.size:
         return None
     work = replace(WORK, time_limit=min(WORK.time_limit, seconds))
@@ -262,11 +260,10 @@ def most_volume(search: FleetSearch, seconds: float = WORK.time_limit) -> float 
     return float(most) if 1.0 - SLACK <= most < MOST_MORE else None
 
 
-def floor_matrices(search: FleetSearch) -> Matrices:
+def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
     """One column for each engine in a role and band, that does of everything what the best of its settings does."""
-    instance = search.instance
     problem, flows = instance.problem, instance.flows
-    parts = [_merged(instance, *part) for part in _bands(instance, search.settings)]
+    parts = [_merged(instance, *part) for part in _bands(instance, settings)]
     role, shape, need, late = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     share = np.bincount(flows.slo, flows.share, len(problem.slos))
     permitted: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share

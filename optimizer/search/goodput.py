@@ -238,14 +238,14 @@ def most_served_at_all(search: FleetSearch, serves: float, seconds: float) -> fl
 
     serves: that a fleet is known to serve; seconds: that it may take.
     """
-    top = most_volume(FleetSearch.of(at_volume(search.instance, serves), search.settings), seconds)
+    top = most_volume(at_volume(search.instance, serves), search.settings, seconds)
     return math.inf if top is None else top * serves
 
 
 def most_per_dollar_at_all(search: FleetSearch) -> float:
     """Multiple of the demand per dollar an hour that no fleet which keeps up exceeds; infinite where none is search."""
     least = search.instance.problem.objective.min_volume
-    cost = least_per_demand(FleetSearch.of(at_volume(search.instance, least), search.settings))
+    cost = least_per_demand(at_volume(search.instance, least), search.settings)
     return least / cost if cost else math.inf
 
 

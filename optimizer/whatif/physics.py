@@ -248,8 +248,8 @@ def lower_bound(problem: Problem, base: Path) -> float | None:
     """
     free = replace(problem, constraints=replace(problem.constraints, budget=None))
     ways = physics_of(free, base).ways
-    priced = (FleetSearch.of(_priced_instance(free, way.instance), way.settings) for way in ways)
-    return min((floor for evaluated in priced if (floor := least_cost(evaluated)) is not None), default=None)
+    floors = (least_cost(_priced_instance(free, way.instance), way.settings) for way in ways)
+    return min((floor for floor in floors if floor is not None), default=None)
 
 
 def _priced_instance(problem: Problem, unit: Instance) -> Instance:

@@ -28,7 +28,6 @@ from optimizer.recommend.search import Brake
 from optimizer.search.bound import floor_matrices
 from optimizer.search.fleet_program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
-from optimizer.search.search import FleetSearch
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -311,7 +310,7 @@ def _relax(instance: Instance, limit: str, *, goodput: bool) -> tuple[float, flo
     """
     aim = Aim(0.0, 1.0, 0.0, MOST_MORE) if goodput else aim_of(instance.problem)
     scale = float(instance.flows.rate.sum()) if goodput else 1.0 / aim.cost_weight
-    matrices = floor_matrices(FleetSearch.of(instance, make_settings(instance)))
+    matrices = floor_matrices(instance, make_settings(instance))
     if not matrices.size:
         return None
     model = write_model(matrices, aim)
