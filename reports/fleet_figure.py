@@ -109,19 +109,19 @@ def _boxes(ordered: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, .
 
 def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
     at = pool.operating_point
-    each = gpus_per_engine(pool)
+    each, gpu = gpus_per_engine(pool), clean(pool.accelerator, 24)
     used = "overloaded by formula" if is_overloaded(pool) else busiest_words(at)
     squares = min(each, MOST_SQUARES)
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
     working = pool.replicas - pool.spare_replicas
-    hidden = [plural(pool.replicas - drawn, "more engine")] if pool.replicas > drawn else []
+    hidden = [plural(pool.replicas - drawn, "more replica")] if pool.replicas > drawn else []
     hidden += [f"{each} GPUs in each replica"] if each > squares else []
     spare = f", {pool.spare_replicas} spare" if pool.spare_replicas else ""
     return PoolBox(
         title=f"{clean(pool.id, 20)} · {pool.role}",
         role=pool.role,
         lines=(
-            f"{plural(pool.replicas, 'engine')} of {each} × {clean(pool.accelerator, 24)}{spare} · {split_words(pool)}",
+            f"{plural(pool.replicas, 'replica')} of {each} × {gpu}{spare} · {split_words(pool)}",
             f"{rate(at.request_rate_rps)} · {used} · {hourly(pool.usd_per_hour)}",
             *([flow] if flow else []),
         ),
@@ -136,11 +136,11 @@ def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
 
 def _rest_box(pools: Sequence[Pool]) -> PoolBox:
     gpus, usd = sum(pool.gpus for pool in pools), math.fsum(pool.usd_per_hour for pool in pools)
-    engines = sum(pool.replicas for pool in pools)
+    replicas = sum(pool.replicas for pool in pools)
     return PoolBox(
         title=plural(len(pools), f"more {pools[0].role} pool"),
         role=pools[0].role,
-        lines=(f"{plural(engines, 'engine')} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings."),
+        lines=(f"{plural(replicas, 'replica')} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings."),
         engines=(),
         columns=1,
         more="",

@@ -141,8 +141,9 @@ def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
 
 
 def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
-    """The pools of a fleet with their settings; brief: the dearest where they are many."""
-    columns = (
+    """The pools of a fleet with their settings; brief: the dearest where they are many, without roles named by ids."""
+    named = all(pool.id.startswith(pool.role) for pool in pools)
+    columns = [
         Column("pool"),
         Column("role", optional=True),
         Column("replicas × GPUs"),
@@ -152,8 +153,10 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("chunk", "right"),
         Column("$/h", "right"),
         Column("busiest", shrink=True, lines=2, optional=True),
-    )
-    return table_of(columns, [_pool_row(pool) for pool in _dearest(pools, brief=brief)])
+    ]
+    shown = [at for at, column in enumerate(columns) if not (brief and named and column.header == "role")]
+    rows = [_pool_row(pool) for pool in _dearest(pools, brief=brief)]
+    return table_of([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
 
 
 def _pool_row(pool: Pool) -> tuple[str, ...]:
