@@ -224,6 +224,13 @@ prices_option = click.option(
     help="Take such quotes of the catalog as prices: on-demand, reserved, spot or tco; overrides the file's. Default: "
     "on-demand, or the nearest where there are none.",
 )
+alternative_option = click.option(
+    "--alternative",
+    type=whole(Bounds(1, 1_000)),
+    default=1,
+    metavar="N",
+    help="Take fleet N of the plan's alternatives, as the report numbers them, by formula; 1: the recommended one.",
+)
 confidence_option = click.option(
     "--confidence",
     callback=share_within(CONFIDENCE),

@@ -16,25 +16,41 @@ LARGEST_PLAN: Final = 32 * MIB
 """A plan file is some 100 kB; one larger than this [byte] is something else."""
 
 
-def read_plan(path: Path) -> Plan:
-    """Read a plan file, or say in one sentence why it is none."""
+def read_plan(path: Path, alternative: int = 1) -> Plan:
+    """Read a plan file, or say in one sentence why it is none; alternative: see `numbered`."""
     from optimizer.plans.reading import parse_plan
 
     data = read_file(path, LARGEST_PLAN, "a plan.json")
     try:
-        return parse_plan(data, shown_path(path))
+        return numbered(parse_plan(data, shown_path(path)), alternative, path)
     except InputError as error:
         if path.suffix.lower() not in {".yaml", ".yml"}:
             raise
         raise InputError(f"{error}; a workload becomes one by pdplan optimize") from error
 
 
-def read_fleet(path: Path) -> Plan:
+def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
+    """The plan of an alternative by its number in the report, from 1, the recommended one, which is the plan itself."""
+    if alternative == 1:
+        return plan
+    from optimizer.recommend.evaluate import plan_of_alternative
+    from reports.words import distinct_alternatives
+
+    rows = distinct_alternatives(plan)
+    if alternative > len(rows):
+        where = f"pdplan report {shown_path(path)} -v numbers them"
+        raise InputError(f"--alternative {alternative}: the plan has {len(rows)} fleets; {where}")
+    return plan_of_alternative(plan, rows[alternative - 1], path.parent)
+
+
+def read_fleet(path: Path, alternative: int = 1) -> Plan:
     """Read a plan, or a fleet file (YAML) as the plan of the fleet that it states, by formula and not simulated."""
     from search_spaces.fleet_file import is_fleet_file, load_fleet
 
     if not is_fleet_file(path):
-        return read_plan(path)
+        return read_plan(path, alternative)
+    if alternative != 1:
+        raise InputError(f"--alternative {alternative}: {shown_path(path)} is a fleet file, which states one fleet")
     from optimizer.recommend.evaluate import plan_of, subject_of
 
     return plan_of(subject_of(load_fleet(path)))

@@ -231,7 +231,7 @@ def _slo_table(plan: Plan, found: bool) -> Table:
 
 
 def _alternatives(plan: Plan) -> AlternativesSection:
-    rows = tuple(_alternative(row, plan) for row in distinct_alternatives(plan))
+    rows = tuple(_alternative(number, row, plan) for number, row in enumerate(distinct_alternatives(plan), 1))
     return AlternativesSection(
         title=sentences.alternatives_sentence(plan),
         rows=rows[:MOST_ROWS],
@@ -241,9 +241,10 @@ def _alternatives(plan: Plan) -> AlternativesSection:
     )
 
 
-def _alternative(row: Alternative, plan: Plan) -> AlternativeRow:
+def _alternative(number: int, row: Alternative, plan: Plan) -> AlternativeRow:
     feasible, recommended = is_feasible(row), row.kind == "recommended"
     return AlternativeRow(
+        number=str(number),
         name=alternative_name(row),
         note=alternative_note(row),
         fleet=tuple(limited_cell(pool) for pool in row.pools[:12]),

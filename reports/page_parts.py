@@ -60,8 +60,9 @@ class SloSection:
 
 @dataclass(frozen=True, slots=True)
 class AlternativeRow:
-    """One row of the alternatives' table."""
+    """One row of the alternatives' table; number: as --alternative takes it."""
 
+    number: str
     name: str
     note: str
     fleet: tuple[str, ...]

@@ -141,7 +141,9 @@ def miss_words(miss: Alternative) -> str:
 
 
 def proof_sentence(plan: Plan) -> str:
-    """Say what is known of better fleets."""
+    """Say what is known of better fleets; nothing of a fleet that was stated, beside which none was sought."""
+    if plan.status is Status.STATED:
+        return ""
     if plan.objective != "min_cost":
         return _goodput_proof(plan)
     return cost_proof(plan)

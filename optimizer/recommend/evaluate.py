@@ -12,16 +12,17 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, InputError
+from costmodel.quoting import shown
 from costmodel.simulator import prepare
 from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import largest_load
-from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost
+from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost, with_names
 from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, make_instance
-from optimizer.plans.plan import FleetEvaluation, Plan, PoolNeed, Provisioning, Status
+from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Provisioning, Status
 from optimizer.plans.proof import Proof
-from optimizer.plans.records import JudgedFleet
+from optimizer.plans.records import EnginePool, JudgedFleet
 from optimizer.search.limits import shared_out
 from optimizer.verification.bench import REPLICATIONS, Bench, Verdict, make_bench
 from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
@@ -238,6 +239,51 @@ def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
     wanted = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
     volume = 1.0 if wanted.objective.goal is Goal.MIN_COST else planned_volume(plan)
     return Subject(expected, instance, fleet, resize, wanted, plan.name, volume)
+
+
+def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) -> Plan:
+    """The plan of an alternative's fleet for the same problem, by formula and not simulated.
+
+    Requests are split over the pools of a role in proportion to their capacity, as `subject_of` does; base: see
+    `fleet_of_plan`. Raises InputError for a row without a fleet, or with settings that the plan does not state.
+    """
+    if not row.pools:
+        raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
+    problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
+    expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    instance = at_quantile(expected, slow_end(problem.confidence))
+    every, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
+    pools = [
+        replace(engines_of(instance, _stated(pool), max(pool.replicas - spares, 1), every), spares=spares)
+        for pool in row.pools
+    ]
+    fleet = Fleet(with_names(instance, list(routed(instance, pools).pools)))
+    if not can_hand_over(instance, fleet):
+        raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
+    draft = Draft(expected, plan.provenance)
+    alternative = draft.plan(instance, fleet, Proof(Status.STATED, None, None), 1.0)
+    return alternative.model_copy(update={"name": f"{plan.name}: {row.label}"})
+
+
+def _stated(pool: EnginePool) -> StatedPool:
+    """A pool of an alternative as a fleet file states one."""
+    dtypes, limits = (pool.weight_dtype, pool.kv_dtype), (pool.max_num_seqs, pool.max_num_batched_tokens)
+    if None in dtypes or None in limits:
+        raise InputError("this plan is of an earlier version, which did not state the settings of alternatives")
+    return StatedPool(
+        pool.role,
+        pool.role,
+        pool.accelerator,
+        pool.replicas,
+        pool.tensor_parallel,
+        pool.pipeline_parallel,
+        pool.expert_parallel,
+        pool.data_parallel,
+        str(pool.weight_dtype),
+        str(pool.kv_dtype),
+        int(pool.max_num_seqs or 0),
+        int(pool.max_num_batched_tokens or 0),
+    )
 
 
 def _served(instance: Instance, pool: StatedPool) -> FloatArray:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from costmodel.errors import InputError
 from pdplan.console import Console
-from pdplan.options import PATH, console_options, force_option, pass_console
+from pdplan.options import PATH, alternative_option, console_options, force_option, pass_console
 from pdplan.plan_files import read_plan
 from pdplan.views import check_files, show_or_write, view_of, view_options
 
@@ -18,13 +19,22 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Compare two plan.json: price, fleet, SLOs, settings, inputs.")
 @click.argument("before", type=PATH)
-@click.argument("after", type=PATH)
+@click.argument("after", type=PATH, required=False)
+@alternative_option
 @view_options
 @force_option
 @console_options
 @pass_console
 def compare(
-    console: Console, /, *, before: Path, after: Path, output: Path | None, view: str | None, force: bool
+    console: Console,
+    /,
+    *,
+    before: Path,
+    after: Path | None,
+    alternative: int,
+    output: Path | None,
+    view: str | None,
+    force: bool,
 ) -> None:
     """Examples:
 
@@ -32,6 +42,7 @@ def compare(
       pdplan compare old/plan.json new/plan.json
       pdplan compare old/plan.json new/plan.json --format md
       pdplan compare old/plan.json new/plan.json -o difference.html
+      pdplan compare plan/plan.json --alternative 2
 
     Says what the second plan costs more or less than the first, which pools the difference comes
     from, and what else differs: attainment and latencies, engine settings, inputs.
@@ -40,7 +51,9 @@ def compare(
 
     view, rival = view or view_of(output), "the comparison"
     check_files({"-o": output}, {"BEFORE": before, "AFTER": after}, force=force, rival=rival)
-    found = compare_plans(read_plan(before), read_plan(after))
+    if after is None and alternative == 1:
+        raise InputError("AFTER: name a second plan, or one of BEFORE's own alternatives with --alternative N")
+    found = compare_plans(read_plan(before), read_plan(after or before, alternative))
     show_or_write(console, _render(console, found, view, to_file=output is not None), output, force=force, rival=rival)
 
 

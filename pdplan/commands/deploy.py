@@ -11,7 +11,17 @@ from click.core import ParameterSource
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.options import PATH, TARGETS, Choice, console_options, force_option, pairs, pass_console, value_of
+from pdplan.options import (
+    PATH,
+    TARGETS,
+    Choice,
+    alternative_option,
+    console_options,
+    force_option,
+    pairs,
+    pass_console,
+    value_of,
+)
 from pdplan.plan_files import read_fleet
 
 if TYPE_CHECKING:
@@ -79,6 +89,7 @@ MOST_STRAYS = 5
     show_default=True,
     help="Version of Dynamo's resource; target dynamo.",
 )
+@alternative_option
 @force_option
 @console_options
 @pass_console
@@ -87,6 +98,7 @@ def deploy(
     /,
     file: Path,
     *,
+    alternative: int,
     output: Path | None,
     check: Path | None,
     force: bool,
@@ -110,7 +122,7 @@ def deploy(
     """
     from reports.deploy.files import write_deployment
 
-    plan = read_fleet(file)
+    plan = read_fleet(file, alternative)
     if check is not None:
         _check(console, plan, check, asked["target"])
         return

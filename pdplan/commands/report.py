@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
 
 from pdplan.console import Console
-from pdplan.options import PATH, console_options, force_option, pass_console
+from pdplan.options import PATH, alternative_option, console_options, force_option, pass_console
 from pdplan.plan_files import read_plan
 from pdplan.views import check_files, show_or_write, view_of, view_options
 
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 @click.command(short_help="View a plan.json again, as text, HTML, Markdown or JSON.")
 @click.argument("file", type=PATH)
 @view_options
+@alternative_option
 @force_option
 @console_options
 @pass_console
-def report(console: Console, file: Path, output: Path | None, view: str | None, force: bool) -> None:
+def report(
+    console: Console, /, *, file: Path, output: Path | None, view: str | None, alternative: int, force: bool
+) -> None:
     """Examples:
 
     \b
@@ -36,12 +40,14 @@ def report(console: Console, file: Path, output: Path | None, view: str | None, 
     view = view or view_of(output)
     rival = "" if view == "json" else "its view"
     check_files({"-o": output}, {"FILE": file}, force=force, rival=rival)
-    text = render(console, read_plan(file), view, to_file=output is not None)
+    following = f"pdplan simulate {quote(str(file))} --alternative {alternative}" if alternative > 1 else None
+    plan = read_plan(file, alternative)
+    text = render(console, plan, view, to_file=output is not None, next_step=following)
     show_or_write(console, text, output, force=force, rival=rival)
 
 
-def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:
-    """Give the plan as text, HTML, Markdown or JSON."""
+def render(console: Console, plan: Plan, view: str, *, to_file: bool, next_step: str | None = None) -> str:
+    """Give the plan as text, HTML, Markdown or JSON; next_step: see `plan_document`."""
     if view == "html":
         from reports.html import render_plan as render_html
 
@@ -58,5 +64,5 @@ def render(console: Console, plan: Plan, view: str, *, to_file: bool) -> str:
     from reports.answers.plan import plan_document
     from reports.views import terminal
 
-    document = plan_document(plan, brief=not (console.verbose or to_file))
+    document = plan_document(plan, brief=not (console.verbose or to_file), next_step=next_step)
     return terminal.render_document(document, console.width, color=console.colored and not to_file)

@@ -16,6 +16,7 @@ from pdplan.options import (
     PATH,
     ROUTERS,
     Choice,
+    alternative_option,
     console_options,
     force_option,
     json_option,
@@ -125,6 +126,7 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     show_default=True,
     help="Length of the timeline, such as 30s.",
 )
+@alternative_option
 @json_option
 @force_option
 @console_options
@@ -134,6 +136,7 @@ def simulate(
     /,
     *,
     file: Path,
+    alternative: int,
     rate: float | None,
     profile: tuple[float, ...] | None,
     concurrency: int | None,
@@ -179,7 +182,7 @@ def simulate(
     asked.check()
     check_files(files, {"FILE": file, "--trace": trace}, force=force)
     telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
-    plan = read_fleet(file)
+    plan = read_fleet(file, alternative)
     with telling as progress:
         prepare(None if progress is None else lambda text: progress(text, 0.0))
         shown = simulated(plan, asked, progress)

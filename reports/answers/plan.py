@@ -307,13 +307,15 @@ def _column(header: str) -> Column:
 
 def _alternatives(plan: Plan, *, brief: bool) -> Section:
     """The cheapest fleet of each kind; brief: without the recommended one, which stands above, and runners-up."""
-    every = distinct_alternatives(plan)
+    every = list(enumerate(distinct_alternatives(plan), 1))
     if not has_fleet(plan):
-        every = [row for row in every if row.kind not in {"recommended", "nearest_miss"}]
-    kinds = [row for row in every if row.kind not in {"recommended", "other_engines"}] if brief else every
-    if all(row.kind == "recommended" for row in kinds):
+        every = [(number, row) for number, row in every if row.kind not in {"recommended", "nearest_miss"}]
+    left_out = {"recommended", "other_engines"} if brief else set[str]()
+    kinds = [(number, row) for number, row in every if row.kind not in left_out]
+    if all(row.kind == "recommended" for _, row in kinds):
         return Section()
     columns = (
+        Column("#", "right"),
         Column("alternative", shrink=True, lines=3),
         Column(FLEET_WITH_LIMITS, shrink=True, lines=4),
         Column("$/h", "right"),
@@ -323,8 +325,8 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     shown = kinds[:BRIEF_ROWS] if brief else kinds
     cut = len(kinds) - len(shown)
     notes = [f"{plural(cut, 'more alternative')}: see -v or plan.json."] if cut else []
-    notes += [] if brief else [text for row in shown if (text := _reason(row))]
-    table = table_of(columns, [_alternative_row(row, plan) for row in shown])
+    notes += [] if brief else [f"{number}: {text}" for number, row in shown if (text := _reason(row))]
+    table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in shown])
     return Section("" if brief else "Alternatives", table=table, notes=tuple(notes))
 
 
@@ -344,8 +346,7 @@ def _reason(row: Alternative) -> str:
     """Why an alternative with a fleet lost, and what it does without."""
     if not row.pools or row.kind == "recommended":
         return ""
-    reason = sentences.alternative_sentence(row)
-    return f"{alternative_name(row)}: {reason}" if reason else ""
+    return sentences.alternative_sentence(row)
 
 
 def _front(plan: Plan) -> Section:
