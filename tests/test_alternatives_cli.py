@@ -13,7 +13,7 @@ from optimizer.plans.reading import parse_plan
 from optimizer.recommend.evaluate import plan_of_alternative
 from reports.words import distinct_alternatives
 from tests.report_cases import PLANS
-from tests.running import within, tiny
+from tests.running import tiny, within
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ def test_a_fleet_that_a_simulation_refutes_is_replaced_by_one_that_holds(tight: 
     (missed,) = found.refuted
     assert (missed.cost, missed.pools) == (3.0, promised.pools)
     assert missed.attainment < 0.99
-    assert "where 99 % should when simulated" in missed.fault
+    assert "(99 % asked; 95 % interval " in missed.fault
     assert found.cost == 5.0  # as `optimize` has it
     assert found.attainment is not None
     assert found.attainment >= 0.99

@@ -276,7 +276,7 @@ def test_where_nothing_is_proven_there_is_no_plan_but_the_nearest_miss(monkeypat
     assert plan.simulation is None
     (miss,) = plan.alternatives
     assert (miss.kind, miss.attainment, miss.simulated) == ("nearest_miss", 0.8, True)
-    assert "80 % of default (70 % to 85 %) where 90 % should when simulated" in miss.why_not
+    assert "80 % of default (90 % asked; 95 % interval 70 % to 85 %)" in miss.why_not
     assert plan.binding[0].constraint == "attainment"
     assert "Nearest miss" in render_plan(plan)
 

@@ -68,7 +68,7 @@ def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) 
 def attainment_binding(name: str, missed: float, permitted: float, seen: str = "") -> Binding:
     """How many requests of a class miss an SLO, and how many may [1]; seen: how that is known."""
     share = "None" if missed <= 0.0 else percentage(missed, 2) if missed >= 5e-5 else "Less than 0.01 %"
-    sentence = f"{share} of class {name} miss an SLO{seen} where {percentage(permitted, 2)} may."
+    sentence = f"{share} of class {name} miss the SLO{seen}; {percentage(permitted, 2)} may."
     return binding("attainment", name, missed, permitted, "1", sentence)
 
 

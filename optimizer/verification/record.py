@@ -361,7 +361,7 @@ def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
     rows = with_simulated_headroom([row for row in plan.binding if row.constraint != "attainment"], simulation)
     for one in simulation.classes:
         missed, permitted = 1.0 - one.attainment, 1.0 - one.attainment_goal
-        rows.append(attainment_binding(one.name, missed, permitted, " when simulated,"))
+        rows.append(attainment_binding(one.name, missed, permitted, " when simulated"))
     return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
 
 
@@ -390,7 +390,8 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
 def _as_simulated(row: Binding, reached: float) -> Binding:
     """A pool that can take `reached` times the planned load; what gives out first is known by formula alone."""
     more, why = percentage(reached - 1.0), row.sentence.partition(": ")[2]
-    said = f"{row.where} can take {more} more load, as the whole fleet could when simulated; by formula, {why}"
+    room = f"{row.where} can take {more} more load, as the simulation of the whole fleet shows"
+    said = f"{room}; beyond it, by formula, {why}"
     return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, said)
 
 
