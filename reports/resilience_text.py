@@ -10,10 +10,10 @@ from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.judge import Judgement, Outcome, pool_behind
 from search_spaces.bounds import RUN_REQUESTS
 
+from .answers.simulation import deciding_words
 from .numbers import MISSING, hourly, percent, signed_percent
 from .page_charts import Table
 from .simulation_sentences import waste_sentence
-from .simulation_text import deciding_words
 from .table import Column, render_table
 from .text import plural, wrap
 

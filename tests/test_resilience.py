@@ -272,7 +272,7 @@ def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its
     )
     needed = requests_to_decide(above)  # (0.02 / 0.01)^2 as many as in the run
     assert needed == pytest.approx(4 * whole.runs[0].demand.trace.size, rel=0.1)
-    assert f"requests in each run would decide if the shares stay: --requests {needed}. Seen elsewhere." in told
+    assert f"requests in each run decide: --requests {needed}. Seen elsewhere." in told
     between = replace(found, losses=losses)
     assert not between.held
     value = resilience_dict(between)

@@ -185,10 +185,14 @@ def simulate(
         shown = simulated(plan, asked, progress)
     console.note(f"simulated in {shown.cpu_seconds:.1f} CPU-seconds")
     _write_files(console, shown, files, window, force=force)
+    from reports.answers.simulation import simulation_document
     from reports.simulation_json import simulation_json
-    from reports.simulation_text import render_simulation
+    from reports.views.terminal import render_document
 
-    console.show(simulation_json(shown) if as_json else render_simulation(shown, console.width, console.colored))
+    if as_json:
+        console.show(simulation_json(shown))
+    else:
+        console.show(render_document(simulation_document(shown), console.width, color=console.colored))
     return 0 if shown.judgement.proven else ExitCode.INFEASIBLE
 
 

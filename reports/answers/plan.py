@@ -19,13 +19,12 @@ from reports.numbers import (
     MISSING,
     count,
     duration,
-    is_number,
+    latencies,
     money,
     percent,
     percent_beside,
     rate,
     signed_percent,
-    significant,
 )
 from reports.sensitivity import base_sentence, told
 from reports.sensitivity_section import LEVER_HEADERS, lever_rows
@@ -207,16 +206,7 @@ def _class_row(item: ClassResult, *, brief: bool) -> tuple[str, ...]:
 
 
 def _quantiles(values: Quantiles) -> str:
-    """Write p50/p90/p99 in one unit, that of the largest.
-
-    >>> _quantiles(Quantiles(p50=0.1824, p90=0.341, p95=0.4, p99=0.585))
-    '182/341/585 ms'
-    """
-    three = (values.p50, values.p90, values.p99)
-    finite = [value for value in three if is_number(value)]
-    in_seconds = max(finite, default=0.0) >= 1
-    scale, unit = (1.0, "s") if in_seconds else (1e3, "ms")
-    return "/".join(significant(value * scale) for value in three) + f" {unit}"
+    return latencies((values.p50, values.p90, values.p99))
 
 
 def limit_sentences(plan: Plan) -> list[str]:
