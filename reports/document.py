@@ -15,6 +15,11 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """Headers of the columns, those of number columns with # before them."""
+        return tuple(("#" if column.align == "right" else "") + column.header for column in self.columns)
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
