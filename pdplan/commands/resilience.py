@@ -68,8 +68,8 @@ def resilience(
     """
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
+    from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
     from reports.resilience_page import render_resilience
-    from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
     plan = read_fleet(file)
@@ -87,7 +87,7 @@ def resilience(
         )
     seen = seen_in_the_plan(plan, losses)
     write_page(console, html_file, lambda: render_resilience(found, losses, plan.name, seen), force=force)
-    console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width, seen))
+    console.show(resilience_dict(found) if as_json else resilience_document(found, losses, seen))
     return 0 if found.held else ExitCode.INFEASIBLE
 
 

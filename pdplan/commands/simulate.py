@@ -187,12 +187,8 @@ def simulate(
     _write_files(console, shown, files, window, force=force)
     from reports.answers.simulation import simulation_document
     from reports.simulation_json import simulation_json
-    from reports.views.terminal import render_document
 
-    if as_json:
-        console.show(simulation_json(shown))
-    else:
-        console.show(render_document(simulation_document(shown), console.width, color=console.colored))
+    console.show(simulation_json(shown) if as_json else simulation_document(shown))
     return 0 if shown.judgement.proven else ExitCode.INFEASIBLE
 
 
