@@ -142,8 +142,8 @@ def autoscale(
     from optimizer.fleets.plan_fleet import fleet_of_plan
     from optimizer.procurement.autoscale import autoscale as scale
     from optimizer.verification.demand import planned_profile
+    from reports.answers.autoscale import autoscale_dict, autoscale_document
     from reports.autoscale_page import render_autoscale
-    from reports.autoscale_text import autoscale_dict, autoscale_text
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
     instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
@@ -155,10 +155,8 @@ def autoscale(
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
     write_page(console, html_file, lambda: render_autoscale(instance, fleet, day), force=force)
-    if as_json:
-        console.show(autoscale_dict(instance, fleet, day))
-    else:
-        console.show(autoscale_text(instance, fleet, day, console.width))
+    answer = autoscale_dict if as_json else autoscale_document
+    console.show(answer(instance, fleet, day))
     return ExitCode.INFEASIBLE if day.short or day.unsure else 0
 
 
