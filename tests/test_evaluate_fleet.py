@@ -128,7 +128,7 @@ def test_headroom_ends_where_a_burst_leaves_the_fleet_behind(short_runs: None, t
     assert 4.0 <= plan.goodput_rps < fails < 5.0
     assert make_bench(subject.instance, fails / 4.0).candidate(subject.fleet).stuck
     assert all(point.held == (point.rate_rps <= plan.goodput_rps) for point in plan.simulation.curve)
-    assert f"at {fails:.3g} req/s a goal is missed" in headroom_sentence(plan)
+    assert f"at {fails:.3g} req/s an SLO is missed" in headroom_sentence(plan)
 
 
 def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ from reports.words import (
 
 BRIEF_ROWS: Final = 4
 """Rows of a table in the brief answer: more of them would push the verdict off the screen."""
+MOST_POOLS: Final = BRIEF_ROWS + 2
+"""Pools that are all shown in the brief answer, and whose busiest resources fit a sentence in the whole one."""
 
 
 def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = None) -> Document:
@@ -95,7 +97,11 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
 
 def _complete(plan: Plan) -> tuple[Section, ...]:
     return (
-        Section(f"Fleet: {gpu_words(plan)}{_spare_words(plan)}", table=fleet_table(plan.pools, brief=False)),
+        Section(
+            f"Fleet: {gpu_words(plan)}{_spare_words(plan)}",
+            table=fleet_table(plan.pools, brief=False),
+            notes=said(busiest_sentence(plan.pools)),
+        ),
         Section("SLOs", table=class_table(plan, brief=False), notes=said(*limit_sentences(plan), _risk(plan))),
         Section("Error bars", said(*(sentences.error_bar_sentence(item) for item in plan.classes))),
         Section(
@@ -133,7 +139,7 @@ def _pools_left_out(plan: Plan) -> tuple[str, ...]:
 
 def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
     """The pools that are shown: in a brief answer those that cost most, in the plan's order."""
-    if not brief or len(pools) <= BRIEF_ROWS + 2:
+    if not brief or len(pools) <= MOST_POOLS:
         return list(pools)
     dearest = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))[: BRIEF_ROWS + 1]
     return [pool for pool in pools if pool in dearest]
@@ -150,9 +156,15 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("max seqs", "right"),
         Column("chunk", "right"),
         Column("$/h", "right"),
-        Column("busiest", shrink=True, lines=2, optional=True),
+        *((Column("busiest", shrink=True, lines=2, optional=True),) if brief or len(pools) > MOST_POOLS else ()),
     )
-    return table_of(columns, [_pool_row(pool) for pool in _dearest(pools, brief=brief)])
+    return table_of(columns, [_pool_row(pool)[: len(columns)] for pool in _dearest(pools, brief=brief)])
+
+
+def busiest_sentence(pools: Sequence[Pool]) -> str:
+    """Say what is busiest in each pool; empty where they are many, and a column of the table says it."""
+    used = "; ".join(f"{clean(pool.id, 20)} {busiest_words(pool.operating_point)}" for pool in pools)
+    return "" if len(pools) > MOST_POOLS else f"Busiest: {used}."
 
 
 def _pool_row(pool: Pool) -> tuple[str, ...]:
