@@ -291,7 +291,7 @@ def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its
 
 def test_the_plans_own_runs_are_told_where_they_lost_the_same() -> None:
     plan = simulated(load("colocated"))
-    less = "In the plan's own runs: no spare: with one replica fewer in p0, "
+    less = "In the plan's own runs: with one replica fewer in p0, "
     assert seen_in_the_plan(plan, 1).startswith(less)
     assert seen_in_the_plan(plan, 2) == ""
     assert seen_in_the_plan(load("colocated"), 1) == ""

@@ -71,7 +71,7 @@ def evaluate(
       pdplan evaluate plan/plan.json --json | jq .provisioning
 
     Simulates the fleet that FILE states (pdplan init --fleet writes an example) as a plan's is: what
-    share of each class meets its SLO, the highest rate, what binds, the price, how many replicas are
+    share of each SLO class is in time, the highest rate, what binds, the price, how many replicas are
     missing or to spare, what twice the traffic needs, and the cheapest fleet beside it. FILE may be a
     plan: its own requests are simulated again.
 

@@ -55,7 +55,7 @@ def explain(
     Checks an engine config against every feasibility rule. One that can be is ranked among all
     engines of its role by the cheapest fleet that it is part of, with what its pool runs out of
     first. Settings that the search space of FILE lacks are tried all the same. Of every prefill and
-    decode config together it says whether they can hand over KV blocks, and which rules refuse.
+    decode config together it says whether they can hand over KV blocks, rule by rule.
 
     Exits with 3 when no config asked about is part of a fleet that meets the SLOs.
     """

@@ -131,7 +131,7 @@ def autoscale(
       pdplan autoscale plan/plan.json --by-hour 2,1,1,1,1,2,4,6,8,9,9,9,10,10,9,9,8,8,7,6,5,4,3,2
 
     Finds how many replicas of each pool every hour of the day needs, proven by simulation, and what
-    the day costs if replicas are started ahead by the profile, against a fleet of fixed size; and
+    the day costs if engines are started ahead by the profile, against a fleet of fixed size; and
     what breaks if they are started when the load is there already. PLAN may be a fleet file.
 
     Exits with 3 when the plan's own fleet misses a goal in some hour, or when it is undecided whether

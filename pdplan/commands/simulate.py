@@ -112,7 +112,7 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     type=Choice(ROUTERS),
     help="How the router chooses an engine of a pool; default: as the plan was made.",
 )
-@click.option("--goodput", "find_goodput", is_flag=True, help="Also find the highest rate at which every SLO is met.")
+@click.option("--goodput", "find_goodput", is_flag=True, help="Also find the highest rate at which every class holds.")
 @click.option("--curve", is_flag=True, help="Also go through the rates from light load to beyond saturation.")
 @click.option("--csv", "csv_file", type=PATH, metavar="FILE", help="Write a row per request, as CSV.")
 @click.option("--parquet", "parquet_file", type=PATH, metavar="FILE", help="The same as Parquet (needs pyarrow).")
@@ -161,7 +161,7 @@ def simulate(
 
     Lets random (or recorded) requests arrive at the fleet of FILE, a plan or a fleet file (pdplan init
     --fleet), and simulates every queue, batch, KV block and hand-over, with the cost model's expected
-    step times. Prints what share of each class meets its SLO, beside what the plan predicted, and
+    step times. Prints what share of each SLO class came in time, beside what the plan predicted, and
     how loaded each pool was.
 
     A class meets its goal when the lower end of its 95 % interval reaches it, and misses it when the

@@ -146,8 +146,9 @@ def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
 
 
 def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
-    """The pools of a fleet with their settings; brief: the dearest where they are many."""
-    columns = (
+    """The pools of a fleet with their settings; brief: the dearest where they are many, without roles named by ids."""
+    named = all(pool.id.startswith(pool.role) for pool in pools)
+    columns = [
         Column("pool"),
         Column("role", optional=True),
         Column("replicas × GPUs"),
@@ -156,9 +157,12 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("max seqs", "right"),
         Column("chunk", "right"),
         Column("$/h", "right"),
-        *((Column("busiest", shrink=True, lines=2, optional=True),) if brief or len(pools) > MOST_POOLS else ()),
-    )
-    return table_of(columns, [_pool_row(pool)[: len(columns)] for pool in _dearest(pools, brief=brief)])
+        Column("busiest", shrink=True, lines=2, optional=True),
+    ]
+    hidden = ("role" if named else "") if brief else "busiest" if len(pools) <= MOST_POOLS else ""
+    shown = [at for at, column in enumerate(columns) if column.header != hidden]
+    rows = [_pool_row(pool) for pool in _dearest(pools, brief=brief)]
+    return table_of([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
 
 
 def busiest_sentence(pools: Sequence[Pool]) -> str:

@@ -149,7 +149,7 @@ def seen_in_the_plan(plan: Plan, count: int) -> str:
     fewer = waste_sentence(plan)
     if not fewer or count > 1 or any(pool.spare_replicas for pool in plan.pools):
         return ""
-    return f"In the plan's own runs: {fewer[:1].lower()}{fewer[1:]}"
+    return f"In the plan's own runs: {fewer.removeprefix('No spare: ')}"
 
 
 def _runs(judged: Sequence[Judgement]) -> str:
