@@ -64,7 +64,7 @@ def test_simulate_prints_the_table_and_writes_the_files(
     assert "by formula" in said
     told = " ".join(said.split())
     assert "e2e of slow (p50/p90/p99): " in told
-    assert ", limit 60 s. Longest gap" in told
+    assert ", limit 60 s. Longest gap between tokens of fast" in told
     table = list(csv.DictReader(rows.read_text("utf-8").splitlines()))
     assert len(table) == 2000
     assert {row["slo_class"] for row in table} == {"fast", "slow"}

@@ -127,7 +127,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
 def _promise(console: Console, flags: Flags, *, as_json: bool) -> None:
     """Show what a plan promised beside what a run of its benchmark measured."""
     from pdplan.plan_files import read_plan
-    from reports.deploy.promise import behind, promise_dict, promise_text
+    from reports.deploy.promise import behind, promise_dict, promise_document
     from search_spaces.problem import Balancing
 
     others = [flags.data_dir, flags.models, flags.catalog, flags.page, flags.with_rows]
@@ -136,7 +136,7 @@ def _promise(console: Console, flags: Flags, *, as_json: bool) -> None:
     plan = read_plan(flags.plan)
     promised = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
     value = promise_dict(promised, flags.against, flags.slo_class)
-    console.show(value if as_json else promise_text(value, console.width))
+    console.show(value if as_json else promise_document(value))
 
 
 def _unpredicted(parts: dict[str, dict[str, Any]]) -> str:

@@ -11,7 +11,6 @@ from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import DAY, Day
 from reports.document import Document, Section, Table, table_of
 from reports.numbers import count, duration, money, percent, rate
-from reports.table import Column
 from reports.text import plural
 
 NEGLIGIBLE: Final = 1e-9
@@ -163,5 +162,4 @@ def stretches(instance: Instance, fleet: Fleet, day: Day) -> Table:
         least = [f"{percent(share)}{doubt}" for share in day.hourly[hours].min(axis=0).tolist()]
         rows.append((f"{hours[0]:02d}:00 to {hours[-1] + 1:02d}:00", rate(peak), *counts, *least))
     figures = (*(pool.name for pool in fleet.pools), *(f"{slo.name} SLO met" for slo in instance.problem.slos))
-    columns = (Column("hours"), Column("up to", "right"), *(Column(name, "right") for name in figures))
-    return table_of(columns, rows)
+    return table_of(("hours", "#up to", *(f"#{name}" for name in figures)), rows)

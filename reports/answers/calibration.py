@@ -129,8 +129,7 @@ def _summary(logs: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
 
 
 def _scales(value: dict[str, Any]) -> Table:
-    columns = (Column("scale of"), Column("factor", "right"), Column("±", "right"), Column(""))
-    return table_of(columns, [_scale(name, scale) for name, scale in value["scales"].items()])
+    return table_of(("scale of", "#factor", "#±", ""), [_scale(name, scale) for name, scale in value["scales"].items()])
 
 
 def _scale(name: str, scale: dict[str, Any]) -> tuple[str, ...]:
@@ -154,5 +153,5 @@ def _times(value: dict[str, Any]) -> Table:
         last = item["where"]
         errors = (signed_percent(item[key], 0) for key in ("error_before", "error_after", "error_held"))
         rows.append((*head, names[item["quantity"]], duration(item["measured_s"]), *errors))
-    figures = (Column(name, "right") for name in ("measured", "before", "after", "held out"))
-    return table_of((Column("row", optional=True), Column("point"), Column("time"), *figures), rows)
+    columns = (Column("row", optional=True), "point", "time", "#measured", "#before", "#after", "#held out")
+    return table_of(columns, rows)

@@ -11,14 +11,8 @@ from reports.numbers import MISSING, hourly, is_number, money, quantity, signed_
 from reports.table import Column
 from reports.text import plural
 
-MOST_ROWS: Final = 20
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
-FIGURES: Final = (
-    Column("figure", shrink=True, lines=2),
-    Column("before", "right"),
-    Column("after", "right"),
-    Column("difference", "right"),
-)
+FIGURES: Final = (Column("figure", shrink=True, lines=2), "#before", "#after", "#difference")
 
 
 def comparison_document(comparison: Comparison) -> Document:
@@ -30,53 +24,30 @@ def comparison_document(comparison: Comparison) -> Document:
 
 
 def _differences(comparison: Comparison) -> tuple[Section, ...]:
-    pools, inputs = pools_table(comparison), inputs_table(comparison)
-    unchanged = plural(comparison.unchanged_pools, "pool")
-    same = f"Fleet: the same {unchanged}." if any(comparison.found) else ""
-    fleet = Section(
-        "Fleet",
-        table=_first(pools),
-        notes=said(_more(pools), f"{unchanged} unchanged." if comparison.unchanged_pools else ""),
-    )
+    unchanged = f"{plural(comparison.unchanged_pools, 'pool')} unchanged." if comparison.unchanged_pools else ""
     return (
-        fleet if pools.rows else Section(sentences=said(same)),
+        Section("Fleet", table=pools_table(comparison), notes=said(unchanged)),
         Section("Figures", table=_figures(comparison.figures)),
         *(
             Section(f"SLO: {outcome_words(item, comparison)}", said(lone_words(item)), _slo_figures(item))
-            for item in comparison.classes[:MOST_ROWS]
+            for item in comparison.classes
         ),
-        Section("Inputs", table=_first(inputs), notes=said(_more(inputs))),
+        Section("Inputs", table=inputs_table(comparison)),
     )
-
-
-def _first(table: Table) -> Table:
-    return Table(table.columns, table.rows[:MOST_ROWS])
-
-
-def _more(table: Table) -> str:
-    more = len(table.rows) - MOST_ROWS
-    return f"{plural(more, 'more row')}: see --format json." if more > 0 else ""
 
 
 def pools_table(comparison: Comparison) -> Table:
     """The pools that differ, the dearest difference first."""
-    columns = (Column("change"), Column("pool", shrink=True, lines=6), Column("price", "right"))
-    return table_of(
-        columns,
-        [
-            (f"{SIGNS[item.kind]} {item.kind}", pool_words(item), f"{signed_money(item.difference)}/h")
-            for item in comparison.pools
-        ],
-    )
+    rows = [
+        (f"{SIGNS[item.kind]} {item.kind}", pool_words(item), f"{signed_money(item.difference)}/h")
+        for item in comparison.pools
+    ]
+    return table_of(("change", Column("pool", shrink=True, lines=6), "#price"), rows)
 
 
 def inputs_table(comparison: Comparison) -> Table:
     """The inputs that differ."""
-    columns = (
-        Column("input", shrink=True, lines=4),
-        Column("before", shrink=True, lines=6),
-        Column("after", shrink=True, lines=6),
-    )
+    columns = [Column(name, shrink=True, lines=6) for name in ("input", "before", "after")]
     rows = [(item.name, item.before or MISSING, item.after or MISSING) for item in comparison.inputs]
     return table_of(columns, rows)
 

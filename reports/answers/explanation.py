@@ -102,7 +102,7 @@ def _passed(rulings: Sequence[Ruling]) -> str:
 
 def _refused(rulings: Sequence[Ruling]) -> Table:
     """The rules that refuse, and why."""
-    columns = (Column("rule"), Column("refuses because", shrink=True, lines=3))
+    columns = ("rule", Column("refuses because", shrink=True, lines=3))
     return table_of(
         columns, [(ruling.rule.replace("_", " "), ruling.reason) for ruling in rulings if ruling.reason is not None]
     )

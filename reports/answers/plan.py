@@ -198,9 +198,7 @@ def class_table(plan: Plan, *, brief: bool) -> Table:
         Column("limit", "right", beside=True),
         Column(f"TPOT {at}", "right"),
         Column("limit", "right", beside=True),
-        Column("meet the SLO", "right"),
-        Column("goal", "right"),
-        Column(""),
+        *("#meet the SLO", "#goal", ""),
     )
     return table_of(columns, [_class_row(item, brief=brief) for item in classes])
 
@@ -262,8 +260,7 @@ def _risk(plan: Plan) -> str:
 def _limits(plan: Plan) -> Table:
     columns = (
         Column("limit", shrink=True, lines=2),
-        Column("where"),
-        Column("slack", "right"),
+        *("where", "#slack"),
         Column("because", shrink=True, lines=12),
     )
     rows = [
@@ -300,12 +297,7 @@ def _asked(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | Non
     """The classes in a table, where they are too many for a sentence each."""
     if len(rows) <= BRIEF_ROWS:
         return None
-    return table_of([_column(header) for header in headers], rows[: 5 * BRIEF_ROWS])
-
-
-def _column(header: str) -> Column:
-    """The column of a header that begins with # where its cells are numbers."""
-    return Column(header.removeprefix("#"), "right" if header.startswith("#") else "left", shrink=header == "class")
+    return table_of((Column(headers[0], shrink=True), *headers[1:]), rows[: 5 * BRIEF_ROWS])
 
 
 def _alternatives(plan: Plan, *, brief: bool) -> Section:
@@ -319,8 +311,7 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     columns = (
         Column("alternative", shrink=True, lines=3),
         Column(FLEET_WITH_LIMITS, shrink=True, lines=4),
-        Column("$/h", "right"),
-        Column("extra", "right"),
+        *("#$/h", "#extra"),
         Column("SLO met", "right", optional=True),
     )
     shown = kinds[:BRIEF_ROWS] if brief else kinds
@@ -356,8 +347,8 @@ def _front(plan: Plan) -> Section:
     rows, headers = front_rows(plan), front_headers(plan)
     if not rows:
         return Section()
-    columns = [Column(headers[0], shrink=True, lines=6), *map(_column, headers[1:])]
-    return Section(f"What a dollar more buys: {front_sentence(plan)}", (), table_of(columns, rows), (front_note(plan),))
+    table = table_of((Column(headers[0], shrink=True, lines=6), *headers[1:]), rows)
+    return Section(f"What a dollar more buys: {front_sentence(plan)}", (), table, (front_note(plan),))
 
 
 def _sensitivity(plan: Plan) -> Section:
@@ -365,7 +356,7 @@ def _sensitivity(plan: Plan) -> Section:
     if moved is None:
         return Section()
     lines = said(base_sentence(plan, moved), *told(plan, moved))
-    return Section("Sensitivity", lines, table_of([_column(name) for name in LEVER_HEADERS], lever_rows(moved)))
+    return Section("Sensitivity", lines, table_of(LEVER_HEADERS, lever_rows(moved)))
 
 
 def _origin(plan: Plan) -> Section:

@@ -112,10 +112,9 @@ def losses_table(found: Resilience) -> Table:
     columns = (
         Column("loss", shrink=True, lines=MOST_LINES),
         Column("left", shrink=True, lines=MOST_LINES),
-        Column("costs", "right"),
+        "#costs",
         Column("meet the SLO", shrink=True, lines=MOST_LINES),
-        Column("verdict"),
-        Column("spares against it", "right"),
+        *("verdict", "#spares against it"),
     )
     whole = found.whole
     rows = [("none", "all", hourly(found.cost), attained(whole, found.pools), MARKS[whole.outcome], MISSING)]

@@ -120,11 +120,9 @@ def _precision_sentence(shown: Simulated) -> str:
 def _classes(shown: Simulated) -> Table:
     columns = (
         Column("class", shrink=True),
-        Column("meet the SLO", "right"),
+        "#meet the SLO",
         Column("95 % interval", "right", optional=True),
-        Column("TTFT p50/p90/p99", "right"),
-        Column("TPOT p50/p90/p99", "right"),
-        Column(""),
+        *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99", ""),
     )
     return table_of(columns, [row for number in range(len(shown.plan.classes)) for row in _class_rows(shown, number)])
 
@@ -162,13 +160,9 @@ def _three(quantiles: Sequence[float]) -> str:
 def _pools(shown: Simulated) -> Table:
     columns = (
         Column("pool", shrink=True),
-        Column("replicas", "right"),
-        Column("any step", "right"),
+        *("#replicas", "#any step"),
         Column("MFU", "right", optional=True),
-        Column("MBU", "right"),
-        Column("KV mean/peak", "right"),
-        Column("preempted", "right"),
-        Column("rejected", "right"),
+        *("#MBU", "#KV mean/peak", "#preempted", "#rejected"),
         Column("power", "right", optional=True),
         Column("most running", "right", optional=True),
     )
@@ -207,24 +201,23 @@ def _facts(shown: Simulated) -> tuple[str, ...]:
     slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
     staged = any(pool.pipeline_parallel > 1 for pool in shown.plan.pools)
     stages = " (of pipelines, of the stages that could run a step)" if staged else ""
-    formula = "by formula: queueing formulas at this rate, with the same expected step times."
+    formula = "By formula: queueing formulas at this rate, with the same expected step times."
     return said(
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
         *_metric_sentences(shown),
-        _gap_sentence(shown),
         _energy_sentence(shown),
         _slot_sentence(shown) if shown.slots else "",
         f"{plural(lost, 'request')} never ended, and count{'s' * (lost == 1)} as missed." if lost else "",
         formula if shown.analytic is not None else "",
         f"plan.json: what the plan states for {rate(served_rate(shown.plan))}{slow}.",
-        f"any step: share of the time in which a step runs{stages}, be it for one decoding request. The plan states "
+        f"Any step: share of the time in which a step runs{stages}, be it for one decoding request. The plan states "
         "the share with a prompt.",
         "MFU, MBU: the least compute and memory traffic that the steps need, as shares of the peaks over all time.",
     )
 
 
 def _metric_sentences(shown: Simulated) -> list[str]:
-    """Say how the other metrics were that a class limits."""
+    """Say how the other metrics were that a class limits, and how long the longest gap between two tokens."""
     slos = shown.instance.problem.slos
     times = [(Metric.E2E, slo, values) for slo, values in zip(slos, shown.e2e, strict=True) if is_number(slo.e2e)]
     times += [
@@ -232,21 +225,16 @@ def _metric_sentences(shown: Simulated) -> list[str]:
         for slo, item in zip(slos, shown.judgement.classes, strict=True)
         for metric, values in item.metrics.items()
     ]
+    gaps = [
+        f"Longest gap between tokens of {clean(slo.name, 30)} (ITL max, p50/p99/max): "
+        f"{latencies((gap.quantiles[0], gap.quantiles[3], gap.longest))}."
+        for slo, gap in zip(slos, shown.gaps, strict=True)
+    ]
     return [
         f"{METRICS[metric].label} of {clean(slo.name, 30)} (p50/p90/p99): {_three(values)}, limit "
         f"{duration(slo.limits[metric])}."
         for metric, slo, values in times
-    ]
-
-
-def _gap_sentence(shown: Simulated) -> str:
-    """Say how long the longest gap between two tokens was."""
-    gaps = "; ".join(
-        f"{clean(item.name, 30)} p50 {duration(gap.quantiles[0])}, p99 {duration(gap.quantiles[3])}, at most "
-        f"{duration(gap.longest)}"
-        for item, gap in zip(shown.judgement.classes, shown.gaps, strict=True)
-    )
-    return f"Longest gap between two tokens of a request (ITL max): {gaps}."
+    ] + gaps
 
 
 def _energy_sentence(shown: Simulated) -> str:
@@ -296,13 +284,7 @@ def _rates(shown: Simulated) -> Section:
 
 
 def _goodput(goodput: Goodput, plan: Plan) -> Section:
-    columns = (
-        Column("rate", "right"),
-        Column("SLO met", "right", shrink=True),
-        Column("TTFT p90", "right", shrink=True),
-        Column("TPOT p90", "right", shrink=True),
-        Column(""),
-    )
+    figures = [Column(name, "right", shrink=True) for name in ("SLO met", "TTFT p90", "TPOT p90")]
     rows = [
         (
             rate(point.rate),
@@ -313,7 +295,7 @@ def _goodput(goodput: Goodput, plan: Plan) -> Section:
         )
         for point in goodput.points
     ]
-    return Section("Goodput", (_goodput_sentence(goodput, plan),), table_of(columns, rows))
+    return Section("Goodput", (_goodput_sentence(goodput, plan),), table_of(("#rate", *figures, ""), rows))
 
 
 def _goodput_sentence(goodput: Goodput, plan: Plan) -> str:
@@ -328,14 +310,12 @@ def _goodput_sentence(goodput: Goodput, plan: Plan) -> str:
 def _curve(curve: Curve, plan: Plan) -> Section:
     """Saturation, knee and goodput, and a row for each rate and class."""
     columns = (
-        Column("req/s", "right"),
+        "#req/s",
         Column("served", "right", optional=True),
         Column("class", shrink=True),
-        Column("SLO met", "right"),
+        "#SLO met",
         Column("95 % interval", "right", optional=True),
-        Column("TTFT p50/p90/p99", "right"),
-        Column("TPOT p50/p90/p99", "right"),
-        Column(""),
+        *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99", ""),
         Column("within SLO", "right", optional=True),
     )
     rows = [row for point in curve.points for row in _point_rows(point)]

@@ -72,11 +72,8 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
     _, rows = cells(value)
     for start in range(0, len(figures), FIGURES) if value["predicted"] else ():
         quantity, *others = (header for header, _, _ in figures[start : start + FIGURES])
-        columns = (
-            Column("", shrink=True, lines=4),
-            Column("rows", "right"),
-            *(Column(header, "right") for header in (quantity if quantity == "MAPE" else "median", *others)),
-        )
+        middle = quantity if quantity == "MAPE" else "median"
+        columns = (Column("", shrink=True, lines=4), *(Column(header, "right") for header in ("rows", middle, *others)))
         yield Section(f"{name}: errors of {QUANTITIES[quantity]}", table=table_of(columns, _of(rows, start)))
     tau = value.get("throughput_kendall_tau")
     yield Section(
