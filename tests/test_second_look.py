@@ -18,8 +18,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.records import engine_counts
-from optimizer.procurement import buying_looks
-from optimizer.procurement.buying import Bought, buy
+from optimizer.procurement.buying import BuyingPlan, Look, buy
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif import frontier as curves
 from optimizer.whatif import scenario
@@ -31,9 +30,10 @@ from optimizer.whatif.sensitivity import levers, near_optimal, tornado_of
 from optimizer.whatif.sweep import sweep_of
 from optimizer.whatif.workers import Row, run_sweep
 from pdplan.cli import cli
+from reports.answers.buying import buying_dict, buying_document
 from reports.buying_page import make_buying_page
-from reports.buying_text import buying_dict, buying_text
 from reports.frontier_text import frontier_csv, frontier_record, frontier_text
+from reports.views.terminal import render_document
 from reports.whatif_files import sweep_csv
 from reports.whatif_text import sweep_text
 from search_spaces.contracts import Contract, DemandPath, Forecast, Terms, Tier
@@ -63,6 +63,10 @@ ONE_H100 = engine_counts([engine_cases.engines(1, "H100", 1, "colocated")])
 Seen = tuple[float, str]
 
 
+def buying_text(found: BuyingPlan, width: int) -> str:
+    return render_document(buying_document(found), width)
+
+
 @pytest.fixture(scope="module")
 def tight() -> Problem:
     return problem_of(TIGHT, "tight", BASE)
@@ -80,8 +84,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Instan
             return judge(instance, fleet)
 
         look_at.cache_clear()
-        for module in (scenario, curves, buying_looks):
+        for module in (scenario, curves):
             monkeypatch.setattr(module, "look", look)
+        monkeypatch.setattr("optimizer.procurement.buying.look", look)
         monkeypatch.setattr(curves, "own_answer", lambda _problem, _curve: None)
         return fleets
 
@@ -158,12 +163,10 @@ def test_rows_that_differ_in_prices_share_a_simulation_and_its_consequences(tigh
         assert "fleet" not in row
     assert any(row["refuted"] for row in rows)
     told = " ".join(sweep_text(rows, "simple", 100).split())
-    refuted = (
-        "Refuted at price.H100 $1.00/h (and at 6 others): a fleet of 1 colocated engine of 1 × H100, $1.00/h by formula"
-    )
+    refuted = "Missed in simulation at price.H100 $1.00/h (and at 6 others): 1 × H100 TP1 colocated, $1.00/h by formula"
     assert refuted in told
-    assert "every fleet keeps its goals" in told
-    assert "1 × 1 H100 TP1 colocated" in sweep_csv(rows)
+    assert "every fleet meets its SLO" in told
+    assert "1 × H100 TP1 colocated" in sweep_csv(rows)
     assert swept(tight, 4, "price.H100=1:4:7", workers=2, gap=None) == rows
 
 
@@ -172,7 +175,7 @@ def test_the_fleets_of_the_most_rows_are_looked_at_first(tight: Problem, seen: A
     rows = swept(tight, 1, "price.H100=1,1.5,2,9")
     assert len(looked) == 1
     assert [row["simulated"] for row in rows] == [True, True, True, False]
-    assert "the fleets of 3 of 4 rows keep their goals so, the others are by formula" in " ".join(
+    assert "the fleets of 3 of 4 rows meet the SLO so, the others are by formula" in " ".join(
         sweep_text(rows, "simple", 100).split()
     )
 
@@ -243,8 +246,8 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, by_formula
     assert after.easy == pytest.approx(moved.hard, rel=1e-3)
     assert (found.steps[0].easy, found.steps[-1].hard) == (first.easy, last.hard)
     told = " ".join(frontier_text(found, 100).split())
-    moved_at = f"holds up to {first.hard:.5g} req/s, but there it misses"
-    assert f"Moved: by formula a fleet of 1 colocated engine of 1 × H100 {moved_at}" in told
+    moved_at = f"meets the SLO up to {first.hard:.5g} req/s, but there it misses"
+    assert f"Moved: by formula 1 × H100 TP1 colocated {moved_at}" in told
     record = frontier_record(found)["steps"][0]
     assert record["hardest"] == moved.hard < record["hardest_by_formula"] == first.hard
     assert record["simulated"]
@@ -256,7 +259,9 @@ def test_of_a_limit_that_gets_harder_downwards_a_step_holds_down_to_its_end(by_f
         by_formula.steps[0].answer, refuted=(Missed(3.0, (engine_cases.engines(1, "H100", 1, "colocated"),), *MISSED),)
     )
     curve = replace(by_formula, over="ttft", steps=(Step(4.0, 2.0, answer, promised=1.0, missed=1.5),))
-    assert "1 × H100 holds down to 1 s, but there it misses" in " ".join(frontier_text(curve, 100).split())
+    assert "1 × H100 TP1 colocated meets the SLO down to 1 s, but there it misses" in " ".join(
+        frontier_text(curve, 100).split()
+    )
 
 
 def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Frontier, seen: Any) -> None:
@@ -269,7 +274,7 @@ def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Fron
     assert (first.cost or 0.0) <= (after.cost or 0.0)
     assert [step.easy for step in found.steps[1:]] == pytest.approx([step.hard for step in found.steps[:-1]], rel=1e-3)
     assert [engine_counts(one.pools) for one in found.refuted] == [ONE_H100]
-    told = "Refuted: a fleet of 1 colocated engine of 1 × H100, $3.00/h, misses when simulated."
+    told = "Missed in simulation: 1 × H100 TP1 colocated, $3.00/h, misses when simulated."
     assert told in frontier_text(found, 100)
 
 
@@ -291,7 +296,7 @@ def terms(rate: float) -> Terms:
     return Terms(forecast, (rent,), draw=(1000.0,), decide_every=1, electricity="$0.1/kWh")
 
 
-def bought(looks: int, rate: float = 20.0) -> Bought:
+def bought(looks: int, rate: float = 20.0) -> BuyingPlan:
     return buy(problem(offers=(offer("H100"),)), terms(rate), looks=looks)
 
 
@@ -315,7 +320,7 @@ def test_a_purchase_does_without_fleets_that_were_refuted(seen: Any) -> None:
     assert (data["used"], data["simulated"], data["missed"]) == (found.looks.every, found.looks.every, [])
     told = " ".join(buying_text(found, 100).split())
     assert "were simulated at the rate that each is bought for" in told
-    assert "Refuted, and not used: At 20 req/s" in told
+    assert "Missed the SLO in simulation, and not used: At 20 req/s" in told
     assert "by formula, not simulated" in " ".join(buying_text(promised, 100).split())
 
 
@@ -325,17 +330,17 @@ def test_the_terminal_counts_refuted_fleets_and_tells_of_the_dearest(seen: Any) 
     found = bought(40)
     missed = found.looks.missed[0]
 
-    def refuted(count: int) -> buying_looks.Seen:
-        pools = tuple(replace(pool, replicas=count) for pool in missed.part.fleet.pools)
-        shown = tuple(pool.model_copy(update={"replicas": count, "gpus": count}) for pool in missed.part.pools)
-        return replace(missed, part=replace(missed.part, fleet=Fleet(pools), pools=shown))
+    def refuted(count: int) -> Look:
+        pools = tuple(replace(pool, replicas=count) for pool in missed.fleet.fleet.pools)
+        return replace(missed, fleet=replace(missed.fleet, fleet=Fleet(pools)))
 
     many = replace(found, looks=replace(found.looks, refuted=tuple(refuted(count) for count in (2, 9, 4, 3, 7))))
     told = " ".join(buying_text(many, 100).split())
-    assert "5 fleets were refuted; the 3 dearest follow, all are in --json and --html." in told
-    assert re.findall(r"Refuted, and not used: At [\d.]+ req/s a fleet of (\d)", told) == ["9", "7", "4"]
+    assert "5 fleets missed the SLO in simulation; the 3 dearest follow, all are in --json and --html." in told
+    unused = "Missed the SLO in simulation, and not used: "
+    assert re.findall(unused + r"At [\d.]+ req/s a fleet of (\d)", told) == ["9", "7", "4"]
     assert len(buying_dict(many)["fleets"]["refuted"]) == 5
-    assert sum(note.startswith("Refuted, and not used: ") for note in make_buying_page(many).notes) == 5
+    assert sum(note.startswith(unused) for note in make_buying_page(many).notes) == 5
 
 
 def test_a_purchase_that_does_not_hold_is_no_success(seen: Any) -> None:
@@ -354,5 +359,5 @@ def test_only_so_many_fleets_of_a_purchase_are_looked_at(seen: Any) -> None:
     found = bought(1)
     assert len(looked) == 1
     assert len(found.looks.held) == 1 < found.looks.every
-    assert found.looks.held[0].part.rate == pytest.approx(found.levels.rates[-1])  # the peak first
+    assert found.looks.held[0].fleet.rate == pytest.approx(found.levels.rates[-1])  # the peak first
     assert "The others are by formula (--verify N)" in " ".join(buying_text(found, 100).split())
