@@ -311,7 +311,8 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     columns = (
         Column("alternative", shrink=True, lines=3),
         Column(FLEET_WITH_LIMITS, shrink=True, lines=4),
-        *("#$/h", "#extra"),
+        Column("$/h", "right"),
+        Column("extra", "right"),
         Column("SLO met", "right", optional=True),
     )
     shown = kinds[:BRIEF_ROWS] if brief else kinds
