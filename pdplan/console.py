@@ -64,10 +64,15 @@ class Console:
         return self.verbose or not (self.quiet or self.json_only)
 
     def show(self, value: object) -> None:
-        """Write what was asked for to stdout: text as it is, anything else as a JSON document."""
+        """Write what was asked for to stdout: text as it is, an answer for the terminal, anything else as JSON."""
+        from reports.document import Document
         from reports.json_text import finite
+        from reports.views.terminal import render_document
 
-        text = value if isinstance(value, str) else json.dumps(finite(value), indent=2)
+        if isinstance(value, Document):
+            text = render_document(value, self.width, color=self.colored)
+        else:
+            text = value if isinstance(value, str) else json.dumps(finite(value), indent=2)
         self.shown = True
         click.echo(harmless(text, styled=self.colored), color=self.colored, nl=not text.endswith("\n"))
 

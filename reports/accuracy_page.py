@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from costmodel.serving.interval import ASSUMED_WIDENING, interval_of
@@ -10,7 +11,7 @@ from costmodel.words import percentage
 from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.serving_error import ServingError, load_serving_error, step_widths
 
-from .validation_text import cells, markdown_table
+from .answers.validation import cells
 
 INTRODUCTION = """# Accuracy
 
@@ -172,3 +173,9 @@ def _intervals(error: ServingError) -> str:
         "residuals of held-out rows. For TTFT and TPOT on accelerators without measured kernels both are raised to the "
         f"power {ASSUMED_WIDENING:g}.\n\n{table}\n"
     )
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """A Markdown table, the first `left` columns set left."""
+    rule = ["---" if index < left else "---:" for index in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))

@@ -21,7 +21,7 @@ from .answer_page import (
     draw_stacks,
     render_answer,
 )
-from .autoscale_text import autoscale_dict, method, on_load, stretches, verdict
+from .answers.autoscale import autoscale_dict, method, on_load, stretches, verdict
 from .numbers import hourly, money, percent, rate, significant
 from .page_charts import Chart, Table
 from .scales import round_steps
@@ -32,13 +32,14 @@ TICKS: Final = [(float(hour), f"{hour:02d}") for hour in range(0, 24, 3)]
 
 def render_autoscale(instance: Instance, fleet: Fleet, day: Day) -> str:
     """Return the page as one HTML document."""
+    table = stretches(instance, fleet, day)
     page = AnswerPage(
         name=instance.problem.name,
         question="What does scaling over the day save?",
         headline=verdict(instance, day),
         lead=(on_load(instance, day),),
         charts=(_cost_chart(instance, fleet, day), _share_chart(instance, day)),
-        parts=(Part("The day in stretches", stretches(instance, fleet, day)),),
+        parts=(Part("The day in stretches", Table(table.headers, table.rows)),),
         notes=(method(day),),
     )
     return render_answer(page, autoscale_dict(instance, fleet, day))

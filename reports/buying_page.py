@@ -10,6 +10,7 @@ from optimizer.procurement.buying import BuyingPlan
 from search_spaces.contracts import Tier
 
 from .answer_page import HEIGHT, PLOT, AnswerPage, Frame, Part, Stack, draw_stacks, render_answer
+from .answers.buying import buying_dict
 from .buying_tables import (
     does_not_hold,
     left_over,
@@ -22,7 +23,6 @@ from .buying_tables import (
     terms_table,
     verdict,
 )
-from .buying_text import buying_dict
 from .charts import WIDTH
 from .marks import Drawing, Mark, Path, Text
 from .numbers import money, percent, rate, signed_percent, significant

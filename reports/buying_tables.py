@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -18,21 +17,7 @@ from search_spaces.contracts import Contract, Tier
 from .numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
 from .page_charts import Table
 from .sensitivity import fleet_line
-from .table import Column, render_table
-from .text import Align, plural
-
-SHRINKS: Final = {"GPUs at the peak": 2, "signed later": 6, "price from": 4, "GPUs": 2}
-"""Columns that give way in the terminal, and the lines that their cells may take."""
-
-
-def text_table(table: Table, width: int) -> str:
-    """The table for the terminal; headers of number columns begin with '#'."""
-    columns = []
-    for header in table.headers:
-        name = header.removeprefix("#")
-        side: Align = "right" if header.startswith("#") else "left"
-        columns.append(Column(name, side, shrink=name in SHRINKS, lines=SHRINKS.get(name, 1)))
-    return render_table(table.rows, columns, width)
+from .text import plural
 
 
 def types(found: BuyingPlan) -> list[str]:

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from .answers.comparison import (
+    figure_words,
+    headline,
+    inputs_table,
+    lone_words,
+    outcome_words,
+    pools_table,
+    signed_money,
+    tone,
+)
 from .comparison import Comparison, Figure, comparison_record
-from .comparison_text import SIGNS, figure_words, headline, lone_words, outcome_words, pool_words, signed_money, tone
 from .html import environment
 from .json_text import as_script, finite
-from .numbers import MISSING
 from .page_charts import Table, cut_table
 from .text import plural
 
@@ -41,23 +49,17 @@ class ComparisonPage:
 
 def make_comparison_page(found: Comparison) -> ComparisonPage:
     """Compute the page of a comparison."""
-    pools = [
-        (pool_words(change), f"{SIGNS[change.kind]} {change.kind}", f"{signed_money(change.difference)}/h")
-        for change in found.pools
-    ]
-    total = sum(change.difference for change in found.pools)
-    inputs = [(change.name, change.before or MISSING, change.after or MISSING) for change in found.inputs]
+    pools, inputs = pools_table(found), inputs_table(found)
+    total = ("total", "", f"{signed_money(sum(change.difference for change in found.pools))}/h")
     return ComparisonPage(
         names=found.names,
         headline=headline(found),
         note=found.note,
-        pools=cut_table(
-            ("pool", "change", "#price"), [*pools, ("total", "", f"{signed_money(total)}/h")] if pools else []
-        ),
+        pools=cut_table(pools.headers, [*pools.rows, total] if pools.rows else []),
         unchanged=f"{plural(found.unchanged_pools, 'pool')} unchanged" if found.unchanged_pools else "",
         figures=_rows(found.figures),
         classes=tuple((outcome_words(item, found), lone_words(item), _rows(item.figures)) for item in found.classes),
-        inputs=cut_table(("input", "before", "after"), inputs),
+        inputs=cut_table(inputs.headers, inputs.rows),
     )
 
 

@@ -15,6 +15,11 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """Headers of the columns, those of number columns with # before them."""
+        return tuple(("#" if column.align == "right" else "") + column.header for column in self.columns)
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -54,6 +59,12 @@ def said(*sentences: str) -> tuple[str, ...]:
     return tuple(filter(None, sentences))
 
 
-def table_of(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of any sequences."""
-    return Table(tuple(columns), tuple(tuple(row) for row in rows))
+def table_of(columns: Sequence[Column | str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table of any sequences; a header stands for its column, set right where it begins with #."""
+    return Table(tuple(map(_column, columns)), tuple(tuple(row) for row in rows))
+
+
+def _column(column: Column | str) -> Column:
+    if isinstance(column, Column):
+        return column
+    return Column(column.removeprefix("#"), "right" if column.startswith("#") else "left")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Final, TypeGuard
 
 from costmodel import words
@@ -158,6 +159,17 @@ def duration(seconds: float | None) -> str:
         if size < limit:
             return f"{significant(seconds * factor)} {unit}"
     return f"{significant(seconds / 3600)} h"
+
+
+def latencies(seconds: Sequence[float | None]) -> str:
+    """Write quantiles of a latency in one unit, that of the largest.
+
+    >>> latencies([0.1824, 0.341, 0.585]), latencies([0.2, 1.5])
+    ('182/341/585 ms', '0.2/1.5 s')
+    """
+    in_seconds = max((value for value in seconds if is_number(value)), default=0.0) >= 1
+    scale, unit = (1.0, "s") if in_seconds else (1e3, "ms")
+    return "/".join(significant(None if value is None else value * scale) for value in seconds) + f" {unit}"
 
 
 def percent(share: float | None) -> str:

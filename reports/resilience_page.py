@@ -6,9 +6,9 @@ from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.judge import Judgement
 
 from .answer_page import AnswerPage, Part, Share, draw_shares, render_answer
+from .answers.resilience import losses_table, named, notes, resilience_dict, verdict
 from .numbers import percent
 from .page_charts import Chart, Table
-from .resilience_text import losses_table, named, notes, resilience_dict, verdict
 from .words import misses_used
 
 
@@ -17,15 +17,15 @@ def render_resilience(found: Resilience, count: int, name: str, seen: str = "") 
 
     name: of the plan; count: replicas or nodes that are lost at once; seen: of the same losses in other runs.
     """
-    told = notes(found, count, seen)
+    told, losses = notes(found, count, seen), losses_table(found)
     page = AnswerPage(
         name=name,
         question="Which loss breaks an SLO?",
         headline=verdict(found),
         lead=(told[0],),
         charts=(_chart(found),),
-        parts=(Part("Every loss", losses_table(found)),),
-        notes=tuple(told[1:]),
+        parts=(Part("Every loss", Table(losses.headers, losses.rows)),),
+        notes=told[1:],
     )
     return render_answer(page, resilience_dict(found))
 

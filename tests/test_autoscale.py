@@ -34,12 +34,17 @@ from optimizer.procurement.autoscale import (
 from optimizer.procurement.resilience import with_replicas
 from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, simulated_fleet
 from pdplan.cli import cli, run
+from reports.answers.autoscale import autoscale_dict, autoscale_document
 from reports.autoscale_page import render_autoscale
-from reports.autoscale_text import autoscale_dict, autoscale_text
 from reports.numbers import money, percent
+from reports.views.terminal import render_document
 from tests.optimizer_cases import instance_of, limit, problem, workload
 
 HOURS = np.array([0.25] * 12 + [1.0] * 12)
+
+
+def autoscale_text(instance: Instance, fleet: Fleet, day: Day, width: int) -> str:
+    return render_document(autoscale_document(instance, fleet, day), width)
 
 
 @cache
@@ -182,7 +187,7 @@ def test_text_json_and_page_say_the_same() -> None:
     instance, fleet = case()
     told, data = autoscale_text(instance, fleet, day(900.0), 100), autoscale_dict(instance, fleet, day(900.0))
     assert "15 min before each rise" in told
-    assert f"{percent(day(900.0).late)} of the requests meet a fleet" in " ".join(told.split())
+    assert f"{percent(day(900.0).late)} of the requests come to a fleet" in " ".join(told.split())
     assert data["saved_usd_per_day"] == pytest.approx(day(900.0).saved)
     assert data["hours"][12]["replicas"] == {"colocated-1": int(day(900.0).need[12, 0])}
     page = render_autoscale(instance, fleet, day(900.0))
@@ -195,17 +200,17 @@ def test_a_fleet_that_misses_a_goal_claims_no_saving() -> None:
     instance, fleet = case()
     one = autoscale_text(instance, fleet, replace(day(900.0), short=(3,)), 100)
     assert one.startswith(
-        "The whole fleet misses a goal in 1 hour of the day, of up to 16 req/s, scaled or not (lowest:"
+        "The whole fleet misses an SLO in 1 hour of the day, of up to 16 req/s, scaled or not (lowest:"
     )
     assert "saved" not in one
-    assert "No start-up time is short enough for the hours in which the whole fleet misses one." in " ".join(
+    assert "No start-up time is short enough for the hours in which the whole fleet misses an SLO." in " ".join(
         one.split()
     )
     assert "in 2 hours of the day" in autoscale_text(instance, fleet, replace(day(900.0), short=(3, 4)), 100)
     flat = autoscale_text(instance, fleet, autoscale(instance, fleet, np.ones(24), 900.0), 100)
     assert flat.startswith("Scaling saves nothing")
     broken = autoscale_text(instance, fleet, day(9000.0), 100)
-    assert "that misses an SLO over the day (default," in " ".join(broken.split())
+    assert "a day and misses an SLO over the day (default " in " ".join(broken.split())
 
 
 def test_an_hour_that_no_run_settles_is_unsure_not_missed() -> None:
@@ -222,12 +227,15 @@ def test_an_hour_that_no_run_settles_is_unsure_not_missed() -> None:
         requests=500,
     )
     told = " ".join(autoscale_text(instance, fleet, seen, 100).split())
-    assert "Unsure: of 1 hour, of up to 64 req/s, the runs of the whole fleet do not tell" in told
+    assert (
+        "Undecided: in 1 hour, of up to 64 req/s, the goal lies within the 95 % interval of the whole fleet's runs"
+        in told
+    )
     assert "(default 77 % to 99 % at 15:00, goal 90 %)" in told
-    assert "Every other hour keeps its goals when simulated" in told
-    assert "misses a goal" not in told
-    assert "88.3 %, unsure" in told
-    assert "Unsure: of 1 hour" in render_autoscale(instance, fleet, seen)
+    assert "Every other hour meets its SLO when simulated" in told
+    assert "misses an SLO" not in told
+    assert "88.3 %, undecided" in told
+    assert "Undecided: in 1 hour" in render_autoscale(instance, fleet, seen)
     hour = autoscale_dict(instance, fleet, seen)["hours"][15]
     assert (hour["carried"], hour["settled"], hour["low"], hour["high"]) == (
         True,

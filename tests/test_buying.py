@@ -21,10 +21,11 @@ from optimizer.procurement.fleet_levels import (
     make_levels,
 )
 from optimizer.search.program import lp_text
+from reports.answers.buying import buying_dict, buying_document
 from reports.buying_page import render_buying
 from reports.buying_tables import months_table, parts_table, paths_table
-from reports.buying_text import buying_dict, buying_text
 from reports.numbers import money
+from reports.views.terminal import render_document
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import offer, problem, slo
@@ -33,6 +34,10 @@ TEN_PER_GPU = make_levels(np.arange(1.0, 9.0), [[Option((n,))] for n in range(1,
 """One type: n GPUs serve n requests per second."""
 FLAT = (1.0,) * 24
 HALF_DAY = (1.0,) * 12 + (0.25,) * 12
+
+
+def buying_text(found: BuyingPlan, width: int) -> str:
+    return render_document(buying_document(found), width)
 
 
 def terms(

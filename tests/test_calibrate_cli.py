@@ -127,7 +127,7 @@ def test_the_page_and_a_second_calibration_on_the_first(tmp_path: Path) -> None:
     words = (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "h100_sxm")
     done = invoke(*words, "-o", str(target))
     assert done.exit_code == 0, done.output
-    assert "Llama-3.1-8B on H100, vllm: 4 measured rows" in done.output
+    assert "Llama-3.1-8B on H100, vllm: median error " in done.output
     assert "1,024 + 256 tokens, 4 in flight, TP1" in done.output
     again = invoke(*words, "--catalog", str(target), "-o", str(second), "--json")
     assert again.exit_code == 0, again.output

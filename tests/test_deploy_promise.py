@@ -49,7 +49,7 @@ def plan_file(folder: Path) -> Path:
 def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["validate", "--against", str(result(tmp_path)), "--plan", str(plan_file(tmp_path))]
     assert run(arguments) == ExitCode.DONE
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     assert "2,250 requests at 7." in text
     assert "planned 7.5 req/s" in text
     assert run([*arguments, "--json"]) == ExitCode.DONE

@@ -139,7 +139,7 @@ def test_all_faults_of_all_configs_are_told_at_once(
 def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", str(file), "--config", "gpu=H100,tp=1"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("gpu=H100,tp=1: possible; at its best as ")
+    assert said.startswith("gpu=H100,tp=1: possible, at best number ")
     assumed = "pipeline_parallel 1, expert_parallel 1, data_parallel 1, weight_dtype bf16, kv_dtype bf16."
     assert f"Assumed, as the config does not say: {assumed}" in " ".join(said.split())
     assert f"All {len(RULES)} feasibility rules pass" in said
@@ -160,8 +160,8 @@ def test_a_gpu_that_is_owned_too_is_taken_for_the_better_offer(
     file = tiny(tmp_path, accelerators=gpus, search={"preset": "quick", "tensor_parallel": [1, 2]})
     assert run(["explain", str(file), "--config", "gpu=H100,tp=2,role=colocated"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "Taken for H100 (owned) at $0.091/h a GPU, the better of two offers; on H100 at $3.99/h a GPU: " in said
-    assert "on H100 at $3.99/h a GPU: possible; at its best as colocated engine" in said
+    assert "Taken for H100 (owned) at $0.091/h per GPU, the better of two offers. On H100 at $3.99/h per GPU: " in said
+    assert "On H100 at $3.99/h per GPU: possible, at best number " in said
     either, owned = (
         explain(load_problem(file), parse_wanted({"gpu": name, "role": "colocated"}, load_problem(file)))
         for name in ("H100", "H100 (owned)")

@@ -12,11 +12,20 @@ from hypothesis import strategies as st
 from optimizer.plans.plan import Plan, Pool
 from pdplan.cli import cli
 from pdplan.console import Console
+from reports.answers.comparison import comparison_document, headline, signed_money, tone
 from reports.comparison import Comparison, compare, comparison_record
 from reports.comparison_html import comparison_json, render_comparison
-from reports.comparison_text import headline, render_markdown, render_text, signed_money, tone
 from reports.text import display_width
+from reports.views import markdown, terminal
 from tests.report_cases import NAMES, PLANS, assert_golden, load, simulated
+
+
+def render_text(found: Comparison, width: int = 100) -> str:
+    return terminal.render_document(comparison_document(found), width)
+
+
+def render_markdown(found: Comparison) -> str:
+    return markdown.render_document(comparison_document(found))
 
 
 def priced(plan: Plan, pools: list[Pool]) -> Plan:
@@ -50,7 +59,7 @@ def test_a_changed_pool_says_what_changed_and_what_it_costs() -> None:
     assert change.difference == pytest.approx(9.96)
     assert headline(found) == "+$9.96/h (+20.3 %): $59.04/h instead of $49.08/h."
     text = render_text(found)
-    assert "~ p0: prefill 4 × H100-SXM TP4, 2 → 3 engines; max_num_seqs" in text
+    assert "~ changed  p0: prefill 4 × H100-SXM TP4, 2 → 3 replicas; max_num_seqs" in text
     assert "2 pools unchanged" in text
 
 

@@ -8,8 +8,8 @@ import pytest
 from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
 from optimizer.plans.records import Quantiles
 from reports import proof_words, sentences, verdict, words
+from reports.answers.calibration import point_text
 from reports.asked import Asked, asked
-from reports.calibration_text import point_text
 from reports.page_charts import cost_chart
 from tests.engine_cases import engines
 from tests.report_cases import simulated

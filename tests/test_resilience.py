@@ -14,6 +14,7 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.procurement.resilience import (
+    Resilience,
     engines_against_nodes,
     judge_long,
     nodes_of,
@@ -23,15 +24,20 @@ from optimizer.procurement.resilience import (
 )
 from optimizer.verification.judge import Judgement, judge
 from pdplan.commands.resilience import least_requests
+from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
 from reports.resilience_page import render_resilience
-from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 from reports.simulated import requests_to_decide
+from reports.views.terminal import render_document
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, limit, offer, problem, space, workload
 from tests.report_cases import load, simulated
 
 LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
+
+
+def resilience_text(found: Resilience, count: int, width: int, seen: str = "") -> str:
+    return render_document(resilience_document(found, count, seen), width)
 
 
 def shares(*rows: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -173,8 +179,8 @@ def test_no_more_is_lost_than_there_is() -> None:
     assert [(one.number, one.lost, one.everything) for one in found.losses] == [(3, (3,), True), (1, (3,), True)]
     told = " ".join(resilience_text(found, 5, 100).split())
     assert told.startswith(
-        "Each of these losses alone misses an SLO: 3 replicas of colocated-1, all it has; 1 node of H100, its only one "
-        "(3 × colocated-1)."
+        "The fleet misses an SLO after the loss of 3 replicas of colocated-1, all it has; or of 1 node of H100, its "
+        "only one (3 × colocated-1)."
     )
     assert "5 × " not in told
     twelve = resilience(*case(12), count=2, requests=600)
@@ -200,12 +206,12 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     assert data["spares_usd_per_hour"]["replica"]["where_needed"] == pytest.approx(found.losses[0].spare)
     told = " ".join(resilience_text(resilience(*case(3), requests=600), 1, 100).split())
     assert (
-        "Each row is a run of 630 requests with the expected step times, in which spare replicas serve too. The plan's "
-        "own shares come from several other runs, with spare replicas idle" in told
+        "Each row is a run of 630 requests with the expected step times; spare replicas serve too. The plan's own "
+        "shares come from other runs, in which spare replicas are idle" in told
     )
     assert told.startswith(
-        "An SLO is missed with the loss of 1 node of H100, its only one (3 × colocated-1). Every SLO is met with the "
-        "loss of 1 replica of colocated-1."
+        "The fleet misses an SLO after the loss of 1 node of H100, its only one (3 × colocated-1). The fleet meets "
+        "every SLO after the loss of 1 replica of colocated-1."
     )
 
 
@@ -238,7 +244,7 @@ def test_what_piles_up_in_time_is_simulated_for_longer(monkeypatch: pytest.Monke
     assert asked == [700, 1400, 2800]
     lost = resilience(instance, fleet, requests=2800)
     told = " ".join(resilience_text(replace(lost, whole=whole), 1, 100).split())
-    assert "a run of 700 requests, or of up to 1,400 where fewer do not tell whether a pool falls behind, with" in told
+    assert "a run of 700 requests (up to 1,400 where fewer do not tell whether a pool falls behind) with" in told
 
 
 def test_a_fleet_that_misses_without_a_loss_says_so_first() -> None:
@@ -266,13 +272,13 @@ def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its
     losses = (replace(first, judgement=above), replace(second, judgement=below), third)
     told = " ".join(resilience_text(replace(found, losses=losses), 1, 200, seen="Seen elsewhere.").split())
     assert told.startswith(
-        "Every SLO is met with the loss of 1 node of H100 (4 × colocated-1). "
-        "Undecided with the loss of 1 replica of colocated-1; or of 1 node of H100 "
+        "The fleet meets every SLO after the loss of 1 node of H100 (4 × colocated-1). It is undecided whether the "
+        "fleet meets its SLOs after the loss of 1 replica of colocated-1; or of 1 node of H100 "
         "(8 × colocated-1)."
     )
     needed = requests_to_decide(above)  # (0.02 / 0.01)^2 as many as in the run
     assert needed == pytest.approx(4 * whole.runs[0].demand.trace.size, rel=0.1)
-    assert f"requests in each run would decide if the shares stay: --requests {needed}. Seen elsewhere." in told
+    assert f"requests in each run decide: --requests {needed}. Seen elsewhere." in told
     between = replace(found, losses=losses)
     assert not between.held
     value = resilience_dict(between)

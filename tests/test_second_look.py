@@ -30,9 +30,10 @@ from optimizer.whatif.sensitivity import levers, near_optimal, tornado_of
 from optimizer.whatif.sweep import sweep_of
 from optimizer.whatif.workers import Row, run_sweep
 from pdplan.cli import cli
+from reports.answers.buying import buying_dict, buying_document
 from reports.buying_page import make_buying_page
-from reports.buying_text import buying_dict, buying_text
 from reports.frontier_text import frontier_csv, frontier_record, frontier_text
+from reports.views.terminal import render_document
 from reports.whatif_files import sweep_csv
 from reports.whatif_text import sweep_text
 from search_spaces.contracts import Contract, DemandPath, Forecast, Terms, Tier
@@ -60,6 +61,10 @@ KEPT = (1.0, "")
 ONE_H100 = engine_counts([engine_cases.engines(1, "H100", 1, "colocated")])
 
 Seen = tuple[float, str]
+
+
+def buying_text(found: BuyingPlan, width: int) -> str:
+    return render_document(buying_document(found), width)
 
 
 @pytest.fixture(scope="module")

@@ -61,10 +61,10 @@ def test_simulate_prints_the_table_and_writes_the_files(
     lines = said.splitlines()
     goals = [i for i, line in enumerate(lines) if " goal " in line and "≤" in line]
     assert [lines[i - 1].strip() for i in goals] == ["fast", "slow"]
-    assert "analytic" in said
+    assert "by formula" in said
     told = " ".join(said.split())
-    assert "End to end (p50/p90/p99): slow " in told
-    assert " for a limit of 60 s. Longest gap" in told
+    assert "e2e of slow (p50/p90/p99): " in told
+    assert ", limit 60 s. Longest gap between tokens of fast" in told
     table = list(csv.DictReader(rows.read_text("utf-8").splitlines()))
     assert len(table) == 2000
     assert {row["slo_class"] for row in table} == {"fast", "slow"}
@@ -143,7 +143,7 @@ def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixtur
     arguments = ["simulate", str(plan_file), "--requests", "600", "--curve"]
     assert run(arguments) == 0
     said = capsys.readouterr().out.partition("Latency and throughput\n")[2]
-    assert said.startswith("Saturation ")
+    assert said.startswith("  Saturation ")
     assert run([*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     curve = told["curve"]
@@ -168,7 +168,7 @@ def test_a_day_has_its_worst_part(plan_file: Path, capsys: pytest.CaptureFixture
     assert run(arguments) == 3
     said = capsys.readouterr().out
     assert "over a day that is made to last 109 s" in " ".join(said.split())
-    assert "analytic" not in said
+    assert "by formula" not in said
     assert run([*arguments, "--json"]) == 3
     slots = json.loads(capsys.readouterr().out)["slots"]
     assert [slot["rate_rps"] for slot in slots] == pytest.approx([1.2, 3.0, 48.0, 3.0])
@@ -255,7 +255,7 @@ def test_parquet_has_the_rows_of_the_csv(plan_file: Path, tmp_path: Path) -> Non
 def test_an_overloaded_fleet_is_exit_code_3(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(plan_file), "--requests", "1500", "--rate", "500/s"]) == 3
     said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("Overloaded at 500 req/s: colocated-1 falls behind. Of 100 arrivals ")
+    assert said.startswith("Overloaded at 500 req/s: colocated-1 falls behind. Of 100 requests ")
     assert run(["simulate", str(plan_file), "--requests", "1500", "--rate", "500/s", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["overload"]["pool"] == "colocated-1"
 
@@ -324,8 +324,8 @@ def test_runs_are_made_until_the_share_is_known(
     assert run(["simulate", str(plan_file), "--until", precision, "--requests", "1000"]) == 0
     told = capsys.readouterr()
     said = " ".join(told.out.split())
-    assert "Seeds 0, 1000003" in said
-    assert "(95 %), ±1 % was asked for." in said
+    assert "(seeds 0, 1000003" in said
+    assert "(95 % interval); ±1 % was asked for." in said
     assert re.search(r"[\d,]+ requests, ±[\d.]+ %", told.err)
     assert re.search(r"simulated in [\d.]+ CPU-seconds", told.err)
 
@@ -370,7 +370,7 @@ def test_what_the_plan_said_is_told_for_the_rate_that_it_serves(
     run(["-q", "simulate", str(tmp_path / "plan" / "plan.json"), "--requests", "1000"])
     served = rate(served_rate(plan))
     assert served != rate(plan.demand_rps)
-    assert f"plan said: what plan.json states for {served}." in " ".join(capsys.readouterr().out.split())
+    assert f"plan.json: what the plan states for {served}." in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
@@ -378,14 +378,14 @@ def test_what_the_plan_said_is_told_for_the_rate_that_it_serves(
     [
         (
             *(0.894, 0.846, 0.942, "undecided", 130_000),
-            "Undecided at 6 req/s: 89.4 % of fast in SLO; the goal of 90 % lies in the 95 % interval, 84.6 % to "
-            "94.2 %. About 130,000 requests in each run would decide if the shares stay: --requests 130000.",
+            "Undecided at 6 req/s: 89.4 % of fast meet the SLO (90 % asked, 95 % interval 84.6 % to 94.2 %). "
+            "If the shares stay, about 130,000 requests in each run decide: --requests 130000.",
         ),
         (0.95, 0.91, 0.97, "meets", None, "Every class meets its SLO at 6 req/s."),
-        (0.8, 0.7, 0.899, "misses", None, "Missed at 6 req/s: fast is below the goal."),
+        (0.8, 0.7, 0.899, "misses", None, "Misses the SLO of fast at 6 req/s."),
         (
             *(0.9000001, 0.88, 0.92, "undecided", 81_000_000_000_000),
-            "Not even 5,000,000 requests in a run, the most there can be, would decide if the shares stay.",
+            "If the shares stay, not even the longest run (5,000,000 requests) decides.",
         ),
     ],
 )

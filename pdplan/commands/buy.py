@@ -104,8 +104,8 @@ def buy(
     purchase counts on a fleet that misses them when simulated.
     """
     from optimizer.procurement.buying import buy as choose
+    from reports.answers.buying import buying_dict, buying_document
     from reports.buying_page import render_buying
-    from reports.buying_text import buying_dict, buying_text
     from search_spaces.buying_terms import load_terms
     from search_spaces.loader import load_problem
 
@@ -115,5 +115,5 @@ def buy(
     with console.milestones() as progress:
         found = choose(problem, stated, progress, looks)
     write_page(console, html_file, lambda: render_buying(found), force=force)
-    console.show(buying_dict(found) if as_json else buying_text(found, console.width))
+    console.show(buying_dict(found) if as_json else buying_document(found))
     return ExitCode.INFEASIBLE if found.looks.missed else 0

@@ -100,7 +100,7 @@ def calibrate(
     Exits with 2, and writes nothing, where no machine of the kind explains the results: a flag is
     wrong then, or the model does not know what ran; --force keeps the fit all the same.
     """
-    from reports.calibration_text import calibration_dict, calibration_text
+    from reports.answers.calibration import calibration_dict, calibration_document
     from reports.text import plural
     from search_spaces.benchmark_results import read_results
     from search_spaces.benchmark_results.calibration import calibrate as fit
@@ -119,7 +119,7 @@ def calibrate(
     if output is not None and kept:
         write_text(output, _overlay(found, source, flags, console.command), force=force)
     value = calibration_dict(found, str(output) if output is not None and kept else None)
-    console.show(value if as_json else calibration_text(value, console.width))
+    console.show(value if as_json else calibration_document(value))
     if not kept:
         raise InputError(f"{found.refusal} (--force keeps the fit)")
     if output is None:

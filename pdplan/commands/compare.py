@@ -58,13 +58,14 @@ def compare(
 
 
 def _render(console: Console, found: Comparison, view: str, *, to_file: bool) -> str:
+    from reports.answers.comparison import comparison_document
     from reports.comparison_html import comparison_json, render_comparison
-    from reports.comparison_text import render_markdown, render_text
+    from reports.views import markdown, terminal
 
     if view == "html":
         return render_comparison(found)
     if view == "md":
-        return render_markdown(found)
+        return markdown.render_document(comparison_document(found))
     if view == "json":
         return comparison_json(found)
-    return render_text(found, width=console.width, color=console.colored and not to_file)
+    return terminal.render_document(comparison_document(found), console.width, color=console.colored and not to_file)

@@ -80,7 +80,6 @@ def evaluate(
     """
     from optimizer.recommend.evaluate import evaluate as judge
     from reports.answers.evaluation import evaluation_document, evaluation_json
-    from reports.views.terminal import render_document
     from reports.whole_files import EVALUATION_FILE, check_directory, write_whole
 
     subject = _subject(file, fleet_file, parse_settings(settings, confidence=confidence))
@@ -103,8 +102,7 @@ def evaluate(
             then = f"pdplan optimize {quote(str(file))} -o plan"
         elif evaluation.outcome != "meets":
             then = f"change {quote(str(file))}, then run again"
-        document = evaluation_document(evaluation, next_step=then)
-        console.show(render_document(document, console.width, color=console.colored))
+        console.show(evaluation_document(evaluation, next_step=then))
     return 0 if evaluation.outcome == "meets" else ExitCode.INFEASIBLE
 
 

@@ -63,7 +63,7 @@ def explain(
 
     from costmodel.engine import Role
     from optimizer.recommend.explain import explain_each, explain_pair
-    from reports.explanation_text import explanation_dict, explanation_text, pair_dict, pair_text
+    from reports.answers.explanation import explanation_dict, explanation_document, pair_dict
     from search_spaces.loader import load_problem
     from search_spaces.wanted import parse_wanted
 
@@ -79,7 +79,6 @@ def explain(
     if as_json:
         console.show([*(explanation_dict(*one) for one in found), *(pair_dict(*one) for one in pairs_)])
     else:
-        told = [explanation_text(*one, console.width) for one in found]
-        console.show("\n\n".join([*told, *(pair_text(*one, console.width) for one in pairs_)]))
+        console.show(explanation_document(found, pairs_))
     ranked = any(one.rank is not None for _, _, explanation in found for one in explanation.standings)
     return 0 if ranked else ExitCode.INFEASIBLE

@@ -227,15 +227,10 @@ def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool, fo
     from reports.answers.plan import plan_document
     from reports.files import write_outputs
     from reports.json_text import plan_json
-    from reports.views.terminal import render_document
 
     if output is not None:
         console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output, force=force))}")
-    if as_json:
-        console.show(plan_json(plan))
-    else:
-        document = plan_document(plan, brief=not console.verbose)
-        console.show(render_document(document, console.width, color=console.colored))
+    console.show(plan_json(plan) if as_json else plan_document(plan, brief=not console.verbose))
 
 
 def show_below_floor(console: Console, problem: Problem) -> None:

@@ -68,8 +68,8 @@ def resilience(
     """
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
+    from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
     from reports.resilience_page import render_resilience
-    from reports.resilience_text import resilience_dict, resilience_text, seen_in_the_plan
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
     plan = read_fleet(file)
@@ -87,7 +87,7 @@ def resilience(
         )
     seen = seen_in_the_plan(plan, losses)
     write_page(console, html_file, lambda: render_resilience(found, losses, plan.name, seen), force=force)
-    console.show(resilience_dict(found) if as_json else resilience_text(found, losses, console.width, seen))
+    console.show(resilience_dict(found) if as_json else resilience_document(found, losses, seen))
     return 0 if found.held else ExitCode.INFEASIBLE
 
 
@@ -142,8 +142,8 @@ def autoscale(
     from optimizer.fleets.plan_fleet import fleet_of_plan
     from optimizer.procurement.autoscale import autoscale as scale
     from optimizer.verification.demand import planned_profile
+    from reports.answers.autoscale import autoscale_dict, autoscale_document
     from reports.autoscale_page import render_autoscale
-    from reports.autoscale_text import autoscale_dict, autoscale_text
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
     instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
@@ -155,10 +155,8 @@ def autoscale(
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
     write_page(console, html_file, lambda: render_autoscale(instance, fleet, day), force=force)
-    if as_json:
-        console.show(autoscale_dict(instance, fleet, day))
-    else:
-        console.show(autoscale_text(instance, fleet, day, console.width))
+    answer = autoscale_dict if as_json else autoscale_document
+    console.show(answer(instance, fleet, day))
     return ExitCode.INFEASIBLE if day.short or day.unsure else 0
 
 

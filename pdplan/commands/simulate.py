@@ -188,10 +188,10 @@ def simulate(
         shown = simulated(plan, asked, progress)
     console.note(f"simulated in {shown.cpu_seconds:.1f} CPU-seconds")
     _write_files(console, shown, files, window, force=force)
+    from reports.answers.simulation import simulation_document
     from reports.simulation_json import simulation_json
-    from reports.simulation_text import render_simulation
 
-    console.show(simulation_json(shown) if as_json else render_simulation(shown, console.width, console.colored))
+    console.show(simulation_json(shown) if as_json else simulation_document(shown))
     return 0 if shown.judgement.proven else ExitCode.INFEASIBLE
 
 

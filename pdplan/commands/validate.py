@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +96,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     Exit code 2 where no row can be predicted.
     """
     from reports.accuracy_page import accuracy_page
-    from reports.validation_text import validation_text
+    from reports.answers.validation import validation_document
     from search_spaces.catalog import load_catalog
 
     flags = Flags(**options)
@@ -121,12 +119,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     if flags.page is not None and not nothing:
         write_text(flags.page, accuracy_page(parts), force=flags.force)
         console.note(f"{flags.page} written")
-    if as_json:
-        console.show(_document(parts))
-    else:
-        asked = sys.stdout.isatty() or os.environ.get("COLUMNS")
-        width = console.width if asked else None  # nobody's terminal: as wide as it gets
-        console.show("\n\n".join(validation_text(name, value, width) for name, value in parts.items()))
+    console.show(_document(parts) if as_json else validation_document(parts))
     if nothing:
         raise InputError(nothing)
 
@@ -134,7 +127,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
 def _promise(console: Console, flags: Flags, *, as_json: bool) -> None:
     """Show what a plan promised beside what a run of its benchmark measured."""
     from pdplan.plan_files import read_plan
-    from reports.deploy.promise import behind, promise_dict, promise_text
+    from reports.deploy.promise import behind, promise_dict, promise_document
     from search_spaces.problem import Balancing
 
     others = [flags.data_dir, flags.models, flags.catalog, flags.page, flags.with_rows]
@@ -143,7 +136,7 @@ def _promise(console: Console, flags: Flags, *, as_json: bool) -> None:
     plan = read_plan(flags.plan)
     promised = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
     value = promise_dict(promised, flags.against, flags.slo_class)
-    console.show(value if as_json else promise_text(value, console.width))
+    console.show(value if as_json else promise_document(value))
 
 
 def _unpredicted(parts: dict[str, dict[str, Any]]) -> str:

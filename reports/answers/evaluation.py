@@ -18,7 +18,7 @@ from reports.text import clean
 from reports.verdict import no_fleet_headline
 from reports.words import by_slack, fleet_words, has_fleet, serving_words
 
-from .plan import class_table, fleet_table, limit_sentences
+from .plan import busiest_sentence, class_table, fleet_table, limit_sentences
 
 SAME: Final = 1e-3
 """Relative difference up to which two prices are told as the same [1]."""
@@ -35,7 +35,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
     return Document(
         headline=said(headline(evaluation), slo_result_sentence(plan, brief=True), *plan.price_remarks),
         sections=(
-            Section(table=fleet_table(plan.pools, brief=False)),
+            Section(table=fleet_table(plan.pools, brief=False), notes=said(busiest_sentence(plan.pools))),
             Section(table=class_table(plan, brief=True), notes=tuple(limit_sentences(plan))),
             Section(
                 sentences=said(

@@ -19,13 +19,12 @@ from reports.numbers import (
     MISSING,
     count,
     duration,
-    is_number,
+    latencies,
     money,
     percent,
     percent_beside,
     rate,
     signed_percent,
-    significant,
 )
 from reports.sensitivity import base_sentence, told
 from reports.sensitivity_section import LEVER_HEADERS, lever_rows
@@ -56,6 +55,8 @@ from reports.words import (
 
 BRIEF_ROWS: Final = 4
 """Rows of a table in the brief answer: more of them would push the verdict off the screen."""
+MOST_POOLS: Final = BRIEF_ROWS + 2
+"""Pools that are all shown in the brief answer, and whose busiest resources fit a sentence in the whole one."""
 
 
 def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = None) -> Document:
@@ -96,7 +97,11 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
 
 def _complete(plan: Plan) -> tuple[Section, ...]:
     return (
-        Section(f"Fleet: {gpu_words(plan)}{_spare_words(plan)}", table=fleet_table(plan.pools, brief=False)),
+        Section(
+            f"Fleet: {gpu_words(plan)}{_spare_words(plan)}",
+            table=fleet_table(plan.pools, brief=False),
+            notes=said(busiest_sentence(plan.pools)),
+        ),
         Section("SLOs", table=class_table(plan, brief=False), notes=said(*limit_sentences(plan), _risk(plan))),
         Section("Error bars", said(*(sentences.error_bar_sentence(item) for item in plan.classes))),
         Section(
@@ -134,7 +139,7 @@ def _pools_left_out(plan: Plan) -> tuple[str, ...]:
 
 def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
     """The pools that are shown: in a brief answer those that cost most, in the plan's order."""
-    if not brief or len(pools) <= BRIEF_ROWS + 2:
+    if not brief or len(pools) <= MOST_POOLS:
         return list(pools)
     dearest = sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))[: BRIEF_ROWS + 1]
     return [pool for pool in pools if pool in dearest]
@@ -154,9 +159,16 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("$/h", "right"),
         Column("busiest", shrink=True, lines=2, optional=True),
     ]
-    shown = [at for at, column in enumerate(columns) if not (brief and named and column.header == "role")]
+    hidden = ("role" if named else "") if brief else "busiest" if len(pools) <= MOST_POOLS else ""
+    shown = [at for at, column in enumerate(columns) if column.header != hidden]
     rows = [_pool_row(pool) for pool in _dearest(pools, brief=brief)]
     return table_of([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
+
+
+def busiest_sentence(pools: Sequence[Pool]) -> str:
+    """Say what is busiest in each pool; empty where they are many, and a column of the table says it."""
+    used = "; ".join(f"{clean(pool.id, 20)} {busiest_words(pool.operating_point)}" for pool in pools)
+    return "" if len(pools) > MOST_POOLS else f"Busiest: {used}."
 
 
 def _pool_row(pool: Pool) -> tuple[str, ...]:
@@ -186,9 +198,7 @@ def class_table(plan: Plan, *, brief: bool) -> Table:
         Column("limit", "right", beside=True),
         Column(f"TPOT {at}", "right"),
         Column("limit", "right", beside=True),
-        Column("meet the SLO", "right"),
-        Column("goal", "right"),
-        Column(""),
+        *("#meet the SLO", "#goal", ""),
     )
     return table_of(columns, [_class_row(item, brief=brief) for item in classes])
 
@@ -210,16 +220,7 @@ def _class_row(item: ClassResult, *, brief: bool) -> tuple[str, ...]:
 
 
 def _quantiles(values: Quantiles) -> str:
-    """Write p50/p90/p99 in one unit, that of the largest.
-
-    >>> _quantiles(Quantiles(p50=0.1824, p90=0.341, p95=0.4, p99=0.585))
-    '182/341/585 ms'
-    """
-    three = (values.p50, values.p90, values.p99)
-    finite = [value for value in three if is_number(value)]
-    in_seconds = max(finite, default=0.0) >= 1
-    scale, unit = (1.0, "s") if in_seconds else (1e3, "ms")
-    return "/".join(significant(value * scale) for value in three) + f" {unit}"
+    return latencies((values.p50, values.p90, values.p99))
 
 
 def limit_sentences(plan: Plan) -> list[str]:
@@ -259,8 +260,7 @@ def _risk(plan: Plan) -> str:
 def _limits(plan: Plan) -> Table:
     columns = (
         Column("limit", shrink=True, lines=2),
-        Column("where"),
-        Column("slack", "right"),
+        *("where", "#slack"),
         Column("because", shrink=True, lines=12),
     )
     rows = [
@@ -297,12 +297,7 @@ def _asked(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | Non
     """The classes in a table, where they are too many for a sentence each."""
     if len(rows) <= BRIEF_ROWS:
         return None
-    return table_of([_column(header) for header in headers], rows[: 5 * BRIEF_ROWS])
-
-
-def _column(header: str) -> Column:
-    """The column of a header that begins with # where its cells are numbers."""
-    return Column(header.removeprefix("#"), "right" if header.startswith("#") else "left", shrink=header == "class")
+    return table_of((Column(headers[0], shrink=True), *headers[1:]), rows[: 5 * BRIEF_ROWS])
 
 
 def _alternatives(plan: Plan, *, brief: bool) -> Section:
@@ -354,8 +349,8 @@ def _front(plan: Plan) -> Section:
     rows, headers = front_rows(plan), front_headers(plan)
     if not rows:
         return Section()
-    columns = [Column(headers[0], shrink=True, lines=6), *map(_column, headers[1:])]
-    return Section(f"What a dollar more buys: {front_sentence(plan)}", (), table_of(columns, rows), (front_note(plan),))
+    table = table_of((Column(headers[0], shrink=True, lines=6), *headers[1:]), rows)
+    return Section(f"What a dollar more buys: {front_sentence(plan)}", (), table, (front_note(plan),))
 
 
 def _sensitivity(plan: Plan) -> Section:
@@ -363,7 +358,7 @@ def _sensitivity(plan: Plan) -> Section:
     if moved is None:
         return Section()
     lines = said(base_sentence(plan, moved), *told(plan, moved))
-    return Section("Sensitivity", lines, table_of([_column(name) for name in LEVER_HEADERS], lever_rows(moved)))
+    return Section("Sensitivity", lines, table_of(LEVER_HEADERS, lever_rows(moved)))
 
 
 def _origin(plan: Plan) -> Section:

@@ -9,8 +9,9 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Quantiles
-from reports.numbers import count, duration, rate, signed_percent
-from reports.table import Column, render_table
+from reports.document import Document, Section, Table, table_of
+from reports.numbers import duration, rate, signed_percent
+from reports.text import plural
 from search_spaces.benchmark_results.reader import read_results
 from search_spaces.benchmark_results.records import BenchmarkRun
 from search_spaces.files import shown_path
@@ -96,16 +97,22 @@ def _run(latencies: tuple[Quantiles, Quantiles], demand: Demand, run: BenchmarkR
     }
 
 
-def promise_text(value: dict[str, Any], width: int) -> str:
-    """The same as tables, one for each run."""
-    return "\n\n".join(_run_text(value["planned_requests_per_second"], run, width) for run in value["runs"])
+def promise_document(value: dict[str, Any]) -> Document:
+    """The answer, of a `promise_dict`: a table for each run."""
+    planned, runs = rate(value["planned_requests_per_second"]), value["runs"]
+    return Document(
+        headline=tuple(
+            f"{run['where']}: {plural(run['requests'], 'request')} at {rate(run['requests_per_second'])}, planned "
+            f"{planned}."
+            for run in runs
+        ),
+        sections=tuple(Section(run["where"] if len(runs) > 1 else "", table=_latencies(run)) for run in runs),
+    )
 
 
-def _run_text(planned: float, run: dict[str, Any], width: int) -> str:
+def _latencies(run: dict[str, Any]) -> Table:
     rows = [
-        [one["name"], duration(one["promised_s"]), duration(one["measured_s"]), signed_percent(one["error"])]
-        for one in run["latencies"]
+        (item["name"], duration(item["promised_s"]), duration(item["measured_s"]), signed_percent(item["error"]))
+        for item in run["latencies"]
     ]
-    columns = [Column("latency"), *(Column(title, "right") for title in ("promised", "measured", "error"))]
-    sent = f"{count(run['requests'])} requests at {rate(run['requests_per_second'])}, planned {rate(planned)}"
-    return f"{run['where']}: {sent}\n\n{render_table(rows, columns, width)}"
+    return table_of(("latency", "#plan", "#measured", "#error"), rows)

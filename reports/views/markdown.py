@@ -46,8 +46,7 @@ def _section(section: Section) -> list[str]:
     blocks: list[list[str]] = [[f"**{escaped(section.title)}**"]] if section.title else []
     blocks += [[escaped(text)] for text in section.sentences]
     if section.table is not None and section.table.rows:
-        headers = [("#" if column.align == "right" else "") + column.header for column in section.table.columns]
-        blocks.append(table(headers, section.table.rows))
+        blocks.append(table(section.table.headers, section.table.rows))
     blocks += [[escaped(text)] for text in section.notes]
     if section.code:
         blocks.append(["```sh", section.code.replace("```", ""), "```"])

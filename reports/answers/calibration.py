@@ -1,4 +1,4 @@
-"""A calibration on the terminal: what was fitted, and every measured time before and after."""
+"""What calibrate answers: how wrong the predictions are before and after the fit, and what was fitted."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from costmodel.calibration.scales import SPREAD, Quantity
 from costmodel.engine import EngineConfig
+from reports.document import Document, Section, Table, table_of
+from reports.numbers import MISSING, count, duration, percent, signed_percent, significant
+from reports.table import Column
+from reports.text import clean, plural
 from search_spaces.benchmark_results.calibration import Calibration
 from search_spaces.benchmark_results.deployed import MeasuredRun
 from search_spaces.benchmark_results.physics import where_of
 from search_spaces.benchmark_results.prediction import Row
-
-from .numbers import count, duration, percent, signed_percent, significant
-from .table import Column, render_table
-from .text import clean, plural, wrap
 
 SCHEMA = "pdplan.calibration/1"
 
@@ -76,17 +76,28 @@ def calibration_dict(found: Calibration, overlay: str | None) -> dict[str, Any]:
     }
 
 
-def calibration_text(value: dict[str, Any], width: int) -> str:
-    """The page of a `calibration_dict`."""
-    parts = [
-        f"{value['model']} on {value['accelerator']}, {value['engine']}: {count(value['rows'])} "
-        f"measured row{'s' * (value['rows'] != 1)}",
-        _scales_table(value, width),
-        _times_table(value, width),
-        _errors(value, width),
-        "\n".join(line for note in value["notes"] for line in wrap(f"{note['where']}: {note['reason']}", width)),
-    ]
-    return "\n\n".join(part for part in parts if part)
+def calibration_document(value: dict[str, Any]) -> Document:
+    """The answer, of a `calibration_dict`."""
+    before, after, held = (value["error"][key] for key in ("before", "after", "held"))
+    return Document(
+        headline=(
+            f"{value['model']} on {value['accelerator']}, {value['engine']}: median error "
+            f"{percent(before['median_abs'])} before the fit and {percent(after['median_abs'])} after, over "
+            f"{plural(value['rows'], 'measured row')}.",
+        ),
+        sections=(
+            Section(
+                sentences=(
+                    f"On rows left out of the fit the median error is {percent(held['median_abs'])}. The bias is "
+                    f"{signed_percent(before['bias'], 0)} before and {signed_percent(after['bias'], 0)} after.",
+                ),
+            ),
+            Section(table=_scales(value)),
+            Section(table=_times(value)),
+            Section(sentences=tuple(f"{note['where']}: {note['reason']}" for note in value["notes"])),
+        ),
+        positive=value["refusal"] is None,
+    )
 
 
 def point_text(row: Row) -> str:
@@ -117,22 +128,19 @@ def _summary(logs: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
     return {"median_abs": float(np.median(np.abs(errors))), "bias": float(np.median(errors))}
 
 
-def _scales_table(value: dict[str, Any], width: int) -> str:
-    rows = []
-    for name, one in value["scales"].items():
-        state = "at the limit of what is looked at" if one["at_limit"] else "fitted"
-        rows.append(
-            [
-                MEANING[name],
-                f"× {significant(one['scale'])}" if one["fitted"] else "× 1",
-                percent(one["spread_after"]) if one["fitted"] else "–",
-                state if one["fitted"] else f"kept: needs {NEEDS[name]}",
-            ]
-        )
-    return render_table(rows, [Column("scale of"), Column("factor", "right"), Column("±", "right"), Column("")], width)
+def _scales(value: dict[str, Any]) -> Table:
+    return table_of(("scale of", "#factor", "#±", ""), [_scale(name, scale) for name, scale in value["scales"].items()])
 
 
-def _times_table(value: dict[str, Any], width: int) -> str:
+def _scale(name: str, scale: dict[str, Any]) -> tuple[str, ...]:
+    if not scale["fitted"]:
+        return MEANING[name], "× 1", MISSING, f"kept: needs {NEEDS[name]}"
+    state = "fitted, at the end of its range" if scale["at_limit"] else "fitted"
+    return MEANING[name], f"× {significant(scale['scale'])}", percent(scale["spread_after"]), state
+
+
+def _times(value: dict[str, Any]) -> Table:
+    """Every measured time; row and point stand once above those of the same run."""
     names = {
         Quantity.TTFT.value: "TTFT",
         Quantity.TPOT.value: "TPOT",
@@ -140,26 +148,10 @@ def _times_table(value: dict[str, Any], width: int) -> str:
         Quantity.DECODE_STEP.value: "step",
     }
     rows, last = [], None
-    for one in value["times"]:
-        again, last = one["where"] == last, one["where"]
-        rows.append(
-            [
-                "" if again else clean(Path(one["where"]).name, 30),
-                "" if again else one["point"],
-                names[one["quantity"]],
-                duration(one["measured_s"]),
-                *(signed_percent(one[key], 0) for key in ("error_before", "error_after", "error_held")),
-            ]
-        )
-    heads = [Column(name, "right") for name in ("measured", "before", "after", "held out")]
-    return render_table(rows, [Column("row", optional=True), Column("point"), Column(""), *heads], width)
-
-
-def _errors(value: dict[str, Any], width: int) -> str:
-    before, after, held = (value["error"][key] for key in ("before", "after", "held"))
-    sentence = (
-        f"Median error {percent(before['median_abs'])} before and {percent(after['median_abs'])} after, "
-        f"{percent(held['median_abs'])} on rows left out of the fit; bias {signed_percent(before['bias'], 0)} before, "
-        f"{signed_percent(after['bias'], 0)} after."
-    )
-    return "\n".join(wrap(sentence, width))
+    for item in value["times"]:
+        head = ("", "") if item["where"] == last else (clean(Path(item["where"]).name, 30), item["point"])
+        last = item["where"]
+        errors = (signed_percent(item[key], 0) for key in ("error_before", "error_after", "error_held"))
+        rows.append((*head, names[item["quantity"]], duration(item["measured_s"]), *errors))
+    columns = (Column("row", optional=True), "point", "time", "#measured", "#before", "#after", "#held out")
+    return table_of(columns, rows)

@@ -1,4 +1,4 @@
-"""A fleet scaled over a day: as text and as JSON."""
+"""What autoscale answers: what scaling a fleet over the day saves, and what it misses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import DAY, Day
-
-from .numbers import count, duration, money, percent, rate
-from .page_charts import Table
-from .table import Column, render_table
-from .text import plural, wrap
+from reports.document import Document, Section, Table, table_of
+from reports.numbers import count, duration, money, percent, rate
+from reports.text import plural
 
 NEGLIGIBLE: Final = 1e-9
 """Share of the cost below which a saving is rounding."""
@@ -50,17 +48,21 @@ def autoscale_dict(instance: Instance, fleet: Fleet, day: Day) -> dict[str, Any]
     }
 
 
-def autoscale_text(instance: Instance, fleet: Fleet, day: Day, width: int) -> str:
-    """Whether the goals are kept, what that saves, what breaks, then the day in stretches of equal replicas."""
-    table = stretches(instance, fleet, day)
-    columns = [Column(head.removeprefix("#"), "right" if head.startswith("#") else "left") for head in table.headers]
-    blocks = ["\n".join(wrap(text, width)) for text in (verdict(instance, day), on_load(instance, day), method(day))]
-    blocks.insert(2, render_table(table.rows, columns, width))
-    return "\n\n".join(blocks)
+def autoscale_document(instance: Instance, fleet: Fleet, day: Day) -> Document:
+    """The answer: what scaling ahead saves, what scaling on load misses, the day in stretches of equal replicas."""
+    return Document(
+        headline=(verdict(instance, day),),
+        sections=(
+            Section(sentences=(on_load(instance, day),)),
+            Section(table=stretches(instance, fleet, day)),
+            Section(sentences=(method(day),)),
+        ),
+        positive=not (day.short or day.unsure),
+    )
 
 
 def verdict(instance: Instance, day: Day) -> str:
-    """Whether the fleet keeps its goals in every hour, and only where none is missed what scaling ahead saves."""
+    """Whether the fleet meets its SLOs in every hour, and only where none is missed what scaling ahead saves."""
     cost = (
         f"Scaled ahead by the daily profile, {duration(day.start_up)} before each rise, the fleet costs "
         f"{money(day.ahead)} a day instead of {money(day.fixed)}"
@@ -68,8 +70,8 @@ def verdict(instance: Instance, day: Day) -> str:
     if day.short:
         most = float(day.volume[list(day.short)].max() * instance.problem.workload.request_rate)
         return (
-            f"The whole fleet misses a goal in {plural(len(day.short), 'hour')} of the day, of up to {rate(most)}, "
-            f"scaled or not ({lowest(instance, day)}). {cost}, which does not keep the SLO either."
+            f"The whole fleet misses an SLO in {plural(len(day.short), 'hour')} of the day, of up to {rate(most)}, "
+            f"scaled or not ({lowest(instance, day)}). {cost}, which does not meet the SLO either."
             f"{unsure(instance, day)}"
         )
     if day.saved <= NEGLIGIBLE * day.fixed:
@@ -79,13 +81,13 @@ def verdict(instance: Instance, day: Day) -> str:
         )
     how, every = "when simulated" if day.requests else "by formula", "Every other hour" if day.unsure else "Every hour"
     return (
-        f"{cost}: {money(day.saved)} saved ({percent(day.saved / day.fixed)}).{unsure(instance, day)} {every} keeps "
-        f"its goals {how} ({lowest(instance, day)})."
+        f"{cost}: {money(day.saved)} saved ({percent(day.saved / day.fixed)}).{unsure(instance, day)} {every} meets "
+        f"its SLO {how} ({lowest(instance, day)})."
     )
 
 
 def unsure(instance: Instance, day: Day) -> str:
-    """Of which hours the runs of the whole fleet do not tell whether it keeps its goals; empty where they all tell."""
+    """In how many hours it is undecided whether the whole fleet meets its SLOs; empty where there is none."""
     if not day.unsure:
         return ""
     hours = list(day.unsure)
@@ -100,9 +102,8 @@ def unsure(instance: Instance, day: Day) -> str:
     _, hour, k = min(doubts)
     seen = f"{slos[k].name} {percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
     return (
-        f" Unsure: of {plural(len(hours), 'hour')}, of up to {rate(most)}, the runs of the whole fleet do not tell, as "
-        f"the goal lies within the 95 % interval ({seen}, goal {percent(slos[k].attainment)}); longer runs "
-        "(--requests) tell more."
+        f" Undecided: in {plural(len(hours), 'hour')}, of up to {rate(most)}, the goal lies within the 95 % interval "
+        f"of the whole fleet's runs ({seen}, goal {percent(slos[k].attainment)}). Longer runs (--requests) decide."
     )
 
 
@@ -118,33 +119,35 @@ def lowest(instance: Instance, day: Day) -> str:
 
 
 def on_load(instance: Instance, day: Day) -> str:
-    """What scaling on load does, and how fast engines must start for it."""
+    """What scaling on load does, and how fast replicas must start for it."""
     missed = [
-        f"{slo.name}, {percent(float(share))} of {percent(slo.attainment)}"
+        f"{slo.name} {percent(float(share))}, goal {percent(slo.attainment)}"
         for slo, share in zip(instance.problem.slos, day.attainment, strict=True)
         if share < slo.attainment - 1e-9
     ]
     if day.short:
-        limit = "No start-up time is short enough for the hours in which the whole fleet misses one."
+        limit = "No start-up time is short enough for the hours in which the whole fleet misses an SLO."
     elif day.longest <= 0.0:
-        limit = "It keeps them with no start-up time at all only."
+        limit = "It would meet them only without any start-up time."
     elif day.longest >= DAY:
-        limit = "It keeps them whatever the start-up time."
+        limit = "It meets them at any start-up time."
     else:
-        limit = f"It keeps them up to a start-up time of {duration(day.longest)}."
-    verdict = f"misses an SLO over the day ({'; '.join(missed)})" if missed else "meets every SLO over the day"
+        limit = f"It meets every SLO up to a start-up time of {duration(day.longest)}."
+    result = f"misses an SLO over the day ({'; '.join(missed)})" if missed else "meets every SLO over the day"
     return (
-        f"Scaled on load, {money(day.on_load)} a day, {percent(day.late)} of the requests meet a fleet that is too "
-        f"small for their hour, or the queue behind it: that {verdict}. {limit}"
+        f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {percent(day.late)} of the requests "
+        f"come to a fleet that is too small for their hour, or to the queue behind it. {limit}"
     )
 
 
 def method(day: Day) -> str:
     """How it was found."""
-    how = f"at least {count(day.requests)} simulated requests for each rate and fleet" if day.requests else "formula"
+    runs = f"simulated, with at least {count(day.requests)} requests for each rate and fleet"
+    how = runs if day.requests else "by formula"
     return (
-        f"Replicas and attainment by {how}; each hour as if its rate lasted, routing unchanged. A queue that too small "
-        "a fleet leaves is fluid, and whoever comes while it stands is late. What is released stops at once."
+        f"Replicas and shares are {how}. Each hour is taken as if its rate lasted, with routing unchanged. The "
+        "queue behind too small a fleet is a fluid, and whoever comes while it stands misses the SLO. A released "
+        "replica stops at once."
     )
 
 
@@ -155,9 +158,8 @@ def stretches(instance: Instance, fleet: Fleet, day: Day) -> Table:
     for hours in np.split(np.arange(len(day.need)), change):
         peak = float(day.volume[hours].max() * instance.problem.workload.request_rate)
         counts = [str(n) for n in day.need[hours[0]].tolist()]
-        doubt = ", unsure" if set(hours.tolist()) & set(day.unsure) else ""
+        doubt = ", undecided" if set(hours.tolist()) & set(day.unsure) else ""
         least = [f"{percent(share)}{doubt}" for share in day.hourly[hours].min(axis=0).tolist()]
         rows.append((f"{hours[0]:02d}:00 to {hours[-1] + 1:02d}:00", rate(peak), *counts, *least))
-    pools = (f"#{pool.name}" for pool in fleet.pools)
-    classes = (f"#{slo.name} in SLO" for slo in instance.problem.slos)
-    return Table(("hours", "#up to", *pools, *classes), tuple(rows))
+    figures = (*(pool.name for pool in fleet.pools), *(f"{slo.name} SLO met" for slo in instance.problem.slos))
+    return table_of(("hours", "#up to", *(f"#{name}" for name in figures)), rows)

@@ -1,16 +1,14 @@
-"""What to reserve, buy and rent, month by month: as text and as JSON."""
+"""What buy answers: what to reserve, buy and rent, month by month."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from optimizer.plans.records import pool_records
 from optimizer.procurement.bill import Bill, Commitment, commitment_cost, least_use, payback_months
 from optimizer.procurement.buying import BuyingPlan, Look, Outcome
-from search_spaces.contracts import DemandPath, Tier
-
-from .buying_tables import (
+from reports.buying_tables import (
     carbon,
     does_not_hold,
     left_over,
@@ -22,12 +20,19 @@ from .buying_tables import (
     paths_table,
     peak_hours,
     terms_table,
-    text_table,
     types,
     verdict,
 )
-from .numbers import money, signed_percent
-from .text import wrap
+from reports.document import Document, Section, Table, table_of
+from reports.numbers import money, signed_percent
+from reports.page_charts import Table as Charted
+from reports.table import Column
+from search_spaces.contracts import DemandPath, Tier
+
+REFUTED: Final = 3
+"""Refuted fleets that the text tells of; their number and all of them stand in the page and the JSON."""
+SHRINKS: Final = {"GPUs at the peak": 2, "signed later": 6, "price from": 4, "GPUs": 2}
+"""Columns that give way in the terminal, and the lines that their cells may take."""
 
 
 def buying_dict(found: BuyingPlan) -> dict[str, Any]:
@@ -144,24 +149,29 @@ def _contracts(found: BuyingPlan) -> list[dict[str, Any]]:
     ]
 
 
-REFUTED = 3
-"""Refuted fleets that the text tells of; their number and all of them stand in the page and the document."""
-
-
-def buying_text(found: BuyingPlan, width: int) -> str:
-    """The verdict first, then what to sign now, what each path of the demand asks for, the months and the terms."""
+def buying_document(found: BuyingPlan) -> Document:
+    """The answer: the verdict, what to sign now, what each path of the demand asks for, the months and the terms."""
     path = found.terms.forecast.paths[found.terms.forecast.expected]
-    blocks = ["\n".join(wrap(text, width)) for text in (*does_not_hold(found), verdict(found), *left_over(found))]
-    if found.now:
-        blocks.append(text_table(now_table(found), width))
-    blocks.append(text_table(paths_table(found), width))
-    head = (
-        f"Month by month where the demand grows by {signed_percent(path.growth)} a month, "
-        f"{money(found.expected.bill.total)} in all:"
+    months = f"Month by month, where the demand grows by {signed_percent(path.growth)} a month"
+    return Document(
+        headline=(*does_not_hold(found), verdict(found)),
+        sections=(
+            Section(sentences=tuple(left_over(found))),
+            Section(table=_shown(now_table(found))),
+            Section(table=_shown(paths_table(found))),
+            Section(f"{months}: {money(found.expected.bill.total)} in all", table=_shown(months_table(found))),
+            Section("The same by what it is paid for", table=_shown(parts_table(found))),
+            Section("One GPU under each contract", table=_shown(terms_table(found))),
+            Section(sentences=tuple(notes(found, REFUTED))),
+        ),
+        positive=not found.looks.missed,
     )
-    blocks.append("\n".join([*wrap(head, width), "", text_table(months_table(found), width)]))
-    blocks.append(
-        "\n".join([*wrap("The same by what it is paid for:", width), "", text_table(parts_table(found), width)])
+
+
+def _shown(table: Charted) -> Table:
+    """A table of the page, with columns that give way."""
+    lines = [SHRINKS.get(header.removeprefix("#"), 0) for header in table.headers]
+    return table_of(
+        [Column(header, shrink=True, lines=n) if n else header for header, n in zip(table.headers, lines, strict=True)],
+        table.rows,
     )
-    blocks.append("\n".join([*wrap("One GPU under each contract:", width), "", text_table(terms_table(found), width)]))
-    return "\n\n".join([*blocks, *("\n".join(wrap(text, width)) for text in notes(found, REFUTED))])

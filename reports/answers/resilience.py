@@ -1,0 +1,206 @@
+"""What resilience answers: whether a fleet meets its SLOs after a loss, and what spares cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from optimizer.plans.plan import Plan
+from optimizer.procurement.resilience import Loss, Resilience
+from optimizer.verification.judge import Judgement, Outcome, pool_behind
+from reports.document import Document, Section, Table, said, table_of
+from reports.numbers import MISSING, hourly, percent, signed_percent
+from reports.simulation_sentences import waste_sentence
+from reports.table import Column
+from reports.text import plural
+from search_spaces.bounds import RUN_REQUESTS
+
+from .simulation import MARKS, deciding_words
+
+MOST_LINES: Final = 12
+"""Of a cell: a narrow terminal makes cells tall, and cuts none."""
+UNDECIDED: Final = "Undecided: the goal lies within the 95 % interval of the share, as it does near saturation."
+RESULTS: Final = {
+    Outcome.MISSES: "The fleet misses an SLO",
+    Outcome.MEETS: "The fleet meets every SLO",
+    Outcome.UNDECIDED: "It is undecided whether the fleet meets its SLOs",
+}
+METHOD: Final = (
+    "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
+    "out. Replicas stand on nodes as in the deployment files. Spares against the loss of a node spread each pool "
+    "evenly over nodes of its own."
+)
+
+
+def resilience_dict(found: Resilience) -> dict[str, Any]:
+    """Everything that was found, ready for JSON."""
+    return {
+        "schema": "pdplan.resilience/2",
+        "cost_usd_per_hour": found.cost,
+        "verdict": str(found.whole.outcome),
+        "held": found.whole.proven,
+        "whole": _classes(found.whole),
+        "overloaded": found.whole.overload.overloaded,
+        "falls_behind": behind(found.whole, found.pools),
+        "losses": [
+            {
+                "loss": one.what,
+                "number": one.number,
+                "of": one.of,
+                "engines_lost": dict(zip(found.pools, one.lost, strict=True)),
+                "engines_left": dict(zip(found.pools, one.left, strict=True)),
+                "left_usd_per_hour": one.price,
+                "verdict": str(one.outcome),
+                "held": one.held,
+                "classes": None if one.judgement is None else _classes(one.judgement),
+                "overloaded": one.judgement is not None and one.judgement.overload.overloaded,
+                "falls_behind": None if one.judgement is None else behind(one.judgement, pools_left(found, one)),
+                "spares_usd_per_hour": one.spare,
+            }
+            for one in found.losses
+        ],
+        "spares_usd_per_hour": {
+            what: {
+                "everywhere": found.spare_cost(what, only_where_needed=False),
+                "where_needed": found.spare_cost(what, only_where_needed=True),
+            }
+            for what in ("replica", "node")
+        },
+    }
+
+
+def _classes(judgement: Judgement) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": one.name,
+            "goal": one.goal,
+            "attainment": one.attainment.share,
+            "low": one.attainment.low,
+            "high": one.attainment.high,
+            "verdict": str(one.outcome),
+            "held": one.proven,
+        }
+        for one in judgement.classes
+    ]
+
+
+def resilience_document(found: Resilience, count: int, seen: str = "") -> Document:
+    """The answer: which losses the fleet survives, every loss, what N+k costs; seen: of these losses in other runs."""
+    return Document(
+        headline=(verdict(found),),
+        sections=(Section(table=losses_table(found)), Section(sentences=notes(found, count, seen))),
+        positive=found.held,
+    )
+
+
+def verdict(found: Resilience) -> str:
+    """After which losses the fleet meets its SLOs, and after which the runs do not tell."""
+    whole = attained(found.whole, found.pools)
+    if found.whole.outcome is Outcome.MISSES:
+        return f"Even without a loss the fleet misses an SLO: {whole}."
+    if found.whole.outcome is Outcome.UNDECIDED:
+        return f"Even without a loss it is undecided whether the fleet meets its SLOs: {whole}."
+    groups = {
+        outcome: "; or of ".join(named(found, loss) for loss in found.losses if loss.outcome is outcome)
+        for outcome in (Outcome.MISSES, Outcome.MEETS, Outcome.UNDECIDED)
+    }
+    return " ".join(f"{RESULTS[outcome]} after the loss of {losses}." for outcome, losses in groups.items() if losses)
+
+
+def losses_table(found: Resilience) -> Table:
+    """Every loss, and the fleet without one."""
+    columns = (
+        Column("loss", shrink=True, lines=MOST_LINES),
+        Column("left", shrink=True, lines=MOST_LINES),
+        "#costs",
+        Column("meet the SLO", shrink=True, lines=MOST_LINES),
+        *("verdict", "#spares against it"),
+    )
+    whole = found.whole
+    rows = [("none", "all", hourly(found.cost), attained(whole, found.pools), MARKS[whole.outcome], MISSING)]
+    for loss in found.losses:
+        shares = "some requests have no replica left"
+        if loss.judgement is not None:
+            shares = attained(loss.judgement, pools_left(found, loss))
+        left = (_replicas(found, loss.left), hourly(loss.price))
+        rows.append((named(found, loss), *left, shares, MARKS[loss.outcome], hourly(loss.spare)))
+    return table_of(columns, rows)
+
+
+def notes(found: Resilience, count: int, seen: str = "") -> tuple[str, ...]:
+    """What N+k costs, what decides the undecided, what other runs showed of the same losses, and how it was found."""
+    nodes = "node" if count == 1 else f"{count} nodes"
+    replicas = f"{plural(count, 'replica')} of any pool"
+    judged = [found.whole, *(loss.judgement for loss in found.losses if loss.judgement is not None)]
+    between = [item for item in judged if item.outcome is Outcome.UNDECIDED]
+    return said(
+        f"Spares against the loss of {replicas} (N+{count}) cost {_extra(found, 'replica')}. Against the loss of any "
+        f"{nodes} they cost {_extra(found, 'node')}.",
+        f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}" if between else "",
+        seen,
+        METHOD,
+        _runs(judged),
+    )
+
+
+def seen_in_the_plan(plan: Plan, count: int) -> str:
+    """What the runs that proved a plan showed of one replica less; empty where more are lost, or spares idle there."""
+    fewer = waste_sentence(plan)
+    if not fewer or count > 1 or any(pool.spare_replicas for pool in plan.pools):
+        return ""
+    return f"In the plan's own runs: {fewer.removeprefix('No spare: ')}"
+
+
+def _runs(judged: Sequence[Judgement]) -> str:
+    """Say how long the runs are, and why the row without a loss is not the plan's own figure to the digit."""
+    lengths = [sum(run.demand.trace.size for run in item.runs) for item in judged]
+    most = f" (up to {max(lengths):,} where fewer do not tell whether a pool falls behind)"
+    longer = most if max(lengths) > min(lengths) else ""
+    return (
+        f"Each row is a run of {plural(min(lengths), 'request')}{longer} with the expected step times; spare replicas "
+        "serve too. The plan's own shares come from other runs, in which spare replicas are idle and, with a "
+        "confidence, steps are slow. So the row without a loss may differ from them."
+    )
+
+
+def named(found: Resilience, loss: Loss) -> str:
+    """A loss in words, such as "1 node of H100 (2 × colocated-1)"."""
+    everything = (", its only one" if loss.number == 1 else ", all it has") if loss.everything else ""
+    if loss.what == "replica":
+        return f"{plural(loss.number, 'replica')} of {loss.of}{everything}"
+    return f"{plural(loss.number, 'node')} of {loss.of}{everything} ({_replicas(found, loss.lost)})"
+
+
+def _replicas(found: Resilience, replicas: tuple[int, ...]) -> str:
+    """Replicas by pool."""
+    return ", ".join(f"{n} × {name}" for n, name in zip(replicas, found.pools, strict=True) if n) or "none"
+
+
+def _extra(found: Resilience, what: str) -> str:
+    """What spares cost more, where a loss misses an SLO and everywhere; once where that is the same."""
+    needed, every = (found.spare_cost(what, only_where_needed=where) for where in (True, False))
+    more = [f"{hourly(spare)} more ({signed_percent(spare / found.cost)})" for spare in (needed, every)]
+    if more[0] == more[1]:
+        return more[0]
+    whole = "in every pool" if what == "replica" else "for every type"
+    return f"{more[0]} where a loss misses an SLO, {more[1]} {whole}"
+
+
+def pools_left(found: Resilience, loss: Loss) -> list[str]:
+    """The pools that have a replica left after a loss."""
+    return [name for name, n in zip(found.pools, loss.left, strict=True) if n]
+
+
+def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
+    """Which of the pools that were simulated falls behind its arrivals; None where all keep up."""
+    number = pool_behind(judgement)
+    return None if number is None else pools[number]
+
+
+def attained(judgement: Judgement, pools: Sequence[str]) -> str:
+    """Share of every class that meets its SLO, its goal, and the pool that falls behind; pools: those simulated."""
+    shares = ", ".join(
+        f"{one.name} {percent(one.attainment.share)} (goal {percent(one.goal)})" for one in judgement.classes
+    )
+    late = behind(judgement, pools)
+    return shares if late is None else f"{shares}, overloaded: {late} falls behind"

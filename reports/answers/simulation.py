@@ -1,0 +1,366 @@
+"""What a simulation answers: whether the fleet meets its SLOs, each class beside the plan, the pools, other rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from costmodel.metric import METRICS, Metric
+from costmodel.power import POWER
+from costmodel.simulator.metrics import steady_throughput
+from costmodel.words import join_words
+from optimizer.plans.plan import Plan
+from optimizer.verification.goodput import TOLERANCE, Curve, Goodput, RatePoint
+from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, half_width
+from optimizer.verification.record import Slot
+from reports.document import Document, Section, Table, said, table_of
+from reports.numbers import (
+    count,
+    duration,
+    is_number,
+    latencies,
+    percent,
+    percent_beside,
+    rate,
+    si,
+    significant,
+)
+from reports.sentences import served_rate
+from reports.simulated import Simulated, requests_to_decide
+from reports.table import Column
+from reports.text import clean, plural
+from reports.words import misses_used
+
+HOURS: Final = 24.0
+"""Of a day."""
+MISMATCH: Final = 1.1
+"""Saturation over the most that was served, from which on the runs were too short: requests were still waiting."""
+MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDECIDED: "undecided"}
+
+
+def simulation_document(shown: Simulated) -> Document:
+    """The answer of a simulation."""
+    judgement = shown.judgement
+    return Document(
+        headline=(verdict_sentence(judgement, shown.behind, shown.most),),
+        sections=(
+            Section(sentences=(_requests_sentence(shown), _precision_sentence(shown))),
+            Section("SLOs", table=_classes(shown)),
+            Section("Pools", table=_pools(shown)),
+            Section(sentences=_facts(shown)),
+            _rates(shown),
+        ),
+        positive=judgement.proven,
+    )
+
+
+def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str:
+    """Say whether the fleet meets its SLOs; behind: the pool that falls behind; most: requests that a run can have."""
+    at = rate(judgement.rate)
+    if judgement.overload.overloaded:
+        state, pool = judgement.overload, clean(behind or "the fleet", 30)
+        return (
+            f"Overloaded at {at}: {pool} falls behind. Of 100 requests {significant(100 * state.growth)} pile up, and "
+            f"each second adds {duration(state.drift)} of delay, most of it in {state.where}."
+        )
+    missed, undecided = (
+        [item for item in judgement.classes if item.outcome is outcome]
+        for outcome in (Outcome.MISSES, Outcome.UNDECIDED)
+    )
+    if missed:
+        return f"Misses the SLO of {join_words([clean(item.name, 30) for item in missed])} at {at}."
+    if undecided:
+        shares = "; ".join(map(_undecided_words, undecided))
+        return f"Undecided at {at}: {shares}. {deciding_words([judgement], most)}"
+    return f"Every class meets its SLO at {at}."
+
+
+def _undecided_words(item: ClassJudgement) -> str:
+    """Write the share of a class with its interval, in which the goal lies."""
+    share, low, high, goal = (
+        percent_beside(value, item.goal)
+        for value in (item.attainment.share, item.attainment.low, item.attainment.high, item.goal)
+    )
+    return f"{share} of {clean(item.name, 30)} meet the SLO ({goal} asked, 95 % interval {low} to {high})"
+
+
+def deciding_words(undecided: Sequence[Judgement], most: int) -> str:
+    """Say how many requests of a run would decide all of these; most: that it can have."""
+    enough = max(requests_to_decide(item) or most + 1 for item in undecided)
+    if enough > most:
+        return f"If the shares stay, not even the longest run ({count(most)} requests) decides."
+    return f"If the shares stay, about {count(enough)} requests in each run decide: --requests {enough}."
+
+
+def _requests_sentence(shown: Simulated) -> str:
+    judgement = shown.judgement
+    runs = f" in {len(judgement.runs)} runs" if len(judgement.runs) > 1 else ""
+    requests = count(sum(run.demand.trace.size for run in judgement.runs))
+    return f"{clean(shown.plan.name, 30)}: {requests} requests{runs} at {rate(judgement.rate)}, {shown.source}."
+
+
+def _precision_sentence(shown: Simulated) -> str:
+    """Say what is counted, which seeds the runs had, and to what every class is known."""
+    reached = half_width(shown.judgement)
+    first, *others = shown.seeds or [0]
+    seeds = f"seed {first}" if not others else f"seeds {first}, {others[0]}" + (", ..." if len(others) > 1 else "")
+    drawn = f" ({seeds})" if shown.seeds else ""
+    asked = "" if shown.until is None else f"; ±{percent(shown.until)} was asked for"
+    if shown.until is not None and reached > shown.until:
+        asked += " and takes too many requests"
+    return (
+        f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to ±{percent(reached)} "
+        f"(95 % interval){asked}."
+    )
+
+
+def _classes(shown: Simulated) -> Table:
+    columns = (
+        Column("class", shrink=True),
+        "#meet the SLO",
+        Column("95 % interval", "right", optional=True),
+        *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99", ""),
+    )
+    return table_of(columns, [row for number in range(len(shown.plan.classes)) for row in _class_rows(shown, number)])
+
+
+def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
+    """The name, and under it goal, simulated, by formula and in the plan."""
+    item, planned, formula = shown.judgement.classes[number], shown.plan.classes[number], shown.analytic
+    share, slo = item.attainment, shown.instance.problem.slos[number]
+    limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
+    rows = [
+        [clean(item.name, 30), *[""] * 5],
+        ["  goal", percent(item.goal), "", *limits, ""],
+        ["  simulated", percent(share.share), _interval(item), _three(item.ttft), _three(item.tpot),
+         MARKS[item.outcome]],
+    ]  # fmt: skip
+    if formula is not None and formula.stable:
+        times = [_three(values[number].tolist()) for values in (formula.ttft, formula.tpot)]
+        rows.append(["  by formula", percent(float(formula.attainment[number])), "", *times, ""])
+    elif formula is not None:
+        rows.append(["  by formula", percent(0.0), "", "overloaded", "overloaded", ""])
+    times = [latencies((q.p50, q.p90, q.p99)) for q in (planned.ttft_s, planned.tpot_s)]
+    return [*rows, ["  plan.json", percent(planned.attainment), "", *times, ""]]
+
+
+def _interval(item: ClassJudgement) -> str:
+    return f"{percent(item.attainment.low)}–{percent(item.attainment.high)}"
+
+
+def _three(quantiles: Sequence[float]) -> str:
+    """Write p50, p90 and p99 of p50, p90, p95 and p99."""
+    p50, p90, _, p99 = quantiles
+    return latencies((p50, p90, p99))
+
+
+def _pools(shown: Simulated) -> Table:
+    columns = (
+        Column("pool", shrink=True),
+        *("#replicas", "#any step"),
+        Column("MFU", "right", optional=True),
+        *("#MBU", "#KV mean/peak", "#preempted", "#rejected"),
+        Column("power", "right", optional=True),
+        Column("most running", "right", optional=True),
+    )
+    rows = [
+        (
+            clean(pool.name, 20),
+            count(pool.engines),
+            percent(pool.utilization),
+            percent(pool.mfu),
+            percent(pool.mbu),
+            f"{percent(pool.kv_occupancy)} / {percent(pool.kv_peak)}",
+            _share_of(pool.preemptions, pool.preemption_rate),
+            _share_of(pool.rejected, pool.rejection_rate),
+            si(pool.power, "W"),
+            count(pool.peak_running),
+        )
+        for pool in shown.use.pools
+    ]
+    return table_of(columns, rows)
+
+
+def _share_of(events: int, per_request: float) -> str:
+    """Write a number of events, and how many per request there were.
+
+    >>> _share_of(0, 0.0), _share_of(12, 0.006)
+    ('0', '12 (0.6 %)')
+    """
+    return f"{count(events)} ({percent(per_request)})" if events else "0"
+
+
+def _facts(shown: Simulated) -> tuple[str, ...]:
+    """What the fleet did beyond the tables, and what their rows and columns stand for."""
+    lost = sum(int((~run.result.finished).sum()) for run in shown.judgement.runs)
+    speeds = np.mean([steady_throughput(run.result) for run in shown.judgement.runs], axis=0)
+    sure = shown.plan.confidence
+    slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
+    staged = any(pool.pipeline_parallel > 1 for pool in shown.plan.pools)
+    stages = " (of pipelines, of the stages that could run a step)" if staged else ""
+    formula = "By formula: queueing formulas at this rate, with the same expected step times."
+    return said(
+        f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
+        *_metric_sentences(shown),
+        _energy_sentence(shown),
+        _slot_sentence(shown) if shown.slots else "",
+        f"{plural(lost, 'request')} never ended, and count{'s' * (lost == 1)} as missed." if lost else "",
+        formula if shown.analytic is not None else "",
+        f"plan.json: what the plan states for {rate(served_rate(shown.plan))}{slow}.",
+        f"Any step: share of the time in which a step runs{stages}, be it for one decoding request. The plan states "
+        "the share with a prompt.",
+        "MFU, MBU: the least compute and memory traffic that the steps need, as shares of the peaks over all time.",
+    )
+
+
+def _metric_sentences(shown: Simulated) -> list[str]:
+    """Say how the other metrics were that a class limits, and how long the longest gap between two tokens."""
+    slos = shown.instance.problem.slos
+    times = [(Metric.E2E, slo, values) for slo, values in zip(slos, shown.e2e, strict=True) if is_number(slo.e2e)]
+    times += [
+        (metric, slo, tuple(values))
+        for slo, item in zip(slos, shown.judgement.classes, strict=True)
+        for metric, values in item.metrics.items()
+    ]
+    gaps = [
+        f"Longest gap between tokens of {clean(slo.name, 30)} (ITL max, p50/p99/max): "
+        f"{latencies((gap.quantiles[0], gap.quantiles[3], gap.longest))}."
+        for slo, gap in zip(slos, shown.gaps, strict=True)
+    ]
+    return [
+        f"{METRICS[metric].label} of {clean(slo.name, 30)} (p50/p90/p99): {_three(values)}, limit "
+        f"{duration(slo.limits[metric])}."
+        for metric, slo, values in times
+    ] + gaps
+
+
+def _energy_sentence(shown: Simulated) -> str:
+    use = shown.use
+    most = sum(pool.tdp for pool in use.pools)
+    return (
+        f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
+        f"{si(use.power, 'W')} on average ({si(most, 'W')} TDP), {POWER.origin.value} from published measurements."
+    )
+
+
+def _slot_sentence(shown: Simulated) -> str:
+    """Say which slot of the day went worst."""
+    goals = [item.goal for item in shown.judgement.classes]
+
+    def used(slot: Slot) -> float:
+        """Of the permitted misses, in the class that uses most; a class without a request in the slot uses none."""
+        return max(misses_used(1.0 if math.isnan(a) else a, g) for a, g in zip(slot.attainment, goals, strict=True))
+
+    worst = max(shown.slots, key=used)
+    number, length = shown.slots.index(worst), HOURS / len(shown.slots)
+    shares = join_words(
+        [
+            f"{percent(share)} of {clean(item.name, 30)}"
+            for item, share in zip(shown.judgement.classes, worst.attainment, strict=True)
+        ]
+    )
+    hours = f"{_clock(number * length)} to {_clock((number + 1) * length)} at {rate(worst.rate)}"
+    return f"Worst part of the day: {hours}; {shares} meet the SLO."
+
+
+def _clock(hours: float) -> str:
+    """Write a time of day.
+
+    >>> _clock(7.5), _clock(24.0)
+    ('07:30', '24:00')
+    """
+    whole, minutes = divmod(round(60 * hours), 60)
+    return f"{whole:02d}:{minutes:02d}"
+
+
+def _rates(shown: Simulated) -> Section:
+    """The rates at which the fleet was simulated, where they were asked for: its whole curve, or its goodput."""
+    if shown.curve is not None:
+        return _curve(shown.curve, shown.plan)
+    return Section() if shown.goodput is None else _goodput(shown.goodput, shown.plan)
+
+
+def _goodput(goodput: Goodput, plan: Plan) -> Section:
+    figures = [Column(name, "right", shrink=True) for name in ("SLO met", "TTFT p90", "TPOT p90")]
+    rows = [
+        (
+            rate(point.rate),
+            " ".join(percent(item.attainment.share) for item in point.classes),
+            " ".join(duration(item.ttft[1]) for item in point.classes),
+            " ".join(duration(item.tpot[1]) for item in point.classes),
+            _mark(point),
+        )
+        for point in goodput.points
+    ]
+    return Section("Goodput", (_goodput_sentence(goodput, plan),), table_of(("#rate", *figures, ""), rows))
+
+
+def _goodput_sentence(goodput: Goodput, plan: Plan) -> str:
+    if goodput.rate <= 0.0:
+        return f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
+    return (
+        f"Goodput {rate(goodput.rate)}, at the lower end of the intervals and to {percent(goodput.tolerance)}; plan: "
+        f"{rate(plan.goodput_rps)}."
+    )
+
+
+def _curve(curve: Curve, plan: Plan) -> Section:
+    """Saturation, knee and goodput, and a row for each rate and class."""
+    columns = (
+        "#req/s",
+        Column("served", "right", optional=True),
+        Column("class", shrink=True),
+        "#SLO met",
+        Column("95 % interval", "right", optional=True),
+        *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99", ""),
+        Column("within SLO", "right", optional=True),
+    )
+    rows = [row for point in curve.points for row in _point_rows(point)]
+    return Section(
+        "Latency and throughput",
+        (_saturation_sentence(curve), _knee_sentence(curve), _goodput_sentence(curve.goodput, plan)),
+        table_of(columns, rows),
+        ("served: requests that ended per second; within SLO (in wide tables and --json): those that meet it.",),
+    )
+
+
+def _saturation_sentence(curve: Curve) -> str:
+    if curve.saturation <= 0.0:
+        return f"Saturated at every rate down to {rate(curve.points[0].rate)}."
+    most = max(point.served for point in curve.points)
+    saturation = f"Saturation {rate(curve.saturation)}, to {percent(TOLERANCE)}: above it the fleet falls behind."
+    if curve.saturation > MISMATCH * most:
+        return f"{saturation} But it served {rate(most)} at most: the runs are too short; ask for more --requests."
+    return f"{saturation} It served {rate(most)} at most."
+
+
+def _knee_sentence(curve: Curve) -> str:
+    (point,) = [point for point in curve.points if point.rate == curve.knee]
+    return (
+        f"Knee {rate(point.rate)}: throughput over mean time in the system ({duration(point.e2e)}) is greatest here. "
+        "Above it that time grows faster, in proportion, than the throughput."
+    )
+
+
+def _point_rows(point: RatePoint) -> list[list[str]]:
+    head = [significant(point.rate), significant(point.served)]
+    tail = [_mark(point), significant(point.in_time)]
+    return [
+        [
+            *(["", ""] if number else head),
+            clean(item.name, 30),
+            percent(item.attainment.share),
+            _interval(item),
+            _three(item.ttft),
+            _three(item.tpot),
+            *(["", ""] if number else tail),
+        ]
+        for number, item in enumerate(point.classes)
+    ]
+
+
+def _mark(point: RatePoint) -> str:
+    return "✗ overloaded" if point.overloaded else MARKS[point.outcome]
