@@ -49,7 +49,7 @@ def parse_config(config: Mapping[str, Any], name: str, source: str = "", date: s
     (6738149376, 524288.0)
     """
     if not isinstance(config, Mapping):
-        raise ArchitectureError(f"{name}: config.json must hold an object, not {type(config).__name__}")
+        raise ArchitectureError(f"{name}: config.json must be an object, not {type(config).__name__}")
     fields = open_config(config, name)
     hidden = fields.count("hidden_size")
     layers = _layers(fields, hidden)
@@ -328,7 +328,7 @@ def _shared_width(fields: ConfigFields, expert_width: int) -> int:
     count, width = fields.optional("shared_experts") or 0, fields.optional("shared_width") or 0
     if count > 1 and width:
         raise fields.error(
-            "config.json gives both a number and a width of shared experts, which pdplan cannot tell apart"
+            "config.json gives both a number and a width of shared experts, which pdplan cannot distinguish"
         )
     return width or count * expert_width
 
@@ -337,7 +337,7 @@ def _tied(fields: ConfigFields, hidden: int) -> bool:
     projected = fields.optional("word_embed_proj_dim")
     if projected not in {None, hidden}:
         raise fields.error(
-            f"'word_embed_proj_dim' {projected} differs from 'hidden_size' {hidden}, which is not modelled"
+            f"'word_embed_proj_dim' {projected} differs from 'hidden_size' {hidden}, which is not modeled"
         )
     tied = fields.flag("tie_word_embeddings")
     if tied is None:

@@ -288,5 +288,5 @@ def read_config(path: Path, wanted: str) -> dict[str, Any]:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
     config: object = text.value()
     if not isinstance(config, dict):
-        raise text.error(f"is {json_kind(config)}, an object is wanted")
+        raise text.error(f"is {json_kind(config)}, but must be an object")
     return config

@@ -191,7 +191,9 @@ class SloClass(SloLimits):
     def _above_ttft(cls, e2e: float | None, info: ValidationInfo) -> float | None:
         ttft = info.data.get("ttft")
         if e2e is not None and ttft is not None and e2e <= ttft:
-            raise house_error(f"{e2e:g} s is not above ttft {ttft:g} s, so no token after the first could be in time")
+            raise house_error(
+                f"{e2e:g} s is not above ttft {ttft:g} s, which leaves no time for a token after the first"
+            )
         return e2e
 
     @model_validator(mode="after")
@@ -246,7 +248,7 @@ class AcceleratorSection(Section):
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
         if "," in name:
-            raise house_error(f"{shown(name)} is no one name; write a list in brackets: [{name}]")
+            raise house_error(f"{shown(name)} is not one name; write a list in brackets: [{name}]")
         return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
 
     @model_validator(mode="after")

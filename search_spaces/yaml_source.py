@@ -55,7 +55,7 @@ def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:
         raise InputError(f"{name}: is empty; a workload to start from is written by `pdplan init`")
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
-        raise InputError(f"{name}: holds {kind}, but must hold keys and values such as 'name: chat'")
+        raise InputError(f"{name}: contains {kind}, but must have keys and values such as 'name: chat'")
     walker = _Walker(name, lines)
     value = walker.build(root, (), 0)
     return Source(name, lines, value, walker.values, walker.keys), walker.faults

@@ -57,7 +57,7 @@ def test_simulate_prints_the_table_and_writes_the_files(
     arguments = ["simulate", str(plan_file), "--requests", "2000", "--csv", str(rows), "--timeline", str(steps)]
     assert run(arguments) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Every class holds its goal at 6 req/s")
+    assert said.startswith("Every class meets its SLO at 6 req/s")
     lines = said.splitlines()
     goals = [i for i, line in enumerate(lines) if " goal " in line and "≤" in line]
     assert [lines[i - 1].strip() for i in goals] == ["fast", "slow"]
@@ -381,7 +381,7 @@ def test_what_the_plan_said_is_told_for_the_rate_that_it_serves(
             "Undecided at 6 req/s: 89.4 % of fast in SLO; the goal of 90 % lies in the 95 % interval, 84.6 % to "
             "94.2 %. About 130,000 requests in each run would decide if the shares stay: --requests 130000.",
         ),
-        (0.95, 0.91, 0.97, "meets", None, "Every class holds its goal at 6 req/s."),
+        (0.95, 0.91, 0.97, "meets", None, "Every class meets its SLO at 6 req/s."),
         (0.8, 0.7, 0.899, "misses", None, "Missed at 6 req/s: fast is below the goal."),
         (
             *(0.9000001, 0.88, 0.92, "undecided", 81_000_000_000_000),

@@ -33,8 +33,8 @@ def compare(
       pdplan compare old/plan.json new/plan.json --format md
       pdplan compare old/plan.json new/plan.json -o difference.html
 
-    Says what the second plan costs more or less than the first, which pools the difference comes
-    from, and what else differs: attainment and latencies, engine settings, inputs.
+    Says how much more or less the second plan costs, which pools the difference comes from, and what
+    else differs: attainment and latencies, engine settings, inputs.
     """
     from reports.comparison import compare as compare_plans
 
