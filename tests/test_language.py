@@ -1,7 +1,7 @@
 """What a person reads is plain English: no banned phrase, and no sentence that is too long to read once.
 
-Pages, help texts and golden outputs have no phrase of `BANNED`. Golden files in `TODO` still have one; a file that no longer has
-one must be taken off the list.
+Pages, help texts and golden outputs have no phrase of `BANNED`. Golden files in `TODO` still have one;
+a file that no longer has one must be taken off the list.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def _subject(file: Path, fleet_file: Path | None, overrides: dict[str, str]) -> 
         return load_fleet(file, overrides=overrides)
     if file.suffix.lower() in {".yaml", ".yml"}:
         raise InputError(
-            f"{shown_path(file)}: states no pools, so it is not a fleet file (pdplan init --fleet writes one); if it is "
-            "a workload, name the fleet with --fleet"
+            f"{shown_path(file)}: states no pools, so it is not a fleet file (pdplan init --fleet writes one); if it "
+            "is a workload, name the fleet with --fleet"
         )
     if overrides:
         raise InputError(
