@@ -154,13 +154,13 @@ def target_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(
             ("constraints", "pools"),
             f"per_class needs a router that tells SLO classes apart, but {target.title} has none; state "
-            f"pools: {Pools.SHARED}, or a target that does ({able})",
+            f"pools: {Pools.SHARED}, or a target with one ({able})",
         )
     elif search is not None and search.roles and Role.COLOCATED not in search.roles:
         yield Fault(
             ("constraints", "pools"),
-            f"per_class with prefill and decode engines: the router of {target.title} tells SLO classes apart for "
-            f"colocated engines alone; state pools: {Pools.SHARED}, or allow the role colocated",
+            f"per_class with prefill and decode pools: the router of {target.title} tells SLO classes apart for "
+            f"colocated pools alone; state pools: {Pools.SHARED}, or allow the role colocated",
         )
 
 

@@ -98,7 +98,9 @@ def _attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     codes = fields.sequence("attn_type_list", layers)
     if codes is not None and any(code != SOFTMAX_ATTENTION for code in codes):
         odd = next(code for code in codes if code != SOFTMAX_ATTENTION)
-        raise fields.error(f"'attn_type_list' holds {shown(odd)}, but pdplan models {SOFTMAX_ATTENTION} (softmax) only")
+        raise fields.error(
+            f"'attn_type_list' contains {shown(odd)}, but pdplan models {SOFTMAX_ATTENTION} (softmax) only"
+        )
     listed = fields.labels("layer_types", LAYER_TYPES, layers)
     if listed is not None:
         return listed
@@ -125,7 +127,7 @@ def _chunked_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     if fields.get("no_rope_layers"):
         rope = fields.sequence("no_rope_layers", layers) or []
         return tuple("chunked_attention" if code else "full_attention" for code in rope)
-    interval = fields.count("no_rope_layer_interval", "it says which layers 'attention_chunk_size' does not hold for")
+    interval = fields.count("no_rope_layer_interval", "it says which layers 'attention_chunk_size' does not apply to")
     return _every(interval, layers, "chunked_attention")
 
 
@@ -141,7 +143,7 @@ def _windowed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
         return ("sliding_attention",) * layers
     if fields.count("sliding_window") >= context_length(fields):
         return ("full_attention",) * layers
-    raise fields.missing("layer_types", "it says which layers 'sliding_window' holds for")
+    raise fields.missing("layer_types", "it says which layers 'sliding_window' applies to")
 
 
 def _softmax_or_linear(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list[Attention]:

@@ -124,7 +124,7 @@ def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
 
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 _TOO_MANY = (
-    f"has keys and values beyond the {MAX_NODES:,} that one file may hold; a long table of lengths belongs in a CSV "
+    f"has keys and values beyond the {MAX_NODES:,} allowed in one file; a long table of lengths belongs in a CSV "
     "file (workload.lengths.histogram) or in a trace (workload.lengths.trace)"
 )
 

@@ -315,7 +315,7 @@ def test_a_reader_that_reads_one_line_is_no_error(tmp_path: Path) -> None:
         timeout=SECONDS,
     )
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
-    assert done.stdout.startswith("Run 1 colocated engine of 1 × H100")
+    assert done.stdout.startswith("Run 1 colocated replica of 1 × H100")
 
 
 # --- odd, but right -------------------------------------------------------------------------------------------------

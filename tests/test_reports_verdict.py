@@ -248,7 +248,7 @@ def test_what_was_on_offer_is_what_the_inputs_say() -> None:
         ("GPU types", "H100 ($3.99/h, at most 4), L40S"),
         ("budget", "at most $30.00/h"),
         ("GPUs", "at most 8 GPUs"),
-        ("spare engines of every pool", "2"),
+        ("spare replicas of every pool", "2"),
     )
     odd = having(provenance=PLAN.provenance.model_copy(update={"inputs": {"accelerators": "x", "constraints": []}}))
     assert offered(odd) == ()

@@ -181,7 +181,7 @@ def _files(flags: Flags) -> list[Path]:
         raise InputError(f"{folder} is not a folder; a single file goes behind --against")
     found = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
     if not found:
-        raise InputError(f"{folder} has none of {', '.join(FILES)}, nor does its folder 'serving'")
+        raise InputError(f"{folder} has none of {', '.join(FILES)}, nor has its folder 'serving'")
     return found
 
 
