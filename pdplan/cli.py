@@ -67,7 +67,7 @@ def cli() -> None:
     \b
       pdplan optimize examples/chat.yaml -o plan               the cheapest fleet, and why
       pdplan workload trace.csv -o workload.yaml               from a request trace to a problem
-      pdplan estimate --model Llama-3.1-70B --gpu H100 --tp 4  one engine in numbers
+      pdplan estimate --model Llama-3.1-70B --gpu H100 --tp 4  one replica in numbers
 
     pdplan finds which GPUs, how many, in which roles, with which engine settings, serve an LLM
     workload within its latency objectives (SLOs) for the fewest dollars.
@@ -125,7 +125,7 @@ def _check_text(words: Sequence[str]) -> None:
     """Raise InputError for a word with bytes that are not UTF-8: plans and reports hold the whole command line."""
     for word in words:
         if not word.isascii() and any(0xD800 <= ord(character) < 0xE000 for character in word):
-            raise InputError(f"{shown_path(word)}: is not UTF-8 text; if it names a file, rename that")
+            raise InputError(f"{shown_path(word)}: is not UTF-8 text; if it is the name of a file, rename the file")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -166,7 +166,7 @@ def _fail_on_machine(error: Exception) -> int | None:
     if isinstance(error, OSError) and error.filename:
         return _fail(f"{shown_path(error.filename)}: {error.strerror}", ExitCode.BAD_INPUT)
     if isinstance(error, MemoryError):
-        return _fail("the memory of this machine does not suffice; ask for less of it", ExitCode.BAD_INPUT)
+        return _fail("this machine has too little memory for the task; make it smaller", ExitCode.BAD_INPUT)
     return None
 
 

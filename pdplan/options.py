@@ -32,7 +32,7 @@ pass_console = click.make_pass_decorator(Console, ensure=True)
 def console_options(function: Function) -> Function:
     """Add -q, -v and --no-color; they work before and after the command's name."""
     for flags, attribute, text in (
-        (("--no-color",), "plain", "No colour, even on a terminal (also: NO_COLOR=1)."),
+        (("--no-color",), "plain", "No color, even on a terminal (also: NO_COLOR=1)."),
         (("-v", "--verbose"), "verbose", "The whole answer, more narration on stderr, traceback of a bug."),
         (("-q", "--quiet"), "quiet", "No narration on stderr."),
     ):
@@ -176,7 +176,7 @@ class UsablePath(click.Path):
         """Look the name up: no name, a NUL in it, one too long, a folder that may not be searched, a ring of links."""
         check_name(value)
         if not str(value).strip():
-            self.fail("the name of a file or folder is wanted, but it is empty", param, ctx)
+            self.fail("the name of a file or folder is empty", param, ctx)
         try:
             os.stat(value)  # noqa: PTH116 - Path.exists raises for some of these and hides others
         except (FileNotFoundError, NotADirectoryError):
@@ -211,7 +211,7 @@ ROUTERS = ("fewest_tokens", "fewest_requests")
 """Values of `constraints.balancing`."""
 
 catalog_option = click.option(
-    "--catalog", type=PATH, metavar="FILE", help="YAML file with accelerators of your own, laid over the catalog."
+    "--catalog", type=PATH, metavar="FILE", help="YAML file that changes or adds accelerators of the catalog."
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_setter("json_only"), help="Print one JSON document and nothing else."
@@ -221,8 +221,8 @@ prices_option = click.option(
     "--prices",
     type=Choice([basis.value for basis in PriceBasis]),
     metavar="BASIS",
-    help="Take such quotes of the catalog as prices: on-demand, reserved, spot or tco; overrides the file's. Default: "
-    "on-demand, or the nearest where there are none.",
+    help="Catalog quotes to use as prices: on-demand, reserved, spot or tco; overrides the file's. Default: on-demand, "
+    "or the nearest quote where there is none.",
 )
 alternative_option = click.option(
     "--alternative",
@@ -235,7 +235,8 @@ confidence_option = click.option(
     "--confidence",
     callback=share_within(CONFIDENCE),
     metavar="SHARE",
-    help="Plan for GPUs as slow as past predictions erred in this share of cases, such as 0.9; overrides the file's.",
+    help="Plan for slow GPUs: step times at the upper end of the interval that covers this share of past predictions, "
+    "such as 0.9; overrides the file's.",
 )
 set_option = click.option(
     "--set",
@@ -252,5 +253,5 @@ def verify_option(default: int) -> Callable[[Function], Function]:
     """Add --verify with so many fleets by default."""
     return click.option(
         "--verify", "looks", type=whole(LOOKS), metavar="N", default=default, show_default=True,
-        help="Simulate up to N of the fleets, and replace those that miss a goal; 0: none.",
+        help="Simulate up to N of the fleets, and replace those that miss an SLO; 0: none.",
     )  # fmt: skip

@@ -96,7 +96,7 @@ class Asked:
 
 EXCLUDED = {
     "--trace": ("replays one recording", ("--replications", "--goodput", "--curve", "--diurnal")),
-    "--concurrency": ("lets a request come when another one ends", ("--rate", "--goodput", "--curve", "--diurnal")),
+    "--concurrency": ("starts a request when another one ends", ("--rate", "--goodput", "--curve", "--diurnal")),
     "--diurnal": ("lets the rate change", ("--goodput", "--curve")),
     "--until": (
         "makes as many runs as it needs",

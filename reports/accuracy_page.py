@@ -37,7 +37,7 @@ requests in flight take to prefill one after the other, with memory for all of t
 
 DISTRUST = """## Where not to trust it
 
-* **Warm-up and mislabelled load.** Some measured rows hold compilation in their TTFT (seconds at concurrency 4), a
+* **Warm-up and mislabeled load.** Some measured rows include compilation in their TTFT (seconds at concurrency 4), a
   prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. They are scored
   like all others; those that a rule detects are listed above and not fitted, and the fit lets go of other outliers.
 * **Where the goals are missed** (disaggregated and SGLang's TTFT, vLLM's Qwen3-235B, experts of B200), the evidence

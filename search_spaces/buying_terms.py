@@ -42,7 +42,7 @@ def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[
     """
     stated = problem.inputs.get("procurement")
     if problem.inputs.get("prices", PriceBasis.ON_DEMAND) != PriceBasis.ON_DEMAND:
-        sentence = "weighs GPUs on demand against contracts, whose prices stand under procurement; leave it out"
+        sentence = "compares on-demand prices with the contracts under procurement; leave it out"
         raise problem.refusal([Fault(("prices",), f"{problem.inputs['prices']}: pdplan buy {sentence}")])
     if stated is None and path is None:
         raise InputError(_missing(problem))

@@ -112,8 +112,7 @@ def objective_faults(
         yield Fault(
             ("objective",),
             "max_goodput_per_dollar needs min_volume, such as {goal: max_goodput_per_dollar, min_volume: 1}, which "
-            "serves at least the stated rate: without a floor the ratio is best when only the cheapest fraction of the "
-            "demand is served",
+            "serves at least the stated rate: without it the best ratio serves only the cheapest part of the demand",
         )
     if not ratio:
         for key in ("min_volume", "max_volume"):
@@ -132,7 +131,7 @@ def objective_faults(
         yield Fault(
             ("objective",),
             "max_goodput needs a limit: constraints.budget, power or max_gpus, or an inventory for every accelerator; "
-            "without one it grows for ever",
+            "without one goodput has no bound",
         )
     if goal is not Goal.MIN_COST and constraints.pools is Pools.PER_CLASS:
         yield Fault(("constraints", "pools"), f"per_class plans for min_cost only, but the goal is {goal}")
@@ -154,14 +153,14 @@ def target_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
         able = join_words([one.name for one in TARGETS if one.by_class])
         yield Fault(
             ("constraints", "pools"),
-            f"per_class needs a router that tells SLO classes apart, which {target.title} has none of; state "
-            f"pools: {Pools.SHARED}, or a target that does ({able})",
+            f"per_class needs a router that tells SLO classes apart, but {target.title} has none; state "
+            f"pools: {Pools.SHARED}, or a target with one ({able})",
         )
     elif search is not None and search.roles and Role.COLOCATED not in search.roles:
         yield Fault(
             ("constraints", "pools"),
-            f"per_class with prefill and decode engines: the router of {target.title} tells SLO classes apart for "
-            f"colocated engines alone; state pools: {Pools.SHARED}, or allow the role colocated",
+            f"per_class with prefill and decode pools: the router of {target.title} tells SLO classes apart for "
+            f"colocated pools alone; state pools: {Pools.SHARED}, or allow the role colocated",
         )
 
 

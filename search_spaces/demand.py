@@ -225,7 +225,7 @@ def _csv_row(line: str, layout: Layout) -> Row:
     try:
         isl, osl, share = (float(cells[index]) for index in layout.order)
     except ValueError:
-        raise ValueError(f"{shown(line)} holds something that is not a number") from None
+        raise ValueError(f"{shown(line)} contains something that is not a number") from None
     if not (TOKENS.holds(isl) and TOKENS.holds(osl)):
         raise ValueError(f"isl {isl:g} and osl {osl:g}: each {TOKENS.sentence()}")
     if layout.counted and not 0.0 <= share <= MOST_COUNTED:

@@ -140,7 +140,7 @@ def check_kind(source: Source, what: str, schema: str = "") -> None:
     if kind.startswith(OURS) and kind != schema.partition("/")[0]:
         hint = "; `pdplan report` and `pdplan simulate` take it" if kind == f"{OURS}plan" else ""
         wanted = f"{what} ({schema})" if schema else what
-        raise InputError(source.render([Fault(("schema",), f"{found} is no {wanted}{hint}")]))
+        raise InputError(source.render([Fault(("schema",), f"{found} is not a {wanted}{hint}")]))
 
 
 def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str) -> str:

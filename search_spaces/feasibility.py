@@ -61,7 +61,7 @@ def _pair_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
     if not any(partners(problem, tuple(ends)).values()):
         first = enumeration.shapes[0]
         reason = pair_refusal(problem, first, first)
-        yield Fault(("search", "roles"), f"no prefill engine can hand over to any decode engine: {reason}")
+        yield Fault(("search", "roles"), f"no prefill replica can hand over to any decode replica: {reason}")
 
 
 def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:

@@ -229,7 +229,7 @@ def _read_text(value: object) -> str:
         raise house_error(f"has {len(value):,} characters, but at most {MAX_TEXT:,} may stand here")
     odd = UNWRITABLE.search(value.strip())
     if odd is not None:
-        raise house_error(f"holds the control character U+{ord(odd[0]):04X}; leave it out")
+        raise house_error(f"has the control character U+{ord(odd[0]):04X}; leave it out")
     return value.strip()
 
 

@@ -59,11 +59,11 @@ def regular_size(path: str | os.PathLike[str], wanted: str = "a file") -> int:
     except ValueError as error:  # a NUL, or half a character, in the path
         raise InputError(f"{where!r}: cannot be the name of a file") from error
     if stat.S_ISDIR(status.st_mode):
-        raise InputError(f"{where}: is a folder, {wanted} is wanted")
+        raise InputError(f"{where}: is a folder, but must be {wanted}")
     if not stat.S_ISREG(status.st_mode):
         kind = next((name for holds, name in _KINDS if holds(status.st_mode)), "a device")
         mend = "; save what it gives to a file first" if kind == "a pipe" else ""
-        raise InputError(f"{where}: is not a regular file but {kind}, {wanted} is wanted{mend}")
+        raise InputError(f"{where}: is not a regular file but {kind}, but must be {wanted}{mend}")
     return status.st_size
 
 

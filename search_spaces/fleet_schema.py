@@ -38,7 +38,7 @@ class IslRange(Section):
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
         if self.low is not None and self.high is not None and self.low >= self.high:
-            raise house_error(f"from {self.low} to {self.high} holds no length; 'to' must be above 'from'")
+            raise house_error(f"from {self.low} to {self.high} contains no length; 'to' must be above 'from'")
         return self
 
 

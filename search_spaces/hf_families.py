@@ -37,7 +37,7 @@ _QWEN = Family(
 )
 _WINDOWED = Family(
     {**_GATED, "windowed_everywhere": True},
-    "MistralConfig and Phi3Config: sliding_window, if set, holds for all layers",
+    "MistralConfig and Phi3Config: sliding_window, if set, applies to all layers",
 )
 _UNTIED = Family(_GATED, "SwiGLU feed-forward and an output head of its own, as in the class's defaults")
 

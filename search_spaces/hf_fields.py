@@ -146,7 +146,7 @@ class ConfigFields:
             return None
         odd = next((value for value in values if value not in (0, 1)), None)
         if odd is not None:
-            raise self.error(f"{field!r} holds {shorten(odd)}, but must hold 0 or 1 for each layer")
+            raise self.error(f"{field!r} contains {shorten(odd)}, but must have 0 or 1 for each layer")
         return [bool(value) for value in values]
 
     def layer_numbers(self, field: str, length: int) -> frozenset[int] | None:

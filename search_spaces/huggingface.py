@@ -49,7 +49,7 @@ def parse_config(config: Mapping[str, Any], name: str, source: str = "", date: s
     (6738149376, 524288.0)
     """
     if not isinstance(config, Mapping):
-        raise ArchitectureError(f"{name}: config.json must hold an object, not {type(config).__name__}")
+        raise ArchitectureError(f"{name}: config.json must be an object, not {type(config).__name__}")
     fields = open_config(config, name)
     hidden = fields.count("hidden_size")
     layers = _layers(fields, hidden)
@@ -98,7 +98,9 @@ def _attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     codes = fields.sequence("attn_type_list", layers)
     if codes is not None and any(code != SOFTMAX_ATTENTION for code in codes):
         odd = next(code for code in codes if code != SOFTMAX_ATTENTION)
-        raise fields.error(f"'attn_type_list' holds {shown(odd)}, but pdplan models {SOFTMAX_ATTENTION} (softmax) only")
+        raise fields.error(
+            f"'attn_type_list' contains {shown(odd)}, but pdplan models {SOFTMAX_ATTENTION} (softmax) only"
+        )
     listed = fields.labels("layer_types", LAYER_TYPES, layers)
     if listed is not None:
         return listed
@@ -125,7 +127,7 @@ def _chunked_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     if fields.get("no_rope_layers"):
         rope = fields.sequence("no_rope_layers", layers) or []
         return tuple("chunked_attention" if code else "full_attention" for code in rope)
-    interval = fields.count("no_rope_layer_interval", "it says which layers 'attention_chunk_size' does not hold for")
+    interval = fields.count("no_rope_layer_interval", "it says which layers 'attention_chunk_size' does not apply to")
     return _every(interval, layers, "chunked_attention")
 
 
@@ -141,7 +143,7 @@ def _windowed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
         return ("sliding_attention",) * layers
     if fields.count("sliding_window") >= context_length(fields):
         return ("full_attention",) * layers
-    raise fields.missing("layer_types", "it says which layers 'sliding_window' holds for")
+    raise fields.missing("layer_types", "it says which layers 'sliding_window' applies to")
 
 
 def _softmax_or_linear(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
@@ -328,7 +330,7 @@ def _shared_width(fields: ConfigFields, expert_width: int) -> int:
     count, width = fields.optional("shared_experts") or 0, fields.optional("shared_width") or 0
     if count > 1 and width:
         raise fields.error(
-            "config.json gives both a number and a width of shared experts, which pdplan cannot tell apart"
+            "config.json gives both a number and a width of shared experts, which pdplan cannot distinguish"
         )
     return width or count * expert_width
 
@@ -337,7 +339,7 @@ def _tied(fields: ConfigFields, hidden: int) -> bool:
     projected = fields.optional("word_embed_proj_dim")
     if projected not in {None, hidden}:
         raise fields.error(
-            f"'word_embed_proj_dim' {projected} differs from 'hidden_size' {hidden}, which is not modelled"
+            f"'word_embed_proj_dim' {projected} differs from 'hidden_size' {hidden}, which is not modeled"
         )
     tied = fields.flag("tie_word_embeddings")
     if tied is None:

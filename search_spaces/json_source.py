@@ -71,7 +71,7 @@ class JsonText:
             raise self._error(place, f"{self.clause}{sentence}") from None
         except _ConstantError as error:
             place = next((match.start() for match in _CONSTANT.finditer(self.text) if match[1]), 0)
-            raise self._error(place, f"{it}is not valid JSON: {error} is no number there") from None
+            raise self._error(place, f"{it}is not valid JSON: {error} is not a number there") from None
         except RecursionError as error:
             raise InputError(f"{self.name}: {it}is nested too deeply") from error
         except ValueError as error:  # an integer of thousands of digits

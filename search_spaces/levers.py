@@ -313,7 +313,7 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
             for key, row in METRICS.items()
         },
         "attainment": Lever(
-            _of_classes("attainment"), "attainment=90%,99%", "share of requests that must be in time, likewise"
+            _of_classes("attainment"), "attainment=90%,99%", "share of requests that must meet the SLO, likewise"
         ),
         "ttft_scale": Lever(_scaled_limits("ttft_scale", "ttft"), "ttft_scale=0.5,1", "all TTFT limits times a factor"),
         "tpot_scale": Lever(_scaled_limits("tpot_scale", "tpot"), "tpot_scale=0.5,1", "all TPOT limits times a factor"),
@@ -323,7 +323,7 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
         "weight_dtype": Lever(_one_dtype("weight_dtype"), "weight_dtype=bf16,fp8", "precision of the weights"),
         "kv_dtype": Lever(_one_dtype("kv_dtype"), "kv_dtype=bf16,fp8", "precision of the KV cache"),
         "efficiency": Lever(
-            _efficiency, f"efficiency={','.join(EFFICIENCIES)}", "engines slower or quicker than expected"
+            _efficiency, f"efficiency={','.join(EFFICIENCIES)}", "step times longer or shorter than expected"
         ),
         "budget": Lever(
             _value_at("constraints", "budget"), "budget=20,40,80", "most dollars per hour [$/h]", Kind.PRICE
@@ -332,7 +332,7 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
         "max_gpus": Lever(_value_at("constraints", "max_gpus"), "max_gpus=8,16", "most GPUs"),
         "max_pools": Lever(_value_at("constraints", "max_pools"), "max_pools=1,2", "most pools"),
         "spares": Lever(
-            _value_at("constraints", "headroom", "replicas"), "spares=0,1,2", "spare engines of every pool"
+            _value_at("constraints", "headroom", "replicas"), "spares=0,1,2", "spare replicas of every pool"
         ),
     }
 )
@@ -363,5 +363,5 @@ def number_of(key: str, text: str) -> float:
         return found
     number = _share(text)
     if number is None or not math.isfinite(number):
-        raise QuantityError(f"{shown(text.strip())} is no number or percentage, as {key} takes")
+        raise QuantityError(f"{shown(text.strip())} is not a number or a percentage, which {key} needs")
     return number

@@ -90,7 +90,7 @@ def served_checkpoint(name: str) -> str | None:
 
 
 def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
-    """The model of a catalog name or alias (any case), or of a config.json or a directory that holds one.
+    """The model of a catalog name or alias (any case), or of a config.json or a directory with one.
 
     base_dir: what a relative path is relative to (the workload file's directory); default: the current one.
     A name of the catalog wins over a directory of the same name; write `./name` for the directory.
@@ -282,11 +282,11 @@ def read_config(path: Path, wanted: str) -> dict[str, Any]:
     where = f"model {shown(wanted)}: {path.name}"
     try:
         if not path.exists():
-            raise InputError(f"{where} is not there; give a catalog name, a config.json or a directory that holds one")
+            raise InputError(f"{where} is not there; give a catalog name, a config.json or a directory with one")
         text = JsonText(where, decoded(read_file(path, LARGEST_CONFIG, f"a {CONFIG_FILE}"), where))
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
     config: object = text.value()
     if not isinstance(config, dict):
-        raise text.error(f"is {json_kind(config)}, an object is wanted")
+        raise text.error(f"is {json_kind(config)}, but must be an object")
     return config

@@ -128,16 +128,16 @@ def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
     """
     stats, path = summary.arrivals, Path(summary.path)
     if summary.requests < LEAST:
-        raise InputError(f"{path}: has {summary.requests:,} requests; {LEAST:,} are needed at least")
+        raise InputError(f"{path}: has {summary.requests:,} requests; at least {LEAST:,} are needed")
     if stats.duration <= 0.0:
-        raise InputError(f"{path}: all requests arrive at one moment")
+        raise InputError(f"{path}: all requests arrive at the same time")
     stride = (stats.duration + (stats.quantum or stats.duration / (summary.requests - 1))) / PARTS
     length = stride * min(1.0, MOST / summary.requests)
     parts = list(_kept(summary, most_tokens, stride, length))
     arrival, isl, osl = (np.concatenate([part[k] for part in parts]) for k in range(3))
     if arrival.size < LEAST:
         raise InputError(
-            f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; {LEAST:,} are needed at least"
+            f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; at least {LEAST:,} are needed"
         )
     arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
     whole = isl.astype(np.int64), osl.astype(np.int64)

@@ -115,7 +115,7 @@ def grid(axes: Sequence[Axis], named: Sequence[Scenario] = ()) -> Iterator[Scena
         raise InputError(f"--vary {twice} is stated twice; list all its values in one")
     count = math.prod(len(axis.values) for axis in axes) * max(len(named), 1)
     if count > MOST_SCENARIOS:
-        raise InputError(f"the axes make {count:,} scenarios, but at most {MOST_SCENARIOS:,} are looked at")
+        raise InputError(f"the axes make {count:,} scenarios, but at most {MOST_SCENARIOS:,} are allowed")
     for base in named or (Scenario("", {}),):
         for values in product(*(axis.values for axis in axes)):
             yield Scenario(base.name, {**base.changes, **dict(zip(keys, values, strict=True))})
@@ -209,7 +209,7 @@ def _set(inputs: Inputs, dotted: str, value: Any) -> None:
 def _unknown(inputs: Inputs, dotted: str) -> InputError:
     near = difflib.get_close_matches(dotted, [*LEVERS, *_paths(inputs)], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return InputError(f"{shortened(dotted)} is no value of the workload file{hint}; levers: {name_list(LEVERS)}")
+    return InputError(f"{shortened(dotted)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")
 
 
 def _paths(inputs: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -191,7 +191,9 @@ class SloClass(SloLimits):
     def _above_ttft(cls, e2e: float | None, info: ValidationInfo) -> float | None:
         ttft = info.data.get("ttft")
         if e2e is not None and ttft is not None and e2e <= ttft:
-            raise house_error(f"{e2e:g} s is not above ttft {ttft:g} s, so no token after the first could be in time")
+            raise house_error(
+                f"{e2e:g} s is not above ttft {ttft:g} s, which leaves no time for a token after the first"
+            )
         return e2e
 
     @model_validator(mode="after")
@@ -246,7 +248,7 @@ class AcceleratorSection(Section):
     @classmethod
     def _known(cls, name: str, info: ValidationInfo) -> str:
         if "," in name:
-            raise house_error(f"{shown(name)} is no one name; write a list in brackets: [{name}]")
+            raise house_error(f"{shown(name)} is not one name; write a list in brackets: [{name}]")
         return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
 
     @model_validator(mode="after")
@@ -257,7 +259,7 @@ class AcceleratorSection(Section):
 
 
 class ObjectiveSection(Section):
-    """What is optimised."""
+    """What is optimized."""
 
     goal: Annotated[Goal, member(Goal)] = Goal.MIN_COST
     """min_cost for the stated demand; max_goodput within the constraints; max_goodput_per_dollar above a volume."""
@@ -268,7 +270,7 @@ class ObjectiveSection(Section):
 
 
 class Headroom(Section):
-    """Spare engines."""
+    """Spare replicas."""
 
     replicas: Annotated[int, count(bounds.SPARE_REPLICAS)] = 0
     """Replicas of every pool that the demand does not need: k of N+k."""
@@ -286,18 +288,18 @@ class ConstraintsSection(Section):
     max_pools: Annotated[int, count(bounds.MAX_POOLS)] | None = None
     """Most pools; fewer are simpler to run."""
     headroom: Headroom = Headroom()
-    """Spare engines for failures and upgrades."""
+    """Spare replicas for failures and upgrades."""
     routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
     """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage."""
     balancing: Annotated[Balancing, member(Balancing)] = Balancing.FEWEST_TOKENS
-    """Which engine of a pool the deployed router sends a prompt to: fewest_tokens of prompts to compute, as llm-d's, or
-    fewest_requests, as those of vLLM, SGLang, TensorRT-LLM and Dynamo. Decode engines go by requests either way."""
+    """Which replica of a pool the router sends a prompt to: the one with fewest_tokens to compute, as llm-d's, or with
+    fewest_requests, as those of vLLM, SGLang, TensorRT-LLM and Dynamo. Decode replicas always go by requests."""
     pools: Annotated[Pools, member(Pools)] = Pools.SHARED
     """shared: any pool may serve every SLO class; per_class: no pool serves two of them."""
 
 
 class WorkloadFile(Section):
-    """A serving problem for pdplan: model, demand, service levels, accelerators, and what is optimised."""
+    """A serving problem for pdplan: model, demand, service levels, accelerators, and what is optimized."""
 
     schema_: Annotated[str, choice(WORKLOAD_SCHEMA)] = Field(WORKLOAD_SCHEMA, alias="schema")
     """Format of this file."""
@@ -325,7 +327,7 @@ class WorkloadFile(Section):
     ]
     """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
     prices: Annotated[PriceBasis, member(PriceBasis)] | None = None
-    """Which quotes of the catalog are prices: on-demand, reserved, spot, or tco, a modelled cost of ownership; a GPU
+    """Which quotes of the catalog are prices: on-demand, reserved, spot, or tco, a modeled cost of ownership; a GPU
     without such a quote needs a price of its own. Default: on-demand where that is quoted, else the nearest, which the
     plan says. Prices that you state stay as they are."""
     catalog: Text | None = None
@@ -337,14 +339,14 @@ class WorkloadFile(Section):
     objective: Annotated[
         ObjectiveSection, BeforeValidator(from_word("goal"), json_schema_input_type=str | ObjectiveSection)
     ] = ObjectiveSection()
-    """What is optimised; a single word is the goal."""
+    """What is optimized; a single word is the goal."""
     constraints: ConstraintsSection = ConstraintsSection()
     """Limits on the whole fleet."""
     confidence: Annotated[float, share(bounds.CONFIDENCE)] = 0.0
-    """Plan on step times at the slow end of the interval that holds this share of past predictions [1]; 0: expected;
+    """Plan on step times at the upper end of the interval that covers this share of past predictions [1]; 0: expected;
     a negative share: at its quick end."""
     engine: Annotated[str, choice(*ENGINES)] = "vllm"
-    """Serving engine whose scheduler and overheads are modelled, and whose files are written; default: the target's."""
+    """Serving engine whose scheduler and overheads are modeled, and whose files are written; default: the target's."""
     target: Annotated[str, choice(*TARGET_NAMES, NO_TARGET)] | None = None
     """What the plan has to run on: only fleets that its routers and hand-overs can run are searched. Default: those
     that some target of the engine can run; none: all."""

@@ -81,7 +81,7 @@ class TraceFile(Section):
     path: Text
     """The trace file, relative to this file."""
     format: Annotated[str, choice(*TRACE_FORMATS)] = "auto"
-    """How the trace is written; auto recognises the Azure and Mooncake traces."""
+    """Format of the trace; auto recognizes the Azure and Mooncake traces."""
     columns: TraceColumns | None = None
     """Which columns to read, for the formats csv and jsonl."""
 
@@ -191,7 +191,7 @@ class LengthsSection(Section):
 
     histogram: Histogram | None = None
     """Rows {isl, osl, share}; or a CSV file with the header isl,osl,share or isl,osl,count; or a table {isl, osl,
-    share}. Beyond 400 rows, neighbours are merged; their mean lengths and the longest request are kept."""
+    share}. Beyond 400 rows, neighbors are merged; their mean lengths and the longest request are kept."""
     trace: TraceSource | None = None
     """A recorded trace."""
     isl: Distribution | None = None

@@ -14,7 +14,7 @@ _SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "max_tokens")
 _COMMENTS: Mapping[str, str] = {
     "request_rate": "mean arrivals [1/s]",
     "burstiness": "coefficient of variation of the times between arrivals; 1 is Poisson",
-    "prefix_hit_share": "share of input tokens that a prefix cache already holds",
+    "prefix_hit_share": "share of input tokens found in a prefix cache",
     "max_tokens": "longest ISL + OSL [token]",
 }
 _RECORDED = "its requests are simulated as they came; without it, state burstiness (1 is Poisson)"

@@ -55,7 +55,7 @@ def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:
         raise InputError(f"{name}: is empty; a workload to start from is written by `pdplan init`")
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
-        raise InputError(f"{name}: holds {kind}, but must hold keys and values such as 'name: chat'")
+        raise InputError(f"{name}: contains {kind}, but must have keys and values such as 'name: chat'")
     walker = _Walker(name, lines)
     value = walker.build(root, (), 0)
     return Source(name, lines, value, walker.values, walker.keys), walker.faults
@@ -124,7 +124,7 @@ def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
 
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 _TOO_MANY = (
-    f"has keys and values beyond the {MAX_NODES:,} that one file may hold; a long table of lengths belongs in a CSV "
+    f"has keys and values beyond the {MAX_NODES:,} allowed in one file; a long table of lengths belongs in a CSV "
     "file (workload.lengths.histogram) or in a trace (workload.lengths.trace)"
 )
 

@@ -155,7 +155,7 @@ def test_a_yaml_bomb_does_not_go_off(case: str, defused: dict[str, tuple[Path, D
 
 TEXTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "empty": (b"", ("w.yaml: is empty", "pdplan init")),
-    "list": (b"- a\n- b\n", ("w.yaml: holds a list", "keys and values")),
+    "list": (b"- a\n- b\n", ("w.yaml: contains a list", "keys and values")),
     "utf-16": (problem().encode("utf-16"), ("w.yaml: is UTF-16 text; save it as UTF-8",)),
     "latin-1": (problem(name="x").replace("x", "café").encode("latin-1"), ("is not UTF-8 text", "byte 0xe9")),
     "nul": (problem().replace("2s", "2\0s").encode(), ("w.yaml:", "control character U+0000")),
@@ -185,7 +185,7 @@ CONFIGS = {
     "not-json": ("{", ("config.json:1:", "not valid JSON")),
     "nan": (
         json.dumps(CONFIG | {"hidden_size": float("nan")}),
-        ("config.json:1:40: is not valid JSON: NaN is no number there",),
+        ("config.json:1:40: is not valid JSON: NaN is not a number there",),
     ),
     "deep": ('{"a":' * 100_000, ("config.json: is nested too deeply",)),
     "missing": (json.dumps({**CONFIG, "hidden_size": None}), ("lacks 'hidden_size'", "does not guess")),

@@ -157,16 +157,16 @@ def test_files_keep_their_order_and_lists_are_runs() -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("", "is empty, benchmark results are wanted"),
+        ("", "is empty, but must have benchmark results"),
         ("{nonsense", r"results.json:1: is not valid JSON"),
         ('{"a": 1}\n{"b": ', r"results.json"),
-        ("[1, 2]", r"results.json:1:2: 0: is a number, an object with results is wanted"),
+        ("[1, 2]", r"results.json:1:2: 0: is a number, but must be an object with results"),
         ('{"hello": 1}', "is not the result of a known benchmark tool; known: vllm bench serve"),
         ('{"avg_latency": 1.0, "latencies": []}', "vllm bench latency"),
         ('{"request_throughput": 1,\n "tokenizer_id": "x", "completed": 0}', ":2:36: completed: is missing or zero"),
         (
             '{"request_throughput": 1,\n "tokenizer_id": "x", "completed": "many"}',
-            ":2:36: completed: is 'many', a number is",
+            ":2:36: completed: is 'many', but must be a number",
         ),
         ('{"a": 1}\n{"hw": "h100", "conc": 4, "framework": "vllm", "isl": 10}', ":1:1: is not the result of a known"),
         ('\n{"hw": "h100", "conc": 4, "framework": "vllm", "isl": 10, "osl": 10}', ":2:1: tp: is missing"),

@@ -35,7 +35,7 @@ def refusal_of_terms(folder: Path, text: str) -> str:
     [
         (
             '{"schema": "pdplan.plan/1", "pools": []}',
-            "pdplan.plan/1 is no file of terms (pdplan.terms/1); `pdplan",
+            "pdplan.plan/1 is not a file of terms (pdplan.terms/1); `pdplan",
         ),
         ("accelerators: [{name: H10O, owned: {gpus: 8}}]", "'H10O' is not in the workload file; did you mean 'H100'?"),
         (
@@ -259,5 +259,5 @@ def test_a_price_that_is_not_on_demand_is_said_or_refused(tmp_path: Path) -> Non
         "workload file, accelerators",
     ]
     reserved = load_problem(path, {"prices": "reserved"})
-    with pytest.raises(InputError, match="prices: reserved: pdplan buy weighs GPUs on demand against contracts"):
+    with pytest.raises(InputError, match="prices: reserved: pdplan buy compares on-demand prices with the contracts"):
         load_terms(reserved)

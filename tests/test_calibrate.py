@@ -229,7 +229,7 @@ def test_true_times_pass() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"speculative": True}, "speculative decoding is not modelled"),
+        ({"speculative": True}, "speculative decoding is not modeled"),
         ({"concurrency": None, "request_rate": math.inf}, "all prompts were sent at once"),
         ({"prompts": 10}, "10 prompts at concurrency 8 are one burst"),
         ({"model": "meta-llama/Llama-3.1-70B-Instruct"}, "it ran Llama-3.1-70B, not Llama-3.1-8B"),
@@ -295,7 +295,7 @@ def measured_with(setup: Setup, factors: Sequence[float] = (1.0,) * len(POINTS))
 def test_a_wrong_precision_is_refused_and_the_right_one_named() -> None:
     found = calibrate(measured_with(SETUP), replace(SETUP, weight_dtype="int4"), "x")
     assert found.fit.far == ("host",)  # it would take a CPU five times as slow
-    assert found.refusal.startswith("no other machine of the kind explains these results: ")
+    assert found.refusal.startswith("no machine of this type explains these results: ")
     assert "the scale of host is" in found.refusal
     assert "median error of the catalog with --weight-dtype bf16 0 %" in found.refusal
     assert calibrate(measured_with(SETUP), SETUP, "x").refusal == ""
@@ -320,7 +320,7 @@ def test_times_without_a_pattern_are_refused_though_no_scale_is_far() -> None:
     assert found.fit.far == ()
     assert found.fit.strain > HUBER
     assert found.refusal == (
-        "no other machine of the kind explains these results: the median error is 58 % after the fit; "
+        "no machine of this type explains these results: the median error is 58 % after the fit; "
         "check --weight-dtype, --gpu and the layout"
     )
 

@@ -195,7 +195,7 @@ def test_a_fit_that_explains_nothing_is_refused_and_nothing_is_written(tmp_path:
     words = (str(runs), "--model", MODEL, "--gpu", "H100", "-o", str(target))
     done = invoke(*words, "--json")
     assert isinstance(done.exception, InputError)  # exit code 2
-    assert "no other machine of the kind explains these results" in str(done.exception)
+    assert "no machine of this type explains these results" in str(done.exception)
     assert "(--force keeps the fit)" in str(done.exception)
     assert len(str(done.exception)) < 300
     value = json.loads(done.stdout)

@@ -378,7 +378,7 @@ def test_memory_that_does_not_suffice_is_no_bug(
 
     monkeypatch.setattr("search_spaces.catalog.load_catalog", exhausted)
     assert run(["gpus"]) == 2
-    assert "pdplan: error: the memory of this machine does not suffice" in capsys.readouterr().err
+    assert "pdplan: error: this machine has too little memory for the task" in capsys.readouterr().err
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -206,7 +206,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
     fleet(tmp_path, POOL | {"tensor_parallel": 3})
     cases = {
         "fleet.yaml": "cannot start: TP 3 does not divide 32 attention heads (rule tensor_divides_heads)",
-        "tiny.yaml": "states no pools, so it is no fleet file (pdplan init --fleet writes one)",
+        "tiny.yaml": "states no pools, so it is not a fleet file (pdplan init --fleet writes one)",
         "absent.yaml": "absent.yaml",
     }
     for file, words in cases.items():

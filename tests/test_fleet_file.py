@@ -96,7 +96,7 @@ def test_a_fault_of_the_workload_within_is_told_with_its_line(tmp_path: Path) ->
         ({"replicas": 0}, "pools.0.replicas: 0 is out of range; must be at least 1"),
         ({"tensor_paralel": 2}, "pools.0.tensor_paralel: is not a known key; did you mean 'tensor_parallel'?"),
         ({"price": "2.50 EUR"}, "pools.0.price: "),
-        ({"isl": {"from": 10, "to": 10}}, "pools.0.isl: from 10 to 10 holds no length"),
+        ({"isl": {"from": 10, "to": 10}}, "pools.0.isl: from 10 to 10 contains no length"),
         ({"slo_classes": ["defalt"]}, "pools.0.slo_classes.0: SLO class 'defalt' is not known; did you mean 'default'"),
     ],
 )
@@ -118,7 +118,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     [
         ({"workload": None}, "names no workload; add workload: workload.yaml"),
         ({"workload": 3}, "workload: must be the path of a workload.yaml, or what stands in one"),
-        ({"schema": "pdplan.workload/1"}, "pdplan.workload/1 is no fleet (pdplan.fleet/1)"),
+        ({"schema": "pdplan.workload/1"}, "pdplan.workload/1 is not a fleet (pdplan.fleet/1)"),
         ({"pools": []}, "pools: is empty, but a fleet has one pool at least"),
         ({"pools": [PREFILL]}, "pools: has prefill pools but no decode pool, without which they serve nothing"),
         ({"pools": [POOL | {"price": 2}, POOL]}, "pools.1.price: another pool states another price of H100"),

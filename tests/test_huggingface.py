@@ -174,8 +174,8 @@ def test_sliding_layers_may_have_heads_of_their_own(
 
 
 def test_layer_switches_are_zero_or_one() -> None:
-    assert "'hybrid_layer_pattern' holds 2, but must hold 0 or 1" in error_of(hybrid_layer_pattern=[0, 2] * 4)
-    assert "'moe_layer_freq' holds 'x'" in error_of(LLAMA, ROUTED, moe_layer_freq=[0, "x"] * 4)
+    assert "'hybrid_layer_pattern' contains 2, but must have 0 or 1" in error_of(hybrid_layer_pattern=[0, 2] * 4)
+    assert "'moe_layer_freq' contains 'x'" in error_of(LLAMA, ROUTED, moe_layer_freq=[0, "x"] * 4)
 
 
 KV_OF_CONFIGS = {
@@ -354,7 +354,7 @@ def test_qwen35_with_its_odd_fields() -> None:
 def test_minimax_codes() -> None:
     config = {**LLAMA, "model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2}
     assert experts(parse(config, attn_type_list=[1] * 8, layernorm_full_attention_beta=1.0)) == [(8, 4, 0)]
-    assert "'attn_type_list' holds 0" in error_of(config, attn_type_list=[1] * 7 + [0])
+    assert "'attn_type_list' contains 0" in error_of(config, attn_type_list=[1] * 7 + [0])
 
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -194,7 +194,7 @@ def test_a_histogram_beyond_all_tables_is_refused() -> None:
     [
         ("1,2," + "1" * 200_000, "h.csv:2: '1,2,111"),
         ('"1\n2",3,1', "h.csv:2: '\"1' is not valid CSV"),
-        ("1,2\x00,1", "holds something that is not a number"),
+        ("1,2\x00,1", "contains something that is not a number"),
         ("1e300,2,1", "isl 1e+300 and osl 2: each must be at least 1 and at most 16,777,216 tokens"),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_table_and_a_csv_give_the_same_as_rows(folder: Path) -> None:
         ),
         ("isl,osl,share\n", "is empty, but needs at least one row"),
         ("isl,osl,share\n1,2\n", "h.csv:2: has 2 values, but must have 3 (isl, osl and share or count)"),
-        ("isl,osl,share\n1,x,1\n", "h.csv:2: '1,x,1' holds something that is not a number"),
+        ("isl,osl,share\n1,x,1\n", "h.csv:2: '1,x,1' contains something that is not a number"),
         (
             "isl,osl,share\n1,nan,1\n",
             "h.csv:2: isl 1 and osl nan: each must be at least 1 and at most 16,777,216 tokens",
@@ -314,7 +314,7 @@ def test_goals(folder: Path) -> None:
 def test_another_file_of_ours_is_told_in_one_sentence(folder: Path) -> None:
     said = refusal('{"schema": "pdplan.plan/1", "name": "x", "pools": []}')
     assert said.splitlines()[0] == (
-        "w.yaml:1:12: schema: pdplan.plan/1 is no workload (pdplan.workload/1); "
+        "w.yaml:1:12: schema: pdplan.plan/1 is not a workload (pdplan.workload/1); "
         "`pdplan report` and `pdplan simulate` take it"
     )
     assert len(said.splitlines()) == 3

@@ -275,7 +275,7 @@ def test_decode_engines_of_several_stages_are_not_tried() -> None:
     lonely = problem(space=space(pipeline_parallel=(2,), roles=APART))
     (fault,) = feasibility_faults(lonely)
     assert fault.told() == (
-        "search.roles: no prefill engine can hand over to any decode engine: PP 2 of decode: no engine receives KV "
+        "search.roles: no prefill replica can hand over to any decode replica: PP 2 of decode: no engine receives KV "
         "blocks into several pipeline stages"
     )
 
@@ -283,7 +283,7 @@ def test_decode_engines_of_several_stages_are_not_tried() -> None:
 def test_a_problem_without_any_pair_is_refused_or_colocated() -> None:
     alone = problem(space=space(pipeline_parallel=(2,), roles=(*APART, Role.COLOCATED)))
     assert {pool.role for pool in optimize(alone).pools} == {"colocated"}
-    with pytest.raises(InputError, match="no prefill engine can hand over"):
+    with pytest.raises(InputError, match="no prefill replica can hand over"):
         raise alone.refusal(feasibility_faults(replace(alone, space=replace(alone.space, roles=APART))))
 
 

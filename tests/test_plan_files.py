@@ -111,7 +111,7 @@ def test_a_name_with_signs_in_it_is_found_where_it_stands(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b'{"schema": NaN}', ":1:12: {}it is not valid JSON: NaN is no number there"),
+        (b'{"schema": NaN}', ":1:12: {}it is not valid JSON: NaN is not a number there"),
         (b"", ": {}it is empty"),
         (b"name: chat\n", ":1:1: {}it is not valid JSON: expecting value"),
         (b"{\n  'a': 1}", ":2:3: {}it is not valid JSON: expecting property name enclosed in double quotes"),

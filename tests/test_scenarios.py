@@ -71,7 +71,7 @@ def test_axes_are_ranges_or_lists(text: str, values: tuple[object, ...]) -> None
         ("rate=1:2", "a range is LOW:HIGH:COUNT"),
         ("rate=1:2:3:lin", "a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log"),
         ("rate=1:b:3", "'b' is not a rate"),
-        ("isl_scale=1:2x:3", "'2x' is no number or percentage, as isl_scale takes"),
+        ("isl_scale=1:2x:3", "'2x' is not a number or a percentage, which isl_scale needs"),
         ("ttft=1:2GB:3", "has the unit 'GB', but a duration is in"),
         ("rate=1:2:3.5", "COUNT is a whole number, not '3.5'"),
         ("rate=0:2:3:log", "of a log range must be above zero"),

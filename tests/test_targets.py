@@ -159,10 +159,10 @@ class TestStated:
     def test_classes_with_pools_of_their_own_need_a_router_that_tells_them_apart(self, tmp_path: Path) -> None:
         apart = {"slo": TWO_CLASSES, "constraints": {"pools": "per_class"}}
         with pytest.raises(
-            InputError, match=r"per_class needs a router .* NVIDIA Dynamo has none .*\(vllm, sglang and trtllm\)"
+            InputError, match=r"per_class needs a router .* NVIDIA Dynamo has none; .*\(vllm, sglang and trtllm\)"
         ):
             load_problem(tiny(tmp_path, target="dynamo", **apart))
-        with pytest.raises(InputError, match=r"vLLM tells SLO classes apart for colocated engines alone"):
+        with pytest.raises(InputError, match=r"vLLM tells SLO classes apart for colocated pools alone"):
             load_problem(tiny(tmp_path, target="vllm", search={"roles": ["prefill", "decode"]}, **apart))
         found = load_problem(tiny(tmp_path, target="vllm", **apart))
         assert (found.space.roles, found.constraints.gateway) == ((Role.COLOCATED,), None)

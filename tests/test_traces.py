@@ -180,7 +180,7 @@ def test_one_request_has_no_rate(write: Write) -> None:
     assert summary.request_rate is None
     assert summary.burstiness == 1.0
     assert "1 (Poisson) is assumed" in summary.notes[0]
-    with pytest.raises(InputError, match="all requests arrive at one moment"):
+    with pytest.raises(InputError, match="all requests arrive at the same time"):
         summary.to_workload()
     assert summary.to_workload(request_rate=2.0).request_rate == 2.0
 
@@ -268,8 +268,8 @@ def test_more_rows_than_a_slip_explains_are_refused(write: Write) -> None:
     assert read_trace(write("\n".join(few) + "\n")).dropped == 2
     many = ["arrival,isl,osl", *SERVABLE[:37], "38,0,5", "39,7,0", "40,7,"]
     assert refusal(write("\n".join(many) + "\n")) == (
-        ":39: isl is 0, a whole number of tokens from 1 to 16777216 is wanted; 3 of 40 rows cannot be served, "
-        "where 5 % may"
+        ":39: isl is 0, but must be a whole number of tokens from 1 to 16777216; 3 of 40 rows cannot be served; "
+        "at most 5 % may be"
     )
 
 

@@ -109,7 +109,7 @@ def test_accelerators_without_serving_data_are_predicted(tmp_path: Path, name: s
 
 def test_usage_and_missing_files() -> None:
     assert "give DATA_DIR, or --against FILE" in validate().output
-    with pytest.raises(Exception, match=r"holds none of closed_loop\.csv"):
+    with pytest.raises(Exception, match=r"has none of closed_loop\.csv"):
         validate(str(Path(__file__).parent))
 
 

@@ -24,8 +24,8 @@ from tests.workload_texts import SOUND, load, refusal
     [
         (b"", "w.yaml: is empty; a workload to start from is written by `pdplan init`"),
         (b"# only a comment\n", "w.yaml: is empty; a workload to start from is written by `pdplan init`"),
-        (b"- a\n", "w.yaml: holds a list, but must hold keys and values such as 'name: chat'"),
-        (b"hello", "w.yaml: holds a single value, but must hold keys and values such as 'name: chat'"),
+        (b"- a\n", "w.yaml: contains a list, but must have keys and values such as 'name: chat'"),
+        (b"hello", "w.yaml: contains a single value, but must have keys and values such as 'name: chat'"),
         (b"a: 1\nb: \xff", "w.yaml:2: is not UTF-8 text (byte 0xff at offset 8); save it as UTF-8"),
         (b"a:\n\t- b\n", "w.yaml:2:1: a tab in column 1 cannot indent or separate in YAML; use spaces\n   - b\n  ^"),
         (b"a: \tb\n", "w.yaml:1:4: a tab in column 4 cannot indent or separate in YAML; use spaces\n  a:  b\n     ^"),
@@ -51,7 +51,7 @@ def test_a_missing_file_and_a_folder_are_refused(folder: Path) -> None:
     with pytest.raises(InputError, match=r"^none\.yaml: cannot be read \(no such file or directory\)$"):
         load_problem(Path("none.yaml"))
     (folder / "dir.yaml").mkdir()
-    with pytest.raises(InputError, match=r"^dir\.yaml: is a folder, a file is wanted$"):
+    with pytest.raises(InputError, match=r"^dir\.yaml: is a folder, but must be a file$"):
         load_problem(Path("dir.yaml"))
 
 

@@ -90,18 +90,18 @@ def buy(
       pdplan buy workload.yaml --terms terms.yaml --growth 5% --low 0% --high 8%
       pdplan buy workload.yaml --set procurement.electricity.usd_per_kwh=0.2 --html buy.html
 
-    Chooses how many GPUs to reserve or buy now, under the uncertainty of the growth, and what to
-    sign later and rent by the hour on each path of the demand: on demand, spot with the headroom
-    that its interruptions ask for, reserved, bought, or owned already. Says what that costs each
-    month, against renting everything on demand, and what knowing the growth would be worth.
+    Chooses how many GPUs to reserve or buy now, while the growth of demand is uncertain. Says what to
+    sign later and what to rent by the hour on each path of the demand: on demand, spot with headroom
+    for its interruptions, reserved, bought, or already owned. Shows the cost of each month, the cost of
+    renting everything on demand, and what knowing the growth would be worth.
 
     The terms stand in FILE under procurement: (pdplan schema), or in a file of their own.
 
-    Every fleet that serves an hour is simulated at the rate that it is bought for, and the choice is
-    made again without those that miss; --verify 0 leaves the fleets to the formulas.
+    Every fleet that serves an hour is simulated at the rate that it is bought for. Fleets that miss an
+    SLO are excluded, and the choice is made again. --verify 0 relies on the formulas.
 
-    Exits with 3 when no fleet meets the SLOs at the highest rate of the forecast, or when the
-    purchase counts on a fleet that misses them when simulated.
+    Exits with 3 when no fleet meets the SLOs at the highest rate of the forecast, or when the purchase
+    needs a fleet that misses them in simulation.
     """
     from optimizer.procurement.buying import buy as choose
     from reports.answers.buying import buying_dict, buying_document

@@ -62,15 +62,17 @@ class Flags:
 @click.option("--pp", type=DEGREE, default=1, show_default=True, help="Pipeline parallelism.")
 @click.option("--ep", type=DEGREE, default=1, show_default=True, help="Expert parallelism.")
 @click.option("--dp", type=DEGREE, default=1, show_default=True, help="Data parallelism of the attention.")
-@click.option("--replicas", type=DEGREE, default=1, show_default=True, help="Equal engines that shared the load.")
+@click.option("--replicas", type=DEGREE, default=1, show_default=True, help="Equal replicas that shared the load.")
 @click.option("--engine", metavar="NAME", help="vllm, sglang or trtllm; default: as the results say, else vllm.")
 @click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
-@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), help="KV cache; default: the engine's habit.")
+@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), help="KV cache; default: the engine's own.")
 @click.option(
     "--memory-fraction", callback=share_within(bounds.MEMORY_FRACTION), metavar="SHARE",
     help="Share of HBM that the engine used; default: the engine's.",
 )  # fmt: skip
-@click.option("--max-num-seqs", type=whole(bounds.MAX_NUM_SEQS), help="Most running requests; default: no limit.")
+@click.option(
+    "--max-num-seqs", type=whole(bounds.MAX_NUM_SEQS), help="Most requests that run at once; default: no limit."
+)
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a catalog file with the fitted figures.")
 @json_option
 @click.option("--force", is_flag=True, help="Replace an existing file, and keep a fit that does not explain the data.")
@@ -94,11 +96,12 @@ def calibrate(
       pdplan calibrate agg_*.json --model DeepSeek-V3 --gpu H200 --json
 
     Reads the results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf, GuideLLM,
-    InferenceX or Dynamo's self-benchmark, compares them with the prediction, and fits four scales:
-    of arithmetic, of memory traffic, of the engine's host time and of its TTFT overhead. The file
-    that -o writes is a catalog: pdplan estimate --catalog FILE, or catalog: FILE in workload.yaml.
-    Exits with 2, and writes nothing, where no machine of the kind explains the results: a flag is
-    wrong then, or the model does not know what ran; --force keeps the fit all the same.
+    InferenceX or Dynamo's self-benchmark and compares them with the prediction. Fits four scales: of
+    arithmetic, of memory traffic, of the engine's host time and of its TTFT overhead. -o writes a catalog
+    file: use it as pdplan estimate --catalog FILE, or as catalog: FILE in workload.yaml.
+
+    Exits with 2 and writes nothing where no such machine explains the results: a flag is wrong, or the
+    model does not know what ran. --force keeps the fit.
     """
     from reports.answers.calibration import calibration_dict, calibration_document
     from reports.text import plural

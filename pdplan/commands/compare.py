@@ -44,8 +44,8 @@ def compare(
       pdplan compare old/plan.json new/plan.json -o difference.html
       pdplan compare plan/plan.json --alternative 2
 
-    Says what the second plan costs more or less than the first, which pools the difference comes
-    from, and what else differs: attainment and latencies, engine settings, inputs.
+    Says how much more or less the second plan costs, which pools the difference comes from, and what
+    else differs: attainment and latencies, engine settings, inputs.
     """
     from reports.comparison import compare as compare_plans
 

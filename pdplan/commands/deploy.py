@@ -37,7 +37,7 @@ MOST_STRAYS = 5
     "-t",
     "--target",
     type=Choice(TARGETS),
-    help="What runs the engines; default: what it was planned for, else plain files for the plan's engine.",
+    help="What runs the replicas; default: the plan's target, else plain files for the plan's engine.",
 )
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write the files to DIR, new or empty.")
 @click.option("--check", type=PATH, metavar="DIR", help="Write nothing; check the deployment in DIR against the plan.")
@@ -53,12 +53,12 @@ MOST_STRAYS = 5
     metavar="NAME",
     help="Weights to load: a Hugging Face id, or a folder; default: the plan's model.",
 )
-@click.option("--image", metavar="IMAGE", help="Container image of the engines; default: the target's own.")
+@click.option("--image", metavar="IMAGE", help="Container image of the replicas; default: the target's own.")
 @click.option(
     "--bytes-per-token",
     type=float,
     metavar="BYTES",
-    help="Bytes of a request per token of its prompt, where a router chooses by size; default: 4, as of English text.",
+    help="Bytes of a request per prompt token, for routers that choose by size; default: 4, for English text.",
 )
 @click.option(
     "--namespace", default="default", show_default=True, metavar="NAME", help="Kubernetes namespace of all objects."
@@ -73,7 +73,7 @@ MOST_STRAYS = 5
 @click.option(
     "--claim",
     metavar="NAME",
-    help="PersistentVolumeClaim in which pods keep the weights they fetch; default: each pod fetches its own.",
+    help="PersistentVolumeClaim for the weights that pods fetch; default: each pod fetches its own.",
 )
 @click.option(
     "--label",
@@ -112,13 +112,14 @@ def deploy(
       pdplan deploy plan/plan.json --target llmd --engine-version 0.31.0 --model my-org/my-model -o deploy
       pdplan deploy plan/plan.json --check deploy
 
-    Writes configuration for every engine with the settings that were evaluated, the router, a page
-    that says why each setting is there, and a benchmark that replays the planned workload. FILE is a
-    plan, or a fleet file. The files
-    are read back and checked against the plan first; a rule that they break is one sentence, and
-    nothing is written. With --check, each fault of the files in DIR, which somebody may have changed,
-    is one line of output, followed by the rules that it breaks, each told once; files that are not of
-    this plan are named in a line of their own. Exit code 2 if there is any fault.
+    Writes the configuration of every replica with the settings that were evaluated, the router, a page
+    that says why each setting is there, and a benchmark that replays the planned workload. FILE is a plan
+    or a fleet file. The files are first read back and checked against the plan: if they break a rule, one
+    sentence says so, and nothing is written.
+
+    With --check, each changed place of the files in DIR is one line of output. Below it stand the rules
+    that it breaks, each once. Files that are not of this plan have a line of their own. Exits with 2 if
+    there is any fault.
     """
     from reports.deploy.files import write_deployment
 
@@ -211,4 +212,4 @@ def _left_aside(strays: list[str]) -> str:
     more = f" and {len(strays) - MOST_STRAYS:,} more" if len(strays) > MOST_STRAYS else ""
     names = ", ".join(clean(name, 200) for name in strays[:MOST_STRAYS])
     count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'} not of this plan"
-    return f"{count}, and would be applied with the whole folder: {names}{more}"
+    return f"{count}, and are applied with the whole folder: {names}{more}"

@@ -59,7 +59,7 @@ class Flags:
     engine: str
 
 
-@click.command(short_help="Show one engine in numbers: times, MFU, MBU, batch, what binds.")
+@click.command(short_help="Show one replica in numbers: times, MFU, MBU, batch, what binds.")
 @click.option("--model", required=True, metavar="NAME", help="Catalog name, or path to a config.json.")
 @click.option("--gpu", required=True, metavar="NAME", help="Accelerator; pdplan gpus lists them.")
 @catalog_option
@@ -70,14 +70,14 @@ class Flags:
 @click.option("--dp", type=DEGREE, default=1, show_default=True, help="Data parallelism of the attention.")
 @click.option(
     "--role", type=Choice(["colocated", "prefill", "decode"]), default="colocated", show_default=True,
-    help="What the engine does.",
+    help="What the replica does.",
 )  # fmt: skip
 @click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
 @click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), default="bf16", show_default=True, help="KV cache.")
 @click.option("--isl", type=LENGTH, default=2048, show_default=True, help="Input length [token].")
 @click.option("--osl", type=LENGTH, default=256, show_default=True, help="Output length [token].")
-@click.option("--batch", type=REQUESTS, help="Running requests; default: all that fit.")
-@click.option("--max-num-seqs", type=REQUESTS, default=1024, show_default=True, help="Most running requests.")
+@click.option("--batch", type=REQUESTS, help="Requests that run at once; default: all that fit.")
+@click.option("--max-num-seqs", type=REQUESTS, default=1024, show_default=True, help="Most requests that run at once.")
 @click.option(
     "--max-num-batched-tokens", type=whole(bounds.MAX_NUM_BATCHED_TOKENS), default=8192, show_default=True,
     help="Most tokens in one step.",
@@ -98,9 +98,9 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
       pdplan estimate --model DeepSeek-V3 --gpu H200 --tp 8 --ep 8 --isl 8192 --osl 1024
       pdplan estimate --model Llama-3.1-8B --gpu L4 --weight-dtype fp8 --batch 16 --json
 
-    Shows what one engine does in its role: the time of a prefill and of a decode step and where it
-    goes, MFU and MBU, arithmetic intensity against the ridge point, KV cache per token, how many
-    requests fit, and what binds.
+    Shows one replica in its role: the time of a prefill step and of a decode step and where it goes, MFU
+    and MBU, arithmetic intensity against the ridge point, KV cache per token, how many requests fit, and
+    what binds.
     """
     from costmodel.estimate import estimate as predict
     from search_spaces.engines import engine_name, load_serving_policy
@@ -179,7 +179,7 @@ def _config(problem: Problem, flags: Flags) -> EngineConfig:
     shape = next(candidates(problem, 0))
     refused = refusal(problem, shape)
     if refused is not None and refused[0] != model_and_one_request_fit.__name__:  # `estimate` says by how much
-        raise InputError(f"{problem.model.name} cannot run so on {problem.offers[0].accelerator.name}: {refused[1]}")
+        raise InputError(f"{problem.model.name} cannot run on {problem.offers[0].accelerator.name}: {refused[1]}")
     seqs, chunk = flags.max_num_seqs, flags.max_num_batched_tokens
     return engine_config(problem, shape, Role(flags.role), seqs, chunk)
 
@@ -303,7 +303,7 @@ def _held(value: dict[str, Any]) -> tuple[str, str]:
         return "max prompts", f"{plural(value['max_batch'], 'prompt')} of {count(value['isl'])} tokens"
     each = f"{count(value['isl'])} + {count(value['osl'])} tokens"
     most, whole = value["max_batch"], value["max_batch_of_whole_requests"]
-    held = f", {count(value['isl'] + value['osl'] / 2)} held on average; {count(whole)} if all are about to end"
+    held = f", {count(value['isl'] + value['osl'] / 2)} fit on average; {count(whole)} if all are about to end"
     return "max batch", f"{plural(most, 'request')} of {each}{held if whole < most else ''}"
 
 

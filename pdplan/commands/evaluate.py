@@ -33,16 +33,16 @@ SEARCHES = ("none", "quick", "standard")
 """How the cheapest fleet is sought beside the stated one: not at all, or by such a level of `optimize`."""
 
 
-@click.command(short_help="Evaluate the fleet that runs today, beside the cheapest.")
+@click.command(short_help="Evaluate the fleet that runs today, and find the cheapest.")
 @click.argument("file", type=PATH)
-@click.option("--fleet", "fleet_file", type=PATH, metavar="FLEET", help="Fleet file; FILE is the workload then.")
+@click.option("--fleet", "fleet_file", type=PATH, metavar="FLEET", help="Fleet file; FILE is then the workload.")
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write evaluation.json to DIR.")
 @click.option(
     "--effort",
     type=Choice(SEARCHES),
     default="standard",
     show_default=True,
-    help="Of the search for the cheapest fleet; none leaves it out.",
+    help="Effort of the search for the cheapest fleet; none skips it.",
 )
 @confidence_option
 @set_option
@@ -70,13 +70,13 @@ def evaluate(
       pdplan evaluate workload.yaml --fleet fleet.yaml --effort none
       pdplan evaluate plan/plan.json --json | jq .provisioning
 
-    Simulates the fleet that FILE states (pdplan init --fleet writes an example) as a plan's is: what
-    share of each SLO class is in time, the highest rate, what binds, the price, how many replicas are
-    missing or to spare, what twice the traffic needs, and the cheapest fleet beside it. FILE may be a
-    plan: its own requests are simulated again.
+    Simulates the fleet that FILE states, as pdplan optimize simulates its own (pdplan init --fleet writes
+    an example). Shows what share of each SLO class meets the SLO, the highest request rate, what binds
+    and the price. Then: how many replicas are missing or to spare, what twice the traffic needs, and the
+    cheapest fleet. FILE may be a plan: its own requests are simulated again.
 
-    A fleet whose engines cannot start is refused with the rule that they break (exit code 2). Exits
-    with 3 when the fleet misses an SLO, or when it is undecided whether it does.
+    Exits with 2 and names the rule when a replica cannot start. Exits with 3 when the fleet misses an
+    SLO, or when the verdict is undecided.
     """
     from optimizer.recommend.evaluate import evaluate as judge
     from reports.answers.evaluation import evaluation_document, evaluation_json
@@ -116,8 +116,8 @@ def _subject(file: Path, fleet_file: Path | None, overrides: dict[str, str]) -> 
         return load_fleet(file, overrides=overrides)
     if file.suffix.lower() in {".yaml", ".yml"}:
         raise InputError(
-            f"{shown_path(file)}: states no pools, so it is no fleet file (pdplan init --fleet writes one); if it is a "
-            "workload, name the fleet with --fleet"
+            f"{shown_path(file)}: states no pools, so it is not a fleet file (pdplan init --fleet writes one); if it "
+            "is a workload, name the fleet with --fleet"
         )
     if overrides:
         raise InputError(

@@ -21,13 +21,13 @@ from pdplan.options import (
 )
 
 
-@click.command(short_help="Say why an engine config is out, or where it ranks.")
+@click.command(short_help="Say which rule excludes an engine config, or where it ranks.")
 @click.argument("file", type=PATH)
 @click.option(
     "--config", "configs", required=True, multiple=True, metavar="KEY=VALUE,…",
-    help="An engine: gpu (needed), role (prefill, decode or colocated; default: every one), tp, pp, ep, dp (default: "
+    help="Engine config: gpu (required), role (prefill, decode or colocated; default: all), tp, pp, ep, dp (default: "
     "1), max_num_seqs, max_num_batched_tokens (default: those of FILE), weight_dtype, kv_dtype (default: FILE's). "
-    "Several may be stated.",
+    "May be repeated.",
 )  # fmt: skip
 @prices_option
 @set_option
@@ -52,12 +52,12 @@ def explain(
       pdplan explain workload.yaml --config gpu=H200,tp=2,max_num_seqs=64,weight_dtype=fp8 --json
       pdplan explain workload.yaml --config gpu=H100,role=prefill --config gpu=H200,role=decode
 
-    Checks an engine config against every feasibility rule. One that can be is ranked among all
-    engines of its role by the cheapest fleet that it is part of, with what its pool runs out of
-    first. Settings that the search space of FILE lacks are tried all the same. Of every prefill and
-    decode config together it says whether they can hand over KV blocks, rule by rule.
+    Checks an engine config against every feasibility rule. A feasible one is ranked among all configs of
+    its role by the cheapest fleet that uses it, with what its pool runs out of first. Settings outside
+    the search space of FILE are tried too. For every pair of a prefill and a decode config it says, rule
+    by rule, whether they can hand over KV blocks.
 
-    Exits with 3 when no config asked about is part of a fleet that meets the SLOs.
+    Exits with 3 when no stated config is in a fleet that meets the SLOs.
     """
     from itertools import product
 

@@ -33,7 +33,7 @@ LOOKING = 0.6
 
 @click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
 @click.argument("file", type=PATH)
-@click.option("--over", type=Choice(OVER), required=True, help="What the least cost is shown against.")
+@click.option("--over", type=Choice(OVER), required=True, help="Quantity that the least cost is drawn against.")
 @click.option(
     "--between",
     metavar="LOW:HIGH",
@@ -71,15 +71,15 @@ def frontier(
       pdplan frontier workload.yaml --over ttft --between 300ms:4s --csv ttft.csv
       pdplan frontier workload.yaml --over budget --between 20:80 --json
 
-    The cheapest fleet of one or two pools for every value in the range: a staircase, as fleets are
-    whole. By formula each step ends where its fleet no longer holds, exact to 0.01 %; what would be
-    the cheapest over less than 1 % is left out. Where there are several SLO classes, all their limits
-    are scaled together. Over the budget: the most demand it serves.
+    Finds the cheapest fleet of one or two pools for every value in the range. The curve is a staircase,
+    as replicas are whole. By formula each step ends where its fleet misses the SLO, exact to 0.01 %; a
+    fleet that is cheapest over less than 1 % is left out. With several SLO classes, all their limits are
+    scaled together. Over the budget, it shows the most demand that each budget serves.
 
-    Steps are simulated where they end, as many as --verify says, first the ends of the curve and
-    those before its largest jumps; a fleet that misses there ends where it was seen to hold, to 1 %,
-    and the next one takes over. At the value in FILE the whole search of pdplan optimize is made, so
-    that the curve is never above it there.
+    Up to --verify steps are simulated where they end: first the ends of the curve, then those before its
+    largest jumps. A fleet that misses there ends where it was simulated to meet the SLO, to 1 %, and the
+    next one takes over. At the value in FILE the whole search of pdplan optimize runs, so the curve is
+    never above its answer there.
 
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """

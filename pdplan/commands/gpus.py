@@ -29,8 +29,8 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
       pdplan gpus H200
       pdplan gpus --catalog mine.yaml --json
 
-    Lists the accelerators: dense peaks, memory, links, power and the median price, or shows all
-    that is known of one, with the source and the origin of each figure.
+    Lists the accelerators: dense peaks, memory, links, power and the median price. With NAME, shows
+    every figure of one, with its source and origin.
     """
     from costmodel.accelerator import PriceBasis
     from search_spaces.catalog import load_catalog

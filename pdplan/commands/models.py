@@ -26,8 +26,8 @@ def models(console: Console, name: str | None, as_json: bool) -> None:
       pdplan models Llama-3.1-70B
       pdplan models path/to/config.json
 
-    Lists the models: parameters, KV cache per token, attention, experts; or shows all that is known
-    of one. NAME may be a Hugging Face config.json, to see how pdplan understands it.
+    Lists the models: parameters, KV cache per token, attention, experts. With NAME, shows every figure of
+    one. NAME may be a Hugging Face config.json, to see how pdplan understands it.
     """
     from search_spaces.models import load_model, model_entry, model_names
 

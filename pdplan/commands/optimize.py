@@ -49,8 +49,8 @@ FRONT = Bounds(2, 10_000)
     "-t",
     "--target",
     type=Choice((*TARGETS, NO_TARGET)),
-    help="Search only fleets that its routers and hand-overs can run, or with none all fleets; overrides the file's. "
-    "Default: those that some target of the engine can run.",
+    help="Search only fleets that this target can run; none searches all. Overrides the file's. Default: fleets that "
+    "at least one target of the engine can run.",
 )
 @click.option("--deploy", type=PATH, metavar="DIR", help="Write the files that run the plan to DIR; see pdplan deploy.")
 @json_option
@@ -61,30 +61,30 @@ FRONT = Bounds(2, 10_000)
     metavar="TIME",
     default="10min",
     show_default=True,
-    help="Longest time for all of it.",
+    help="Longest time for the whole command.",
 )
 @click.option(
     "--effort",
     type=Choice(EFFORTS),
     default="standard",
     show_default=True,
-    help="By formulas only, proven by simulation, or tuned by simulation too.",
+    help="quick: by formula only; standard: proven by simulation; thorough: also tuned by simulation.",
 )
-@click.option("--sensitivity", is_flag=True, help="Also move rate, lengths, SLOs, links, step times; some 20 s.")
+@click.option("--sensitivity", is_flag=True, help="Also vary rate, lengths, SLOs, links, step times; some 20 s.")
 @click.option(
     "--front",
     type=whole(FRONT),
     metavar="N",
-    help="With --effort standard or thorough: also simulate up to N fleets around the plan's, for what a dollar more "
+    help="With --effort standard or thorough: also simulate up to N fleets near the plan's, to show what a dollar more "
     "buys in latency.",
 )
 @click.option(
     "--study",
     metavar="URL",
-    help="With --effort thorough or --front: keep the tuning study in a file, sqlite:///FILE or journal:FILE, as "
-    "optuna-dashboard shows it; a later run of the same problem goes on from there.",
+    help="With --effort thorough or --front: keep the tuning study in a file, sqlite:///FILE or journal:FILE, for "
+    "optuna-dashboard. A later run of the same problem continues it.",
 )
-@click.option("--seed", type=whole(SEED), metavar="N", help="Seed of everything random; overrides the file's.")
+@click.option("--seed", type=whole(SEED), metavar="N", help="Random seed; overrides the file's.")
 @confidence_option
 @prices_option
 @set_option
@@ -119,18 +119,20 @@ def optimize(
       pdplan optimize workload.yaml --json | jq .cost_usd_per_hour
 
     Finds the cheapest fleet that serves the workload in FILE within its SLOs, says why it is the
-    cheapest and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`.
-    With -o, writes DIR/plan.json (the plan, complete) and DIR/report.html (one page, offline);
-    with --deploy, the files that run it on --target, or on the engine that it was evaluated for.
+    cheapest, and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`. -o writes
+    DIR/plan.json (the plan, complete) and DIR/report.html (one page, offline). --deploy writes the files
+    that run the plan on --target, or on the engine that it was evaluated for.
 
-    The fleet is chosen by queueing formulas, then its requests are simulated: a fleet that misses a
-    goal is repaired, one with an engine too many loses it. --effort quick leaves that out; Ctrl-C,
-    once a fleet is proven, ends it early. How the price moves with those of GPUs is part of the
-    report; with everything else, of --effort thorough, or with --sensitivity. --front tells what
-    dearer fleets do for latency: those that no other beats in cost and tail, of N that are simulated.
+    Queueing formulas choose the fleet, then its requests are simulated. A fleet that misses an SLO is
+    repaired; a replica that it does not need is removed. --effort quick skips the simulation. Ctrl-C
+    ends it early, once a fleet is proven.
 
-    Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least
-    limit that physics allows.
+    The report shows how the cost moves with the prices of GPUs; with --effort thorough or --sensitivity,
+    with every other lever too. --front simulates up to N dearer fleets and shows those that no other
+    beats in both cost and tail latency.
+
+    Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least limit
+    that physics allows.
     """
     from search_spaces.loader import load_problem
 
@@ -218,7 +220,7 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
         found = search(problem, progress=searching, time_limit=effort.time_limit, level=level, brake=brake, tune=tune)
         found = with_more(found, problem, base, effort, brake=brake, progress=moving)
     if brake.pulled:
-        console.note("interrupted: this fleet is proven, but a cheaper one may hold too")
+        console.note("interrupted: this fleet is proven, but a cheaper one may also meet the SLOs")
     return found
 
 

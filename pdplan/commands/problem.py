@@ -25,8 +25,8 @@ def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
       pdplan init chat.yaml
       pdplan init --fleet
 
-    Writes a workload file in which every key is explained; FILE is workload.yaml unless named, with
-    --fleet fleet.yaml. A '-' prints it instead.
+    Writes a workload file in which every key is explained, or with --fleet a fleet file. FILE is
+    workload.yaml or fleet.yaml unless named. A '-' prints it instead.
     """
     from search_spaces.writing import fleet_text, init_text
 
@@ -50,8 +50,8 @@ def schema(console: Console) -> None:
     \b
       pdplan schema > workload.schema.json
 
-    Prints the JSON Schema of workload.yaml. An editor with a YAML language server completes and
-    checks the file when its first line is: # yaml-language-server: $schema=workload.schema.json
+    Prints the JSON Schema of workload.yaml. An editor with a YAML language server completes and checks
+    the file when its first line is: # yaml-language-server: $schema=workload.schema.json
     """
     from search_spaces.schema import json_schema
 

@@ -34,8 +34,8 @@ def report(
       pdplan report plan/plan.json -o report.html
       pdplan report plan/plan.json --format md
 
-    Shows a plan that `pdplan optimize -o` wrote earlier. Nothing is computed anew. Markdown is
-    for a pull request: verdict, fleet, SLOs, alternatives, and the command that gives it again.
+    Shows a plan that `pdplan optimize -o` wrote earlier. Nothing is computed anew. Markdown is for a
+    pull request: verdict, fleet, SLOs, alternatives, and the command that makes the plan again.
     """
     view = view or view_of(output)
     rival = "" if view == "json" else "its view"

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--losses", type=whole(LOSSES), default=1, show_default=True, help="Replicas or nodes lost at once.")
 @click.option("--requests", type=whole(RUN_REQUESTS),
-              help="Simulated after each loss, at least. Default: as many as in each run that proved the plan, and at "
-              "least 5,000.")  # fmt: skip
+              help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
+              "at least 5,000.")  # fmt: skip
 @click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
 @html_option
 @json_option
@@ -58,13 +58,13 @@ def resilience(
       pdplan resilience plan/plan.json --losses 2
       pdplan resilience plan/plan.json --json | jq '.losses[] | select(.verdict != "meets")'
 
-    Takes a replica from each pool of the plan, then each of its nodes, in turn, routes the requests
-    to what is left, and simulates them: which loss breaks an SLO, and what spares against it cost.
-    Runs are longer than --requests where these are too few to tell whether a pool falls behind.
-    Spares that the plan has (constraints.headroom) serve like the others. PLAN may be a fleet file.
+    Takes one replica from each pool, then each node, in turn. Routes the requests to what is left,
+    simulates them, and says which loss breaks an SLO and what spares against it cost. Runs are longer
+    than --requests where these are too few to show whether a pool falls behind. Spare replicas of the
+    plan (constraints.headroom) serve like the others. PLAN may be a fleet file.
 
-    Exits with 3 when some loss breaks an SLO, or is not shown to leave all of them met (undecided:
-    the goal lies within the 95 % interval; more --requests decide).
+    Exits with 3 when some loss breaks an SLO, or when the verdict is undecided: the goal lies within the
+    95 % interval. More --requests decide.
     """
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
@@ -100,11 +100,11 @@ def least_requests(plan: Plan) -> int:
 @click.command(short_help="Say what scaling a plan's fleet over the day saves.")
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--start-up", callback=seconds, metavar="TIME", default="5min", show_default=True,
-              help="From the decision to an engine's first request.")  # fmt: skip
-@click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]. Default: the daily profile of the plan.")
-@click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Replicas that every pool keeps.")
+              help="Time from the decision to a replica's first request.")  # fmt: skip
+@click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]; default: the daily profile of the plan.")
+@click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Fewest replicas of every pool.")
 @click.option("--requests", type=whole(RUN_REQUESTS), default=5_000, show_default=True,
-              help="Simulated for each rate and fleet, at least.")  # fmt: skip
+              help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
 @html_option
 @json_option
 @force_option
@@ -130,12 +130,12 @@ def autoscale(
       pdplan autoscale plan/plan.json --start-up 10min --least 2
       pdplan autoscale plan/plan.json --by-hour 2,1,1,1,1,2,4,6,8,9,9,9,10,10,9,9,8,8,7,6,5,4,3,2
 
-    Finds how many replicas of each pool every hour of the day needs, proven by simulation, and what
-    the day costs if engines are started ahead by the profile, against a fleet of fixed size; and
-    what breaks if they are started when the load is there already. PLAN may be a fleet file.
+    Finds by simulation how many replicas each pool needs in every hour of the day. Says what the day
+    costs if replicas start ahead by the daily profile, against a fleet of fixed size, and which SLO is
+    missed if they start only when the load has come. PLAN may be a fleet file.
 
-    Exits with 3 when the plan's own fleet misses a goal in some hour, or when it is undecided whether
-    it does (the goal lies within the 95 % interval; more --requests decide).
+    Exits with 3 when the plan's own fleet misses an SLO in some hour, or when the verdict is undecided:
+    the goal lies within the 95 % interval. More --requests decide.
     """
     import numpy as np
 

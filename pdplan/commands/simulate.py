@@ -63,7 +63,7 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     return share_within(UNTIL)(context, parameter, value if value is None else value.strip().removeprefix("±"))
 
 
-@click.command(short_help="Simulate the requests that a plan's fleet would serve.")
+@click.command(short_help="Simulate requests on the fleet of a plan.")
 @click.argument("file", type=PATH)
 @click.option(
     "--rate",
@@ -76,18 +76,16 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     "profile",
     callback=day_profile,
     metavar="PROFILE",
-    help="Let the rate change over a day: 'plan' for the plan's profile, or multiples of the rate at equal distances, "
+    help="Let the rate change over a day: 'plan' for the plan's profile, or multiples of the rate at equal intervals, "
     "such as 0.4,1,0.8; default: a steady rate.",
 )
 @click.option(
     "--concurrency",
     type=whole(CONCURRENCY),
     metavar="N",
-    help="Closed loop: N requests at a time, the next one comes when one ends.",
+    help="Closed loop: N requests at a time; when one ends, the next one starts.",
 )
-@click.option(
-    "--trace", type=PATH, metavar="TRACE", help="Replay a trace: its first requests, as many as --requests says."
-)
+@click.option("--trace", type=PATH, metavar="TRACE", help="Replay the first --requests requests of a trace.")
 @click.option(
     "--requests", type=whole(REQUESTS), metavar="N", default=20_000, show_default=True, help="Requests in each run."
 )
@@ -100,24 +98,29 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     metavar="K",
     default=1,
     show_default=True,
-    help="Runs, each with a seed of its own, for confidence intervals.",
+    help="Number of runs, each with its own seed, for confidence intervals.",
 )
 @click.option(
     "--until",
     callback=half_width,
     metavar="SHARE",
-    help="Make runs until the 95 % interval of every class is no wider than plus and minus this, such as 0.5%.",
+    help="Repeat runs until the 95 % interval of every class is within plus and minus SHARE, such as 0.5%.",
 )
 @click.option(
     "--balancing",
     type=Choice(ROUTERS),
-    help="How the router chooses an engine of a pool; default: as the plan was made.",
+    help="How the router chooses a replica of a pool; default: as in the plan.",
 )
-@click.option("--goodput", "find_goodput", is_flag=True, help="Also find the highest rate at which every class holds.")
-@click.option("--curve", is_flag=True, help="Also go through the rates from light load to beyond saturation.")
+@click.option(
+    "--goodput",
+    "find_goodput",
+    is_flag=True,
+    help="Also find the highest request rate at which every class meets its SLO.",
+)
+@click.option("--curve", is_flag=True, help="Also simulate rates from light load to beyond saturation.")
 @click.option("--csv", "csv_file", type=PATH, metavar="FILE", help="Write a row per request, as CSV.")
 @click.option("--parquet", "parquet_file", type=PATH, metavar="FILE", help="The same as Parquet (needs pyarrow).")
-@click.option("--timeline", type=PATH, metavar="FILE", help="Write the engines' steps over time, for Perfetto.")
+@click.option("--timeline", type=PATH, metavar="FILE", help="Write the steps of each replica over time, for Perfetto.")
 @click.option(
     "--window",
     callback=seconds,
@@ -162,15 +165,15 @@ def simulate(
       pdplan simulate plan/plan.json --rate 14/s --csv requests.csv --timeline steps.json
       pdplan simulate plan/plan.json --curve --requests 10000
 
-    Lets random (or recorded) requests arrive at the fleet of FILE, a plan or a fleet file (pdplan init
-    --fleet), and simulates every queue, batch, KV block and hand-over, with the cost model's expected
-    step times. Prints what share of each SLO class came in time, beside what the plan predicted, and
-    how loaded each pool was.
+    Simulates every queue, batch, KV block and hand-over of the fleet in FILE, with the cost model's
+    expected step times. FILE is a plan or a fleet file (pdplan init --fleet). Requests are random, or
+    recorded (--trace). Prints what share of each SLO class meets the SLO, what the plan predicted, and
+    how busy each pool was.
 
-    A class meets its goal when the lower end of its 95 % interval reaches it, and misses it when the
-    upper end does not. Between the two it is undecided, and the text says how many requests decide.
+    A class meets its SLO when the lower end of its 95 % interval reaches the goal, and misses it when
+    the upper end does not. Between the two it is undecided, and the text says how many requests decide.
 
-    Exits with 0 when every class meets its goal, and with 3 when one misses it, when the fleet cannot
+    Exits with 0 when every class meets its SLO. Exits with 3 when one misses it, when the fleet cannot
     keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
     """
     from costmodel.simulator import prepare

@@ -55,13 +55,13 @@ class Flags:
 )
 @click.option(
     "--plan", type=PATH, metavar="PLAN",
-    help="With --against: compare what the benchmark of this plan's deployment measured with what the plan promised.",
+    help="With --against: compare the benchmark of this plan's deployment with the plan's prediction.",
 )  # fmt: skip
 @click.option("--slo-class", metavar="NAME", help="With --plan: the class whose requests FILE is about.")
 @click.option(
     "--balancing",
     type=Choice(ROUTERS),
-    help="With --plan: how the router chose an engine of a pool; default: as the plan was made.",
+    help="With --plan: how the router chose a replica of a pool; default: as in the plan.",
 )
 @click.option(
     "--models", type=PATH, metavar="DIR",
@@ -90,10 +90,12 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
       pdplan validate --against benchmark/results/profile_export_aiperf.json --plan plan.json
 
     Predicts every measured row and prints the errors by model, accelerator, engine and mode: median,
-    90th percentile, bias, and how many measured values the 90 % intervals hold. A row that cannot be
-    predicted says why. FILE and the files of DATA_DIR have the columns of serving/closed_loop.csv (TTFT and
-    TPOT at fixed concurrency) or of serving/engine_steps.csv (single steps); the header tells which.
-    Exit code 2 where no row can be predicted.
+    90th percentile, bias, and how many measured values the 90 % intervals cover. A row that cannot be
+    predicted says why.
+
+    FILE and the files of DATA_DIR have the columns of serving/closed_loop.csv (TTFT and TPOT at fixed
+    concurrency) or of serving/engine_steps.csv (single steps); the header decides. Exits with 2 where no
+    row can be predicted.
     """
     from reports.accuracy_page import accuracy_page
     from reports.answers.validation import validation_document
@@ -172,7 +174,7 @@ def _files(flags: Flags) -> list[Path]:
         raise InputError(f"{folder} is not a folder; a single file goes behind --against")
     found = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
     if not found:
-        raise InputError(f"{folder} holds none of {', '.join(FILES)}, nor does its folder 'serving'")
+        raise InputError(f"{folder} has none of {', '.join(FILES)}, nor has its folder 'serving'")
     return found
 
 

@@ -72,20 +72,23 @@ class WithLevers(click.Command):
     help="Range of --break-even, in the unit of its lever: 1:8 ($/h), 300ms:2s; default: 1/4 to 4 times what FILE has.",
 )
 @click.option(
-    "--shadow-prices", "shadow", is_flag=True, help="Say what one more GPU, dollar or watt of each limit of FILE saves."
+    "--shadow-prices",
+    "shadow",
+    is_flag=True,
+    help="Show what one more GPU, dollar or watt of each limit of FILE saves.",
 )
 @click.option(
     "--tornado",
     "swing",
     callback=share_within(bounds.PART),
     metavar="SHARE",
-    help="Say the cost with each lever lower and higher by so much, such as 20%.",
+    help="Show the cost with each lever lower and higher by SHARE, such as 20%.",
 )
 @click.option(
     "--slack",
     callback=share_within(bounds.PART),
     metavar="SHARE",
-    help="Say which fleets without a GPU type or vendor are at most so much dearer, such as 5%.",
+    help="Show fleets without a GPU type or vendor that cost at most SHARE more, such as 5%.",
 )
 @click.option(
     "--gap/--no-gap",
@@ -96,13 +99,15 @@ class WithLevers(click.Command):
 @click.option(
     "--full", is_flag=True, help="Search fleets of any number of pools, and prove each gap: seconds per scenario."
 )
-@click.option("--simulate", "simulated", is_flag=True, help="As --full, and prove each fleet by simulation: slower.")
+@click.option("--simulate", "simulated", is_flag=True, help="As --full, and prove each fleet by simulation; slower.")
 @verify_option(4)
 @click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per scenario of the sweep, as CSV.")
 @click.option("--parquet", "parquet_file", type=PATH, metavar="OUT", help="The same as Parquet (needs pyarrow).")
 @click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with heat maps of the cost.")
 @click.option("--jobs", type=whole(JOBS), metavar="N", help="Processes that solve the sweep; default: one per core.")
-@click.option("--resume", "journal", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and go on from there.")
+@click.option(
+    "--resume", "journal", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."
+)
 @click.option(
     "--backend",
     type=Choice(("local", "dask")),
@@ -136,13 +141,12 @@ def whatif(
       pdplan whatif workload.yaml --break-even price.H200 --between 1:8 --tornado 20% --slack 5%
 
     Solves the workload in FILE once for every combination of values, on all cores: prices, demand,
-    SLOs, limits, or any other value of FILE by its dotted path. The short names stand below.
+    SLOs, limits, or any other value of FILE by its dotted path. The list below has the short names.
 
-    By default each scenario gets the cheapest fleet of one or two pools that the formulas say holds,
-    and a bound on what any other fleet could save: proven for up to 64 scenarios, rough for more. The
-    fleets of the most rows are simulated, as many as --verify says; rows whose fleet misses its SLOs
-    then are solved again for one that does not. A scenario without a fleet is a row that says what is
-    in the way.
+    By default each scenario gets the cheapest fleet of one or two pools that meets the SLO by formula,
+    and a bound on what any other fleet could save: proven for up to 64 scenarios, rough for more.
+    Up to --verify fleets are simulated, those of the most rows first. Where a fleet misses its SLOs, its
+    rows are solved again without it. A scenario without a fleet is a row that says what is in the way.
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """

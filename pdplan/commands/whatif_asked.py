@@ -77,7 +77,7 @@ class Asked:
                 raise InputError(f"{flag} {path} is for the rows of a sweep; state --vary or --scenario with it")
         if verifies and self.looks and (self.full or self.simulated) and (self.axes or self.names or self.swing):
             raise InputError(
-                f"--verify {self.looks} takes up fleets of one or two pools, found by formula, so it does not go with "
+                f"--verify {self.looks} simulates fleets of one or two pools found by formula, so it does not go with "
                 f"{'--simulate' if self.simulated else '--full'}; --simulate alone proves every fleet by simulation"
             )
         if self.between is not None and not self.break_even:

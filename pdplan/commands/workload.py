@@ -42,7 +42,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
     type=Choice(["auto", "azure", "mooncake", "csv", "jsonl"]),
     default="auto",
     show_default=True,
-    help="How the trace is written.",
+    help="Format of the trace.",
 )
 @click.option(
     "--columns",
@@ -53,7 +53,14 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a workload.yaml.")
 @click.option("--model", default="Llama-3.1-70B", show_default=True, help="Model of the workload.yaml.")
 @click.option("--rate", callback=per_second, metavar="RATE", help="Rate to plan for, e.g. 20/s; default: the trace's.")
-@click.option("--buckets", type=whole(BUCKETS), metavar="N", default=48, show_default=True, help="Buckets.")
+@click.option(
+    "--buckets",
+    type=whole(BUCKETS),
+    metavar="N",
+    default=48,
+    show_default=True,
+    help="Buckets of the length histogram.",
+)
 @click.option("--limit", type=whole(WHOLE), metavar="N", help="Read the first N requests only.")
 @click.option(
     "--max-tokens", type=whole(MAX_TOKENS), metavar="N", help="Leave out requests of more than N tokens, ISL + OSL."
@@ -86,8 +93,8 @@ def workload(
       pdplan workload log.csv --columns arrival=ts,isl=prompt,osl=answer,arrival_unit=ms
 
     Reads a trace (Azure LLM inference CSV, Mooncake JSONL, any CSV or JSONL; .gz too) once, in bounded
-    memory, and prints its rate, burstiness, lengths and prefix hits. With -o, writes a workload.yaml
-    around its length histogram, for `pdplan optimize`: for the mean rate, unless --rate states another.
+    memory, and prints its rate, burstiness, lengths and prefix hits. -o writes a workload.yaml with its
+    length histogram, for `pdplan optimize`. It plans for the mean rate, unless --rate states another.
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     """
     from search_spaces.models import load_model
@@ -180,9 +187,9 @@ def _peak_advice(summary: TraceSummary, stated: float | None, *, recorded: bool)
         return ""
     window, peak = busy
     behind = (
-        "pdplan optimize serves the recorded requests, these among them, but its goals are for all of them together"
+        "pdplan optimize serves the recorded requests, these among them, but its SLO is for all of them together"
         if recorded
-        else "a fleet that just carries these falls behind then and misses its SLOs"
+        else "a fleet that is just large enough for the planned rate then falls behind and misses its SLOs"
     )
     return (
         f"{rate(peak)} came in the busiest {duration(window)}, {percent(peak / planned - 1.0)} more than the "

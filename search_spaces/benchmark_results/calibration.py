@@ -54,7 +54,7 @@ class Calibration:
         found = [f"the median error is {percentage(float(np.median(np.abs(np.expm1(fit.after)))))} after the fit"]
         found += [f"the scale of {name} is {getattr(fit.scales, name):.3g}" for name in fit.far]
         flags = self.hint or "check --weight-dtype, --gpu and the layout"
-        return f"no other machine of the kind explains these results: {join_words(found)}; {flags}"
+        return f"no machine of this type explains these results: {join_words(found)}; {flags}"
 
     @property
     def kept(self) -> tuple[str, ...]:

@@ -168,7 +168,7 @@ def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRun | None, list[str]
 def _unusable(run: BenchmarkRun, setup: Setup) -> str:
     """Why a run cannot be predicted; empty where it can."""
     if run.speculative:
-        return "speculative decoding is not modelled, so its steps cannot be told from its tokens"
+        return "speculative decoding is not modeled: steps cannot be counted from tokens"
     prompts, limit = run.prompts, run.concurrency
     if limit is None and run.request_rate is not None and math.isinf(run.request_rate):
         return "all prompts were sent at once, so there was no steady state; limit the concurrency"

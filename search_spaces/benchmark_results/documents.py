@@ -40,7 +40,7 @@ class Document(Mapping[str, Any]):
         """An object of the list under `key`; InputError for an item that is none."""
         value = self.content[key][index]
         if not isinstance(value, Mapping):
-            raise self.error(f"is {json_kind(value)}, an object is wanted", key, index)
+            raise self.error(f"is {json_kind(value)}, but must be an object", key, index)
         return Document(
             self.file, value, f"{self.label}{'.' if self.path else ': '}{key}[{index}]", (*self.path, key, index)
         )
@@ -69,14 +69,14 @@ class Document(Mapping[str, Any]):
             return None
         found = _as_number(value)
         if found is None:
-            raise self.error(f"is {json_shown(value)}, a number is wanted", key)
+            raise self.error(f"is {json_shown(value)}, but must be a number", key)
         return found * scale if found > 0 else None
 
     def needed(self, key: str) -> float:
         """The number under `key`, which must be there and above zero."""
         found = self.number(key)
         if found is None:
-            raise self.error("is missing or zero, a number above 0 is wanted", key)
+            raise self.error("is missing or zero, but must be a number above 0", key)
         return found
 
     def whole(self, key: str, default: int | None = None) -> int | None:
@@ -85,7 +85,7 @@ class Document(Mapping[str, Any]):
         if found is None or not math.isfinite(found):
             return default
         if found != int(found):
-            raise self.error(f"is {found:g}, a whole number is wanted", key)
+            raise self.error(f"is {found:g}, but must be a whole number", key)
         return int(found)
 
     def text(self, key: str) -> str | None:
@@ -114,7 +114,7 @@ def documents(path: Path) -> Iterator[Document]:
         yield from _objects(file, value, "" if alone else f":{file.line()}")
         place, count = end, count + 1
     if not count:
-        raise InputError(f"{name}: is empty, benchmark results are wanted")
+        raise InputError(f"{name}: is empty, but must have benchmark results")
 
 
 def _next_value(text: str, start: int) -> int:
@@ -129,7 +129,7 @@ def _objects(file: JsonText, value: Any, label: str) -> Iterator[Document]:
     for index, item in items:
         path = () if index is None else (index,)
         if not isinstance(item, dict):
-            raise file.error(f"is {json_kind(item)}, an object with results is wanted", path)
+            raise file.error(f"is {json_kind(item)}, but must be an object with results", path)
         yield Document(file, item, label if index is None else f"{label}[{index}]", path)
 
 

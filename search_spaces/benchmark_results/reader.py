@@ -30,7 +30,7 @@ FORMATS: tuple[tuple[Callable[[Document], bool], Reader], ...] = (
 """How an object is recognised, and who reads it; the first that recognises it does."""
 
 _HINTS = {
-    "avg_latency": "it looks like `vllm bench latency`, whose file does not hold the lengths; use `vllm bench serve`",
+    "avg_latency": "it looks like `vllm bench latency`, whose file lacks the lengths; use `vllm bench serve`",
     "elapsed_time": "it looks like `vllm bench throughput`, which measures no latency; use `vllm bench serve`",
     "batch_size": "it looks like SGLang's bench_one_batch_server; use bench_serving",
     "metadata": "it looks like AIPerf's records of single requests; give its profile_export_aiperf.json",

@@ -151,7 +151,7 @@ class ArrivalCounter:
         needed = int(slots[-1]) + 1
         if needed > MAX_SLOTS:
             years = needed * SLOT_SECONDS / (365 * 86400)
-            raise InputError(f"{where}: the trace spans {years:.0f} years; is the unit of the arrivals right?")
+            raise InputError(f"{where}: the trace spans {years:.0f} years; check the unit of the arrivals")
         if needed > self._slots.size:
             self._slots = np.concatenate([self._slots, np.zeros(max(needed, self._slots.size), dtype=np.int64)])
         np.add.at(self._slots, slots, 1)

@@ -217,13 +217,13 @@ def parse_arrival(where: str, text: str, unit: ArrivalUnit) -> int:
     if unit is ArrivalUnit.ISO:
         moment = parse_date(text)
         if moment is None:
-            raise InputError(f"{where} is {shown(text)}, a date and time such as 2023-11-16 18:15:46.68 is wanted")
+            raise InputError(f"{where} is {shown(text)}, but must be a date and time such as 2023-11-16 18:15:46.68")
         if abs(moment) > MAX_SECONDS * NANOSECONDS:
-            raise InputError(f"{where} is {shown(text)}, a time between the years 1828 and 2112 is wanted")
+            raise InputError(f"{where} is {shown(text)}, but must be a time between the years 1828 and 2112")
         return moment
     value = _finite(text)
     if value is None:
-        raise InputError(f"{where} is {shown(text)}, a finite number of {unit.value} is wanted")
+        raise InputError(f"{where} is {shown(text)}, but must be a finite number of {unit.value}")
     return nanoseconds_of(value, unit, where)
 
 
@@ -237,7 +237,7 @@ def parse_tokens(where: str, text: str) -> int:
         return MISSING
     value = _finite(text)
     if value is None or value != int(value) or abs(value) > 2**53:
-        raise InputError(f"{where} is {shown(text)}, a whole number of tokens from 1 to {MAX_TOKENS} is wanted")
+        raise InputError(f"{where} is {shown(text)}, but must be a whole number of tokens from 1 to {MAX_TOKENS}")
     return int(value)
 
 

@@ -36,9 +36,9 @@ def parse_object(where: str, raw: bytes) -> dict[str, Any]:
         raise InputError(f"{where}: the JSON is nested too deeply for a request") from None
     except ValueError as error:
         reason = str(error).split(":", maxsplit=1)[0]
-        raise InputError(f"{where}: the line is not valid JSON ({reason}), one object per line is wanted") from None
+        raise InputError(f"{where}: the line is not valid JSON ({reason}); each line must be one object") from None
     if not isinstance(value, dict):
-        raise InputError(f"{where}: the line is {json_kind(value)}, one object per line is wanted")
+        raise InputError(f"{where}: the line is {json_kind(value)}, but must be one object per line")
     return value
 
 
@@ -87,7 +87,7 @@ def _text(where: str, record: dict[str, Any], key: str) -> str:
         raise InputError(f"{where}: the object has no key {shown(key)}")
     value = record[key]
     if isinstance(value, bool | dict | list) or value is None:
-        raise InputError(f"{where}: {key} is {json_shown(value)}, a number is wanted")
+        raise InputError(f"{where}: {key} is {json_shown(value)}, but must be a number")
     return value if isinstance(value, str) else repr(value)
 
 

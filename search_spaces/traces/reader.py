@@ -249,7 +249,7 @@ def _head(path: Path) -> tuple[Path, str]:
 
 def _detect(path: Path, head: str) -> TraceFormat:
     if head.startswith("["):
-        raise InputError(f"{path}:1: the file is a JSON array, one JSON object per line (JSONL) is wanted")
+        raise InputError(f"{path}:1: the file is a JSON array, but must have one JSON object per line (JSONL)")
     if head.startswith("{"):
         keys = set(parse_object(f"{path}:1", head.encode()))
         return TraceFormat.MOONCAKE if keys | {HASH_KEY} == _MOONCAKE_KEYS else TraceFormat.JSONL
@@ -263,7 +263,7 @@ def _names(path: Path, head: str, found: TraceFormat) -> list[str]:
         return list(parse_object(f"{path}:1", head.encode()))
     names = split_header(head, f"{path}:1")[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
-        raise InputError(f"{path}:1: a CSV header with columns for arrival, ISL and OSL is wanted, found {shown(head)}")
+        raise InputError(f"{path}:1: the CSV header needs columns for arrival, ISL and OSL, but is {shown(head)}")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{path}:1: the header has the column {shown(twice)} twice")

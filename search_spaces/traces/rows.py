@@ -147,7 +147,7 @@ def nanoseconds_of(value: float, unit: ArrivalUnit, where: str) -> int:
     seconds = value * unit.seconds
     if not abs(seconds) <= MAX_SECONDS:
         hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
-        raise InputError(f"{where} is {value:g} {unit.value}, a time before the year 2112 is wanted{hint}")
+        raise InputError(f"{where} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
     return round(seconds * NANOSECONDS)
 
 
@@ -184,8 +184,8 @@ class Unservable:
         """Raise InputError where so many rows are left out that it is no slip but another column or unit."""
         if self.count > MOST_UNSERVABLE * self.rows:
             raise InputError(
-                f"{path}:{self.line}: {self.fault}, a whole number of tokens from 1 to {MAX_TOKENS} is wanted; "
-                f"{self.count:,} of {self.rows:,} rows cannot be served, where {percentage(MOST_UNSERVABLE)} may"
+                f"{path}:{self.line}: {self.fault}, but must be a whole number of tokens from 1 to {MAX_TOKENS}; "
+                f"{self.count:,} of {self.rows:,} rows cannot be served; at most {percentage(MOST_UNSERVABLE)} may be"
             )
 
     @property
@@ -227,7 +227,7 @@ class UnnamedColumnError(InputError):
     """
 
     def __init__(self, where: str, role: str, found: Sequence[str]) -> None:
-        self.told = f"{where}: no column was recognised as {role} among {name_list(map(shown, found))}"
+        self.told = f"{where}: no column was recognized as {role} among {name_list(map(shown, found))}"
         self.example = role, KNOWN_NAMES[role][1]
         super().__init__(f"{self.told}; name it, e.g. columns: {{{role}: {KNOWN_NAMES[role][1]}}}")
 

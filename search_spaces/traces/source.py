@@ -82,7 +82,7 @@ def read_blocks(path: Path, progress: Progress | None = None) -> Iterator[Block]
             whole = data[:end]
             blank = 0 if whole.strip() else blank + end
             if blank > MAX_BLANK_BYTES:
-                raise InputError(f"{path}:{line}: {blank // MIB} MiB of blank lines end here, {WANTED} is wanted")
+                raise InputError(f"{path}:{line}: {blank // MIB} MiB of blank lines end here; give {WANTED}")
             if end and not blank:
                 yield Block(whole, line)
             line += whole.count(b"\n")

@@ -119,7 +119,7 @@ class TraceSummary:
         rate = self.request_rate if stated is None else stated
         if rate is None:
             raise InputError(
-                f"{self.path}: all requests arrive at one moment, so the trace has no rate; state one, as --rate does"
+                f"{self.path}: all requests arrive at the same time, so the trace has no rate; state one (--rate)"
             )
         return rate
 

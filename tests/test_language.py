@@ -1,0 +1,151 @@
+"""What a person reads is plain English: no banned phrase, and no sentence that is too long to read once.
+
+Pages, help texts and golden outputs have no phrase of `BANNED`. Golden files in `TODO` still have one;
+a file that no longer has one must be taken off the list.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GOLDENS = sorted(path for ending in ("txt", "md") for path in GOLDEN.rglob(f"*.{ending}"))
+HELP = sorted((GOLDEN / "cli").glob("help*.txt"))
+MOST_WORDS = 40
+
+BANNED = {
+    r"in time": "meets the SLO",
+    r"holds?|holding|held(?!(?: |-)out)": "meets the SLO; contains, has, fits",
+    r"promis(?:e|es|ed|ing)": "predict",
+    r"bears?|borne": "survives",
+    r"refut(?:e|es|ed|ing)": "missed the SLO in simulation",
+    r"certif(?:y|ies|ied)": "proven",
+    r"slow end": "upper end",
+    r"kinds? of fleets?": "fleet",
+    r"(?:one|a) (?:replica|engine|node|GPU) less|(?:replicas?|engines?) less": "one replica fewer",
+    r"(?:prefill|decode|colocated|spare|idle|whole|more|fewer|equal) engines?": "replica",
+    r"engines? of (?:a|one|each|every|its|the) pools?": "replica",
+    r"(?:keep|keeps|kept|keeping) (?:its|their|all|every|the) (?:goals?|SLOs?)": "meets the SLO",
+    r"as may(?! be)|would do(?! )": "say the figure",
+    r"without some engines": "runner-up without",
+    r"colours?|coloured|licences?|behaviours?|programmes?|(?<!TPE and )neighbour\w*": "American spelling",
+    r"(?:model|label|cancel)(?:led|ling)": "American spelling",
+    r"(?:optim|minim|maxim|virtual|recogn|util)is(?:e|es|ed|ing|ation)": "American spelling",
+}
+"""Phrases that no reader should meet, as regular expressions between word boundaries, with what to say instead."""
+
+TODO: frozenset[str] = frozenset(
+    {
+        "compare-disaggregated-colocated.md",
+        "compare-disaggregated-colocated.txt",
+        "compare-disaggregated-infeasible.md",
+        "compare-disaggregated-infeasible.txt",
+        "deploy/context.txt",
+        "deploy/dynamo.txt",
+        "deploy/llmd.txt",
+        "deploy/sglang-by-length.txt",
+        "deploy/sglang.txt",
+        "deploy/trtllm.txt",
+        "deploy/vllm-by-class.txt",
+        "deploy/vllm-by-length.txt",
+        "deploy/vllm.txt",
+        "plan-colocated-whole.txt",
+        "plan-disaggregated-whole.txt",
+        "plan-disaggregated.md",
+        "plan-hundred-pools-whole.txt",
+        "plan-infeasible-whole.txt",
+        "plan-infeasible.md",
+    }
+)
+"""Golden files that still have a banned phrase, relative to tests/golden; the list may only shrink."""
+
+
+def prose(text: str) -> str:
+    """A Markdown page without fenced blocks, code in the line, addresses, and indented commands and formulas."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    text = re.sub(r"^ {4,}(?![*-]).*$", "", text, flags=re.M)
+    return re.sub(r"`[^`]*`|\]\([^)]*\)", "` `", text)
+
+
+def banned(text: str) -> list[str]:
+    """The banned phrases of a text, each with the words around it."""
+    text = " ".join(text.split())
+    return [
+        f"{text[max(found.start() - 30, 0) : found.end() + 30]!r}: {say}"
+        for phrase, say in BANNED.items()
+        for found in re.finditer(rf"\b(?:{phrase})\b", text, re.I)
+    ]
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of prose: paragraphs, items of lists and cells of tables are ends too."""
+    lines = re.sub(r"^\s*(?:[*-]|\d+\.) ", "\n\n", text, flags=re.M)
+    lines = re.sub(r"^#.*$|^\|[-: |]*\|$", "\n\n", lines, flags=re.M)
+    lines = re.sub(r"\s*\|\s*", "\n\n", lines)
+    return [
+        " ".join(sentence.split())
+        for paragraph in re.split(r"\n\s*\n", lines)
+        for sentence in re.split(r"(?<=[.:;?!])\s+", paragraph)
+    ]
+
+
+def help_prose(text: str) -> str:
+    """A help text as paragraphs: each option one, commands of the examples none."""
+    text = re.sub(r"^    pdplan .*$", "", text, flags=re.M)
+    return re.sub(r"^  (?=-|[a-z]+  |\S+=)", "\n\n", text, flags=re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_have_no_banned_phrase(page: Path) -> None:
+    assert banned(prose(page.read_text("utf-8"))) == []
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=lambda path: str(path.relative_to(GOLDEN)))
+def test_golden_outputs_have_no_banned_phrase(path: Path) -> None:
+    found = banned(path.read_text("utf-8"))
+    if str(path.relative_to(GOLDEN)) in TODO:
+        assert found, "has no banned phrase any more: take it off TODO"
+    else:
+        assert found == []
+
+
+def test_the_list_of_exceptions_names_files() -> None:
+    assert TODO - {str(path.relative_to(GOLDEN)) for path in GOLDENS} == set()
+
+
+@pytest.mark.parametrize("path", [PAGES[0], *HELP], ids=lambda path: path.name)
+def test_no_sentence_is_too_long(path: Path) -> None:
+    text = path.read_text("utf-8")
+    text = help_prose(text) if path in HELP else prose(text)
+    assert [said for said in sentences(text) if len(said.split()) > MOST_WORDS] == []
+
+
+def test_readme_has_at_most_150_lines() -> None:
+    assert len(PAGES[0].read_text("utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "97 % in time",
+        "the fleet holds",
+        "with one replica less",
+        "two decode engines",
+        "at the slow end",
+        "it was refuted",
+    ],
+)
+def test_the_old_words_are_found(said: str) -> None:
+    assert banned(said)
+
+
+@pytest.mark.parametrize(
+    "said", ["held-out rows", "the engine's flags", "less time", "meets the SLO", "a colored chart"]
+)
+def test_plain_words_pass(said: str) -> None:
+    assert banned(said) == []
