@@ -96,7 +96,7 @@ def test_a_limit_is_tightened_down_to_where_its_fleet_misses(tight: Problem, jud
     assert last.hard >= 0.0431 > (last.missed or 1.0) >= last.hard / (1.0 + 1.001 * RESOLUTION)
     told = " ".join(frontier_text(found, 100).split())
     assert (
-        f"it was seen to hold to {1e3 * last.hard:.5g} ms, and to miss at {1e3 * (last.missed or 0.0):.5g} ms" in told
+        f"simulated, it meets it to {1e3 * last.hard:.5g} ms, and misses at {1e3 * (last.missed or 0.0):.5g} ms" in told
     )
 
 

@@ -188,7 +188,7 @@ def test_no_rate_is_good_enough_for_a_limit_below_the_floor() -> None:
     [
         ((0.839, 0.753, 0.925), "75.3 % to 92.5 %"),
         ((0.919, 0.872, 0.966), "87.2 % to 96.6 %, the lower end counts"),
-        ((0.914, 0.901, 0.926), "90.1 % to 92.6 % at 95 %, lower at the level that confirms"),
+        ((0.914, 0.901, 0.926), "90.1 % to 92.6 %, lower at the level that confirms"),
     ],
 )
 def test_a_miss_says_why_a_share_at_the_goal_is_not_enough(ends: tuple[float, float, float], said: str) -> None:

@@ -41,10 +41,6 @@ BANNED = {
 
 TODO: frozenset[str] = frozenset(
     {
-        "compare-disaggregated-colocated.md",
-        "compare-disaggregated-colocated.txt",
-        "compare-disaggregated-infeasible.md",
-        "compare-disaggregated-infeasible.txt",
         "deploy/context.txt",
         "deploy/dynamo.txt",
         "deploy/llmd.txt",

@@ -213,7 +213,7 @@ def test_explain_ranks_a_precision_and_judges_a_pair(file: Path, capsys: pytest.
     assert run(["explain", str(file), "--config", first, "--config", second]) == 0
     said = capsys.readouterr().out
     assert f"Hand-over from {first} to" in said
-    assert "no, because KV dtype fp8 of prefill and bf16 of decode differ." in " ".join(said.split())
+    assert "not possible, because KV dtype fp8 of prefill and bf16 of decode differ." in " ".join(said.split())
     assert run(["explain", str(file), "--config", first, "--config", f"{second.replace('bf16', 'fp8')}", "--json"]) == 0
     *configs, pair = json.loads(capsys.readouterr().out)
     assert [one["feasible"] for one in configs] == [True, True]

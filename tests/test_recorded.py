@@ -161,7 +161,7 @@ def test_what_no_engine_takes_is_left_out_and_ticks_are_spread(tmp_path: Path) -
 
 def test_too_few_requests_tell_nothing(tmp_path: Path) -> None:
     few = write_trace(tmp_path / "few.csv", recording(np.arange(LEAST - 1.0).tolist(), LEAST))
-    with pytest.raises(InputError, match="has 999 requests; 1,000 are needed"):
+    with pytest.raises(InputError, match="has 999 requests; at least 1,000 are needed"):
         recorded_requests(read_trace(few), 10_000)
     long = write_trace(tmp_path / "long.csv", recording(np.arange(2000.0).tolist(), 2000.0))
     with pytest.raises(InputError, match="has 0 requests of at most 500 tokens"):

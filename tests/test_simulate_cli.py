@@ -290,7 +290,7 @@ def test_a_trace_is_replayed(plan_file: Path, tmp_path: Path, capsys: pytest.Cap
         (["--trace", "x.csv", "--diurnal", "1,2"], "so it does not go with --diurnal"),
         (
             ["--concurrency", "8", "--rate", "3/s"],
-            "a request come when another one ends, so it does not go with --rate",
+            "starts a request when another one ends, so it does not go with --rate",
         ),
         (["--concurrency", "8", "--curve"], "so it does not go with --curve"),
         (["--concurrency", "0"], "is not in the range"),
