@@ -5,9 +5,9 @@
 Plans eleven problems at --effort quick (by formula) and standard (proven), simulates the proven fleet with other seeds
 and in runs five times as long as the plan's, and prints a row per problem: cost by formula and proven, simulated
 attainment of the class with the least room on the fresh requests with its 95 % interval (UNSURE where its lower end is
-below the goal), the goal, the worst of the runs, and price and attainment of the best fleet with one replica less. Ends
-with how many hold on fresh requests, and the largest miss; exit code 1 where fewer than nine in ten hold or one misses
-by more than two points.
+below the goal), the goal, the worst of the runs, and price and attainment of the best fleet with one replica fewer.
+Ends with how many hold on fresh requests, and the largest miss; exit code 1 where fewer than nine in ten hold or one
+misses by more than two points.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ def cli() -> None:
     workload within its latency objectives (SLOs) for the fewest dollars.
 
     \b
-    Exit codes: 0 done, 2 bad input, 3 no fleet meets the SLOs, 70 a bug of pdplan, 130 interrupted.
+    Exit codes: 0 done, 2 bad input, 3 SLO missed or undecided, or no fleet meets it, 70 a bug of pdplan,
+    130 interrupted.
     """
 
 

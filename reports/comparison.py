@@ -150,9 +150,9 @@ def _note(before: Plan, after: Plan) -> str:
     """Say that one plan was simulated and the other was not, where both have a fleet."""
     if not (has_fleet(before) and has_fleet(after)) or before.simulated == after.simulated:
         return ""
-    plain = "after" if before.simulated else "before"
+    plain = "second" if before.simulated else "first"
     return (
-        f"The plan {plain} is not simulated: its latencies, SLO shares and goodput are by formula, so their "
+        f"The {plain} plan is not simulated: its latencies, SLO shares and goodput are by formula, so their "
         "differences are also those of the method."
     )
 

@@ -247,7 +247,8 @@ def spread(between: Range, write: Callable[[float], str]) -> str:
     """Write both ends of a range, or that there is no upper one."""
     if between.high is None:
         return f"{write(between.low)} or more"
-    return f"{write(between.low)} to {write(between.high)}"
+    low, high = write(between.low), write(between.high)
+    return low if low == high else f"{low} to {high}"
 
 
 def confidence_sentence(plan: Plan) -> str:

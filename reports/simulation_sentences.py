@@ -29,7 +29,7 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False) -> str:
         percent_beside(share, worst.attainment_goal)
         for share in (worst.attainment, worst.attainment_low, worst.attainment_high)
     )
-    verdict = "Misses" if worst.attainment < worst.attainment_goal else "Meets"
+    verdict = "Misses" if worst.attainment_high < worst.attainment_goal else "Meets"
     if verdict == "Meets" and worst.attainment_low < worst.attainment_goal:
         verdict = "Not proven to meet"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"

@@ -32,7 +32,7 @@ class TriedFleet:
 
 
 def tried_fleets(plan: Plan) -> list[TriedFleet]:
-    """Every fleet that was simulated beside the plan's once: one replica less first, then the others as tried."""
+    """Every fleet that was simulated beside the plan's once: one replica fewer first, then the others as tried."""
     if plan.simulation is None:
         return []
     attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}

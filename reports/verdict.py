@@ -66,12 +66,12 @@ def disaggregation_sentence(plan: Plan) -> str:
         return f"No {name} fleet {'meets' if row.status is Status.INFEASIBLE else 'was found that meets'} the SLO."
     difference = row.cost_usd_per_hour - own
     if money(own) == money(row.cost_usd_per_hour):
-        return f"The cheapest {name} fleet costs the same."
+        return f"The cheapest {name} fleet found costs the same."
     if colocated:
         more = f"{hourly(difference)} more ({signed_percent(difference / own)})"
-        return f"Disaggregation does not pay: the cheapest disaggregated fleet costs {more}."
+        return f"Disaggregation does not pay: the cheapest disaggregated fleet found costs {more}."
     saved = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
-    return f"Disaggregation saves {saved} against the cheapest colocated fleet."
+    return f"Disaggregation saves {saved} against the cheapest colocated fleet found."
 
 
 def verdict(plan: Plan) -> str:

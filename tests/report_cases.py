@@ -123,7 +123,7 @@ def simulated(plan: Plan) -> Plan:
         goodput_by_formula_rps=8.3,
         curve_requests=4_321,
         curve=curve,
-        one_replica_less=[judged(plan, "p0: one replica less", cost - 9.96, 1.3)],
+        one_replica_less=[judged(plan, "p0: one replica fewer", cost - 9.96, 1.3)],
         others=[judged(plan, "found by formula", cost + 4.0, 0.7)],
         judged=5,
         repairs=1,

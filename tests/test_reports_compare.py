@@ -133,10 +133,10 @@ def test_inputs_are_compared_by_their_dotted_paths() -> None:
 def test_it_says_when_only_one_plan_is_simulated() -> None:
     plain = load("disaggregated")
     judged = simulated(plain)
-    for found, which in ((compare(plain, judged), "before"), (compare(judged, plain), "after")):
-        assert found.note.startswith(f"The plan {which} is not simulated: ")
+    for found, which in ((compare(plain, judged), "first"), (compare(judged, plain), "second")):
+        assert found.note.startswith(f"The {which} plan is not simulated: ")
         for view in (render_text(found, 100), render_markdown(found), render_comparison(found)):
-            assert f"The plan {which} is not simulated" in view
+            assert f"The {which} plan is not simulated" in " ".join(view.split())
     assert compare(plain, plain).note == compare(judged, judged).note == ""
     assert "simulated" not in compare(plain, load("infeasible")).note
 

@@ -169,8 +169,8 @@ def test_fleets_that_are_only_unproven_are_not_said_to_miss(plan: Plan) -> None:
     chart = fleets_chart(open_)
     assert chart is not None
     named = {row[0]: row[-1] for row in chart.table.rows}
-    assert named["p0: one replica less"] == "not proven"
-    assert {row[0]: row[-1] for row in slo_check(open_).judged.rows}["p0: one replica less"] == "not proven"
+    assert named["p0: one replica fewer"] == "not proven"
+    assert {row[0]: row[-1] for row in slo_check(open_).judged.rows}["p0: one replica fewer"] == "not proven"
 
 
 def test_fleets_stand_where_they_cost_and_the_front_only_falls(plan: Plan) -> None:
@@ -220,7 +220,7 @@ def test_every_figure_of_the_simulation_is_on_the_page(plan: Plan) -> None:
     found = plan.simulation
     for text in (
         "20,000 in 2 runs, seed 7", "41.2 ms", "0.0123", rate(found.goodput_rps), rate(found.goodput_fails_rps),
-        rate(found.goodput_by_formula_rps), "4,321 requests", "p0: one replica less", "$39.12/h",
+        rate(found.goodput_by_formula_rps), "4,321 requests", "p0: one replica fewer", "$39.12/h",
         "fleets simulated", "repairs of fleets that missed the SLO, before one met it",
     ):  # fmt: skip
         assert text in page

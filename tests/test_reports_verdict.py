@@ -127,15 +127,15 @@ def test_several_limits_in_the_way_are_all_named() -> None:
 def test_the_answer_says_what_disaggregation_saves() -> None:
     colocated = [PLAN.alternatives[0], alternative("colocated_only", "colocated only", [NINE], 12_021.875)]
     near = having(cost_usd_per_hour=11_421.875, alternatives=colocated)
-    saved = "Disaggregation saves $600.00/h (5 %) against the cheapest colocated fleet."
+    saved = "Disaggregation saves $600.00/h (5 %) against the cheapest colocated fleet found."
     assert verdict.disaggregation_sentence(near) == saved
     same = having(near, cost_usd_per_hour=12_021.9)
-    assert verdict.disaggregation_sentence(same) == "The cheapest colocated fleet costs the same."
+    assert verdict.disaggregation_sentence(same) == "The cheapest colocated fleet found costs the same."
     lost = having(alternatives=[alternative("colocated_only", "colocated only", [], None)])
     assert verdict.disaggregation_sentence(lost) == "No colocated fleet meets the SLO."
     apart = alternative("disaggregated_only", "disaggregated only", [ONE, NINE], 60.0)
     together = having(load("colocated"), cost_usd_per_hour=50.0, alternatives=[apart])
-    dearer = "Disaggregation does not pay: the cheapest disaggregated fleet costs $10.00/h more (+20 %)."
+    dearer = "Disaggregation does not pay: the cheapest disaggregated fleet found costs $10.00/h more (+20 %)."
     assert verdict.disaggregation_sentence(together) == dearer
     assert verdict.disaggregation_sentence(having(alternatives=[])) == ""
 

@@ -13,7 +13,7 @@ LESS, MISSED, BETTER, AGAIN = 1.3, 1.6, 1.1, 1.4
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """One replica less, and a cheaper fleet that the search came by three times."""
+    """One replica fewer, and a cheaper fleet that the search came by three times."""
     base = simulated(load("disaggregated"))
     assert base.simulation is not None
     attempts = [
@@ -32,7 +32,7 @@ def test_each_fleet_is_one_row_with_its_best_attempt(plan: Plan) -> None:
     assert cheaper.best.what == "a rival"
     rows = slo_check(plan).judged.rows
     assert [(row[0], row[4]) for row in rows] == [
-        ("p0: one replica less", "1"), ("a rival", "3"), ("cheapest by formula", "1"),
+        ("p0: one replica fewer", "1"), ("a rival", "3"), ("cheapest by formula", "1"),
     ]  # fmt: skip
     assert judged_sentence(plan) == "Tried on the way: 2 cheaper fleets, of which none meets the SLO"
 

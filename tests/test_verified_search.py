@@ -113,8 +113,8 @@ def test_nothing_can_go_from_what_is_left(needed: tuple[int, int], extra: tuple[
     lean = without_waste(bench, bench.verdict(start), [], lambda: False)
     assert replicas(lean.winner.fleet) == needed
     assert [what for what, _ in lean.one_less] == [
-        f"{name}: one replica less" for name, count in zip(("prefill-1", "decode-1"), needed, strict=True) if count > 1
-    ] or {what for what, _ in lean.one_less} == {"prefill-1: one replica less", "decode-1: one replica less"}
+        f"{name}: one replica fewer" for name, count in zip(("prefill-1", "decode-1"), needed, strict=True) if count > 1
+    ] or {what for what, _ in lean.one_less} == {"prefill-1: one replica fewer", "decode-1: one replica fewer"}
     assert not any(one.held for _, one in lean.one_less)
 
 
@@ -303,4 +303,4 @@ def test_a_pool_that_goes_leaves_its_flows_to_the_others() -> None:
     assert without_pool(fleet, 0) is None
     assert without_pool(Fleet(parts[:2]), 0) is None
     names = [what for what, _ in fewer_replicas(instance, fleet, 1)]
-    assert sorted(names) == [f"{name}: one replica less" for name in ("colocated-1", "decode-1", "decode-2")]
+    assert sorted(names) == [f"{name}: one replica fewer" for name in ("colocated-1", "decode-1", "decode-2")]

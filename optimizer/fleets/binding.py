@@ -54,7 +54,7 @@ def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) 
     """
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
     shared = f"; its prompt time of {percentage(prompt_time, 1)} grows by less, as prompts that wait share steps"
-    why = f"{MEANING[headroom.resource]}{shared if prompt_time * headroom.load > 1.0 else ''}"
+    why = f"{MEANING[headroom.resource]}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
     if headroom.load >= 1.0:
         room = f"can take {percentage(headroom.load - 1.0)} more load"
     elif headroom.load > 0.0:

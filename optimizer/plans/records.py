@@ -184,10 +184,10 @@ class SimulatedRate(Record):
 
 
 class JudgedFleet(Record):
-    """A fleet that was simulated and is not the plan's, such as the plan's with one replica less."""
+    """A fleet that was simulated and is not the plan's, such as the plan's with one replica fewer."""
 
     what: str
-    """How it differs, such as "decode-1: one replica less"."""
+    """How it differs, such as "decode-1: one replica fewer"."""
     pools: list[EnginePool]
     cost_usd_per_hour: Amount
     held: bool
@@ -289,7 +289,7 @@ class Simulation(Record):
     curve_requests: Count
     """Requests of the run at each rate above the planned one, whose runs are those above; fewer at lower rates."""
     one_replica_less: list[JudgedFleet]
-    """The plan's fleet with one replica less in one pool: none holds, or the plan would be cheaper."""
+    """The plan's fleet with one replica fewer in one pool: none holds, or the plan would be cheaper."""
     fewest_requests: JudgedFleet | None = None
     """The plan's fleet behind a router that counts requests, not prompt tokens; null where that is the plan's own or
     chooses alike, where time ran out, and in plans of older versions."""

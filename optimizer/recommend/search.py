@@ -311,7 +311,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
 class SimulatedResult:
     """What the simulations gave: the cheapest fleet that is confirmed, or, where none is, what came nearest.
 
-    one_less: the winner with one replica less in each pool; others: what else was tried, in order; undecided: the
+    one_less: the winner with one replica fewer in each pool; others: what else was tried, in order; undecided: the
     cheapest fleet that had not missed when the time was up; repairs: how many were judged.
     """
 

@@ -81,7 +81,7 @@ def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:
 
 
 def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
-    """The fleet with `step` engines less in one pool, cheapest first; a pool that is then empty gives its flows up."""
+    """The fleet with `step` replicas fewer in one pool, cheapest first; an empty pool gives its flows up."""
     fleets: list[Named] = []
     for index, pool in enumerate(fleet.pools):
         less: Fleet | None = None
@@ -90,7 +90,7 @@ def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
         elif pool.replicas == step:
             less = without_pool(fleet, index)
         if less is not None and can_hand_over(instance, less):
-            fleets.append((f"{pool.name}: {'one replica' if step == 1 else f'{step} replicas'} less", less))
+            fleets.append((f"{pool.name}: {'one replica' if step == 1 else f'{step} replicas'} fewer", less))
     return sorted(fleets, key=lambda row: fleet_cost(instance, row[1]))
 
 

@@ -7,7 +7,7 @@ A fleet of more pools may be cheaper still: `mixtures` looks for these, and only
 
 Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
 without pipelines where some of them have AMPLE room: pipelines are the hardest to foresee, and not every target hands
-over from their stages. Then those that keep up with the demand, late or not, with a replica less in any pool. Of what
+over from their stages. Then those that keep up with the demand, late or not, with a replica fewer in any pool. Of what
 is left the one with the most room for more load; then the first, which has the fewest pools.
 """
 
@@ -515,7 +515,7 @@ def roomiest_fleet(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
 
 
 def pool_survives(instance: Instance, pool: FleetPool) -> bool:
-    """Whether a pool keeps up with its part of the demand with a replica less."""
+    """Whether a pool keeps up with its part of the demand with a replica fewer."""
     return pool.replicas > 1 and pool_state(instance, replace(pool, replicas=pool.replicas - 1), 1.0).stable
 
 

@@ -174,7 +174,7 @@ def tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> Tuned
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """How the winner was found: fleets with one replica less, other fleets, how many were judged, and repaired.
+    """How the winner was found: fleets with one replica fewer, other fleets, how many were judged, and repaired.
 
     counted: the winner behind a router that counts requests (`balancing`).
     """

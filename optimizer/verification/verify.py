@@ -105,7 +105,7 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class Lean:
-    """A winner, the same with one replica less in each pool, and what else was tried in order."""
+    """A winner, the same with one replica fewer in each pool, and what else was tried in order."""
 
     winner: Verdict
     one_less: tuple[Tried, ...]

@@ -186,7 +186,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     context = click.get_current_context()
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if given and parameter.expose_value and parameter.name not in {"file", "check", "target"}:
+        if given and parameter.expose_value and parameter.name not in {"file", "check", "target", "alternative"}:
             raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
     checked = checked_directory(plan, directory, target=target)
     if checked.strays:

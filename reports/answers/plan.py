@@ -167,8 +167,9 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
 
 def busiest_sentence(pools: Sequence[Pool]) -> str:
     """Say what is busiest in each pool; empty where they are many, and a column of the table says it."""
-    used = "; ".join(f"{clean(pool.id, 20)} {busiest_words(pool.operating_point)}" for pool in pools)
-    return "" if len(pools) > MOST_POOLS else f"Busiest: {used}."
+    words = ((clean(pool.id, 20), busiest_words(pool.operating_point)) for pool in pools)
+    used = "; ".join(f"{name} {busiest}" for name, busiest in words if busiest != MISSING)
+    return f"Busiest: {used}." if used and len(pools) <= MOST_POOLS else ""
 
 
 def _pool_row(pool: Pool) -> tuple[str, ...]:
@@ -320,6 +321,9 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     shown = kinds[:BRIEF_ROWS] if brief else kinds
     cut = len(kinds) - len(shown)
     notes = [f"{plural(cut, 'more alternative')}: see -v or plan.json."] if cut else []
+    notes += (
+        ["--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."] if has_fleet(plan) else []
+    )
     notes += [] if brief else [f"{number}: {text}" for number, row in shown if (text := _reason(row))]
     table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in shown])
     return Section("" if brief else "Alternatives", table=table, notes=tuple(notes))

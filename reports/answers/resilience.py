@@ -144,7 +144,7 @@ def notes(found: Resilience, count: int, seen: str = "") -> tuple[str, ...]:
 
 
 def seen_in_the_plan(plan: Plan, count: int) -> str:
-    """What the runs that proved a plan showed of one replica less; empty where more are lost, or spares idle there."""
+    """What the runs that proved a plan showed of one replica fewer; empty where more are lost, or spares idle there."""
     fewer = waste_sentence(plan)
     if not fewer or count > 1 or any(pool.spare_replicas for pool in plan.pools):
         return ""
