@@ -14,7 +14,7 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
-from optimizer.plans.plan import ClassResult, Plan
+from optimizer.plans.plan import ClassResult, Plan, Status
 from reports.asked import Asked
 from reports.numbers import duration, is_number, percent_beside
 from reports.sentences import slo_words
@@ -285,13 +285,14 @@ def _check_claim(deployment: Deployment) -> None:
 
 
 def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
-    promised = behind(plan, deployment.router)
+    promised, stated = behind(plan, deployment.router), plan.status is Status.STATED
     page = render(
         "benchmark/README.md",
         title=deployment.title,
         target=facts.target_title(deployment.options.target),
         version=deployment.options.version,
         sha=deployment.plan_sha,
+        file=Raw("<the fleet.yaml, or the plan.json and --alternative N>" if stated else "<the plan.json>"),
         pools=[
             {
                 "id": pool.id,
