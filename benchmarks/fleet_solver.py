@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL  # noqa: E402 -- as a script, the root is found first
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, instance_of_problem  # noqa: E402 -- as a script, the root is found first
 from optimizer.search.fleet_program import Aim, Limit, Matrices  # noqa: E402
 from optimizer.search.whole_fleets import Blocks, Work, cheapest, undominated  # noqa: E402
 
@@ -172,15 +172,13 @@ def examples() -> None:
     """Cost of the cheapest fleet of one pool or two of the examples, and the floor of all fleets."""
     from optimizer.fleets.error_bars import at_quantile, slow_end
     from optimizer.fleets.fleet import fleet_cost
-    from optimizer.loads.instance import make_instance
     from optimizer.search.bound import least_cost
     from optimizer.search.search import at_best_split, unmixed
-    from search_spaces.engines import load_engine_overhead
     from search_spaces.loader import load_problem
 
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         problem = load_problem(path)
-        made = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+        made = instance_of_problem(problem)
         known = at_best_split(at_quantile(made, slow_end(problem.confidence)))
         fleet = unmixed(known)
         if not fleet.pools:

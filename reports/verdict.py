@@ -192,6 +192,6 @@ def is_at_risk(plan: Plan) -> bool:
 
 
 def _slow_words(item: ClassResult) -> str:
-    """A class with the share of its requests that is in time at the slow end."""
+    """A class with the share of its requests that meets the SLO on slow GPUs."""
     kept = None if item.error_bars is None else item.error_bars.attainment.low
     return f"{clean(item.name, 30)} ({percent(kept)} of requests meet it)" if is_number(kept) else clean(item.name, 30)

@@ -274,7 +274,7 @@ def extra_cost(row: Alternative, plan: Plan) -> float | None:
 def alternative_name(row: Alternative) -> str:
     """Name an alternative: its label, or its kind in words when it has none.
 
-    The label of a fleet without some engines names them, which says nothing of the fleet (see `alternative_note`).
+    A runner-up's label names the engines that it does without, which says nothing of the fleet (`alternative_note`).
     """
     label = "" if row.kind == "other_engines" else clean(row.label, LABEL_LIMIT)
     return label or kind_words(row.kind)
@@ -318,7 +318,7 @@ def missed_classes(plan: Plan) -> list[ClassResult]:
 
 
 def missed_when_slow(item: ClassResult) -> bool:
-    """Tell whether a class misses its goal with all steps at the slow end of their interval."""
+    """Tell whether a class misses its SLO with all steps as slow as the end of their interval."""
     return item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
 
 

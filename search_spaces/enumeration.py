@@ -256,12 +256,6 @@ def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: 
     )
 
 
-def precision_told(problem: Problem, shape: Shape) -> str:
-    """The precision of a shape, such as " fp8/bf16" (weights/KV cache), where there is a choice; else nothing."""
-    choice = len(problem.weight_dtypes) > 1 or len(problem.kv_dtypes) > 1
-    return f" {shape.weight_dtype}/{shape.kv_dtype}" if choice else ""
-
-
 def refusal(problem: Problem, shape: Shape) -> tuple[str, str] | None:
     """First rule that refuses the shape, as (rule name, reason), or None if it can be."""
     for name, rule in RULES.items():

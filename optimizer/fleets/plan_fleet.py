@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.instance import Instance, instance_of_problem
 from optimizer.plans.plan import Plan, Pool
-from search_spaces.engines import load_engine_overhead
 from search_spaces.fleet_file import StatedPool
 from search_spaces.loader import problem_of
 
@@ -35,7 +34,7 @@ def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet
             f"the plan {shown(plan.name)} has no fleet (its status is {plan.status}), so nothing can be served"
         )
     problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
-    instance = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    instance = instance_of_problem(problem)
     _check_routes(plan, instance)
     return instance, Fleet(tuple(_pool(plan, instance, pool) for pool in plan.pools))
 

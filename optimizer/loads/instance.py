@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.host import EngineOverhead
+from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import Enumeration, enumerate_shapes
 from search_spaces.problem import Problem
 
@@ -76,6 +77,11 @@ def make_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
     """Enumerate the feasible engine shapes and evaluate the cost model for each of them and every flow."""
     flows, enumeration = make_flows(problem), enumerate_shapes(problem)
     return Instance(problem, flows, enumeration, build_table(problem, flows, enumeration.shapes, overhead), overhead)
+
+
+def instance_of_problem(problem: Problem) -> Instance:
+    """The instance of a problem with expected step times; its engine's host times are as the problem changes them."""
+    return make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
 
 
 def at_volume(instance: Instance, volume: float) -> Instance:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import SECONDS_PER_HOUR
-from optimizer.fleets.evaluate import holds, largest_load, predict_misses
+from optimizer.fleets.evaluate import holds, keeps_goals, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.verification.demand import SEEDS, simulated_trace
@@ -99,7 +99,7 @@ def autoscale(
     tell("longest start-up time", 0.8)
     intervals = np.array([scaled.attained(level, row) for level, row in zip(volume.tolist(), need, strict=True)])
     hourly, low, high = intervals.transpose(1, 0, 2)
-    proven, possible = (np.array([scaled.keeps_goals(row) for row in rows]) for rows in (low, high))
+    proven, possible = (np.array([keeps_goals(instance, row) for row in rows]) for rows in (low, high))
     return Day(
         volume=volume,
         need=need,
@@ -113,7 +113,7 @@ def autoscale(
         attainment=attainment,
         late=late,
         longest=longest_start_up(
-            lambda time: scaled.keeps_goals(scaled.over(_stretches(need, time, ahead=False), need)[0])
+            lambda time: keeps_goals(instance, scaled.over(_stretches(need, time, ahead=False), need)[0])
         ),
         short=tuple(np.flatnonzero(~possible).tolist()),
         unsure=tuple(np.flatnonzero(possible & ~proven).tolist()),
@@ -170,7 +170,7 @@ class _Scaled:
         """Replicas that keep every goal: those of the formula, one more of each pool while that is not sure."""
         full = np.array([pool.replicas for pool in self.fleet.pools])
         replicas = replicas_at(self.instance, self.fleet, volume, least)
-        while (replicas < full).any() and not self.keeps_goals(self.attained(volume, replicas)[1]):
+        while (replicas < full).any() and not keeps_goals(self.instance, self.attained(volume, replicas)[1]):
             replicas = np.minimum(replicas + 1, full)
         return replicas
 
@@ -191,11 +191,6 @@ class _Scaled:
         shares = [judged.attainment for judged in judgement.classes]
         rows = np.array([[share.share, share.low, share.high] for share in shares])
         return np.asarray(rows.T * (not judgement.overload.overloaded))
-
-    def keeps_goals(self, attainment: FloatArray) -> bool:
-        """Whether every class reaches its goal; attainment (classes,) [1]."""
-        goals = np.array([slo.attainment for slo in self.instance.problem.slos])
-        return bool((attainment >= goals - 1e-9).all())
 
     def limit(self, replicas: IntArray) -> float:
         """Highest volume that replicas serve without a queue that grows for ever [1]."""

@@ -17,13 +17,12 @@ from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, fleet_gpus, gpu_cost, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.loads.diagnose import check_floors, check_shapes
-from optimizer.loads.instance import Instance, at_volume, make_instance
+from optimizer.loads.instance import Instance, at_volume, instance_of_problem
 from optimizer.plans.records import EnginePool
 from optimizer.search.limits import classes_apart
 from optimizer.search.per_class import of_class
 from optimizer.search.search import FleetSearch, cheapest_held
 from optimizer.whatif.physics import Engines, Remaining, Way, engines_of, physics_at, refuted_with
-from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Billing, Constraints, Objective, Problem
 
 FloatArray = NDArray[np.float64]
@@ -224,7 +223,7 @@ def _ways(problem: Problem) -> Iterator[tuple[Way, ...]]:
             spare_replicas=problem.constraints.spare_replicas, balancing=problem.constraints.balancing
         ),
     )
-    whole = make_instance(free, load_engine_overhead(free.engine, free.engine_changes))
+    whole = instance_of_problem(free)
     check_shapes(free, whole.enumeration)
     check_floors(whole)
     classes = range(len(problem.slos)) if classes_apart(problem) else ()

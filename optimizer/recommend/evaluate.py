@@ -19,7 +19,7 @@ from optimizer.fleets.evaluate import largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost, with_names
 from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.instance import Instance, instance_of_problem
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Provisioning, Status
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import EnginePool, JudgedFleet
@@ -29,7 +29,6 @@ from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
 from optimizer.verification.judge import Judgement, Outcome
 from optimizer.verification.record import Trail, judged_fleet
 from search_spaces.contracts import HOURS_PER_MONTH
-from search_spaces.engines import load_engine_overhead
 from search_spaces.fields import member, stated
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.loader import problem_of
@@ -211,7 +210,7 @@ def subject_of(stated: StatedFleet) -> Subject:
 
     Raises InputError for requests that no pool gets, and for pools that cannot hand over what they get.
     """
-    expected = make_instance(stated.problem, load_engine_overhead(stated.problem.engine, stated.problem.engine_changes))
+    expected = instance_of_problem(stated.problem)
     instance = at_quantile(expected, slow_end(stated.problem.confidence))
     masks = [_served(instance, pool) for pool in stated.pools]
     _check_served(instance, stated, masks)
@@ -250,7 +249,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     if not row.pools:
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
     problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
-    expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    expected = instance_of_problem(problem)
     instance = at_quantile(expected, slow_end(problem.confidence))
     every, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
     pools = [

@@ -19,13 +19,12 @@ from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.error_bars import at_quantile, planned_instance, slow_end
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import check_floors, check_shapes
-from optimizer.loads.instance import Instance, Late, make_instance
+from optimizer.loads.instance import Instance, Late, instance_of_problem
 from optimizer.plans.plan import Plan, Worth
 from optimizer.plans.records import PrecisionSaving, SafeFleet, SafeStatus
 from optimizer.search.search import NO_DEARER, SAME_COST, at_best_split, evaluated
 from optimizer.verification.bench import Verdict, make_bench
 from optimizer.verification.judge import Outcome
-from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
@@ -185,7 +184,7 @@ def formula_price(problem: Problem) -> float | None:
     """Price of the cheapest fleet that holds by formula [$/h]; None where none was found."""
     try:
         check_shapes(problem, enumerate_shapes(problem))
-        expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+        expected = instance_of_problem(problem)
         check_floors(expected)
     except InputError:  # no engine of what is left is possible at all
         return None

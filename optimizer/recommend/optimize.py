@@ -21,7 +21,7 @@ from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import check_floors, check_shapes, floors
-from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.instance import Instance, instance_of_problem, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import Proof, proof_of_judged
 from optimizer.plans.records import SimulatedRate
@@ -42,7 +42,6 @@ from optimizer.verification.record import (
 )
 from optimizer.verification.tune import Wish
 from search_spaces.bounds import TIME_LIMIT
-from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity, stated
 from search_spaces.problem import Goal, Problem
@@ -169,7 +168,7 @@ def optimize(
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
-    expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    expected = instance_of_problem(problem)
     check_floors(expected)
     first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
     space = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
@@ -359,7 +358,7 @@ def plan_below_floor(problem: Problem) -> Plan:
 
     For programs, which read a plan wherever `optimize()` is sound input without an answer.
     """
-    instance = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    instance = instance_of_problem(problem)
     rows = []
     for floor in floors(instance):
         slo = problem.slos[floor.k]

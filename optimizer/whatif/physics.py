@@ -31,12 +31,11 @@ from optimizer.loads.instance import (
     Instance,
     Settings,
     at_volume,
-    make_instance,
+    instance_of_problem,
     make_settings,
 )
 from optimizer.search.bound import keeping_up, least_cost
 from optimizer.search.search import FleetSearch, Picks
-from search_spaces.engines import load_engine_overhead
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
 
@@ -105,7 +104,7 @@ def physics_text(problem: Problem) -> str:
 @lru_cache(maxsize=48)
 def _physics(text: str, base: Path, confidence: float) -> Physics:
     problem = replace(problem_of_values(json.loads(text), "scenario", base), confidence=confidence)
-    expected = make_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
+    expected = instance_of_problem(problem)
     try:
         check_floors(expected)
     except InputError as error:
