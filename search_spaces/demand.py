@@ -17,6 +17,7 @@ from costmodel.errors import InputError
 from costmodel.lengths import Buckets, Lengths
 from costmodel.quoting import shown
 from costmodel.workload import Workload
+from search_spaces.traces.parsing import delimiter_of
 
 from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, MAX_TOKENS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS
 from .checks import share_sum_fault
@@ -35,7 +36,6 @@ from .schema_lengths import (
     TraceSource,
 )
 from .traces import TraceSummary, read_trace
-from .traces.csv_rows import delimiter_of
 from .yaml_source import IN_A_TRACE
 
 LENGTHS: Path = ("workload", "lengths")

@@ -11,7 +11,7 @@ from search_spaces.traces import (
     compact_rows,
     read_trace,
 )
-from search_spaces.traces.timestamps import parse_date
+from search_spaces.traces.parsing import parse_date
 from tests.trace_files import CODE, CONV, MOONCAKE
 
 # The public traces ---------------------------------------------------------------------------------------------------

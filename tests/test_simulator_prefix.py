@@ -33,7 +33,7 @@ from costmodel.simulator import (
 from costmodel.simulator.loop import run_loop
 from costmodel.simulator.run import make_world
 from search_spaces.traces import read_trace
-from search_spaces.traces.replay import read_replay
+from search_spaces.traces.reader import read_replay
 
 LINEAR = CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))
 """A millisecond per prompt token, 10 ms per decode step."""

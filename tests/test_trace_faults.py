@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import UnknownNameError
-from search_spaces.traces import read_trace, source
+from search_spaces.traces import parsing, read_trace
 from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
 
 ROW = "2023-11-16 18:00:00,1,2\n"
@@ -147,7 +147,7 @@ def test_truncated_gzip(write: Write) -> None:
 
 
 def test_endless_line_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "MAX_LINE_BYTES", 2**21)
+    monkeypatch.setattr(parsing, "MAX_LINE_BYTES", 2**21)
     path = write(AZURE + ROW + "1" * (5 * 2**20))
     assert ":3: the line is longer than 2 MiB, a trace has one request per line" in refusal(path)
 

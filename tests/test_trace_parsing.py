@@ -1,4 +1,4 @@
-"""search_spaces.traces: the fast parsers against slow and plain ones."""
+"""search_spaces.traces: whole blocks parsed by pandas against the same lines parsed one by one."""
 
 from __future__ import annotations
 
@@ -10,27 +10,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.traces import csv_rows, source
-from search_spaces.traces.rows import Columns
-from search_spaces.traces.timestamps import parse_date, parse_dates
+from search_spaces.traces import parsing
+from search_spaces.traces.parsing import parse_date
+from search_spaces.traces.rows import ArrivalUnit, Columns
 
 NUMBERS = st.one_of(
     st.integers(0, 10**8).map(str),
     st.floats(0, 1e6, allow_nan=False).map(repr),
-    st.sampled_from(["1.5e3", "007", " 5", "12 ", "-1", "", "x", "nan", "inf", "1e99", '"6"', "1,5"]),
+    st.sampled_from(
+        ["1.5e3", "007", " 5", "12 ", "-1", "", "x", "nan", "inf", "1e99", "1e999", "1_0", "9" * 20, '"6"', "1,5"]
+    ),
 )
+LAYOUT = parsing.csv_layout("t,i,o", Columns("t", "i", "o"))
+
+
+def parsed_both_ways(lines: list[str], unit: ArrivalUnit) -> parsing.Rows | None:
+    """The rows of a block at once, checked against the same lines parsed one by one."""
+    block = parsing.Block("".join(f"{line}\n" for line in lines).encode(), 2)
+    rows = parsing._plain_rows(block, LAYOUT, unit)
+    if rows is not None:
+        lone = parsing._careful_rows(Path("t"), block, LAYOUT, unit)
+        for name in ("nanoseconds", "isl", "osl", "line"):
+            np.testing.assert_array_equal(getattr(rows, name), getattr(lone, name))
+    return rows
 
 
 @given(rows=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=6))
 @settings(deadline=None, max_examples=100)
-def test_fast_and_careful_parsing_agree(rows: list[tuple[str, str, str]]) -> None:
-    layout = csv_rows.csv_layout("t,i,o", Columns("t", "i", "o"))
-    block = source.Block("".join(",".join(row) + "\n" for row in rows).encode(), 2)
-    fast = csv_rows._fast_rows(block, layout, csv_rows.ArrivalUnit.SECONDS)
-    if fast is not None:
-        slow = csv_rows._careful_rows(Path("t"), block, layout, csv_rows.ArrivalUnit.SECONDS)
-        for name in ("nanoseconds", "isl", "osl", "line"):
-            np.testing.assert_array_equal(getattr(fast, name), getattr(slow, name))
+def test_blocks_and_lines_agree(rows: list[tuple[str, str, str]]) -> None:
+    parsed_both_ways([",".join(row) for row in rows], ArrivalUnit.SECONDS)
+
+
+def test_plain_lines_are_parsed_as_a_block() -> None:
+    rows = parsed_both_ways(["0.25,7,8", "1e3,007, 9"], ArrivalUnit.SECONDS)
+    assert rows is not None
+    assert (rows.nanoseconds.tolist(), rows.isl.tolist()) == ([250_000_000, 10**12], [7, 7])
 
 
 @given(
@@ -45,17 +59,15 @@ def test_dates_agree_with_the_standard_library(moment: datetime, digits: int, zo
     text = f"{moment:%Y-%m-%d}{mark}{moment:%H:%M:%S}" + (f".{fraction}" if digits else "") + zone
     whole = datetime.fromisoformat(f"{moment:%Y-%m-%dT%H:%M:%S}" + (zone or "Z"))
     expected = round(whole.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
-    buffer = np.frombuffer(text.encode(), dtype=np.uint8)
-    fast = parse_dates(buffer, np.array([0]), np.array([buffer.size]))
+    rows = parsed_both_ways([f"{text},1,1"], ArrivalUnit.ISO)
     assert parse_date(text) == expected
-    assert fast is not None
-    assert fast.tolist() == [expected]
+    assert rows is not None
+    assert rows.nanoseconds.tolist() == [expected]
 
 
 @pytest.mark.parametrize(
     "text", ["2023-02-29 00:00:00", "2023-13-01 00:00:00", "2023-01-01 24:00:00", "2023-01-01 00:00", "2023-1-1 0:0:00"]
 )
 def test_dates_that_do_not_exist(text: str) -> None:
-    buffer = np.frombuffer(text.encode(), dtype=np.uint8)
     assert parse_date(text) is None
-    assert parse_dates(buffer, np.array([0]), np.array([buffer.size])) is None
+    assert parsed_both_ways([f"{text},1,1"], ArrivalUnit.ISO) is None

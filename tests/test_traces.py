@@ -17,16 +17,15 @@ from search_spaces.traces import (
     TraceFormat,
     TraceSummary,
     detect_format,
+    parsing,
     read_rows,
     read_trace,
-    source,
     workload_mapping,
 )
-from search_spaces.traces.histogram import cell_of
-from search_spaces.traces.prefix import PrefixCache
-from search_spaces.traces.replay import read_replay
+from search_spaces.traces.parsing import parse_date
+from search_spaces.traces.reader import read_replay
 from search_spaces.traces.rows import MAX_TOKENS, Rows
-from search_spaces.traces.timestamps import parse_date
+from search_spaces.traces.summary import PrefixCache, cell_of
 from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
 
 # Formats --------------------------------------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ def test_one_arrival_out_of_order_is_singular(write: Write) -> None:
 
 
 def test_far_out_of_order_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(parsing, "BLOCK_BYTES", 64)
     path = write(arrivals_csv([*range(100, 200), 50]))
     assert refusal(path).startswith(":102: the request arrives 1")
     assert "sort the trace by arrival" in refusal(path)
@@ -196,9 +195,9 @@ def test_figures_do_not_depend_on_the_block_size(
 ) -> None:
     times = np.cumsum(gaps).tolist()
     path = write("arrival,isl,osl\n" + "".join(f"{t},{lengths + i},{1 + i}\n" for i, t in enumerate(times)))
-    monkeypatch.setattr(source, "BLOCK_BYTES", 2**20)
+    monkeypatch.setattr(parsing, "BLOCK_BYTES", 2**20)
     whole = read_trace(path)
-    monkeypatch.setattr(source, "BLOCK_BYTES", block)
+    monkeypatch.setattr(parsing, "BLOCK_BYTES", block)
     pieces = read_trace(path)
     np.testing.assert_array_equal(pieces.isl_counts.nonzero(), whole.isl_counts.nonzero())
     assert pieces.mean_isl_osl == pytest.approx(whole.mean_isl_osl)

@@ -1,23 +1,193 @@
-"""What a trace says about a workload: lengths, arrivals, prefix sharing; and the workload made from it."""
+"""What a trace says about a workload: lengths, arrivals, prefix sharing; and the workload made from it.
+
+Lengths add up as exact counts per length and as a fine joint histogram with the mean of each cell. A prefix hit is an
+input token that an infinite cache would hold when the request arrives.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.errors import InputError
 from costmodel.lengths import Buckets, coarsen
-from costmodel.workload import Workload
+from costmodel.workload import FloatArray, Workload
 
 from .arrivals import ArrivalStats
-from .histogram import JointHistogram, moment_of, quantile_of
-from .rows import Columns, IntArray, TraceFormat
+from .rows import MAX_TOKENS, Columns, IntArray, Rows, TraceFormat
 
 DEFAULT_BUCKETS = 48
 _SHARE_UNITS = 1_000_000
 """A written share has six decimals; they sum to exactly 1 in these units."""
+_STEPS = 64
+"""Cells per octave of the joint histogram: each is at most 1/64 = 1.6 % wide, and lengths below 128 are exact."""
+MAX_BLOCKS = 2**25
+"""Blocks remembered at most (256 MiB); beyond it only blocks seen before still count."""
+BLOCK_SIZES = (512, 16, 32, 64, 128, 256, 1024)
+"""Tokens per hash block in use: Mooncake's first, then those of serving engines."""
+FITTING_SHARE = 0.95
+
+BlockArray = NDArray[np.uint64]
+
+
+def cell_of(tokens: IntArray) -> IntArray:
+    """Return the cell of each length [token]: the length itself below 128, then 64 cells per octave.
+
+    >>> cell_of(np.array([5, 127, 128, 129, 130]))
+    array([  5, 127, 128, 128, 129])
+    """
+    shift = np.maximum(np.frexp(tokens.astype(np.float64))[1].astype(np.int64) - 7, 0)
+    return np.asarray(shift * _STEPS + (tokens >> shift), dtype=np.int64)
+
+
+_CELLS = int(cell_of(np.array([MAX_TOKENS]))[0]) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class JointHistogram:
+    """Occupied cells: mean ISL and OSL of their requests [token], exact, and how many requests each holds."""
+
+    isl: FloatArray
+    osl: FloatArray
+    requests: FloatArray
+
+
+class LengthCounter:
+    """Adds up the lengths of requests in bounded memory (40 MB and 8 bytes per distinct length)."""
+
+    def __init__(self) -> None:
+        self.isl_counts: IntArray = np.zeros(1, dtype=np.int64)
+        self.osl_counts: IntArray = np.zeros(1, dtype=np.int64)
+        self.total_counts: IntArray = np.zeros(1, dtype=np.int64)
+        self.product = 0.0
+        self._requests = np.zeros(_CELLS * _CELLS, dtype=np.int64)
+        self._isl_sums = np.zeros(_CELLS * _CELLS, dtype=np.int64)
+        self._osl_sums = np.zeros(_CELLS * _CELLS, dtype=np.int64)
+
+    def add(self, rows: Rows) -> None:
+        """Take in the lengths of `rows`."""
+        self.isl_counts = _counted(self.isl_counts, rows.isl)
+        self.osl_counts = _counted(self.osl_counts, rows.osl)
+        self.product += float((rows.isl * rows.osl).astype(np.float64).sum())
+        self.total_counts = _counted(self.total_counts, rows.isl + rows.osl)
+        cell = cell_of(rows.isl) * _CELLS + cell_of(rows.osl)
+        np.add.at(self._requests, cell, 1)
+        np.add.at(self._isl_sums, cell, rows.isl)
+        np.add.at(self._osl_sums, cell, rows.osl)
+
+    @property
+    def longest(self) -> int:
+        """Longest ISL + OSL [token]."""
+        return int(np.flatnonzero(self.total_counts)[-1])
+
+    def joint(self) -> JointHistogram:
+        """Return the cells that hold requests."""
+        used = np.flatnonzero(self._requests)
+        requests = self._requests[used].astype(np.float64)
+        return JointHistogram(self._isl_sums[used] / requests, self._osl_sums[used] / requests, requests)
+
+
+def quantile_of(counts: IntArray, probability: float) -> int:
+    """Return the smallest length [token] that at least `probability` of the requests do not exceed; exact.
+
+    >>> quantile_of(np.array([0, 2, 1, 1]), 0.5), quantile_of(np.array([0, 2, 1, 1]), 0.51)
+    (1, 2)
+    """
+    total = int(counts.sum())
+    # A count is whole: the rounding of probability x total must not lift it over the next one.
+    wanted = max(np.ceil(probability * total * (1 - 1e-12)), 1)
+    return int(np.searchsorted(np.cumsum(counts), wanted))
+
+
+def moment_of(counts: IntArray, power: int) -> float:
+    """Return the mean of length^power [token^power]; exact counts, so only the last digits round."""
+    used = np.flatnonzero(counts)
+    return float((counts[used] * used.astype(np.float64) ** power).sum()) / float(counts.sum())
+
+
+def _counted(counts: IntArray, tokens: IntArray) -> IntArray:
+    most = int(tokens.max())
+    if most >= counts.size:
+        counts = np.concatenate([counts, np.zeros(max(most + 1, 2 * counts.size) - counts.size, dtype=np.int64)])
+    np.add.at(counts, tokens, 1)
+    return counts
+
+
+class PrefixCache:
+    """An infinite prefix cache, fed request by request in the order of the file.
+
+    A request hits the longest run of its first blocks that all appeared in earlier requests; the hit is
+    blocks x block size tokens, at most the request's ISL (its last block is partly filled).
+    """
+
+    def __init__(self) -> None:
+        self.block_tokens: int | None = None
+        self.unfit = False
+        self.full = False
+        self.hit_tokens = 0
+        self.input_tokens = 0
+        self._seen: BlockArray = np.empty(0, dtype=np.uint64)
+        self._recent: BlockArray = np.empty(0, dtype=np.uint64)
+
+    @property
+    def hit_share(self) -> float | None:
+        """Share of the input tokens found [1]; None if the trace has no usable blocks."""
+        return self.hit_tokens / self.input_tokens if self.input_tokens and not self.unfit else None
+
+    def look_up(self, rows: Rows) -> Rows:
+        """Return the rows with hit_tokens filled in [token], and remember their blocks."""
+        if rows.hash_ids is None or rows.hash_counts is None or self.unfit:
+            self.unfit = True
+            return rows
+        if self.block_tokens is None:
+            self.block_tokens = _block_size(rows.isl, rows.hash_counts)
+            self.unfit = self.block_tokens is None
+        if self.block_tokens is None:
+            return rows
+        blocks = self._leading_hits(rows.hash_ids, rows.hash_counts)
+        hits = np.minimum(blocks * self.block_tokens, rows.isl)
+        self.hit_tokens += int(hits.sum())
+        self.input_tokens += int(rows.isl.sum())
+        return replace(rows, hit_tokens=hits)
+
+    def _leading_hits(self, ids: BlockArray, counts: IntArray) -> IntArray:
+        """Return how many leading blocks of each row were seen in an earlier row."""
+        row = np.repeat(np.arange(counts.size), counts)
+        distinct, first, place = np.unique(ids, return_index=True, return_inverse=True)
+        known = _contains(self._seen, distinct) | _contains(self._recent, distinct)
+        missed = np.flatnonzero(~(known[place] | (row[first][place] < row)))
+        starts = np.cumsum(counts) - counts
+        # The first miss at or after the start of each row; none before the row's end means that all blocks hit.
+        following = np.append(missed, ids.size)[np.searchsorted(missed, starts)]
+        self._remember(distinct[~known])
+        return np.asarray(np.minimum(following - starts, counts), dtype=np.int64)
+
+    def _remember(self, fresh: BlockArray) -> None:
+        if self._seen.size + self._recent.size + fresh.size > MAX_BLOCKS:
+            self.full = True
+            return
+        self._recent = np.union1d(self._recent, fresh)
+        if self._recent.size > max(self._seen.size // 4, 2**16):
+            self._seen, self._recent = np.union1d(self._seen, self._recent), np.empty(0, dtype=np.uint64)
+
+
+def _contains(ordered: BlockArray, wanted: BlockArray) -> NDArray[np.bool_]:
+    if not ordered.size:
+        return np.zeros(wanted.size, dtype=np.bool_)
+    place = np.minimum(np.searchsorted(ordered, wanted), ordered.size - 1)
+    return np.asarray(ordered[place] == wanted)
+
+
+def _block_size(isl: IntArray, counts: IntArray) -> int | None:
+    """Return the first block size [token] that explains the block counts of nearly all rows."""
+    for size in BLOCK_SIZES:
+        whole, filled = isl // size, -(-isl // size)
+        if np.mean((counts == filled) | (counts == whole)) >= FITTING_SHARE:
+            return size
+    return None
 
 
 @dataclass(frozen=True, slots=True)
