@@ -24,10 +24,14 @@ from costmodel.calibration.scaling import calibrated_pairs, scaled_figures, scal
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
-from search_spaces.benchmark_results.calibration import Calibration, calibrate
+from search_spaces.benchmark_results.calibration import (
+    Calibration,
+    calibrate,
+    check_littles_law,
+    check_possible,
+    predictor,
+)
 from search_spaces.benchmark_results.deployed import MeasuredRun, Setup, measured, observations
-from search_spaces.benchmark_results.physics import check_littles_law, check_possible
-from search_spaces.benchmark_results.prediction import predictor
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import load_serving_policy
 from search_spaces.measurements import Layout

@@ -14,10 +14,8 @@ from reports.document import Document, Section, Table, table_of
 from reports.numbers import MISSING, count, duration, percent, signed_percent, significant
 from reports.table import Column
 from reports.text import clean, plural
-from search_spaces.benchmark_results.calibration import Calibration
+from search_spaces.benchmark_results.calibration import Calibration, Row, where_of
 from search_spaces.benchmark_results.deployed import MeasuredRun
-from search_spaces.benchmark_results.physics import where_of
-from search_spaces.benchmark_results.prediction import Row
 
 SCHEMA = "pdplan.calibration/1"
 

@@ -12,7 +12,7 @@ from optimizer.plans.records import Quantiles
 from reports.document import Document, Section, Table, table_of
 from reports.numbers import duration, rate, signed_percent
 from reports.text import plural
-from search_spaces.benchmark_results.reader import read_results
+from search_spaces.benchmark_results.readers import read_results
 from search_spaces.benchmark_results.records import BenchmarkRun
 from search_spaces.files import shown_path
 from search_spaces.problem import Balancing

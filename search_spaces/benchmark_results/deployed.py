@@ -13,13 +13,12 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.serving.load import MANY_WAVES
 from costmodel.transformer import Transformer
 from costmodel.words import percentage
+from search_spaces.benchmark_results.records import BenchmarkRun, MeasuredStep, Record, Stated, Workers
 from search_spaces.catalog import AcceleratorCatalog
 from search_spaces.engines import engine_name
 from search_spaces.measured_batches import Deployment, deployment_of
 from search_spaces.measured_engines import in_dtype, measured_engine, measured_model
 from search_spaces.measurements import Layout, ServingRow
-
-from .records import BenchmarkRun, MeasuredStep, Record, Stated, Workers
 
 DEFAULT_ENGINE = "vllm"
 CACHED = 0.01

@@ -1,9 +1,23 @@
-"""What a benchmark tool measured, in one form for all: times in seconds, lengths in tokens, None where unknown."""
+"""What a benchmark tool measured, in one form for all: times in seconds, lengths in tokens, None where unknown.
+
+A result file is read as JSON objects that know where they stand, so that each fault is a sentence that says where.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from costmodel.errors import InputError
+from search_spaces.faults import Path as Keys
+from search_spaces.files import LARGEST_RESULTS, read_file, shown_path
+from search_spaces.json_source import JsonText, json_kind, json_shown
+from search_spaces.plain_text import decoded
 
 
 class Tool(StrEnum):
@@ -130,3 +144,132 @@ class MeasuredStep:
 
 
 Record = BenchmarkRun | MeasuredStep
+
+_MISSING = object()
+
+
+class Document(Mapping[str, Any]):
+    """One JSON object of a result file, which knows where it stands and reads its fields as what they must be."""
+
+    def __init__(self, file: JsonText, content: Mapping[str, Any], label: str, path: Keys = ()) -> None:
+        """Take the object at a path below a value of the file; label: where that is, as results say it."""
+        self.file = file
+        self.content = content
+        self.label = label
+        self.path = path
+
+    @property
+    def where(self) -> str:
+        """The file and where in it this stands, as results say it."""
+        return f"{self.file.name}{self.label}"
+
+    def error(self, sentence: str, *keys: str | int) -> InputError:
+        """The error of the value below these keys: file, line and column, and its keys."""
+        return self.file.error(sentence, (*self.path, *keys))
+
+    def item(self, key: str, index: int) -> Document:
+        """An object of the list under `key`; InputError for an item that is none."""
+        value = self.content[key][index]
+        if not isinstance(value, Mapping):
+            raise self.error(f"is {json_kind(value)}, but must be an object", key, index)
+        return Document(
+            self.file, value, f"{self.label}{'.' if self.path else ': '}{key}[{index}]", (*self.path, key, index)
+        )
+
+    def __getitem__(self, key: str) -> Any:
+        return self.content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def part(self, *keys: str) -> Document:
+        """The object below these keys, empty where there is none."""
+        value: Any = self.content
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        content = value if isinstance(value, Mapping) else {}
+        return Document(self.file, content, f"{self.label}: {'.'.join(keys)}", (*self.path, *keys))
+
+    def number(self, key: str, scale: float = 1.0) -> float | None:
+        """The number under `key` times `scale`; None where it is missing, null or not above zero."""
+        value = self.content.get(key, _MISSING)
+        if value is _MISSING or value is None:
+            return None
+        found = _as_number(value)
+        if found is None:
+            raise self.error(f"is {json_shown(value)}, but must be a number", key)
+        return found * scale if found > 0 else None
+
+    def needed(self, key: str) -> float:
+        """The number under `key`, which must be there and above zero."""
+        found = self.number(key)
+        if found is None:
+            raise self.error("is missing or zero, but must be a number above 0", key)
+        return found
+
+    def whole(self, key: str, default: int | None = None) -> int | None:
+        """The whole number under `key`; `default` where it is missing or zero."""
+        found = self.number(key)
+        if found is None or not math.isfinite(found):
+            return default
+        if found != int(found):
+            raise self.error(f"is {found:g}, but must be a whole number", key)
+        return int(found)
+
+    def text(self, key: str) -> str | None:
+        """The text under `key`; None where it is missing or empty."""
+        value = self.content.get(key)
+        return value.strip() or None if isinstance(value, str) else None
+
+
+def documents(path: Path) -> Iterator[Document]:
+    """The JSON objects of a file: one, one a line, one after the other, or those of a list."""
+    name = shown_path(path)
+    text = decoded(read_file(path, LARGEST_RESULTS, "a benchmark result"), name)
+    decoder = json.JSONDecoder()
+    place, count = 0, 0
+    while place := _next_value(text, place):
+        file = JsonText(name, text, place - 1)
+        try:
+            value, end = decoder.raw_decode(text, place - 1)
+        except RecursionError:
+            raise InputError(f"{name}: the JSON is nested too deeply for a benchmark result") from None
+        except ValueError as error:
+            line = text.count("\n", 0, getattr(error, "pos", place - 1)) + 1
+            reason = str(error).split(":", maxsplit=1)[0]
+            raise InputError(f"{name}:{line}: is not valid JSON ({reason})") from None
+        alone = not count and not _next_value(text, end)
+        yield from _objects(file, value, "" if alone else f":{file.line()}")
+        place, count = end, count + 1
+    if not count:
+        raise InputError(f"{name}: is empty, but must have benchmark results")
+
+
+def _next_value(text: str, start: int) -> int:
+    """One past the index of the next character that is no white space; 0 where there is none."""
+    while start < len(text) and text[start].isspace():
+        start += 1
+    return start + 1 if start < len(text) else 0
+
+
+def _objects(file: JsonText, value: Any, label: str) -> Iterator[Document]:
+    items = enumerate(value) if isinstance(value, list) else [(None, value)]
+    for index, item in items:
+        path = () if index is None else (index,)
+        if not isinstance(item, dict):
+            raise file.error(f"is {json_kind(item)}, but must be an object with results", path)
+        yield Document(file, item, label if index is None else f"{label}[{index}]", path)
+
+
+def _as_number(value: object) -> float | None:
+    """A JSON number, or a text that is one ("inf" is how tools write no limit)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return None if math.isnan(found) else found
