@@ -40,8 +40,7 @@ from costmodel.calibration.fit import CONSTANT, Fit, fit  # noqa: E402
 from costmodel.calibration.suspect import beats_physics  # noqa: E402
 from costmodel.errors import InputError, PdplanError, UnknownNameError  # noqa: E402
 from costmodel.units import MICRO, MILLI  # noqa: E402
-from search_spaces.catalog import AcceleratorCatalog, load_catalog  # noqa: E402
-from search_spaces.overlay_writing import overlay_text, rounded  # noqa: E402
+from search_spaces.catalog import AcceleratorCatalog, load_catalog, overlay_text, rounded  # noqa: E402  # noqa: E402
 
 SAMPLES = {"gemm": gemm_samples, "attention_prefill": prefill_samples, "attention_decode": decode_samples}
 FREE = {

@@ -1,8 +1,8 @@
 """The accelerator catalog: shipped data files, overlaid by a user's own file, looked up by any usual spelling.
 
 An overlay is a YAML file with the key `accelerators`; below it, by name, either changes to a catalog entry or a new
-accelerator: complete, or `like:` another one with what differs. What it may say of kernels and engines besides stands
-in `search_spaces.overlay`.
+accelerator: complete, or `like:` another one with what differs. It may also change kernel efficiencies and the host
+times of engines, which `pdplan calibrate` writes.
 
     accelerators:
       H100: {price_usd_per_hour: 2.10}
@@ -12,29 +12,283 @@ in `search_spaces.overlay`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
-from costmodel.accelerator import Accelerator, Link, Origin, Price
-from costmodel.errors import InputError, UnknownNameError
-from costmodel.quoting import shown
+from costmodel.accelerator import Accelerator, KernelEfficiency, Link, Origin, Price, PriceBasis
+from costmodel.errors import InputError, UnknownNameError, name_hint, nearest_name
+from costmodel.quoting import name_list, shown
+from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import GIB, GIGA, MICRO, TERA
+from costmodel.words import join_words
+from search_spaces import bounds
+from search_spaces.efficiency import WIDER, EfficiencyTable, Pair, parse_efficiency
+from search_spaces.engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
+from search_spaces.faults import Fault, check_kind
+from search_spaces.faults import Path as FaultPath
+from search_spaces.fields import refusal_of, share
+from search_spaces.quantities import Kind, QuantityError, parse
+from search_spaces.yaml_source import read_source
 
-from .catalog_entries import LIKE, PRICE_SHORT, AcceleratorEntry, LinkEntry, faults_of
-from .efficiency import EfficiencyTable, Pair, parse_efficiency
-from .engines import NO_CHANGES, EngineChanges
-from .faults import Fault, check_kind
-from .faults import Path as FaultPath
-from .overlay import EFFICIENCY, ENGINES, EfficiencyChange, changed_efficiency, efficiency_changes, engine_changes
-from .quantities import Kind, QuantityError, parse
-from .yaml_source import read_source
+PRICE_SHORT = "price_usd_per_hour"
+"""In an overlay: the whole price in one number."""
+
+LIKE = "like"
+"""In an overlay: the accelerator that a new one resembles."""
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class LinkEntry(_Entry):
+    """A link as one GPU sees it: bandwidth in one direction [GB/s], latency [us]."""
+
+    gb_s: Positive
+    latency_us: Annotated[float, Field(ge=0)]
+
+
+class FabricEntry(LinkEntry):
+    """A link inside a node and the number of GPUs that it joins."""
+
+    gpus: Count
+
+
+class PeakEntry(_Entry):
+    """Dense peak of the matrix units by compute dtype [TFLOP/s]; a dtype that the units lack is left out."""
+
+    bf16: Positive
+    fp8: Positive | None = None
+    int8: Positive | None = None
+    fp4: Positive | None = None
+
+
+class PriceEntry(_Entry):
+    """Price of one GPU [$/h]: median over providers, cheapest and dearest provider, number of quotes.
+
+    basis, term_years, borrowed_from: as `costmodel.accelerator.Price` has them.
+    """
+
+    usd_per_hour: Positive
+    low: Positive
+    high: Positive
+    quotes: Count
+    origin: Annotated[Origin, Field(strict=False)]
+    source: Text
+    date: Text
+    basis: Annotated[PriceBasis, Field(strict=False)] = PriceBasis.ON_DEMAND
+    term_years: Count | None = None
+    borrowed_from: Text | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> PriceEntry:
+        if not self.low <= self.usd_per_hour <= self.high:
+            raise ValueError("must have low <= usd_per_hour <= high")
+        return self
+
+
+class AcceleratorEntry(_Entry):
+    """One accelerator as it stands in the file; units are in the keys."""
+
+    vendor: Text
+    aliases: list[str] = []
+    memory_gib: Positive
+    bandwidth_tb_s: Positive
+    tflops: PeakEntry
+    scale_up: FabricEntry
+    scale_out: LinkEntry
+    node_size: Count
+    tdp_w: Positive
+    node_label: Text
+    kv_domain: Text
+    mxfp4_multiples: Annotated[list[Count], Field(min_length=2, max_length=2)] = [1, 1]
+    source: Text
+    date: Text
+    price: PriceEntry
+    other_prices: tuple[PriceEntry, ...] = Field(default=(), strict=False)
+    """Of this accelerator on other bases than `price`."""
+
+
+_PARTS: Mapping[str, type[_Entry]] = {
+    "tflops": PeakEntry,
+    "scale_up": FabricEntry,
+    "scale_out": LinkEntry,
+    "price": PriceEntry,
+}
+_KEYS = (*AcceleratorEntry.model_fields, PRICE_SHORT, LIKE)
+
+
+def faults_of(error: ValidationError, path: FaultPath, known: Iterable[str] = ()) -> list[Fault]:
+    """What pydantic found wrong with the entry at `path`, in sentences; unknown keys hide what they leave missing.
+
+    known: accelerators, of which a new one without its figures may be meant.
+    """
+    faults = error.errors(include_url=False)
+    unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
+    lacks = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
+    if len(lacks) > 1 and not unknown:
+        close = nearest_name(str(path[-1]), known)
+        sentence = f"is new and lacks {join_words(lacks)}; state them, or 'like:' with a similar one"
+        one = Fault(path, f"{sentence}{f', or did you mean {shown(close)}?' if close else ''}", on_key=True)
+        return [one, *(_fault(fault, path) for fault in faults if fault["type"] != "missing")]
+    return [_fault(fault, path) for fault in unknown or faults]
+
+
+def _fault(fault: ErrorDetails, path: FaultPath) -> Fault:
+    return Fault((*path, *fault["loc"]), _sentence(fault), fault["type"] == "extra_forbidden")
+
+
+def _sentence(fault: ErrorDetails) -> str:
+    kind, place = fault["type"], fault["loc"]
+    if kind == "extra_forbidden":
+        keys = [str(part) for part in place]
+        allowed = tuple(_PARTS[keys[0]].model_fields) if len(keys) > 1 else _KEYS
+        return f"is not a known key; {name_hint(keys[-1], sorted(allowed))}"
+    if kind == "missing":
+        return "is missing; a new accelerator needs it, or 'like:' with a similar one"
+    part = _PARTS.get(str(place[-1])) if kind == "model_type" else None
+    known = f" with the keys {name_list(part.model_fields)}" if part else ""
+    return f"{refusal_of(fault)}{known}"
+
+
+EFFICIENCY = "efficiency"
+"""Key of an accelerator's entry in an overlay: kernel class -> dtype -> figures."""
+
+ENGINES = "engines"
+"""Key of an overlay beside `accelerators`: engine -> host times."""
+
+Share = Annotated[float, share(bounds.EFFICIENCY)]
+NotNegative = Annotated[float, Field(ge=0)]
+Changes = Mapping[Pair, "EfficiencyChange"]
+Change = TypeVar("Change", bound=BaseModel)
+
+
+class EfficiencyChange(BaseModel):
+    """Figures of one kernel class in one dtype, as in efficiency.yaml; what is left out stays as it was."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    compute: Share | None = None
+    memory: Share | None = None
+    launch_us: NotNegative | None = None
+    compute_half: NotNegative | None = None
+    depth_half: NotNegative | None = None
+    fill_half: NotNegative | None = None
+    cast: NotNegative | None = None
+    spill: NotNegative | None = None
+    shared: NotNegative | None = None
+    eager_us: NotNegative | None = None
+    floor_us: NotNegative | None = None
+    single_us: NotNegative | None = None
+    origin: Origin = Origin.ASSUMED
+    source: Annotated[str, Field(min_length=1)] | None = None
+    error: Annotated[float, share(bounds.RELATIVE_ERROR)] | None = None
+
+    def over(self, known: KernelEfficiency, file: str) -> KernelEfficiency:
+        """`known` with these figures laid over it; times in SI units."""
+        given = self.model_dump(exclude_none=True, exclude={"origin", "source", "error"})
+        figures = {
+            key.removesuffix("_us"): value * (MICRO if key.endswith("_us") else 1.0) for key, value in given.items()
+        }
+        source = self.source or f"{', '.join(given) or 'nothing'} from {file}; else {known.source}"
+        error = math.nan if self.error is None else self.error
+        return replace(known, **figures, origin=self.origin, source=source, error=error)
+
+
+def efficiency_changes(value: object, path: FaultPath) -> tuple[dict[Pair, EfficiencyChange], list[Fault]]:
+    """The changes below `path` by (kernel class, dtype), and what is wrong with them."""
+    changes: dict[Pair, EfficiencyChange] = {}
+    faults: list[Fault] = []
+    for kernel_class, by_dtype in _named(value, path, KERNEL_CLASSES, "kernel class", faults):
+        for dtype, figures in _named(by_dtype, (*path, kernel_class), tuple(WIDER), "dtype", faults):
+            place = (*path, kernel_class, dtype)
+            found = _validated(EfficiencyChange, figures, place, faults)
+            if found is not None:
+                changes[kernel_class, dtype] = found
+    return changes, faults
+
+
+def engine_changes(value: object) -> tuple[dict[str, EngineChange], list[Fault]]:
+    """The changes of an overlay's `engines` by the catalog's names, and what is wrong with them."""
+    changes: dict[str, EngineChange] = {}
+    faults: list[Fault] = []
+    if not isinstance(value, Mapping):
+        return {}, [Fault((ENGINES,), f"must be engines by name, but is {shown(value)}")]
+    for written, figures in value.items():
+        try:
+            name = engine_name(str(written))
+        except UnknownNameError as error:
+            faults.append(Fault((ENGINES, written), str(error), on_key=True))
+            continue
+        found = _validated(EngineChange, figures, (ENGINES, written), faults)
+        if found is not None:
+            changes[name] = found
+    return changes, faults
+
+
+def changed_efficiency(table: EfficiencyTable, name: str, changes: Changes, file: str) -> EfficiencyTable:
+    """The table in which accelerator `name` has all figures of its own, the changed ones among them.
+
+    Its relatives take over the changed figures too, as they would have taken the old ones.
+    """
+    if not changes:
+        return table
+    complete = table.complete(name)
+    changed = {pair: change.over(complete[pair], file) for pair, change in changes.items()}
+    return replace(table, known={**table.known, name: {**complete, **changed}})
+
+
+def _named(
+    value: object, path: FaultPath, known: tuple[str, ...], kind: str, faults: list[Fault]
+) -> list[tuple[str, Any]]:
+    """The items of a mapping whose keys are known names; faults are added to `faults`."""
+    if not isinstance(value, Mapping):
+        faults.append(Fault(path, f"must be figures by {kind}, but is {shown(value)}"))
+        return []
+    faults += [
+        Fault((*path, str(key)), f"is not a {kind}; {name_hint(str(key), known)}", on_key=True)
+        for key in value
+        if key not in known
+    ]
+    return [(key, item) for key, item in value.items() if key in known]
+
+
+def _validated(kind: type[Change], value: object, path: FaultPath, faults: list[Fault]) -> Change | None:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        for fault in error.errors(include_url=False):
+            place = (*path, *fault["loc"])
+            if fault["type"] == "extra_forbidden":
+                hint = name_hint(str(fault["loc"][-1]), tuple(kind.model_fields))
+                faults.append(Fault(place, f"is not a known key; {hint}", on_key=True))
+            else:
+                faults.append(Fault(place, refusal_of(fault)))
+        return None
+
+
+__all__ = [
+    "EFFICIENCY",
+    "ENGINES",
+    "EfficiencyChange",
+    "EngineChange",
+    "EngineChanges",
+    "changed_efficiency",
+    "efficiency_changes",
+    "engine_changes",
+]
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """With libyaml it is ten times as fast."""
@@ -378,3 +632,60 @@ def price_dict(price: Price) -> dict[str, Any]:
 
 def _link_dict(link: Link) -> dict[str, float]:
     return {"bandwidth_bytes_per_s": link.bandwidth, "latency_s": link.latency}
+
+
+def efficiency_dict(figures: Mapping[Pair, KernelEfficiency]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Kernel class -> dtype -> figures, all of them, in the units of the file; a missing error is left out."""
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for (kernel_class, dtype), one in sorted(figures.items()):
+        table.setdefault(kernel_class, {})[dtype] = _entry(one)
+    return table
+
+
+def overlay_text(
+    heading: Sequence[str],
+    accelerator: str,
+    efficiency: Mapping[str, Any],
+    engines: Mapping[str, Mapping[str, Any]] | None = None,
+    base: Mapping[str, Any] | None = None,
+) -> str:
+    """The text of an overlay.
+
+    heading: lines of comment; accelerator: its name, as `base` writes it where it does; efficiency: as of
+    `efficiency_dict`; engines: host times by engine; base: content of the overlay that this one replaces.
+    """
+    content: dict[str, Any] = {TOP: dict((base or {}).get(TOP) or {})}
+    entry = dict(content[TOP].get(accelerator) or {})
+    known = entry.get(EFFICIENCY) or {}
+    entry[EFFICIENCY] = {**known, **{kind: {**known.get(kind, {}), **rows} for kind, rows in efficiency.items()}}
+    content[TOP][accelerator] = entry
+    hosts = dict((base or {}).get(ENGINES) or {})
+    for name, figures in (engines or {}).items():
+        hosts[name] = {**(hosts.get(name) or {}), **figures}
+    if hosts:
+        content[ENGINES] = hosts
+    body = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=10_000, allow_unicode=True)
+    return "".join(f"# {line}\n" for line in heading) + body
+
+
+def rounded(value: float) -> float:
+    """Four significant digits: more than any fit knows.
+
+    >>> rounded(0.123456), rounded(1234567.0)
+    (0.1235, 1235000.0)
+    """
+    return float(f"{value:.4g}")
+
+
+def _entry(one: KernelEfficiency) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for key in EfficiencyChange.model_fields:
+        if key in {"origin", "source", "error"}:
+            continue
+        value = getattr(one, key.removesuffix("_us")) / (MICRO if key.endswith("_us") else 1.0)
+        if value or key in {"compute", "memory", "launch_us"}:
+            row[key] = rounded(value)
+    row |= {"origin": str(one.origin), "source": one.source}
+    if not math.isnan(one.error):
+        row["error"] = rounded(one.error)
+    return row

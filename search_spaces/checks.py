@@ -17,9 +17,15 @@ from . import bounds
 from .bounds import Bounds
 from .faults import Fault
 from .problem import Goal, Pools
-from .schema import AcceleratorSection, ConstraintsSection, ObjectiveSection, SloClass, WorkloadSection
-from .schema_lengths import LengthsSection
-from .schema_search import SearchSection
+from .schema import (
+    AcceleratorSection,
+    ConstraintsSection,
+    LengthsSection,
+    ObjectiveSection,
+    SearchSection,
+    SloClass,
+    WorkloadSection,
+)
 from .spaces import allowed_degrees, search_space
 from .targets import NO_TARGET, TARGETS, target_of
 

@@ -25,8 +25,8 @@ from .faults import Fault, FaultsError, Path
 from .files import read_file
 from .plain_text import decoded
 from .recorded import Recorded, recorded_requests, tells_waves, unpacked
-from .schema import Diurnal, WorkloadSection
-from .schema_lengths import (
+from .schema import (
+    Diurnal,
     HistogramGrid,
     HistogramRow,
     LengthDistribution,
@@ -34,6 +34,7 @@ from .schema_lengths import (
     PackedRequests,
     TraceFile,
     TraceSource,
+    WorkloadSection,
 )
 from .traces import TraceSummary, read_trace
 from .yaml_source import IN_A_TRACE

@@ -14,8 +14,7 @@ from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.workload import Workload
 
 from .problem import Goal, Objective, Offer, Problem, SearchSpace, Slo
-from .schema import WorkloadFile
-from .schema_lengths import LengthsSection
+from .schema import LengthsSection, WorkloadFile
 
 
 def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from costmodel.transformer import LatentAttention, LinearAttention, SoftmaxAtten
 from search_spaces.problem import Problem
 
 from .dtype_support import engine_refused, kv_refused, weights_refused
-from .scale_blocks import split_refused
+from .hf_quantization import split_refused
 from .targets import target_of
 
 DEPLOYED_VENDOR = "nvidia"

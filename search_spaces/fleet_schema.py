@@ -15,8 +15,7 @@ from costmodel.engine import Role
 from . import bounds
 from .fields import Reader, Section, Text, at_most, choice, count, house_error, listed, member, quantity, share
 from .quantities import Kind
-from .schema import ENGINES
-from .schema_search import KV_DTYPES, WEIGHT_DTYPES
+from .schema import ENGINES, KV_DTYPES, WEIGHT_DTYPES
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from costmodel.engine import Parallelism
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import (
     ELEMENT_BYTES,
@@ -13,12 +14,51 @@ from costmodel.transformer import (
     Attention,
     FeedForward,
     LatentAttention,
+    LayerGroup,
     LinearAttention,
     Part,
+    Sharding,
+    Transformer,
     WeightScale,
 )
+from search_spaces.hf_fields import LARGEST, shorten
 
-from .hf_fields import LARGEST, shorten
+_WIDTHS = {
+    Part.ATTENTION: "attention width",
+    Part.FEED_FORWARD: "feed-forward width",
+    Part.EXPERTS: "expert width",
+}
+
+
+def split_refused(model: Transformer, split: Parallelism, weight_dtype: str) -> str | None:
+    """Why tensor ranks cannot share the checkpoint's blocks; None if they can, or if weights are in another dtype."""
+    scale = model.weight_scale
+    if scale is None or weight_dtype != model.native_weight_dtype:
+        return None
+    for group in model.layers:
+        for part, width, ranks, block in _split_dimensions(group, split, scale):
+            if ranks > 1 and model.part_dtype(part, weight_dtype) == weight_dtype and width % (ranks * block):
+                return (
+                    f"TP {ranks} cuts the {_WIDTHS[part]} {width:,} into {width // ranks:,}, no multiple of the "
+                    f"{block} weights that share a scale"
+                )
+    return None
+
+
+def _split_dimensions(
+    group: LayerGroup, split: Parallelism, scale: WeightScale
+) -> Iterator[tuple[Part, int, int, int]]:
+    """Of every matrix that is split: its part, the width that is, over how many ranks, and the block along it."""
+    for matrix in group.matrices:
+        if matrix.sharding is Sharding.ROW:
+            yield matrix.part, matrix.k, split.tensor, scale.inputs
+        elif matrix.sharding is Sharding.COLUMN and not matrix.merged:
+            yield matrix.part, matrix.n, split.tensor, scale.outputs
+    block = group.feed_forward
+    if block.experts and scale.outputs > 1:
+        yield Part.EXPERTS, block.expert_intermediate, split.expert_ranks, scale.outputs
+        yield Part.EXPERTS, block.expert_intermediate, split.expert_ranks, scale.inputs
+
 
 QUANTIZABLE = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
 IGNORE_FIELDS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude")

@@ -18,7 +18,7 @@ from .bounds import DEGREE, GPUS_PER_ENGINE
 from .enumeration import attention_heads
 from .fields import Section, count, member
 from .problem import SearchSpace
-from .schema_search import Chunks, Degrees, SearchSection, Seqs, Span
+from .schema import Chunks, Degrees, SearchSection, Seqs, Span
 from .yaml_source import parse_source
 
 SEQS_FACTOR = 2**0.5

@@ -14,7 +14,7 @@ from .bounds import DEGREE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Bounds
 from .catalog import normalized_name
 from .enumeration import Shape
 from .problem import Problem, SearchSpace
-from .schema_search import KV_DTYPES, WEIGHT_DTYPES
+from .schema import KV_DTYPES, WEIGHT_DTYPES
 
 KEYS: Mapping[str, str] = {
     "gpu": "accelerator",

@@ -25,13 +25,12 @@ from pdplan.plan_files import read_plan
 from search_spaces import bounds
 from search_spaces.benchmark_results import read_results
 from search_spaces.buying_schema import TermsFile
-from search_spaces.catalog import load_catalog
+from search_spaces.catalog import Share, load_catalog
 from search_spaces.fields import Reader, member, quantity, stated
 from search_spaces.files import shown_path
 from search_spaces.levers import LEVERS, number_of
 from search_spaces.loader import load_problem
 from search_spaces.models import load_model
-from search_spaces.overlay import Share
 from search_spaces.quantities import Kind, QuantityError
 from search_spaces.schema import WorkloadFile
 from search_spaces.yaml_source import parse_value

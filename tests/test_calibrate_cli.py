@@ -9,11 +9,10 @@ from click.testing import CliRunner, Result
 from costmodel.errors import InputError
 from pdplan.cli import cli
 from pdplan.console import Console
-from search_spaces.catalog import load_catalog
+from search_spaces.catalog import EfficiencyChange, load_catalog
 from search_spaces.efficiency import _ALLOWED
 from search_spaces.engines import load_engine_overhead, load_serving_policy
 from search_spaces.loader import load_problem
-from search_spaces.overlay import EfficiencyChange
 
 MODEL = "Llama-3.1-8B"
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"

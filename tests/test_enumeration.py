@@ -20,10 +20,10 @@ from search_spaces.enumeration import (
     enumerate_shapes,
     refusal,
 )
+from search_spaces.hf_quantization import split_refused
 from search_spaces.huggingface import parse_config
 from search_spaces.models import load_model as catalog_model
 from search_spaces.problem import Constraints, Problem
-from search_spaces.scale_blocks import split_refused
 from tests.optimizer_cases import accelerator, model, offer, problem, space, workload
 from tests.toy import deepseek_v3, dense, llama_8b, mixtral
 

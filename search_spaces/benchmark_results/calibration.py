@@ -41,10 +41,17 @@ from search_spaces.benchmark_results.deployed import (
     observations,
 )
 from search_spaces.benchmark_results.records import BenchmarkRun, Record
-from search_spaces.catalog import MAX_OVERLAY_BYTES, AcceleratorCatalog, normalized_name
+from search_spaces.catalog import (
+    MAX_OVERLAY_BYTES,
+    TOP,
+    AcceleratorCatalog,
+    efficiency_dict,
+    normalized_name,
+    overlay_text,
+    rounded,
+)
 from search_spaces.engines import load_engine_overhead, load_serving_policy
 from search_spaces.measured_batches import Batch, batches_of, steady_state
-from search_spaces.overlay_writing import TOP, efficiency_dict, overlay_text, rounded
 from search_spaces.yaml_source import read_source
 
 FloatArray = NDArray[np.float64]
