@@ -1,0 +1,142 @@
+"""Measures a code base as a house: lines, files, import chains, functions, names; ours or any other checkout.
+
+    python benchmarks/house.py [CHECKOUT [PACKAGE ...]]
+
+PACKAGE: top-level packages to read; by default pdplan's six. Only imports at the top of a module count, since they are
+what a reader must know to understand it. A name is vague where it is, as a whole, a pronoun or a participle.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+PACKAGES = ("costmodel", "search_spaces", "optimizer", "reports", "pdplan", "templates")
+VAGUE = re.compile(
+    r"_?(one|ones|other|others|some|each|every|both|mine|its|theirs|what|which|who|this|that|same|such|another|beside|"
+    r"found|told|known|seen|given|taken|made|done|left|kept|held|shown|said|read|written|chosen|meant|put|lost|won|"
+    r"gone|part|parts|[a-z]+ed)"
+)
+NOUNS = frozenset({"seed", "speed", "need", "feed", "bed", "red", "shared", "embed", "used"})
+"""Names that end as participles do and are none, or are the field's word."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Module:
+    """A source file: its dotted name, text and syntax tree."""
+
+    name: str
+    path: Path
+
+    @cached_property
+    def text(self) -> str:
+        """What is written in it."""
+        return self.path.read_text("utf-8")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Its syntax tree."""
+        return ast.parse(self.text)
+
+    @property
+    def functions(self) -> list[Function]:
+        """All functions and methods."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, Function)]
+
+    def imports(self, known: set[str]) -> set[str]:
+        """Modules among `known` that it imports at its top."""
+        package = self.name.split(".") if self.path.name == "__init__.py" else self.name.split(".")[:-1]
+        names: set[str] = set()
+        for node in self.tree.body:
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = package[: len(package) - node.level + 1] if node.level else []
+                module = ".".join([*base, *([node.module] if node.module else [])])
+                below = {f"{module}.{alias.name}" for alias in node.names} & known
+                names |= below or {module}
+        return (names & known) - {self.name}
+
+
+def modules(root: Path, packages: tuple[str, ...]) -> list[Module]:
+    """All modules of the packages."""
+    found = []
+    for path in sorted(path for package in packages for path in (root / package).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        found.append(Module(".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
+    return found
+
+
+def longest_chain(house: list[Module]) -> list[str]:
+    """The longest way from a module along imports; a circle ends where it began."""
+    known = {module.name for module in house}
+    imports = {module.name: module.imports(known) for module in house}
+    chains: dict[str, list[str]] = {}
+
+    def chain(name: str, above: tuple[str, ...]) -> list[str]:
+        if name not in chains:
+            ways = [chain(other, (*above, name)) for other in sorted(imports[name]) if other not in (*above, name)]
+            chains[name] = [name, *max(ways, key=len, default=[])]
+        return chains[name]
+
+    return max((chain(name, ()) for name in imports), key=len, default=[])
+
+
+def bound_names(function: Function) -> Iterator[str]:
+    """The function's name, its arguments and its variables, each once."""
+    arguments = function.args
+    names = {argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    names |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    yield from {function.name, *names} - {"self", "cls", "_"}
+
+
+def is_vague(name: str) -> bool:
+    """Whether a name is a pronoun or a participle.
+
+    >>> is_vague("found"), is_vague("_merged"), is_vague("seed"), is_vague("found_rows")
+    (True, True, False, False)
+    """
+    return VAGUE.fullmatch(name) is not None and name.strip("_") not in NOUNS
+
+
+def main() -> None:
+    """Print the figures."""
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]
+    packages = tuple(sys.argv[2:]) or PACKAGES
+    house = modules(root, packages)
+    sizes = [len(module.text.splitlines()) for module in house]
+    for package in packages:
+        lines = [size for size, module in zip(sizes, house, strict=True) if module.name.split(".")[0] == package]
+        print(f"{package:<14} {sum(lines):>7,} lines {len(lines):>4} files")
+    print(
+        f"{'together':<14} {sum(sizes):>7,} lines {len(sizes):>4} files, {statistics.median(sizes):.0f} lines each (median)"
+    )
+    functions = [function for module in house for function in module.functions]
+    heights = sorted((function.end_lineno or function.lineno) - function.lineno + 1 for function in functions)
+    at = {share: heights[min(int(share * len(heights)), len(heights) - 1)] for share in (0.5, 0.9)}
+    print(f"functions      {len(functions):>7,}; lines p50 {at[0.5]}, p90 {at[0.9]}, longest {heights[-1]}")
+    public = [function for function in functions if not function.name.startswith("_")]
+    told = sum(ast.get_docstring(function) is not None for function in public) / len(public)
+    tested = sum(">>>" in (ast.get_docstring(function) or "") for function in public)
+    print(f"public         {len(public):>7,}; {told:.0%} with a docstring, {tested} with a doctest")
+    words = Counter(word for module in house for word in re.findall(r"\w+", module.text))
+    lone = sum(words[function.name] == 2 for function in functions if not function.name.startswith("__"))
+    print(f"used once      {lone:>7,} functions ({lone / len(functions):.0%})")
+    names = [name for function in functions for name in bound_names(function)]
+    vague = Counter(filter(is_vague, names))
+    commonest = ", ".join(f"{name} {count}" for name, count in vague.most_common(8))
+    print(f"vague names    {vague.total() / len(names):>7.1%} of {len(names):,}: {commonest}")
+    chain = longest_chain(house)
+    print(f"import chain   {len(chain):>7} files: {' > '.join(chain)}")
+
+
+if __name__ == "__main__":
+    main()
