@@ -116,9 +116,8 @@ def main() -> None:
     for package in packages:
         lines = [size for size, module in zip(sizes, house, strict=True) if module.name.split(".")[0] == package]
         print(f"{package:<14} {sum(lines):>7,} lines {len(lines):>4} files")
-    print(
-        f"{'together':<14} {sum(sizes):>7,} lines {len(sizes):>4} files, {statistics.median(sizes):.0f} lines each (median)"
-    )
+    middle = statistics.median(sizes)
+    print(f"{'together':<14} {sum(sizes):>7,} lines {len(sizes):>4} files, {middle:.0f} lines each (median)")
     functions = [function for module in house for function in module.functions]
     heights = sorted((function.end_lineno or function.lineno) - function.lineno + 1 for function in functions)
     at = {share: heights[min(int(share * len(heights)), len(heights) - 1)] for share in (0.5, 0.9)}
