@@ -61,7 +61,7 @@ def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[
 
 def _missing(problem: Problem) -> str:
     """What to add to a workload file without terms, ready to paste."""
-    offer = next(one for one in problem.offers if not one.owned)
+    offer = next(candidate for candidate in problem.offers if not candidate.owned)
     name, reserved = offer.accelerator.name, 0.7 * offer.usd_per_hour
     return (
         f"{problem.source.name if problem.source else problem.name}: has no block procurement:, which says what "
@@ -99,21 +99,21 @@ def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> Procure
         demand = DemandSection.model_validate(section.demand.model_dump(exclude_none=True) | dict(changes))
     except ValidationError as error:
         faults = faults_of(error, DemandSection.model_json_schema())
-        told = "; ".join(replace(fault, path=("demand", *fault.path)).told() for fault in faults)
-        raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {told}") from None
+        sentences = "; ".join(replace(fault, path=("demand", *fault.path)).told() for fault in faults)
+        raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {sentences}") from None
     return section.model_copy(update={"demand": demand})
 
 
 def _unknown(entries: Sequence[TypeSection], problem: Problem, above: Path = ()) -> list[Fault]:
     """Names that neither the workload file nor the catalog has; one that only the catalog has is left unused."""
-    known = [offer.accelerator.name for offer in problem.offers if not offer.owned]
+    names = [offer.accelerator.name for offer in problem.offers if not offer.owned]
     catalog = list(load_catalog().accelerators)
     faults = []
     for index, entry in enumerate(entries):
-        if normalized_name(entry.name) in map(normalized_name, [*known, *catalog]):
+        if normalized_name(entry.name) in map(normalized_name, [*names, *catalog]):
             continue
-        near = nearest_name(entry.name, known) or nearest_name(entry.name, catalog)
-        hint = f"did you mean {shown(near)}?" if near else f"it has {name_list(known)}"
+        near = nearest_name(entry.name, names) or nearest_name(entry.name, catalog)
+        hint = f"did you mean {shown(near)}?" if near else f"it has {name_list(names)}"
         sentence = f"{shown(entry.name)} is not in the workload file; {hint}"
         faults.append(Fault((*above, "accelerators", index, "name"), sentence))
     return faults
@@ -123,17 +123,17 @@ def _conflicts(section: ProcurementSection, problem: Problem) -> list[Fault]:
     """Owned GPUs that the accelerators of the file and the block state both, and not alike."""
     faults = []
     for index, entry in enumerate(section.accelerators):
-        mine = next((one for one in problem.offers if one.owned and _is(entry, one.gpu)), None)
-        if mine is None or entry.owned is None:
+        owned = next((offer for offer in problem.offers if offer.owned and _is(entry, offer.gpu)), None)
+        if owned is None or entry.owned is None:
             continue
         place = ("procurement", "accelerators", index, "owned")
-        if mine.inventory != entry.owned.gpus:
-            sentence = f"says {entry.owned.gpus} GPUs, but accelerators say owned: {mine.inventory}; make them agree"
+        if owned.inventory != entry.owned.gpus:
+            sentence = f"says {entry.owned.gpus} GPUs, but accelerators say owned: {owned.inventory}; make them agree"
             faults.append(Fault((*place, "gpus"), sentence))
-        price = owned_price(mine.accelerator, section)
-        if not math.isclose(price, mine.usd_per_hour, rel_tol=1e-6):
-            told = f"comes to ${price:.4g}/h, but accelerators say owned_price: ${mine.usd_per_hour:.4g}/h"
-            faults.append(Fault(place, f"{told}; leave one of them out"))
+        price = owned_price(owned.accelerator, section)
+        if not math.isclose(price, owned.usd_per_hour, rel_tol=1e-6):
+            conflict = f"comes to ${price:.4g}/h, but accelerators say owned_price: ${owned.usd_per_hour:.4g}/h"
+            faults.append(Fault(place, f"{conflict}; leave one of them out"))
     return faults
 
 
@@ -150,8 +150,8 @@ def terms_of(section: ProcurementSection, problem: Problem, source: str = "") ->
         entry = entries.pop(normalized_name(offer.accelerator.name), TypeSection(name=offer.accelerator.name))
         contracts += [replace(one, offer=index) for one in _contracts(entry, offer, section, source)]
         if entry.owned is None:
-            mine = [one for one in problem.offers if one.owned and one.gpu == offer.gpu]
-            contracts += [_held(one, index, _owned_running(one, section, problem)) for one in mine]
+            owned = [one for one in problem.offers if one.owned and one.gpu == offer.gpu]
+            contracts += [_held(one, index, _owned_running(one, section, problem)) for one in owned]
         own = entry.owned or entry.purchase
         draw.append((own.power if own and own.power else offer.accelerator.tdp) * section.electricity.pue)
     demand, power = section.demand, section.electricity
@@ -208,25 +208,25 @@ def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, so
     else:
         remark = listed.remark(offer.gpu).removesuffix(".")
         own = f"catalog: {remark}" if remark else f"catalog, median of {listed.quotes} list prices, {listed.date}"
-    found = [Contract(0, Tier.ON_DEMAND, running=price, source=own)]
+    contracts = [Contract(0, Tier.ON_DEMAND, running=price, source=own)]
     if entry.spot is not None:
         there = availability(entry.spot.interruptions_per_day, entry.spot.recovery)
         headroom = Spot(there, entry.spot.gpus_per_instance, entry.spot.target)
-        found.append(Contract(0, Tier.SPOT, running=entry.spot.price, spot=headroom, source=source))
+        contracts.append(Contract(0, Tier.SPOT, running=entry.spot.price, spot=headroom, source=source))
     for tier, reserved, years in (
         (Tier.RESERVED_1, entry.reserved_1_year, 1),
         (Tier.RESERVED_3, entry.reserved_3_years, 3),
     ):
         if reserved is not None:
             monthly, term = reserved * HOURS_PER_MONTH, years * MONTHS_PER_YEAR
-            found.append(Contract(0, tier, monthly=monthly, term=term, source=source))
+            contracts.append(Contract(0, tier, monthly=monthly, term=term, source=source))
     if entry.purchase is not None:
-        found.append(_purchase(entry.purchase, _power_cost(entry.purchase, offer.accelerator, section), source))
+        contracts.append(_purchase(entry.purchase, _power_cost(entry.purchase, offer.accelerator, section), source))
     if entry.owned is not None:
         running, hosting = _power_cost(entry.owned, offer.accelerator, section), entry.owned.hosting_usd_per_month
         held = Contract(0, Tier.OWNED, running=running, monthly=hosting, held=entry.owned.gpus, source=source)
-        found.append(held)
-    return found
+        contracts.append(held)
+    return contracts
 
 
 def _held(offer: Offer, index: int, running: float) -> Contract:

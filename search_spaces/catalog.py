@@ -153,13 +153,13 @@ def _fault(fault: ErrorDetails, path: FaultPath) -> Fault:
 def _sentence(fault: ErrorDetails) -> str:
     kind, place = fault["type"], fault["loc"]
     if kind == "extra_forbidden":
-        keys = [str(part) for part in place]
+        keys = [str(key) for key in place]
         allowed = tuple(_PARTS[keys[0]].model_fields) if len(keys) > 1 else _KEYS
         return f"is not a known key; {name_hint(keys[-1], sorted(allowed))}"
     if kind == "missing":
         return "is missing; a new accelerator needs it, or 'like:' with a similar one"
-    part = _PARTS.get(str(place[-1])) if kind == "model_type" else None
-    known = f" with the keys {name_list(part.model_fields)}" if part else ""
+    section = _PARTS.get(str(place[-1])) if kind == "model_type" else None
+    known = f" with the keys {name_list(section.model_fields)}" if section else ""
     return f"{refusal_of(fault)}{known}"
 
 
@@ -214,9 +214,9 @@ def efficiency_changes(value: object, path: FaultPath) -> tuple[dict[Pair, Effic
     for kernel_class, by_dtype in _named(value, path, KERNEL_CLASSES, "kernel class", faults):
         for dtype, figures in _named(by_dtype, (*path, kernel_class), tuple(WIDER), "dtype", faults):
             place = (*path, kernel_class, dtype)
-            found = _validated(EfficiencyChange, figures, place, faults)
-            if found is not None:
-                changes[kernel_class, dtype] = found
+            change = _validated(EfficiencyChange, figures, place, faults)
+            if change is not None:
+                changes[kernel_class, dtype] = change
     return changes, faults
 
 
@@ -232,9 +232,9 @@ def engine_changes(value: object) -> tuple[dict[str, EngineChange], list[Fault]]
         except UnknownNameError as error:
             faults.append(Fault((ENGINES, written), str(error), on_key=True))
             continue
-        found = _validated(EngineChange, figures, (ENGINES, written), faults)
-        if found is not None:
-            changes[name] = found
+        change = _validated(EngineChange, figures, (ENGINES, written), faults)
+        if change is not None:
+            changes[name] = change
     return changes, faults
 
 
@@ -251,18 +251,18 @@ def changed_efficiency(table: EfficiencyTable, name: str, changes: Changes, file
 
 
 def _named(
-    value: object, path: FaultPath, known: tuple[str, ...], kind: str, faults: list[Fault]
+    value: object, path: FaultPath, names: tuple[str, ...], kind: str, faults: list[Fault]
 ) -> list[tuple[str, Any]]:
     """The items of a mapping whose keys are known names; faults are added to `faults`."""
     if not isinstance(value, Mapping):
         faults.append(Fault(path, f"must be figures by {kind}, but is {shown(value)}"))
         return []
     faults += [
-        Fault((*path, str(key)), f"is not a {kind}; {name_hint(str(key), known)}", on_key=True)
+        Fault((*path, str(key)), f"is not a {kind}; {name_hint(str(key), names)}", on_key=True)
         for key in value
-        if key not in known
+        if key not in names
     ]
-    return [(key, item) for key, item in value.items() if key in known]
+    return [(key, item) for key, item in value.items() if key in names]
 
 
 def _validated(kind: type[Change], value: object, path: FaultPath, faults: list[Fault]) -> Change | None:
@@ -409,20 +409,19 @@ def _shipped() -> _Catalog:
 def _overlaid(catalog: _Catalog, written: str, change: RawEntry, file: str) -> _Catalog:
     """The catalog after one entry of an overlay, which names a known accelerator or a new one."""
     path = (TOP, written)
-    known = catalog.spellings.get(normalized_name(written))
+    entry_name = catalog.spellings.get(normalized_name(written))
     relative = _relative(catalog, change[LIKE], (*path, LIKE)) if LIKE in change else None
-    if known and relative:
-        sentence = (
-            f"{shown(written)} is {shown(known)} of the catalog, so 'like' cannot define it; give only what differs"
-        )
+    if entry_name and relative:
+        entry = shown(entry_name)
+        sentence = f"{shown(written)} is {entry} of the catalog, so 'like' cannot define it; give only what differs"
         raise _RefusedError([Fault((*path, LIKE), sentence)])
     change, kernels = _split(change, file, path)
-    base = catalog.raw.get(known or relative or "", {})
+    base = catalog.raw.get(entry_name or relative or "", {})
     if relative:
         base = {key: value for key, value in base.items() if key != "aliases"}
     merged = _merged(base, _with_price(change, file, path), file, relative)
     try:
-        return catalog.with_entry(known or written, merged, relative, kernels)
+        return catalog.with_entry(entry_name or written, merged, relative, kernels)
     except ValidationError as error:
         raise _RefusedError(faults_of(error, path, catalog.accelerators)) from error
     except _TakenError as error:
@@ -440,13 +439,13 @@ def _split(change: RawEntry, file: str, path: FaultPath) -> tuple[RawEntry, _Ker
 
 
 def _relative(catalog: _Catalog, written: object, path: FaultPath) -> str:
-    known = catalog.spellings.get(normalized_name(written)) if isinstance(written, str) else None
-    if known is None:
+    entry_name = catalog.spellings.get(normalized_name(written)) if isinstance(written, str) else None
+    if entry_name is None:
         error = UnknownNameError("accelerator", str(written), catalog.accelerators)
         raise _RefusedError(
             [Fault(path, str(error) if isinstance(written, str) else f"{shown(written)} is not a name")]
         )
-    return known
+    return entry_name
 
 
 def _merged(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:
@@ -637,8 +636,8 @@ def _link_dict(link: Link) -> dict[str, float]:
 def efficiency_dict(figures: Mapping[Pair, KernelEfficiency]) -> dict[str, dict[str, dict[str, Any]]]:
     """Kernel class -> dtype -> figures, all of them, in the units of the file; a missing error is left out."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
-    for (kernel_class, dtype), one in sorted(figures.items()):
-        table.setdefault(kernel_class, {})[dtype] = _entry(one)
+    for (kernel_class, dtype), efficiency in sorted(figures.items()):
+        table.setdefault(kernel_class, {})[dtype] = _entry(efficiency)
     return table
 
 
@@ -656,8 +655,11 @@ def overlay_text(
     """
     content: dict[str, Any] = {TOP: dict((base or {}).get(TOP) or {})}
     entry = dict(content[TOP].get(accelerator) or {})
-    known = entry.get(EFFICIENCY) or {}
-    entry[EFFICIENCY] = {**known, **{kind: {**known.get(kind, {}), **rows} for kind, rows in efficiency.items()}}
+    base_figures = entry.get(EFFICIENCY) or {}
+    entry[EFFICIENCY] = {
+        **base_figures,
+        **{kind: {**base_figures.get(kind, {}), **rows} for kind, rows in efficiency.items()},
+    }
     content[TOP][accelerator] = entry
     hosts = dict((base or {}).get(ENGINES) or {})
     for name, figures in (engines or {}).items():
@@ -677,15 +679,15 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _entry(one: KernelEfficiency) -> dict[str, Any]:
+def _entry(efficiency: KernelEfficiency) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for key in EfficiencyChange.model_fields:
         if key in {"origin", "source", "error"}:
             continue
-        value = getattr(one, key.removesuffix("_us")) / (MICRO if key.endswith("_us") else 1.0)
+        value = getattr(efficiency, key.removesuffix("_us")) / (MICRO if key.endswith("_us") else 1.0)
         if value or key in {"compute", "memory", "launch_us"}:
             row[key] = rounded(value)
-    row |= {"origin": str(one.origin), "source": one.source}
-    if not math.isnan(one.error):
-        row["error"] = rounded(one.error)
+    row |= {"origin": str(efficiency.origin), "source": efficiency.source}
+    if not math.isnan(efficiency.error):
+        row["error"] = rounded(efficiency.error)
     return row

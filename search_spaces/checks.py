@@ -95,8 +95,8 @@ def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
         if wrong:
             some = ", ".join(str(degree) for degree in allowed[:SHOWN_DEGREES])
             more = ", ..." if len(allowed) > SHOWN_DEGREES else ""
-            found = ", ".join(map(str, wrong[:SHOWN_DEGREES])) + (", ..." if len(wrong) > SHOWN_DEGREES else "")
-            yield Fault(("search", key), f"has {found}, {why[key]}; allowed: {some}{more}")
+            degrees = ", ".join(map(str, wrong[:SHOWN_DEGREES])) + (", ..." if len(wrong) > SHOWN_DEGREES else "")
+            yield Fault(("search", key), f"has {degrees}, {why[key]}; allowed: {some}{more}")
 
 
 def role_faults(search: SearchSection) -> Iterator[Fault]:
@@ -193,8 +193,8 @@ def _limited(lengths: LengthsSection) -> str:
     stated = {"isl": lengths.isl, "osl": lengths.osl}
     endless = [
         f"workload.lengths.{name}.lognormal.maximum"
-        for name, one in stated.items()
-        if one is not None and one.lognormal is not None and one.lognormal.maximum is None
+        for name, limit in stated.items()
+        if limit is not None and limit.lognormal is not None and limit.lognormal.maximum is None
     ]
     if not endless:
         return ""

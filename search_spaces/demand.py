@@ -282,14 +282,14 @@ def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) ->
     ]
     if unbelievable:
         raise FaultsError(*unbelievable)
-    found = replace(
+    workload = replace(
         measured,
         max_tokens=section.max_tokens or measured.max_tokens,
         prefix_hit_share=min(measured.prefix_hit_share, PREFIX_HIT_SHARE.high),
     )
     if section.recorded is not None:
-        return found, _recorded(section.recorded, base, found.max_tokens)
+        return workload, _recorded(section.recorded, base, workload.max_tokens)
     if section.burstiness is not None or section.diurnal is not None or not tells_waves(summary):
-        return found, None
+        return workload, None
     with _faults_at(*TRACE):
-        return found, recorded_requests(summary, found.max_tokens)
+        return workload, recorded_requests(summary, workload.max_tokens)

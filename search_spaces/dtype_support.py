@@ -53,11 +53,11 @@ def engine_refused(engine: str, accelerator: Accelerator) -> str | None:
 def weights_refused(engine: str, accelerator: Accelerator, model: Transformer, weight_dtype: str) -> str | None:
     """Why an engine has no kernels for weights of a dtype on an accelerator; None if it has."""
     native = compute_dtype(weight_dtype, accelerator) != ACTIVATION_DTYPE
-    known = WEIGHT_ONLY[engine].get(accelerator.vendor)
-    if native or known is None or weight_dtype == ACTIVATION_DTYPE:
+    dtypes = WEIGHT_ONLY[engine].get(accelerator.vendor)
+    if native or dtypes is None or weight_dtype == ACTIVATION_DTYPE:
         return None
     stored = "mxfp4" if model.is_mxfp4(weight_dtype) else weight_dtype
-    if stored in known:
+    if stored in dtypes:
         return None
     return f"{accelerator.name} has no {weight_dtype} units, and {engine} no kernels that expand {stored} weights there"
 

@@ -103,13 +103,13 @@ def _limit(slo: Slo, metric: Metric) -> str | None:
 
 
 def _offer(offer: Offer, offers: Sequence[Offer]) -> dict[str, Any]:
-    mine = next((other for other in offers if other.owned and other.gpu == offer.gpu), None)
+    owned = next((other for other in offers if other.owned and other.gpu == offer.gpu), None)
     return {
         "name": offer.accelerator.name,
         "price": offer.usd_per_hour,
         **({} if offer.quote is None else {"catalog_price": offer.quote.usd_per_hour}),
         "inventory": offer.inventory,
-        **({} if mine is None else {"owned": mine.inventory, "owned_price": mine.usd_per_hour}),
+        **({} if owned is None else {"owned": owned.inventory, "owned_price": owned.usd_per_hour}),
         "billing": offer.billing.value,
         "node_size": offer.accelerator.node_size,
         "scale_up": _link(offer.accelerator.scale_up),

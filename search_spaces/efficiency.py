@@ -74,13 +74,13 @@ class EfficiencyTable:
     def _find(self, owners: tuple[str, ...], kernel_class: str, dtype: str) -> KernelEfficiency:
         for owner in owners:
             for candidate in WIDER[dtype]:
-                found = self.known.get(owner, {}).get((kernel_class, candidate))
-                if found is None:
+                efficiency = self.known.get(owner, {}).get((kernel_class, candidate))
+                if efficiency is None:
                     continue
                 if candidate == dtype and owner in {owners[0], DEFAULT}:
-                    return found
-                source = f"as {owner} {kernel_class} in {candidate} ({found.source})"
-                return replace(found, origin=Origin.ASSUMED, source=source, error=math.nan)
+                    return efficiency
+                source = f"as {owner} {kernel_class} in {candidate} ({efficiency.source})"
+                return replace(efficiency, origin=Origin.ASSUMED, source=source, error=math.nan)
         if kernel_class in _STANDS_IN:
             return self._find(owners, _STANDS_IN[kernel_class], dtype)
         raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
@@ -88,7 +88,7 @@ class EfficiencyTable:
 
 def parse_efficiency(raw: Mapping[str, Mapping[str, Any]]) -> EfficiencyTable:
     """Turn efficiency.yaml (accelerator -> kernel class -> dtype -> figures, and `like`) into a table in SI units."""
-    known = {
+    table = {
         name: {
             (kernel_class, dtype): _figures(figures, f"{name}.{kernel_class}.{dtype}")
             for kernel_class, by_dtype in _classes(name, entry)
@@ -97,7 +97,7 @@ def parse_efficiency(raw: Mapping[str, Mapping[str, Any]]) -> EfficiencyTable:
         for name, entry in raw.items()
     }
     relatives = {name: str(entry[LIKE]) for name, entry in raw.items() if LIKE in entry}
-    return EfficiencyTable(known, relatives)
+    return EfficiencyTable(table, relatives)
 
 
 def _classes(name: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

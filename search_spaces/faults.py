@@ -46,7 +46,7 @@ class Fault:
 
     def told(self) -> str:
         """The dotted path and the sentence, without a place in a file."""
-        dotted = shortened(".".join(str(part) for part in self.path), LONGEST_PATH)
+        dotted = shortened(".".join(str(key) for key in self.path), LONGEST_PATH)
         return f"{dotted}: {self.sentence}" if dotted else self.sentence
 
 
@@ -99,13 +99,13 @@ class Source:
         ('slo', 'tpot')
         """
         value, settled = self.value, list[str | int]()
-        for part in path:
-            if isinstance(value, Mapping) and isinstance(part, str) and not part.startswith("<"):
-                value = value.get(part)
-                settled.append(part)
-            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-                value = value[part]
-                settled.append(part)
+        for key in path:
+            if isinstance(value, Mapping) and isinstance(key, str) and not key.startswith("<"):
+                value = value.get(key)
+                settled.append(key)
+            elif isinstance(value, list) and isinstance(key, int) and key < len(value):
+                value = value[key]
+                settled.append(key)
         return tuple(settled)
 
     def render(self, faults: Iterable[Fault]) -> str:
@@ -135,12 +135,12 @@ def check_kind(source: Source, what: str, schema: str = "") -> None:
 
     what: is wanted; schema: that of such files, where they have one.
     """
-    found = source.value.get("schema") if isinstance(source.value, Mapping) else None
-    kind = found.partition("/")[0] if isinstance(found, str) else ""
+    schema_id = source.value.get("schema") if isinstance(source.value, Mapping) else None
+    kind = schema_id.partition("/")[0] if isinstance(schema_id, str) else ""
     if kind.startswith(OURS) and kind != schema.partition("/")[0]:
         hint = "; `pdplan report` and `pdplan simulate` take it" if kind == f"{OURS}plan" else ""
         wanted = f"{what} ({schema})" if schema else what
-        raise InputError(source.render([Fault(("schema",), f"{found} is not a {wanted}{hint}")]))
+        raise InputError(source.render([Fault(("schema",), f"{schema_id} is not a {wanted}{hint}")]))
 
 
 def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str) -> str:

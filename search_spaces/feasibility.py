@@ -108,6 +108,10 @@ def _told(shape: Shape) -> str:
 def _closest(problem: Problem, offer: int) -> tuple[str, Shape, str]:
     """The shape that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
     order = list(RULES)
-    refused = [(one, found) for one in candidates(problem, offer) if (found := refusal(problem, one)) is not None]
+    refused = [
+        (candidate, found)
+        for candidate in candidates(problem, offer)
+        if (found := refusal(problem, candidate)) is not None
+    ]
     shape, (rule, reason) = max(refused, key=lambda item: (order.index(item[1][0]), item[0].parallelism.gpus))
     return rule, shape, reason

@@ -175,23 +175,23 @@ def _finite(value: object, accepted: Callable[[float], bool], what: str = "a num
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise house_error(f"{shown(value)} is not a number")
     try:
-        found = float(number)
+        as_float = float(number)
     except OverflowError:  # a whole number of hundreds of digits
-        found = math.inf
-    if not math.isfinite(found):
+        as_float = math.inf
+    if not math.isfinite(as_float):
         raise house_error(f"{shown(value)} is not a finite number")
-    if isinstance(value, str) and accepted(found):
-        raise house_error(f"{shown(value)} is not {what}; write {plain_number(found)} without quotes")
-    return found
+    if isinstance(value, str) and accepted(as_float):
+        raise house_error(f"{shown(value)} is not {what}; write {plain_number(as_float)} without quotes")
+    return as_float
 
 
 def _number_in(text: str) -> float | None:
     """The finite number that a text is; None where it is none."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return value if math.isfinite(value) else None
 
 
 def plain_number(value: float) -> str:
@@ -305,13 +305,13 @@ class Section(BaseModel):
         """A known key without a value (all its lines commented out, say) is as good as no key."""
         if not isinstance(value, dict):
             return value
-        known = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
-        return {key: item for key, item in value.items() if item is not None or key not in known}
+        names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
+        return {key: item for key, item in value.items() if item is not None or key not in names}
 
 
 def exactly_one(section: BaseModel, *names: str) -> None:
     """Raise unless exactly one of the attributes is given."""
     given = [name for name in names if getattr(section, name) is not None]
     if len(given) != 1:
-        found = f"has {' and '.join(given)}" if given else "has none of them"
-        raise house_error(f"needs exactly one of {', '.join(names)}, but {found}")
+        stated = f"has {' and '.join(given)}" if given else "has none of them"
+        raise house_error(f"needs exactly one of {', '.join(names)}, but {stated}")

@@ -178,9 +178,9 @@ class _Reading:
                 continue
             if prices.setdefault(gpu, pool.price) != pool.price:
                 yield Fault(("pools", index, "price"), f"another pool states another price of {gpu}; a GPU has one")
-            for place, wanted in enumerate(pool.slo_classes or ()):
-                if wanted not in classes:
-                    unknown = UnknownNameError("SLO class", wanted, classes)
+            for place, class_name in enumerate(pool.slo_classes or ()):
+                if class_name not in classes:
+                    unknown = UnknownNameError("SLO class", class_name, classes)
                     yield Fault(("pools", index, "slo_classes", place), str(unknown))
 
     def _catalog(self) -> AcceleratorCatalog:

@@ -188,8 +188,8 @@ class ConfigFields:
         names = ALIASES.get(field, (field,))
         given = {name: self.values[name] for name in names if self.values.get(name) is not None}
         if len({repr(value) for value in given.values()}) > 1 and field != "hidden_act":
-            found = ", ".join(f"{shown(name)} {shorten(value)}" for name, value in given.items())
-            raise self.error(f"config.json gives {found}, which must agree")
+            pairs = ", ".join(f"{shown(name)} {shorten(value)}" for name, value in given.items())
+            raise self.error(f"config.json gives {pairs}, which must agree")
         if given:
             return next(iter(given.values()))
         return None if field in self.values else self.defaults.get(field)  # a written null outweighs the default
@@ -227,9 +227,9 @@ class ConfigFields:
             return None
         for layer, value in enumerate(values):
             if value not in allowed:
-                known = ", ".join(allowed)
+                choices = ", ".join(allowed)
                 raise self.error(
-                    f"{shown(field)} says {shorten(value)} for layer {layer}, which pdplan does not know ({known})"
+                    f"{shown(field)} says {shorten(value)} for layer {layer}, which pdplan does not know ({choices})"
                 )
         return tuple(values)
 

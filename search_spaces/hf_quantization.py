@@ -36,10 +36,10 @@ def split_refused(model: Transformer, split: Parallelism, weight_dtype: str) -> 
     if scale is None or weight_dtype != model.native_weight_dtype:
         return None
     for group in model.layers:
-        for part, width, ranks, block in _split_dimensions(group, split, scale):
-            if ranks > 1 and model.part_dtype(part, weight_dtype) == weight_dtype and width % (ranks * block):
+        for piece, width, ranks, block in _split_dimensions(group, split, scale):
+            if ranks > 1 and model.part_dtype(piece, weight_dtype) == weight_dtype and width % (ranks * block):
                 return (
-                    f"TP {ranks} cuts the {_WIDTHS[part]} {width:,} into {width // ranks:,}, no multiple of the "
+                    f"TP {ranks} cuts the {_WIDTHS[piece]} {width:,} into {width // ranks:,}, no multiple of the "
                     f"{block} weights that share a scale"
                 )
     return None
@@ -109,8 +109,8 @@ def weight_format(quantization: object, where: str) -> str:
             f"{where}: 'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
             f"(known: {', '.join(sorted(_METHODS))})"
         )
-    found = _METHODS[method]
-    return found if isinstance(found, str) else found(quantization, where)
+    rule = _METHODS[method]
+    return rule if isinstance(rule, str) else rule(quantization, where)
 
 
 def weight_scale(quantization: object, dtype: str, where: str) -> WeightScale | None:
@@ -139,10 +139,10 @@ def quantized_parts(
     targets = _targets(quantization, where)
     targeted = _matcher(targets, where) if targets else None
     modules = [module for number, layer in enumerate(layers) for module in _modules(number, *layer)]
-    kept: dict[Part, list[bool]] = {part: [] for part in QUANTIZABLE}
-    for part, name in modules:
-        kept[part].append(ignored(name) or (targeted is not None and not targeted(name)))
-    return frozenset(part for part, spared in kept.items() if 2 * sum(spared) < len(spared))
+    kept: dict[Part, list[bool]] = {piece: [] for piece in QUANTIZABLE}
+    for piece, name in modules:
+        kept[piece].append(ignored(name) or (targeted is not None and not targeted(name)))
+    return frozenset(piece for piece, spared in kept.items() if 2 * sum(spared) < len(spared))
 
 
 def _weight_specs(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -268,8 +268,8 @@ def _compressed_tensors(quantization: Mapping[str, Any], where: str) -> str:
         _by_bits(weights.get("type", kind), weights.get("num_bits"), where) for weights in _group_weights(quantization)
     }
     if len(formats) != 1:
-        found = "no weight format" if not formats else f"several weight formats ({', '.join(sorted(formats))})"
-        raise ArchitectureError(f"{where}: 'config_groups' states {found}, but pdplan needs exactly one")
+        formats_text = "no weight format" if not formats else f"several weight formats ({', '.join(sorted(formats))})"
+        raise ArchitectureError(f"{where}: 'config_groups' states {formats_text}, but pdplan needs exactly one")
     return formats.pop()
 
 

@@ -72,12 +72,12 @@ def context_scaling(config: Mapping[str, Any], name: str) -> ContextScaling | No
     """
     fields = open_config(config, name)
     stated, length = fields.count(STATED), context_length(fields)
-    found = [(where, rope) for where, rope, _ in _extended(fields)]
-    if not found or fields.flag("context_is_scaled"):
+    scalings = [(where, rope) for where, rope, _ in _extended(fields)]
+    if not scalings or fields.flag("context_is_scaled"):
         return None
-    multiplies = _kind(found[0][1]) in STRETCHING
-    section = next((one for one in TEXT_SECTIONS if isinstance(config.get(one), Mapping) and config[one]), None)
-    return ContextScaling(stated, stated if multiplies else _trained(fields, *found[0]), length, multiplies, section)
+    multiplies = _kind(scalings[0][1]) in STRETCHING
+    section = next((key for key in TEXT_SECTIONS if isinstance(config.get(key), Mapping) and config[key]), None)
+    return ContextScaling(stated, stated if multiplies else _trained(fields, *scalings[0]), length, multiplies, section)
 
 
 def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -107,10 +107,10 @@ def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:
     """Raise ArchitectureError where another field than `max_position_embeddings` keeps the context below a length."""
     fields = open_config(config, name)
     for field in OTHER_LIMITS:
-        found = fields.values.get(field)
-        if isinstance(found, int) and found < length:
+        value = fields.values.get(field)
+        if isinstance(value, int) and value < length:
             raise fields.error(
-                f"{shown(field)} is {found}, by which engines would end the context before {length} tokens"
+                f"{shown(field)} is {value}, by which engines would end the context before {length} tokens"
             )
 
 
@@ -140,8 +140,8 @@ def context_length(fields: ConfigFields) -> int:
         return stated
     scaled = {name: length for name, _, length in _extended(fields)}
     if len(set(scaled.values())) > 1:
-        found = ", ".join(f"{length} by {shown(name)}" for name, length in scaled.items())
-        raise fields.error(f"config.json gives a context of {found}, which must agree")
+        lengths = ", ".join(f"{length} by {shown(name)}" for name, length in scaled.items())
+        raise fields.error(f"config.json gives a context of {lengths}, which must agree")
     return next(iter(scaled.values()), stated)
 
 

@@ -18,7 +18,7 @@ PairRule = Callable[[Transformer, Parallelism, Parallelism], str | None]
 
 def kv_heads(model: Transformer) -> int | None:
     """Fewest KV heads of any layer [1]; None where every layer caches latents or a state, which have no heads."""
-    heads = [one.attention.kv_heads for one in model.layers if isinstance(one.attention, SoftmaxAttention)]
+    heads = [layer.attention.kv_heads for layer in model.layers if isinstance(layer.attention, SoftmaxAttention)]
     return min(heads, default=None)
 
 
@@ -86,4 +86,4 @@ def cannot_talk(model: Transformer, prefill: Parallelism, decode: Parallelism) -
     >>> cannot_talk(load_model("Llama-3.1-70B"), Parallelism(tensor=2), Parallelism(tensor=4)) is None
     True
     """
-    return next((found for rule in PAIR_RULES.values() if (found := rule(model, prefill, decode))), None)
+    return next((reason for rule in PAIR_RULES.values() if (reason := rule(model, prefill, decode))), None)

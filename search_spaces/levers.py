@@ -58,9 +58,9 @@ def place_in(items: list[Any], part: str, dotted: str) -> int:
         return int(part)
     stated = ((at, item.get("name") if isinstance(item, dict) else item) for at, item in enumerate(items))
     names = {at: name for at, name in stated if isinstance(name, str)}
-    found = [at for at, name in names.items() if normalized_name(name) == normalized_name(part)]
-    if found:
-        return found[0]
+    places = [at for at, name in names.items() if normalized_name(name) == normalized_name(part)]
+    if places:
+        return places[0]
     if re.fullmatch("[0-9]+", part) or not names:
         raise InputError(
             f"{shortened(dotted)}: {shortened(part)} is not one of the {len(items)} items (0 is the first)"
@@ -95,8 +95,8 @@ def _value_at(*path: str) -> Setter:
     def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
         _no_more(path[-1], rest)
         here = inputs
-        for part in path[:-1]:
-            here = here[part]
+        for key in path[:-1]:
+            here = here[key]
         here[path[-1]] = value
 
     return apply
@@ -173,7 +173,7 @@ def _profile(stated: Any) -> Diurnal:
     try:
         return Diurnal.model_validate(stated)
     except ValidationError as error:
-        raise InputError("; ".join(f"workload.diurnal: {refusal_of(one)}" for one in error.errors())) from None
+        raise InputError("; ".join(f"workload.diurnal: {refusal_of(details)}" for details in error.errors())) from None
 
 
 def _quantity(key: str, value: Any, kind: Kind) -> float:
@@ -355,12 +355,12 @@ def number_of(key: str, text: str) -> float:
     """
     kind = kind_of(key)
     if kind is not None:
-        found = parse(text, kind)
+        value = parse(text, kind)
         name = key.partition(".")[0]
         if name in set(Metric):
             metric = Metric(name)
-            check_plain(text, found, METRICS[metric].plain, LATENCIES[metric].holds)
-        return found
+            check_plain(text, value, METRICS[metric].plain, LATENCIES[metric].holds)
+        return value
     number = _share(text)
     if number is None or not math.isfinite(number):
         raise QuantityError(f"{shown(text.strip())} is not a number or a percentage, which {key} needs")

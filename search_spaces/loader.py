@@ -116,11 +116,11 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     entries = context.sections.get("accelerators", ()) if not catalog_faults else ()
     accelerators = [catalog.accelerator(entry.name) for entry in entries]
     crossed = cross_faults(context.sections, model, accelerators)
-    found = [*faults, *catalog_faults, *schema_faults, *crossed]
-    demand, demand_faults = _workload(context, base, model, read_trace=not found)
-    found += demand_faults
-    if found or file is None or model is None or demand is None:
-        raise InputError(source.render(found))
+    all_faults = [*faults, *catalog_faults, *schema_faults, *crossed]
+    demand, demand_faults = _workload(context, base, model, read_trace=not all_faults)
+    all_faults += demand_faults
+    if all_faults or file is None or model is None or demand is None:
+        raise InputError(source.render(all_faults))
     problem = _problem(_Parts(file, name, model, demand, accelerators, catalog.engines, source))
     impossible = feasibility_faults(problem)
     if impossible:

@@ -222,10 +222,12 @@ def _unused_precision(row: ServingRow) -> tuple[str, ...]:
     """A note where the row's precision is another than its matrices and experts have, which are what counts."""
     used = row.gemm_dtype if row.gemm_dtype == row.moe_dtype else f"{row.gemm_dtype} and {row.moe_dtype}"
     try:
-        known = not row.precision or weight_dtype(row.precision) in map(weight_dtype, (row.gemm_dtype, row.moe_dtype))
+        is_stated = not row.precision or weight_dtype(row.precision) in map(
+            weight_dtype, (row.gemm_dtype, row.moe_dtype)
+        )
     except InputError:
-        known = False
-    return () if known else (f"precision {row.precision!r} is not used: gemm_dtype and moe_dtype say {used}",)
+        is_stated = False
+    return () if is_stated else (f"precision {row.precision!r} is not used: gemm_dtype and moe_dtype say {used}",)
 
 
 def _concurrency(row: ServingRow) -> tuple[float, tuple[str, ...]]:

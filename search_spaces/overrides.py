@@ -27,12 +27,12 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
     value = source.value
     stated = dict(source.overridden)
     for dotted, given in overrides.items():
-        parts = dotted.split(".")
-        if len(parts) > MAX_DEPTH:
+        keys = dotted.split(".")
+        if len(keys) > MAX_DEPTH:
             raise InputError(f"override {shown(dotted)}: is nested deeper than {MAX_DEPTH} levels")
-        if "" in parts:
+        if "" in keys:
             raise InputError(f"override {shown(dotted)}: a key is missing beside a dot; write for example slo.ttft")
-        path = _path(value, parts, f"override {shown(dotted)}")
+        path = _path(value, keys, f"override {shown(dotted)}")
         value = _replaced(value, path, _given(dotted, given))
         stated[path] = _stated(dotted, given)
     return replace(source, value=value, overridden=stated)
@@ -53,20 +53,20 @@ def _given(dotted: str, given: Any) -> Any:
         raise InputError(f"override {shown(dotted)}: {error}") from error
 
 
-def _path(value: Any, parts: list[str], where: str) -> Path:
+def _path(value: Any, keys: list[str], where: str) -> Path:
     """Where the parts lead in a value, with numbers for items of lists; where: the override, in messages."""
     path: list[str | int] = []
-    for part in parts:
+    for key in keys:
         value = _mapping_of(value, tuple(path))
         if isinstance(value, list):
-            place = place_in(value, part, where)
+            place = place_in(value, key, where)
             path.append(place)
             value = value[place]
         elif value is None or isinstance(value, dict):
-            path.append(part)
-            value = (value or {}).get(part)
+            path.append(key)
+            value = (value or {}).get(key)
         else:
-            raise InputError(f"{where}: {shown(value)} stands above {shown(part)}; override the whole of it")
+            raise InputError(f"{where}: {shown(value)} stands above {shown(key)}; override the whole of it")
     return tuple(path)
 
 

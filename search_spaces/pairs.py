@@ -126,4 +126,4 @@ def refused_pair(problem: Problem, prefill: End, decode: End) -> tuple[str, str]
 
 def partners(problem: Problem, ends: Sequence[End]) -> dict[End, frozenset[End]]:
     """Of each end, those that it can hand over to."""
-    return {one: frozenset(other for other in ends if refused_pair(problem, one, other) is None) for one in ends}
+    return {end: frozenset(other for other in ends if refused_pair(problem, end, other) is None) for end in ends}

@@ -55,8 +55,8 @@ def decoded(data: bytes, name: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        found = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise InputError(f"{name}:{line}: is not UTF-8 text ({found}); {SAVE_IT}") from error
+        fault = f"byte 0x{data[error.start]:02x} at offset {error.start}"
+        raise InputError(f"{name}:{line}: is not UTF-8 text ({fault}); {SAVE_IT}") from error
 
 
 SAVE_IT = "save it as UTF-8"

@@ -229,7 +229,7 @@ _PERCENTILE = re.compile(r"[pP]([0-9]+(?:\.[0-9]+)?)")
 
 def _meant(unit: str, kind: Kind) -> str:
     """A hint for a unit that is another one but for case."""
-    alike = [known for known in UNITS[kind] if known.lower() == unit.lower()]
+    alike = [name for name in UNITS[kind] if name.lower() == unit.lower()]
     return f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
 
 

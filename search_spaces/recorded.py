@@ -133,15 +133,15 @@ def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
         raise InputError(f"{path}: all requests arrive at the same time")
     stride = (stats.duration + (stats.quantum or stats.duration / (summary.requests - 1))) / PARTS
     length = stride * min(1.0, MOST / summary.requests)
-    parts = list(_kept(summary, most_tokens, stride, length))
-    arrival, isl, osl = (np.concatenate([part[k] for part in parts]) for k in range(3))
+    pieces = list(_kept(summary, most_tokens, stride, length))
+    arrival, isl, osl = (np.concatenate([piece[k] for piece in pieces]) for k in range(3))
     if arrival.size < LEAST:
         raise InputError(
             f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; at least {LEAST:,} are needed"
         )
     arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
     whole = isl.astype(np.int64), osl.astype(np.int64)
-    too_long = sum(part[3].size for part in parts)
+    too_long = sum(piece[3].size for piece in pieces)
     return Recorded(path.name, summary.requests, too_long, length * PARTS, arrival, *whole)
 
 
@@ -164,9 +164,9 @@ def _kept(summary: TraceSummary, most_tokens: int, stride: float, length: float)
     origin: int | None = None
     for rows in in_order(path, read_rows(path, summary.format.value, columns)):
         origin = int(rows.nanoseconds[0]) if origin is None else origin
-        part, offset = np.divmod((rows.nanoseconds - origin) / NANOSECONDS, stride)
+        stride_index, offset = np.divmod((rows.nanoseconds - origin) / NANOSECONDS, stride)
         within, short = offset < length, rows.isl + rows.osl <= most_tokens
-        arrival, fits = part * length + offset, within & short
+        arrival, fits = stride_index * length + offset, within & short
         lengths = rows.isl[fits].astype(np.float64), rows.osl[fits].astype(np.float64)
         yield arrival[fits], *lengths, arrival[within & ~short]
 
@@ -176,8 +176,8 @@ def _columns(summary: TraceSummary) -> dict[str, str] | None:
     if summary.format not in (TraceFormat.CSV, TraceFormat.JSONL):
         return None
     names, unit = summary.columns, summary.columns.unit
-    told = {"arrival": names.arrival, "isl": names.isl, "osl": names.osl}
-    return told if unit is ArrivalUnit.AUTO else told | {"arrival_unit": unit.value}
+    mapping = {"arrival": names.arrival, "isl": names.isl, "osl": names.osl}
+    return mapping if unit is ArrivalUnit.AUTO else mapping | {"arrival_unit": unit.value}
 
 
 def unpacked(source: str, of: int, too_long: int, span: float, packed: str) -> Recorded:

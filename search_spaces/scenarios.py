@@ -54,12 +54,12 @@ def parse_axis(text: str) -> Axis:
 
     Raises InputError when it is none of these.
     """
-    key, equals, spec = (part.strip() for part in text.partition("="))
+    key, equals, spec = (item.strip() for item in text.partition("="))
     if not equals or not key or not spec:
         raise InputError(f"--vary {shown(text)} is not KEY=LOW:HIGH:COUNT or KEY=VALUE,VALUE, such as price.H200=1:8:8")
     if ":" in spec:
         return Axis(key, _spaced(text, key, spec.split(":")))
-    return Axis(key, tuple(_value(text, part.strip()) for part in spec.split(",")))
+    return Axis(key, tuple(_value(text, item.strip()) for item in spec.split(",")))
 
 
 def _value(text: str, part: str) -> Any:
@@ -196,8 +196,8 @@ def _set(inputs: Inputs, dotted: str, value: Any) -> None:
     """Set the value at a dotted path that is there already; items of lists are told by their name or number."""
     *path, last = dotted.split(".")
     here: Any = inputs
-    for part in path:
-        here = below(here, part, dotted)
+    for key in path:
+        here = below(here, key, dotted)
     if isinstance(here, list):
         here[place_in(here, last, dotted)] = value
     elif isinstance(here, dict) and last in here:

@@ -199,12 +199,12 @@ def _read_quantiles(value: object) -> object:
     if not value:
         raise house_error(f"is empty, but {_PROBABILITIES}")
     try:
-        found = {_probability(str(key)): length for key, length in value.items()}
+        lengths = {_probability(str(key)): length for key, length in value.items()}
     except ValueError:
         raise house_error(_PROBABILITIES) from None
-    if len(found) < len(value):
+    if len(lengths) < len(value):
         raise house_error(f"states one probability twice: {', '.join(map(str, value))}")
-    return found
+    return lengths
 
 
 class LengthDistribution(Section):
@@ -520,8 +520,8 @@ class SloClass(SloLimits):
     def _is_limited(self) -> Self:
         stated = [name for name in ("ttft", "tpot") if Metric(name) in self.limits]
         if Metric.E2E not in self.limits and len(stated) < 2:
-            found = f"has {stated[0]} alone" if stated else "has none of them"
-            raise house_error(f"needs ttft and tpot, or e2e, but {found}; e2e: 5min leaves a request its time")
+            limits = f"has {stated[0]} alone" if stated else "has none of them"
+            raise house_error(f"needs ttft and tpot, or e2e, but {limits}; e2e: 5min leaves a request its time")
         return self
 
     @model_validator(mode="after")

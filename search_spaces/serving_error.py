@@ -72,7 +72,7 @@ def error_table() -> ErrorTable:
     True
     """
     return {
-        quantity: {key: Factors(one.low, one.high, one.rows) for key, one in regimes.items()}
+        quantity: {key: Factors(entry.low, entry.high, entry.rows) for key, entry in regimes.items()}
         for quantity, regimes in load_serving_error().quantities.items()
     }
 

@@ -89,10 +89,10 @@ def target_of(name: str) -> Target:
     >>> target_of("llmd").gateway
     Gateway(colocated=1, apart=1)
     """
-    found = next((one for one in TARGETS if one.name == name), None)
-    if found is None:
+    target = next((candidate for candidate in TARGETS if candidate.name == name), None)
+    if target is None:
         raise UnknownNameError("target", name, TARGET_NAMES)
-    return found
+    return target
 
 
 def any_target(engine: str) -> Target:
@@ -123,4 +123,4 @@ def length_routers(roles: Collection[str]) -> tuple[str, ...]:
     >>> length_routers({"colocated"}), length_routers({"prefill", "decode"})
     (('vllm', 'sglang', 'trtllm'), ('dynamo',))
     """
-    return tuple(one.name for one in TARGETS if {role.value for role in one.parts} >= set(roles))
+    return tuple(target.name for target in TARGETS if {role.value for role in target.parts} >= set(roles))

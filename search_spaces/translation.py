@@ -24,8 +24,8 @@ def faults_of(error: ValidationError, schema: dict[str, Any] | None = None) -> l
 
     schema: JSON Schema of the file; default: that of workload.yaml.
     """
-    known = json_schema() if schema is None else schema
-    return [_fault(details, known) for details in error.errors(include_url=False)]
+    schema_ = json_schema() if schema is None else schema
+    return [_fault(details, schema_) for details in error.errors(include_url=False)]
 
 
 def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:

@@ -141,7 +141,7 @@ def _read(name: str, key: str, text: str, problem: Problem) -> int | str | Role:
     if name == "accelerator":
         return _offer(text, problem)
     if name == "role":
-        roles = {one.value: one for one in Role}
+        roles = {role.value: role for role in Role}
         return roles.get(text.lower()) or roles[_unknown("role", text, roles)]
     allowed = DTYPES[name]
     return text.lower() if text.lower() in allowed else _unknown(key, text, dict.fromkeys(allowed))
@@ -178,9 +178,9 @@ def _unknown(what: str, found: str, allowed: Mapping[str, object]) -> str:
 def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
     """The problem with the wanted settings in its search space, and the ranges that they were not in."""
     space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
-    asked = wanted.settings
-    missing = {name: getattr(space, name) for name, value in asked.items() if value not in getattr(space, name)}
-    wider = {name: tuple(sorted({*values, asked[name]}, key=_ORDER.get(name))) for name, values in missing.items()}
+    settings = wanted.settings
+    missing = {name: getattr(space, name) for name, value in settings.items() if value not in getattr(space, name)}
+    wider = {name: tuple(sorted({*values, settings[name]}, key=_ORDER.get(name))) for name, values in missing.items()}
     roles = space.roles if wanted.role is None else tuple(role for role in Role if role in {*space.roles, wanted.role})
     gpus = max(space.max_gpus_per_engine, wanted.parallelism.gpus)
     extended: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)

@@ -182,7 +182,7 @@ class _Walker:
 
     def _pairs(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node]]:
         """Yield the keys, as they are written, and their nodes; the first of equal keys wins, the others are faults."""
-        found: dict[str, Position] = {}
+        positions: dict[str, Position] = {}
         for key_node, child in node.value:
             position = _position(key_node.start_mark)
             key = _joined(key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
@@ -190,11 +190,13 @@ class _Walker:
             if key is None or key_node.tag == f"{_TAG}merge":
                 what = "'<<' (merging)" if key is not None else "a list or mapping"
                 self.faults.append(Fault(path, f"{what} cannot be a key here; write the keys out", position=position))
-            elif key in found:
-                sentence = f"the key {shown(key)} stands here again, first on line {found[key].line}; keep one of them"
+            elif key in positions:
+                sentence = (
+                    f"the key {shown(key)} stands here again, first on line {positions[key].line}; keep one of them"
+                )
                 self.faults.append(Fault(place, sentence, position=position))
             else:
-                found[key] = self.keys[place] = position
+                positions[key] = self.keys[place] = position
                 yield key, child
 
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
@@ -261,8 +263,8 @@ def _sexagesimal(text: str) -> str:
 
 def _base_60(text: str) -> float:
     value = 0.0
-    for part in text.replace("_", "").lstrip("+-").split(":"):
-        value = 60 * value + float(part)
+    for digits in text.replace("_", "").lstrip("+-").split(":"):
+        value = 60 * value + float(digits)
     return -value if text.startswith("-") else value
 
 

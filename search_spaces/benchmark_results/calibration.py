@@ -100,11 +100,11 @@ def predictor(rows: Sequence[Row], catalog: AcceleratorCatalog, *, limited: bool
         return replace(config, accelerator=scaled_accelerator(config.accelerator, pairs, scales, limited=limited))
 
     places = list(_places(rows))
-    parts = [*_run_parts(rows, places, scaled, catalog), *_step_parts(rows, places, scaled, catalog)]
+    pieces = [*_run_parts(rows, places, scaled, catalog), *_step_parts(rows, places, scaled, catalog)]
 
     def predict(scales: Scales) -> FloatArray:
         seconds = np.empty(sum(len(each) for each in places))
-        for part in parts:
+        for part in pieces:
             seconds[part.places] = part.predict(scales)
         return seconds
 
@@ -234,10 +234,11 @@ def check_near(predicted: NDArray[np.float64], seen: Sequence[Observation], rows
     if float(np.median(logs)) <= math.log(FARTHEST):
         return
     worst = int(np.argmax(logs))
-    one = seen[worst]
+    observation = seen[worst]
     raise InputError(
-        f"{where_of(rows[one.row])}: {one.quantity.value} is {_shown(one.seconds)}, the prediction "
-        f"{_shown(float(predicted[worst]))}, and most rows are as far off; check units, --model, --gpu and layout"
+        f"{where_of(rows[observation.row])}: {observation.quantity.value} is {_shown(observation.seconds)}, the "
+        f"prediction {_shown(float(predicted[worst]))}, and most rows are as far off; check units, --model, --gpu "
+        "and layout"
     )
 
 
@@ -340,10 +341,10 @@ class Calibration:
         fit = self.fit
         if fit.explains:
             return ""
-        found = [f"the median error is {percentage(float(np.median(np.abs(np.expm1(fit.after)))))} after the fit"]
-        found += [f"the scale of {name} is {getattr(fit.scales, name):.3g}" for name in fit.far]
+        findings = [f"the median error is {percentage(float(np.median(np.abs(np.expm1(fit.after)))))} after the fit"]
+        findings += [f"the scale of {name} is {getattr(fit.scales, name):.3g}" for name in fit.far]
         flags = self.hint or "check --weight-dtype, --gpu and the layout"
-        return f"no machine of this type explains these results: {join_words(found)}; {flags}"
+        return f"no machine of this type explains these results: {join_words(findings)}; {flags}"
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -356,30 +357,32 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
 
     source: what the overlay says its figures rest on. A fit that does not explain the data says so (`refusal`).
     """
-    found = measured(records, setup)
-    if not found.rows:
-        reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in found.notes[:3]))
+    usable = measured(records, setup)
+    if not usable.rows:
+        reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in usable.notes[:3]))
         raise InputError(f"none of the {len(records)} results can be used: {reasons}")
-    engine = _one_engine(found.rows)
-    seen = observations(found.rows)
-    predict = predictor(found.rows, setup.catalog)
+    engine = _one_engine(usable.rows)
+    seen = observations(usable.rows)
+    predict = predictor(usable.rows, setup.catalog)
     try:
-        check_possible(found.rows)
-        check_near(predict(Scales()), seen, found.rows)
-        check_fit(fit_scales(predictor(found.rows, setup.catalog, limited=False), seen), found.rows)
+        check_possible(usable.rows)
+        check_near(predict(Scales()), seen, usable.rows)
+        check_fit(fit_scales(predictor(usable.rows, setup.catalog, limited=False), seen), usable.rows)
     except InputError as fault:
         nearer = nearer_flags(records, setup, len(seen))
         raise InputError(f"{fault}; {nearer}" if nearer else str(fault)) from fault
     fit = fit_scales(predict, seen)
     hint = "" if fit.explains else nearer_flags(records, setup, len(seen))
-    notes = found.notes + (precision_note(records, setup, len(seen)) if fit.explains else ())
+    notes = usable.notes + (precision_note(records, setup, len(seen)) if fit.explains else ())
     accelerator = setup.accelerator
     error = float(np.median(np.abs(np.expm1(fit.held))))
     figures = {
-        pair: replace(one, origin=Origin.FITTED, source=f"{source}; scaled from: {_root(one.source)}", error=error)
-        for pair, one in scaled_figures(accelerator, used_pairs(found.rows), fit.scales).items()
+        pair: replace(
+            efficiency, origin=Origin.FITTED, source=f"{source}; scaled from: {_root(efficiency.source)}", error=error
+        )
+        for pair, efficiency in scaled_figures(accelerator, used_pairs(usable.rows), fit.scales).items()
     }
-    return Calibration(setup, engine, found.rows, tuple(seen), fit, figures, notes, hint)
+    return Calibration(setup, engine, usable.rows, tuple(seen), fit, figures, notes, hint)
 
 
 def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
@@ -387,10 +390,12 @@ def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
 
     Of the precisions, the GPUs and half or twice the tensor ranks the best of each, the two best of these.
     """
-    others = (one for one in setup.catalog.accelerators.values() if one.name != setup.accelerator.name)
-    gpus = {f"--gpu {one.name}": replace(setup, accelerator=one) for one in others}
+    others = (other for other in setup.catalog.accelerators.values() if other.name != setup.accelerator.name)
+    gpus = {f"--gpu {accelerator.name}": replace(setup, accelerator=accelerator) for accelerator in others}
     ranks = {setup.layout.tensor * 2, setup.layout.tensor // 2} - {0}
-    layouts = {f"--tp {one}": replace(setup, layout=replace(setup.layout, tensor=one)) for one in sorted(ranks)}
+    layouts = {
+        f"--tp {tensor}": replace(setup, layout=replace(setup.layout, tensor=tensor)) for tensor in sorted(ranks)
+    }
     own = _catalog_error(records, setup, times)
     best = [_nearest(records, kind, times) for kind in (_precisions(setup), gpus, layouts)]
     words = [f"with {flag} {percentage(error)}" for error, flag in sorted(best)[:2] if error < own]
@@ -403,13 +408,15 @@ def precision_note(records: Sequence[Record], setup: Setup, times: int) -> tuple
     error, flag = _nearest(records, _precisions(setup), times)
     if 2.0 * error >= own or not math.isfinite(own):
         return ()
-    told = f"with {flag} the catalog's median error is {percentage(error)} before any fit, here {percentage(own)}"
-    return (Note("precision", told),)
+    comparison = f"with {flag} the catalog's median error is {percentage(error)} before any fit, here {percentage(own)}"
+    return (Note("precision", comparison),)
 
 
 def _precisions(setup: Setup) -> dict[str, Setup]:
     return {
-        f"--weight-dtype {one}": replace(setup, weight_dtype=one) for one in DTYPE_BYTES if one != setup.weight_dtype
+        f"--weight-dtype {dtype}": replace(setup, weight_dtype=dtype)
+        for dtype in DTYPE_BYTES
+        if dtype != setup.weight_dtype
     }
 
 
@@ -420,41 +427,41 @@ def _nearest(records: Sequence[Record], kind: Mapping[str, Setup], times: int) -
 
 def _catalog_error(records: Sequence[Record], setup: Setup, times: int) -> float:
     """Median error of the catalog as it is [1]; infinite where it is no better than an outlier, or cannot be."""
-    found = measured(records, setup)
-    seen = observations(found.rows)
+    usable = measured(records, setup)
+    seen = observations(usable.rows)
     if len(seen) < times:
         return math.inf
     try:
-        check_possible(found.rows)
+        check_possible(usable.rows)
     except InputError:
         return math.inf
-    ratio = predictor(found.rows, setup.catalog)(Scales()) / np.array([each.seconds for each in seen])
+    ratio = predictor(usable.rows, setup.catalog)(Scales()) / np.array([each.seconds for each in seen])
     return float(np.median(np.abs(ratio - 1.0))) if strain_of(np.log(ratio), seen) <= HUBER else math.inf
 
 
-def calibrated_overlay(found: Calibration, heading: Sequence[str], source: str, base: Path | None) -> str:
+def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source: str, base: Path | None) -> str:
     """The text of the overlay: scaled efficiencies and, where they were fitted, host times; `base` is kept in it."""
     content = {} if base is None else read_source(base, MAX_OVERLAY_BYTES)[0].value
-    catalog = found.setup.catalog
-    accelerator = found.setup.accelerator.name
+    catalog = calibration.setup.catalog
+    accelerator = calibration.setup.accelerator.name
     written = next(
         (name for name in content.get(TOP) or {} if catalog.spellings.get(normalized_name(str(name))) == accelerator),
         accelerator,
     )
-    host = _host_times(found, source)
-    engines = {found.engine: host} if host else None
-    return overlay_text(heading, written, efficiency_dict(found.figures), engines, content)
+    host = _host_times(calibration, source)
+    engines = {calibration.engine: host} if host else None
+    return overlay_text(heading, written, efficiency_dict(calibration.figures), engines, content)
 
 
-def _host_times(found: Calibration, source: str) -> dict[str, Any]:
-    scales, catalog = found.fit.scales, found.setup.catalog
+def _host_times(calibration: Calibration, source: str) -> dict[str, Any]:
+    scales, catalog = calibration.fit.scales, calibration.setup.catalog
     times: dict[str, Any] = {}
-    if "host" in found.fit.free:
-        overhead = scaled_overhead(load_engine_overhead(found.engine, catalog.engines), scales)
+    if "host" in calibration.fit.free:
+        overhead = scaled_overhead(load_engine_overhead(calibration.engine, catalog.engines), scales)
         times["step_overhead_us"] = rounded(overhead.step / MICRO)
         times["per_request_overhead_us"] = rounded(overhead.per_request / MICRO)
-    if "arrival" in found.fit.free:
-        policy = scaled_policy(load_serving_policy(found.engine, catalog.engines), scales)
+    if "arrival" in calibration.fit.free:
+        policy = scaled_policy(load_serving_policy(calibration.engine, catalog.engines), scales)
         times["arrival_ms"] = rounded(policy.arrival / MILLI)
     return {**times, "origin": str(Origin.FITTED), "source": source} if times else {}
 

@@ -91,11 +91,11 @@ def measured(records: Iterable[Record], setup: Setup) -> Measured:
     notes: list[Note] = []
     for record in records:
         try:
-            row, told = _step(record, setup) if isinstance(record, MeasuredStep) else _run(record, setup)
+            row, reasons = _step(record, setup) if isinstance(record, MeasuredStep) else _run(record, setup)
         except InputError as error:
             notes.append(Note(record.where, f"left out: {error}"))
             continue
-        notes += [Note(record.where, reason) for reason in told]
+        notes += [Note(record.where, reason) for reason in reasons]
         if row is not None:
             rows.append(row)
     return Measured(tuple(rows), tuple(notes))
@@ -103,18 +103,18 @@ def measured(records: Iterable[Record], setup: Setup) -> Measured:
 
 def observations(rows: Sequence[MeasuredRun | TimedStep]) -> list[Observation]:
     """The measured times of the rows, in their order, TTFT before TPOT."""
-    found: list[Observation] = []
+    seen_times: list[Observation] = []
     for index, row in enumerate(rows):
         if isinstance(row, TimedStep):
             step = row.step
             kind = Quantity.PREFILL_STEP if step.prompts else Quantity.DECODE_STEP
             load = (step.prompts, step.new, step.past, step.decodes, step.context)
-            found.append(Observation(kind, step.seconds, index, load))
+            seen_times.append(Observation(kind, step.seconds, index, load))
             continue
         point = (row.deployment.isl, row.deployment.osl, row.deployment.concurrency)
         times = ((Quantity.TTFT, row.ttft), (Quantity.TPOT, row.tpot))
-        found += [Observation(what, seconds, index, point) for what, seconds in times if seconds is not None]
-    return found
+        seen_times += [Observation(what, seconds, index, point) for what, seconds in times if seconds is not None]
+    return seen_times
 
 
 def engine_of(record: Record, setup: Setup) -> str:
@@ -124,8 +124,8 @@ def engine_of(record: Record, setup: Setup) -> str:
     if isinstance(record, MeasuredStep) or record.engine is None:
         return DEFAULT_ENGINE
     written = record.engine.lower()
-    for part, name in (("sgl", "sglang"), ("trt", "trtllm"), ("tensorrt", "trtllm"), ("vllm", "vllm")):
-        if part in written:
+    for mark, name in (("sgl", "sglang"), ("trt", "trtllm"), ("tensorrt", "trtllm"), ("vllm", "vllm")):
+        if mark in written:
             return name
     return DEFAULT_ENGINE
 
@@ -187,10 +187,10 @@ def _unusable(run: BenchmarkRun, setup: Setup) -> str:
 
 def _accelerator_named(written: str, catalog: AcceleratorCatalog) -> Accelerator | None:
     """The accelerator of a runner's name (h200-nb_0, b200-trt): what stands before the first mark that fits."""
-    parts = written.replace("_", "-").split("-")
-    for length in range(len(parts), 0, -1):
+    words = written.replace("_", "-").split("-")
+    for length in range(len(words), 0, -1):
         try:
-            return catalog.accelerator("-".join(parts[:length]))
+            return catalog.accelerator("-".join(words[:length]))
         except UnknownNameError:
             continue
     return None

@@ -321,15 +321,15 @@ def _length_spread(metric: Document) -> float:
 
 def _setting(settings: Document, key: str) -> float | None:
     """A number anywhere among the settings: its place differs from version to version."""
-    found = _first(settings.content, key, LARGEST_CONFIG_DEPTH)
-    value = found[0] if isinstance(found, list) and len(found) == 1 else found
+    setting = _first(settings.content, key, LARGEST_CONFIG_DEPTH)
+    value = setting[0] if isinstance(setting, list) and len(setting) == 1 else setting
     return Document(settings.file, {key: value}, settings.label, settings.path).number(key)
 
 
 def _model(settings: Document) -> str | None:
     for key in ("model_names", "model_name", "model"):
-        found = _first(settings.content, key, LARGEST_CONFIG_DEPTH)
-        named = found[0] if isinstance(found, list) and found else found
+        names = _first(settings.content, key, LARGEST_CONFIG_DEPTH)
+        named = names[0] if isinstance(names, list) and names else names
         if isinstance(named, str):
             return named
     return None
@@ -342,7 +342,7 @@ def _first(value: Any, key: str, depth: int) -> Any:
     if value.get(key) is not None and not isinstance(value[key], Mapping):
         return value[key]
     below = (_first(item, key, depth - 1) for item in value.values())
-    return next((found for found in below if found is not None), None)
+    return next((match for match in below if match is not None), None)
 
 
 Reader = Callable[[Document], Iterable[Record]]
@@ -385,6 +385,6 @@ def _reader(document: Document) -> Reader:
     for recognises, read in FORMATS:
         if recognises(document):
             return read
-    known = ", ".join(Tool)
-    hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {known}")
+    tools = ", ".join(Tool)
+    hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {tools}")
     raise document.error(f"is not the result of a known benchmark tool; {hint}")

@@ -198,26 +198,26 @@ class Document(Mapping[str, Any]):
         value = self.content.get(key, _MISSING)
         if value is _MISSING or value is None:
             return None
-        found = _as_number(value)
-        if found is None:
+        figure = _as_number(value)
+        if figure is None:
             raise self.error(f"is {json_shown(value)}, but must be a number", key)
-        return found * scale if found > 0 else None
+        return figure * scale if figure > 0 else None
 
     def needed(self, key: str) -> float:
         """The number under `key`, which must be there and above zero."""
-        found = self.number(key)
-        if found is None:
+        figure = self.number(key)
+        if figure is None:
             raise self.error("is missing or zero, but must be a number above 0", key)
-        return found
+        return figure
 
     def whole(self, key: str, default: int | None = None) -> int | None:
         """The whole number under `key`; `default` where it is missing or zero."""
-        found = self.number(key)
-        if found is None or not math.isfinite(found):
+        figure = self.number(key)
+        if figure is None or not math.isfinite(figure):
             return default
-        if found != int(found):
-            raise self.error(f"is {found:g}, but must be a whole number", key)
-        return int(found)
+        if figure != int(figure):
+            raise self.error(f"is {figure:g}, but must be a whole number", key)
+        return int(figure)
 
     def text(self, key: str) -> str | None:
         """The text under `key`; None where it is missing or empty."""
@@ -269,7 +269,7 @@ def _as_number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        found = float(value)
+        number = float(value)
     except (ValueError, OverflowError):
         return None
-    return None if math.isnan(found) else found
+    return None if math.isnan(number) else number

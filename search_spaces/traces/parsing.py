@@ -261,11 +261,11 @@ def _lines_of_equal_width(data: bytes, layout: CsvLayout) -> int:
 
 def _careful_rows(path: Path, block: Block, layout: CsvLayout, unit: ArrivalUnit) -> Rows:
     """Parse a block line by line; blank lines are skipped; raises InputError with the line number."""
-    found: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int]] = []
     for number, raw in enumerate(block.data.split(b"\n")[:-1], block.first_line):
         if raw.strip():
-            found.append((*_parse_line(f"{path}:{number}", raw, layout, unit), number))
-    table = np.array(found, dtype=np.int64).reshape(-1, 4)
+            rows.append((*_parse_line(f"{path}:{number}", raw, layout, unit), number))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     arrival, isl, osl, line = (np.ascontiguousarray(column) for column in table.T)
     return Rows(arrival, isl, osl, line)
 
@@ -434,16 +434,16 @@ def parse_date(text: str) -> int | None:
     >>> parse_date("1970-01-01 00:00:01.5"), parse_date("1970-01-01T01:00:00+01:00"), parse_date("yesterday")
     (1500000000, 0, None)
     """
-    found = _ISO.fullmatch(text.strip())
-    if found is None:
+    match = _ISO.fullmatch(text.strip())
+    if match is None:
         return None
-    year, month, day, hour, minute, second = (int(part) for part in found.groups()[:6])
+    year, month, day, hour, minute, second = (int(digits) for digits in match.groups()[:6])
     try:
         whole = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         return None
     seconds = round((whole - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
-    if found[8]:
-        shift = 3600 * int(found[9]) + 60 * int(found[10])
-        seconds -= shift if found[8] == "+" else -shift
-    return seconds * NANOSECONDS + int((found[7] or "0").ljust(9, "0"))
+    if match[8]:
+        shift = 3600 * int(match[9]) + 60 * int(match[10])
+        seconds -= shift if match[8] == "+" else -shift
+    return seconds * NANOSECONDS + int((match[7] or "0").ljust(9, "0"))

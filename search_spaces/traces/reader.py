@@ -247,21 +247,21 @@ class _Tally:
 
 def _plan(path: Path, wanted: str, columns: Mapping[str, str] | None) -> _Plan:
     _, head = _head(path)
-    known = [AUTO, *(format_.value for format_ in TraceFormat)]
-    if wanted not in known:
-        raise UnknownNameError("trace format", wanted, known)
-    found = _detect(path, head) if wanted == AUTO else TraceFormat(wanted)
-    if columns and found in (TraceFormat.AZURE, TraceFormat.MOONCAKE):
+    formats = [AUTO, *(format_.value for format_ in TraceFormat)]
+    if wanted not in formats:
+        raise UnknownNameError("trace format", wanted, formats)
+    file_format = _detect(path, head) if wanted == AUTO else TraceFormat(wanted)
+    if columns and file_format in (TraceFormat.AZURE, TraceFormat.MOONCAKE):
         if wanted != AUTO:
             raise InputError(f"{path}: format {wanted} has columns of its own; name columns with csv or jsonl")
-        found = TraceFormat.JSONL if head.startswith("{") else TraceFormat.CSV
-    names = _names(path, head, found)
+        file_format = TraceFormat.JSONL if head.startswith("{") else TraceFormat.CSV
+    names = _names(path, head, file_format)
     where = f"{path}:1"
-    if found is TraceFormat.AZURE:
-        return _Plan(path, found, require_columns(AZURE_COLUMNS, names, where), head)
-    if found is TraceFormat.MOONCAKE:
-        return _Plan(path, found, require_columns(MOONCAKE_COLUMNS, names, where), head)
-    return _Plan(path, found, map_columns(columns, names, where), head)
+    if file_format is TraceFormat.AZURE:
+        return _Plan(path, file_format, require_columns(AZURE_COLUMNS, names, where), head)
+    if file_format is TraceFormat.MOONCAKE:
+        return _Plan(path, file_format, require_columns(MOONCAKE_COLUMNS, names, where), head)
+    return _Plan(path, file_format, map_columns(columns, names, where), head)
 
 
 def _stream(plan: _Plan, limit: int | None, progress: Progress | None, unservable: Unservable) -> Iterator[Rows]:
@@ -305,9 +305,9 @@ def _detect(path: Path, head: str) -> TraceFormat:
     return TraceFormat.AZURE if names == set(AZURE_COLUMNS.names) else TraceFormat.CSV
 
 
-def _names(path: Path, head: str, found: TraceFormat) -> list[str]:
+def _names(path: Path, head: str, file_format: TraceFormat) -> list[str]:
     """Return the column names or keys of the first line."""
-    if found in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
+    if file_format in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
         return list(parse_object(f"{path}:1", head.encode()))
     names = split_header(head, f"{path}:1")[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):

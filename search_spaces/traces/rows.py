@@ -208,8 +208,8 @@ def map_columns(mapping: Mapping[str, str] | None, found: Sequence[str], where: 
             raise UnknownNameError("key of columns:", key, (*KNOWN_NAMES, "arrival_unit"))
     names = {role: _column_name(role, mapping.get(role), found, where) for role in KNOWN_NAMES}
     unit = mapping.get("arrival_unit") or _unit_from_name(names["arrival"])
-    if unit not in [known.value for known in ArrivalUnit]:
-        raise UnknownNameError("arrival_unit", unit, [known.value for known in ArrivalUnit])
+    if unit not in [choice.value for choice in ArrivalUnit]:
+        raise UnknownNameError("arrival_unit", unit, [choice.value for choice in ArrivalUnit])
     return Columns(names["arrival"], names["isl"], names["osl"], ArrivalUnit(unit))
 
 
@@ -249,10 +249,10 @@ def _column_name(role: str, wanted: str | None, found: Sequence[str], where: str
         hint = f"did you mean {shown(close)}?" if close else f"found: {name_list(map(shown, found))}"
         raise InputError(f"{where}: there is no column {shown(wanted)}; {hint}")
     by_name = {normalised(name): name for name in found}
-    known = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
-    if known is None:
+    recognized = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
+    if recognized is None:
         raise UnnamedColumnError(where, role, found)
-    return known
+    return recognized
 
 
 def _unit_from_name(name: str) -> str:

@@ -98,8 +98,8 @@ def quantile_of(counts: IntArray, probability: float) -> int:
     """
     total = int(counts.sum())
     # A count is whole: the rounding of probability x total must not lift it over the next one.
-    wanted = max(np.ceil(probability * total * (1 - 1e-12)), 1)
-    return int(np.searchsorted(np.cumsum(counts), wanted))
+    rank = max(np.ceil(probability * total * (1 - 1e-12)), 1)
+    return int(np.searchsorted(np.cumsum(counts), rank))
 
 
 def moment_of(counts: IntArray, power: int) -> float:
@@ -157,12 +157,12 @@ class PrefixCache:
         """Return how many leading blocks of each row were seen in an earlier row."""
         row = np.repeat(np.arange(counts.size), counts)
         distinct, first, place = np.unique(ids, return_index=True, return_inverse=True)
-        known = _contains(self._seen, distinct) | _contains(self._recent, distinct)
-        missed = np.flatnonzero(~(known[place] | (row[first][place] < row)))
+        seen_before = _contains(self._seen, distinct) | _contains(self._recent, distinct)
+        missed = np.flatnonzero(~(seen_before[place] | (row[first][place] < row)))
         starts = np.cumsum(counts) - counts
         # The first miss at or after the start of each row; none before the row's end means that all blocks hit.
         following = np.append(missed, ids.size)[np.searchsorted(missed, starts)]
-        self._remember(distinct[~known])
+        self._remember(distinct[~seen_before])
         return np.asarray(np.minimum(following - starts, counts), dtype=np.int64)
 
     def _remember(self, fresh: BlockArray) -> None:
