@@ -1,16 +1,27 @@
 """Token mixers as arithmetic: which matrices they multiply by, what they keep per token, how many FLOP a pair costs.
 
-Three kinds, one interface: softmax attention (multi-head, grouped-query, multi-query, sliding-window), multi-head
-latent attention (with or without a sparse indexer), and linear attention with a state of fixed size. Norms, biases,
-short convolutions and attention sinks are left out: together they are below 0.1 % of a model's weights and traffic.
+Four kinds, one interface: softmax attention (multi-head, grouped-query, multi-query, sliding-window), multi-head
+latent attention (with or without a sparse indexer), compressed attention over one latent for several tokens, and linear
+attention with a state of fixed size. Norms, biases, short convolutions, attention sinks and hyper-connections are left
+out: together they are below 0.1 % of a model's weights and traffic.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
-__all__ = ["Attention", "LatentAttention", "LinearAttention", "Matrix", "Part", "Sharding", "SoftmaxAttention"]
+__all__ = [
+    "Attention",
+    "CompressedAttention",
+    "LatentAttention",
+    "LinearAttention",
+    "Matrix",
+    "Part",
+    "Sharding",
+    "SoftmaxAttention",
+]
 
 
 class Sharding(StrEnum):
@@ -53,8 +64,12 @@ class SoftmaxAttention:
 
     heads, kv_heads: query and key/value heads; head_dim, value_dim: their widths;
     window: only the last `window` tokens are kept and attended (None: all);
-    output_gate: queries carry a gate of the same width (Qwen3-Next).
+    output_gate: queries carry a gate of the same width (Qwen3-Next); shared_kv: one projection makes keys and values,
+    which are kept apart all the same (Gemma 4); index_heads, index_dim, index_topk: indexer that selects the keys to
+    attend (MiniMax-M3); 0 where all are attended.
     """
+
+    is_latent: ClassVar[bool] = False
 
     hidden: int
     heads: int
@@ -63,19 +78,26 @@ class SoftmaxAttention:
     value_dim: int
     window: int | None = None
     output_gate: bool = False
+    shared_kv: bool = False
+    index_heads: int = 0
+    index_dim: int = 0
+    index_topk: int = 0
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """QKV and output projections."""
+        """QKV and output projections, and those of an indexer."""
         queries = self.heads * self.head_dim * (2 if self.output_gate else 1)
-        keys_values = self.kv_heads * (self.head_dim + self.value_dim)
+        keys_values = self.kv_heads * (self.head_dim + (0 if self.shared_kv else self.value_dim))
+        index = (self.index_heads + 1) * self.index_dim
+        indexer = (Matrix("index", self.hidden, index, Sharding.REPLICATED, Part.ATTENTION),) if index else ()
         return (
             Matrix("qkv", self.hidden, queries + keys_values, Sharding.COLUMN, Part.ATTENTION, merged=True),
             Matrix("o", self.heads * self.value_dim, self.hidden, Sharding.ROW, Part.ATTENTION),
+            *indexer,
         )
 
     @property
-    def kv_elements_per_token(self) -> int:
+    def kv_elements_per_token(self) -> float:
         """K and V kept for one token in one layer: n_kv (d_k + d_v)."""
         return self.kv_heads * (self.head_dim + self.value_dim)
 
@@ -102,7 +124,7 @@ class SoftmaxAttention:
     @property
     def selected(self) -> int | None:
         """Most keys that a query attends (None: all of them)."""
-        return self.window
+        return self.window or self.index_topk or None
 
     @property
     def kept(self) -> int | None:
@@ -112,12 +134,12 @@ class SoftmaxAttention:
     @property
     def index_flop_per_pair(self) -> float:
         """FLOP of choosing keys, per query-key pair over the whole context."""
-        return 0.0
+        return 2.0 * self.index_heads * self.index_dim
 
     @property
     def index_bytes_per_token(self) -> float:
-        """Bytes of the index kept (and read) per token."""
-        return 0.0
+        """A 16-bit index key kept (and read) per token [byte]."""
+        return 2.0 * self.index_dim
 
     @property
     def flop_per_token(self) -> float:
@@ -132,8 +154,11 @@ class LatentAttention:
     query_rank: rank of the query compression (0: none); latent_rank: rank of the KV latent;
     rope_dim: width of the shared rotary key; nope_dim, value_dim: per-head widths;
     index_heads, index_dim, index_topk: lightning indexer of sparse attention (DeepSeek-V3.2); 0 where dense; a layer
-    with index_topk but no index heads attends the keys that an earlier layer selected (GLM-5.2).
+    with index_topk but no index heads attends the keys that an earlier layer selected (GLM-5.2);
+    output_gate: a gate as wide as the heads' outputs (Kimi-K3).
     """
+
+    is_latent: ClassVar[bool] = True
 
     hidden: int
     heads: int
@@ -145,10 +170,11 @@ class LatentAttention:
     index_heads: int = 0
     index_dim: int = 0
     index_topk: int = 0
+    output_gate: bool = False
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """Query, latent, up and output projections, and those of the indexer where there is one."""
+        """Query, latent, up and output projections, a gate, and those of the indexer where there is one."""
         query_width = self.heads * (self.nope_dim + self.rope_dim)
         down = Sharding.REPLICATED
         queries = (
@@ -166,6 +192,11 @@ class LatentAttention:
             ),
             Matrix("o", self.heads * self.value_dim, self.hidden, Sharding.ROW, Part.ATTENTION),
         )
+        gate = (
+            (Matrix("gate", self.hidden, self.heads * self.value_dim, Sharding.COLUMN, Part.ATTENTION),)
+            if self.output_gate
+            else ()
+        )
         indexer = (
             (
                 Matrix("index_q", self.query_rank, self.index_heads * self.index_dim, down, Part.ATTENTION),
@@ -174,10 +205,10 @@ class LatentAttention:
             if self.index_heads
             else ()
         )
-        return queries + latent + indexer
+        return queries + latent + gate + indexer
 
     @property
-    def kv_elements_per_token(self) -> int:
+    def kv_elements_per_token(self) -> float:
         """The latent and the shared rotary key."""
         return self.latent_rank + self.rope_dim
 
@@ -228,11 +259,118 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class LinearAttention:
-    """Gated DeltaNet (Yang 2024): a state of fixed size per request instead of a cache that grows.
+class CompressedAttention:
+    """Attention over a window of tokens and, before it, one latent for every `ratio` tokens (DeepSeek-V4 §2.3).
 
-    key_heads, value_heads, key_dim, value_dim: heads and widths; conv_width: taps of the short convolution.
+    The latent is key and value of all heads at once. head_dim: its width; query_rank: rank of the query compression;
+    ratio: tokens per compressed latent (0: the window alone); window: tokens that keep a latent of their own;
+    output_groups, output_rank: low-rank output projection, of each group of heads apart;
+    index_heads, index_dim, index_topk: indexer that selects compressed latents; 0 where all of them are attended.
     """
+
+    is_latent: ClassVar[bool] = True
+
+    hidden: int
+    heads: int
+    head_dim: int
+    query_rank: int
+    window: int
+    ratio: int
+    output_groups: int
+    output_rank: int
+    index_heads: int = 0
+    index_dim: int = 0
+    index_topk: int = 0
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Query, latent and output projections, the compressor, and the indexer with a compressor of its own."""
+        width, apart = self.heads * self.head_dim, Sharding.REPLICATED
+        outputs = self.output_groups * self.output_rank
+        overlap = 2 if self.index_heads else 1  # windows of the indexed layers overlap
+        compressed = 2 * overlap * self.head_dim if self.ratio else 0
+        indexer = (
+            (
+                Matrix("index_q", self.query_rank, self.index_heads * self.index_dim, apart, Part.ATTENTION),
+                Matrix("index_k", self.hidden, 4 * self.index_dim + self.index_heads, apart, Part.ATTENTION),
+            )
+            if self.index_heads
+            else ()
+        )
+        return (
+            Matrix("q_a", self.hidden, self.query_rank, apart, Part.ATTENTION),
+            Matrix("q_b", self.query_rank, width, Sharding.COLUMN, Part.ATTENTION),
+            Matrix("kv", self.hidden, self.head_dim + compressed, apart, Part.ATTENTION, merged=True),
+            Matrix("o_a", width // self.output_groups, outputs, Sharding.COLUMN, Part.ATTENTION),
+            Matrix("o_b", outputs, self.hidden, Sharding.ROW, Part.ATTENTION),
+            *indexer,
+        )
+
+    @property
+    def kv_elements_per_token(self) -> float:
+        """A token's share of a compressed latent."""
+        return self.head_dim / self.ratio if self.ratio else 0.0
+
+    @property
+    def kv_shards(self) -> int:
+        """The latent serves all heads, so every tensor-parallel rank holds all of it."""
+        return 1
+
+    @property
+    def state_bytes(self) -> float:
+        """The window, at 16 bit whatever the cache has: the size of a short prompt's cache [byte]."""
+        return 2.0 * self.window * self.head_dim
+
+    @property
+    def prefill_flop_per_pair(self) -> float:
+        """2 d for the score and 2 d for the value of each compressed latent, over the tokens that it stands for."""
+        return 4.0 * self.heads * self.head_dim / self.ratio if self.ratio else 0.0
+
+    @property
+    def decode_flop_per_pair(self) -> float:
+        """As in prefill: the latent is never decompressed."""
+        return self.prefill_flop_per_pair
+
+    @property
+    def selected(self) -> int | None:
+        """Tokens behind the latents that a query attends (None: all)."""
+        return self.index_topk * self.ratio if self.index_heads else (None if self.ratio else 0)
+
+    @property
+    def kept(self) -> int | None:
+        """Every compressed latent stays; where there is none, no token outlasts the window."""
+        return None if self.ratio else 0
+
+    @property
+    def index_flop_per_pair(self) -> float:
+        """2 d_index per index head and compressed latent, over the whole context."""
+        return 2.0 * self.index_heads * self.index_dim / self.ratio if self.index_heads else 0.0
+
+    @property
+    def index_bytes_per_token(self) -> float:
+        """A token's share of an FP8 index key and its 32-bit scale."""
+        return (self.index_dim + 4.0) / self.ratio if self.index_heads else 0.0
+
+    @property
+    def flop_per_token(self) -> float:
+        """Attention within the window."""
+        return 4.0 * self.heads * self.head_dim * self.window
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttention:
+    """A state of fixed size per request instead of a cache that grows: S = decay S + k v, y = q S.
+
+    Gated DeltaNet (Yang 2024), Mamba-2 (Dao and Gu 2024: q, k are C, B of a group, v is the input, the decay a step
+    size), lightning attention (Qin 2024). key_heads, value_heads, key_dim, value_dim: heads and widths;
+    conv_width: taps of the short convolution (0: none); scalars: projected per value head, such as decay and write
+    strength; products: of key and value width per token, three with the delta rule, which reads before it writes;
+    decay_rank, gate_rank: ranks of a decay of its own for every key channel and of a compressed output gate (Kimi
+    Delta Attention; 0: no such decay, a full gate); step_rank: rank of the step sizes of Mamba-1, where they and q, k
+    come from the inner channels (0: from the hidden ones).
+    """
+
+    is_latent: ClassVar[bool] = False
 
     hidden: int
     key_heads: int
@@ -240,19 +378,40 @@ class LinearAttention:
     key_dim: int
     value_dim: int
     conv_width: int
+    scalars: int = 2
+    products: int = 3
+    decay_rank: int = 0
+    gate_rank: int = 0
+    step_rank: int = 0
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """Projections to q, k, v, output gate, decay and write strength; output projection."""
-        values = self.value_heads * self.value_dim
-        inputs = 2 * self.key_heads * self.key_dim + 2 * values + 2 * self.value_heads
+        """Projections to q, k, v, output gate, decay and scalars; output projection."""
+        values, keys = self.value_heads * self.value_dim, 2 * self.key_heads * self.key_dim
+        if self.step_rank:
+            return (
+                Matrix("xz", self.hidden, 2 * values, Sharding.COLUMN, Part.ATTENTION, merged=True),
+                Matrix("steps", values, self.step_rank + keys, Sharding.ROW, Part.ATTENTION),
+                Matrix("step", self.step_rank, values, Sharding.COLUMN, Part.ATTENTION),
+                Matrix("o", values, self.hidden, Sharding.ROW, Part.ATTENTION),
+            )
+        inputs = keys + values + self.scalars * self.value_heads + self.decay_rank + (self.gate_rank or values)
+        ups = (
+            Matrix(name, rank, width, Sharding.COLUMN, Part.ATTENTION)
+            for name, rank, width in (
+                ("decay", self.decay_rank, self.value_heads * self.key_dim),
+                ("gate", self.gate_rank, values),
+            )
+            if rank
+        )
         return (
             Matrix("qkvz", self.hidden, inputs, Sharding.COLUMN, Part.ATTENTION, merged=True),
+            *ups,
             Matrix("o", values, self.hidden, Sharding.ROW, Part.ATTENTION),
         )
 
     @property
-    def kv_elements_per_token(self) -> int:
+    def kv_elements_per_token(self) -> float:
         """Nothing grows with length."""
         return 0
 
@@ -266,7 +425,7 @@ class LinearAttention:
         """A 32-bit matrix d_k x d_v per value head, and a 16-bit window of the convolution [byte]."""
         recurrent = 4.0 * self.value_heads * self.key_dim * self.value_dim
         channels = 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-        return recurrent + 2.0 * channels * (self.conv_width - 1)
+        return recurrent + 2.0 * channels * max(self.conv_width - 1, 0)
 
     @property
     def prefill_flop_per_pair(self) -> float:
@@ -300,8 +459,8 @@ class LinearAttention:
 
     @property
     def flop_per_token(self) -> float:
-        """Read, delta-rule write and query of the state: three d_k x d_v products per value head."""
-        return 6.0 * self.value_heads * self.key_dim * self.value_dim
+        """Write and query of the state, with the delta rule also a read: products of d_k x d_v per value head."""
+        return 2.0 * self.products * self.value_heads * self.key_dim * self.value_dim
 
 
-Attention = SoftmaxAttention | LatentAttention | LinearAttention
+Attention = SoftmaxAttention | LatentAttention | CompressedAttention | LinearAttention

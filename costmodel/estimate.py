@@ -16,7 +16,7 @@ from .host import EngineOverhead
 from .memory import activation_bytes, kv_capacity_bytes, max_requests, weight_bytes_per_gpu
 from .serving.load import uneven_lanes
 from .step import StepLoad, StepTime, prompt_chunks, step_time
-from .transformer import LatentAttention, Part, Transformer
+from .transformer import Part, Transformer
 from .words import percentage
 
 
@@ -148,7 +148,7 @@ def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[st
     accelerator, split = config.accelerator, config.parallelism
     pairs = [("gemm", compute_dtype(part_dtype(model, part, config.weight_dtype), accelerator)) for part in Part]
     for group in model.layers:
-        kind = "latent" if isinstance(group.attention, LatentAttention) else "attention"
+        kind = "latent" if group.attention.is_latent else "attention"
         pairs += [(f"{kind}_prefill", config.kv_dtype), (f"{kind}_decode", config.kv_dtype)]
     if model.is_moe:
         pairs.append(("moe", compute_dtype(part_dtype(model, Part.EXPERTS, config.weight_dtype), accelerator)))

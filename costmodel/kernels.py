@@ -18,6 +18,7 @@ from .routing import busiest_expert_rank, expert_slots, imbalance, sampled_sprea
 from .transformer import (
     DTYPE_BYTES,
     Attention,
+    CompressedAttention,
     FeedForward,
     LatentAttention,
     LayerGroup,
@@ -165,7 +166,7 @@ def prefill_attention_work(
     latents of `past` tokens again (MLA with chunks) is left out. Efficiency rises with the keys that a query attends,
     with the width of a head and with the queries of all heads: FLOP (1 + h / keys) (1 + d / width) (1 + f / queries).
     """
-    rates = engines.attention["latent_prefill" if isinstance(attention, LatentAttention) else "attention_prefill"]
+    rates = engines.attention["latent_prefill" if attention.is_latent else "attention_prefill"]
     tokens = requests * new
     active = np.sign(tokens)
     pairs = attended_pairs(new, past, attention.selected)
@@ -197,6 +198,8 @@ def _heads(attention: Attention) -> tuple[int, int]:
         return attention.heads, attention.head_dim
     if isinstance(attention, LatentAttention):
         return attention.heads, attention.nope_dim + attention.rope_dim
+    if isinstance(attention, CompressedAttention):
+        return attention.heads, attention.head_dim
     return attention.value_heads, attention.key_dim
 
 
@@ -209,6 +212,8 @@ def _query_output_width(attention: Attention) -> float:
         return float(attention.heads * (attention.head_dim + attention.value_dim))
     if isinstance(attention, LatentAttention):
         return 2.0 * attention.heads * (attention.nope_dim + attention.rope_dim + attention.value_dim)
+    if isinstance(attention, CompressedAttention):
+        return 2.0 * attention.heads * attention.head_dim
     return 2.0 * attention.hidden
 
 
@@ -220,7 +225,7 @@ def decode_attention_work(
     bytes = requests x [min(context, selected) x KV per token / min(tp, KV shards) + context x index bytes
     + 2 x state / shards]; FLOP = requests x [min(context, selected) x FLOP per pair / tp + indexer + state update].
     """
-    rates = engines.attention["latent_decode" if isinstance(attention, LatentAttention) else "attention_decode"]
+    rates = engines.attention["latent_decode" if attention.is_latent else "attention_decode"]
     shards = np.minimum(engines.tensor, attention.kv_shards)
     attended = context if attention.selected is None else np.minimum(context, attention.selected)
     flop = requests * (
@@ -254,7 +259,7 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
     spread = sampled_spread(tokens) if engines.expert_spread is None else engines.expert_spread
     routed = busiest_expert_rank(slots, block.experts_per_token, tokens, engines.expert, factor, spread=spread)
     elements = block.elements_per_expert / split
-    outer, between = 2.0 * block.hidden, (3.0 if block.gated else 2.0) * block.expert_intermediate / split
+    outer, between = 2.0 * block.expert_hidden, (3.0 if block.gated else 2.0) * block.expert_intermediate / split
     width, converted = outer + between, converted_width(outer, between, engines.input_bytes[Part.EXPERTS])
     active = np.sign(tokens)
     half = rates.compute_half * np.minimum(engines.weight_bytes[Part.EXPERTS] / engines.input_bytes[Part.EXPERTS], 1.0)
@@ -315,7 +320,7 @@ def all_to_all_time(engines: EngineArrays, block: FeedForward, tokens: FloatArra
     groups = engines.expert * (1.0 - (1.0 - 1.0 / engines.expert) ** block.experts_per_token)
     copies = tokens / ranks * (ranks / engines.expert) * groups
     near = np.minimum(ranks, engines.domain)
-    size = copies * block.hidden * ACTIVATION_BYTES
+    size = copies * block.expert_hidden * ACTIVATION_BYTES
     per_byte = (near - 1.0) / ranks / rates.inside + (ranks - near) / ranks / rates.across
     latency = rates.launch + np.where(ranks > near, rates.hop, 0.0)
     one_way = np.sign(tokens) * (size * per_byte + latency)

@@ -40,7 +40,7 @@ from .kernels import (
     prefill_attention_work,
     send_time,
 )
-from .transformer import LatentAttention, LayerGroup, Transformer
+from .transformer import LayerGroup, Transformer
 
 FloatArray = NDArray[np.float64]
 Tokens = TypeVar("Tokens", float, FloatArray)
@@ -245,13 +245,15 @@ def _communication(model: Transformer, engines: EngineArrays, tokens: FloatArray
 def _layer_communication(
     engines: EngineArrays, group: LayerGroup, reduction: FloatArray, everything: FloatArray
 ) -> FloatArray:
-    """Two all-reduces, or one for parallel blocks; with data ranks the combine replaces the last but for a half [s].
+    """Two all-reduces, or one for parallel blocks and for a layer without a feed-forward [s].
 
-    The half is the gathering that brings every token to all tensor ranks again.
+    With data ranks the combine replaces the last but for a half, which brings every token to all tensor ranks again.
     """
     mixer = 0.0 if group.parallel else 1.0
-    if engines.latent_reductions != 1.0 and isinstance(group.attention, LatentAttention):
+    if engines.latent_reductions != 1.0 and group.attention.is_latent:
         reduction = reduction * engines.latent_reductions
+    if group.feed_forward.is_empty:
+        return reduction
     if not group.feed_forward.experts:
         return (mixer + 1.0) * reduction
     after_experts = np.where(engines.data > 1, 0.5, 1.0) * reduction

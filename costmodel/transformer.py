@@ -15,12 +15,22 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import Attention, LatentAttention, LinearAttention, Matrix, Part, Sharding, SoftmaxAttention
+from .attention import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    LinearAttention,
+    Matrix,
+    Part,
+    Sharding,
+    SoftmaxAttention,
+)
 from .routing import expert_slots
 
 __all__ = [
     "DTYPE_BYTES",
     "Attention",
+    "CompressedAttention",
     "FeedForward",
     "LatentAttention",
     "LayerGroup",
@@ -67,8 +77,9 @@ class WeightScale:
 class FeedForward:
     """A dense block (experts = 0) or a mixture of experts, with a dense shared part beside the experts if any.
 
-    intermediate: width of the dense block, or of all shared experts together (0: none);
-    gated: SwiGLU-like, with gate and up projections; experts, experts_per_token, expert_intermediate: the mixture.
+    intermediate: width of the dense block, or of all shared experts together (0: none; without experts too the layer
+    has a token mixer alone); gated: SwiGLU-like, with gate and up projections; experts, experts_per_token,
+    expert_intermediate: the mixture; latent: width that tokens are projected to before the experts (0: the hidden one).
     """
 
     hidden: int
@@ -77,10 +88,11 @@ class FeedForward:
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
+    latent: int = 0
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """Dense (or shared) up and down projections, and the router."""
+        """Dense (or shared) up and down projections, the router, and the projections around latent experts."""
         up = (2 if self.gated else 1) * self.intermediate
         dense = (
             (
@@ -93,12 +105,30 @@ class FeedForward:
         router = (
             (Matrix("router", self.hidden, self.experts, Sharding.REPLICATED, Part.EMBEDDING),) if self.experts else ()
         )
-        return dense + router
+        latent = (
+            (
+                Matrix("latent_in", self.hidden, self.latent, Sharding.REPLICATED, Part.FEED_FORWARD),
+                Matrix("latent_out", self.latent, self.hidden, Sharding.REPLICATED, Part.FEED_FORWARD),
+            )
+            if self.latent
+            else ()
+        )
+        return dense + router + latent
+
+    @property
+    def expert_hidden(self) -> int:
+        """Width of what an expert reads and writes."""
+        return self.latent or self.hidden
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no feed-forward at all."""
+        return not (self.intermediate or self.experts)
 
     @property
     def elements_per_expert(self) -> int:
         """Weights of one expert."""
-        return (3 if self.gated else 2) * self.hidden * self.expert_intermediate
+        return (3 if self.gated else 2) * self.expert_hidden * self.expert_intermediate
 
     def padding(self, multiples: tuple[int, int], ranks: int) -> float:
         """Weights of 1 / `ranks` of an expert with hidden size and width rounded up to `multiples`, over its own [1].
@@ -111,8 +141,9 @@ class FeedForward:
         if not self.experts:
             return 1.0
         share = self.expert_intermediate / ranks
-        hidden, width = ceil(self.hidden / multiples[0]) * multiples[0], ceil(share / multiples[1]) * multiples[1]
-        return hidden * width / (self.hidden * share)
+        hidden = ceil(self.expert_hidden / multiples[0]) * multiples[0]
+        width = ceil(share / multiples[1]) * multiples[1]
+        return hidden * width / (self.expert_hidden * share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +251,8 @@ class Transformer:
 
     @property
     def is_latent(self) -> bool:
-        """Whether any layer has latent attention (MLA)."""
-        return any(isinstance(group.attention, LatentAttention) for group in self.layers)
+        """Whether any layer keeps one latent for all heads (MLA)."""
+        return any(group.attention.is_latent for group in self.layers)
 
     def bytes_per_element(self, part: Part, weight_dtype: str) -> float:
         """Bytes of one weight of `part` when the model is served in `weight_dtype`; embeddings stay at 16 bit."""

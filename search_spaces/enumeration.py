@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.transformer import LatentAttention, LinearAttention, SoftmaxAttention, Transformer
+from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 from search_spaces.problem import Problem
 
 from .dtype_support import engine_refused, kv_refused, weights_refused
@@ -232,7 +232,6 @@ def attention_heads(model: Transformer) -> tuple[int, ...]:
     return tuple(
         group.attention.value_heads if isinstance(group.attention, LinearAttention) else group.attention.heads
         for group in model.layers
-        if isinstance(group.attention, SoftmaxAttention | LatentAttention | LinearAttention)
     )
 
 

@@ -37,6 +37,15 @@ _WINDOWED = Family(
     "MistralConfig and Phi3Config: sliding_window, if set, applies to all layers",
 )
 _UNTIED = Family(_GATED, "SwiGLU feed-forward and an output head of its own, as in the class's defaults")
+_TIED = Family({"is_gated_act": True, "tie_word_embeddings": True}, "SwiGLU feed-forward; head tied, as in the class")
+_COHERE = Family(
+    {"is_gated_act": True, "tie_word_embeddings": True, "use_parallel_residual": True},
+    "CohereDecoderLayer adds attention and feed-forward to one residual; head tied",
+)
+_NEMOTRON = Family(
+    {"is_gated_act": False, "tie_word_embeddings": False},
+    "NemotronHMLP and its experts have up_proj and down_proj only",
+)
 
 FAMILIES: Mapping[str, Family] = {
     "opt": Family(
@@ -63,6 +72,10 @@ FAMILIES: Mapping[str, Family] = {
         {**_PLAIN_MULTI_HEAD, "tie_word_embeddings": False, "use_parallel_residual": True},
         "PhiDecoderLayer adds attention and a two-matrix feed-forward",
     ),
+    "falcon": Family(
+        {"is_gated_act": False, "tie_word_embeddings": True, "ffn_ratio": 4, "use_parallel_residual": True},
+        "FalconMLP is 4 hidden wide and not gated; parallel_attn by default",
+    ),
     "starcoder2": Family(
         {"is_gated_act": False, "tie_word_embeddings": True, "windowed_everywhere": True},
         "Starcoder2MLP has c_fc and c_proj only",
@@ -88,6 +101,10 @@ FAMILIES: Mapping[str, Family] = {
         {"is_gated_act": True, "tie_word_embeddings": True, "sliding_window_pattern": 2},
         "Gemma2Config: every second layer attends in full",
     ),
+    "gemma4_text": Family(
+        {"is_gated_act": True, "tie_word_embeddings": True, "sliding_window_pattern": 6},
+        "Gemma4TextConfig: GeGLU, head tied; layers that attend in full have head sizes of their own",
+    ),
     "gemma3_text": Family(
         {
             "is_gated_act": True,
@@ -107,14 +124,46 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v3": _UNTIED,
     "deepseek_v32": _UNTIED,
     "kimi_k2": _UNTIED,
-    "glm4_moe": _UNTIED,
+    "glm4_moe": Family({**_GATED, "floored_head_dim": True}, "Glm4MoeConfig: SwiGLU; hidden_size // heads rounds down"),
+    "glm4_moe_lite": _UNTIED,
     "glm_moe_dsa": _UNTIED,
     "mimo_v2_flash": Family(
         {**_GATED, "sliding_kv_ratio": 2},
         "MiMoV2FlashAttention of transformers 5 doubles the KV heads of sliding layers; the published one states them",
     ),
+    "deepseek_v4": _UNTIED,
+    "kimi_linear": _UNTIED,
+    "longcat_flash": _UNTIED,
+    "step3p5": _UNTIED,
+    "step3p7": _UNTIED,
+    "minimax_text_01": Family({**_GATED, "lightning_attention": True}, "as MiniMaxConfig of transformers"),
+    "minimax": Family({**_GATED, "lightning_attention": True}, "MiniMaxLightningAttention: q, k, v and an output gate"),
     "minimax_m2": _UNTIED,
+    "minimax_m3": _UNTIED,
     "gpt_oss": _UNTIED,
+    "olmoe": Family({**_GATED, "intermediate_is_experts": True}, "OlmoeConfig: intermediate_size is an expert's"),
+    "afmoe": Family({**_GATED, "attn_output_gate": True}, "AfmoeAttention has gate_proj as wide as its heads"),
+    "ernie4_5_moe": _TIED,
+    "hunyuan_v1_moe": _TIED,
+    "hunyuan_v1_dense": _TIED,
+    "cohere": _COHERE,
+    "cohere2": Family({**_COHERE.defaults, "sliding_window_pattern": 4}, "Cohere2Config: every fourth layer in full"),
+    "cohere2_moe": Family({**_COHERE.defaults, "sliding_window_pattern": 4}, "as Cohere2Config"),
+    "apertus": Family(
+        {"is_gated_act": False, "tie_word_embeddings": False}, "ApertusMLP has up_proj and down_proj only"
+    ),
+    "nemotron_h": _NEMOTRON,
+    "nemotron-nas": _UNTIED,
+    "bamba": _UNTIED,
+    "falcon_h1": Family(
+        {**_GATED, "parallel_mixers": True}, "FalconH1DecoderLayer has Mamba-2 and attention side by side"
+    ),
+    "granitemoehybrid": _TIED,
+    "falcon_mamba": Family(
+        {"no_feed_forward": True, "max_position_embeddings": 2**20, "is_gated_act": True},
+        "FalconMambaBlock has a mixer alone, whose state knows no positions",
+    ),
+    "jamba": Family({**_GATED, "intermediate_is_experts": True}, "JambaConfig: intermediate_size is an expert's too"),
 }
 
 LARGEST = 10**8
@@ -126,35 +175,92 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "num_attention_heads": ("num_attention_heads", "n_head", "n_heads"),
     "intermediate_size": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_sequence_length"),
-    "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
-    "experts_per_token": ("num_experts_per_tok", "experts_per_token", "num_experts_per_token"),
-    "shared_experts": ("n_shared_experts", "num_shared_experts"),
-    "shared_width": (
-        "shared_expert_intermediate_size",
-        "moe_shared_expert_intermediate_size",
-        "shared_intermediate_size",
+    "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
+    "experts_per_token": (
+        *("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_k", "moe_topk"),
     ),
-    "hidden_act": ("hidden_act", "hidden_activation", "activation_function"),
+    "shared_experts": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
+    "shared_width": (
+        *("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"),
+        "share_expert_dim",
+    ),
+    "moe_intermediate_size": ("moe_intermediate_size", "expert_ffn_hidden_size"),
+    "expert_latent": ("moe_latent_size", "routed_expert_hidden_size"),
+    "first_k_dense_replace": ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"),
+    "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act"),
     "sliding_window": ("sliding_window", "sliding_window_size"),
+    "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"),
+    "layer_types": ("layer_types", "layers_block_type"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads"),
+    "use_parallel_residual": ("use_parallel_residual", "parallel_attn"),
+    "attn_output_gate": ("attn_output_gate", "attention_output_gate", "mla_use_output_gate", "use_output_gate"),
+    "mamba_heads": ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads"),
+    "mamba_head_dim": ("mamba_head_dim", "mamba_d_head", "mamba_headdim"),
+    "mamba_state": ("ssm_state_size", "mamba_d_state", "state_size"),
+    "mamba_rank": ("time_step_rank", "mamba_dt_rank"),
+    "mamba_groups": ("n_groups", "mamba_n_groups", "mamba_ngroups"),
+    "mamba_conv": ("conv_kernel", "mamba_d_conv"),
+    "mamba_expand": ("expand", "mamba_expand"),
 }
 """Fields that families name differently; they must agree where several are given."""
 
 SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
 """Heads of sliding layers, where they are not those of the layers that attend in full (MiMo)."""
+MOST_NAMED = 4
+"""Fields that a refusal names."""
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
 
-_UNDERSTOOD = {alias for names in ALIASES.values() for alias in names} | {
-    *("head_dim", "v_head_dim", "num_key_value_heads", "multi_head", "multi_query", "attn_output_gate"),
-    *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim"),
-    *("index_topk", "index_n_heads", "index_head_dim", "indexer_types", "index_topk_freq", "index_skip_topk_offset"),
-    *("layer_types", "hybrid_layer_pattern", "use_sliding_window", "max_window_layers", "sliding_window_pattern"),
-    *(*SLIDING_HEADS, "sliding_kv_ratio"),
-    *("windowed_everywhere", "attention_chunk_size", "full_attention_interval", "attn_type_list"),
-    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
-    *("linear_conv_kernel_dim", "moe_layers", "moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step"),
-    *("mlp_layer_types", "mlp_only_layers", "first_k_dense_replace", "word_embed_proj_dim"),
+_OF_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "nemotron_h mamba": ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "expand"),
+    "bamba falcon_h1 granitemoehybrid jamba mamba": (
+        *("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_expand"),
+        *("mamba_d_ssm", "mamba_chunk_size", "mamba_dt_rank", "attn_layer_indices", "attn_layer_period"),
+        *("attn_layer_offset", "expert_layer_period", "expert_layer_offset"),
+    ),
+    "falcon_mamba mamba": ("state_size", "time_step_rank", "conv_kernel", "expand"),
+    "nemotron_h": ("hybrid_override_pattern", "layers_block_type", "moe_latent_size"),
+    "nemotron-nas": ("block_configs",),
+    "kimi_linear": ("linear_attn_config", "routed_expert_hidden_size", "mla_use_output_gate", "attn_res_block_size"),
+    "deepseek_v4": (
+        *("compress_ratios", "compress_rates", "o_groups", "o_lora_rank", "expert_dtype", "num_hash_layers"),
+        *("hc_mult", "hc_eps", "hc_sinkhorn_iters"),
+    ),
+    "gemma4_text": (
+        *("global_head_dim", "num_global_key_value_heads", "attention_k_eq_v", "enable_moe_block"),
+        *("vocab_size_per_layer_input", "use_bidirectional_attention"),
+    ),
+    "gemma3_text": ("_sliding_window_pattern",),
+    "minimax_m3": ("dense_intermediate_size", "sparse_attention_config"),
+    "minimax minimax_text_01": (
+        *("full_attn_alpha_factor", "full_attn_beta_factor", "linear_attn_alpha_factor", "linear_attn_beta_factor"),
+    ),
+    "olmo_hybrid": (
+        *("linear_a_log_max", "linear_a_log_min", "linear_allow_neg_eigval", "linear_dt_init_floor", "linear_dt_max"),
+        *("linear_dt_min",),
+    ),
+    "afmoe": ("num_dense_layers", "global_attn_every_n_layers"),
+    "falcon": ("new_decoder_architecture", "num_kv_heads", "num_ln_in_parallel_attn"),
+    "ernie4_5_moe": ("moe_layer_start_index", "moe_layer_interval", "moe_layer_end_index"),
+    "longcat_flash": ("zero_expert_num", "zero_expert_type", "attention_method"),
+    "step3p5 step3p7": ("share_expert_dim",),
 }
+"""Fields that are understood in configs of some families alone, where their classes say what they do."""
+
+_UNDERSTOOD = (
+    {alias for names in ALIASES.values() for alias in names}
+    | {
+        *("head_dim", "v_head_dim", "num_key_value_heads", "multi_head", "multi_query", "attn_output_gate"),
+        *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim"),
+        *("index_topk", "index_n_heads", "index_head_dim", "indexer_types", "index_topk_freq"),
+        *("index_skip_topk_offset", "layer_types", "hybrid_layer_pattern", "use_sliding_window", "max_window_layers"),
+        *("sliding_window_pattern", *SLIDING_HEADS, "sliding_kv_ratio"),
+        *("windowed_everywhere", "attention_chunk_size", "full_attention_interval", "attn_type_list"),
+        *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+        *("linear_conv_kernel_dim", "moe_layers", "moe_layer_freq", "decoder_sparse_step"),
+        *("interleave_moe_layer_step", "mlp_layer_types", "mlp_only_layers", "word_embed_proj_dim"),
+    }
+) - {field for fields in _OF_FAMILIES.values() for field in fields}
 _SHAPES = re.compile(
     r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
     r"|(^|_)kv_|state_size|layer_types|block_type|block_configs|layers_block|hybrid|encoder|compress_ratio|window|lora_rank"
@@ -162,18 +268,24 @@ _SHAPES = re.compile(
     r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|^[no]_groups$|moe_block"
 )
 _HARMLESS = re.compile(
-    r"dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init|aux|coef|router|loss"
-    r"|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
+    r"mtp|nextn|hidden_act|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
+    r"|aux|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
 )
+_LISTED = frozenset({"moe_topk", "moe_intermediate_size", "num_shared_expert"})
+"""Counts that some configs write once for every layer (Hunyuan)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFields:
-    """One config: `values` as written, `defaults` of its family, `where` to begin error messages with."""
+    """One config: `values` as written, `defaults` of its family, `where` to begin error messages with.
+
+    understood: fields that mean something in this family alone.
+    """
 
     where: str
     values: Mapping[str, Any]
     defaults: Mapping[str, Any]
+    understood: frozenset[str] = frozenset()
 
     def error(self, text: str) -> ArchitectureError:
         """An error that says in which config it is."""
@@ -266,7 +378,12 @@ class ConfigFields:
     def unknown(self) -> Iterator[str]:
         """Fields that shape attention or experts in a way that pdplan does not model."""
         for field, value in self.values.items():
-            if value and field not in _UNDERSTOOD and _SHAPES.search(field) and not _HARMLESS.search(field):
+            if (
+                value
+                and field not in _UNDERSTOOD | self.understood
+                and _SHAPES.search(field)
+                and not _HARMLESS.search(field)
+            ):
                 yield field
 
     def _spelling(self, field: str) -> str:
@@ -275,6 +392,8 @@ class ConfigFields:
         return next((name for name in names if self.values.get(name) is not None), field)
 
     def _whole(self, field: str, value: object, low: int, high: int = LARGEST) -> int:
+        if field in _LISTED and isinstance(value, list) and value and value.count(value[0]) == len(value):
+            value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.error(f"{shown(field)} is {shorten(value)}, but must be a whole number from {low} to {high}")
         return value
@@ -288,13 +407,20 @@ def open_config(config: Mapping[str, Any], name: str) -> ConfigFields:
     values = _language_model(config)
     model_type = values.get("model_type", config.get("model_type"))
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    fields = ConfigFields(name, values, family.defaults if family else {})
-    unknown = next(fields.unknown(), None)
-    if unknown is not None:
-        raise fields.error(
-            f"config.json has {shown(unknown)} = {shorten(values[unknown])}, which pdplan does not model"
+    fields = ConfigFields(name, values, family.defaults if family else {}, _fields_of(model_type))
+    unknown = [f"{shown(field)} = {shorten(values[field])}" for field in fields.unknown()]
+    if unknown:
+        listed = ", ".join(unknown[:MOST_NAMED]) + (
+            f" and {len(unknown) - MOST_NAMED} more" * (len(unknown) > MOST_NAMED)
         )
+        raise fields.error(f"config.json has {listed}, which pdplan does not model")
     return fields
+
+
+def _fields_of(model_type: object) -> frozenset[str]:
+    """The fields that are understood in this family alone."""
+    groups = (fields for families, fields in _OF_FAMILIES.items() if model_type in families.split())
+    return frozenset(field for fields in groups for field in fields)
 
 
 def other_towers(config: Mapping[str, Any]) -> tuple[str, ...]:

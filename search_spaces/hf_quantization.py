@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,7 @@ _BY_ALGORITHM = {
     "fp8_per_channel_per_token": "fp8",
     "nvfp4": "fp4",
     "nvfp4_awq": "fp4",
+    "w4a16_nvfp4": "fp4",
     "w4a16_awq": "int4",
     "w4a8_awq": "int4",
     "int4_awq": "int4",
@@ -129,20 +131,50 @@ def weight_scale(quantization: object, dtype: str, where: str) -> WeightScale | 
 
 
 def quantized_parts(
-    quantization: Mapping[str, Any], layers: Sequence[tuple[Attention, FeedForward]], where: str
+    quantization: Mapping[str, Any],
+    layers: Sequence[tuple[Attention, FeedForward]],
+    where: str,
+    *,
+    apart: bool = False,
 ) -> frozenset[Part]:
     """The parts that the checkpoint quantises: those whose matrices are mostly meant and not excepted.
 
-    Where an exception spares single layers only, the part counts as quantised throughout.
+    apart: experts stand beside the dense block rather than in it (Gemma 4). Where an exception spares single layers
+    only, the part counts as quantised throughout.
     """
     ignored = _matcher([entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)], where)
     targets = _targets(quantization, where)
     targeted = _matcher(targets, where) if targets else None
-    modules = [module for number, layer in enumerate(layers) for module in _modules(number, *layer)]
+    modules = [module for number, layer in enumerate(layers) for module in _modules(number, *layer, apart)]
     kept: dict[Part, list[bool]] = {piece: [] for piece in QUANTIZABLE}
     for piece, name in modules:
         kept[piece].append(ignored(name) or (targeted is not None and not targeted(name)))
     return frozenset(piece for piece, spared in kept.items() if 2 * sum(spared) < len(spared))
+
+
+def mixed_formats(quantization: object, where: str) -> dict[Part, str]:
+    """Dtype of each part in a checkpoint that lists its modules one by one (`quantized_layers`); empty in any other.
+
+    A part has the format of most of its modules that are listed; with quant_method fp8 the others are fp8.
+    """
+    listed = quantization.get("quantized_layers") if isinstance(quantization, Mapping) else None
+    if not isinstance(quantization, Mapping) or not isinstance(listed, Mapping):
+        return {}
+    votes: dict[Part, Counter[str]] = {piece: Counter() for piece in QUANTIZABLE}
+    for module, spec in listed.items():
+        piece = next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(str(module))), None)
+        if piece is not None and isinstance(spec, Mapping):
+            votes[piece][_known("quant_algo", spec.get("quant_algo"), _BY_ALGORITHM, where)] += 1
+    rest = dict.fromkeys(QUANTIZABLE, "fp8") if _method(quantization) == "fp8" else {}
+    return rest | {piece: count.most_common(1)[0][0] for piece, count in votes.items() if count}
+
+
+_MODULE_MARKS = {
+    Part.FEED_FORWARD: re.compile(r"shared_expert|mlp\.(gate|up|down|gate_up)_proj|mixer\.(up|down)_proj|ffn\.w\d"),
+    Part.EXPERTS: re.compile(r"experts"),
+    Part.ATTENTION: re.compile(r"attn|mixer"),
+}
+"""What tells the part of a module from its name; the first that fits."""
 
 
 def _weight_specs(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -312,16 +344,16 @@ def _expression(entry: str) -> str:
     return r"(?:^|\.)" + re.escape(name).replace(r"\*", ".*") + end
 
 
-def _modules(number: int, attention: Attention, feed_forward: FeedForward) -> Iterator[tuple[Part, str]]:
+def _modules(number: int, attention: Attention, feed_forward: FeedForward, apart: bool) -> Iterator[tuple[Part, str]]:
     """Names under which Hugging Face checkpoints file the matrices of one layer."""
     layer = f"model.layers.{number}"
     for name in _mixer_modules(attention):
         yield Part.ATTENTION, f"{layer}.{name}"
     for name in ("gate_proj", "up_proj", "down_proj"):
         if feed_forward.experts:
-            yield Part.EXPERTS, f"{layer}.mlp.experts.0.{name}"
+            yield Part.EXPERTS, f"{layer}.{'experts' if apart else 'mlp.experts'}.0.{name}"
         if feed_forward.intermediate:
-            block = "mlp.shared_experts" if feed_forward.experts else "mlp"
+            block = "mlp.shared_experts" if feed_forward.experts and not apart else "mlp"
             yield Part.FEED_FORWARD, f"{layer}.{block}.{name}"
 
 

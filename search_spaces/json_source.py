@@ -55,11 +55,14 @@ class JsonText:
     start: int = 0
     clause: str = ""
 
-    def value(self) -> Any:
-        """The value; InputError for a text that is none, or more."""
+    def value(self, *, constants: bool = False) -> Any:
+        """The value; InputError for a text that is none, or more.
+
+        constants: whether Infinity and NaN are numbers, as Python's own writer has them.
+        """
         it = f"{self.clause}it " if self.clause else ""
         try:
-            return json.loads(self.text, object_pairs_hook=_unique, parse_constant=_no_constant)
+            return json.loads(self.text, object_pairs_hook=_unique, parse_constant=float if constants else _no_constant)
         except json.JSONDecodeError as error:
             if not self.text.strip():
                 raise InputError(f"{self.name}: {it}is empty") from error

@@ -23,6 +23,7 @@ from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, Unknow
 from costmodel.quoting import shown
 from costmodel.transformer import (
     Attention,
+    CompressedAttention,
     LatentAttention,
     LinearAttention,
     SoftmaxAttention,
@@ -203,16 +204,24 @@ def _attention_summary(model: Transformer) -> list[dict[str, Any]]:
 
 
 def attention_kind(attention: Attention) -> str:
-    """Short name of an attention's kind: "MHA", "GQA-8", "MQA", "MLA", "DSA", "linear", with its window if any."""
+    """Short name of an attention's kind: "MHA", "GQA-8", "MQA", "MLA", "DSA", "linear", with its window if any.
+
+    "CSA" and "HCA" are DeepSeek-V4's compressed attention with and without an indexer; "+ index" selects its keys.
+    """
     match attention:
         case LinearAttention():
             return "linear"
+        case CompressedAttention(ratio=0):
+            kind = "MQA"
+        case CompressedAttention():
+            kind = "CSA" if attention.index_heads else "HCA"
         case LatentAttention():
             return "DSA" if attention.index_topk else "MLA"
         case SoftmaxAttention(kv_heads=1) if attention.heads > 1:
             kind = "MQA"
         case SoftmaxAttention():
             kind = "MHA" if attention.kv_heads == attention.heads else f"GQA-{attention.kv_heads}"
+            kind += " + index" if attention.index_topk else ""
     return kind if attention.window is None else f"{kind}, window {attention.window}"
 
 
@@ -286,7 +295,7 @@ def read_config(path: Path, wanted: str) -> dict[str, Any]:
         text = JsonText(where, decoded(read_file(path, LARGEST_CONFIG, f"a {CONFIG_FILE}"), where))
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror or error}") from error
-    config: object = text.value()
+    config: object = text.value(constants=True)  # transformers writes them
     if not isinstance(config, dict):
         raise text.error(f"is {json_kind(config)}, but must be an object")
     return config

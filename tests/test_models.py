@@ -93,8 +93,8 @@ def test_a_file_or_its_directory(tmp_path: Path) -> None:
     [
         (b'{"a": 1,\n  "b" 2}', "config.json:2:7: is not valid JSON: expecting ':' delimiter"),
         (b'{"hidden_size": 1, "hidden_size": 2}', "config.json:1:20: hidden_size: stands here again; keep one of them"),
-        (b'{"hidden_size": NaN}', "config.json:1:17: is not valid JSON: NaN is not a number there"),
-        (b'{"hidden_size": -Infinity}', "config.json:1:17: is not valid JSON: -Infinity is not a number there"),
+        (b'{"hidden_size": NaN}', "'hidden_size' is nan, but must be a whole number"),
+        (b'{"hidden_size": -Infinity}', "'hidden_size' is -inf, but must be a whole number"),
         (b"[1, 2]", "config.json:1:1: is an array, but must be an object"),
         (b"\xff\xfe{}", "config.json: is UTF-16 text; save it as UTF-8"),
         (b'{\n"a": "\xe9"}', "config.json:2: is not UTF-8 text (byte 0xe9 at offset 8); save it as UTF-8"),

@@ -69,6 +69,26 @@ PUBLISHED = {
     "GLM-4.5-Air": Published(106e9, "GLM-4.5 report, table 1", 12e9, "none", active_tolerance=0.02),
     "GLM-5": Published(744e9, "GLM-5 model card", 40e9, "none"),
     "MiniMax-M2": Published(230e9, "MiniMax-M2 model card", 10e9, "none", active_tolerance=0.03),
+    "MiniMax-M3": Published(428e9, "SGLang's page on MiniMax-M3", 23e9, "none", active_tolerance=0.03),
+    "DeepSeek-V4-Flash": Published(284e9, "DeepSeek-V4 model card", 13e9, "none", active_tolerance=0.03),
+    "GLM-5.2": Published(
+        743_377_000_704, "reference implementation; active as GLM-5", 40e9, "none", active_tolerance=0.02
+    ),
+    "Kimi-K3": Published(2.8e12, "Kimi K3 model card", 104e9, "head"),
+    "Gemma-4-26B-A4B": Published(25_233_141_760, "reference implementation; model card", 3.8e9),
+    "Nemotron-3-Nano-30B-A3B": Published(31_577_937_344, "reference implementation; model card", 3.6e9),
+    "Nemotron-3-Super-120B-A12B": Published(
+        120_668_687_360, "reference implementation; model card", 12e9, "none", active_tolerance=0.03
+    ),
+    "Llama-3.3-Nemotron-Super-49B": Published(49.87e9, "checkpoint metadata"),
+    "Qwen3-Coder-480B-A35B": Published(
+        480_154_875_392, "reference implementation; model card", 35e9, active_tolerance=0.015
+    ),
+    "Qwen3.5-122B-A10B": Published(122_111_526_912, "reference implementation; name", 10e9, active_tolerance=0.03),
+    "MiMo-V2-Flash": Published(308_778_768_832, "reference implementation; model card", 15e9, active_tolerance=0.03),
+    "Llama-4-Scout-17B-16E": Published(
+        107_769_861_120, "reference implementation; model card", 17e9, active_tolerance=0.015
+    ),
     "PaLM-540B": Published(540.35e9, "Chowdhery 2022, table 1", tolerance=1e-4),
 }
 

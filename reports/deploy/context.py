@@ -24,7 +24,7 @@ from typing import Any
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from search_spaces.huggingface import (
+from search_spaces.hf_context import (
     ROPE_FIELDS,
     STATED,
     ContextScaling,
