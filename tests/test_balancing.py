@@ -19,9 +19,9 @@ from optimizer.verification.bench import make_bench
 from optimizer.verification.confirm import by_requests
 from optimizer.verification.judge import simulated_fleet
 from pdplan.cli import run
-from reports.deploy.differences import differences
+from reports.deploy.benchmark import behind
+from reports.deploy.checking import differences
 from reports.deploy.files import deployment_files
-from reports.deploy.promise import behind
 from reports.deployable import deploy_sentence
 from reports.simulation_sentences import router_sentence
 from search_spaces.problem import Balancing, Constraints

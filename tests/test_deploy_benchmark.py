@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from reports.deploy.benchmark import bucket_counts, job_script, shared_blocks, trace_rows
-from reports.deploy.demand import demand_of
-from reports.deploy.description import Demand
+from reports.deploy.deployment import Demand
+from reports.deploy.describe import demand_of
 from reports.deploy.files import deployment_files
 from tests.deploy_cases import options, plan_of, two_classes
 

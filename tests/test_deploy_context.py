@@ -13,8 +13,8 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy.checking import causes
+from reports.deploy.deployment import Settings
 from reports.deploy.describe import describe
-from reports.deploy.description import Settings
 from reports.deploy.files import TARGETS, deployment_files, refuse_faults
 from search_spaces.models import load_model, model_names
 from tests.deploy_cases import ENGINES, Ask, Case, options, plan_of

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from pdplan.cli import ExitCode, run
+from reports.deploy.deployment import Options
 from reports.deploy.describe import file_names
-from reports.deploy.description import Options
 from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
-from reports.deploy.manifests import load_yaml
-from reports.deploy.rendering import Raw, shell_text, yaml_text
-from reports.deploy.settings import settings as settings_of
+from reports.deploy.formats import Raw, load_yaml, shell_text, yaml_text
+from reports.deploy.readme import settings as settings_of
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 from tests.test_cli import pdplan
 

@@ -17,13 +17,22 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from pdplan.cli import run
 from pdplan.exit_codes import ExitCode
-from reports.deploy.description import Deployment, Lane
-from reports.deploy.differences import differences
+from reports.deploy.checking import differences
+from reports.deploy.deployment import Deployment, Lane
 from reports.deploy.files import deployment_files
-from reports.deploy.found import FoundRouter
-from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed, tolerated
-from reports.deploy.gateway_file import gateway_files, pool_lines, read_gateway
-from reports.deploy.placement import place
+from reports.deploy.gateway import (
+    PARTS,
+    Rule,
+    gateway_files,
+    gateway_rules,
+    misplacing,
+    placed,
+    pool_lines,
+    read_gateway,
+    tolerated,
+)
+from reports.deploy.hosts import place
+from reports.deploy.readback import FoundRouter
 from reports.deployable import deploy_sentence, deployable
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 

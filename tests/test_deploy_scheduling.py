@@ -14,7 +14,7 @@ from costmodel.simulator import SCHEDULERS, Pool
 from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy.files import TARGETS, deployment_files
-from reports.deploy.found import FoundWorker
+from reports.deploy.readback import FoundWorker
 from search_spaces.engines import load_serving_policy
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.models import load_model

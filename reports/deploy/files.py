@@ -2,56 +2,57 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.plans.plan import ClassResult, Plan, Status
+from optimizer.plans.reading import first_fault
 from reports.asked import Asked
 from reports.numbers import duration, is_number, percent_beside
 from reports.sentences import slo_words
 from reports.text import clean
 from reports.whole_files import check_origin, first_bytes, write_whole
 from search_spaces.files import read_file, shown_path
+from search_spaces.json_source import JsonText
 from search_spaces.targets import NO_TARGET
 
 from . import facts, lint
-from .benchmark import FOLDER, benchmark_files, requests_of, results_folder
-from .demand import told_apart
-from .describe import describe
-from .description import Deployment, Options, Routing
-from .found import Found
-from .gateway_file import gateway_notes, pool_lines
-from .promise import behind
-from .read_dynamo import read_dynamo
-from .read_vllm import read_vllm
-from .record import RECORD, record_text
-from .refusals import refuse_undeployable
-from .rendering import Raw, render
-from .settings import accepted_words, setting_rows
-from .steps import (
+from .benchmark import FOLDER, behind, benchmark_files, requests_of, results_folder
+from .deployment import Deployment, Options, Routing
+from .describe import describe, told_apart
+from .dynamo import dynamo_files, read_dynamo
+from .formats import Raw, render
+from .gateway import gateway_notes, pool_lines
+from .llmd import llmd_files, read_llmd
+from .readback import Found
+from .readme import (
+    accepted_words,
     benchmark_steps,
     dynamo_steps,
     folder_steps,
     job_result,
     llmd_steps,
     plain_steps,
+    setting_rows,
     trtllm_steps,
     vllm_steps,
 )
-from .target_dynamo import dynamo_files
-from .target_llmd import llmd_files, read_llmd
-from .target_sglang import read_sglang, sglang_files
-from .target_trtllm import read_trtllm, trtllm_files
-from .target_vllm import vllm_files
+from .refusals import refuse_undeployable
+from .sglang import read_sglang, sglang_files
+from .trtllm import read_trtllm, trtllm_files
+from .vllm import read_vllm, vllm_files
 
 README: Final = "README.md"
 SUMS: Final = "SHA256SUMS"
@@ -394,3 +395,48 @@ def _scatters(deployment: Deployment) -> str:
     if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or sum(pool.replicas for pool in prompts) < 2:
         return ""
     return facts.scatters(deployment.options.target, apart=deployment.disaggregated)
+
+
+RECORD: Final = "deployment.json"
+SCHEMA: Final = "pdplan.deployment/1"
+
+
+class Record(BaseModel):
+    """The choices that the plan does not make; see `Options`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    schema_: Literal["pdplan.deployment/1"] = Field(alias="schema")
+    plan: str
+    """Name of the plan."""
+    inputs_sha256: str
+    """Of the plan's inputs."""
+    target: str
+    version: str
+    model: str | None
+    image: str | None
+    namespace: str
+    rdma: str
+    labels: dict[str, str]
+    api: str
+    claim: str | None
+    bytes_per_token: float | None = None
+    """Written where it was asked for, so that records without it stay as they were."""
+
+
+def record_text(deployment: Deployment) -> str:
+    """The record of a deployment."""
+    record = Record(
+        schema=SCHEMA, plan=deployment.title, inputs_sha256=deployment.plan_sha, **asdict(deployment.options)
+    )
+    return json.dumps(record.model_dump(by_alias=True, exclude_defaults=True), indent=1) + "\n"
+
+
+def recorded_options(text: str, where: str = RECORD) -> Options:
+    """The options of a record; InputError if it is none. where: the file, in messages."""
+    record = JsonText(where, text)
+    try:
+        found = Record.model_validate(record.value())
+    except ValidationError as error:
+        raise record.fault(first_fault(error)) from error
+    return Options(**found.model_dump(include=set(Options.__dataclass_fields__)))

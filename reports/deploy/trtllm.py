@@ -14,14 +14,12 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 
 from . import facts
-from .description import Deployment
-from .found import Found, FoundRouter, FoundWorker
-from .gateway_file import gateway_files, read_gateway
-from .manifests import dig, load_yaml
-from .options_trtllm import SCHEDULER, trtllm_options, trtllm_settings
-from .placement import Instance, hosts_of, place
-from .plain import HOSTS_FILE, ROUTER_FILE, check_hosts, gpu_count, hosts_file, read_command
-from .rendering import Raw, render
+from .deployment import Deployment
+from .flags import SCHEDULER, trtllm_options, trtllm_settings
+from .formats import Raw, dig, load_yaml, render
+from .gateway import gateway_files, read_gateway
+from .hosts import HOSTS_FILE, ROUTER_FILE, Instance, check_hosts, gpu_count, hosts_file, hosts_of, place, read_command
+from .readback import Found, FoundRouter, FoundWorker
 
 SPLIT_FILE: Final = "disagg_config.yaml"
 BALANCES: Final = "load_balancing"

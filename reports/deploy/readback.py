@@ -11,8 +11,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from search_spaces.json_source import JsonText, json_kind
 
-from .description import Settings
-from .gateway import Gateway
+from .deployment import Settings
 
 Words = tuple[tuple[str, str | None], ...]
 """Flags in order, each with its value; None for a switch."""
@@ -43,6 +42,32 @@ class FoundWorker:
     image: str | None = None
     program: str | None = None
     pod: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Requests that a pool gets, of those that no rule before it took.
+
+    upto: largest body [byte], None: any; chance: part of them [1 / PARTS], drawn at random, None: all;
+    slo_class: label of their class, empty: any.
+    """
+
+    pool: str
+    upto: int | None = None
+    chance: int | None = None
+    slo_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What a gateway's file says: rules, the last one for all that is left, and each backend's addresses.
+
+    checked: addresses that are asked for their health.
+    """
+
+    rules: tuple[Rule, ...]
+    backends: Mapping[str, tuple[str, ...]]
+    checked: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
