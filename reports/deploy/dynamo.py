@@ -16,7 +16,16 @@ from costmodel.units import MILLI
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Routing, Settings
-from .flags import TRANSFER, sglang_settings, sglang_words, trtllm_options, trtllm_settings, vllm_settings, vllm_words
+from .flags import (
+    SCHEDULER,
+    TRANSFER,
+    sglang_settings,
+    sglang_words,
+    trtllm_options,
+    trtllm_settings,
+    vllm_settings,
+    vllm_words,
+)
 from .formats import Raw, dig, load_yaml, namespaces, pod_text, quantity, render, unescaped
 from .gateway import router_config
 from .pods import CACHE_ENV, CACHE_MOUNT, weights_volume
@@ -374,7 +383,7 @@ def _settings(deployment: Deployment, where: str, name: str, words: Words) -> Se
     if pool is None:
         raise InputError(f"{where}: the plan has no pool of this name")
     if deployment.engine == "sglang":
-        return sglang_settings(where, words, pool.memory)
+        return sglang_settings(deployment, where, words, pool.memory)
     return trtllm_settings(deployment, where, _trtllm_options(where, words), pool.memory)
 
 
@@ -388,7 +397,7 @@ def _trtllm_options(where: str, words: Words) -> dict[str, Any]:
             raise InputError(f"{where}: {name} is stated by {flag} and again in {OVERRIDES}")
         if flag in values:
             options[name] = values[flag]
-    options["enable_attention_dp"] = "--enable-attention-dp" in values
+    options |= {"enable_attention_dp": "--enable-attention-dp" in values, "scheduler_config": SCHEDULER}
     for flag, name in (
         ("--kv-block-size", "tokens_per_block"),
         ("--free-gpu-memory-fraction", "free_gpu_memory_fraction"),

@@ -1,9 +1,19 @@
-"""The settings of a pool as flags of vLLM, flags of SGLang or options of TensorRT-LLM, and back."""
+"""The settings of a pool as flags of vLLM and SGLang or options of TensorRT-LLM: a table for each, read both ways.
+
+Engines count some settings their own way, and a pair of functions for each engine says how and how to get back:
+
+- vLLM is told requests and tokens of one data rank, and experts are spread over all ranks or none;
+- SGLang's --tp-size is all ranks of a stage, and its memory share leaves activations out;
+- TensorRT-LLM's tensor parallelism is all ranks of a stage, attention is data-parallel over all of them or none;
+  requests are those of one step of a data rank (as many steps as stages are in flight), and its memory share is of
+  what weights and activations leave.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from costmodel.engine import Role
@@ -14,58 +24,294 @@ from .deployment import DeployedPool, Deployment, Memory, Settings
 from .readback import Reader, Words, json_object, one_line
 from .refusals import UndeployableError
 
-PREFIX_CACHING: Final = "--enable-prefix-caching"
 EXPERT_PARALLEL: Final = "--enable-expert-parallel"
-EPLB: Final = "--enable-eplb"
 EPLB_CONFIG: Final = "--eplb-config"
-VLLM_REDUNDANT: Final = "num_redundant_experts"
+REDUNDANT: Final = "num_redundant_experts"
 BALANCED_DTYPES: Final = ("bf16", "fp8")
 """Dtypes of experts that vLLM's load balancer can copy in every version: the others depend on the kernels chosen."""
-VLLM_OVERRIDES: Final = "--hf-overrides"
 TRANSFER: Final = "--kv-transfer-config"
 PULL: Final = "NixlConnector"
 PUSH: Final = "NixlPushConnector"
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+MODE: Final = "--disaggregation-mode"
+DIGITS: Final = 6
+"""Digits of a memory share that stand in a file."""
+SCHEDULER: Final = {
+    "capacity_scheduler_policy": "GUARANTEED_NO_EVICT",
+    "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
+}
+"""What the simulator's policy of this name does."""
+
+Counted = dict[str, Any]
+"""Values of settings as an engine counts them, and what else it is told, by name; None is not stated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag, or a path of options, and what it states.
+
+    setting: what it says of `Counted`; read: how, None where it follows from other settings; value: what it always has
+    to be where no setting decides; experts: whether it is for models with experts alone.
+    """
+
+    name: str
+    setting: str = ""
+    read: Callable[[Reader, str], Any] | None = None
+    value: Any = None
+    experts: bool = False
+
+
+def _optional(reader: Reader, name: str) -> str | None:
+    return reader.text(name) if reader.has(name) else None
+
+
+def _extra_experts(reader: Reader, name: str) -> int:
+    """Second copies of experts that flags ask for; none without the load balancer."""
+    if not reader.has("--enable-eplb"):
+        return 0
+    if name != EPLB_CONFIG:
+        return reader.whole(name)
+    place = f"{reader.where}: {name}"
+    return Reader(place, json_object(place, reader.text(name))).whole(REDUNDANT)
+
+
+def _kv_dtype(engine: str) -> Callable[[Reader, str], str]:
+    return lambda reader, name: reader.spelled(name, facts.fact("kv_dtypes", engine))
+
+
+VLLM: Final = (
+    Flag("--model", "weights"),
+    Flag("--served-model-name", "weights"),
+    Flag("--tensor-parallel-size", "tensor", Reader.whole),
+    Flag("--pipeline-parallel-size", "pipeline", Reader.whole),
+    Flag("--data-parallel-size", "data", Reader.whole),
+    Flag(EXPERT_PARALLEL, "expert", Reader.switch, experts=True),
+    Flag("--enable-eplb", "balanced"),
+    Flag(EPLB_CONFIG, "redundant", _extra_experts),
+    Flag("--max-num-seqs", "max_num_seqs", Reader.whole),
+    Flag("--max-num-batched-tokens", "max_num_batched_tokens", Reader.whole),
+    Flag("--max-model-len", "max_model_len", Reader.whole),
+    Flag("--gpu-memory-utilization", "memory_fraction", Reader.number),
+    Flag("--dtype", value="bfloat16"),
+    Flag("--kv-cache-dtype", "kv_dtype", _kv_dtype("vllm")),
+    Flag("--block-size", "block_tokens", Reader.whole),
+    Flag("--enable-prefix-caching", "prefix_caching", Reader.switch),
+    Flag("--enable-chunked-prefill", value=True),
+    Flag("--scheduling-policy", value="fcfs"),
+    Flag("--max-cudagraph-capture-size", "graphs"),
+    Flag("--quantization", "quantization", _optional),
+    Flag("--hf-overrides", "config_overrides", Reader.overrides),
+    Flag("--attention-backend", "attention_backend", _optional),
+    Flag(TRANSFER, "transfer"),
+)
+SGLANG: Final = (
+    Flag("--model-path", "weights"),
+    Flag("--served-model-name", "weights"),
+    Flag("--tp-size", "tensor", Reader.whole),
+    Flag("--pp-size", "pipeline", Reader.whole),
+    Flag("--attn-dp-size", "data", Reader.whole),
+    Flag("--ep-size", "expert", Reader.whole),
+    Flag("--enable-eplb", "balanced"),
+    Flag("--ep-num-redundant-experts", "redundant", _extra_experts),
+    Flag("--max-running-requests", "max_num_seqs", Reader.whole),
+    Flag("--chunked-prefill-size", "max_num_batched_tokens", Reader.whole),
+    Flag("--max-prefill-tokens", "max_num_batched_tokens", Reader.whole),
+    Flag("--context-length", "max_model_len", Reader.whole),
+    Flag("--mem-fraction-static", "memory_fraction", Reader.number),
+    Flag("--dtype", value="bfloat16"),
+    Flag("--kv-cache-dtype", "kv_dtype", _kv_dtype("sglang")),
+    Flag("--page-size", "block_tokens", Reader.whole),
+    Flag("--schedule-policy", value="fcfs"),
+    Flag("--cuda-graph-max-bs-decode", "graphs"),
+    Flag("--disable-radix-cache", "no_prefix_caching", Reader.has),
+    Flag("--quantization", "quantization", _optional),
+    Flag("--json-model-override-args", "config_overrides", Reader.overrides),
+    Flag("--attention-backend", "attention_backend", _optional),
+    Flag(MODE, "role"),
+    Flag("--disaggregation-transfer-backend", "transfer"),
+)
+TRTLLM: Final = (
+    Flag("backend", value="pytorch"),
+    Flag("tensor_parallel_size", "tensor", Reader.whole),
+    Flag("pipeline_parallel_size", "pipeline", Reader.whole),
+    Flag("enable_attention_dp", "attention_dp", Reader.truth),
+    Flag("moe_expert_parallel_size", "expert", Reader.whole, experts=True),
+    Flag("max_batch_size", "max_num_seqs", Reader.whole),
+    Flag("max_num_tokens", "max_num_batched_tokens", Reader.whole),
+    Flag("max_seq_len", "max_model_len", Reader.whole),
+    Flag("dtype", value="bfloat16"),
+    Flag("enable_chunked_prefill", value=True),
+    Flag("scheduler_config", value=SCHEDULER),
+    Flag("kv_cache_config.free_gpu_memory_fraction", "memory_fraction", Reader.number),
+    Flag("kv_cache_config.dtype", "kv_dtype", _kv_dtype("trtllm")),
+    Flag("kv_cache_config.tokens_per_block", "block_tokens", Reader.whole),
+    Flag("kv_cache_config.enable_block_reuse", "prefix_caching", Reader.truth),
+    Flag("disable_overlap_scheduler", "no_overlap"),
+    Flag("cuda_graph_config", "graphs"),
+    Flag("cache_transceiver_config", "transfer"),
+)
+
+
+def _stated(table: tuple[Flag, ...], counted: Counted, *, experts: bool) -> Iterator[tuple[str, Any]]:
+    """What an engine is told, in the table's order."""
+    for flag in table:
+        value = counted[flag.setting] if flag.setting else flag.value
+        if value is not None and (experts or not flag.experts):
+            yield flag.name, value
+
+
+def _counted(table: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Counted:
+    """What an engine is told, read back; InputError where a flag is missing, or two that state one setting differ."""
+    counted: Counted = {}
+    for flag in table:
+        if not flag.setting:
+            reader.must(flag.name, flag.value)
+        elif flag.read is not None and (experts or not flag.experts):
+            value = flag.read(reader, flag.name)
+            if counted.setdefault(flag.setting, value) != value:
+                raise InputError(f"{reader.where}: {flag.name} is {value}, not {counted[flag.setting]}")
+    return counted
+
+
+def _told(deployment: Deployment, pool: DeployedPool) -> Counted:
+    """What all engines are told alike."""
+    settings, engine = pool.settings, deployment.engine
+    return {
+        **asdict(settings),
+        "weights": deployment.weights,
+        "kv_dtype": facts.fact("kv_dtypes", engine, settings.kv_dtype),
+        "balanced": bool(settings.redundant) or None,
+        "redundant": settings.redundant or None,
+        "config_overrides": settings.config_overrides or None,
+    }
+
+
+def _words(deployment: Deployment, table: tuple[Flag, ...], counted: Counted) -> Words:
+    """A command line of what is stated: a switch stands alone, and one that is off has a name of its own."""
+    return tuple(
+        (name, None)
+        if value is True
+        else (facts.off_switch(deployment.engine, deployment.engine_version, name), None)
+        if value is False
+        else (name, str(value))
+        for name, value in _stated(table, counted, experts=deployment.model.is_moe)
+    )
+
+
+def _reader(deployment: Deployment, where: str, words: Words, model: str) -> Reader:
+    """A reader of flags, which name the model twice."""
+    values = {name: True if value is None else value for name, value in words}
+    reader = Reader(where, values, (deployment.engine, deployment.engine_version))
+    reader.must("--served-model-name", reader.text(model))
+    return reader
 
 
 def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
-    settings, version = pool.settings, deployment.engine_version
-    rank_seqs, rank_tokens = per_rank(pool)
-    words: list[tuple[str, str | None]] = [
-        ("--model", deployment.weights),
-        ("--served-model-name", deployment.weights),
-        ("--tensor-parallel-size", str(settings.tensor)),
-        ("--pipeline-parallel-size", str(settings.pipeline)),
-        ("--data-parallel-size", str(settings.data)),
-    ]
-    if deployment.model.is_moe:
-        words.append((_switch(version, EXPERT_PARALLEL, on=settings.expert > 1), None))
-    if settings.redundant:
-        words += [(EPLB, None), (EPLB_CONFIG, _eplb_config(pool))]
-    words += [
-        ("--max-num-seqs", str(rank_seqs)),
-        ("--max-num-batched-tokens", str(rank_tokens)),
-        ("--max-model-len", str(settings.max_model_len)),
-        ("--gpu-memory-utilization", repr(settings.memory_fraction)),
-        ("--dtype", "bfloat16"),
-        ("--kv-cache-dtype", facts.fact("kv_dtypes", "vllm", settings.kv_dtype)),
-        ("--block-size", str(settings.block_tokens)),
-        (_switch(version, PREFIX_CACHING, on=settings.prefix_caching), None),
-        ("--enable-chunked-prefill", None),
-        ("--scheduling-policy", "fcfs"),
-    ]
-    if pool.role is not Role.PREFILL:
-        words.append(("--max-cudagraph-capture-size", str(graph_tokens(rank_seqs))))
-    if settings.quantization is not None:
-        words.append(("--quantization", settings.quantization))
-    if settings.config_overrides:
-        words.append((VLLM_OVERRIDES, settings.config_overrides))
-    if settings.attention_backend is not None:
-        words.append(("--attention-backend", settings.attention_backend))
+    seqs, tokens = per_rank(pool)
+    transfer = None
     if pool.role is not Role.COLOCATED:
-        words.append((TRANSFER, json.dumps(transfer_config(deployment, pool), separators=(",", ":"))))
-    return tuple(words)
+        transfer = json.dumps(transfer_config(deployment, pool), separators=(",", ":"))
+    counted = _told(deployment, pool) | {
+        "expert": pool.settings.expert > 1,
+        "redundant": _eplb_config(pool) if pool.settings.redundant else None,
+        "max_num_seqs": seqs,
+        "max_num_batched_tokens": tokens,
+        "graphs": None if pool.role is Role.PREFILL else graph_tokens(seqs),
+        "transfer": transfer,
+    }
+    return _words(deployment, VLLM, counted)
+
+
+def vllm_settings(deployment: Deployment, where: str, words: Words) -> Settings:
+    """The settings that flags of vLLM state; InputError for one that is missing."""
+    reader = _reader(deployment, where, words, "--model")
+    counted = _counted(VLLM, reader, experts=deployment.model.is_moe)
+    data = counted["data"]
+    counted["expert"] = counted["tensor"] * data if counted.get("expert") else 1
+    counted["max_num_seqs"] *= data
+    counted["max_num_batched_tokens"] *= data
+    return Settings(**counted)
+
+
+def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
+    """All flags of one engine that shaped its prediction, in the order of the settings table."""
+    settings, hands_over = pool.settings, pool.role is not Role.COLOCATED
+    # most requests of one decode step of a data rank: CUDA graphs reach so far, as the step times have it. SGLang's
+    # default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
+    batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
+    counted = _told(deployment, pool) | {
+        "tensor": settings.tensor * settings.data,
+        "memory_fraction": round(pool.memory.static_share(settings.memory_fraction), DIGITS),
+        "no_prefix_caching": not settings.prefix_caching or None,
+        "graphs": None if pool.role is Role.PREFILL else batch,
+        "role": pool.role.value if hands_over else None,
+        "transfer": "nixl" if hands_over else None,
+    }
+    return _words(deployment, SGLANG, counted)
+
+
+def sglang_settings(deployment: Deployment, where: str, words: Words, memory: Memory) -> Settings:
+    """The settings that flags of SGLang state; memory: of the engine, for what its memory share leaves out."""
+    counted = _counted(SGLANG, _reader(deployment, where, words, "--model-path"), experts=True)
+    ranks, data = counted["tensor"], counted["data"]
+    if ranks % data:
+        raise InputError(f"{where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
+    counted["tensor"] = ranks // data
+    counted["memory_fraction"] += memory.activations / memory.hbm
+    counted["prefix_caching"] = not counted.pop("no_prefix_caching")
+    return Settings(**counted)
+
+
+def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
+    """All options of one engine that shaped its prediction, as they stand in its YAML file."""
+    settings = pool.settings
+    if settings.data > 1 and settings.tensor > 1:
+        raise InputError(
+            f"pool {pool.id}: TensorRT-LLM runs attention data-parallel over all ranks or none, not TP "
+            f"{settings.tensor} x DP {settings.data}; plan again with engine: vllm or sglang in the workload"
+        )
+    if settings.redundant:
+        raise InputError(
+            f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which the files for "
+            "TensorRT-LLM cannot ask for; plan again with an EP that divides the experts, or engine: vllm or sglang"
+        )
+    seqs, tokens = _per_step(pool)
+    prefill = pool.role is Role.PREFILL
+    transfer = {"backend": "NIXL", "max_tokens_in_buffer": settings.max_model_len}
+    counted = _told(deployment, pool) | {
+        "tensor": settings.tensor * settings.data,
+        "attention_dp": settings.data > 1,
+        "max_num_seqs": seqs,
+        "max_num_batched_tokens": tokens,
+        "memory_fraction": round(pool.memory.free_share(settings.memory_fraction), DIGITS),
+        "no_overlap": prefill or None,  # a context server hands over before a next step could overlap
+        "graphs": None if prefill else {"enable_padding": True, "max_batch_size": seqs},
+        "transfer": None if pool.role is Role.COLOCATED else transfer,
+    }
+    options: dict[str, Any] = {}
+    for path, value in _stated(TRTLLM, counted, experts=deployment.model.is_moe):
+        section, _, name = path.rpartition(".")
+        (options.setdefault(section, {}) if section else options)[name] = value
+    return options
+
+
+def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any], memory: Memory) -> Settings:
+    """The settings that options state; memory: of the engine, for what its memory share is counted from."""
+    cache = {f"kv_cache_config.{name}": value for name, value in (options.get("kv_cache_config") or {}).items()}
+    counted = _counted(TRTLLM, Reader(where, {**options, **cache}), experts=deployment.model.is_moe)
+    ranks, stages, used = counted["tensor"], counted["pipeline"], memory.weights + memory.activations
+    data = ranks if counted.pop("attention_dp") else 1
+    free = counted["memory_fraction"]
+    counted |= {
+        "tensor": ranks // data,
+        "data": data,
+        "max_num_seqs": counted["max_num_seqs"] * data * stages,
+        "max_num_batched_tokens": counted["max_num_batched_tokens"] * data,
+        "memory_fraction": (free * (memory.hbm - used) + used) / memory.hbm,
+    }
+    absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
+    return Settings(**absent | counted)
 
 
 def _eplb_config(pool: DeployedPool) -> str:
@@ -77,7 +323,7 @@ def _eplb_config(pool: DeployedPool) -> str:
             f"vLLM is sure to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides "
             "the experts, or engine: sglang"
         )
-    return one_line({VLLM_REDUNDANT: pool.settings.redundant})
+    return one_line({REDUNDANT: pool.settings.redundant})
 
 
 def graph_tokens(seqs: int) -> int:
@@ -105,6 +351,17 @@ def per_rank(pool: DeployedPool) -> tuple[int, int]:
                 "it for each data rank"
             )
     return settings.max_num_seqs // settings.data, settings.max_num_batched_tokens // settings.data
+
+
+def _per_step(pool: DeployedPool) -> tuple[int, int]:
+    """Requests and tokens of one step of a data rank."""
+    (seqs, tokens), stages = per_rank(pool), pool.settings.pipeline
+    if seqs % stages:
+        raise InputError(
+            f"pool {pool.id}: max_num_seqs {pool.settings.max_num_seqs} is not a multiple of DP {pool.settings.data} x "
+            f"PP {stages}, and TensorRT-LLM is told how many requests each step has"
+        )
+    return seqs // stages, tokens
 
 
 def span_words(pool: DeployedPool, head: str, port: Callable[[str], int]) -> list[str]:
@@ -158,221 +415,8 @@ def connector(deployment: Deployment) -> str:
     return PUSH
 
 
-def _switch(version: str, name: str, *, on: bool) -> str:
-    return name if on else facts.off_switch("vllm", version, name)
-
-
-def vllm_settings(deployment: Deployment, where: str, words: Words) -> Settings:
-    """The settings that flags of vLLM state; InputError for one that is missing."""
-    version = deployment.engine_version
-    reader = Reader(where, {name: True if value is None else value for name, value in words})
-    reader.must("--served-model-name", reader.text("--model"))
-    reader.must("--dtype", "bfloat16")
-    reader.must("--enable-chunked-prefill")
-    reader.must("--scheduling-policy", "fcfs")
-    tensor, data = reader.whole("--tensor-parallel-size"), reader.whole("--data-parallel-size")
-    spread = deployment.model.is_moe and reader.switch(
-        EXPERT_PARALLEL, facts.off_switch("vllm", version, EXPERT_PARALLEL)
-    )
-    return Settings(
-        tensor=tensor,
-        pipeline=reader.whole("--pipeline-parallel-size"),
-        expert=tensor * data if spread else 1,
-        data=data,
-        quantization=reader.text("--quantization") if reader.has("--quantization") else None,
-        kv_dtype=reader.spelled("--kv-cache-dtype", facts.fact("kv_dtypes", "vllm")),
-        max_num_seqs=reader.whole("--max-num-seqs") * data,
-        max_num_batched_tokens=reader.whole("--max-num-batched-tokens") * data,
-        max_model_len=reader.whole("--max-model-len"),
-        memory_fraction=reader.number("--gpu-memory-utilization"),
-        block_tokens=reader.whole("--block-size"),
-        prefix_caching=reader.switch(PREFIX_CACHING, facts.off_switch("vllm", version, PREFIX_CACHING)),
-        attention_backend=reader.text("--attention-backend") if reader.has("--attention-backend") else None,
-        config_overrides=reader.overrides(VLLM_OVERRIDES),
-        redundant=_redundant(where, reader),
-    )
-
-
-def _redundant(where: str, reader: Reader) -> int:
-    """Second copies of experts that flags ask for; none without the load balancer."""
-    if not reader.has(EPLB):
-        return 0
-    place = f"{where}: {EPLB_CONFIG}"
-    return Reader(place, json_object(place, reader.text(EPLB_CONFIG))).whole(VLLM_REDUNDANT)
-
-
 def role_of_transfer(transfer: dict[str, Any] | None) -> str:
     """The role that a connector's settings state; colocated without one."""
     if transfer is None:
         return Role.COLOCATED.value
     return next((role.value for role, name in KV_ROLES.items() if transfer.get("kv_role") == name), "both")
-
-
-SGLANG_OVERRIDES: Final = "--json-model-override-args"
-SGLANG_REDUNDANT: Final = "--ep-num-redundant-experts"
-MODE: Final = "--disaggregation-mode"
-DIGITS: Final = 6
-"""Digits of a memory share that stand in a file."""
-
-
-def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
-    """All flags of one engine that shaped its prediction, in the order of the settings table."""
-    settings = pool.settings
-    words: list[tuple[str, str | None]] = [
-        ("--model-path", deployment.weights),
-        ("--served-model-name", deployment.weights),
-        ("--tp-size", str(settings.tensor * settings.data)),
-        ("--pp-size", str(settings.pipeline)),
-        ("--attn-dp-size", str(settings.data)),
-        ("--ep-size", str(settings.expert)),
-        *((("--enable-eplb", None), (SGLANG_REDUNDANT, str(settings.redundant))) if settings.redundant else ()),
-        ("--max-running-requests", str(settings.max_num_seqs)),
-        ("--chunked-prefill-size", str(settings.max_num_batched_tokens)),
-        ("--max-prefill-tokens", str(settings.max_num_batched_tokens)),
-        ("--context-length", str(settings.max_model_len)),
-        ("--mem-fraction-static", repr(round(pool.memory.static_share(settings.memory_fraction), DIGITS))),
-        ("--dtype", "bfloat16"),
-        ("--kv-cache-dtype", facts.fact("kv_dtypes", "sglang", settings.kv_dtype)),
-        ("--page-size", str(settings.block_tokens)),
-        ("--schedule-policy", "fcfs"),
-    ]
-    if pool.role is not Role.PREFILL:
-        words.append(("--cuda-graph-max-bs-decode", str(step_requests(settings))))
-    if not settings.prefix_caching:
-        words.append(("--disable-radix-cache", None))
-    if settings.quantization is not None:
-        words.append(("--quantization", settings.quantization))
-    if settings.config_overrides:
-        words.append((SGLANG_OVERRIDES, settings.config_overrides))
-    if settings.attention_backend is not None:
-        words.append(("--attention-backend", settings.attention_backend))
-    if pool.role is not Role.COLOCATED:
-        words += [(MODE, pool.role.value), ("--disaggregation-transfer-backend", "nixl")]
-    return tuple(words)
-
-
-def step_requests(settings: Settings) -> int:
-    """Most requests of one decode step of a data rank: its CUDA graphs reach so far, as the step times have it.
-
-    SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it.
-    """
-    return -(-settings.max_num_seqs // (settings.data * settings.pipeline))
-
-
-def sglang_settings(where: str, words: Words, memory: Memory) -> Settings:
-    """The settings that flags of SGLang state; memory: of the engine, for what its memory share leaves out."""
-    reader = Reader(where, {name: True if value is None else value for name, value in words})
-    reader.must("--served-model-name", reader.text("--model-path"))
-    reader.must("--dtype", "bfloat16")
-    reader.must("--max-prefill-tokens", reader.text("--chunked-prefill-size"))
-    reader.must("--schedule-policy", "fcfs")
-    data = reader.whole("--attn-dp-size")
-    ranks = reader.whole("--tp-size")
-    if ranks % data:
-        raise InputError(f"{where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
-    return Settings(
-        tensor=ranks // data,
-        pipeline=reader.whole("--pp-size"),
-        expert=reader.whole("--ep-size"),
-        data=data,
-        quantization=reader.text("--quantization") if reader.has("--quantization") else None,
-        kv_dtype=reader.spelled("--kv-cache-dtype", facts.fact("kv_dtypes", "sglang")),
-        max_num_seqs=reader.whole("--max-running-requests"),
-        max_num_batched_tokens=reader.whole("--chunked-prefill-size"),
-        max_model_len=reader.whole("--context-length"),
-        memory_fraction=reader.number("--mem-fraction-static") + memory.activations / memory.hbm,
-        block_tokens=reader.whole("--page-size"),
-        prefix_caching=not reader.has("--disable-radix-cache"),
-        attention_backend=reader.text("--attention-backend") if reader.has("--attention-backend") else None,
-        config_overrides=reader.overrides(SGLANG_OVERRIDES),
-        redundant=reader.whole(SGLANG_REDUNDANT) if reader.has("--enable-eplb") else 0,
-    )
-
-
-SCHEDULER: Final = {
-    "capacity_scheduler_policy": "GUARANTEED_NO_EVICT",
-    "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
-}
-"""What the simulator's policy of this name does."""
-
-
-def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
-    """All options of one engine that shaped its prediction, as they stand in its YAML file."""
-    settings = pool.settings
-    if settings.data > 1 and settings.tensor > 1:
-        raise InputError(
-            f"pool {pool.id}: TensorRT-LLM runs attention data-parallel over all ranks or none, not TP "
-            f"{settings.tensor} x DP {settings.data}; plan again with engine: vllm or sglang in the workload"
-        )
-    if settings.redundant:
-        raise InputError(
-            f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which the files for "
-            "TensorRT-LLM cannot ask for; plan again with an EP that divides the experts, or engine: vllm or sglang"
-        )
-    seqs, tokens = _per_step(pool)
-    options: dict[str, Any] = {
-        "backend": "pytorch",
-        "tensor_parallel_size": settings.tensor * settings.data,
-        "pipeline_parallel_size": settings.pipeline,
-        "enable_attention_dp": settings.data > 1,
-    }
-    if deployment.model.is_moe:
-        options["moe_expert_parallel_size"] = settings.expert
-    options |= {
-        "max_batch_size": seqs,
-        "max_num_tokens": tokens,
-        "max_seq_len": settings.max_model_len,
-        "dtype": "bfloat16",
-        "enable_chunked_prefill": True,
-        "scheduler_config": SCHEDULER,
-        "kv_cache_config": {
-            "free_gpu_memory_fraction": round(pool.memory.free_share(settings.memory_fraction), DIGITS),
-            "dtype": facts.fact("kv_dtypes", "trtllm", settings.kv_dtype),
-            "tokens_per_block": settings.block_tokens,
-            "enable_block_reuse": settings.prefix_caching,
-        },
-    }
-    if pool.role is Role.PREFILL:
-        options["disable_overlap_scheduler"] = True  # a context server hands over before a next step could overlap
-    else:
-        options["cuda_graph_config"] = {"enable_padding": True, "max_batch_size": seqs}
-    if pool.role is not Role.COLOCATED:
-        options["cache_transceiver_config"] = {"backend": "NIXL", "max_tokens_in_buffer": settings.max_model_len}
-    return options
-
-
-def _per_step(pool: DeployedPool) -> tuple[int, int]:
-    """Requests and tokens of one step of a data rank."""
-    (seqs, tokens), stages = per_rank(pool), pool.settings.pipeline
-    if seqs % stages:
-        raise InputError(
-            f"pool {pool.id}: max_num_seqs {pool.settings.max_num_seqs} is not a multiple of DP {pool.settings.data} x "
-            f"PP {stages}, and TensorRT-LLM is told how many requests each step has"
-        )
-    return seqs // stages, tokens
-
-
-def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any], memory: Memory) -> Settings:
-    """The settings that options state; memory: of the engine, for what its memory share is counted from."""
-    reader = Reader(where, options)
-    cache = Reader(f"{where}: kv_cache_config", options.get("kv_cache_config") or {})
-    ranks = reader.whole("tensor_parallel_size")
-    data = ranks if reader.text("enable_attention_dp") == "True" else 1
-    free = cache.number("free_gpu_memory_fraction")
-    kept = memory.weights + memory.activations
-    stages = reader.whole("pipeline_parallel_size")
-    return Settings(
-        tensor=ranks // data,
-        pipeline=stages,
-        expert=reader.whole("moe_expert_parallel_size") if deployment.model.is_moe else 1,
-        data=data,
-        quantization=None,
-        kv_dtype=cache.spelled("dtype", facts.fact("kv_dtypes", "trtllm")),
-        max_num_seqs=reader.whole("max_batch_size") * data * stages,
-        max_num_batched_tokens=reader.whole("max_num_tokens") * data,
-        max_model_len=reader.whole("max_seq_len"),
-        memory_fraction=(free * (memory.hbm - kept) + kept) / memory.hbm,
-        block_tokens=cache.whole("tokens_per_block"),
-        prefix_caching=cache.text("enable_block_reuse") == "True",
-        attention_backend=None,
-    )
