@@ -92,7 +92,7 @@ def test_every_class_has_its_own_trace_limits_and_result(target: str) -> None:
     folders = [words[words.index("--output-artifact-dir") + 1] for words in runs]
     assert folders == ["results-interactive", "results-class-2"]
     page = files["README.md"]
-    assert "- interactive: TTFT within 600 ms and TPOT within 30 ms for 95 % of its requests; promised: " in page
+    assert "- interactive: TTFT within 600 ms and TPOT within 30 ms for 95 % of its requests; predicted: " in page
     assert "--slo-class 'Day & night'" in page
 
 

@@ -280,8 +280,8 @@ def test_each_fault_is_a_line(
     assert code == ExitCode.BAD_INPUT
     assert any(one.strip().startswith(line) for one in out.splitlines()), out
     assert re.fullmatch(
-        r"pdplan: error: \S+ has \d+ faults?,( by which it breaks \d+ rules?,)? "
-        r"and does not deploy 'case' as it was evaluated\n",
+        r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: "
+        r"\d+ faults?(; (1 rule is|\d+ rules are) broken)?\n",
         err,
     )
 

@@ -205,10 +205,10 @@ def test_several_engines_of_tensorrt_llm_stand_behind_the_gateway() -> None:
     files = deployment_files(parted_plan("trtllm"), options("trtllm"))
     assert "use_backend colocated-1 if { req.body_size le 4096 }" in files["router.cfg"]
     alike = deployment_files(plan_of((Case("colocated", replicas=2),), Ask(engine="trtllm")), options("trtllm"))
-    assert "sends requests to the engine with the fewest" in alike["router.cfg"]
-    assert "Sends requests to the engine with the fewest; needs HAProxy" in alike["router.sh"]
+    assert "sends a request to the replica with the fewest" in alike["router.cfg"]
+    assert "Sends a request to the replica with the fewest; needs HAProxy" in alike["router.sh"]
     assert alike["router.cfg"].count(" check inter 5s") == 2
-    assert "It sends a request to the engine with the fewest (`router.cfg`)." in alike["README.md"]
+    assert "It sends a request to the replica with the fewest (`router.cfg`)." in alike["README.md"]
     assert "chooses a pool by" not in alike["router.cfg"] + alike["README.md"]
     alone = deployment_files(plan_of((Case("colocated"),), Ask(engine="trtllm")), options("trtllm"))
     assert not {"router.cfg", "router.sh", "hosts.env"} & set(alone)

@@ -85,7 +85,7 @@ def test_another_workload_keeps_no_promise(tmp_path: Path, capsys: pytest.Captur
     [
         (["--plan", "{plan}"], "--plan goes with --against FILE alone, a benchmark's result"),
         (["--plan", "{plan}", "--against", "{result}", "--rows"], "--plan goes with --against FILE alone"),
-        (["--plan", "{none}", "--against", "{result}"], "promises no latencies"),
+        (["--plan", "{none}", "--against", "{result}"], "predicts no latencies"),
         (["--plan", "{plan}", "--against", "{plan}"], "is not the result of a known benchmark tool"),
         (["--plan", "{result}", "--against", "{result}"], "is not a plan of this version of pdplan"),
         (["--plan", "{plan}", "--against", "{steps}"], "has no run of a load generator"),

@@ -139,7 +139,7 @@ def test_engines_of_tensorrt_llm_do_not_take_turns() -> None:
         assert [router[end]["router"] for end in ("context_servers", "generation_servers")] == [
             {"type": "load_balancing"}
         ] * 2
-        assert ("may meet different engines" in files["README.md"]) == (prefix > 0.0)
+        assert ("may go to different replicas" in files["README.md"]) == (prefix > 0.0)
 
 
 @every_engine

@@ -200,8 +200,8 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
             console.show(f"{'  ' if cause.differs else ''}{rule}: {sentence}")
     faults = plural(sum(cause.faults for cause in checked.causes), "fault")
     rules = sum(len(cause.breaks) for cause in checked.causes if cause.differs)
-    faults += f", by which it breaks {plural(rules, 'rule')}," if rules else ","
-    raise InputError(f"{directory} has {faults} and does not deploy {shown(plan.name)} as it was evaluated")
+    faults += f"; {plural(rules, 'rule')} {'is' if rules == 1 else 'are'} broken" if rules else ""
+    raise InputError(f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {faults}")
 
 
 def _left_aside(strays: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The planned workload as a trace, and the commands that replay it against the deployment: was the promise kept?"""
+"""The planned workload as a trace, the commands that replay it, and what they measured beside the prediction."""
 
 from __future__ import annotations
 
@@ -241,14 +241,14 @@ def behind(plan: Plan, router: Balancing) -> Plan:
 
 
 def promise_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
-    """Promised and measured quantiles [s] of each run in a benchmark's result file.
+    """Predicted and measured quantiles [s] of each run in a benchmark's result file.
 
     slo_class: the one whose requests the run replayed, for every class of several has a run of its own.
-    The error is promised / measured - 1. Raises InputError for a plan without a promise, and for a file whose runs
+    The error is predicted / measured - 1. Raises InputError for a plan without latencies, and for a file whose runs
     did not replay the plan's workload.
     """
     if plan.ttft_s is None or plan.tpot_s is None:
-        raise InputError(f"the plan {shown(plan.name)} promises no latencies (its status is {plan.status})")
+        raise InputError(f"the plan {shown(plan.name)} predicts no latencies (its status is {plan.status})")
     runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
     if not runs:
         raise InputError(f"{shown_path(file)} has no run of a load generator")

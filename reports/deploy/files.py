@@ -41,6 +41,7 @@ from .readme import (
     accepted_words,
     benchmark_steps,
     dynamo_steps,
+    fleet_words,
     folder_steps,
     job_result,
     llmd_steps,
@@ -286,14 +287,14 @@ def _check_claim(deployment: Deployment) -> None:
 
 
 def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
-    promised, stated = behind(plan, deployment.router), plan.status is Status.STATED
+    predicted, stated = behind(plan, deployment.router), plan.status is Status.STATED
     page = render(
         "benchmark/README.md",
         title=deployment.title,
         target=facts.target_title(deployment.options.target),
         version=deployment.options.version,
         sha=deployment.plan_sha,
-        file=Raw("<the fleet.yaml, or the plan.json and --alternative N>" if stated else "<the plan.json>"),
+        file=Raw("<the fleet.yaml, or the plan.json with --alternative N>" if stated else "<the plan.json>"),
         pools=[
             {
                 "id": pool.id,
@@ -307,22 +308,23 @@ def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
         ],
         routes=pool_lines(deployment) if deployment.parted else [],
         steps=[Raw(step) for step in folder_steps(deployment, pods=target.pods) + target.steps(deployment)],
+        fleet=fleet_words(deployment),
         accepted=accepted_words(deployment),
         rows=setting_rows(deployment),
-        checks=[Raw(line) for line in _checks(deployment, target, other=promised is not plan)],
+        checks=[Raw(line) for line in _checks(deployment, target, other=predicted is not plan)],
         job=[Raw(step) for step in benchmark_steps(deployment)] if target.pods else [],
         requests=requests_of(deployment.demand),
         rate=f"{deployment.demand.rate:g}",
-        promise=_promise(promised),
+        predicted=_quantiles(predicted),
         several=told_apart(plan),
-        goals=_goals(promised),
+        goals=_goals(predicted),
         notes=_notes(deployment),
     )
     return f"{MARKER}\n{page}"
 
 
 def _checks(deployment: Deployment, target: Target, *, other: bool) -> list[str]:
-    """The commands that set what was measured beside the promise, one for each class; other: router than the plan's."""
+    """The commands that compare what was measured with the plan, one for each class; other: router than the plan's."""
     result = str(facts.fact("benchmark", "result"))
     checks = []
     for one in deployment.classes:
@@ -334,9 +336,9 @@ def _checks(deployment: Deployment, target: Target, *, other: bool) -> list[str]
 
 
 def _goals(plan: Plan) -> list[str]:
-    """What each class asks for, and which share of its requests the plan promises in time."""
+    """What each class asks for, and which share of its requests the plan predicts to meet it."""
     return [
-        f"{slo_words(_asked(one))}; promised: {percent_beside(one.attainment, one.attainment_goal)}"
+        f"{slo_words(_asked(one))}; predicted: {percent_beside(one.attainment, one.attainment_goal)}"
         for one in plan.classes
     ]
 
@@ -347,7 +349,7 @@ def _asked(one: ClassResult) -> Asked:
     return Asked(one.name, one.share, first, later, one.e2e_limit_s, one.attainment_goal, others)
 
 
-def _promise(plan: Plan) -> list[tuple[str, str, str]]:
+def _quantiles(plan: Plan) -> list[tuple[str, str, str]]:
     """Predicted quantiles, of each class where there are several."""
     latencies: list[tuple[str, object, object]] = [("", plan.ttft_s, plan.tpot_s)]
     if told_apart(plan):
@@ -367,25 +369,25 @@ def _notes(deployment: Deployment) -> list[str]:
     notes = []
     if deployment.routing is Routing.BY_LOAD:
         notes.append(
-            "Pools of one role share requests as the router balances their load, not in the plan's exact shares."
+            "The router splits requests over the pools of one role by their load, not in the plan's exact shares."
         )
     if deployment.behind_gateway:
         notes += gateway_notes(deployment)
     elif deployment.routing is Routing.BY_LENGTH:
-        notes.append("The router tells prompts apart by length alone; a few may find another pool than planned.")
+        notes.append("The router tells prompts apart by length alone; a few may go to another pool than planned.")
     scatters = _scatters(deployment)
     if scatters:
         notes.append(
-            f"Prompts with a common prefix may meet different engines, for {scatters}: each fills a cache of its "
-            "own. A prefix that all prompts share is soon in all of them; those of conversations are found less often."
+            f"Prompts with a common prefix may go to different replicas: {scatters}. Each replica fills its own cache. "
+            "A prefix that all prompts share is soon in every cache. Those of conversations are found less often."
         )
     if deployment.options.target == "sglang" and sum(pool.replicas for pool in deployment.of_role(Role.PREFILL)) > 1:
         notes.append(
-            "SGLang's router counts a request at its prefill engine beyond the prompt, so prompts may wait longer than "
-            "behind a router that counts those in prefill."
+            "SGLang's router counts a request at its prefill replica even after its prompt is computed. Prompts may "
+            "wait longer than behind a router that counts only the requests in prefill."
         )
     if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
-        notes.append("Step times were predicted for the attention kernels that each GPU would choose by itself.")
+        notes.append("Step times were predicted for the attention backend that each GPU type would choose by itself.")
     return notes
 
 

@@ -282,7 +282,7 @@ def tolerance_sentence(deployment: Deployment) -> str:
     above = f"more than {low:.3g}" if low > 0.0 else ""
     below = f"at most {high:.3g}" if high < math.inf else ""
     span = " and ".join(filter(None, (above, below))) or "anything"
-    return f"While it is {span}, no pool gets more than {percentage(SURPLUS)} on top of what was planned for it."
+    return f"While it is {span}, no pool gets over {percentage(SURPLUS)} more requests than planned for it."
 
 
 def gateway_notes(deployment: Deployment) -> list[str]:
@@ -290,20 +290,24 @@ def gateway_notes(deployment: Deployment) -> list[str]:
     rules, notes = gateway_rules(deployment), []
     if by_size(rules):
         notes.append(
-            f"The router counts no tokens: it assumes {bytes_per_token(deployment):g} bytes of a request's body for "
-            "each token of its prompt. English text has about 4; code and other languages differ. "
-            f"{tolerance_sentence(deployment)} Measure it, as the mean of bytes= in the router's log over the mean of "
-            "usage.prompt_tokens in the replies, and write these files again with --bytes-per-token. A request without "
-            "a Content-Length is refused (411)."
+            f"The router counts bytes, not tokens: it assumes {bytes_per_token(deployment):g} bytes of a request's "
+            "body per prompt token. English text has about 4; code and other languages differ. "
+            f"{tolerance_sentence(deployment)} To measure it, divide the mean of bytes= in the router's log by the "
+            "mean of usage.prompt_tokens in the replies. Then write these files again with --bytes-per-token. A "
+            "request without a Content-Length is refused (411)."
         )
     if by_class(rules):
         names = [one.label if one.label == one.name else f"{one.label} for {one.name}" for one in deployment.classes]
-        notes.append(f"Every request says its class in the header {HEADER}, or is refused (400): {join_words(names)}.")
-    notes.append("No pool stands in for another: while all engines of one are down, its requests are refused (503).")
+        notes.append(
+            f"A request must name its class in the header {HEADER}, or it is refused (400): {join_words(names)}."
+        )
+    notes.append(
+        "Pools do not stand in for each other: while all replicas of a pool are down, its requests are refused (503)."
+    )
     if deployment.demand.prefix_share > 0.0 and any(pool.replicas > 1 for pool in deployment.pools):
         notes.append(
-            "The router does not know which engine holds a prefix: one that all prompts share is soon held by every "
-            "engine, but the next request of a conversation may meet another engine than the last."
+            "The router does not know which replica has a prefix. A prefix that all prompts share is soon in every "
+            "replica. The next request of a conversation may go to another replica than the last one."
         )
     return notes
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.engine import Role
-from costmodel.words import percentage
+from costmodel.words import join_words, percentage
 from optimizer.plans.plan import Plan
+from reports.text import plural
 
 from . import facts
 from .benchmark import FOLDER, trace_file
@@ -44,129 +45,109 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
     return (*_parallel(deployment), *_scheduler(deployment), *_memory(deployment), *_hand_over(deployment))
 
 
+def fleet_words(deployment: Deployment) -> str:
+    """The fleet in one line: replicas of each pool, and their GPUs."""
+    pools = [
+        f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
+        for pool in deployment.pools
+    ]
+    return f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}"
+
+
 def accepted_words(deployment: Deployment) -> str:
     """Say how far the limit on a request goes beyond what was evaluated, and why no further."""
     room = deployment.template_room
-    ends = "; the KV memory or the model's context ends there" if room < facts.TEMPLATE_TOKENS else ""
+    ends = ", because the KV memory or the model's context ends there" if room < facts.TEMPLATE_TOKENS else ""
+    same = "Every replica has the settings that the plan was evaluated with"
     if not room:
-        return f"max_model_len too, so that a chat template may add nothing to the longest prompts{ends}"
-    return f"max_model_len alone is raised, so that a chat template may lengthen prompts by {room} tokens{ends}"
+        return f"{same}. A chat template may add nothing to the longest prompts{ends}."
+    return f"{same}; max_model_len alone is raised: a chat template may add {room} tokens to a prompt{ends}."
 
 
 def _parallel(deployment: Deployment) -> list[SettingRow]:
     rows = [
-        SettingRow("tensor parallel", _each(deployment, "tensor"), "splits every layer; the step times are for it"),
-        SettingRow(
-            "pipeline parallel", _each(deployment, "pipeline"), "stages that the step times and bubbles are for"
-        ),
+        _row(deployment, "tensor parallel", "tensor", "GPUs that split every layer; the step times are for this split"),
+        _row(deployment, "pipeline parallel", "pipeline", "stages of layers; the step times are for this number"),
     ]
     if deployment.model.is_moe:
+        spread = "GPUs that share the experts; 1: every GPU has a slice of each expert"
         rows += [
-            SettingRow(
-                "expert parallel",
-                _each(deployment, "expert"),
-                "GPUs that the experts are spread over; 1: all are split instead",
-            ),
-            SettingRow("data parallel", _each(deployment, "data"), "attention ranks that share the experts"),
+            _row(deployment, "expert parallel", "expert", spread),
+            _row(deployment, "data parallel", "data", "attention ranks of a replica, which share the experts"),
         ]
     if any(pool.settings.redundant for pool in deployment.pools):
-        rows.append(
-            SettingRow(
-                "redundant experts",
-                _each(deployment, "redundant"),
-                "second copies, so that all GPUs hold as many experts",
-            )
-        )
+        copies = "second copies, so that every GPU has equally many experts"
+        rows.append(_row(deployment, "redundant experts", "redundant", copies))
     return rows
 
 
 def _scheduler(deployment: Deployment) -> list[SettingRow]:
-    hit = deployment.demand.prefix_share
+    hit, room = deployment.demand.prefix_share, deployment.template_room
+    cached = f"{percentage(hit, 1)} of the workload's prompt tokens are in a cache"
+    none = "the plan assumes no shared prefix; with the cache on, a benchmark could look better than the plan"
     return [
-        SettingRow(
+        _row(
+            deployment,
             "max_num_seqs",
-            _each(deployment, "max_num_seqs"),
-            "most requests at once: the batch whose step time keeps the TPOT limit",
+            "max_num_seqs",
+            "most requests that run at once; the plan was evaluated with this limit",
         ),
-        SettingRow(
+        _row(
+            deployment,
             "max_num_batched_tokens",
-            _each(deployment, "max_num_batched_tokens"),
-            "tokens of one step: the prompt chunk that the step times are for",
+            "max_num_batched_tokens",
+            "most tokens of one step, so the size of a prompt chunk; the step times are for it",
         ),
-        SettingRow(
+        _row(
+            deployment,
             "max_model_len",
-            _each(deployment, "max_model_len"),
-            f"longest prompt and answer of the workload, and {deployment.template_room} tokens for a chat template",
+            "max_model_len",
+            f"longest prompt and answer of the workload, and {room} tokens for a chat template",
         ),
-        SettingRow(
-            "prefix caching",
-            "on" if hit > 0.0 else "off",
-            f"the workload finds {percentage(hit, 1)} of its prompt tokens in a cache"
-            if hit > 0.0
-            else "the plan counts on no shared prefix, so none shall flatter a measurement",
-        ),
+        SettingRow("prefix caching", "on" if hit > 0.0 else "off", cached if hit > 0.0 else none),
         *_positions(deployment),
         SettingRow("chunked prefill", "on", "long prompts are computed in chunks of max_num_batched_tokens"),
-        SettingRow("order", "first come, first served", "as requests were simulated"),
+        SettingRow("order", "first come, first served", "as in the simulation"),
         SettingRow(
             "router",
             deployment.router.value.replace("_", " "),
-            "which engine of a pool gets the next prompt; the figures here are for a router that chooses so",
+            "which replica of a pool gets the next prompt; the predictions on this page assume it",
         ),
         SettingRow(
             "CUDA graphs",
             "all decode batches",
-            "host times are those of graphs; batches beyond an engine's default would run without",
+            "the predicted times need them; an engine's default may leave out large batches",
         ),
     ]
 
 
 def _positions(deployment: Deployment) -> list[SettingRow]:
-    told = deployment.pools[0].settings.config_overrides
-    if not told:
+    stated = deployment.pools[0].settings.config_overrides
+    if not stated:
         return []
-    also = "; static scaling holds for short prompts too, whose answers it may change" if "factor" in told else ""
-    return [
-        SettingRow(
-            "overrides of config.json",
-            told,
-            f"requests exceed {deployment.own_context:,} tokens; by the weights' own, engines may go no further{also}",
-        )
-    ]
+    also = "; static scaling also changes short prompts, and may change their answers" if "factor" in stated else ""
+    why = f"requests exceed {deployment.own_context:,} tokens, where engines may stop by the weights' own config.json"
+    return [SettingRow("overrides of config.json", stated, f"{why}{also}")]
 
 
 def _memory(deployment: Deployment) -> list[SettingRow]:
-    quantization = deployment.pools[0].settings.quantization
-    weights = deployment.pools[0].config.weight_dtype
+    settings, weights = deployment.pools[0].settings, deployment.pools[0].config.weight_dtype
+    converted = weights if settings.quantization is None else f"{weights}, converted while loading"
+    room = "share of HBM for weights, activations and KV cache; the plan counted its running requests in this room"
     rows = [
-        SettingRow(
-            "memory fraction",
-            _each(deployment, "memory_fraction"),
-            "share of HBM for weights, activations and KV cache: the room that the running requests were counted in",
-        ),
-        SettingRow(
-            "KV cache dtype", _each(deployment, "kv_dtype"), "bytes per token in memory, attention and hand-over"
-        ),
-        SettingRow(
-            "weights",
-            weights if quantization is None else f"{weights}, converted while loading",
-            f"precision that the step times are for; loaded from {deployment.weights}",
-        ),
-        SettingRow(
+        _row(deployment, "memory fraction", "memory_fraction", room),
+        _row(deployment, "KV cache dtype", "kv_dtype", "bytes per token in memory, attention and hand-over"),
+        SettingRow("weights", converted, f"precision that the step times are for; loaded from {deployment.weights}"),
+        _row(
+            deployment,
             "KV block size",
-            _each(deployment, "block_tokens"),
-            "tokens of a block; both ends of a hand-over need the same",
+            "block_tokens",
+            "tokens of a block; prefill and decode replicas need the same",
         ),
     ]
-    backend = deployment.pools[0].settings.attention_backend
-    if deployment.mixed and backend is not None:
-        rows.append(
-            SettingRow(
-                "attention backend",
-                backend,
-                "GPU types differ and would choose different ones, which cannot hand over KV",
-            )
-        )
+    if deployment.mixed and settings.attention_backend is not None:
+        why = "GPU types differ and would choose different ones, which cannot hand over KV"
+        rows.append(SettingRow("attention backend", settings.attention_backend, why))
     return rows
 
 
@@ -175,25 +156,25 @@ def _hand_over(deployment: Deployment) -> list[SettingRow]:
         return []
     name = connector(deployment) if deployment.engine == "vllm" else "NIXL"
     ends = [f"{pool.id} sends" if pool.role is Role.PREFILL else f"{pool.id} receives" for pool in deployment.pools]
-    ends_at, roads = "hosts", "every road between processes and hosts, NVLink and RDMA among them"
+    ends_at, roads = "hosts", "all transports between processes and hosts, with NVLink and RDMA"
     if deployment.options.target in {"dynamo", "llmd"}:
         ends_at, roads = "pods", "RDMA between pods, NVLink within one; over TCP, KV caches would take minutes"
     side = SettingRow(
-        "side channel", "host, and a port per engine", "where the other end is found; the default is localhost"
+        "side channel", "host, and a port per replica", "where the other end is found; the default is localhost"
     )
     return [
         *[side] * (deployment.options.target in {"vllm", "llmd"}),
-        SettingRow("KV connector", name, f"moves KV caches between engines: {', '.join(ends)}"),
+        SettingRow("KV connector", name, f"moves KV caches between replicas: {', '.join(ends)}"),
         SettingRow("environment", f"UCX_TLS={facts.fact('ucx', ends_at)}", roads),
     ]
 
 
-def _each(deployment: Deployment, name: str) -> str:
-    """The value, once where all pools have it, else by pool."""
+def _row(deployment: Deployment, setting: str, name: str, why: str) -> SettingRow:
+    """A setting with its value, once where all pools have it, else by pool."""
     values = {pool.id: getattr(pool.settings, name) for pool in deployment.pools}
-    if len(set(values.values())) == 1:
-        return _shown(next(iter(values.values())))
-    return ", ".join(f"{pool}: {_shown(value)}" for pool, value in values.items())
+    first, *others = dict.fromkeys(values.values())
+    each = ", ".join(f"{pool}: {_shown(value)}" for pool, value in values.items())
+    return SettingRow(setting, each if others else _shown(first), why)
 
 
 def _shown(value: float | int | str) -> str:
@@ -206,12 +187,12 @@ _CLIENTS: Final = f"`http://<that host>:{facts.fact('ports', 'http')}/v1`"
 def plain_steps(deployment: Deployment) -> list[str]:
     """Scripts on hosts: vLLM and SGLang."""
     hosts = hosts_of(place(deployment))
-    addresses = "Put the addresses of your hosts into `hosts.env`, and this folder on each of them."
-    alone = "All engines stand on one host, as `hosts.env` says."
+    addresses = "Put the addresses of your hosts into `hosts.env`, and copy this folder to each of them."
+    alone = "All replicas run on one host, as `hosts.env` says."
     target = deployment.options.target
     engine = f"Install {facts.target_title(target)} {deployment.options.version} on every host"
     one = _one_of(hosts)
-    router = f"Run `router.sh` {one}; it waits for the engines, and clients send to {_CLIENTS}."
+    router = f"Run `router.sh` {one}. It waits for the replicas; clients send to {_CLIENTS}."
     if deployment.behind_gateway:
         router = _gateway_step(deployment)
     return [
@@ -229,10 +210,10 @@ def _one_of(hosts: tuple[Host, ...]) -> str:
 def _gateway_step(deployment: Deployment) -> str:
     """How HAProxy is started, and what it does."""
     by = chosen_by(deployment)
-    does = f"chooses a pool by {by} of a request" if by else "sends a request to the engine with the fewest"
+    does = f"chooses a pool by {by} of a request" if by else "sends a request to the replica with the fewest"
     return (
         f"Install HAProxy {facts.fact('gateway', 'version')} or later and run `router.sh` "
-        f"{_one_of(hosts_of(place(deployment)))}. It {does} (`router.cfg`). It answers 503 until engines are healthy; "
+        f"{_one_of(hosts_of(place(deployment)))}. It {does} (`router.cfg`). It answers 503 until replicas are healthy; "
         f"clients send to {_CLIENTS}."
     )
 
@@ -241,11 +222,11 @@ def vllm_steps(deployment: Deployment) -> list[str]:
     """Scripts, or containers by docker compose."""
     hosts = hosts_of(place(deployment))
     containers = (
-        "Or, in containers, on each host: "
-        f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of its name; "
-        f"the router is in that of {hosts[0].name}."
+        "Or use containers: on each host, "
+        f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of that host. "
+        f"The file of {hosts[0].name} also starts the router."
     )
-    rdma = " Containers need RDMA devices (`/dev/infiniband`), for what travels between hosts takes minutes over TCP."
+    rdma = " Containers need the RDMA devices (`/dev/infiniband`): over TCP, traffic between hosts takes minutes."
     return [*plain_steps(deployment), containers + rdma * (deployment.leaves_nodes and len(hosts) > 1)]
 
 
@@ -264,17 +245,17 @@ def trtllm_steps(deployment: Deployment) -> list[str]:
 def dynamo_steps(deployment: Deployment) -> list[str]:
     """Graphs for Dynamo's operator."""
     space = deployment.options.namespace
-    operators = ", with Grove or LeaderWorkerSet for engines of several nodes"
+    operators = ", with Grove or LeaderWorkerSet for replicas that span nodes"
     platform = f"Install the Dynamo platform {deployment.options.version}"
     steps = [platform + operators * any(pool.nodes > 1 for pool in deployment.pools) + ".", *_namespace(deployment)]
     if deployment.routing is Routing.BY_LENGTH:
-        grid = "the fleet, each pool behind its own router, and the one that chooses among them by length."
+        grid = "the fleet: each pool behind its own router, and one router that chooses a pool by prompt length."
         return [*steps, f"`kubectl apply -n {space} -f router-configmap.yaml -f pools/ -f control.yaml` starts {grid}"]
     steps.append(f"`kubectl apply -n {space} -f dgd.yaml` starts the planned fleet with fixed replicas.")
     if can_plan(deployment):
         steps.append(
-            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let the planner, "
-            "which reads the platform's Prometheus, scale between one engine of each pool and the plan's GPUs."
+            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let the planner "
+            "scale between one replica per pool and the plan's GPUs. It reads the platform's Prometheus."
         )
     return steps
 
@@ -288,13 +269,13 @@ def llmd_steps(deployment: Deployment) -> list[str]:
         if pool.nodes == 1
     ]
     groups = (
-        f"`kubectl apply -n {space} -f leaderworkersets/` starts the engines that span nodes; it needs LeaderWorkerSet"
+        f"`kubectl apply -n {space} -f leaderworkersets/` starts the replicas that span nodes; it needs LeaderWorkerSet"
     )
     return [
         *_namespace(deployment),
         f"`helm install {name} <llm-d router chart, standalone> -n {space} -f router-values.yaml` starts the endpoint "
-        "picker with `epp-config.yaml` behind a proxy on port 80. Or, behind a gateway and a picker of your own: give "
-        f"it `epp-config.yaml`, `kubectl apply -n {space} -f inferencepool.yaml`, and change the benchmark's `--url`.",
+        "picker with `epp-config.yaml` behind a proxy on port 80. With a gateway and a picker of your own, give it "
+        f"`epp-config.yaml`, `kubectl apply -n {space} -f inferencepool.yaml`, and change the benchmark's `--url`.",
         *[f"Install the modelservice chart once for every pool: {', '.join(releases)}."] * bool(releases),
         *[f"{groups} in the cluster."] * (len(releases) < len(deployment.pools)),
     ]
@@ -302,7 +283,7 @@ def llmd_steps(deployment: Deployment) -> list[str]:
 
 def folder_steps(deployment: Deployment, *, pods: bool) -> list[str]:
     """Where weights must lie that are not fetched."""
-    where = "node that may run engines or the frontend" if pods else "host"
+    where = "node that may run replicas or the frontend" if pods else "host"
     return ["Put the weights into the folder that the files name, on every " + where + "."] * (
         deployment.weights.startswith("/")
     )
@@ -336,14 +317,16 @@ def job_result(one: ClassLimits) -> str:
 def _token(deployment: Deployment) -> str:
     """What weights that are fetched may need in the shell that starts engines."""
     fetched = not deployment.weights.startswith("/")
-    return ", with HF_TOKEN in its environment if the weights need a token of Hugging Face" * fetched
+    return ", with HF_TOKEN in its environment if the weights need a Hugging Face token" * fetched
 
 
 def _namespace(deployment: Deployment) -> list[str]:
     """The namespace, and the token for weights that need one."""
     space = deployment.options.namespace
-    made = [f"`kubectl create namespace {space}`, if it is not there."] * (space != "default")
+    made = [f"`kubectl create namespace {space}`, if it does not exist."] * (space != "default")
     claim = deployment.options.claim
-    kept = f"Make the PersistentVolumeClaim {claim}, ReadWriteMany, with room for the weights; pods fetch them into it."
+    kept = (
+        f"Create the PersistentVolumeClaim {claim} (ReadWriteMany) with room for the weights; pods fetch them into it."
+    )
     secret = f"`kubectl create secret generic {SECRET} -n {space} --from-literal=HF_TOKEN=...`"
-    return [*made, f"{secret}, if the weights need a token of Hugging Face.", *[kept] * bool(claim)]
+    return [*made, f"{secret}, if the weights need a Hugging Face token.", *[kept] * bool(claim)]
