@@ -28,7 +28,7 @@ import yaml
 
 from costmodel.errors import InputError
 from optimizer.plans.reading import parse_plan
-from reports.deploy.description import Options
+from reports.deploy.deployment import Options
 from reports.deploy.facts import checked_version
 from reports.deploy.files import deployment_files
 

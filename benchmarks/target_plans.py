@@ -25,7 +25,7 @@ from costmodel.errors import InputError  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402
-from reports.deploy.description import Options  # noqa: E402
+from reports.deploy.deployment import Options  # noqa: E402
 from reports.deploy.facts import checked_version  # noqa: E402
 from reports.deploy.files import target_files  # noqa: E402
 from search_spaces.targets import TARGETS  # noqa: E402

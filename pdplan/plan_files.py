@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from costmodel.errors import InputError
 from costmodel.units import MIB
+from search_spaces.faults import taken_by
 from search_spaces.files import read_file, shown_path
 
 if TYPE_CHECKING:
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
 
 LARGEST_PLAN: Final = 32 * MIB
 """A plan file is some 100 kB; one larger than this [byte] is something else."""
+OTHERS: Final = {
+    "fleet": ("fleet file", re.compile(rb"^(pools\s*:|schema\s*:\s*pdplan\.fleet/)", re.MULTILINE)),
+    "workload": ("workload", re.compile(rb"^(workload\s*:|schema\s*:\s*pdplan\.workload/)", re.MULTILINE)),
+}
+"""Our other files: their names, and a key by which YAML is known for one."""
 
 
 def read_plan(path: Path, alternative: int = 1) -> Plan:
@@ -24,9 +31,13 @@ def read_plan(path: Path, alternative: int = 1) -> Plan:
     try:
         return numbered(parse_plan(data, shown_path(path)), alternative, path)
     except InputError as error:
-        if path.suffix.lower() not in {".yaml", ".yml"}:
-            raise
-        raise InputError(f"{error}; a workload becomes one by pdplan optimize") from error
+        file = shown_path(path)
+        for kind, (name, pattern) in OTHERS.items():
+            if pattern.search(data) is not None:
+                raise InputError(f"{file}: this is a {name}, not a plan{taken_by(kind, file)}") from error
+        if path.suffix.lower() in {".yaml", ".yml"}:
+            raise InputError(f"{file}: a plan is the plan.json that pdplan optimize -o DIR writes") from error
+        raise
 
 
 def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
@@ -40,7 +51,8 @@ def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
     if alternative > len(rows):
         where = f"pdplan report {shown_path(path)} -v numbers them"
         raise InputError(f"--alternative {alternative}: the plan has {len(rows)} fleets; {where}")
-    return plan_of_alternative(plan, rows[alternative - 1], path.parent)
+    found = plan_of_alternative(plan, rows[alternative - 1], path.parent)
+    return found.model_copy(update={"name": f"alternative {alternative} of plan {plan.name}"})
 
 
 def read_fleet(path: Path, alternative: int = 1) -> Plan:

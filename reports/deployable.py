@@ -9,9 +9,9 @@ from typing import Final
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
+from reports.deploy.deployment import Options
 
 from .deploy import facts
-from .deploy.description import Options
 from .deploy.files import target_files, targets_of
 from .deploy.refusals import UndeployableError
 from .next_step import again_command

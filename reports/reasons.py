@@ -11,8 +11,8 @@ from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool, Transfer
 from optimizer.plans.records import AccuracyRecord
+from reports.deploy.readme import settings
 
-from .deploy.settings import settings
 from .deployable import described_by_catalog
 from .figures import pool_label
 from .numbers import MISSING, count, duration, hourly, is_number, percent, signed_percent, significant

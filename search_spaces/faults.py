@@ -128,6 +128,17 @@ class Source:
 
 OURS = "pdplan."
 """Begins the schema of every file that pdplan writes."""
+COMMANDS = {"plan": "pdplan report", "fleet": "pdplan evaluate", "workload": "pdplan optimize"}
+"""The first command that takes each of our files."""
+
+
+def taken_by(kind: str, name: str) -> str:
+    """Which command takes one of our files; empty for other files.
+
+    >>> taken_by("fleet", "fleet.yaml"), taken_by("catalog", "gpus.yaml")
+    ('; pdplan evaluate fleet.yaml takes it', '')
+    """
+    return f"; {COMMANDS[kind]} {name} takes it" if kind in COMMANDS else ""
 
 
 def check_kind(source: Source, what: str, schema: str = "") -> None:
@@ -135,12 +146,16 @@ def check_kind(source: Source, what: str, schema: str = "") -> None:
 
     what: is wanted; schema: that of such files, where they have one.
     """
-    schema_id = source.value.get("schema") if isinstance(source.value, Mapping) else None
+    value = source.value if isinstance(source.value, Mapping) else {}
+    schema_id = value.get("schema")
     kind = schema_id.partition("/")[0] if isinstance(schema_id, str) else ""
+    wanted = f"{what} ({schema})" if schema else what
     if kind.startswith(OURS) and kind != schema.partition("/")[0]:
-        hint = "; `pdplan report` and `pdplan simulate` take it" if kind == f"{OURS}plan" else ""
-        wanted = f"{what} ({schema})" if schema else what
+        hint = taken_by(kind.removeprefix(OURS), source.name)
         raise InputError(source.render([Fault(("schema",), f"{schema_id} is not a {wanted}{hint}")]))
+    if what == "workload" and not kind and "pools" in value:
+        sentence = f"a file with pools is a fleet file, not a {wanted}{taken_by('fleet', source.name)}"
+        raise InputError(source.render([Fault(("pools",), sentence)]))
 
 
 def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str) -> str:
@@ -158,6 +173,9 @@ def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str
     offset = position.column - 1
     start = max(0, offset - MAX_SHOWN // 2) if len(line) > MAX_SHOWN else 0
     shown = UNSHOWABLE.sub("?", line[start : start + MAX_SHOWN])
+    shown = ("…" if start else shown[:1]) + shown[1:]
+    if len(line) > start + MAX_SHOWN:
+        shown = f"{shown[:-1]}…"
     if not shown.strip():
         return head
     indent = min(len(shown) - len(shown.lstrip()), offset - start)  # the caret may be at what indents: a tab

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism
 from optimizer.plans.plan import Plan
+from reports.deploy.deployment import Deployment, Options
 from reports.deploy.describe import describe
-from reports.deploy.description import Deployment, Options
 from reports.deploy.facts import checked_version
 from search_spaces.kv_hand_over import cannot_talk
 from search_spaces.models import load_model

@@ -19,9 +19,9 @@ from optimizer.verification.bench import make_bench
 from optimizer.verification.confirm import by_requests
 from optimizer.verification.judge import simulated_fleet
 from pdplan.cli import run
-from reports.deploy.differences import differences
+from reports.deploy.benchmark import behind
+from reports.deploy.checking import differences
 from reports.deploy.files import deployment_files
-from reports.deploy.promise import behind
 from reports.deployable import deploy_sentence
 from reports.simulation_sentences import router_sentence
 from search_spaces.problem import Balancing, Constraints
@@ -143,7 +143,7 @@ def test_readers_are_told_where_prefixes_are_not_kept_together() -> None:
     ):
         for prefix in (0.0, 0.3):
             files = deployment_files(plan_of(pools, Ask(engine=engine, prefix=prefix)), options(engine))
-            assert ("common prefix may meet different engines" in files["README.md"]) == (told and prefix > 0.0)
+            assert ("common prefix may go to different replicas" in files["README.md"]) == (told and prefix > 0.0)
 
 
 def test_the_readme_promises_what_the_target_s_router_reaches() -> None:
@@ -160,7 +160,7 @@ def test_the_readme_promises_what_the_target_s_router_reaches() -> None:
     for target, told in (("vllm", True), ("llmd", False)):
         readme = deployment_files(plan, options(target))["README.md"]
         assert ("| p99 | 4.57 s | 4.57 s |" in readme) == told
-        assert ("promised: 95 %" in readme) == told
+        assert ("predicted: 95 %" in readme) == told
         assert ("--plan plan.json --balancing fewest_requests" in readme) == told
     assert behind(plan, Balancing.FEWEST_TOKENS) is plan
     assert behind(plan, Balancing.FEWEST_REQUESTS).ttft_s == slower

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from reports.deploy.benchmark import bucket_counts, job_script, shared_blocks, trace_rows
-from reports.deploy.demand import demand_of
-from reports.deploy.description import Demand
+from reports.deploy.deployment import Demand
+from reports.deploy.describe import demand_of
 from reports.deploy.files import deployment_files
 from tests.deploy_cases import options, plan_of, two_classes
 
@@ -92,7 +92,7 @@ def test_every_class_has_its_own_trace_limits_and_result(target: str) -> None:
     folders = [words[words.index("--output-artifact-dir") + 1] for words in runs]
     assert folders == ["results-interactive", "results-class-2"]
     page = files["README.md"]
-    assert "- interactive: TTFT within 600 ms and TPOT within 30 ms for 95 % of its requests; promised: " in page
+    assert "- interactive: TTFT within 600 ms and TPOT within 30 ms for 95 % of its requests; predicted: " in page
     assert "--slo-class 'Day & night'" in page
 
 

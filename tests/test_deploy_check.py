@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exit_codes import ExitCode
-from reports.deploy.checking import Cause, causes, checked_directory
-from reports.deploy.differences import differences
-from reports.deploy.files import SUMS, TARGETS, deployment_files, write_deployment
-from reports.deploy.manifests import load_yaml
-from reports.deploy.record import RECORD, recorded_options
+from reports.deploy.checking import Cause, causes, checked_directory, differences
+from reports.deploy.files import RECORD, SUMS, TARGETS, deployment_files, recorded_options, write_deployment
+from reports.deploy.formats import load_yaml
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, options, plan_of
 
 ALIKE = re.compile(r"dgd-with-planner|prefill-1-1|values/prefill|compose/h200")
@@ -282,8 +280,8 @@ def test_each_fault_is_a_line(
     assert code == ExitCode.BAD_INPUT
     assert any(one.strip().startswith(line) for one in out.splitlines()), out
     assert re.fullmatch(
-        r"pdplan: error: \S+ has \d+ faults?,( by which it breaks \d+ rules?,)? "
-        r"and does not deploy 'case' as it was evaluated\n",
+        r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: "
+        r"\d+ faults?(; (1 rule is|\d+ rules are) broken)?\n",
         err,
     )
 

@@ -8,8 +8,7 @@ import pytest
 
 from pdplan.cli import run
 from pdplan.exit_codes import ExitCode
-from reports.deploy.checking import causes
-from reports.deploy.differences import differences
+from reports.deploy.checking import causes, differences
 from reports.deploy.files import TARGETS, deployment_files
 from tests.deploy_cases import ENGINES, deployment_of, options, two_classes
 

@@ -13,8 +13,8 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy.checking import causes
+from reports.deploy.deployment import Settings
 from reports.deploy.describe import describe
-from reports.deploy.description import Settings
 from reports.deploy.files import TARGETS, deployment_files, refuse_faults
 from search_spaces.models import load_model, model_names
 from tests.deploy_cases import ENGINES, Ask, Case, options, plan_of
@@ -232,13 +232,15 @@ def test_ends_with_different_positions_break_the_rule(tmp_path: Path) -> None:
 def test_the_readme_says_what_is_overlaid_and_why(tmp_path: Path, target: str) -> None:
     readme = deployment_files(scaled_plan(tmp_path, ENGINES[target], YARN), options(target, model=PUBLIC))["README.md"]
     (row,) = [line for line in readme.splitlines() if line.startswith("| overrides of config.json")]
-    assert "requests exceed 40,960 tokens; by the weights' own, engines may go no further; static scaling" in row
+    assert (
+        "requests exceed 40,960 tokens, where engines may stop by the weights' own config.json; static scaling" in row
+    )
 
 
 def test_the_readme_of_weights_that_hold_the_scaling_is_silent_about_it(tmp_path: Path) -> None:
     readme = deployment_files(scaled_plan(tmp_path, "vllm", YARN), options("vllm"))["README.md"]
     (row,) = [line for line in readme.splitlines() if line.startswith("| overrides of config.json")]
-    assert row.endswith("engines may go no further |")
+    assert row.endswith("engines may stop by the weights' own config.json |")
 
 
 def test_models_of_the_catalog_state_their_extended_context() -> None:

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from pdplan.cli import ExitCode, run
+from reports.deploy.deployment import Options
 from reports.deploy.describe import file_names
-from reports.deploy.description import Options
 from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
-from reports.deploy.manifests import load_yaml
-from reports.deploy.rendering import Raw, shell_text, yaml_text
-from reports.deploy.settings import settings as settings_of
+from reports.deploy.formats import Raw, load_yaml, shell_text, yaml_text
+from reports.deploy.readme import settings as settings_of
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 from tests.test_cli import pdplan
 
@@ -358,7 +357,11 @@ def test_the_limit_on_a_request_goes_as_far_as_the_memory_holds(spare: int, room
     deployment = deployment_of(plan_of((replace(pool[0], length=most - spare),)), "vllm")
     assert deployment.template_room in room
     files = deployment_files(plan_of((replace(pool[0], length=most - spare),)), options("vllm"))
-    said = "lengthen prompts by" if spare else "a chat template may add nothing to the longest prompts"
+    said = (
+        f"a chat template may add {deployment.template_room} tokens to a prompt"
+        if spare
+        else "A chat template may add nothing to the longest prompts"
+    )
     assert said in files["README.md"]
     assert ("the KV memory or the model's context ends there" in files["README.md"]) == (spare < 128)
 
@@ -371,7 +374,7 @@ def test_the_settings_table_has_a_reason_for_each() -> None:
     )
     assert named["max_num_seqs"].value == "prefill-1: 8, decode-2: 128"
     assert named["attention backend"].value == "FLASHINFER"
-    assert named["prefix caching"].why == "the workload finds 25 % of its prompt tokens in a cache"
+    assert named["prefix caching"].why == "25 % of the workload's prompt tokens are in a cache"
     assert all(row.why and row.value for row in rows)
     alone = {row.setting for row in settings_of(plan_of((Case("colocated", tokens=8192),)))}
     assert not alone & {"attention backend", "KV connector"}

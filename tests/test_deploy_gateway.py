@@ -17,13 +17,22 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from pdplan.cli import run
 from pdplan.exit_codes import ExitCode
-from reports.deploy.description import Deployment, Lane
-from reports.deploy.differences import differences
+from reports.deploy.checking import differences
+from reports.deploy.deployment import Deployment, Lane
 from reports.deploy.files import deployment_files
-from reports.deploy.found import FoundRouter
-from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed, tolerated
-from reports.deploy.gateway_file import gateway_files, pool_lines, read_gateway
-from reports.deploy.placement import place
+from reports.deploy.gateway import (
+    PARTS,
+    Rule,
+    gateway_files,
+    gateway_rules,
+    misplacing,
+    placed,
+    pool_lines,
+    read_gateway,
+    tolerated,
+)
+from reports.deploy.hosts import place
+from reports.deploy.readback import FoundRouter
 from reports.deployable import deploy_sentence, deployable
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 
@@ -196,10 +205,10 @@ def test_several_engines_of_tensorrt_llm_stand_behind_the_gateway() -> None:
     files = deployment_files(parted_plan("trtllm"), options("trtllm"))
     assert "use_backend colocated-1 if { req.body_size le 4096 }" in files["router.cfg"]
     alike = deployment_files(plan_of((Case("colocated", replicas=2),), Ask(engine="trtllm")), options("trtllm"))
-    assert "sends requests to the engine with the fewest" in alike["router.cfg"]
-    assert "Sends requests to the engine with the fewest; needs HAProxy" in alike["router.sh"]
+    assert "sends a request to the replica with the fewest" in alike["router.cfg"]
+    assert "Sends a request to the replica with the fewest; needs HAProxy" in alike["router.sh"]
     assert alike["router.cfg"].count(" check inter 5s") == 2
-    assert "It sends a request to the engine with the fewest (`router.cfg`)." in alike["README.md"]
+    assert "It sends a request to the replica with the fewest (`router.cfg`)." in alike["README.md"]
     assert "chooses a pool by" not in alike["router.cfg"] + alike["README.md"]
     alone = deployment_files(plan_of((Case("colocated"),), Ask(engine="trtllm")), options("trtllm"))
     assert not {"router.cfg", "router.sh", "hosts.env"} & set(alone)

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from reports.deploy.checking import causes
-from reports.deploy.description import Deployment
-from reports.deploy.differences import AS_WRITTEN
+from reports.deploy.checking import AS_WRITTEN, causes
+from reports.deploy.deployment import Deployment
 from reports.deploy.files import TARGETS, deployment_files, refuse_faults
 from reports.deploy.lint import RULES
 from tests.deploy_cases import (

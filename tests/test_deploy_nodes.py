@@ -14,8 +14,8 @@ import yaml
 
 from reports.deploy import facts
 from reports.deploy.files import TARGETS, deployment_files, rule_faults
-from reports.deploy.flags_vllm import place_words, span_words
-from reports.deploy.found import words_of
+from reports.deploy.flags import place_words, span_words
+from reports.deploy.readback import words_of
 from tests.deploy_cases import Ask, Case, deployment_of, options, plan_of
 from tests.test_deploy_schemas import loaded
 

@@ -12,8 +12,8 @@ import pytest
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exit_codes import ExitCode
+from reports.deploy.benchmark import promise_dict
 from reports.deploy.files import deployment_files
-from reports.deploy.promise import promise_dict
 from tests.deploy_cases import Case, options, plan_of
 
 SAMPLE = Path(__file__).parent / "benchmark_results" / "profile_export_aiperf.json"
@@ -85,7 +85,7 @@ def test_another_workload_keeps_no_promise(tmp_path: Path, capsys: pytest.Captur
     [
         (["--plan", "{plan}"], "--plan goes with --against FILE alone, a benchmark's result"),
         (["--plan", "{plan}", "--against", "{result}", "--rows"], "--plan goes with --against FILE alone"),
-        (["--plan", "{none}", "--against", "{result}"], "promises no latencies"),
+        (["--plan", "{none}", "--against", "{result}"], "predicts no latencies"),
         (["--plan", "{plan}", "--against", "{plan}"], "is not the result of a known benchmark tool"),
         (["--plan", "{result}", "--against", "{result}"], "is not a plan of this version of pdplan"),
         (["--plan", "{plan}", "--against", "{steps}"], "has no run of a load generator"),

@@ -13,12 +13,12 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu
 from costmodel.transformer import Transformer
 from optimizer.plans.plan import Plan
-from reports.deploy.description import DeployedPool
+from reports.deploy.deployment import DeployedPool
 from reports.deploy.files import TARGETS
-from reports.deploy.found import Found
+from reports.deploy.hosts import place
 from reports.deploy.lint import faults
-from reports.deploy.placement import place
-from reports.deploy.settings import setting_rows
+from reports.deploy.readback import Found
+from reports.deploy.readme import setting_rows
 from tests.deploy_cases import PAIR, Ask, Case, deployment_of, fits, options, plan_of, plans
 
 COMBINATIONS = [

@@ -14,7 +14,7 @@ from costmodel.simulator import SCHEDULERS, Pool
 from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy.files import TARGETS, deployment_files
-from reports.deploy.found import FoundWorker
+from reports.deploy.readback import FoundWorker
 from search_spaces.engines import load_serving_policy
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.models import load_model
@@ -139,7 +139,7 @@ def test_engines_of_tensorrt_llm_do_not_take_turns() -> None:
         assert [router[end]["router"] for end in ("context_servers", "generation_servers")] == [
             {"type": "load_balancing"}
         ] * 2
-        assert ("may meet different engines" in files["README.md"]) == (prefix > 0.0)
+        assert ("may go to different replicas" in files["README.md"]) == (prefix > 0.0)
 
 
 @every_engine

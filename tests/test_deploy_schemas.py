@@ -16,10 +16,10 @@ import yaml
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy import facts
-from reports.deploy.description import Options
+from reports.deploy.deployment import Options
 from reports.deploy.files import TARGETS, deployment_files
-from reports.deploy.found import Found
-from reports.deploy.placement import place
+from reports.deploy.hosts import place
+from reports.deploy.readback import Found
 from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)

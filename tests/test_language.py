@@ -41,15 +41,6 @@ BANNED = {
 
 TODO: frozenset[str] = frozenset(
     {
-        "deploy/context.txt",
-        "deploy/dynamo.txt",
-        "deploy/llmd.txt",
-        "deploy/sglang-by-length.txt",
-        "deploy/sglang.txt",
-        "deploy/trtllm.txt",
-        "deploy/vllm-by-class.txt",
-        "deploy/vllm-by-length.txt",
-        "deploy/vllm.txt",
         "plan-colocated-whole.txt",
         "plan-disaggregated-whole.txt",
         "plan-disaggregated.md",

@@ -314,10 +314,13 @@ def test_goals(folder: Path) -> None:
 def test_another_file_of_ours_is_told_in_one_sentence(folder: Path) -> None:
     said = refusal('{"schema": "pdplan.plan/1", "name": "x", "pools": []}')
     assert said.splitlines()[0] == (
-        "w.yaml:1:12: schema: pdplan.plan/1 is not a workload (pdplan.workload/1); "
-        "`pdplan report` and `pdplan simulate` take it"
+        "w.yaml:1:12: schema: pdplan.plan/1 is not a workload (pdplan.workload/1); pdplan report w.yaml takes it"
     )
     assert len(said.splitlines()) == 3
+    pools = refusal("name: x\npools: []\n").splitlines()[0]
+    assert pools.endswith(
+        "a file with pools is a fleet file, not a workload (pdplan.workload/1); pdplan evaluate w.yaml takes it"
+    )
     assert "did you mean 'pdplan.workload/1'?" in refusal("schema: pdplan.workload/2\n" + SOUND)
 
 

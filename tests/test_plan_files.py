@@ -144,10 +144,20 @@ def test_what_is_no_json_is_refused(text: bytes, words: str) -> None:
     assert str(refusal.value).startswith("plan.json" + words.format("is not a plan of this version of pdplan: "))
 
 
-def test_a_workload_in_place_of_a_plan_is_told_what_makes_one(tmp_path: Path) -> None:
-    (tmp_path / "chat.yaml").write_text("name: chat\n", "utf-8")
-    with pytest.raises(InputError, match=r"chat\.yaml:1:1: is not a plan of this .*; a workload becomes one by pdplan"):
-        read_plan(tmp_path / "chat.yaml")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schema: pdplan.workload/1\n", "{}: this is a workload, not a plan; pdplan optimize {} takes it"),
+        ("name: chat\npools:\n- gpu: H100\n", "{}: this is a fleet file, not a plan; pdplan evaluate {} takes it"),
+        ("name: chat\n", "{}: a plan is the plan.json that pdplan optimize -o DIR writes"),
+    ],
+)
+def test_another_file_in_place_of_a_plan_is_told_its_command(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "chat.yaml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(InputError) as refusal:
+        read_plan(file)
+    assert str(refusal.value) == said.format(file, file)
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

@@ -12,7 +12,7 @@ from optimizer.fleets.binding import attainment_binding
 from optimizer.plans.plan import Plan, Worth
 from reports.arrivals import arrivals_chart
 from reports.day import arrivals, day_price_words
-from reports.deploy.settings import settings
+from reports.deploy.readme import settings
 from reports.figures import worth_costs
 from reports.html import render_plan
 from reports.marks import Box, Drawing, Rect, Text

@@ -14,7 +14,7 @@ from optimizer.loads.diagnose import check_floors
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from reports.asked import asked
-from reports.deploy.demand import limits_of
+from reports.deploy.describe import limits_of
 from reports.figures import class_figures
 from reports.json_text import plan_json
 from reports.sentences import slo_words

@@ -27,7 +27,7 @@ from optimizer.search.whole_fleets import Work, cheapest, whole_blocks
 from pdplan import options as command_line
 from pdplan.cli import run
 from reports.deploy import facts
-from reports.deploy.description import Options
+from reports.deploy.deployment import Options
 from reports.deploy.files import target_files
 from search_spaces.enumeration import Shape, enumerate_shapes
 from search_spaces.loader import load_problem

@@ -26,7 +26,7 @@ from pdplan.plan_files import read_fleet
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
-    from reports.deploy.description import Options
+    from reports.deploy.deployment import Options
 
 MOST_STRAYS = 5
 
@@ -149,7 +149,7 @@ def _options(
     api: str,
 ) -> Options:
     """The command line's options as those of a deployment."""
-    from reports.deploy.description import Options
+    from reports.deploy.deployment import Options
     from reports.deploy.facts import checked_version
     from reports.deploy.files import planned_target
 
@@ -179,8 +179,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
 
     target: what it has to be for, None: any.
     """
-    from reports.deploy.checking import checked_directory
-    from reports.deploy.differences import AS_WRITTEN
+    from reports.deploy.checking import AS_WRITTEN, checked_directory
     from reports.text import plural
 
     context = click.get_current_context()
@@ -201,8 +200,8 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
             console.show(f"{'  ' if cause.differs else ''}{rule}: {sentence}")
     faults = plural(sum(cause.faults for cause in checked.causes), "fault")
     rules = sum(len(cause.breaks) for cause in checked.causes if cause.differs)
-    faults += f", by which it breaks {plural(rules, 'rule')}," if rules else ","
-    raise InputError(f"{directory} has {faults} and does not deploy {shown(plan.name)} as it was evaluated")
+    faults += f"; {plural(rules, 'rule')} {'is' if rules == 1 else 'are'} broken" if rules else ""
+    raise InputError(f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {faults}")
 
 
 def _left_aside(strays: list[str]) -> str:

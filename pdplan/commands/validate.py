@@ -129,7 +129,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
 def _promise(console: Console, flags: Flags, *, as_json: bool) -> None:
     """Show what a plan promised beside what a run of its benchmark measured."""
     from pdplan.plan_files import read_plan
-    from reports.deploy.promise import behind, promise_dict, promise_document
+    from reports.deploy.benchmark import behind, promise_dict, promise_document
     from search_spaces.problem import Balancing
 
     others = [flags.data_dir, flags.models, flags.catalog, flags.page, flags.with_rows]

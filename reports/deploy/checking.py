@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from search_spaces.files import read_file, shown_path
+from search_spaces.json_source import JsonText
 
+from .deployment import Deployment
 from .describe import describe
-from .description import Deployment
-from .differences import PROGRAMS_READ, differences, strays
-from .files import LARGEST, SUMS, deployment_files, rule_faults
-from .record import RECORD, recorded_options
+from .files import LARGEST, RECORD, SUMS, deployment_files, recorded_options, rule_faults
+from .formats import load_documents, load_sections, title
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +105,155 @@ def _text(path: Path) -> str:
         return read_file(path, LARGEST).decode("utf-8")
     except ValueError as error:
         raise InputError(f"{shown_path(path)} is not UTF-8 text") from error
+
+
+AS_WRITTEN: Final = "as_written"
+"""The rule that files say what was written, whether or not another rule is about it."""
+ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
+"""A host's name or address, as it may stand in a URL and in a shell's file of variables."""
+PROSE: Final = ".md"
+YAML: Final = ".yaml"
+PROGRAMS_READ: Final = frozenset((".yaml", ".yml", ".sh", ".json", ".env", ".cfg"))
+"""Endings of files that somebody may apply or run along with ours."""
+RESULTS: Final = "benchmark/"
+"""Folder in which the benchmark leaves its results."""
+SHOWN: Final = 80
+"""Characters of a value that a sentence shows."""
+BEFORE: Final = 20
+"""Characters before the place where two long texts part that are shown too."""
+
+
+def differences(planned: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each planned file that is missing, and for each value or key of it that is not the plan's.
+
+    planned, found: texts by path.
+    """
+    for path, text in planned.items():
+        if path.endswith(PROSE):
+            continue
+        if path not in found:
+            yield f"{path} is missing"
+            continue
+        try:
+            between = _between_documents if path.endswith(YAML) else _between
+            yield from between(path, _meaning(path, text), _meaning(path, found[path]))
+        except InputError as error:
+            yield str(error)
+
+
+def strays(planned: Collection[str], there: Iterable[str]) -> list[str]:
+    """Files that are not the plan's, in order; hidden ones and results of the benchmark are nobody's concern.
+
+    >>> strays(["a.sh"], ["notes.txt", "a.sh", ".git/config", "benchmark/results/c.json", "b.sh"])
+    ['b.sh', 'notes.txt']
+    """
+    others = (path for path in sorted(there) if path not in planned and not path.startswith(RESULTS))
+    return [path for path in others if not any(part.startswith(".") for part in path.split("/"))]
+
+
+def _between_documents(path: str, planned: list[Any], found: list[Any]) -> Iterator[str]:
+    """The differences of a file of YAML, which may hold several objects: a benchmark has a job for each class."""
+    if len(planned) != len(found):
+        few = "1 document" if len(found) == 1 else f"{len(found):,} documents"
+        strange = _first_strange([title(one) for one in planned], [title(one) for one in found])
+        yield f"{path} has {few}, not {len(planned):,}: {strange}"
+        return
+    for one, other in zip(planned, found, strict=True):
+        yield from _between(path if len(planned) == 1 else f"{path}: {title(one)}", one, other)
+
+
+def _between(place: str, planned: Any, found: Any) -> Iterator[str]:
+    if isinstance(planned, dict) and isinstance(found, dict):
+        yield from (f"{place}: {_shown(key)} is missing" for key in planned if key not in found)
+        yield from (f"{place}: {_shown(key)} does not belong there" for key in found if key not in planned)
+        for key in planned:
+            if key in found:
+                yield from _between(f"{place}: {key}", planned[key], found[key])
+    elif isinstance(planned, list) and isinstance(found, list):
+        if len(planned) != len(found):
+            few = "1 entry" if len(found) == 1 else f"{len(found):,} entries"
+            yield f"{place} has {few}, not {len(planned):,}: {_first_strange(planned, found)}"
+            return
+        for number, (one, other) in enumerate(zip(planned, found, strict=True)):
+            yield from (f"{told}{_line(other)}" for told in _between(f"{place}[{number}]", one, other))
+    elif type(planned) is not type(found) or planned != found:
+        yield f"{place} is {_beside(found, planned)}, not {_beside(planned, found)}"
+
+
+def _first_strange(planned: list[Any], found: list[Any]) -> str:
+    """The entry at which two lists part: one too many at the end, one missing there, or another before it."""
+    places = (number for number, (one, other) in enumerate(zip(planned, found, strict=False)) if one != other)
+    at = next(places, min(len(planned), len(found)))
+    if at >= len(found):
+        return f"number {at + 1:,}, {_shown(planned[at])}, is missing"
+    if at >= len(planned):
+        return f"number {at + 1:,}, {_shown(found[at])}, is too many"
+    return f"they part at number {at + 1:,}, which is {_shown(found[at])}, not {_shown(planned[at])}"
+
+
+def _line(value: Any) -> str:
+    """The text of a line that was read as a list of words, by which people find it."""
+    words = value if isinstance(value, list) and all(isinstance(word, str) for word in value) else []
+    return f", in the line {_shown(' '.join(words))}" if words else ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _beside(value: Any, other: Any) -> str:
+    """A value as `_shown`; of a long text that begins like the other one, the part where they differ."""
+    if not (isinstance(value, str) and isinstance(other, str) and _shown(value) == _shown(other)):
+        return _shown(value)
+    at = next(k for k, pair in enumerate(itertools.zip_longest(value, other)) if pair[0] != pair[1]) - BEFORE
+    return f"...{_shown(value[at:])}"
+
+
+def _meaning(path: str, text: str) -> Any:
+    """What the program that a file is for makes of it."""
+    return _READERS[PurePosixPath(path).suffix](path, text)
+
+
+def _json(path: str, text: str) -> Any:
+    return JsonText(path, text).value()
+
+
+def _json_lines(path: str, text: str) -> list[Any]:
+    return [_json(f"{path}: line {number}", line) for number, line in enumerate(text.splitlines(), start=1)]
+
+
+def _commands(path: str, text: str) -> list[list[str]]:
+    try:
+        return [shlex.split(line) for line in text.splitlines() if line and not line.startswith("#")]
+    except ValueError as error:
+        raise InputError(f"{path} is not a script: {error}") from error
+
+
+def _addresses(path: str, text: str) -> list[str]:
+    """The names that have an address; which one is the user's affair."""
+    names: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        name, _, address = line.partition("=")
+        if ADDRESS.fullmatch(address) is None:
+            raise InputError(f"{path}: {_shown(line)} gives {name} no address")
+        other = next((known for known, its in names.items() if its == address), None)
+        if other is not None:
+            raise InputError(
+                f"{path}: {other} and {name} are both {address}, so their engines would share ports and GPUs; give "
+                "each a machine of its own"
+            )
+        names[name] = address
+    return list(names)
+
+
+_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    YAML: load_documents,
+    ".json": _json,
+    ".jsonl": _json_lines,
+    ".sh": _commands,
+    ".env": _addresses,
+    ".cfg": load_sections,
+}

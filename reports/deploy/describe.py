@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig, Parallelism, Role
@@ -15,17 +18,20 @@ from costmodel.estimate import prompt_seconds
 from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_bytes_per_gpu
 from costmodel.quoting import shown
 from costmodel.transformer import Transformer
+from optimizer.fleets.plan_fleet import planned_volume
 from optimizer.plans.plan import Plan, Pool
+from reports.numbers import is_number
 from search_spaces.engines import load_engine_overhead, load_serving_policy
+from search_spaces.hf_context import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.loader import problem_of
-from search_spaces.models import known_names, load_model, served_checkpoint
+from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
 from search_spaces.problem import Problem
+from search_spaces.recorded import Recorded
 
 from . import facts
-from .context import with_context
-from .demand import NAME, classes_of, demand_of, limits_of
-from .description import DeployedPool, Deployment, Lane, Memory, Options, Routing, Settings
+from .deployment import ClassLimits, Demand, DeployedPool, Deployment, Lane, Limits, Memory, Options, Routing, Settings
+from .readback import one_line
 from .refusals import UndeployableError
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -323,3 +329,148 @@ def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
     engines = engine_arrays(problem.model, [config], policy.overhead)
     chunk = float(min(config.max_num_batched_tokens // config.parallelism.data, config.max_model_len))
     return chunk / prompt_seconds(problem.model, config, engines, chunk, policy.lane_balance)
+
+
+NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
+"""What may name a deployment, or the files of a class."""
+
+
+def limits_of(plan: Plan) -> Limits:
+    """The tightest limits of all classes.
+
+    Where a class limits whole requests alone, its first token may take all of that, and so may the later tokens of a
+    request of mean length together.
+    """
+    gaps = max(plan.workload.mean_osl - 1.0, 1.0)
+    wholes = [one.e2e_limit_s or math.inf for one in plan.classes]
+    pairs = [(one.ttft_limit_s, one.tpot_limit_s) for one in plan.classes]
+    return Limits(
+        ttft=min(ttft if is_number(ttft) else whole for (ttft, _), whole in zip(pairs, wholes, strict=True)),
+        tpot=min(tpot if is_number(tpot) else whole / gaps for (_, tpot), whole in zip(pairs, wholes, strict=True)),
+    )
+
+
+def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
+    """The limits of every class, and what its files are called by; of all together where no route tells them apart."""
+    if not told_apart(plan) and len(plan.classes) > 1:
+        tightest = limits_of(plan)
+        return (ClassLimits("", "", tightest.ttft, tightest.tpot, None),)
+    return tuple(
+        ClassLimits(
+            name=one.name,
+            ending=_ending(one.name, number) if told_apart(plan) else "",
+            ttft=one.ttft_limit_s if is_number(one.ttft_limit_s) else None,
+            tpot=one.tpot_limit_s if is_number(one.tpot_limit_s) else None,
+            whole=one.e2e_limit_s,
+        )
+        for number, one in enumerate(plan.classes, start=1)
+    )
+
+
+def told_apart(plan: Plan) -> bool:
+    """Whether there are several classes, and the routes tell the requests of each."""
+    names = {one.name for one in plan.classes}
+    return len(names) > 1 and {one.slo_class for one in plan.routing if one.share > 0.0} == names
+
+
+def _ending(name: str, number: int) -> str:
+    """What names the files of a class: its own name where that can be part of one.
+
+    >>> _ending("interactive", 1), _ending("Day & night", 2)
+    ('-interactive', '-class-2')
+    """
+    return f"-{name}" if NAME.fullmatch(name) and not name.startswith("class-") else f"-class-{number}"
+
+
+def demand_of(plan: Plan, slo_class: str | None = None, recorded: Recorded | None = None) -> Demand:
+    """The workload at the planned volume; slo_class: only the requests of this one; recorded: those of a trace."""
+    load, rate = plan.workload, plan.workload.request_rate_rps * planned_volume(plan)
+    names = [one.name for one in plan.classes]
+    if slo_class is not None and slo_class not in names:
+        raise UnknownNameError("--slo-class", slo_class, names)
+    wanted = names if slo_class is None else [slo_class]
+    rows = [(names.index(one.slo_class), one) for one in plan.routing if one.slo_class in wanted]
+    several = told_apart(plan)
+    return Demand(
+        rate=rate * sum(one.share for _, one in rows) if several and slo_class is not None else rate,
+        burstiness=load.burstiness,
+        prefix_share=load.prefix_hit_share,
+        isl=tuple(one.isl for _, one in rows) if several else tuple(load.isl),
+        osl=tuple(one.osl for _, one in rows) if several else tuple(load.osl),
+        share=tuple(one.share for _, one in rows) if several else tuple(load.share),
+        seed=plan.provenance.seed,
+        slo_class=tuple(number for number, _ in rows) if several else (),
+        recorded=recorded,
+    )
+
+
+def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -> Deployment:
+    """The deployment with every engine told how far positions reach, where requests need that.
+
+    base: folder from which files that the plan's problem names are looked up. Raises InputError where an engine cannot
+    go so far.
+    """
+    path = _config_file(plan, base or Path())
+    if path is None:
+        return deployment
+    config = read_config(path, str(path))
+    scaling = context_scaling(config, path.name)
+    if scaling is None:
+        return deployment
+    served = deployment.options.model is None and path.name == CONFIG_FILE
+    trtllm, family = plan.engine == "trtllm", config.get(scaling.section or "", config).get("model_type")
+    # TensorRT-LLM needs no telling where the file states the extended length, if it knows how to scale the model
+    able = trtllm and family not in facts.fact("passes_over_yarn")
+    own = _own_context(scaling, deployment.options.model, served=served and not trtllm, able=able)
+    longest = max(pool.settings.max_model_len for pool in deployment.pools)
+    if longest <= own:
+        return replace(deployment, own_context=own)
+    if trtllm:
+        raise InputError(
+            f"requests of {longest} tokens need the rotary scaling of the model's config.json, which TensorRT-LLM "
+            f"cannot be relied on to apply beyond {own} tokens; plan with engine: vllm or sglang"
+        )
+    check_limits(config, path.name, longest)
+    told = _overrides(scaling, {} if served else rope_parameters(config, path.name))
+    pools = [replace(one, settings=replace(one.settings, config_overrides=told)) for one in deployment.pools]
+    return replace(deployment, pools=tuple(pools), own_context=own)
+
+
+def reach(deployment: Deployment, settings: Settings) -> int:
+    """Longest request that an engine starts with, by what it is told of the model's config.json [token]."""
+    told: dict[str, Any] = json.loads(settings.config_overrides or "{}")
+    inner = next((part for part in told.values() if isinstance(part, dict) and STATED in part), told)
+    if STATED in inner:
+        return int(inner[STATED])
+    return deployment.model.max_position if told else deployment.own_context
+
+
+def _config_file(plan: Plan, base: Path) -> Path | None:
+    """The config.json by which the user described the model; None for a model of the catalog."""
+    config = (plan.provenance.inputs.get("model") or {}).get("config")
+    if not config:
+        return None
+    path = base / Path(str(config)).expanduser()
+    return path / CONFIG_FILE if path.is_dir() else path
+
+
+def _own_context(scaling: ContextScaling, checkpoint: str | None, *, served: bool, able: bool) -> int:
+    """Longest request that engines surely take by the config.json of the weights that they load [token].
+
+    checkpoint: its name, None where it is that of the described model; served: whether they load the described file;
+    able: whether what that states as the extended length is taken to be the checkpoint's too. Else a checkpoint that
+    nobody knows is taken to lack the scaling.
+    """
+    if checkpoint is not None and checkpoint.lower() in {name.lower() for name in known_names()}:
+        return load_model(checkpoint).max_position
+    if served and scaling.multiplies:
+        return scaling.length
+    return scaling.stated if served or able or scaling.length > scaling.stated else scaling.trained
+
+
+def _overrides(scaling: ContextScaling, rope: dict[str, Any]) -> str:
+    """What is laid over the checkpoint's config.json, as one line of JSON; empty where nothing has to be."""
+    told: dict[str, Any] = {ROPE_FIELDS[0]: rope} if rope else {}
+    if not scaling.multiplies:
+        told[STATED] = scaling.length
+    return one_line({scaling.section: told} if told and scaling.section else told)

@@ -65,9 +65,9 @@ def scatters(target: str, *, apart: bool) -> str:
     As seen in `benchmarks/router_policies.py --texts 12`; trtllm-serve has no colocated router at all.
     """
     if target == "vllm":
-        return "vllm-router 0.1.17 sends to the engine with the fewest requests, whatever it holds"
+        return "vllm-router 0.1.17 sends a request to the replica with the fewest requests"
     if target == "sglang" and apart:
-        return "SGLang's router 0.3.2 does not keep them together before prefill engines"
+        return "SGLang's router 0.3.2 does not keep them together in the prefill pool"
     return "trtllm-serve's router only counts requests" if target == "trtllm" else ""
 
 

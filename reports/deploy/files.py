@@ -2,56 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.plans.plan import ClassResult, Plan, Status
+from optimizer.plans.reading import first_fault
 from reports.asked import Asked
 from reports.numbers import duration, is_number, percent_beside
 from reports.sentences import slo_words
 from reports.text import clean
 from reports.whole_files import check_origin, first_bytes, write_whole
 from search_spaces.files import read_file, shown_path
+from search_spaces.json_source import JsonText
 from search_spaces.targets import NO_TARGET
 
 from . import facts, lint
-from .benchmark import FOLDER, benchmark_files, requests_of, results_folder
-from .demand import told_apart
-from .describe import describe
-from .description import Deployment, Options, Routing
-from .found import Found
-from .gateway_file import gateway_notes, pool_lines
-from .promise import behind
-from .read_dynamo import read_dynamo
-from .read_vllm import read_vllm
-from .record import RECORD, record_text
-from .refusals import refuse_undeployable
-from .rendering import Raw, render
-from .settings import accepted_words, setting_rows
-from .steps import (
+from .benchmark import FOLDER, behind, benchmark_files, requests_of, results_folder
+from .deployment import Deployment, Options, Routing
+from .describe import describe, told_apart
+from .dynamo import dynamo_files, read_dynamo
+from .formats import Raw, render
+from .gateway import gateway_notes, pool_lines
+from .llmd import llmd_files, read_llmd
+from .readback import Found
+from .readme import (
+    accepted_words,
     benchmark_steps,
     dynamo_steps,
+    fleet_words,
     folder_steps,
     job_result,
     llmd_steps,
     plain_steps,
+    setting_rows,
     trtllm_steps,
     vllm_steps,
 )
-from .target_dynamo import dynamo_files
-from .target_llmd import llmd_files, read_llmd
-from .target_sglang import read_sglang, sglang_files
-from .target_trtllm import read_trtllm, trtllm_files
-from .target_vllm import vllm_files
+from .refusals import refuse_undeployable
+from .sglang import read_sglang, sglang_files
+from .trtllm import read_trtllm, trtllm_files
+from .vllm import read_vllm, vllm_files
 
 README: Final = "README.md"
 SUMS: Final = "SHA256SUMS"
@@ -285,14 +287,14 @@ def _check_claim(deployment: Deployment) -> None:
 
 
 def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
-    promised, stated = behind(plan, deployment.router), plan.status is Status.STATED
+    predicted, stated = behind(plan, deployment.router), plan.status is Status.STATED
     page = render(
         "benchmark/README.md",
         title=deployment.title,
         target=facts.target_title(deployment.options.target),
         version=deployment.options.version,
         sha=deployment.plan_sha,
-        file=Raw("<the fleet.yaml, or the plan.json and --alternative N>" if stated else "<the plan.json>"),
+        file=Raw("<the fleet.yaml, or the plan.json with --alternative N>" if stated else "<the plan.json>"),
         pools=[
             {
                 "id": pool.id,
@@ -306,22 +308,23 @@ def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
         ],
         routes=pool_lines(deployment) if deployment.parted else [],
         steps=[Raw(step) for step in folder_steps(deployment, pods=target.pods) + target.steps(deployment)],
+        fleet=fleet_words(deployment),
         accepted=accepted_words(deployment),
         rows=setting_rows(deployment),
-        checks=[Raw(line) for line in _checks(deployment, target, other=promised is not plan)],
+        checks=[Raw(line) for line in _checks(deployment, target, other=predicted is not plan)],
         job=[Raw(step) for step in benchmark_steps(deployment)] if target.pods else [],
         requests=requests_of(deployment.demand),
         rate=f"{deployment.demand.rate:g}",
-        promise=_promise(promised),
+        predicted=_quantiles(predicted),
         several=told_apart(plan),
-        goals=_goals(promised),
+        goals=_goals(predicted),
         notes=_notes(deployment),
     )
     return f"{MARKER}\n{page}"
 
 
 def _checks(deployment: Deployment, target: Target, *, other: bool) -> list[str]:
-    """The commands that set what was measured beside the promise, one for each class; other: router than the plan's."""
+    """The commands that compare what was measured with the plan, one for each class; other: router than the plan's."""
     result = str(facts.fact("benchmark", "result"))
     checks = []
     for one in deployment.classes:
@@ -333,9 +336,9 @@ def _checks(deployment: Deployment, target: Target, *, other: bool) -> list[str]
 
 
 def _goals(plan: Plan) -> list[str]:
-    """What each class asks for, and which share of its requests the plan promises in time."""
+    """What each class asks for, and which share of its requests the plan predicts to meet it."""
     return [
-        f"{slo_words(_asked(one))}; promised: {percent_beside(one.attainment, one.attainment_goal)}"
+        f"{slo_words(_asked(one))}; predicted: {percent_beside(one.attainment, one.attainment_goal)}"
         for one in plan.classes
     ]
 
@@ -346,7 +349,7 @@ def _asked(one: ClassResult) -> Asked:
     return Asked(one.name, one.share, first, later, one.e2e_limit_s, one.attainment_goal, others)
 
 
-def _promise(plan: Plan) -> list[tuple[str, str, str]]:
+def _quantiles(plan: Plan) -> list[tuple[str, str, str]]:
     """Predicted quantiles, of each class where there are several."""
     latencies: list[tuple[str, object, object]] = [("", plan.ttft_s, plan.tpot_s)]
     if told_apart(plan):
@@ -366,25 +369,25 @@ def _notes(deployment: Deployment) -> list[str]:
     notes = []
     if deployment.routing is Routing.BY_LOAD:
         notes.append(
-            "Pools of one role share requests as the router balances their load, not in the plan's exact shares."
+            "The router splits requests over the pools of one role by their load, not in the plan's exact shares."
         )
     if deployment.behind_gateway:
         notes += gateway_notes(deployment)
     elif deployment.routing is Routing.BY_LENGTH:
-        notes.append("The router tells prompts apart by length alone; a few may find another pool than planned.")
+        notes.append("The router tells prompts apart by length alone; a few may go to another pool than planned.")
     scatters = _scatters(deployment)
     if scatters:
         notes.append(
-            f"Prompts with a common prefix may meet different engines, for {scatters}: each fills a cache of its "
-            "own. A prefix that all prompts share is soon in all of them; those of conversations are found less often."
+            f"Prompts with a common prefix may go to different replicas: {scatters}. Each replica fills its own cache. "
+            "A prefix that all prompts share is soon in every cache. Those of conversations are found less often."
         )
     if deployment.options.target == "sglang" and sum(pool.replicas for pool in deployment.of_role(Role.PREFILL)) > 1:
         notes.append(
-            "SGLang's router counts a request at its prefill engine beyond the prompt, so prompts may wait longer than "
-            "behind a router that counts those in prefill."
+            "SGLang's router counts a request at its prefill replica even after its prompt is computed. Prompts may "
+            "wait longer than behind a router that counts only the requests in prefill."
         )
     if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
-        notes.append("Step times were predicted for the attention kernels that each GPU would choose by itself.")
+        notes.append("Step times were predicted for the attention backend that each GPU type would choose by itself.")
     return notes
 
 
@@ -394,3 +397,48 @@ def _scatters(deployment: Deployment) -> str:
     if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or sum(pool.replicas for pool in prompts) < 2:
         return ""
     return facts.scatters(deployment.options.target, apart=deployment.disaggregated)
+
+
+RECORD: Final = "deployment.json"
+SCHEMA: Final = "pdplan.deployment/1"
+
+
+class Record(BaseModel):
+    """The choices that the plan does not make; see `Options`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    schema_: Literal["pdplan.deployment/1"] = Field(alias="schema")
+    plan: str
+    """Name of the plan."""
+    inputs_sha256: str
+    """Of the plan's inputs."""
+    target: str
+    version: str
+    model: str | None
+    image: str | None
+    namespace: str
+    rdma: str
+    labels: dict[str, str]
+    api: str
+    claim: str | None
+    bytes_per_token: float | None = None
+    """Written where it was asked for, so that records without it stay as they were."""
+
+
+def record_text(deployment: Deployment) -> str:
+    """The record of a deployment."""
+    record = Record(
+        schema=SCHEMA, plan=deployment.title, inputs_sha256=deployment.plan_sha, **asdict(deployment.options)
+    )
+    return json.dumps(record.model_dump(by_alias=True, exclude_defaults=True), indent=1) + "\n"
+
+
+def recorded_options(text: str, where: str = RECORD) -> Options:
+    """The options of a record; InputError if it is none. where: the file, in messages."""
+    record = JsonText(where, text)
+    try:
+        found = Record.model_validate(record.value())
+    except ValidationError as error:
+        raise record.fault(first_fault(error)) from error
+    return Options(**found.model_dump(include=set(Options.__dataclass_fields__)))

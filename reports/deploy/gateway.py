@@ -6,17 +6,23 @@ A gateway counts no tokens: it takes the bytes of a request's body for the lengt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
 
 import numpy as np
 
+from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.words import percentage
+from costmodel.words import join_words, percentage
 
 from . import facts
-from .description import Deployment, Lane
+from .deployment import DeployedPool, Deployment, Lane
+from .formats import Raw, load_sections, render
+from .hosts import ROUTER_FILE, Instance, read_command
+from .readback import FoundRouter, Gateway, Rule
 
 SURPLUS: Final = 0.05
 """Most [1] that a pool may get on top of the requests that were planned for it."""
@@ -26,32 +32,6 @@ Parts = tuple[int, ...]
 """What each pool takes of a range of lengths [1 / PARTS], in the plan's order."""
 NEXT: Final = 1e-9
 """Relative step that leads from an edge to its other side."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Requests that a pool gets, of those that no rule before it took.
-
-    upto: largest body [byte], None: any; chance: part of them [1 / PARTS], drawn at random, None: all;
-    slo_class: label of their class, empty: any.
-    """
-
-    pool: str
-    upto: int | None = None
-    chance: int | None = None
-    slo_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Gateway:
-    """What a gateway's file says: rules, the last one for all that is left, and each backend's addresses.
-
-    checked: addresses that are asked for their health.
-    """
-
-    rules: tuple[Rule, ...]
-    backends: Mapping[str, tuple[str, ...]]
-    checked: frozenset[str]
 
 
 def bytes_per_token(deployment: Deployment) -> float:
@@ -215,3 +195,278 @@ def tolerated(deployment: Deployment, rules: Sequence[Rule]) -> tuple[float, flo
     low = (edge for edge in reversed(edges) if edge < assumed and worst(edge * (1.0 - NEXT)) > SURPLUS)
     high = (edge for edge in edges if edge >= assumed and worst(edge * (1.0 + NEXT)) > SURPLUS)
     return next(low, 0.0), next(high, math.inf)
+
+
+GATEWAY_FILE: Final = "router.cfg"
+HEADER: Final = "x-slo-class"
+"""Header in which a request says which class it is of."""
+LEAST_CONNECTIONS: Final = 1000
+"""Connections of clients that the gateway takes in any case."""
+EXPORTED: Final = 'set -a # HAProxy finds the addresses in its environment\n. "$here/hosts.env"\nset +a\n'
+DICE: Final = f"rand({PARTS})"
+
+
+def gateway_files(deployment: Deployment, instances: Sequence[Instance]) -> dict[str, str]:
+    """HAProxy's configuration and its start script."""
+    shared = {
+        "version": facts.fact("gateway", "version"),
+        "port": facts.fact("ports", "http"),
+        "chosen_by": Raw(chosen_by(deployment)),
+    }
+    rules = gateway_rules(deployment)
+    config = render(
+        "plain/router.cfg",
+        **shared,
+        bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
+        tolerated=Raw(tolerance_sentence(deployment)),
+        sized=by_size(rules),
+        connections=_connections(deployment),
+        header=HEADER,
+        parts=PARTS,
+        labels=[one.label for one in deployment.classes] if by_class(rules) else [],
+        rules=_rows(deployment, rules),
+        pools=[{"name": pool.name, "servers": _servers(pool.name, instances)} for pool in deployment.pools],
+    )
+    return {GATEWAY_FILE: config, ROUTER_FILE: render("plain/gateway.sh", **shared)}
+
+
+def _connections(deployment: Deployment) -> int:
+    """Connections of clients: twice the requests that all engines run at once, so that as many can wait for them."""
+    running = sum(pool.replicas * pool.settings.max_num_seqs for pool in deployment.pools)
+    return max(2 * running, LEAST_CONNECTIONS)
+
+
+def _servers(pool: str, instances: Iterable[Instance]) -> list[tuple[str, Raw]]:
+    return [
+        (one.name, Raw(f'"{one.hosts[0].address}:{one.port("worker")}"')) for one in instances if one.pool.name == pool
+    ]
+
+
+def _rows(deployment: Deployment, rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    """Rules as the template has them; the first of each range says which requests it is about."""
+    rows: list[dict[str, Any]] = []
+    for _, group in groupby(rules, key=lambda rule: (rule.upto, rule.slo_class)):
+        for number, rule in enumerate(group):
+            note = None if number else Raw(_about(deployment, rule, sized=by_size(rules)))
+            row = {"pool": rule.pool, "upto": rule.upto, "chance": rule.chance, "label": rule.slo_class, "note": note}
+            rows.append({**row, "last": rule == Rule(rule.pool)})
+    return rows
+
+
+def _about(deployment: Deployment, rule: Rule, *, sized: bool) -> str:
+    """Which requests a rule is about, in words; sized: whether rules tell lengths apart."""
+    length = "all others"
+    if rule.upto is not None:
+        length = f"prompts of up to {rule.upto / bytes_per_token(deployment):,.0f} tokens"
+    words = [f"class {rule.slo_class}"] * bool(rule.slo_class) + [length] * (sized or not rule.slo_class)
+    return ": ".join(words)
+
+
+def pool_lines(deployment: Deployment) -> list[str]:
+    """Which requests each pool gets, for the page: a line for each range of lengths, in the router's order."""
+    rules = gateway_rules(deployment)
+    told = [rule for rule in rules if rule.slo_class] if by_class(rules) else rules  # others are refused
+    lines = []
+    for _, group in groupby(told, key=lambda rule: (rule.upto, rule.slo_class)):
+        takers = list(group)
+        about = _about(deployment, takers[0], sized=by_size(rules))
+        parts = placed([replace(rule, upto=None, slo_class="") for rule in takers], 0.0, "")
+        shares = [f"{percentage(part, 2)} to {pool}" for pool, part in parts.items()]
+        lines.append(f"{about}: {takers[0].pool if len(parts) == 1 else join_words(shares)}")
+    return lines
+
+
+def tolerance_sentence(deployment: Deployment) -> str:
+    """How far off the assumed bytes per token may be."""
+    low, high = tolerated(deployment, gateway_rules(deployment))
+    above = f"more than {low:.3g}" if low > 0.0 else ""
+    below = f"at most {high:.3g}" if high < math.inf else ""
+    span = " and ".join(filter(None, (above, below))) or "anything"
+    return f"While it is {span}, no pool gets over {percentage(SURPLUS)} more requests than planned for it."
+
+
+def gateway_notes(deployment: Deployment) -> list[str]:
+    """What the gateway cannot know, for the page."""
+    rules, notes = gateway_rules(deployment), []
+    if by_size(rules):
+        notes.append(
+            f"The router counts bytes, not tokens: it assumes {bytes_per_token(deployment):g} bytes of a request's "
+            "body per prompt token. English text has about 4; code and other languages differ. "
+            f"{tolerance_sentence(deployment)} To measure it, divide the mean of bytes= in the router's log by the "
+            "mean of usage.prompt_tokens in the replies. Then write these files again with --bytes-per-token. A "
+            "request without a Content-Length is refused (411)."
+        )
+    if by_class(rules):
+        names = [one.label if one.label == one.name else f"{one.label} for {one.name}" for one in deployment.classes]
+        notes.append(
+            f"A request must name its class in the header {HEADER}, or it is refused (400): {join_words(names)}."
+        )
+    notes.append(
+        "Pools do not stand in for each other: while all replicas of a pool are down, its requests are refused (503)."
+    )
+    if deployment.demand.prefix_share > 0.0 and any(pool.replicas > 1 for pool in deployment.pools):
+        notes.append(
+            "The router does not know which replica has a prefix. A prefix that all prompts share is soon in every "
+            "replica. The next request of a conversation may go to another replica than the last one."
+        )
+    return notes
+
+
+def class_header(deployment: Deployment, label: str) -> list[str]:
+    """What tells a load generator to say the class of its requests; nothing where the router does not ask."""
+    asked = deployment.parted and by_class(gateway_rules(deployment))
+    return ["--header", f"{HEADER}:{label}"] if asked else []
+
+
+def read_gateway(files: Mapping[str, str]) -> FoundRouter | None:
+    """Whom HAProxy sends which requests, and whether its start script tells it where they are."""
+    if not files.get(ROUTER_FILE):
+        return None
+    env, command = read_command(ROUTER_FILE, files[ROUTER_FILE], ["haproxy", "-db", "-f", f"$here/{GATEWAY_FILE}"])
+    if env or command or EXPORTED not in files[ROUTER_FILE]:
+        raise InputError(
+            f"{ROUTER_FILE} does not start HAProxy with the addresses of hosts.env and {GATEWAY_FILE} alone"
+        )
+    if GATEWAY_FILE not in files:
+        raise InputError(f"{GATEWAY_FILE} is missing, so no request finds a pool")
+    gateway = _read_config(files[GATEWAY_FILE])
+    urls = tuple(f"http://{address}" for addresses in gateway.backends.values() for address in addresses)
+    return FoundRouter(GATEWAY_FILE, splits=False, targets={Role.COLOCATED.value: urls}, gateway=gateway)
+
+
+def _read_config(text: str) -> Gateway:
+    rules: list[Rule] = []
+    backends: dict[str, tuple[str, ...]] = {}
+    checked: set[str] = set()
+    for section, lines in load_sections(GATEWAY_FILE, text).items():
+        kind, _, name = section.partition(" ")
+        for words in lines:
+            if words[0] in {"use_backend", "default_backend"}:
+                rules.append(_rule(words))
+            elif words[0] == "server" and kind == "backend":
+                backends[name] = (*backends.get(name, ()), words[2])
+                checked |= {words[2]} if "check" in words[3:] else set()
+    return Gateway(tuple(rules), backends, frozenset(checked))
+
+
+def _rule(words: Sequence[str]) -> Rule:
+    """A line that chooses a backend: `use_backend POOL if { TEST } ...`, or `default_backend POOL`."""
+    _, pool, *tests = words
+    rule = Rule(pool)
+    while tests:
+        match tests:
+            case ["if", *tests]:
+                pass
+            case ["{", "req.body_size", "le", size, "}", *tests] if size.isdecimal():
+                rule = replace(rule, upto=int(size))
+            case ["{", fetch, "lt", part, "}", *tests] if fetch == DICE and part.isdecimal():
+                rule = replace(rule, chance=int(part))
+            case ["{", fetch, "-m", "str", label, "}", *tests] if fetch == f"req.hdr({HEADER})":
+                rule = replace(rule, slo_class=label)
+            case _:
+                raise InputError(f"{GATEWAY_FILE}: {shlex.join(words)} has a condition that no plan needs")
+    return rule
+
+
+CELLS: Final = 256
+"""Prompt lengths that the grid tells apart."""
+MISROUTED: Final = 0.05
+"""Largest share of requests [1] that may find another pool than planned."""
+STAGES: Final = {
+    Role.PREFILL: ("prefill", "isl", "ttft"),
+    Role.DECODE: ("decode", "context_length", "itl"),
+}
+"""Words of the router's configuration: the stage, the length and the latency that its grid has."""
+
+
+def parts_of(lane: Lane, role: Role) -> Mapping[str, float]:
+    """The part of a lane that each pool of a role takes."""
+    return lane.prefill if role is Role.PREFILL else lane.decode
+
+
+def longest(deployment: Deployment) -> int:
+    """End of the grid [token]: the longest prompt planned for."""
+    return max(int(max(lane.isl for lane in deployment.lanes)) + 1, CELLS)
+
+
+def cells(deployment: Deployment, role: Role) -> list[int]:
+    """Number of the pool for each cell: the one that the plan gives most of the cell's requests.
+
+    A cell without requests takes what the nearest cell below it has, the first ones what the first above has.
+    """
+    pools = deployment.of_role(role)
+    weight = [[0.0] * len(pools) for _ in range(CELLS)]
+    for lane in deployment.lanes:
+        cell = cell_of(lane.isl, 0.0, float(longest(deployment)), CELLS)
+        for number, pool in enumerate(pools):
+            weight[cell][number] += lane.share * parts_of(lane, role).get(pool.name, 0.0)
+    chosen = [row.index(max(row)) if max(row) > 0.0 else None for row in weight]
+    first = next((one for one in chosen if one is not None), 0)
+    filled, last = [], first
+    for one in chosen:
+        last = last if one is None else one
+        filled.append(last)
+    return filled
+
+
+def cell_of(length: float, low: float, high: float, count: int) -> int:
+    """The cell of a length, as the router finds it: outside the grid the nearest.
+
+    >>> cell_of(50.0, 0.0, 100.0, 4), cell_of(1e9, 0.0, 100.0, 4)
+    (2, 3)
+    """
+    return max(0, min(int((length - low) / ((high - low) / count)), count - 1))
+
+
+def strategy(deployment: Deployment, role: Role) -> dict[str, Any]:
+    """The router's entry for one stage; latency targets of requests make no difference."""
+    stage, length, latency = STAGES[role]
+    return {
+        f"{latency}_min_ms": 1,
+        f"{latency}_max_ms": 1_000_000,
+        f"{latency}_resolution": 1,
+        f"{length}_min": 0,
+        f"{length}_max": longest(deployment),
+        f"{length}_resolution": CELLS,
+        f"{stage}_pool_mapping": [[one] for one in cells(deployment, role)],
+    }
+
+
+def router_config(deployment: Deployment, namespace: Callable[[DeployedPool], str]) -> dict[str, Any]:
+    """The whole configuration; namespace: Dynamo's name of a pool."""
+    config: dict[str, Any] = {"mode": "disagg"}
+    for role, (stage, *_) in STAGES.items():
+        pools = deployment.of_role(role)
+        config[f"num_{stage}_pools"] = len(pools)
+        config[f"{stage}_pool_dynamo_namespaces"] = [namespace(pool) for pool in pools]
+        config[f"{stage}_pool_selection_strategy"] = strategy(deployment, role)
+    return config
+
+
+def misrouted(deployment: Deployment, role: Role, config: Mapping[str, Any]) -> float:
+    """Share of requests [1] that a configuration sends to another pool of a role than the plan does."""
+    stage, length, _ = STAGES[role]
+    try:
+        grid = config[f"{stage}_pool_selection_strategy"]
+        low, high, count = (grid[f"{length}_{end}"] for end in ("min", "max", "resolution"))
+        mapping: Sequence[Sequence[int]] = grid[f"{stage}_pool_mapping"]
+        pools = deployment.of_role(role)
+        kept = sum(
+            lane.share * parts_of(lane, role).get(pools[mapping[cell_of(lane.isl, low, high, count)][0]].name, 0.0)
+            for lane in deployment.lanes
+        )
+    except (KeyError, IndexError, TypeError, ZeroDivisionError) as error:
+        raise InputError(f"the router's grid for {stage} cannot be read: {error!r}") from error
+    return max(0.0, 1.0 - kept / sum(lane.share for lane in deployment.lanes))
+
+
+def coarse_words(deployment: Deployment) -> str:
+    """Why no grid of lengths comes near the plan's routing; empty where one does."""
+    for role in STAGES:
+        lost = misrouted(deployment, role, router_config(deployment, lambda pool: pool.name))
+        if lost > MISROUTED:
+            return (
+                f"{percentage(lost)} of the requests would find another {role.value} pool than planned, for Dynamo's "
+                "router chooses by the prompt's length alone"
+            )
+    return ""

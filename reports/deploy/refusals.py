@@ -16,9 +16,8 @@ from search_spaces.enumeration import DEPLOYED_VENDOR
 from search_spaces.problem import Pools
 from search_spaces.targets import length_routers, target_of
 
-from .description import Deployment, Routing
-from .gateway import by_size, gateway_rules
-from .routing_grid import coarse_words
+from .deployment import Deployment, Routing
+from .gateway import by_size, coarse_words, gateway_rules
 
 
 @dataclass(frozen=True, slots=True)

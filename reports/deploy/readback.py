@@ -11,8 +11,8 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from search_spaces.json_source import JsonText, json_kind
 
-from .description import Settings
-from .gateway import Gateway
+from . import facts
+from .deployment import Settings
 
 Words = tuple[tuple[str, str | None], ...]
 """Flags in order, each with its value; None for a switch."""
@@ -43,6 +43,32 @@ class FoundWorker:
     image: str | None = None
     program: str | None = None
     pod: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Requests that a pool gets, of those that no rule before it took.
+
+    upto: largest body [byte], None: any; chance: part of them [1 / PARTS], drawn at random, None: all;
+    slo_class: label of their class, empty: any.
+    """
+
+    pool: str
+    upto: int | None = None
+    chance: int | None = None
+    slo_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What a gateway's file says: rules, the last one for all that is left, and each backend's addresses.
+
+    checked: addresses that are asked for their health.
+    """
+
+    rules: tuple[Rule, ...]
+    backends: Mapping[str, tuple[str, ...]]
+    checked: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +149,12 @@ def json_object(where: str, text: str) -> dict[str, Any]:
 
 
 class Reader:
-    """Values of one worker's flags, with errors that name the place."""
+    """Values of one worker's flags, with errors that name the place; engine: its name and version, for its switches."""
 
-    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, where: str, values: Mapping[str, Any], engine: tuple[str, str] = ("", "")) -> None:
         self.where = where
         self.values = values
+        self.engine = engine
 
     def has(self, name: str) -> bool:
         """Whether the flag is there."""
@@ -139,6 +166,10 @@ class Reader:
         if value is None:
             raise InputError(f"{self.where}: {name} is missing, so the engine would choose it itself")
         return str(value)
+
+    def truth(self, name: str) -> bool:
+        """An option that is true or false."""
+        return self.text(name) == "True"
 
     def whole(self, name: str) -> int:
         """A whole number above 0."""
@@ -158,10 +189,11 @@ class Reader:
             raise InputError(f"{self.where}: {name} {text} is not above 0")
         return value
 
-    def must(self, name: str, value: str | None = None) -> None:
-        """A setting that the prediction stands on: it must be stated, and with this value."""
-        found = self.text(name)
-        if value is not None and found != value:
+    def must(self, name: str, value: Any) -> None:
+        """A setting that the prediction stands on: it must be stated, and with this value; a switch with any."""
+        self.text(name)
+        found = self.values[name]
+        if found != value and not (value is True and name.startswith("-")):
             raise InputError(f"{self.where}: {name} is {found}, not {value}")
 
     def spelled(self, name: str, spellings: Mapping[str, str]) -> str:
@@ -176,10 +208,9 @@ class Reader:
         """What is laid over the checkpoint's config.json, as one line of JSON; empty where the flag is not there."""
         return one_line(json_object(f"{self.where}: {name}", self.text(name))) if self.has(name) else ""
 
-    def switch(self, on: str, off: str | None) -> bool:
-        """A setting that is stated by one of two switches, or by one that stands there or not."""
-        if self.has(on) or off is None:
-            return self.has(on)
-        if self.has(off):
-            return False
-        raise InputError(f"{self.where}: neither {on} nor {off} is stated")
+    def switch(self, name: str) -> bool:
+        """A setting that is stated by one of two switches."""
+        off = facts.off_switch(*self.engine, name)
+        if self.has(name) or self.has(off):
+            return self.has(name)
+        raise InputError(f"{self.where}: neither {name} nor {off} is stated")

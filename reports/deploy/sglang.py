@@ -9,16 +9,18 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 
 from . import facts
-from .description import Deployment
-from .flags_sglang import MODE, sglang_settings, sglang_words
-from .found import Found, FoundWorker, plain_words, words_of
-from .gateway_file import gateway_files, read_gateway
-from .placement import Host, Instance, place
-from .plain import (
+from .deployment import Deployment
+from .flags import MODE, sglang_settings, sglang_words
+from .formats import Raw
+from .gateway import gateway_files, read_gateway
+from .hosts import (
     ROUTER_FILE,
+    Host,
+    Instance,
     check_hosts,
     gpu_count,
     host_line,
+    place,
     read_command,
     read_router,
     router_file,
@@ -26,7 +28,7 @@ from .plain import (
     script_files,
     scripts_of,
 )
-from .rendering import Raw
+from .readback import Found, FoundWorker, plain_words, words_of
 
 SPLIT: Final = "--pd-disaggregation"
 BOOTSTRAP: Final = "--disaggregation-bootstrap-port"
@@ -86,7 +88,7 @@ def _read_worker(deployment: Deployment, files: Mapping[str, str], name: str, sc
         nodes=len(scripts),
         node_gpus=gpu_count(env),
         words=words,
-        settings=sglang_settings(where, words, pool.memory),
+        settings=sglang_settings(deployment, where, words, pool.memory),
         transfer=transfer,
         env=env,
         addresses=tuple((host_line(files[where]), int(port)) for port in ports if port and port.isdigit()),

@@ -11,41 +11,20 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.quoting import shown
 
 from . import facts
-from .description import Deployment
-from .found import Found, FoundRouter, FoundWorker
-from .gateway_file import gateway_files, read_gateway
-from .manifests import dig, load_yaml
-from .options_trtllm import SCHEDULER, trtllm_options, trtllm_settings
-from .placement import Instance, hosts_of, place
-from .plain import HOSTS_FILE, ROUTER_FILE, check_hosts, gpu_count, hosts_file, read_command
-from .rendering import Raw, render
+from .deployment import Deployment
+from .flags import TRTLLM, trtllm_options, trtllm_settings
+from .formats import Raw, dig, load_yaml, render
+from .gateway import gateway_files, read_gateway
+from .hosts import HOSTS_FILE, ROUTER_FILE, Instance, check_hosts, gpu_count, hosts_file, hosts_of, place, read_command
+from .readback import Found, FoundRouter, FoundWorker
 
 SPLIT_FILE: Final = "disagg_config.yaml"
 BALANCES: Final = "load_balancing"
 """Who gets a request: the engine that has the fewest. By default engines take turns; chats are refused where it counts
 tokens."""
-OPTIONS: Final = frozenset(
-    (
-        "backend",
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "moe_expert_parallel_size",
-        "enable_attention_dp",
-        "max_batch_size",
-        "max_num_tokens",
-        "max_seq_len",
-        "dtype",
-        "enable_chunked_prefill",
-        "scheduler_config",
-        "cuda_graph_config",
-        "disable_overlap_scheduler",
-        "kv_cache_config",
-        "cache_transceiver_config",
-    )
-)
+OPTIONS: Final = frozenset(flag.name.partition(".")[0] for flag in TRTLLM)
 """Options of the LLM API that files may hold; the server refuses others."""
 
 
@@ -170,12 +149,6 @@ def _check_server(path: str, options: Mapping[str, Any], longest: int) -> None:
     buffer = dig(options, "cache_transceiver_config", "max_tokens_in_buffer")
     if buffer is not None and buffer < longest:
         raise InputError(f"{path}: max_tokens_in_buffer {buffer} is below the longest request of {longest} tokens")
-    if options.get("backend") != "pytorch":
-        raise InputError(f"{path}: backend {shown(options.get('backend'))} is not pytorch")
-    if options.get("dtype") != "bfloat16" or options.get("enable_chunked_prefill") is not True:
-        raise InputError(f"{path}: dtype bfloat16 and enable_chunked_prefill must be stated")
-    if options.get("scheduler_config") != SCHEDULER:
-        raise InputError(f"{path}: scheduler_config is not {SCHEDULER}, by which the plan was simulated")
 
 
 def _read_split(deployment: Deployment, files: Mapping[str, str], addresses: tuple[str, ...]) -> FoundRouter | None:

@@ -1,10 +1,12 @@
-"""Where pods keep the weights that they fetch."""
+"""What targets in Kubernetes share: where pods keep the weights that they fetch."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from .description import Deployment
+from .deployment import Deployment
+
+SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
 
 CACHE: Final = "/model-cache"
 """Folder of a pod that engines fetch weights to."""

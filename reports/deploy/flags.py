@@ -1,0 +1,422 @@
+"""The settings of a pool as flags of vLLM and SGLang or options of TensorRT-LLM: a table for each, read both ways.
+
+Engines count some settings their own way, and a pair of functions for each engine says how and how to get back:
+
+- vLLM is told requests and tokens of one data rank, and experts are spread over all ranks or none;
+- SGLang's --tp-size is all ranks of a stage, and its memory share leaves activations out;
+- TensorRT-LLM's tensor parallelism is all ranks of a stage, attention is data-parallel over all of them or none;
+  requests are those of one step of a data rank (as many steps as stages are in flight), and its memory share is of
+  what weights and activations leave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+
+from . import facts
+from .deployment import DeployedPool, Deployment, Memory, Settings
+from .readback import Reader, Words, json_object, one_line
+from .refusals import UndeployableError
+
+EXPERT_PARALLEL: Final = "--enable-expert-parallel"
+EPLB_CONFIG: Final = "--eplb-config"
+REDUNDANT: Final = "num_redundant_experts"
+BALANCED_DTYPES: Final = ("bf16", "fp8")
+"""Dtypes of experts that vLLM's load balancer can copy in every version: the others depend on the kernels chosen."""
+TRANSFER: Final = "--kv-transfer-config"
+PULL: Final = "NixlConnector"
+PUSH: Final = "NixlPushConnector"
+KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+MODE: Final = "--disaggregation-mode"
+DIGITS: Final = 6
+"""Digits of a memory share that stand in a file."""
+SCHEDULER: Final = {
+    "capacity_scheduler_policy": "GUARANTEED_NO_EVICT",
+    "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
+}
+"""What the simulator's policy of this name does."""
+
+Counted = dict[str, Any]
+"""Values of settings as an engine counts them, and what else it is told, by name; None is not stated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag, or a path of options, and what it states.
+
+    setting: what it says of `Counted`; read: how, None where it follows from other settings; value: what it always has
+    to be where no setting decides; experts: whether it is for models with experts alone.
+    """
+
+    name: str
+    setting: str = ""
+    read: Callable[[Reader, str], Any] | None = None
+    value: Any = None
+    experts: bool = False
+
+
+def _optional(reader: Reader, name: str) -> str | None:
+    return reader.text(name) if reader.has(name) else None
+
+
+def _extra_experts(reader: Reader, name: str) -> int:
+    """Second copies of experts that flags ask for; none without the load balancer."""
+    if not reader.has("--enable-eplb"):
+        return 0
+    if name != EPLB_CONFIG:
+        return reader.whole(name)
+    place = f"{reader.where}: {name}"
+    return Reader(place, json_object(place, reader.text(name))).whole(REDUNDANT)
+
+
+def _kv_dtype(engine: str) -> Callable[[Reader, str], str]:
+    return lambda reader, name: reader.spelled(name, facts.fact("kv_dtypes", engine))
+
+
+VLLM: Final = (
+    Flag("--model", "weights"),
+    Flag("--served-model-name", "weights"),
+    Flag("--tensor-parallel-size", "tensor", Reader.whole),
+    Flag("--pipeline-parallel-size", "pipeline", Reader.whole),
+    Flag("--data-parallel-size", "data", Reader.whole),
+    Flag(EXPERT_PARALLEL, "expert", Reader.switch, experts=True),
+    Flag("--enable-eplb", "balanced"),
+    Flag(EPLB_CONFIG, "redundant", _extra_experts),
+    Flag("--max-num-seqs", "max_num_seqs", Reader.whole),
+    Flag("--max-num-batched-tokens", "max_num_batched_tokens", Reader.whole),
+    Flag("--max-model-len", "max_model_len", Reader.whole),
+    Flag("--gpu-memory-utilization", "memory_fraction", Reader.number),
+    Flag("--dtype", value="bfloat16"),
+    Flag("--kv-cache-dtype", "kv_dtype", _kv_dtype("vllm")),
+    Flag("--block-size", "block_tokens", Reader.whole),
+    Flag("--enable-prefix-caching", "prefix_caching", Reader.switch),
+    Flag("--enable-chunked-prefill", value=True),
+    Flag("--scheduling-policy", value="fcfs"),
+    Flag("--max-cudagraph-capture-size", "graphs"),
+    Flag("--quantization", "quantization", _optional),
+    Flag("--hf-overrides", "config_overrides", Reader.overrides),
+    Flag("--attention-backend", "attention_backend", _optional),
+    Flag(TRANSFER, "transfer"),
+)
+SGLANG: Final = (
+    Flag("--model-path", "weights"),
+    Flag("--served-model-name", "weights"),
+    Flag("--tp-size", "tensor", Reader.whole),
+    Flag("--pp-size", "pipeline", Reader.whole),
+    Flag("--attn-dp-size", "data", Reader.whole),
+    Flag("--ep-size", "expert", Reader.whole),
+    Flag("--enable-eplb", "balanced"),
+    Flag("--ep-num-redundant-experts", "redundant", _extra_experts),
+    Flag("--max-running-requests", "max_num_seqs", Reader.whole),
+    Flag("--chunked-prefill-size", "max_num_batched_tokens", Reader.whole),
+    Flag("--max-prefill-tokens", "max_num_batched_tokens", Reader.whole),
+    Flag("--context-length", "max_model_len", Reader.whole),
+    Flag("--mem-fraction-static", "memory_fraction", Reader.number),
+    Flag("--dtype", value="bfloat16"),
+    Flag("--kv-cache-dtype", "kv_dtype", _kv_dtype("sglang")),
+    Flag("--page-size", "block_tokens", Reader.whole),
+    Flag("--schedule-policy", value="fcfs"),
+    Flag("--cuda-graph-max-bs-decode", "graphs"),
+    Flag("--disable-radix-cache", "no_prefix_caching", Reader.has),
+    Flag("--quantization", "quantization", _optional),
+    Flag("--json-model-override-args", "config_overrides", Reader.overrides),
+    Flag("--attention-backend", "attention_backend", _optional),
+    Flag(MODE, "role"),
+    Flag("--disaggregation-transfer-backend", "transfer"),
+)
+TRTLLM: Final = (
+    Flag("backend", value="pytorch"),
+    Flag("tensor_parallel_size", "tensor", Reader.whole),
+    Flag("pipeline_parallel_size", "pipeline", Reader.whole),
+    Flag("enable_attention_dp", "attention_dp", Reader.truth),
+    Flag("moe_expert_parallel_size", "expert", Reader.whole, experts=True),
+    Flag("max_batch_size", "max_num_seqs", Reader.whole),
+    Flag("max_num_tokens", "max_num_batched_tokens", Reader.whole),
+    Flag("max_seq_len", "max_model_len", Reader.whole),
+    Flag("dtype", value="bfloat16"),
+    Flag("enable_chunked_prefill", value=True),
+    Flag("scheduler_config", value=SCHEDULER),
+    Flag("kv_cache_config.free_gpu_memory_fraction", "memory_fraction", Reader.number),
+    Flag("kv_cache_config.dtype", "kv_dtype", _kv_dtype("trtllm")),
+    Flag("kv_cache_config.tokens_per_block", "block_tokens", Reader.whole),
+    Flag("kv_cache_config.enable_block_reuse", "prefix_caching", Reader.truth),
+    Flag("disable_overlap_scheduler", "no_overlap"),
+    Flag("cuda_graph_config", "graphs"),
+    Flag("cache_transceiver_config", "transfer"),
+)
+
+
+def _stated(table: tuple[Flag, ...], counted: Counted, *, experts: bool) -> Iterator[tuple[str, Any]]:
+    """What an engine is told, in the table's order."""
+    for flag in table:
+        value = counted[flag.setting] if flag.setting else flag.value
+        if value is not None and (experts or not flag.experts):
+            yield flag.name, value
+
+
+def _counted(table: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Counted:
+    """What an engine is told, read back; InputError where a flag is missing, or two that state one setting differ."""
+    counted: Counted = {}
+    for flag in table:
+        if not flag.setting:
+            reader.must(flag.name, flag.value)
+        elif flag.read is not None and (experts or not flag.experts):
+            value = flag.read(reader, flag.name)
+            if counted.setdefault(flag.setting, value) != value:
+                raise InputError(f"{reader.where}: {flag.name} is {value}, not {counted[flag.setting]}")
+    return counted
+
+
+def _told(deployment: Deployment, pool: DeployedPool) -> Counted:
+    """What all engines are told alike."""
+    settings, engine = pool.settings, deployment.engine
+    return {
+        **asdict(settings),
+        "weights": deployment.weights,
+        "kv_dtype": facts.fact("kv_dtypes", engine, settings.kv_dtype),
+        "balanced": bool(settings.redundant) or None,
+        "redundant": settings.redundant or None,
+        "config_overrides": settings.config_overrides or None,
+    }
+
+
+def _words(deployment: Deployment, table: tuple[Flag, ...], counted: Counted) -> Words:
+    """A command line of what is stated: a switch stands alone, and one that is off has a name of its own."""
+    return tuple(
+        (name, None)
+        if value is True
+        else (facts.off_switch(deployment.engine, deployment.engine_version, name), None)
+        if value is False
+        else (name, str(value))
+        for name, value in _stated(table, counted, experts=deployment.model.is_moe)
+    )
+
+
+def _reader(deployment: Deployment, where: str, words: Words, model: str) -> Reader:
+    """A reader of flags, which name the model twice."""
+    values = {name: True if value is None else value for name, value in words}
+    reader = Reader(where, values, (deployment.engine, deployment.engine_version))
+    reader.must("--served-model-name", reader.text(model))
+    return reader
+
+
+def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
+    """All flags of one engine that shaped its prediction, in the order of the settings table."""
+    seqs, tokens = per_rank(pool)
+    transfer = None
+    if pool.role is not Role.COLOCATED:
+        transfer = json.dumps(transfer_config(deployment, pool), separators=(",", ":"))
+    counted = _told(deployment, pool) | {
+        "expert": pool.settings.expert > 1,
+        "redundant": _eplb_config(pool) if pool.settings.redundant else None,
+        "max_num_seqs": seqs,
+        "max_num_batched_tokens": tokens,
+        "graphs": None if pool.role is Role.PREFILL else graph_tokens(seqs),
+        "transfer": transfer,
+    }
+    return _words(deployment, VLLM, counted)
+
+
+def vllm_settings(deployment: Deployment, where: str, words: Words) -> Settings:
+    """The settings that flags of vLLM state; InputError for one that is missing."""
+    reader = _reader(deployment, where, words, "--model")
+    counted = _counted(VLLM, reader, experts=deployment.model.is_moe)
+    data = counted["data"]
+    counted["expert"] = counted["tensor"] * data if counted.get("expert") else 1
+    counted["max_num_seqs"] *= data
+    counted["max_num_batched_tokens"] *= data
+    return Settings(**counted)
+
+
+def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
+    """All flags of one engine that shaped its prediction, in the order of the settings table."""
+    settings, hands_over = pool.settings, pool.role is not Role.COLOCATED
+    # most requests of one decode step of a data rank: CUDA graphs reach so far, as the step times have it. SGLang's
+    # default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
+    batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
+    counted = _told(deployment, pool) | {
+        "tensor": settings.tensor * settings.data,
+        "memory_fraction": round(pool.memory.static_share(settings.memory_fraction), DIGITS),
+        "no_prefix_caching": not settings.prefix_caching or None,
+        "graphs": None if pool.role is Role.PREFILL else batch,
+        "role": pool.role.value if hands_over else None,
+        "transfer": "nixl" if hands_over else None,
+    }
+    return _words(deployment, SGLANG, counted)
+
+
+def sglang_settings(deployment: Deployment, where: str, words: Words, memory: Memory) -> Settings:
+    """The settings that flags of SGLang state; memory: of the engine, for what its memory share leaves out."""
+    counted = _counted(SGLANG, _reader(deployment, where, words, "--model-path"), experts=True)
+    ranks, data = counted["tensor"], counted["data"]
+    if ranks % data:
+        raise InputError(f"{where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
+    counted["tensor"] = ranks // data
+    counted["memory_fraction"] += memory.activations / memory.hbm
+    counted["prefix_caching"] = not counted.pop("no_prefix_caching")
+    return Settings(**counted)
+
+
+def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
+    """All options of one engine that shaped its prediction, as they stand in its YAML file."""
+    settings = pool.settings
+    if settings.data > 1 and settings.tensor > 1:
+        raise InputError(
+            f"pool {pool.id}: TensorRT-LLM runs attention data-parallel over all ranks or none, not TP "
+            f"{settings.tensor} x DP {settings.data}; plan again with engine: vllm or sglang in the workload"
+        )
+    if settings.redundant:
+        raise InputError(
+            f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which the files for "
+            "TensorRT-LLM cannot ask for; plan again with an EP that divides the experts, or engine: vllm or sglang"
+        )
+    seqs, tokens = _per_step(pool)
+    prefill = pool.role is Role.PREFILL
+    transfer = {"backend": "NIXL", "max_tokens_in_buffer": settings.max_model_len}
+    counted = _told(deployment, pool) | {
+        "tensor": settings.tensor * settings.data,
+        "attention_dp": settings.data > 1,
+        "max_num_seqs": seqs,
+        "max_num_batched_tokens": tokens,
+        "memory_fraction": round(pool.memory.free_share(settings.memory_fraction), DIGITS),
+        "no_overlap": prefill or None,  # a context server hands over before a next step could overlap
+        "graphs": None if prefill else {"enable_padding": True, "max_batch_size": seqs},
+        "transfer": None if pool.role is Role.COLOCATED else transfer,
+    }
+    options: dict[str, Any] = {}
+    for path, value in _stated(TRTLLM, counted, experts=deployment.model.is_moe):
+        section, _, name = path.rpartition(".")
+        (options.setdefault(section, {}) if section else options)[name] = value
+    return options
+
+
+def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any], memory: Memory) -> Settings:
+    """The settings that options state; memory: of the engine, for what its memory share is counted from."""
+    cache = {f"kv_cache_config.{name}": value for name, value in (options.get("kv_cache_config") or {}).items()}
+    counted = _counted(TRTLLM, Reader(where, {**options, **cache}), experts=deployment.model.is_moe)
+    ranks, stages, used = counted["tensor"], counted["pipeline"], memory.weights + memory.activations
+    data = ranks if counted.pop("attention_dp") else 1
+    free = counted["memory_fraction"]
+    counted |= {
+        "tensor": ranks // data,
+        "data": data,
+        "max_num_seqs": counted["max_num_seqs"] * data * stages,
+        "max_num_batched_tokens": counted["max_num_batched_tokens"] * data,
+        "memory_fraction": (free * (memory.hbm - used) + used) / memory.hbm,
+    }
+    absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
+    return Settings(**absent | counted)
+
+
+def _eplb_config(pool: DeployedPool) -> str:
+    """Second copies of experts, which vLLM keeps for its load balancer alone: experts and copies must divide by EP."""
+    dtype = pool.config.weight_dtype
+    if dtype not in BALANCED_DTYPES:
+        raise InputError(
+            f"pool {pool.id}: EP {pool.settings.expert} needs redundant experts ({pool.settings.redundant}), which "
+            f"vLLM is sure to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides "
+            "the experts, or engine: sglang"
+        )
+    return one_line({REDUNDANT: pool.settings.redundant})
+
+
+def graph_tokens(seqs: int) -> int:
+    """Largest step that replays a CUDA graph, as step times have it of every decode batch [token].
+
+    That is vLLM's own default for up to 512 requests (its `_set_cudagraph_sizes`); steps beyond run without graphs.
+    Large sizes are captured every 16 tokens.
+
+    >>> graph_tokens(24), graph_tokens(300), graph_tokens(1000)
+    (48, 512, 1008)
+    """
+    return max(min(2 * seqs, 512), -(-seqs // 16) * 16)
+
+
+def per_rank(pool: DeployedPool) -> tuple[int, int]:
+    """Running requests and batched tokens of one data rank, which is what vLLM and TensorRT-LLM are told."""
+    settings = pool.settings
+    for name, value in (
+        ("max_num_seqs", settings.max_num_seqs),
+        ("max_num_batched_tokens", settings.max_num_batched_tokens),
+    ):
+        if value % settings.data:
+            raise InputError(
+                f"pool {pool.id}: {name} {value} is not a multiple of DP {settings.data}, and engines are told "
+                "it for each data rank"
+            )
+    return settings.max_num_seqs // settings.data, settings.max_num_batched_tokens // settings.data
+
+
+def _per_step(pool: DeployedPool) -> tuple[int, int]:
+    """Requests and tokens of one step of a data rank."""
+    (seqs, tokens), stages = per_rank(pool), pool.settings.pipeline
+    if seqs % stages:
+        raise InputError(
+            f"pool {pool.id}: max_num_seqs {pool.settings.max_num_seqs} is not a multiple of DP {pool.settings.data} x "
+            f"PP {stages}, and TensorRT-LLM is told how many requests each step has"
+        )
+    return seqs // stages, tokens
+
+
+def span_words(pool: DeployedPool, head: str, port: Callable[[str], int]) -> list[str]:
+    """What an engine of several nodes is told on each: how many they are, or how many data ranks each has.
+
+    head: address of the first; port: its ports by what they are for.
+    """
+    if pool.settings.data == 1:
+        return ["--nnodes", str(pool.nodes), "--master-addr", head, "--master-port", str(port("master"))]
+    words = ["--data-parallel-size-local", str(node_ranks(pool)), "--data-parallel-address", head]
+    return [*words, "--data-parallel-rpc-port", str(port("data_parallel"))]
+
+
+def place_words(pool: DeployedPool, rank: int) -> list[str]:
+    """Which of its engine's nodes one is; only the first takes requests."""
+    if pool.settings.data == 1:
+        return ["--node-rank", str(rank)] + ["--headless"] * bool(rank)
+    return ["--data-parallel-start-rank", str(rank * node_ranks(pool)), "--headless"] * bool(rank)
+
+
+def node_ranks(pool: DeployedPool) -> int:
+    """Data ranks of an engine on each of its nodes."""
+    return pool.node_gpus // (pool.settings.tensor * pool.settings.pipeline)
+
+
+def transfer_config(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
+    """What --kv-transfer-config holds: the connector, and which end of it the pool is."""
+    return {
+        "kv_connector": connector(deployment),
+        "kv_role": KV_ROLES[pool.role],
+        "kv_buffer_device": "cuda",
+        "kv_connector_extra_config": {"backends": ["UCX"]},
+    }
+
+
+def connector(deployment: Deployment) -> str:
+    """Decode pulls KV blocks, unless a prefill pool is a pipeline, whose stages push them."""
+    if all(pool.settings.pipeline == 1 for pool in deployment.of_role(Role.PREFILL)):
+        return PULL
+    if PUSH not in facts.transfer_facts(deployment.engine_version)["connectors"]:
+        raise InputError(
+            f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
+            "choose a later version, or plan with pipeline_parallel: [1]"
+        )
+    if PUSH not in facts.hand_over_of(deployment.options.target, deployment.options.version, (PUSH,)):
+        title, version = facts.target_title(deployment.options.target), deployment.options.version
+        raise UndeployableError(
+            f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",
+            f"--target {deployment.options.target}",
+        )
+    return PUSH
+
+
+def role_of_transfer(transfer: dict[str, Any] | None) -> str:
+    """The role that a connector's settings state; colocated without one."""
+    if transfer is None:
+        return Role.COLOCATED.value
+    return next((role.value for role, name in KV_ROLES.items() if transfer.get("kv_role") == name), "both")

@@ -1,0 +1,332 @@
+"""The page of a deployment: how it is started step by step, and why each setting is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from costmodel.engine import Role
+from costmodel.words import join_words, percentage
+from optimizer.plans.plan import Plan
+from reports.text import plural
+
+from . import facts
+from .benchmark import FOLDER, trace_file
+from .deployment import ClassLimits, Deployment, Options, Routing
+from .describe import describe
+from .dynamo import can_plan
+from .flags import connector
+from .gateway import chosen_by
+from .hosts import Host, hosts_of, place
+from .pods import SECRET
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting: its name, its value (of each pool where pools differ), and the reason."""
+
+    setting: str
+    value: str
+    why: str
+
+
+def settings(plan: Plan, base: Path | None = None) -> tuple[SettingRow, ...]:
+    """The settings of a plan's fleet, as the plain target of its engine is told them.
+
+    base: folder from which files that the plan's problem names are looked up. Raises InputError as `describe` does.
+    """
+    version = facts.checked_version(plan.engine, None)
+    return setting_rows(describe(plan, Options(plan.engine, version), base))
+
+
+def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
+    """The settings of a deployment."""
+    return (*_parallel(deployment), *_scheduler(deployment), *_memory(deployment), *_hand_over(deployment))
+
+
+def fleet_words(deployment: Deployment) -> str:
+    """The fleet in one line: replicas of each pool, and their GPUs."""
+    pools = [
+        f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
+        for pool in deployment.pools
+    ]
+    return f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}"
+
+
+def accepted_words(deployment: Deployment) -> str:
+    """Say how far the limit on a request goes beyond what was evaluated, and why no further."""
+    room = deployment.template_room
+    ends = ", because the KV memory or the model's context ends there" if room < facts.TEMPLATE_TOKENS else ""
+    same = "Every replica has the settings that the plan was evaluated with"
+    if not room:
+        return f"{same}. A chat template may add nothing to the longest prompts{ends}."
+    return f"{same}; max_model_len alone is raised: a chat template may add {room} tokens to a prompt{ends}."
+
+
+def _parallel(deployment: Deployment) -> list[SettingRow]:
+    rows = [
+        _row(deployment, "tensor parallel", "tensor", "GPUs that split every layer; the step times are for this split"),
+        _row(deployment, "pipeline parallel", "pipeline", "stages of layers; the step times are for this number"),
+    ]
+    if deployment.model.is_moe:
+        spread = "GPUs that share the experts; 1: every GPU has a slice of each expert"
+        rows += [
+            _row(deployment, "expert parallel", "expert", spread),
+            _row(deployment, "data parallel", "data", "attention ranks of a replica, which share the experts"),
+        ]
+    if any(pool.settings.redundant for pool in deployment.pools):
+        copies = "second copies, so that every GPU has equally many experts"
+        rows.append(_row(deployment, "redundant experts", "redundant", copies))
+    return rows
+
+
+def _scheduler(deployment: Deployment) -> list[SettingRow]:
+    hit, room = deployment.demand.prefix_share, deployment.template_room
+    cached = f"{percentage(hit, 1)} of the workload's prompt tokens are in a cache"
+    none = "the plan assumes no shared prefix; with the cache on, a benchmark could look better than the plan"
+    return [
+        _row(
+            deployment,
+            "max_num_seqs",
+            "max_num_seqs",
+            "most requests that run at once; the plan was evaluated with this limit",
+        ),
+        _row(
+            deployment,
+            "max_num_batched_tokens",
+            "max_num_batched_tokens",
+            "most tokens of one step, so the size of a prompt chunk; the step times are for it",
+        ),
+        _row(
+            deployment,
+            "max_model_len",
+            "max_model_len",
+            f"longest prompt and answer of the workload, and {room} tokens for a chat template",
+        ),
+        SettingRow("prefix caching", "on" if hit > 0.0 else "off", cached if hit > 0.0 else none),
+        *_positions(deployment),
+        SettingRow("chunked prefill", "on", "long prompts are computed in chunks of max_num_batched_tokens"),
+        SettingRow("order", "first come, first served", "as in the simulation"),
+        SettingRow(
+            "router",
+            deployment.router.value.replace("_", " "),
+            "which replica of a pool gets the next prompt; the predictions on this page assume it",
+        ),
+        SettingRow(
+            "CUDA graphs",
+            "all decode batches",
+            "the predicted times need them; an engine's default may leave out large batches",
+        ),
+    ]
+
+
+def _positions(deployment: Deployment) -> list[SettingRow]:
+    stated = deployment.pools[0].settings.config_overrides
+    if not stated:
+        return []
+    also = "; static scaling also changes short prompts, and may change their answers" if "factor" in stated else ""
+    why = f"requests exceed {deployment.own_context:,} tokens, where engines may stop by the weights' own config.json"
+    return [SettingRow("overrides of config.json", stated, f"{why}{also}")]
+
+
+def _memory(deployment: Deployment) -> list[SettingRow]:
+    settings, weights = deployment.pools[0].settings, deployment.pools[0].config.weight_dtype
+    converted = weights if settings.quantization is None else f"{weights}, converted while loading"
+    room = "share of HBM for weights, activations and KV cache; the plan counted its running requests in this room"
+    rows = [
+        _row(deployment, "memory fraction", "memory_fraction", room),
+        _row(deployment, "KV cache dtype", "kv_dtype", "bytes per token in memory, attention and hand-over"),
+        SettingRow("weights", converted, f"precision that the step times are for; loaded from {deployment.weights}"),
+        _row(
+            deployment,
+            "KV block size",
+            "block_tokens",
+            "tokens of a block; prefill and decode replicas need the same",
+        ),
+    ]
+    if deployment.mixed and settings.attention_backend is not None:
+        why = "GPU types differ and would choose different ones, which cannot hand over KV"
+        rows.append(SettingRow("attention backend", settings.attention_backend, why))
+    return rows
+
+
+def _hand_over(deployment: Deployment) -> list[SettingRow]:
+    if not deployment.disaggregated:
+        return []
+    name = connector(deployment) if deployment.engine == "vllm" else "NIXL"
+    ends = [f"{pool.id} sends" if pool.role is Role.PREFILL else f"{pool.id} receives" for pool in deployment.pools]
+    ends_at, roads = "hosts", "all transports between processes and hosts, with NVLink and RDMA"
+    if deployment.options.target in {"dynamo", "llmd"}:
+        ends_at, roads = "pods", "RDMA between pods, NVLink within one; over TCP, KV caches would take minutes"
+    side = SettingRow(
+        "side channel", "host, and a port per replica", "where the other end is found; the default is localhost"
+    )
+    return [
+        *[side] * (deployment.options.target in {"vllm", "llmd"}),
+        SettingRow("KV connector", name, f"moves KV caches between replicas: {', '.join(ends)}"),
+        SettingRow("environment", f"UCX_TLS={facts.fact('ucx', ends_at)}", roads),
+    ]
+
+
+def _row(deployment: Deployment, setting: str, name: str, why: str) -> SettingRow:
+    """A setting with its value, once where all pools have it, else by pool."""
+    values = {pool.id: getattr(pool.settings, name) for pool in deployment.pools}
+    first, *others = dict.fromkeys(values.values())
+    each = ", ".join(f"{pool}: {_shown(value)}" for pool, value in values.items())
+    return SettingRow(setting, each if others else _shown(first), why)
+
+
+def _shown(value: float | int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+_CLIENTS: Final = f"`http://<that host>:{facts.fact('ports', 'http')}/v1`"
+
+
+def plain_steps(deployment: Deployment) -> list[str]:
+    """Scripts on hosts: vLLM and SGLang."""
+    hosts = hosts_of(place(deployment))
+    addresses = "Put the addresses of your hosts into `hosts.env`, and copy this folder to each of them."
+    alone = "All replicas run on one host, as `hosts.env` says."
+    target = deployment.options.target
+    engine = f"Install {facts.target_title(target)} {deployment.options.version} on every host"
+    one = _one_of(hosts)
+    router = f"Run `router.sh` {one}. It waits for the replicas; clients send to {_CLIENTS}."
+    if deployment.behind_gateway:
+        router = _gateway_step(deployment)
+    return [
+        engine + ", and `nixl`, which moves KV caches." if deployment.disaggregated else engine + ".",
+        alone if len(hosts) == 1 else addresses,
+        f"Run every `workers/*.sh` on the host that it names{_token(deployment)}.",
+        router,
+    ]
+
+
+def _one_of(hosts: tuple[Host, ...]) -> str:
+    return f"on one host, such as {hosts[0].name}" if len(hosts) > 1 else "on that host"
+
+
+def _gateway_step(deployment: Deployment) -> str:
+    """How HAProxy is started, and what it does."""
+    by = chosen_by(deployment)
+    does = f"chooses a pool by {by} of a request" if by else "sends a request to the replica with the fewest"
+    return (
+        f"Install HAProxy {facts.fact('gateway', 'version')} or later and run `router.sh` "
+        f"{_one_of(hosts_of(place(deployment)))}. It {does} (`router.cfg`). It answers 503 until replicas are healthy; "
+        f"clients send to {_CLIENTS}."
+    )
+
+
+def vllm_steps(deployment: Deployment) -> list[str]:
+    """Scripts, or containers by docker compose."""
+    hosts = hosts_of(place(deployment))
+    containers = (
+        "Or use containers: on each host, "
+        f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of that host. "
+        f"The file of {hosts[0].name} also starts the router."
+    )
+    rdma = " Containers need the RDMA devices (`/dev/infiniband`): over TCP, traffic between hosts takes minutes."
+    return [*plain_steps(deployment), containers + rdma * (deployment.leaves_nodes and len(hosts) > 1)]
+
+
+def trtllm_steps(deployment: Deployment) -> list[str]:
+    """Scripts; a single engine needs no router."""
+    start = f"Run every `workers/*.sh` on the host that it names{_token(deployment)}."
+    if deployment.behind_gateway:
+        return ["Put the addresses of your hosts into `hosts.env`.", start, _gateway_step(deployment)]
+    names = ["Let the names of hosts in `disagg_config.yaml` resolve to yours, by DNS or `/etc/hosts`."] * (
+        len(hosts_of(place(deployment))) > 1
+    )
+    router = [f"Run `router.sh` on one of the hosts; clients send to {_CLIENTS}."] * deployment.disaggregated
+    return [*names, start, *router]
+
+
+def dynamo_steps(deployment: Deployment) -> list[str]:
+    """Graphs for Dynamo's operator."""
+    space = deployment.options.namespace
+    operators = ", with Grove or LeaderWorkerSet for replicas that span nodes"
+    platform = f"Install the Dynamo platform {deployment.options.version}"
+    steps = [platform + operators * any(pool.nodes > 1 for pool in deployment.pools) + ".", *_namespace(deployment)]
+    if deployment.routing is Routing.BY_LENGTH:
+        grid = "the fleet: each pool behind its own router, and one router that chooses a pool by prompt length."
+        return [*steps, f"`kubectl apply -n {space} -f router-configmap.yaml -f pools/ -f control.yaml` starts {grid}"]
+    steps.append(f"`kubectl apply -n {space} -f dgd.yaml` starts the planned fleet with fixed replicas.")
+    if can_plan(deployment):
+        steps.append(
+            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let the planner "
+            "scale between one replica per pool and the plan's GPUs. It reads the platform's Prometheus."
+        )
+    return steps
+
+
+def llmd_steps(deployment: Deployment) -> list[str]:
+    """Releases of llm-d's charts."""
+    space, name = deployment.options.namespace, deployment.name
+    releases = [
+        f"`helm install {name}-{pool.name} <llm-d-modelservice chart> -n {space} -f values/{pool.name}.yaml`"
+        for pool in deployment.pools
+        if pool.nodes == 1
+    ]
+    groups = (
+        f"`kubectl apply -n {space} -f leaderworkersets/` starts the replicas that span nodes; it needs LeaderWorkerSet"
+    )
+    return [
+        *_namespace(deployment),
+        f"`helm install {name} <llm-d router chart, standalone> -n {space} -f router-values.yaml` starts the endpoint "
+        "picker with `epp-config.yaml` behind a proxy on port 80. With a gateway and a picker of your own, give it "
+        f"`epp-config.yaml`, `kubectl apply -n {space} -f inferencepool.yaml`, and change the benchmark's `--url`.",
+        *[f"Install the modelservice chart once for every pool: {', '.join(releases)}."] * bool(releases),
+        *[f"{groups} in the cluster."] * (len(releases) < len(deployment.pools)),
+    ]
+
+
+def folder_steps(deployment: Deployment, *, pods: bool) -> list[str]:
+    """Where weights must lie that are not fetched."""
+    where = "node that may run replicas or the frontend" if pods else "host"
+    return ["Put the weights into the folder that the files name, on every " + where + "."] * (
+        deployment.weights.startswith("/")
+    )
+
+
+def benchmark_steps(deployment: Deployment) -> list[str]:
+    """How the benchmark runs in the cluster, and where its result comes out."""
+    space, name = deployment.options.namespace, deployment.name
+    traces = " ".join(f"--from-file={FOLDER}/{trace_file(one)}" for one in deployment.classes)
+    waits = [
+        f"kubectl wait -n {space} --for=condition=complete --timeout=1h job/{name}-benchmark{one.ending}"
+        for one in deployment.classes
+    ]
+    logs = [
+        f"kubectl logs -n {space} job/{name}-benchmark{one.ending} > {job_result(one)}" for one in deployment.classes
+    ]
+    return [
+        f"kubectl create configmap {name}-workload -n {space} {traces}",
+        f"kubectl apply -n {space} -f benchmark/job.yaml",
+        *waits,
+        *logs,
+    ]
+
+
+def job_result(one: ClassLimits) -> str:
+    """File into which the log of a class's job goes."""
+    stem, _, suffix = str(facts.fact("benchmark", "result")).rpartition(".")
+    return f"{stem}{one.ending}.{suffix}"
+
+
+def _token(deployment: Deployment) -> str:
+    """What weights that are fetched may need in the shell that starts engines."""
+    fetched = not deployment.weights.startswith("/")
+    return ", with HF_TOKEN in its environment if the weights need a Hugging Face token" * fetched
+
+
+def _namespace(deployment: Deployment) -> list[str]:
+    """The namespace, and the token for weights that need one."""
+    space = deployment.options.namespace
+    made = [f"`kubectl create namespace {space}`, if it does not exist."] * (space != "default")
+    claim = deployment.options.claim
+    kept = (
+        f"Create the PersistentVolumeClaim {claim} (ReadWriteMany) with room for the weights; pods fetch them into it."
+    )
+    secret = f"`kubectl create secret generic {SECRET} -n {space} --from-literal=HF_TOKEN=...`"
+    return [*made, f"{secret}, if the weights need a Hugging Face token.", *[kept] * bool(claim)]
