@@ -9,13 +9,11 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from .charts import WIDTH
-from .html import environment
+from .document import Chart, Table
+from .drawing import WIDTH, Box, Drawing, Mark, Path, Rect, Text, Ticks, axes, plot, text_width
 from .json_text import as_script, finite
-from .marks import Box, Drawing, Mark, Path, Rect, Text, text_width
-from .page_charts import Chart, Table
-from .plots import Ticks, axes, plot
 from .text import fit
+from .views.html import environment
 
 
 @dataclass(frozen=True, slots=True)

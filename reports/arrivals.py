@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from optimizer.plans.plan import Plan
 
-from .charts import WIDTH
 from .day import HOURS, Arrivals, arrivals
-from .marks import Box, Drawing, Mark, Path, Rect
+from .document import Chart, table_of
+from .drawing import WIDTH, Box, Drawing, Mark, Path, Rect, axes, headings, plot, round_steps
 from .numbers import percent, rate, significant
-from .page_charts import Chart, Table
-from .plots import axes, headings, plot
-from .scales import round_steps
 from .text import plural
 
 
@@ -25,7 +22,7 @@ def arrivals_chart(plan: Plan) -> Chart | None:
         title=f"Planned for {rate(figure.planned)}, of which the day's mean uses {percent(figure.use)}{over}",
         caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
         drawing=draw_arrivals(figure),
-        table=Table(("hour", "#rate"), tuple((f"{h:02d}:00", rate(v)) for h, v in enumerate(figure.hourly))),
+        table=table_of(("hour", "#rate"), tuple((f"{h:02d}:00", rate(v)) for h, v in enumerate(figure.hourly))),
     )
 
 

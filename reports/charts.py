@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from .drawing import WIDTH, Drawing, Linear, Mark, Path, Rect, Text, text_width
 from .figures import PARTS, Bar, ClassFigure, CostBars, HeadroomBars, HeatMap, QuantileBar, QuantileBars, SplitRow
-from .marks import Drawing, Mark, Path, Rect, Text, text_width
 from .numbers import duration, hourly, is_number, percent, power_of_two
-from .scales import Linear
 from .text import fit
 from .words import part_words
 
-WIDTH: Final = 400.0
 _LINE: Final = 20.0
 _LIMIT_AT: Final = 0.75
 """Where the limit stands on a bar chart, as a share of its width: the rest shows by how much it is passed."""

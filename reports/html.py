@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from optimizer.plans.plan import Plan
 
 from .json_text import embedded_json
 from .page import make_page
 from .page_parts import Page
-from .text import glue
+from .views.html import environment
 
 _SECTIONS: Final = (
     ("verdict", "Verdict"),
@@ -41,41 +39,3 @@ def _present(page: Page) -> list[tuple[str, str]]:
     absent |= set() if page.sensitivity else {"sensitivity"}
     renamed = {} if page.found else {"verdict": "What to relax", "slo": "What was asked"}
     return [(key, renamed.get(key, name)) for key, name in _SECTIONS if key not in absent]
-
-
-@cache
-def environment() -> Environment:
-    """The templates of the report, everything escaped, with the filters that they use."""
-    environment = Environment(
-        loader=PackageLoader("templates", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"px": pixels, "glue": glue, "heading": heading, "breakable": breakable}
-    return environment
-
-
-def pixels(value: float) -> str:
-    """Write a position with at most one decimal.
-
-    >>> pixels(12.04), pixels(-0.01), pixels(3.25)
-    ('12', '0', '3.2')
-    """
-    text = f"{value:.1f}".removesuffix(".0")
-    return "0" if text == "-0" else text
-
-
-def breakable(name: str) -> Markup:
-    """Let a long name break after its underscores, where there is no room for the whole of it.
-
-    >>> str(breakable("max_num_seqs <"))
-    'max_<wbr>num_<wbr>seqs &lt;'
-    """
-    return escape(name).replace("_", Markup("_<wbr>"))
-
-
-def heading(name: str) -> str:
-    """Drop the mark of a number column."""
-    return name.removeprefix("#")

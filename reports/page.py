@@ -14,6 +14,7 @@ from .asked import asked_table, offered
 from .day import arrivals, day_price_words
 from .deployable import deploy_sentence
 from .deployment_card import deployment_card
+from .document import Table, table_of, without_empty
 from .fleet_figure import ClassShare, fleet_diagram, routed
 from .numbers import (
     MISSING,
@@ -25,13 +26,12 @@ from .numbers import (
     monthly,
     percent,
     rate,
-    si,
     signed_percent,
     significant,
     tokens,
     with_one_form_of_percent,
 )
-from .page_charts import MOST_ROWS, Table, cost_chart, cut_table, why_charts, without_empty, workload_charts
+from .page_charts import MOST_ROWS, cost_chart, why_charts, workload_charts
 from .page_parts import (
     AlternativeRow,
     AlternativesSection,
@@ -120,8 +120,6 @@ def _answer(plan: Plan) -> AnswerSection:
         lead=_lead(plan),
         kpis=_kpis(plan) if has_fleet(plan) else (),
         diagram=fleet_diagram(plan),
-        entry=_entry(plan),
-        exit=_exit(plan),
         relax=tuple(sentences.relax_sentence(item) for item in violated(plan) or by_slack(plan)[:1]),
     )
 
@@ -195,21 +193,6 @@ def _at_most(plan: Plan) -> str:
     return "" if share is None else f"; any fleet: at most {percent(share)} cheaper"
 
 
-def _entry(plan: Plan) -> tuple[str, str]:
-    served, each = sentences.served_rate(plan), f"{tokens(plan.workload.mean_isl)} input tokens each"
-    if plan.objective == "min_cost":
-        return rate(served), each
-    demand = (
-        f"served of {rate(plan.demand_rps)}" if served < plan.demand_rps else f"the demand is {rate(plan.demand_rps)}"
-    )
-    return rate(served), f"{demand}; {each}"
-
-
-def _exit(plan: Plan) -> tuple[str, str]:
-    generated = sentences.served_rate(plan) * plan.workload.mean_osl
-    return (si(generated, "tokens/s").replace(" k", "k "), f"{tokens(plan.workload.mean_osl)} output tokens each")
-
-
 def _slo(plan: Plan) -> SloSection:
     found = has_fleet(plan)
     return SloSection(
@@ -225,9 +208,9 @@ def _slo_table(plan: Plan, found: bool) -> Table:
     """What each class asks for and, where there is a fleet, gets."""
     headers, rows = asked_table(plan)
     if not found:
-        return without_empty(cut_table(headers, rows))
+        return without_empty(table_of(headers, rows))
     attained = [(*row, percent(c.attainment)) for row, c in zip(rows, plan.classes, strict=True)]
-    return without_empty(cut_table((*headers, "#attained"), attained))
+    return without_empty(table_of((*headers, "#attained"), attained))
 
 
 def _alternatives(plan: Plan) -> AlternativesSection:
@@ -295,7 +278,7 @@ def _routing(shares: Sequence[ClassShare]) -> Table:
         for s in shares
     ]
     headers = ("pool", "stage", *(["class"] if several else []), "#share", "#mean input", "#mean output")
-    return cut_table(headers, rows, MOST_ROUTED)
+    return table_of(headers, rows)
 
 
 def _trust(plan: Plan) -> TrustSection:

@@ -3,56 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import Plan
 
 from . import figures, sentences
 from .charts import draw_class, draw_costs, draw_headroom, draw_heat, draw_split
-from .marks import Drawing
-from .numbers import MISSING, count, duration, hourly, percent, percent_beside, quantity, significant, tokens
+from .document import Chart, table_of
+from .numbers import count, duration, hourly, percent, percent_beside, quantity, significant, tokens
 from .roofline_chart import draw_roofline
 from .text import clean, plural
 from .words import by_slack, constraint_words, has_fleet, part_words, tightest
 
 MOST_CLASS_CHARTS: Final = 6
 MOST_ROWS: Final = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Headers (those of number columns begin with '#') and rows of text; `cut` counts rows left out."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    cut: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart with the finding as its title, a caption, the data behind it, and keys of its colours."""
-
-    title: str
-    caption: str
-    drawing: Drawing
-    table: Table
-    legend: tuple[tuple[str, str], ...] = ()
-
-
-def cut_table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], most: int = MOST_ROWS) -> Table:
-    """Make a table of the first rows, and count those left out."""
-    return Table(headers, tuple(rows[:most]), max(0, len(rows) - most))
-
-
-def without_empty(table: Table) -> Table:
-    """Leave out the columns that no row has anything in."""
-    kept = [at for at in range(len(table.headers)) if any(row[at] != MISSING for row in table.rows)]
-    if not table.rows:
-        return table
-    rows = tuple(tuple(row[at] for at in kept) for row in table.rows)
-    return Table(tuple(table.headers[at] for at in kept), rows, table.cut)
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -71,7 +35,7 @@ def slo_charts(plan: Plan) -> tuple[Chart, ...]:
                 title=f"{figure.name} {held}: {share} of requests, {percent(figure.goal)} asked",
                 caption="Bold: the percentile that the SLO limits.",
                 drawing=draw_class(figure),
-                table=Table(("latency", "quantile", "#predicted", "#limit", "within"), rows),
+                table=table_of(("latency", "quantile", "#predicted", "#limit", "within"), rows),
             )
         )
     return tuple(charts)
@@ -90,7 +54,7 @@ def cost_chart(plan: Plan) -> Chart | None:
         title=sentences.spread_sentence(prices),
         caption="The line is the price of the recommended fleet.",
         drawing=draw_costs(figure, plan.cost_usd_per_hour),
-        table=Table(("fleet", "#price", "status"), rows),
+        table=table_of(("fleet", "#price", "status"), rows),
     )
 
 
@@ -115,7 +79,7 @@ def _worth_chart(plan: Plan) -> Chart:
         title=sentences.planner_words(most.sentence),
         caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
         drawing=draw_costs(figures.worth_costs(plan), base),
-        table=cut_table(("without", "#price", "finding"), rows),
+        table=table_of(("without", "#price", "finding"), rows),
     )
 
 
@@ -137,7 +101,7 @@ def _headroom_chart(plan: Plan) -> Chart:
         title=title,
         caption="Load, or use, over the most that each limit allows, tightest first; the line is the limit.",
         drawing=draw_headroom(figures.headroom(plan)),
-        table=cut_table(("limit", "where", "#used", "#limit", "#slack", "because"), rows),
+        table=table_of(("limit", "where", "#used", "#limit", "#slack", "because"), rows),
     )
 
 
@@ -149,7 +113,7 @@ def _dollar_chart(plan: Plan) -> Chart:
         title=sentences.dollars_sentence(plan.pools),
         caption=f"The pools sum to {hourly(figure.total)}.",
         drawing=draw_costs(figure),
-        table=cut_table(("pool", "GPU", "#GPUs", "#price"), rows),
+        table=table_of(("pool", "GPU", "#GPUs", "#price"), rows),
     )
 
 
@@ -163,7 +127,7 @@ def _roofline_chart(plan: Plan) -> Chart:
         title=sentences.roofline_sentence(plan.pools),
         caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow.",
         drawing=draw_roofline(figures.roofline(plan)),
-        table=cut_table(("pool", "GPU", "#FLOP/byte", "#ridge", "#MFU", "#MBU", "bound by"), rows),
+        table=table_of(("pool", "GPU", "#FLOP/byte", "#ridge", "#MFU", "#MBU", "bound by"), rows),
         legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if _has_role(plan, role)),
     )
 
@@ -183,7 +147,7 @@ def _split_chart(plan: Plan) -> Chart:
         title=sentences.split_sentence(plan.pools),
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
         drawing=draw_split(figures.step_splits(plan)),
-        table=cut_table(("pool", "#step", "#requests", *(f"#{part}" for part in parts)), rows),
+        table=table_of(("pool", "#step", "#requests", *(f"#{part}" for part in parts)), rows),
         legend=tuple((f"part-{name}", part_words(name)) for name in figures.PARTS),
     )
 
@@ -200,7 +164,7 @@ def workload_charts(plan: Plan) -> tuple[Chart, ...]:
             title=sentences.heat_sentence(figure.peak[0], *_peak_labels(figure), figure.peaks),
             caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
             drawing=draw_heat(figure),
-            table=cut_table(("#input tokens", "#output tokens", "#share"), rows),
+            table=table_of(("#input tokens", "#output tokens", "#share"), rows),
         ),
     )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .deployment_card import DeploymentCard
-from .fleet_figure import FleetDiagram
+from .document import Chart, Table
+from .drawing import FleetDiagram
 from .glossary import WORDS
-from .page_charts import Chart, Table
 from .sensitivity_section import SensitivityView
 from .slo_section import SloCheck
 from .sources import SourceRow
@@ -42,8 +42,6 @@ class AnswerSection:
     lead: tuple[LeadLine, ...]
     kpis: tuple[Kpi, ...]
     diagram: FleetDiagram
-    entry: tuple[str, str]
-    exit: tuple[str, str]
     relax: tuple[str, ...]
 
 

@@ -14,9 +14,9 @@ from optimizer.plans.records import AccuracyRecord
 
 from .deploy.settings import settings
 from .deployable import described_by_catalog
+from .document import Table, table_of
 from .figures import pool_label
 from .numbers import MISSING, count, duration, hourly, is_number, percent, signed_percent, significant
-from .page_charts import Table, cut_table
 from .sentences import spread
 from .sources import SourceRow
 from .text import clean
@@ -37,7 +37,7 @@ def pools_table(plan: Plan) -> Table:
         figures = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
         ends = (bound_words(at.bound_by), busiest_words(at))
         rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *figures, *ends))
-    return cut_table(headers, rows, 24)
+    return table_of(headers, rows)
 
 
 def hand_over_sentence(plan: Plan) -> str:
@@ -73,12 +73,12 @@ def settings_table(plan: Plan) -> Table:
     """
     headers = ("setting", "value", "why")
     if not described_by_catalog(plan):
-        return Table(headers, ())
+        return table_of(headers, ())
     try:
         rows = settings(plan)
     except InputError:
-        return Table(headers, ())
-    return cut_table(headers, [(clean(row.setting), clean(row.value, 400), clean(row.why, 200)) for row in rows])
+        return table_of(headers, ())
+    return table_of(headers, [(clean(row.setting), clean(row.value, 400), clean(row.why, 200)) for row in rows])
 
 
 def origins_table(rows: Sequence[SourceRow], plan: Plan) -> Table:
@@ -91,7 +91,7 @@ def origins_table(rows: Sequence[SourceRow], plan: Plan) -> Table:
         (name, "yes" if name in bought else "no", *(str(found[origin]) for origin in ORIGINS))
         for name, found in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0]))
     ]
-    return cut_table(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS)), lines)
+    return table_of(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS)), lines)
 
 
 def scope_words(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -127,7 +127,7 @@ def engines_table(pools: Sequence[Pool]) -> Table:
         (
             clean(pool.id, 20),
             pool.role,
-            clean(pool.accelerator, 24),
+            clean(pool.accelerator),
             count(pool.replicas),
             count(pool.spare_replicas),
             count(gpus_per_engine(pool)),
@@ -145,7 +145,7 @@ def engines_table(pools: Sequence[Pool]) -> Table:
         )
         for pool in pools
     ]
-    return Table(names, tuple(rows))
+    return table_of(names, tuple(rows))
 
 
 def step_errors_table(plan: Plan) -> Table:
@@ -160,7 +160,7 @@ def step_errors_table(plan: Plan) -> Table:
         )
         for row in plan.step_errors
     ]
-    return cut_table(headers, rows)
+    return table_of(headers, rows)
 
 
 def accuracy_rows(plan: Plan) -> list[AccuracyRecord]:
@@ -198,7 +198,7 @@ def accuracy_table(plan: Plan) -> Table:
     )
     rows = [
         (
-            clean(row.accelerator, 24),
+            clean(row.accelerator),
             row.mode,
             clean(row.engine, 20) or "any",
             clean(row.model) or "any",
@@ -210,4 +210,4 @@ def accuracy_table(plan: Plan) -> Table:
         )
         for row in accuracy_rows(plan)
     ]
-    return cut_table(headers, rows)
+    return table_of(headers, rows)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from .charts import WIDTH
+from .drawing import WIDTH, Box, Drawing, Log, Mark, Path, Rect, Symbol, Text, decade_range, place_label
 from .figures import Roof, RooflineFigure, RooflinePoint
-from .marks import Box, Drawing, Mark, Path, Rect, Symbol, Text, place_label
 from .numbers import percent, si, significant
-from .scales import Log, decade_range
 
 HEIGHT: Final = 300.0
 _PLOT: Final = Box(46.0, 54.0, WIDTH - 8, HEIGHT - 42)

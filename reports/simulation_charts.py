@@ -6,11 +6,25 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
-from .charts import WIDTH, draw_cells
-from .marks import Box, Drawing, Mark, Path, Symbol, Text, place_label
+from .charts import draw_cells
+from .drawing import (
+    WIDTH,
+    Box,
+    Drawing,
+    Mark,
+    Path,
+    Plot,
+    Point,
+    Symbol,
+    Text,
+    axes,
+    headings,
+    line,
+    place_label,
+    plot,
+    round_steps,
+)
 from .numbers import duration, hourly, is_number, money, percent, rate, significant
-from .plots import Plot, Point, axes, headings, line, plot
-from .scales import round_steps
 from .simulation_figures import BucketMap, ClassDistributions, Distribution, FleetPoint, LoadFigure, undominated
 
 TONES: Final = {"TTFT": "prefill", "TPOT": "decode"}

@@ -9,6 +9,7 @@ from typing import Final
 from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.records import SimulatedClass
 
+from .document import Chart, Table, table_of
 from .figures import goal_label
 from .front import front_headers, front_note, front_rows, front_sentence
 from .next_rate import fails_words
@@ -24,7 +25,7 @@ from .numbers import (
     signed_percent,
     significant,
 )
-from .page_charts import Chart, Table, cut_table, slo_charts
+from .page_charts import slo_charts
 from .simulation_charts import FAR, draw_buckets, draw_distributions, draw_fleets, draw_load
 from .simulation_figures import (
     BucketMap,
@@ -80,7 +81,7 @@ def slo_check(plan: Plan) -> SloCheck:
         judged=_judged(plan),
         front_title=front_sentence(plan),
         front_note=front_note(plan),
-        front=cut_table(front_headers(plan), front_rows(plan)),
+        front=table_of(front_headers(plan), front_rows(plan)),
     )
 
 
@@ -122,7 +123,7 @@ def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
         title=f"{figure.name}: {_tail_words(item, label)}",
         caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {goal}.",
         drawing=draw_distributions(figure),
-        table=cut_table(("latency", "#share", "#within", "#limit"), rows, 150),
+        table=table_of(("latency", "#share", "#within", "#limit"), rows),
     )
 
 
@@ -182,7 +183,7 @@ def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
         f"planned one, shorter ones below it. "
         f"{knee_sentence(figure)}",
         drawing=draw_load(figure),
-        table=Table(("#rate", "#TTFT of limit", "#TPOT of limit", "#typical time", "holds"), rows),
+        table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "#typical time", "holds"), rows),
         legend=LATENCIES,
     )
 
@@ -203,7 +204,7 @@ def _bucket_chart(figure: BucketMap, plan: Plan) -> Chart:
         title=title,
         caption=f"The goal, {percent(figure.goal)}, is for all together; cells sum up lengths, red ones are below it.",
         drawing=draw_buckets(figure),
-        table=cut_table(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
+        table=table_of(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
     )
 
 
@@ -247,7 +248,7 @@ def _classes(plan: Plan) -> Table:
         "#by formula",
     )
     rows = [] if plan.simulation is None else [_class_row(one) for one in plan.simulation.classes]
-    return cut_table(headers, rows)
+    return table_of(headers, rows)
 
 
 def _class_row(one: SimulatedClass) -> tuple[str, ...]:
@@ -272,7 +273,7 @@ def _class_row(one: SimulatedClass) -> tuple[str, ...]:
 
 def _judged(plan: Plan) -> Table:
     headers = ("fleet", "pools (max seqs/chunk)", "#price", "#difference", "#tries", "#SLO met", "outcome")
-    return cut_table(headers, [_judged_row(one, plan) for one in tried_fleets(plan)], MOST_JUDGED)
+    return table_of(headers, [_judged_row(one, plan) for one in tried_fleets(plan)])
 
 
 def _judged_row(tried: TriedFleet, plan: Plan) -> tuple[str, ...]:
@@ -308,7 +309,7 @@ def fleets_chart(plan: Plan) -> Chart | None:
             f"and that none beats.{left}"
         ),
         drawing=draw_fleets(points),
-        table=cut_table(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
+        table=table_of(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
         legend=(("good", "recommended"), ("other", HOLDS), ("over", NOT_SHOWN)),
     )
 

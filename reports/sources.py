@@ -12,13 +12,12 @@ from typing import Any, Final, TypeGuard
 
 from optimizer.plans.records import LARGEST
 
+from .document import Table, table_of
 from .numbers import MISSING, count, percent, quantity, significant
-from .page_charts import Table, cut_table
 from .text import SENTENCE_LIMIT, clean, sentence
 
 MOST_ROWS: Final = 200
 MOST_VALUES: Final = 16
-MOST_REASONS: Final = 60
 _NAMES: Final = ("kernel", "kernel_class", "dtype", "name")
 _ABOUT: Final = {"origin", "source", "date", "error", *_NAMES}
 _SHEET_UNITS: Final = {"memory": "B", "bandwidth": "B/s", "tdp": "W", "latency": "s", "peak_flops": "FLOP/s"}
@@ -151,8 +150,8 @@ def searched(record: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], Ta
         for key, tally in tallies.items()
         for reason, number in sorted(tally.items(), key=lambda item: (-item[1], str(item[0])))
     ]
-    return facts({_SEARCHED.get(key, key): value for key, value in sums.items()}), cut_table(
-        ("reason", "#number", "what"), rows, MOST_REASONS
+    return facts({_SEARCHED.get(key, key): value for key, value in sums.items()}), table_of(
+        ("reason", "#number", "what"), rows
     )
 
 

@@ -24,11 +24,11 @@ from optimizer.plans.plan import Status
 from optimizer.whatif.frontier import Frontier, Step
 from optimizer.whatif.scenario import Answer, nothing
 from reports.comparison import compare
-from reports.comparison_html import render_comparison
 from reports.frontier_page import render_frontier
 from reports.html import render_plan
 from tests.engine_cases import engines
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
+from tests.test_reports_compare import render_comparison
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 AXE = os.environ.get("PDPLAN_AXE")

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from optimizer.plans.plan import Plan, WorkloadSummary
 from reports import figures
 from reports.charts import draw_class, draw_costs, draw_headroom, draw_heat, draw_split
+from reports.drawing import Box, Drawing, Linear, Log, Rect, Symbol, Text
+from reports.drawing import Path as Line
 from reports.fleet_figure import fleet_diagram, routed
-from reports.marks import Box, Drawing, Rect, Symbol, Text
-from reports.marks import Path as Line
 from reports.roofline_chart import draw_roofline
-from reports.scales import Linear, Log
 from reports.sources import source_rows
 
 PLANS = Path(__file__).parent / "plans"
@@ -120,12 +119,13 @@ def test_routing_sums_by_stage(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_diagram_accounts_for_every_gpu(name: str) -> None:
+def test_the_diagram_accounts_for_every_pool_and_link(name: str) -> None:
     plan = load(name)
     diagram = fleet_diagram(plan)
-    boxes = (*diagram.prefill, *diagram.decode, *diagram.colocated)
-    assert sum(box.gpus for box in boxes) == sum(plan.gpus.values())
-    assert math.fsum(box.usd_per_hour for box in boxes) == pytest.approx(plan.cost_usd_per_hour)
+    for role, boxes in (("prefill", diagram.prefill), ("decode", diagram.decode), ("colocated", diagram.colocated)):
+        pools = sum(pool.role == role for pool in plan.pools)
+        rest = [box for box in boxes if not box.engines]
+        assert pools == len(boxes) - len(rest) + sum(int(box.title.split()[0]) for box in rest)
     assert len(diagram.links) + diagram.more_links == len(plan.transfers)
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from optimizer.plans.plan import Plan, Status
 from reports.comparison import compare
-from reports.comparison_html import render_comparison
 from reports.html import render_plan
 from reports.numbers import hourly, money, percent, rate
 from reports.words import distinct_alternatives
 from tests.report_cases import NAMES, load, simulated, with_accuracy, with_sensitivity
+from tests.test_reports_compare import render_comparison
 
 VNU = os.environ.get("PDPLAN_VNU")
 VOID = {"meta", "link", "br", "img", "wbr"}

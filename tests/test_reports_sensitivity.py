@@ -15,9 +15,9 @@ from optimizer.plans.records import AccuracyRecord, BreakEven, Sensitivity
 from reports import sensitivity as said
 from reports.deploy.files import SUMS, deploy_plan
 from reports.deployment_card import deployment_card
+from reports.drawing import Rect
 from reports.html import render_plan
 from reports.json_text import plan_json
-from reports.marks import Rect
 from reports.page import make_page
 from reports.reasons import accuracy_sentence, accuracy_table
 from reports.sensitivity_section import draw_strips, draw_tornado, sensitivity_view

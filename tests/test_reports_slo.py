@@ -13,16 +13,14 @@ from optimizer.plans.plan import Plan, Worth
 from reports.arrivals import arrivals_chart
 from reports.day import arrivals, day_price_words
 from reports.deploy.settings import settings
+from reports.drawing import Box, Drawing, Rect, Text, axes, headings, line, plot, round_steps
+from reports.drawing import Path as Line
 from reports.figures import worth_costs
 from reports.html import render_plan
-from reports.marks import Box, Drawing, Rect, Text
-from reports.marks import Path as Line
 from reports.numbers import duration, money, percent, rate
 from reports.page import make_page
 from reports.page_charts import why_charts
-from reports.plots import axes, headings, line, plot
 from reports.reasons import hand_over_sentence, origins_table, pools_table, settings_table
-from reports.scales import round_steps
 from reports.sentences import cost_sentence, growth_sentence, slo_sentence
 from reports.simulation_figures import (
     bucket_maps,

@@ -8,9 +8,9 @@ from optimizer.plans.plan import Alternative, ErrorBars, Plan, Pool, Range, Stat
 from optimizer.plans.records import EnginePool, SimulatedRate
 from reports import verdict, words
 from reports.asked import offered
+from reports.drawing import Path, Symbol
 from reports.fleet_figure import fleet_diagram
 from reports.html import render_plan
-from reports.marks import Path, Symbol
 from reports.page import make_page
 from reports.page_charts import cost_chart
 from reports.reasons import worth_hint

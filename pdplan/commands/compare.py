@@ -59,13 +59,15 @@ def compare(
 
 def _render(console: Console, found: Comparison, view: str, *, to_file: bool) -> str:
     from reports.answers.comparison import comparison_document
-    from reports.comparison_html import comparison_json, render_comparison
-    from reports.views import markdown, terminal
+    from reports.comparison import comparison_record
+    from reports.json_text import json_text
+    from reports.views import html, markdown, terminal
 
-    if view == "html":
-        return render_comparison(found)
-    if view == "md":
-        return markdown.render_document(comparison_document(found))
     if view == "json":
-        return comparison_json(found)
-    return terminal.render_document(comparison_document(found), console.width, color=console.colored and not to_file)
+        return json_text(comparison_record(found))
+    document = comparison_document(found)
+    if view == "html":
+        return html.render_document(document, comparison_record(found), "comparison")
+    if view == "md":
+        return markdown.render_document(document)
+    return terminal.render_document(document, console.width, color=console.colored and not to_file)

@@ -19,19 +19,21 @@ def comparison_document(comparison: Comparison) -> Document:
     """The answer of a comparison."""
     before, after = comparison.names
     differences = () if comparison.same else _differences(comparison)
-    about = Section(sentences=said(f"before: {before}; after: {after}", comparison.note))
-    return Document(headline=(headline(comparison),), sections=(about, *differences))
+    named = Section(sentences=said(f"before: {before}; after: {after}", comparison.note))
+    about = ("Two plans compared", f"before, {before}; after, {after}")
+    return Document(headline=(headline(comparison),), sections=(named, *differences), about=about)
 
 
 def _differences(comparison: Comparison) -> tuple[Section, ...]:
     unchanged = f"{plural(comparison.unchanged_pools, 'pool')} unchanged." if comparison.unchanged_pools else ""
+    classes = [
+        Section(f"SLO: {outcome_words(item, comparison)}", said(lone_words(item)), _slo_figures(item))
+        for item in comparison.classes
+    ]
     return (
         Section("Fleet", table=pools_table(comparison), notes=said(unchanged)),
         Section("Figures", table=_figures(comparison.figures)),
-        *(
-            Section(f"SLO: {outcome_words(item, comparison)}", said(lone_words(item)), _slo_figures(item))
-            for item in comparison.classes
-        ),
+        Section("SLOs", sections=tuple(classes)),
         Section("Inputs", table=inputs_table(comparison)),
     )
 
@@ -53,7 +55,8 @@ def inputs_table(comparison: Comparison) -> Table:
 
 
 def _figures(figures: Sequence[Figure]) -> Table:
-    return table_of(FIGURES, [figure_words(figure) for figure in figures if figure.differs])
+    shown = [figure for figure in figures if figure.differs]
+    return table_of(FIGURES, [figure_words(figure) for figure in shown], [tone(figure) for figure in shown])
 
 
 def _slo_figures(item: SloChange) -> Table | None:
