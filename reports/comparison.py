@@ -12,9 +12,9 @@ from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Pool
 
+from .asked import readable_inputs
 from .figures import goal_label
 from .numbers import is_number
-from .recording import readable_inputs
 from .text import clean
 from .words import gpus_per_engine, has_fleet, has_tpot, limited_metrics, split_words
 

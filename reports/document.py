@@ -10,6 +10,9 @@ from .drawing import Drawing, FleetDiagram
 from .numbers import MISSING
 from .table import Column
 
+Facts = tuple[tuple[str, str], ...]
+"""Names and their values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -60,8 +63,8 @@ class Section:
     table: Table | None = None
     notes: tuple[str, ...] = ()
     code: str = ""
-    facts: tuple[tuple[str, str], ...] = ()
-    tiles: tuple[tuple[str, str], ...] = ()
+    facts: Facts = ()
+    tiles: Facts = ()
     charts: tuple[Chart, ...] = ()
     fleet: FleetDiagram | None = None
     sections: tuple[Section, ...] = ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from optimizer.plans.plan import Plan
+from reports.answers.plan import plan_page
 
-from .html import render_plan
 from .json_text import plan_json
 from .whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 
@@ -18,7 +18,7 @@ def write_outputs(plan: Plan, directory: Path, *, force: bool = False) -> list[P
 
     Both appear, whole, or neither does. Without `force`, a file of either name that pdplan did not write is an error.
     """
-    texts = {directory / PLAN_FILE: plan_json(plan), directory / REPORT_FILE: render_plan(plan)}
+    texts = {directory / PLAN_FILE: plan_json(plan), directory / REPORT_FILE: plan_page(plan)}
     check_directory(directory, (PLAN_FILE, REPORT_FILE), force=force)
     write_whole(texts)
     return list(texts)

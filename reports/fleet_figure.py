@@ -9,10 +9,10 @@ from typing import Final
 
 from optimizer.plans.plan import Plan, Pool, Transfer
 
-from . import sentences
 from .drawing import FleetDiagram, LinkLine, PoolBox
 from .numbers import count, duration, hourly, percent, rate, si, tokens
 from .text import clean, plural
+from .verdict import served_rate
 from .words import busiest_words, gpus_per_engine, is_overloaded, split_words
 
 MOST_BOXES: Final = 5
@@ -60,7 +60,7 @@ def fleet_diagram(plan: Plan) -> FleetDiagram:
 
 
 def _entry(plan: Plan) -> tuple[str, str]:
-    served, each = sentences.served_rate(plan), f"{tokens(plan.workload.mean_isl)} input tokens each"
+    served, each = served_rate(plan), f"{tokens(plan.workload.mean_isl)} input tokens each"
     if plan.objective == "min_cost":
         return rate(served), each
     of = f"served of {rate(plan.demand_rps)}" if served < plan.demand_rps else f"the demand is {rate(plan.demand_rps)}"
@@ -68,7 +68,7 @@ def _entry(plan: Plan) -> tuple[str, str]:
 
 
 def _exit(plan: Plan) -> tuple[str, str]:
-    generated = sentences.served_rate(plan) * plan.workload.mean_osl
+    generated = served_rate(plan) * plan.workload.mean_osl
     return si(generated, "tokens/s").replace(" k", "k "), f"{tokens(plan.workload.mean_osl)} output tokens each"
 
 

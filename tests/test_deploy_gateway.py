@@ -24,7 +24,7 @@ from reports.deploy.found import FoundRouter
 from reports.deploy.gateway import PARTS, Rule, gateway_rules, misplacing, placed, tolerated
 from reports.deploy.gateway_file import gateway_files, pool_lines, read_gateway
 from reports.deploy.placement import place
-from reports.deployable import deploy_sentence, deployable
+from reports.next_steps import deploy_sentence, deployable
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 
 GOLDEN = Path(__file__).parent / "golden" / "deploy"

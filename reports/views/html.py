@@ -64,10 +64,10 @@ def shown(text: str) -> Markup:
     r"""A sentence whose topic, in a word or two before a colon, stands out.
 
     >>> str(shown("Risk: 4 of 5 < all")), str(shown("chat: 3 s"))
-    ('<b>Risk</b> 4 of 5 &lt; all', 'chat: 3\xa0s')
+    ('<b>Risk:</b> 4 of 5 &lt; all', 'chat: 3\xa0s')
     """
     topic = _TOPIC.fullmatch(text)
-    return escape(_unbroken(text)) if topic is None else Markup("<b>{}</b> {}").format(topic[1], _unbroken(topic[2]))
+    return escape(_unbroken(text)) if topic is None else Markup("<b>{}:</b> {}").format(topic[1], _unbroken(topic[2]))
 
 
 def cell(text: str) -> Markup:
