@@ -20,11 +20,6 @@ def json_text(record: Any) -> str:
     return json.dumps(finite(record), indent=2, allow_nan=False) + "\n"
 
 
-def embedded_json(plan: Plan) -> str:
-    """Write the plan as JSON that cannot end or alter the script element it stands in."""
-    return as_script(finite(plan_record(plan)))
-
-
 def as_script(record: Any) -> str:
     """Write plain values as JSON without the characters that HTML gives a meaning."""
     text = json.dumps(record, separators=(",", ":"), allow_nan=False)

@@ -26,7 +26,6 @@ from .numbers import (
     signed_percent,
     significant,
 )
-from .sentences import is_or_are, limit_words
 from .text import clean, plural, sentence
 from .words import (
     by_slack,
@@ -34,7 +33,9 @@ from .words import (
     fleet_words,
     has_fleet,
     is_feasible,
+    is_or_are,
     is_overloaded,
+    limit_words,
     missed_classes,
     missed_when_slow,
     misses_used,

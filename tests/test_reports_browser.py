@@ -23,8 +23,8 @@ import pytest
 from optimizer.plans.plan import Status
 from optimizer.whatif.frontier import Frontier, Step
 from optimizer.whatif.scenario import Answer, nothing
+from reports.answers.comparison import compare
 from reports.answers.plan import plan_page
-from reports.comparison import compare
 from reports.frontier_page import render_frontier
 from tests.engine_cases import engines
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from optimizer.plans.plan import Plan, Pool
 from pdplan.cli import cli
 from pdplan.console import Console
-from reports.answers.comparison import comparison_document, headline, signed_money, tone
-from reports.comparison import Comparison, compare, comparison_record
+from reports.answers.comparison import (
+    Comparison,
+    compare,
+    comparison_document,
+    comparison_record,
+    headline,
+    signed_money,
+    tone,
+)
 from reports.json_text import json_text
 from reports.text import display_width
 from reports.views import html, markdown, terminal

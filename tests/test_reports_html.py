@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from optimizer.plans.plan import Plan, Status
+from reports.answers.comparison import compare
 from reports.answers.plan import plan_page
-from reports.comparison import compare
 from reports.numbers import hourly, money, percent, rate
 from reports.words import distinct_alternatives
 from tests.report_cases import NAMES, load, simulated, with_accuracy, with_sensitivity

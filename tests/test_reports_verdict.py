@@ -13,9 +13,8 @@ from reports.charts import draw_fleets
 from reports.drawing import Path, Symbol
 from reports.figures import fleet_points
 from reports.fleet_figure import fleet_diagram
-from reports.sentences import origin_sentence
 from reports.verdict import growth_sentence, proof_sentence
-from reports.words import nearest_miss
+from reports.words import nearest_miss, origin_sentence
 from tests.engine_cases import engines
 from tests.report_cases import load, simulated
 from tests.report_cases import markdown_of as as_markdown

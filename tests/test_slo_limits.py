@@ -16,7 +16,7 @@ from optimizer.plans.reading import parse_plan
 from reports.asked import asked
 from reports.deploy.demand import limits_of
 from reports.json_text import plan_json
-from reports.sentences import slo_words
+from reports.words import slo_words
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Slo
 from search_spaces.schema import json_schema

@@ -11,10 +11,9 @@ from optimizer.plans.records import JudgedFleet
 from reports.document import Document, Section, said
 from reports.json_text import finite
 from reports.numbers import hourly, monthly, percent_beside, rate, signed_percent
-from reports.sentences import binding_sentence
 from reports.text import clean
 from reports.verdict import cost_sentence, next_rate_words, no_fleet_headline, router_sentence, slo_result_sentence
-from reports.words import by_slack, fleet_words, has_fleet, serving_words
+from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words
 
 from .plan import busiest_sentence, class_table, fleet_table, limit_sentences
 

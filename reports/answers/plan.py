@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
 from costmodel.words import dearer
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Range
 from optimizer.plans.records import Quantiles
-from reports import sentences, verdict
+from reports import verdict
 from reports.answers.plan_charts import cost_charts
 from reports.asked import asked, asked_table
 from reports.document import Detail, Document, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import QUANTILES, goal_label, goal_words
 from reports.fleet_figure import fleet_diagram
 from reports.front import front_headers, front_note, front_rows, front_sentence
-from reports.json_text import plan_record
+from reports.json_text import plan_json, plan_record
 from reports.next_steps import deploy_sentence, next_command
 from reports.numbers import (
     MISSING,
@@ -36,13 +37,17 @@ from reports.sensitivity_section import LEVER_HEADERS, lever_rows, sensitivity_v
 from reports.table import Column
 from reports.text import clean, moment, plural
 from reports.views.html import render_document
+from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 from reports.words import (
     FLEET_WITH_LIMITS,
     alternative_name,
+    alternative_sentence,
     basis_words,
+    binding_sentence,
     busiest_words,
     by_slack,
     constraint_words,
+    demand_sentence,
     distinct_alternatives,
     extra_cost,
     gpu_words,
@@ -51,12 +56,18 @@ from reports.words import (
     has_tpot,
     is_feasible,
     limited_cell,
+    miss_sentence,
     nearest_miss,
+    origin_sentence,
     other_metrics,
+    recommended_words,
+    relax_sentence,
     serving_words,
+    slo_words,
     split_words,
     tightest_first,
     violated,
+    why_not_sentence,
 )
 
 from .plan_charts import slo_charts, why_charts
@@ -99,6 +110,17 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
 def plan_page(plan: Plan) -> str:
     """The report of a plan: its answer as a page, with the plan itself in it."""
     return render_document(plan_document(plan, next_step=""), plan_record(plan), "plan")
+
+
+def write_outputs(plan: Plan, directory: Path, *, force: bool = False) -> list[Path]:
+    """Write plan.json and report.html into the directory, which is made if need be, and return their paths.
+
+    Both appear, whole, or neither does. Without `force`, a file of either name that pdplan did not write is an error.
+    """
+    texts = {directory / PLAN_FILE: plan_json(plan), directory / REPORT_FILE: plan_page(plan)}
+    check_directory(directory, (PLAN_FILE, REPORT_FILE), force=force)
+    write_whole(texts)
+    return list(texts)
 
 
 def _brief(plan: Plan) -> tuple[Section, ...]:
@@ -339,7 +361,7 @@ def _limits(plan: Plan) -> Table:
             constraint_words(item.constraint),
             clean(item.where, 20),
             percent(item.slack),
-            sentences.binding_sentence(item),
+            binding_sentence(item),
         )
         for item in by_slack(plan)
     ]
@@ -351,16 +373,12 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     miss = nearest_miss(plan)
     obstacles = violated(plan) or by_slack(plan)[:1]
     headers, rows = asked_table(plan)
-    wanted = f"Asked: {sentences.demand_sentence(plan)}"
-    classes = tuple(f"{sentences.slo_words(item)}." for item in asked(plan)[:BRIEF_ROWS])
+    wanted = f"Asked: {demand_sentence(plan)}"
+    classes = tuple(f"{slo_words(item)}." for item in asked(plan)[:BRIEF_ROWS])
     return (
         Section(sentences=(wanted, *(classes if len(rows) <= BRIEF_ROWS else ())), table=_asked(headers, rows)),
-        Section(sentences=said("" if miss is None else sentences.miss_sentence(miss, why=not violated(plan)))),
-        Section(
-            sentences=tuple(
-                f"{sentences.binding_sentence(limit)} {sentences.relax_sentence(limit)}" for limit in obstacles
-            )
-        ),
+        Section(sentences=said("" if miss is None else miss_sentence(miss, why=not violated(plan)))),
+        Section(sentences=tuple(f"{binding_sentence(limit)} {relax_sentence(limit)}" for limit in obstacles)),
     )
 
 
@@ -405,8 +423,8 @@ def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
     recommended, feasible = row.kind == "recommended", is_feasible(row)
     fleet = " + ".join(limited_cell(pool) for pool in row.pools[:6])
     return (
-        sentences.recommended_words(plan) if recommended else alternative_name(row),
-        fleet or sentences.why_not_sentence(row) or MISSING,
+        recommended_words(plan) if recommended else alternative_name(row),
+        fleet or why_not_sentence(row) or MISSING,
         money(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         percent(plan.attainment if recommended else row.attainment),
@@ -419,7 +437,7 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    return sentences.alternative_sentence(row.model_copy(update={"why_not": ""}) if row.why_not in prices else row)
+    return alternative_sentence(row.model_copy(update={"why_not": ""}) if row.why_not in prices else row)
 
 
 def _front(plan: Plan) -> Section:
@@ -451,8 +469,8 @@ def _trust(plan: Plan) -> Section:
     stated = plural(len(source.assumptions), "assumption")
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
-        f"Demand: {sentences.demand_sentence(plan)}",
-        sentences.origin_sentence(plan),
+        f"Demand: {demand_sentence(plan)}",
+        origin_sentence(plan),
         f"{stated} {verb} in force; plan.json lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",

@@ -8,7 +8,7 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Pool
-from reports import figures, sentences
+from reports import figures
 from reports.charts import (
     FAR,
     draw_arrivals,
@@ -52,6 +52,7 @@ from reports.verdict import fails_words
 from reports.words import (
     HOLDS,
     NOT_SHOWN,
+    binding_sentence,
     bound_words,
     by_slack,
     constraint_words,
@@ -61,6 +62,7 @@ from reports.words import (
     met_words,
     other_metrics,
     part_words,
+    planner_words,
     tightest,
 )
 
@@ -242,11 +244,11 @@ def _worth_chart(plan: Plan) -> Chart:
         plan.worth, key=lambda item: math.inf if item.without_usd_per_hour is None else item.without_usd_per_hour
     )
     rows = [
-        (clean(item.feature, 30), hourly(item.without_usd_per_hour), sentences.planner_words(item.sentence))
+        (clean(item.feature, 30), hourly(item.without_usd_per_hour), planner_words(item.sentence))
         for item in plan.worth
     ]
     return Chart(
-        title=sentences.planner_words(most.sentence),
+        title=planner_words(most.sentence),
         caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
         drawing=draw_costs(figures.worth_costs(plan), base),
         table=table_of(("without", "#price", "finding"), rows),
@@ -255,7 +257,7 @@ def _worth_chart(plan: Plan) -> Chart:
 
 def _headroom_chart(plan: Plan) -> Chart:
     least = tightest(plan)
-    title = sentences.binding_sentence(least) if least else "No limit is known"
+    title = binding_sentence(least) if least else "No limit is known"
     rows = [
         (
             constraint_words(b.constraint),
@@ -263,7 +265,7 @@ def _headroom_chart(plan: Plan) -> Chart:
             quantity(b.used, b.unit),
             quantity(b.limit, b.unit),
             percent(b.slack),
-            sentences.binding_sentence(b),
+            binding_sentence(b),
         )
         for b in by_slack(plan)
     ]
@@ -311,19 +313,21 @@ def _split_chart(plan: Plan) -> Chart:
 
 
 def workload_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw the lengths of the requests."""
+    """Draw the lengths of the requests, and their arrivals over a day where its profile is stated."""
+    return tuple(chart for chart in (_lengths_chart(plan), arrivals_chart(plan)) if chart is not None)
+
+
+def _lengths_chart(plan: Plan) -> Chart | None:
     load = plan.workload
     if not load.share:
-        return ()
+        return None
     figure = figures.heat_map(load)
     rows = [(tokens(i), tokens(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)]
-    return (
-        Chart(
-            title=heat_sentence(figure.peak[0], *_peak_labels(figure), figure.peaks),
-            caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
-            drawing=draw_heat(figure),
-            table=table_of(("#input tokens", "#output tokens", "#share"), rows),
-        ),
+    return Chart(
+        title=heat_sentence(figure.peak[0], *_peak_labels(figure), figure.peaks),
+        caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
+        drawing=draw_heat(figure),
+        table=table_of(("#input tokens", "#output tokens", "#share"), rows),
     )
 
 
