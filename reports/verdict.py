@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from costmodel.units import SECONDS_PER_HOUR
@@ -239,14 +239,18 @@ def _recorded_words(found: Simulation) -> str:
 
 
 def waste_sentence(plan: Plan) -> str:
-    """Say what the fleet attains with one replica fewer; empty where that was not simulated.
+    """Say what the fleet attains with one replica fewer; empty where that was not simulated."""
+    rows = None if plan.simulation is None else plan.simulation.one_replica_less
+    return losses_sentence(rows, plan) if rows else ""
+
+
+def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
+    """Say what a fleet attains with one replica fewer in each pool of several.
 
     Spare replicas are idle in a plan's figures, so the replica is one of those in use.
     """
-    found = plan.simulation
-    if found is None or not found.one_replica_less:
-        return ""
-    rows = found.one_replica_less
+    if not rows:
+        return "No spare: every pool has one replica."
     spares = any(pool.spare_replicas for pool in plan.pools)
     subject = "Without the spare replicas, with one fewer" if spares else "No spare: with one replica fewer"
     losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
@@ -449,17 +453,20 @@ def capacity_sentence(plan: Plan) -> str:
     """Say how far the demand may grow before a class misses its SLO."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
         return "Capacity: the highest request rate within the SLO is not known."
+    if plan.goodput_rps <= 0.0:
+        return "Capacity: none; the fleet misses the SLO at every rate that was tried."
     if plan.objective != "min_cost":
         return f"Capacity: {rate(plan.goodput_rps)} within the SLO."
     more = plan.goodput_rps / plan.demand_rps
     room = f"{signed_percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
+    room = f"{percent(1 - more)} below" if more < 1.0 else room
     return f"Capacity: {rate(plan.goodput_rps)} within the SLO ({room} the demand)."
 
 
 def growth_sentence(plan: Plan) -> str:
     """Say the same, with what a dollar then serves and how the next higher rate went."""
     capacity = capacity_sentence(plan)
-    if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
+    if not is_number(plan.goodput_rps) or plan.demand_rps <= 0 or plan.goodput_rps <= 0.0:
         return capacity
     served = f"{significant(plan.goodput_per_dollar)} requests per $"
     return f"{capacity.removesuffix('.')}: {served}{next_rate_words(plan) if plan.objective == 'min_cost' else ''}."

@@ -469,7 +469,7 @@ def _trust(plan: Plan) -> Section:
     stated = plural(len(source.assumptions), "assumption")
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
-        f"Demand: {demand_sentence(plan)}",
+        f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
         origin_sentence(plan),
         f"{stated} {verb} in force; plan.json lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "

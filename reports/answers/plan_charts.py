@@ -35,7 +35,6 @@ from reports.figures import (
     goal_words,
 )
 from reports.numbers import (
-    MISSING,
     count,
     duration,
     hourly,
@@ -43,12 +42,11 @@ from reports.numbers import (
     percent,
     quantity,
     rate,
-    signed_percent,
     significant,
     tokens,
 )
 from reports.text import capital, clean, plural
-from reports.verdict import fails_words
+from reports.verdict import growth_sentence
 from reports.words import (
     HOLDS,
     NOT_SHOWN,
@@ -113,16 +111,6 @@ def _tail_words(item: ClassResult, label: str) -> str:
     )
 
 
-def load_sentence(figure: LoadFigure) -> str:
-    """Say up to which rate every goal is proven to hold, and at which the next one tried is not."""
-    if figure.goodput is None:
-        return "Latency at the rates that were simulated"
-    room = signed_percent(figure.goodput / figure.demand - 1) if figure.demand else MISSING
-    not_missed = [point.rate for point in figure.points if not point.missed]
-    fails = "" if figure.fails is None else f"; {fails_words(figure.fails, not_missed)}"
-    return f"Every SLO is met up to {rate(figure.goodput)}, {room} over the demand{fails}"
-
-
 def knee_sentence(figure: LoadFigure) -> str:
     """Say at which rate the most is served for the time that a typical request takes."""
     if figure.knee is None:
@@ -153,7 +141,7 @@ def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
         for p in figure.points
     )
     return Chart(
-        title=load_sentence(figure),
+        title=growth_sentence(plan).removesuffix("."),
         caption=f"Latency {where} over its limit{worst}; one run of {count(requests)} requests at each rate above the "
         f"planned one, shorter ones below it. "
         f"{knee_sentence(figure)}",

@@ -43,7 +43,6 @@ from reports.words import (
     busiest_words,
     gpus_per_engine,
     limited_cell,
-    met_words,
     origin_words,
     outcome_words,
     tried_fleets,
@@ -159,7 +158,7 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
     return (
         Section("The simulation", facts=runs_facts, detail=Detail.PAGE),
         Section("Simulation against formulas", table=_formula_table(simulation.classes), detail=Detail.FOLDED),
-        Section(tried_sentence(plan), table=_tried_table(plan), detail=Detail.FOLDED),
+        Section("Other fleets that were simulated", table=_tried_table(plan), detail=Detail.FOLDED),
     )
 
 
@@ -180,16 +179,6 @@ def _formula_row(item: SimulatedClass) -> tuple[str, ...]:
         for text in (f"{label} {duration(getattr(own, label))}", duration(getattr(other, label)))
     ]
     return clean(item.name, 30), met, f"{low} to {high}", by_formula, *times
-
-
-def tried_sentence(plan: Plan) -> str:
-    """Say how many of the other fleets that were simulated cost less, and how many of those meet the SLO."""
-    own = plan.cost_usd_per_hour or 0.0
-    cheaper = [item.best for item in tried_fleets(plan) if item.best.cost_usd_per_hour < own]
-    if not cheaper:
-        return "No cheaper fleet was simulated"
-    met = met_words([outcome_words(row, plan) for row in cheaper])
-    return f"Tried on the way: {plural(len(cheaper), 'cheaper fleet')}, of which {met}"
 
 
 def _tried_table(plan: Plan) -> Table:
