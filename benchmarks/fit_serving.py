@@ -35,7 +35,7 @@ from costmodel.accelerator import Origin  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.serving.policy import Scheduler, ServingPolicy  # noqa: E402
 from costmodel.units import MICRO  # noqa: E402
-from reports.validation import LEAST_RANKED, kendall_tau  # noqa: E402
+from reports.answers.validation import LEAST_RANKED, kendall_tau  # noqa: E402
 from search_spaces.engines import FittedServing, engine_names, load_serving_policy, serving_policy  # noqa: E402
 
 Array = NDArray[np.float64]

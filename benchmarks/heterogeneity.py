@@ -36,7 +36,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 
 def main() -> int:
     from optimizer.recommend.optimize import optimize
-    from reports.verdict import verdict
+    from reports.verdict import headlines
     from reports.words import engine_cell
     from search_spaces.loader import load_problem
 
@@ -48,7 +48,7 @@ def main() -> int:
             "mixed" if len(plan.gpus) > 1 else "colocated" if roles == {"colocated"} else "single type, disaggregated"
         )
         wrong += kind != expected
-        print(f"{name}: {kind} wins, {plan.alternatives[0].attainment or 0.0:.1%} in time. {verdict(plan)}")
+        print(f"{name}: {kind} wins, {plan.alternatives[0].attainment or 0.0:.1%} in time. {headlines(plan)[0]}")
         for row in plan.alternatives:
             if row.kind != "recommended" and row.cost_usd_per_hour is not None:
                 print(

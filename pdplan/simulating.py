@@ -312,7 +312,7 @@ def timeline_text(pools: list[str], found: Judgement, window: float) -> str:
 
     from costmodel.simulator import simulate as run
     from costmodel.simulator.metrics import steady
-    from reports.simulation_files import timeline_json
+    from reports.simulated import timeline_json
 
     first = found.runs[0]
     start = float(first.result.arrival[int(np.argmax(steady(first.result)))])

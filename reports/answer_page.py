@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
-from markupsafe import Markup
-
-from .charts import WIDTH
-from .html import environment
-from .json_text import as_script, finite
-from .marks import Box, Drawing, Mark, Path, Rect, Text, text_width
-from .page_charts import Chart, Table
-from .plots import Ticks, axes, plot
+from .document import Chart, Document, Section, Table, said
+from .drawing import WIDTH, Box, Drawing, Mark, Path, Rect, Text, Ticks, axes, plot, text_width
 from .text import fit
+from .views.html import render_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +19,6 @@ class Part:
     title: str
     table: Table
     note: str = ""
-
-
-def unbroken(text: str) -> str:
-    """The same with names such as prefill-1 and A100-80 kept on one line.
-
-    >>> unbroken("prefill-1 at -5 %")
-    'prefill\u20111 at -5 %'
-    """
-    return re.sub(r"(?<=\w)-(?=\d)", "\N{NON-BREAKING HYPHEN}", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +36,10 @@ class AnswerPage:
 
 def render_answer(page: AnswerPage, record: Mapping[str, Any]) -> str:
     """Return the page as one HTML document; record: what --json prints, embedded."""
-    twin = Markup(as_script(finite(record)))  # noqa: S704 - without what HTML gives a meaning
-    shown = replace(page, headline=unbroken(page.headline), lead=tuple(map(unbroken, page.lead)))
-    return environment().get_template("answer.html.j2").render(page=shown, twin=twin) + "\n"
+    parts = tuple(Section(part.title, said(part.note), part.table) for part in page.parts)
+    sections = (Section("In charts", charts=page.charts), *parts, Section("How this was found", page.notes))
+    document = Document((page.headline, *page.lead), sections, about=(page.question, page.name))
+    return render_document(document, record)
 
 
 PLOT: Final = Box(54.0, 26.0, WIDTH - 8.0, 190.0)

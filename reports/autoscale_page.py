@@ -22,9 +22,9 @@ from .answer_page import (
     render_answer,
 )
 from .answers.autoscale import autoscale_dict, method, on_load, stretches, verdict
+from .document import Chart, table_of
+from .drawing import round_steps
 from .numbers import hourly, money, percent, rate, significant
-from .page_charts import Chart, Table
-from .scales import round_steps
 from .text import clean
 
 TICKS: Final = [(float(hour), f"{hour:02d}") for hour in range(0, 24, 3)]
@@ -39,7 +39,7 @@ def render_autoscale(instance: Instance, fleet: Fleet, day: Day) -> str:
         headline=verdict(instance, day),
         lead=(on_load(instance, day),),
         charts=(_cost_chart(instance, fleet, day), _share_chart(instance, day)),
-        parts=(Part("The day in stretches", Table(table.headers, table.rows)),),
+        parts=(Part("The day in stretches", table_of(table.headers, table.rows)),),
         notes=(method(day),),
     )
     return render_answer(page, autoscale_dict(instance, fleet, day))
@@ -71,7 +71,7 @@ def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
         title=f"At {least:02d}:00, {percent(costs[least] / whole)} of the fleet is enough",
         caption=f"Cost of the replicas that each hour needs; pale: of the whole fleet, {hourly(whole)}.",
         drawing=draw_stacks(stacks, frame, f"cost of each hour, {money(sum(costs))} a day without start-up times"),
-        table=Table(("hour", "#rate", "replicas", "#cost"), tuple(rows)),
+        table=table_of(("hour", "#rate", "replicas", "#cost"), tuple(rows)),
     )
 
 
@@ -92,5 +92,5 @@ def _share_chart(instance: Instance, day: Day) -> Chart:
         title=sure if kept else "Some SLO is missed",
         caption="Share of requests within their SLO; the line is the goal.",
         drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
-        table=Table(("case", "#meet the SLO", "#goal"), told),
+        table=table_of(("case", "#meet the SLO", "#goal"), told),
     )

@@ -23,12 +23,9 @@ from .buying_tables import (
     terms_table,
     verdict,
 )
-from .charts import WIDTH
-from .marks import Drawing, Mark, Path, Text
+from .document import Chart, table_of
+from .drawing import WIDTH, Drawing, Mark, Path, Text, axes, plot, round_steps
 from .numbers import money, percent, rate, signed_percent, significant
-from .page_charts import Chart, Table
-from .plots import axes, plot
-from .scales import round_steps
 
 TONES: Final = {
     Tier.ON_DEMAND: "part-communication",
@@ -130,7 +127,7 @@ def _demand_chart(found: BuyingPlan) -> Chart:
         title=f"The forecast ends at {last}",
         caption="Highest rate of each month on every path that was planned for.",
         drawing=Drawing(WIDTH, HEIGHT, f"peak rate by month, {last} at the end", tuple(marks)),
-        table=Table(("month", *(f"#{path.name}" for path in forecast.paths)), tuple(rows)),
+        table=table_of(("month", *(f"#{path.name}" for path in forecast.paths)), tuple(rows)),
     )
 
 

@@ -14,8 +14,8 @@ from optimizer.procurement.bill import Commitment, Hours, hourly_price, least_us
 from optimizer.procurement.buying import BuyingPlan, Look
 from search_spaces.contracts import Contract, Tier
 
+from .document import Table, table_of
 from .numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant
-from .page_charts import Table
 from .sensitivity import fleet_line
 from .text import plural
 
@@ -55,7 +55,7 @@ def now_table(found: BuyingPlan) -> Table:
         )
         for one in found.now
     ]
-    return Table(("sign now", "serves from", "for", "#paid at once", "#hosting or fee"), tuple(rows))
+    return table_of(("sign now", "serves from", "for", "#paid at once", "#hosting or fee"), tuple(rows))
 
 
 def paths_table(found: BuyingPlan) -> Table:
@@ -77,7 +77,7 @@ def paths_table(found: BuyingPlan) -> Table:
             ("average", MISSING, "100 %", MISSING, money(found.total), money(found.hindsight), money(found.on_demand)),
         )
     headers = ("demand", "#growth", "#chance", "signed later", "#cost", "#known before", "#all on demand")
-    return Table(headers, tuple(rows))
+    return table_of(headers, tuple(rows))
 
 
 def months_table(found: BuyingPlan) -> Table:
@@ -93,7 +93,7 @@ def months_table(found: BuyingPlan) -> Table:
     sums = by_tier.sum(axis=1).tolist()
     rows.append(("all", MISSING, MISSING, *map(money, sums), money(sum(sums))))
     headers = ("month", "#peak", "GPUs at the peak", *(f"#{tier.value}" for tier in shown), "#total")
-    return Table(headers, tuple(rows))
+    return table_of(headers, tuple(rows))
 
 
 def shown_tiers(found: BuyingPlan) -> list[Tier]:
@@ -114,7 +114,7 @@ def parts_table(found: BuyingPlan) -> Table:
     sums = parts.sum(axis=1).tolist()
     rows.append(("all", *map(money, sums), money(sum(sums))))
     headers = ("contract", "#value lost", "#hosting, fees", "#rent, electricity", "#total")
-    return Table(headers, tuple(rows))
+    return table_of(headers, tuple(rows))
 
 
 def terms_table(found: BuyingPlan) -> Table:
@@ -132,7 +132,7 @@ def terms_table(found: BuyingPlan) -> Table:
         for one in found.terms.contracts
     ]
     headers = ("contract", "#in use all day", "#pays if used", "#pays itself back in", "price from")
-    return Table(headers, tuple(rows))
+    return table_of(headers, tuple(rows))
 
 
 def _from(share: float) -> str:

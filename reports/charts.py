@@ -2,70 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
-from .figures import PARTS, Bar, ClassFigure, CostBars, HeadroomBars, HeatMap, QuantileBar, QuantileBars, SplitRow
-from .marks import Drawing, Mark, Path, Rect, Text, text_width
+from reports.drawing import (
+    Box,
+    Log,
+    Plot,
+    Point,
+    Symbol,
+    axes,
+    decade_range,
+    headings,
+    line,
+    place_label,
+    plot,
+    round_steps,
+)
+from reports.figures import (
+    HOURS,
+    Arrivals,
+    BucketMap,
+    ClassDistributions,
+    Distribution,
+    FleetPoint,
+    LoadFigure,
+    Roof,
+    RooflineFigure,
+    RooflinePoint,
+    undominated,
+)
+from reports.numbers import money, rate, si, significant
+
+from .drawing import WIDTH, Drawing, Linear, Mark, Path, Rect, Text, text_width
+from .figures import PARTS, Bar, CostBars, HeadroomBars, HeatMap, SplitRow
 from .numbers import duration, hourly, is_number, percent, power_of_two
-from .scales import Linear
 from .text import fit
 from .words import part_words
-
-WIDTH: Final = 400.0
-_LINE: Final = 20.0
-_LIMIT_AT: Final = 0.75
-"""Where the limit stands on a bar chart, as a share of its width: the rest shows by how much it is passed."""
-
-
-def draw_class(figure: ClassFigure) -> Drawing:
-    """Draw quantile bars of one class, each latency scaled to its own limit; the limit is a line."""
-    marks: list[Mark] = []
-    y = 0.0
-    for group in figure.groups:
-        marks.extend(_quantile_group(group, y))
-        y += _group_height(group)
-    summary = "; ".join(
-        f"{group.metric} {bar.label} {duration(bar.seconds)} of {duration(group.limit)}"
-        for group in figure.groups
-        for bar in group.bars
-    )
-    return Drawing(WIDTH, y, f"{figure.name}: {summary}", tuple(marks))
-
-
-def _group_height(group: QuantileBars) -> float:
-    return 26 + _LINE * len(group.bars) + 12
-
-
-def _quantile_group(group: QuantileBars, top: float) -> list[Mark]:
-    left, right = 40.0, WIDTH - 74
-    scale = Linear(0, group.limit / _LIMIT_AT, left, right)
-    tone = "prefill" if group.metric == "TTFT" else "decode"
-    y = top + 26
-    marks: list[Mark] = [Text(0, top + 15, group.metric, "strong")]
-    for bar in group.bars:
-        marks.append(Rect(left, y, right - left, 14, "track"))
-        marks.extend(_quantile_bar(bar, group, scale, y, tone))
-        y += _LINE
-    limit = scale(group.limit)
-    marks.append(Path(((limit, top + 20), (limit, y - 2)), "limit"))
-    marks.append(Text(limit, top + 15, f"limit {duration(group.limit)}", "limit", "middle"))
-    return marks
-
-
-def _quantile_bar(bar: QuantileBar, group: QuantileBars, scale: Linear, y: float, tone: str) -> list[Mark]:
-    end = scale(bar.seconds) if is_number(bar.seconds) else scale.end
-    tip = f"{group.metric} {bar.label}: {duration(bar.seconds)}, limit {duration(group.limit)}"
-    limit = scale(group.limit)
-    label = "strong" if bar.goal else "label"
-    marks: list[Mark] = [Text(0, y + 11, bar.label, label)]
-    marks.append(Rect(scale.start, y, min(end, limit) - scale.start, 14, tone, tip))
-    if end > limit:
-        marks.append(Rect(limit, y, end - limit, 14, "over", tip))
-    if not is_number(bar.seconds) or bar.seconds > scale.high:
-        marks.append(Path(((end - 7, y + 2), (end - 1, y + 7), (end - 7, y + 12)), "clipped"))
-    marks.append(Text(WIDTH, y + 11, duration(bar.seconds), label, "end"))
-    return marks
 
 
 def draw_costs(figure: CostBars, base: float | None = None) -> Drawing:
@@ -201,3 +175,275 @@ def draw_cells(
 def _cell_text(share: float) -> str:
     """Write the share without its sign; the axis says that cells are per cent."""
     return "" if share <= 0 else percent(share).removesuffix(" %")
+
+
+TONES: Final = {"TTFT": "prefill", "TPOT": "decode"}
+_LEFT: Final = 46.0
+_RIGHT: Final = WIDTH - 10
+_PANEL: Final = 200.0
+"""Height of one of two panels that stand below each other."""
+FAR: Final = 2.5
+_BEYOND: Final = 4 / 3
+"""End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
+
+
+def draw_distributions(figure: ClassDistributions) -> Drawing:
+    """Draw the simulated distribution of each latency, its limit, and the formulas' quantiles as points."""
+    marks: list[Mark] = []
+    for number, panel in enumerate(figure.panels):
+        marks += _distribution(panel, figure.goal, number * _PANEL)
+    summary = "; ".join(
+        f"{panel.metric} from {duration(panel.points[0][0])} to {duration(panel.points[-1][0])}, "
+        f"limit {duration(panel.limit)}"
+        for panel in figure.panels
+    )
+    return Drawing(WIDTH, _PANEL * len(figure.panels), f"distribution of {figure.name}: {summary}", tuple(marks))
+
+
+def _distribution(panel: Distribution, goal: float, top: float) -> list[Mark]:
+    box = Box(_LEFT, top + 43, _RIGHT, top + _PANEL - 40)
+    frame = plot(box, (0.0, panel.limit * _BEYOND), (0.0, 1.0))
+    tone = TONES[panel.metric]
+    shares = [(share, percent(share)) for share in (0.0, 0.5, 1.0)]
+    times = [(seconds, duration(seconds)) for seconds in round_steps(panel.limit * _BEYOND, 4)]
+    limit = frame.x(panel.limit)
+    marks = axes(frame, times, shares, "", "")
+    marks.append(Text(0, top + 14, f"{panel.metric}, share of requests that are faster", "strong"))
+    marks.append(Path(((box.left, frame.y(goal)), (box.right, frame.y(goal))), "goal", f"goal {percent(goal)}"))
+    marks.append(Path(((limit, box.top), (limit, box.bottom)), "limit"))
+    marks.append(Text(limit, top + 32, f"limit {duration(panel.limit)}", "limit", "middle"))
+    inside = [point for point in panel.points if point[0] <= frame.x.high]
+    marks += line(frame, [*inside, *_leaving(panel.points, frame.x.high)], f"curve {tone}")
+    for seconds, share in panel.formula:
+        if seconds <= frame.x.high:
+            tip = f"by formula: {percent(share)} within {duration(seconds)}"
+            marks.append(Symbol(*frame.at((seconds, share)), f"hollow {tone}", tip))
+    return marks
+
+
+def _leaving(points: Sequence[Point], high: float) -> list[Point]:
+    """Where a distribution leaves the plot at its right edge: a list of one point, or none where it stays inside."""
+    for before, after in itertools.pairwise(points):
+        if before[0] <= high < after[0]:
+            return [(high, before[1] + (high - before[0]) / (after[0] - before[0]) * (after[1] - before[1]))]
+    return []
+
+
+def draw_load(figure: LoadFigure) -> Drawing:
+    """Draw both latencies, as shares of their limits, against the rate; upright lines: demand and goodput."""
+    box = Box(_LEFT, 62, _RIGHT, 250)
+    top = max([point.rate for point in figure.points] + [figure.demand]) * 1.06
+    frame = plot(box, (0.0, top), (0.0, 1.5))
+    steps = [(value, significant(value)) for value in round_steps(top)]
+    marks = axes(frame, steps, [(y, percent(y)) for y in (0.0, 0.5, 1.0, 1.5)], "requests per second", "share of limit")
+    marks.append(Path(((box.left, frame.y(1.0)), (box.right, frame.y(1.0))), "limit", "the limits"))
+    marks += _upright(figure, frame)
+    for metric in ("ttft", "tpot"):
+        tone = TONES[metric.upper()]
+        marks += line(frame, [(point.rate, getattr(point, metric)) for point in figure.points], f"curve {tone}")
+        for point in figure.points:
+            value = getattr(point, metric)
+            if is_number(value) and value <= frame.y.high:
+                tip = f"{rate(point.rate)}: {metric.upper()} {percent(value)} of its limit"
+                marks.append(Symbol(*frame.at((point.rate, value)), tone, tip))
+    summary = "; ".join(
+        f"{rate(p.rate)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}{', missed' if p.missed else ''}"
+        for p in figure.points
+    )
+    return Drawing(WIDTH, 288, f"latency over limit against load: {summary}", tuple(marks))
+
+
+def _upright(figure: LoadFigure, frame: Plot) -> list[Mark]:
+    box = frame.box
+    named = [(frame.x(figure.demand), f"demand {rate(figure.demand)}", "strong")]
+    marks: list[Mark] = [Path(((named[0][0], box.top), (named[0][0], box.bottom)), "drop")]
+    if figure.goodput is not None:
+        at = frame.x(figure.goodput)
+        named.append((at, f"meets the SLO up to {rate(figure.goodput)}", "good"))
+        marks.append(Path(((at, box.top), (at, box.bottom)), "knee"))
+    if figure.knee is not None:
+        at = frame.x(figure.knee)
+        named.append((at, f"knee {rate(figure.knee)}", "muted"))
+        marks.append(Path(((at, box.bottom - 12), (at, box.bottom)), "axis", "throughput over time is greatest here"))
+    return [*marks, *headings(named, box, 14)]
+
+
+def draw_fleets(all_points: Sequence[FleetPoint]) -> Drawing:
+    """Draw cost against both latencies, one panel each; the step line joins fleets that hold and that none beats.
+
+    Fleets of more than `FAR` times the recommended one's price are left out, so that the others stand apart.
+    """
+    own = next(point for point in all_points if point.recommended)
+    points = [point for point in all_points if point.cost <= FAR * own.cost]
+    marks: list[Mark] = []
+    for number, metric in enumerate(("ttft", "tpot")):
+        marks += _fleet_panel(points, metric, number * _PANEL)
+    summary = "; ".join(
+        f"{p.name} {hourly(p.cost)}, TTFT {percent(p.ttft)} and TPOT {percent(p.tpot)} of the limit" for p in points[:8]
+    )
+    return Drawing(WIDTH, 2 * _PANEL, f"cost against latency: {summary}", tuple(marks))
+
+
+def _fleet_panel(points: Sequence[FleetPoint], metric: str, top: float) -> list[Mark]:
+    box = Box(_LEFT, top + 28, _RIGHT, top + _PANEL - 40)
+    low, high = min(p.cost for p in points), max(p.cost for p in points)
+    room = max(0.12 * (high - low), 0.04 * high, 1e-9)
+    frame = plot(box, (max(0.0, low - room), high + room), (0.0, 1.5))
+    step = [value for value in round_steps(high + room, 8) if value >= frame.x.low]
+    heights = [(y, percent(y)) for y in (0.0, 0.5, 1.0, 1.5)]
+    title = f"{metric.upper()} as a share of its limit"
+    marks = axes(frame, [(v, f"${significant(v)}") for v in step], heights, "price per hour", title)
+    marks.append(Path(((box.left, frame.y(1.0)), (box.right, frame.y(1.0))), "limit", "the limit"))
+    inside = [point for point in points if getattr(point, metric) <= frame.y.high]
+    held = [point for point in inside if point.held]
+    front = [(point.cost, getattr(point, metric)) for point in undominated(held, metric)]
+    stairs = [corner for a, b in itertools.pairwise(front) for corner in (a, (b[0], a[1]))] + front[-1:]
+    marks += line(frame, stairs, "front")
+    taken = []
+    for point in sorted(points, key=lambda p: p.recommended):
+        value = min(getattr(point, metric), frame.y.high)
+        x, y = frame.at((point.cost, value))
+        tone = "good" if point.recommended else "other" if point.held else "over"
+        marks.append(Symbol(x, y, tone, _fleet_tip(point, metric)))
+        beside = 6 if point.recommended else 24  # a label next to another fleet's mark would seem to be of that fleet
+        taken.append(Box(x - beside, y - 6, x + beside, y + 6))
+    own = next(p for p in points if p.recommended)
+    x, y = frame.at((own.cost, min(getattr(own, metric), frame.y.high)))
+    label = place_label(x, y, f"recommended {money(own.cost)}", taken, plot=box, tone="halo")
+    return [*marks, *([label] if label else [])]
+
+
+def _fleet_tip(point: FleetPoint, metric: str) -> str:
+    share = percent(getattr(point, metric))
+    return f"{point.name}: {hourly(point.cost)}, {metric.upper()} {share} of limit, {point.outcome}"
+
+
+def draw_buckets(figure: BucketMap) -> Drawing:
+    """Draw the share in time of each cell of lengths; those below the goal stand out."""
+
+    def cell(share: float | None) -> tuple[str, str]:
+        if share is None:
+            return "heat-0", ""
+        tone = "cell-held" if share >= figure.goal else "cell-missed"
+        return tone, percent(share).removesuffix(" %")
+
+    known = [share for row in figure.cells for share in row if share is not None]
+    ends = f"from {percent(min(known))} to {percent(max(known))}"
+    summary = f"share of {figure.name} that meets the SLO, by length, {ends}"
+    tones = tuple(tuple(cell(share) for share in row) for row in figure.cells)
+    return draw_cells(
+        tones,
+        (figure.column_labels, figure.row_labels),
+        (figure.isl_edges, figure.osl_edges),
+        summary,
+        "% of requests that meet the SLO",
+    )
+
+
+HEIGHT: Final = 300.0
+_PLOT: Final = Box(46.0, 54.0, WIDTH - 8, HEIGHT - 42)
+_RIDGE_NAMES: Final = Box(0.0, 16.0, WIDTH, _PLOT.top)
+
+
+def draw_roofline(figure: RooflineFigure) -> Drawing:
+    """Draw roofs, then each pool's operating point below its roof, then labels where they fit."""
+    x, y = _scales(figure)
+    at = [(x(p.intensity), y(p.mfu), y(p.attainable)) for p in figure.points]
+    taken = [Box(left - 6, top - 6, left + 6, top + 6) for left, top, _ in at]
+    marks = [*_axes(x, y), *(_roof(roof, x, y) for roof in figure.roofs)]
+    marks.extend(Path(((left, top), (left, roof)), "drop") for left, top, roof in at)
+    for point, (left, top, _) in zip(figure.points, at, strict=True):
+        marks.append(Symbol(left, top, point.role, _tip(point)))
+    for point, (left, top, _) in zip(figure.points, at, strict=True):
+        label = place_label(left, top, point.pool, taken, plot=_PLOT, tone="halo")
+        if label is not None:
+            marks.append(label)
+            taken.append(label.box)
+    marks.extend(_ridges(figure, x, taken))
+    summary = "; ".join(_tip(point) for point in figure.points[:6])
+    return Drawing(WIDTH, HEIGHT, f"roofline: {summary}", tuple(marks))
+
+
+def _scales(figure: RooflineFigure) -> tuple[Log, Log]:
+    intensities = [p.intensity for p in figure.points] + [roof.ridge for roof in figure.roofs]
+    shares = [p.mfu for p in figure.points]
+    low_x, high_x = decade_range([min(intensities) / 1.5, max(intensities) * 1.5] if intensities else [1.0, 1e3])
+    low_y, _ = decade_range([*(share / 1.2 for share in shares), 0.5])
+    return Log(low_x, high_x, _PLOT.left, _PLOT.right), Log(low_y, 1.0, _PLOT.bottom, _PLOT.top)
+
+
+def _axes(x: Log, y: Log) -> list[Mark]:
+    marks: list[Mark] = []
+    for decade in x.decades():
+        at = x(decade)
+        marks.append(Path(((at, _PLOT.top), (at, _PLOT.bottom)), "grid"))
+        near_end = at > _PLOT.right - 20
+        marks.append(
+            Text(at + 8 * near_end, _PLOT.bottom + 18, _decade(decade), "tick", "end" if near_end else "middle")
+        )
+    for decade in y.decades():
+        marks.append(Path(((_PLOT.left, y(decade)), (_PLOT.right, y(decade))), "grid"))
+        marks.append(Text(_PLOT.left - 6, y(decade) + 4, percent(decade), "tick", "end"))
+    marks.append(Rect(_PLOT.left, _PLOT.bottom, _PLOT.right - _PLOT.left, 1, "axis"))
+    marks.append(Text(0, 12, "share of peak FLOP/s (MFU); above: ridge of each GPU, FLOP/byte", "muted"))
+    marks.append(Text(_PLOT.right, HEIGHT - 8, "arithmetic intensity, FLOP/byte", "muted", "end"))
+    return marks
+
+
+def _decade(value: float) -> str:
+    return si(value, "").replace(" ", "")
+
+
+def _roof(roof: Roof, x: Log, y: Log) -> Path:
+    """Draw min(1, intensity / ridge) from where it enters the plot."""
+    start = max(x.low, y.low * roof.ridge)
+    corner = (x(roof.ridge), y(1.0))
+    return Path(((x(start), y(start / roof.ridge)), corner, (x(x.high), y(1.0))), "roof", _roof_words(roof))
+
+
+def _roof_words(roof: Roof) -> str:
+    return f"{roof.label}: ridge at {significant(roof.ridge)} FLOP/byte"
+
+
+def _ridges(figure: RooflineFigure, x: Log, taken: list[Box]) -> list[Mark]:
+    """Mark each ridge at the top of the plot and name it above, where names do not meet."""
+    marks: list[Mark] = []
+    boxes = list(taken)
+    for roof in figure.roofs:
+        at = x(roof.ridge)
+        marks.append(Path(((at, _PLOT.top - 4), (at, _PLOT.top + 5)), "axis"))
+        for base in (_PLOT.top - 8, _PLOT.top - 22):
+            label = Text(at, base, f"{roof.label} {significant(roof.ridge)}", "muted", "middle")
+            if label.box.inside(_RIDGE_NAMES) and not any(label.box.overlaps(box) for box in boxes):
+                marks.append(label)
+                boxes.append(label.box)
+                break
+    return marks
+
+
+def _tip(point: RooflinePoint) -> str:
+    return (
+        f"{point.pool} ({point.role}, {point.accelerator}): {significant(point.intensity)} FLOP/byte, "
+        f"{percent(point.mfu)} of peak, {percent(point.attainable)} attainable; bound by {point.bound_by}"
+    )
+
+
+def draw_arrivals(figure: Arrivals) -> Drawing:
+    """Draw a column for each hour; of one above the planned rate, the part beyond it stands out."""
+    box = Box(46, 44, WIDTH - 10, 176)
+    high = max(*figure.hourly, figure.planned) * 1.05
+    frame = plot(box, (0.0, HOURS), (0.0, high))
+    heights = [(value, significant(value)) for value in round_steps(high, 4)]
+    hours = [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)]
+    marks: list[Mark] = axes(frame, hours, heights, "", "requests per second")
+    width = frame.x(1.0) - frame.x(0.0)
+    limit = frame.y(figure.planned)
+    for hour, value in enumerate(figure.hourly):
+        x, y, tip = frame.x(hour) + 1, frame.y(value), f"{hour:02d}:00: {rate(value)}"
+        marks.append(Rect(x, max(y, limit), width - 2, box.bottom - max(y, limit), "prefill", tip))
+        if y < limit:
+            marks.append(Rect(x, y, width - 2, limit - y, "over", tip))
+    marks.append(Path(((box.left, limit), (box.right, limit)), "limit", f"planned for {rate(figure.planned)}"))
+    marks += headings([(box.right - 60, f"planned {rate(figure.planned)}", "limit")], box, 14)
+    summary = ", ".join(f"{hour:02d}:00 {rate(value)}" for hour, value in enumerate(figure.hourly))
+    return Drawing(WIDTH, box.bottom + 26, f"arrivals by hour: {summary}", tuple(marks))

@@ -1,19 +1,29 @@
-"""An answer as a document: sentences and tables, made once and shown by every view."""
+"""An answer as a document: sentences, tables and charts, made once and shown by every view."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
+from .drawing import Drawing, FleetDiagram
+from .numbers import MISSING
 from .table import Column
+
+Facts = tuple[tuple[str, str], ...]
+"""Names and their values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells of text under columns; of a verdict the cell begins with ✓ or ✗, which views may color."""
+    """Cells of text under columns; of a verdict the cell begins with ✓ or ✗, which views may color.
+
+    tones: of each row "good" or "bad" news, "chosen" or "out"; empty where no row has one.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+    tones: tuple[str, ...] = ()
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -22,10 +32,30 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """One subject: a title, sentences before its table, the table, sentences after it.
+class Chart:
+    """A chart with the finding as its title, a caption, the data behind it, and keys of its colors."""
 
-    title: empty where the table or sentences say it themselves; code: a command to be copied, as it is.
+    title: str
+    caption: str
+    drawing: Drawing
+    table: Table
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+class Detail(IntEnum):
+    """How closely a section is read: views of text show the first level only, a page folds the last."""
+
+    ANSWER = 0
+    PAGE = 1
+    FOLDED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One subject: a title, sentences before its table, the table, sentences after it, and what belongs to it.
+
+    title: empty where the table or sentences say it themselves; code: a command to be copied, as it is; tiles: figures
+    with what they are, large on a page; facts: names with their values; charts and fleet: what only a page can show.
     """
 
     title: str = ""
@@ -33,11 +63,23 @@ class Section:
     table: Table | None = None
     notes: tuple[str, ...] = ()
     code: str = ""
+    facts: Facts = ()
+    tiles: Facts = ()
+    charts: tuple[Chart, ...] = ()
+    fleet: FleetDiagram | None = None
+    sections: tuple[Section, ...] = ()
+    detail: Detail = Detail.ANSWER
+
+    @property
+    def is_text(self) -> bool:
+        """Whether views of text have something of its own to show."""
+        return bool(self.sentences or self.notes or self.code or (self.table and self.table.rows))
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to show."""
-        return not (self.sentences or self.notes or self.code or (self.table and self.table.rows))
+        """Whether there is nothing to show, not even on a page."""
+        own = self.is_text or self.facts or self.tiles or self.charts or self.fleet
+        return not (own or any(not item.is_empty for item in self.sections))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +87,21 @@ class Document:
     """The answer of one command.
 
     headline: the answer itself in a sentence or two; positive: whether it is what was asked for; next_step: the command
-    that a reader would want next.
+    that a reader would want next; about: what the answer is of, such as the question and a plan's name.
     """
 
     headline: tuple[str, ...]
     sections: tuple[Section, ...]
     positive: bool = True
     next_step: str = ""
+    about: tuple[str, ...] = ()
+
+
+def read_sections(sections: Sequence[Section]) -> list[Section]:
+    """The sections that views of text show, those within others after them."""
+    answers = [section for section in sections if section.detail is Detail.ANSWER]
+    every = [item for section in answers for item in (section, *read_sections(section.sections))]
+    return [section for section in every if section.is_text]
 
 
 def said(*sentences: str) -> tuple[str, ...]:
@@ -59,12 +109,21 @@ def said(*sentences: str) -> tuple[str, ...]:
     return tuple(filter(None, sentences))
 
 
-def table_of(columns: Sequence[Column | str], rows: Sequence[Sequence[str]]) -> Table:
+def table_of(columns: Sequence[Column | str], rows: Sequence[Sequence[str]], tones: Sequence[str] = ()) -> Table:
     """A table of any sequences; a header stands for its column, set right where it begins with #."""
-    return Table(tuple(map(_column, columns)), tuple(tuple(row) for row in rows))
+    return Table(tuple(map(_column, columns)), tuple(tuple(row) for row in rows), tuple(tones))
 
 
 def _column(column: Column | str) -> Column:
     if isinstance(column, Column):
         return column
     return Column(column.removeprefix("#"), "right" if column.startswith("#") else "left")
+
+
+def without_empty(table: Table) -> Table:
+    """Leave out the columns that no row has anything in."""
+    if not table.rows:
+        return table
+    kept = [at for at in range(len(table.columns)) if any(row[at] != MISSING for row in table.rows)]
+    rows = [[row[at] for at in kept] for row in table.rows]
+    return table_of([table.columns[at] for at in kept], rows, table.tones)

@@ -9,8 +9,10 @@ from typing import Final
 
 from optimizer.plans.plan import Plan, Pool, Transfer
 
-from .numbers import count, duration, hourly, is_number, percent, rate, si, tokens
+from .drawing import FleetDiagram, LinkLine, PoolBox
+from .numbers import count, duration, hourly, percent, rate, si, tokens
 from .text import clean, plural
+from .verdict import served_rate
 from .words import busiest_words, gpus_per_engine, is_overloaded, split_words
 
 MOST_BOXES: Final = 5
@@ -21,44 +23,6 @@ MOST_SQUARES: Final = 16
 MOST_LINKS: Final = 8
 LEAST_SHARE: Final = 5e-4
 """Share of all requests below which a route is not told: percentages have one decimal."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolBox:
-    """One pool: caption lines and, for each engine that is drawn, its GPU squares.
-
-    columns: squares side by side (the tensor-parallel ranks, at most 8); more: engines or GPUs not drawn, in words.
-    """
-
-    title: str
-    role: str
-    lines: tuple[str, ...]
-    engines: tuple[tuple[int, bool], ...]
-    columns: int
-    more: str
-    use: float | None
-    gpus: int
-    usd_per_hour: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinkLine:
-    """One hand-over of KV cache between two pools."""
-
-    source: str
-    target: str
-    lines: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FleetDiagram:
-    """Columns of the diagram; a fleet may have prefill and decode pools, colocated ones, or both."""
-
-    prefill: tuple[PoolBox, ...]
-    decode: tuple[PoolBox, ...]
-    colocated: tuple[PoolBox, ...]
-    links: tuple[LinkLine, ...]
-    more_links: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +54,22 @@ def fleet_diagram(plan: Plan) -> FleetDiagram:
         colocated=_boxes(_of_role(plan, "colocated"), flow),
         links=tuple(_link(item) for item in shown),
         more_links=max(0, len(links) - MOST_LINKS),
+        entry=_entry(plan),
+        exit=_exit(plan),
     )
+
+
+def _entry(plan: Plan) -> tuple[str, str]:
+    served, each = served_rate(plan), f"{tokens(plan.workload.mean_isl)} input tokens each"
+    if plan.objective == "min_cost":
+        return rate(served), each
+    of = f"served of {rate(plan.demand_rps)}" if served < plan.demand_rps else f"the demand is {rate(plan.demand_rps)}"
+    return rate(served), f"{of}; {each}"
+
+
+def _exit(plan: Plan) -> tuple[str, str]:
+    generated = served_rate(plan) * plan.workload.mean_osl
+    return si(generated, "tokens/s").replace(" k", "k "), f"{tokens(plan.workload.mean_osl)} output tokens each"
 
 
 def _of_role(plan: Plan, role: str) -> list[Pool]:
@@ -128,9 +107,6 @@ def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
         engines=tuple((squares, index >= working) for index in range(drawn)),
         columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
         more=", ".join(hidden),
-        use=max((value for value in at.utilization.values() if is_number(value)), default=None),
-        gpus=pool.gpus,
-        usd_per_hour=pool.usd_per_hour,
     )
 
 
@@ -144,9 +120,6 @@ def _rest_box(pools: Sequence[Pool]) -> PoolBox:
         engines=(),
         columns=1,
         more="",
-        use=None,
-        gpus=gpus,
-        usd_per_hour=usd,
     )
 
 

@@ -10,7 +10,7 @@ from costmodel.metric import METRICS
 from optimizer.plans.plan import ClassResult, MetricResult, Plan
 from optimizer.plans.records import EnginePool, Quantiles, SimulatedLatencies, TunedFleet, Tuning
 
-from .figures import goal_label
+from .figures import goal_label, goal_words
 from .numbers import MISSING, count, duration, hourly, is_number, percent, signed_percent
 from .text import clean, plural
 from .words import limited_cell, misses_used
@@ -51,8 +51,7 @@ def told_fleets(plan: Plan) -> list[TunedFleet]:
 
 def front_headers(plan: Plan) -> tuple[str, ...]:
     """Of `front_rows`; # marks numbers."""
-    labels = {goal_label(item.attainment_goal) for item in plan.classes}
-    at = labels.pop() if len(labels) == 1 else "at goal"
+    at = goal_words(plan.classes)
     return (
         "fleet (max seqs/chunk)",
         "#price",

@@ -10,13 +10,10 @@ from typing import Any
 from optimizer.whatif.frontier import Frontier, Step
 
 from .answer_page import HEIGHT, PLOT, AnswerPage, Part, render_answer
-from .charts import WIDTH
+from .document import Chart, Table, table_of
+from .drawing import WIDTH, Drawing, Mark, Path, Plot, Text, axes, plot, round_steps, round_ticks
 from .frontier_text import curve_findings, curve_headers, curve_notes, curve_rows, end_words
-from .marks import Drawing, Mark, Path, Text
 from .numbers import hourly, percent, significant
-from .page_charts import Chart, Table
-from .plots import Plot, axes, plot
-from .scales import round_steps, round_ticks
 from .sensitivity import fleet_line, value_words
 from .text import plural
 from .whatif_text import FLEET
@@ -62,7 +59,7 @@ def _table(curve: Frontier) -> Table:
     """A row for each step, as on the terminal."""
     headers = [name if name == FLEET else f"#{name}" for name in curve_headers(curve)]
     rows = (tuple(row) for row in curve_rows(curve))
-    return Table(tuple(headers), tuple(rows))
+    return table_of(tuple(headers), tuple(rows))
 
 
 def _headline(curve: Frontier, steps: Sequence[Step]) -> str:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 def plan_json(plan: Plan) -> str:
     """Return the plan as JSON: fields in the model's order, numbers that JSON cannot say (NaN, infinity) as null."""
-    return json.dumps(_record(plan), indent=2, allow_nan=False) + "\n"
+    return json_text(plan_record(plan))
 
 
-def embedded_json(plan: Plan) -> str:
-    """Write the plan as JSON that cannot end or alter the script element it stands in."""
-    return as_script(_record(plan))
+def json_text(record: Any) -> str:
+    """Write plain values as JSON text, numbers that it cannot say as null."""
+    return json.dumps(finite(record), indent=2, allow_nan=False) + "\n"
 
 
 def as_script(record: Any) -> str:
@@ -28,8 +28,9 @@ def as_script(record: Any) -> str:
     return text
 
 
-def _record(plan: Plan) -> Any:
-    return finite(plan.model_dump(mode="python", by_alias=True))
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """The plan as plain values."""
+    return plan.model_dump(mode="python", by_alias=True)
 
 
 def finite(value: Any) -> Any:

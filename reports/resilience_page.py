@@ -7,8 +7,8 @@ from optimizer.verification.judge import Judgement
 
 from .answer_page import AnswerPage, Part, Share, draw_shares, render_answer
 from .answers.resilience import losses_table, named, notes, resilience_dict, verdict
+from .document import Chart, table_of
 from .numbers import percent
-from .page_charts import Chart, Table
 from .words import misses_used
 
 
@@ -24,7 +24,7 @@ def render_resilience(found: Resilience, count: int, name: str, seen: str = "") 
         headline=verdict(found),
         lead=(told[0],),
         charts=(_chart(found),),
-        parts=(Part("Every loss", Table(losses.headers, losses.rows)),),
+        parts=(Part("Every loss", table_of(losses.headers, losses.rows)),),
         notes=told[1:],
     )
     return render_answer(page, resilience_dict(found))
@@ -38,7 +38,7 @@ def _chart(found: Resilience) -> Chart:
         title=f"{held} of {len(found.losses)} losses leave every SLO met",
         caption="Share of requests that meet the SLO, of the class that suffers most; the line is its goal.",
         drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
-        table=Table(("loss", "#SLO met", "#goal"), tuple((row.label, row.note, percent(row.goal)) for row in rows)),
+        table=table_of(("loss", "#SLO met", "#goal"), tuple((row.label, row.note, percent(row.goal)) for row in rows)),
     )
 
 

@@ -8,11 +8,9 @@ from typing import Final
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Sensitivity
 
-from .charts import WIDTH
-from .marks import Box, Drawing, Mark, Path, Rect, Text, text_width
+from .document import Chart, Table, table_of
+from .drawing import WIDTH, Box, Drawing, Linear, Log, Mark, Path, Rect, Text, text_width
 from .numbers import MISSING, hourly, listed, money, significant
-from .page_charts import Chart, Table, cut_table
-from .scales import Linear, Log
 from .sensitivity import (
     End,
     LeverBar,
@@ -58,7 +56,7 @@ def sensitivity_view(plan: Plan) -> SensitivityView:
     """Compute the section of a plan that has a fleet."""
     found = plan.sensitivity
     if found is None:
-        return SensitivityView("", (), (), "", Table((), ()), *more_sentence(plan))
+        return SensitivityView("", (), (), "", table_of((), ()), *more_sentence(plan))
     more, command = more_sentence(plan)
     return SensitivityView(
         basis=base_sentence(plan, found),
@@ -97,7 +95,7 @@ def _tornado_chart(found: Sensitivity) -> Chart | None:
         title=swing_sentence(found),
         caption=f"Upper bar: the lever lower; lower bar: higher; left of the line is cheaper. {still_sentence(found)}",
         drawing=draw_tornado(tornado_figure(found)),
-        table=cut_table(LEVER_HEADERS, lever_rows(found)),
+        table=table_of(LEVER_HEADERS, lever_rows(found)),
     )
 
 
@@ -107,7 +105,7 @@ def _price_chart(plan: Plan, found: Sensitivity) -> Chart | None:
         return None
     rows = [
         (
-            clean(row.accelerator, 24),
+            clean(row.accelerator),
             hourly(piece.low),
             hourly(piece.high),
             fleet_line(piece.pools),
@@ -123,7 +121,7 @@ def _price_chart(plan: Plan, found: Sensitivity) -> Chart | None:
         title=flip_sentence(plan, found),
         caption="Price of one GPU over its price now (the mark); where a piece ends, another fleet is the cheapest.",
         drawing=draw_strips(strips),
-        table=cut_table(headers, rows),
+        table=table_of(headers, rows),
     )
 
 
@@ -139,7 +137,7 @@ def _flips(found: Sensitivity) -> Table:
         )
         for row, flip in flips(found)
     ]
-    return cut_table(("lever", "#at hand", "#same kind at", "#another at", "which", "#price"), rows)
+    return table_of(("lever", "#at hand", "#same kind at", "#another at", "which", "#price"), rows)
 
 
 def draw_tornado(figure: TornadoFigure) -> Drawing:

@@ -29,7 +29,7 @@ class Column:
 
     shrink: the column may be cut to make the table fit (others are cut only when that is not enough).
     lines: most lines that a cell may be broken into; 1 cuts it with an ellipsis.
-    optional: the column is left out (the last one first) when the table does not fit otherwise.
+    optional: the column is left out (the last one first, with those of its name) when the table does not fit otherwise.
     beside: the column says something of the one before it, and is never parted from it; one without a header does so.
     """
 
@@ -110,7 +110,7 @@ def _kept(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) 
         optional = [i for i in kept if columns[i].optional]
         if not optional:
             break
-        kept.remove(optional[-1])
+        kept = [i for i in kept if columns[i].header != columns[optional[-1]].header]
     return kept
 
 

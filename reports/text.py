@@ -138,3 +138,12 @@ def plural(number: int, noun: str) -> str:
     """
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number:,d} {noun}{ending}"
+
+
+def capital(text: str) -> str:
+    """The text with a capital first letter.
+
+    >>> capital("prefill steps")
+    'Prefill steps'
+    """
+    return text[:1].upper() + text[1:]

@@ -1,32 +1,55 @@
-"""The first sentences of each view: what to run, what it costs, whether it holds, and how sure that is."""
+"""What the answer says first: what to run, what it costs, whether it meets the SLO, and how sure that is."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
-from optimizer.plans.plan import ClassResult, Plan, Status
-from optimizer.plans.records import PrecisionSaving, SafeStatus
+from optimizer.plans.plan import ClassResult, Plan, Range, Status
+from optimizer.plans.proof import OPTIMAL_GAP, is_below
+from optimizer.plans.records import JudgedFleet, PrecisionSaving, SafeStatus, Simulation
+from reports.figures import arrivals
+from search_spaces.problem import DEFAULT_VOLUME_RANGE
 
-from .next_rate import is_unproven
-from .numbers import hourly, is_number, money, monthly, percent, rate, signed_percent, significant
-from .sentences import MANY_TIMES, is_or_are, limit_words, served_rate
-from .simulation_sentences import slo_result_sentence
-from .text import clean, sentence
+from .numbers import (
+    count,
+    hourly,
+    is_number,
+    money,
+    monthly,
+    percent,
+    percent_beside,
+    rate,
+    signed_percent,
+    significant,
+)
+from .text import clean, plural, sentence
 from .words import (
     by_slack,
     constraint_words,
     fleet_words,
     has_fleet,
     is_feasible,
+    is_or_are,
     is_overloaded,
+    limit_words,
     missed_classes,
     missed_when_slow,
+    misses_used,
+    search_words,
     serving_words,
-    tightest,
+    tightest_first,
+    undecided,
     violated,
 )
 
+UNSEEN_GAP: Final = 5e-4
+"""Gap of a goodput, which carries three digits, below which it counts as proved."""
+MANY_TIMES: Final = 10.0
+"""From how many times the demand on its multiple is said, not the percentage."""
 MOST_NAMES: Final = 3
 """Classes or limits that one sentence names."""
 
@@ -74,53 +97,9 @@ def disaggregation_sentence(plan: Plan) -> str:
     return f"Disaggregation saves {saved} against the cheapest colocated fleet found."
 
 
-def verdict(plan: Plan) -> str:
-    """Write the report's first sentence: fleet, price, whether the SLOs hold, with what room, and what binds first."""
-    if not has_fleet(plan):
-        return no_fleet_headline(plan)
-    missed = [clean(item.name, 30) for item in missed_classes(plan)]
-    verb = "misses its SLO" if len(missed) == 1 else "miss their SLOs"
-    outcome = f"{_some(missed)} {verb}" if missed else _holds(plan)
-    return f"Run {fleet_words(plan)} for {hourly(plan.cost_usd_per_hour)}: {outcome}."
-
-
 def _some(names: list[str]) -> str:
     more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
     return join_words([*names[:MOST_NAMES], *more])
-
-
-def _holds(plan: Plan) -> str:
-    what = f"it meets {'every' if len(plan.classes) != 1 else 'the'} SLO"
-    room = room_words(plan)
-    least = tightest(plan)
-    binds = ""
-    if least is not None:
-        plural_name = is_or_are(constraint_words(least.constraint)) == "are"
-        binds = f"; {limit_words(least)} {'bind' if plural_name else 'binds'} first"
-    if plan.objective != "min_cost":
-        return f"it serves {served_words(plan)}{binds}"
-    return f"{what}{f', {room}' if room else ''}{binds}"
-
-
-def room_words(plan: Plan) -> str:
-    """Say by how much the load may grow before a goal is missed; empty where that is not known."""
-    if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
-        return ""
-    more = plan.goodput_rps / plan.demand_rps
-    if more >= MANY_TIMES:
-        return f"with capacity for {significant(more)} times the load"
-    grown = signed_percent(more - 1)
-    if grown.startswith("+"):
-        return f"with capacity for {grown[1:]} more load"
-    return f"with no {'proven ' if is_unproven(plan) else ''}capacity for more load"
-
-
-def served_words(plan: Plan) -> str:
-    """Say what a plan that seeks the most goodput serves, and which part of the demand that is."""
-    served = f"{rate(plan.goodput_rps)} within the SLOs"
-    if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
-        return served
-    return f"{served}, {percent(plan.goodput_rps / plan.demand_rps)} of the demand of {rate(plan.demand_rps)}"
 
 
 def no_fleet_headline(plan: Plan) -> str:
@@ -155,12 +134,13 @@ def risk_sentence(plan: Plan) -> str:
     classes = [item for item in plan.classes if item.error_bars is not None]
     if not classes:
         return ""
-    late = [_slow_words(item) for item in classes if missed_when_slow(item)]
+    late = [item for item in classes if missed_when_slow(item)]
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     if not late:
         return f"{slow}, this fleet still meets {'the SLO' if len(classes) == 1 else 'every SLO'}."
-    missed = f"{slow}, {_some(late)} {'misses its SLO' if len(late) == 1 else 'miss their SLOs'}"
-    return f"{missed}; --confidence 0.9 plans for that." if plan.confidence <= 0.0 else f"{missed}."
+    shares = [_slow_words(item, alone=len(classes) == 1) for item in late]
+    advice = "; --confidence 0.9 plans for that" if plan.confidence <= 0.0 else ""
+    return f"{slow}, {_some(shares)} meet the SLO{advice}."
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -191,7 +171,340 @@ def is_at_risk(plan: Plan) -> bool:
     return any(missed_when_slow(item) for item in plan.classes)
 
 
-def _slow_words(item: ClassResult) -> str:
-    """A class with the share of its requests that meets the SLO on slow GPUs."""
-    kept = None if item.error_bars is None else item.error_bars.attainment.low
-    return f"{clean(item.name, 30)} ({percent(kept)} of requests meet it)" if is_number(kept) else clean(item.name, 30)
+def _slow_words(item: ClassResult, *, alone: bool) -> str:
+    """The share of a class that meets the SLO on slow GPUs."""
+    low = None if item.error_bars is None else item.error_bars.attainment.low
+    of = "requests" if alone else clean(item.name, 30)
+    return f"{percent(low)} of {of} ({percent(item.attainment_goal)} asked)"
+
+
+MOST_LESS: Final = 4
+"""Pools that are named of those that cannot lose a replica."""
+
+
+def slo_result_sentence(plan: Plan, *, brief: bool = False) -> str:
+    """Say whether the fleet meets the SLO, by which share of the tightest class, and how that is known.
+
+    brief: without the number of requests. Empty for a plan without classes.
+    """
+    simulation = plan.simulation
+    if simulation is None or not simulation.classes:
+        return _by_formula(plan)
+    worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
+    met, low, high = (
+        percent_beside(share, worst.attainment_goal)
+        for share in (worst.attainment, worst.attainment_low, worst.attainment_high)
+    )
+    verdict = "Misses" if worst.attainment_high < worst.attainment_goal else "Meets"
+    if verdict == "Meets" and worst.attainment_low < worst.attainment_goal:
+        verdict = "Not proven to meet"
+    fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
+    source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
+    known = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
+    result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
+    if brief:
+        return f"{result}, simulated (95 % interval {low} to {high}).{_recorded_words(simulation)}"
+    return f"{result}, simulated over {known} (95 % interval {low} to {high}).{_recorded_words(simulation)}"
+
+
+def _result(verdict: str, name: str, met: str, goal: float, classes: int) -> str:
+    """The verdict with the share of the only class that meets its SLO, or of the tightest of several."""
+    share = f"{met} of requests ({percent(goal)} asked)"
+    if classes == 1:
+        return f"{verdict} the SLO: {share}"
+    if verdict == "Meets":
+        return f"Meets every SLO: {clean(name, 30)} is tightest with {share}"
+    return f"{verdict} the SLO of {clean(name, 30)}: {share}"
+
+
+def _by_formula(plan: Plan) -> str:
+    if not plan.classes:
+        return ""
+    worst = tightest_first(plan)[0]
+    goal, verdict = worst.attainment_goal, "Meets" if worst.attainment >= worst.attainment_goal else "Misses"
+    met = percent_beside(worst.attainment, goal)
+    return f"{_result(verdict, worst.name, met, goal, len(plan.classes))}, by formula, not simulated."
+
+
+def _recorded_words(found: Simulation) -> str:
+    """Say what the fleet attains when the recorded requests come in their own order; empty where there are none."""
+    run = found.recorded
+    if run is None:
+        return ""
+    goals = {item.name: item.attainment_goal for item in found.classes}
+    worst = max(run.classes, key=lambda item: misses_used(item.attainment, goals.get(item.name, 0.0)))
+    held = percent_beside(worst.attainment, goals.get(worst.name, 0.0))
+    part = "all" if run.requests == run.of else f"{count(run.requests)} of"
+    return f" Replayed in order, {part} its {count(run.of)} requests: {held} of {clean(worst.name, 30)} meet the SLO."
+
+
+def waste_sentence(plan: Plan) -> str:
+    """Say what the fleet attains with one replica fewer; empty where that was not simulated."""
+    rows = None if plan.simulation is None else plan.simulation.one_replica_less
+    return losses_sentence(rows, plan) if rows else ""
+
+
+def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
+    """Say what a fleet attains with one replica fewer in each pool of several.
+
+    Spare replicas are idle in a plan's figures, so the replica is one of those in use.
+    """
+    if not rows:
+        return "No spare: every pool has one replica."
+    spares = any(pool.spare_replicas for pool in plan.pools)
+    subject = "Without the spare replicas, with one fewer" if spares else "No spare: with one replica fewer"
+    losses = [_loss_words(row, plan, first=number == 0) for number, row in enumerate(rows[:MOST_LESS])]
+    more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
+    also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
+    return f"{subject} {'; '.join([*losses, *more])}{also}."
+
+
+def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
+    """Of a fleet with one replica fewer: the pool, and which share of its worst class then meets the SLO."""
+    goals = {item.name: item.attainment_goal for item in plan.classes}
+    worst = _worst_class(row, goals)
+    what = f" of {'requests' if len(goals) == 1 else clean(worst, 30)} meet the SLO" if first else ""
+    why = " (overloaded)" if row.overloaded else " (once its KV memory was full)" if row.stuck else ""
+    why = " (in the trace's own order)" if row.replayed else why
+    why = " (not proven to miss)" if undecided(row, plan) else why
+    return f"in {clean(row.what).partition(':')[0]}, {percent(row.attainment[worst])}{what}{why}"
+
+
+def router_sentence(plan: Plan) -> str:
+    """Say what the fleet attains behind a router that counts requests; empty where that was not simulated."""
+    found = plan.simulation
+    if found is None or found.fewest_requests is None:
+        return ""
+    kept = kept_by_requests(found, found.fewest_requests)
+    verdict = "Also meets the SLO" if found.fewest_requests.held else "Not shown to meet the SLO"
+    return f"{verdict} behind a least-requests router (vLLM's default): {kept}."
+
+
+def kept_by_requests(found: Simulation, row: JudgedFleet) -> str:
+    """The share of the tightest class that meets the SLO behind a least-requests router."""
+    goals = {item.name: item.attainment_goal for item in found.classes}
+    worst = _worst_class(row, goals)
+    share = percent_beside(row.attainment[worst], goals[worst])
+    return f"{share} of {clean(worst, 30)} ({percent(goals[worst])} asked)"
+
+
+def _worst_class(row: JudgedFleet, goals: dict[str, float]) -> str:
+    """The class that uses most of its permitted misses."""
+    return max(row.attainment, key=lambda name: misses_used(row.attainment[name], goals.get(name, 0.0)))
+
+
+def largest_saving(plan: Plan) -> float | None:
+    """What any fleet at all could save at most by formula, as a share of the cost [1]; None where that is not known."""
+    if plan.objective != "min_cost" or not plan.cost_usd_per_hour or beats_the_floor(plan):
+        return None
+    if plan.floor_usd_per_hour is None:
+        return None
+    return max(0.0, 1.0 - plan.floor_usd_per_hour / plan.cost_usd_per_hour)
+
+
+def beats_the_floor(plan: Plan) -> bool:
+    """Tell whether the fleet costs less than any that the formulas accept: they were too careful."""
+    return plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour)
+
+
+def search_outcome(plan: Plan) -> str:
+    """Say how the search ended."""
+    if plan.status is not Status.OPTIMAL:
+        return search_words(plan.status.value)
+    if plan.objective != "min_cost":
+        return "best found"
+    return "cheapest possible" if is_cheapest_possible(plan) else "cheapest found"
+
+
+def is_cheapest_possible(plan: Plan) -> bool:
+    """Tell whether no fleet at all is cheaper by formula."""
+    share = largest_saving(plan)
+    return share is not None and share <= OPTIMAL_GAP
+
+
+def cost_proof(plan: Plan) -> str:
+    """Say what is known of fleets of one or two pools, and of fleets of any shape, that cost less.
+
+    Where a price of the fleet needs a remark, all of it is so at these prices.
+    """
+    floor, given = hourly(plan.floor_usd_per_hour), " at these prices" if plan.price_remarks else ""
+    if beats_the_floor(plan):
+        known = "No lower bound on the price is known"
+        return f"{known}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
+    any_shape = f"o fleet of any shape can cost less than {floor}{given} under this model."
+    if is_cheapest_possible(plan):
+        return f"Cheapest fleet possible: n{any_shape}"
+    sentences = [_few_pools(plan, given), f"N{any_shape}" if plan.floor_usd_per_hour is not None else ""]
+    return " ".join(filter(None, sentences)) or "No lower bound on the price is known."
+
+
+def _few_pools(plan: Plan, given: str) -> str:
+    """What is known of fleets of one or two pools; empty where nothing is, or the fleet has more pools than these."""
+    bound = plan.bound_usd_per_hour
+    if not is_number(plan.gap) or bound is None or bound == plan.floor_usd_per_hour:
+        return ""
+    if plan.gap <= OPTIMAL_GAP:
+        return f"Cheapest fleet found: no fleet of one or two pools is cheaper{given}."
+    return f"By formula a fleet for {hourly(bound)} meets the SLO; in simulation no cheaper fleet than this one does."
+
+
+SAME_RATE: Final = 1e-6
+"""Relative difference of two rates that are one: those that are tried lie whole per cents apart."""
+
+
+def next_rate_words(plan: Plan) -> str:
+    """How the next higher rate went that was simulated; nothing where none was."""
+    found = plan.simulation
+    if found is None or found.goodput_fails_rps is None:
+        return ""
+    return f"; {fails_words(found.goodput_fails_rps, _not_missed(plan))}"
+
+
+def _not_missed(plan: Plan) -> list[float]:
+    return [] if plan.simulation is None else [point.rate_rps for point in plan.simulation.curve if not point.missed]
+
+
+def kept(fails: float, not_missed: Iterable[float]) -> bool:
+    """Tell whether a rate is among those at which a run missed no goal [1/s]; its last digits may differ."""
+    return any(math.isclose(fails, rate_rps, rel_tol=SAME_RATE) for rate_rps in not_missed)
+
+
+def fails_words(fails: float, not_missed: Iterable[float]) -> str:
+    """Say of the rate above the goodput whether a goal is missed there, or its run does not tell.
+
+    not_missed: rates at which a run missed no goal, by the upper ends of its intervals [1/s].
+
+    >>> fails_words(10.8, []), fails_words(10.8, [10.8 * (1.0 + 1e-15)])
+    ('at 10.8 req/s an SLO is missed', 'at 10.8 req/s the SLO is not proven')
+    """
+    return f"at {rate(fails)} {'the SLO is not proven' if kept(fails, not_missed) else 'an SLO is missed'}"
+
+
+def volume_sentence(plan: Plan) -> str:
+    """Say which loads were allowed, and which the ratio is for; empty where the objective is another.
+
+    Requests per dollar are a fleet's goodput over its price. The demand of the file is served for the same dollars.
+    """
+    bounds, cost, demand = _bounds(plan), plan.cost_usd_per_hour, plan.demand_rps
+    if plan.objective != "max_goodput_per_dollar" or not cost or bounds is None:
+        return ""
+    least, most = bounds
+    default = " (four times min_volume, as none is stated)" if most == DEFAULT_VOLUME_RANGE * least else ""
+    allowed = f"Fleets were to serve {rate(least * demand)} to {rate(most * demand)}: max_volume is {significant(most)}"
+    alone = f"at the demand of {rate(demand)} the fleet serves {significant(demand * 3600.0 / cost)} requests per $"
+    return f"{allowed}{default}. The ratio is for {rate(plan.goodput_rps)}; {alone}."
+
+
+def _bounds(plan: Plan) -> tuple[float, float] | None:
+    """Least and greatest multiple of the demand that a fleet may serve [1]; None where the plan does not say."""
+    asked = plan.provenance.inputs.get("objective")
+    found = [asked.get(key) for key in ("min_volume", "max_volume")] if isinstance(asked, Mapping) else []
+    known = [float(one) for one in found if isinstance(one, int | float) and is_number(one)]
+    return (known[0], known[1]) if len(known) == 2 else None
+
+
+def proof_sentence(plan: Plan) -> str:
+    """Say what is known of better fleets; nothing of a fleet that was stated, beside which none was sought."""
+    if plan.status is Status.STATED:
+        return ""
+    if plan.objective != "min_cost":
+        return _goodput_proof(plan)
+    return cost_proof(plan)
+
+
+def _goodput_proof(plan: Plan) -> str:
+    what = objective_words(plan)
+    more = possible_gain(plan)
+    if more is None:
+        return f"No upper bound on the {what} is known."
+    if more <= UNSEEN_GAP:
+        return f"No fleet of any shape has more {what}."
+    most = f"{percent(more)} higher" if more < 1.0 else f"{significant(1.0 + more)} times as high"
+    return f"The {what} of a fleet of any shape is at most {most}, by formula."
+
+
+def possible_gain(plan: Plan) -> float | None:
+    """What the best fleet could have more than the plan, as a share of the plan's [1]; the gap is one of the bound."""
+    return None if not is_number(plan.gap) or plan.gap >= 1.0 else plan.gap / (1.0 - plan.gap)
+
+
+def objective_words(plan: Plan) -> str:
+    """Say what a plan that does not seek the least price has the most of."""
+    return "goodput" if plan.objective == "max_goodput" else "goodput per dollar"
+
+
+def served_rate(plan: Plan) -> float:
+    """Rate that the price per token is for [1/s]: the demand, unless the objective leaves it open."""
+    per_token, mean_osl = plan.usd_per_million_output_tokens, plan.workload.mean_osl
+    if plan.objective == "min_cost" or not per_token or not plan.cost_usd_per_hour or not mean_osl:
+        return plan.demand_rps
+    return plan.cost_usd_per_hour / per_token * 1e6 / (mean_osl * SECONDS_PER_HOUR)
+
+
+def cost_sentence(plan: Plan) -> str:
+    """Say what the fleet costs by hour and, at the rate that it then serves, by token."""
+    served = "the demand" if plan.objective == "min_cost" else "a load"
+    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens"
+    prices = [f"{per_token} at {served} of {rate(served_rate(plan))}", day_price_words(plan)]
+    return f"Cost: {hourly(plan.cost_usd_per_hour)}; {', '.join(filter(None, prices))}."
+
+
+def capacity_sentence(plan: Plan) -> str:
+    """Say how far the demand may grow before a class misses its SLO."""
+    if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
+        return "Capacity: the highest request rate within the SLO is not known."
+    if plan.goodput_rps <= 0.0:
+        return "Capacity: none; the fleet misses the SLO at every rate that was tried."
+    if plan.objective != "min_cost":
+        return f"Capacity: {rate(plan.goodput_rps)} within the SLO."
+    more = plan.goodput_rps / plan.demand_rps
+    room = f"{signed_percent(more - 1)} over" if more < MANY_TIMES else f"{significant(more)} times"
+    room = f"{percent(1 - more)} below" if more < 1.0 else room
+    return f"Capacity: {rate(plan.goodput_rps)} within the SLO ({room} the demand)."
+
+
+def growth_sentence(plan: Plan) -> str:
+    """Say the same, with what a dollar then serves and how the next higher rate went."""
+    capacity = capacity_sentence(plan)
+    if not is_number(plan.goodput_rps) or plan.demand_rps <= 0 or plan.goodput_rps <= 0.0:
+        return capacity
+    served = f"{significant(plan.goodput_per_dollar)} requests per $"
+    return f"{capacity.removesuffix('.')}: {served}{next_rate_words(plan) if plan.objective == 'min_cost' else ''}."
+
+
+def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
+    """Say between which ends the share of each class lies in nine predictions of ten; empty where that is not known."""
+    shares = [
+        f"{spread(item.error_bars.attainment, percent)} of {clean(item.name, 30)}"
+        for item in plan.classes
+        if item.error_bars is not None
+    ]
+    return (f"In nine predictions of ten, {join_words(shares)} meet the SLO.",) if shares else ()
+
+
+def spread(between: Range, write: Callable[[float], str]) -> str:
+    """Write both ends of a range, or that there is no upper one."""
+    if between.high is None:
+        return f"{write(between.low)} or more"
+    low, high = write(between.low), write(between.high)
+    return low if low == high else f"{low} to {high}"
+
+
+def confidence_sentence(plan: Plan) -> str:
+    """Say for which step times the figures are: the expected ones, or those of slower GPUs."""
+    if plan.confidence <= 0.0:
+        return "Figures are for the expected step times; --confidence 0.9 plans for slower GPUs."
+    worst = percent((1.0 - plan.confidence) / 2.0)
+    return f"Figures are for GPUs as slow as the worst {worst} of our predictions (confidence: {plan.confidence:g})."
+
+
+def day_price_words(plan: Plan) -> str:
+    """The price of a million output tokens over a day on which the fleet stays as it is; empty without a profile.
+
+    The plan's own is for the rate planned for, its peak; the same dollars over the day's mean give
+    p_day = p_peak / use.
+    """
+    day, peak = arrivals(plan), plan.usd_per_million_output_tokens
+    if day is None or not peak or day.use <= 0.0 or plan.objective != "min_cost":
+        return ""
+    return f"{money(peak / day.use)} over the day's mean of {rate(day.use * day.planned)}"

@@ -10,13 +10,12 @@ from markupsafe import Markup
 
 from optimizer.plans.records import read_pools
 
-from .charts import WIDTH
-from .html import environment
+from .document import Chart, Table, table_of
+from .drawing import WIDTH, Drawing, Mark, Rect, Text, text_width
 from .json_text import as_script, finite
-from .marks import Drawing, Mark, Rect, Text, text_width
 from .numbers import MISSING, hourly, percent, rate
-from .page_charts import Chart, Table
 from .text import fit, plural
+from .views.html import environment
 from .whatif_text import FLEET, Row, depth_note, fleet_cell, gives_out, looked, refuted_notes, scenario_keys, told
 from .words import cost_or_status
 
@@ -72,7 +71,7 @@ def make_sweep_page(rows: Sequence[Row], name: str, depth: str) -> SweepPage:
     few = f"The first {MOST_MAPS} of {len(maps)} maps; all scenarios stand in the table."
     cut = few if len(maps) > MOST_MAPS else ""
     note = " ".join([depth_note(rows, depth), *refuted_notes(rows), *looked(rows, depth)])
-    return SweepPage(name, headline, maps[:MOST_MAPS], cut, note, Table(headers, cells))
+    return SweepPage(name, headline, maps[:MOST_MAPS], cut, note, table_of(headers, cells))
 
 
 def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
@@ -94,7 +93,7 @@ def heat_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
             title=f"Cost{' at ' if group else ''}{', '.join(group)}: {_finding(mine)}",
             caption=f"Dollars per hour by {_axes(down, across)}; the stronger the colour, the dearer; – is no fleet.",
             drawing=_map(mine, (down, across), span),
-            table=Table(
+            table=table_of(
                 (down, across, "#cost"), tuple((told(down, r[down]), told(across, r[across]), _cost(r)) for r in mine)
             ),
         )

@@ -1,20 +1,35 @@
-"""Words and selections that the sentences, tables and charts of a plan share."""
+"""Words, selections and short sentences that the answers share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
-from optimizer.plans.records import EnginePool, Quantiles, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
+from reports.text import capital
 from search_spaces.targets import NO_TARGET
 
-from .numbers import MISSING, count, hourly, is_number, percent
-from .text import clean, plural
+from .asked import Asked, asked
+from .numbers import (
+    MISSING,
+    count,
+    duration,
+    hourly,
+    is_number,
+    percent,
+    quantity,
+    rate,
+    signed_percent,
+    significant,
+    with_one_form_of_percent,
+)
+from .text import clean, plural, sentence
 
 MOST_POOLS_IN_WORDS: Final = 3
 MOST_NAMES: Final = 2
@@ -243,11 +258,6 @@ def _as_one(rows: Sequence[Alternative]) -> Alternative:
     return first.model_copy(update={"label": names}) if also else first
 
 
-def rivals_of_other_fleets(plan: Plan) -> list[Alternative]:
-    """Alternatives that could be bought, cheapest first, without the recommended fleet under another name."""
-    return [row for row in distinct_alternatives(plan) if row.kind != "recommended" and is_feasible(row)]
-
-
 def search_words(status: str) -> str:
     """Say how a search ended."""
     return "none found" if status == Status.TIME_LIMIT.value else status
@@ -367,7 +377,7 @@ def basis_words(plan: Plan) -> str:
     miss = None if has_fleet(plan) else nearest_miss(plan)
     if miss is not None and miss.simulated:
         return MISS_SIMULATED
-    return "simulated" if plan.simulated else "modelled, not simulated"
+    return "simulated" if plan.simulated else "by formula, not simulated"
 
 
 def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
@@ -378,3 +388,185 @@ def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
         if members:
             chosen.append(max(members, key=lambda pool: (pool.usd_per_hour, pool.id)))
     return chosen
+
+
+HOLDS: Final = "meets the SLO"
+UNPROVEN: Final = "not proven"
+NOT_SHOWN: Final = "not proven to meet it"
+"""What can be said of every fleet that does not hold, whether it misses a goal or only is not proven."""
+_OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
+
+
+@dataclass(frozen=True, slots=True)
+class TriedFleet:
+    """Engines that were simulated beside the plan's: the attempt that went best, and how many there were.
+
+    Attempts differ in batch limits, or in how requests are routed.
+    """
+
+    best: JudgedFleet
+    tries: int
+
+
+def tried_fleets(plan: Plan) -> list[TriedFleet]:
+    """Every fleet that was simulated beside the plan's once: one replica fewer first, then the others as tried."""
+    if plan.simulation is None:
+        return []
+    attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}
+    for one in (*plan.simulation.one_replica_less, *plan.simulation.others):
+        attempts.setdefault((engine_counts(one.pools), one.cost_usd_per_hour), []).append(one)
+    goals = {item.name: item.attainment_goal for item in plan.classes}
+
+    def merit(one: JudgedFleet) -> tuple[bool, bool, float]:
+        used = [misses_used(share, goals.get(name, 0.0)) for name, share in one.attainment.items()]
+        return one.held, not one.overloaded, -max(used, default=math.inf)
+
+    return [TriedFleet(max(alike, key=merit), len(alike)) for alike in attempts.values()]
+
+
+def origin_words(one: JudgedFleet) -> str:
+    """Say in words how the search came by a fleet."""
+    return _OF_A_SEARCH.get(one.what, clean(one.what))
+
+
+def outcome_words(one: JudgedFleet, plan: Plan) -> str:
+    """Say whether a fleet holds; one whose interval straddles a goal is not proven to."""
+    if one.held or one.stuck:
+        return HOLDS if one.held else "behind once its KV memory was full"
+    if one.replayed:
+        return "misses the SLO in the trace's own order"
+    if one.overloaded:
+        return "overloaded"
+    return UNPROVEN if undecided(one, plan) else "misses the SLO"
+
+
+def met_words(outcomes: Sequence[str]) -> str:
+    """Say how many of several fleets hold, by their outcomes.
+
+    >>> met_words(["misses the SLO"]), met_words(["misses the SLO", "not proven"])
+    ('none meets the SLO', 'none is proven to meet the SLO')
+    >>> met_words(["meets the SLO", "not proven"])
+    '1 meets the SLO'
+    """
+    held = outcomes.count(HOLDS)
+    if held:
+        return f"{held} {'meets' if held == 1 else 'meet'} the SLO"
+    return "none is proven to meet the SLO" if {UNPROVEN, NOT_SHOWN} & set(outcomes) else "none meets the SLO"
+
+
+def undecided(one: JudgedFleet, plan: Plan) -> bool:
+    """Whether the simulation does not tell if a fleet holds; older plans do not say: then the shares are compared."""
+    if one.outcome is not None:
+        return one.outcome == "undecided"
+    goals = {item.name: item.attainment_goal for item in plan.classes}
+    reached = all(share >= goals.get(name, 0.0) for name, share in one.attainment.items())
+    return reached and not one.held and not one.overloaded
+
+
+def limit_words(binding: Binding) -> str:
+    """Name a limit and where it holds, such as "the KV memory of d0"."""
+    where = clean(binding.where)
+    name = f"the {constraint_words(binding.constraint)}"
+    return name if where in {"fleet", ""} else f"{name} of {where}"
+
+
+def binding_sentence(binding: Binding) -> str:
+    """Say a limit: the planner's own sentence, or one made from its numbers."""
+    used, limit = quantity(binding.used, binding.unit), quantity(binding.limit, binding.unit)
+    return planner_words(binding.sentence) or f"{capital(limit_words(binding))} takes {used} of {limit}."
+
+
+def planner_words(text: str) -> str:
+    """A sentence of the planner's own, its percentages written as everywhere else."""
+    return sentence(with_one_form_of_percent(text))
+
+
+def why_not_sentence(row: Alternative) -> str:
+    """Say why an alternative lost, as a whole sentence: in the planner's words, else how the search for it ended.
+
+    Empty for a fleet that could be bought and of which the plan does not tell more.
+    """
+    text = planner_words(row.why_not) or ("" if is_feasible(row) else status_words(row))
+    return _as_sentence(text)
+
+
+def alternative_sentence(row: Alternative) -> str:
+    """Say what the name of an alternative leaves out, and why it lost."""
+    return " ".join(text for text in (_as_sentence(alternative_note(row)), why_not_sentence(row)) if text)
+
+
+def _as_sentence(text: str) -> str:
+    return text if not text or text.endswith((".", "…")) else f"{capital(text)}."
+
+
+def is_or_are(name: str) -> str:
+    """The verb of a limit's name.
+
+    >>> is_or_are("KV memory"), is_or_are("permitted misses"), is_or_are("limit on pools")
+    ('is', 'are', 'is')
+    """
+    return "are" if name.partition(" on ")[0].endswith("s") else "is"
+
+
+def relax_sentence(binding: Binding) -> str:
+    """Say by how much a violated limit would have to give."""
+    what = limit_words(binding)
+    if not is_number(binding.used) or not is_number(binding.limit):
+        return f"Relax {what}."
+    change = f" ({signed_percent(binding.used / binding.limit - 1)})" if binding.limit else ""
+    enough = enough_as_shown(binding.used, binding.unit)
+    return f"Relax {what} from {quantity(binding.limit, binding.unit)} to {quantity(enough, binding.unit)}{change}."
+
+
+def enough_as_shown(used: float, unit: str) -> float:
+    """What is needed, rounded up to the digits that are shown: a limit of $31.62/h would still be below $31.625/h.
+
+    >>> enough_as_shown(31.625, "$/h"), enough_as_shown(7474.0, "W"), enough_as_shown(1001, "GPU")
+    (31.63, 7480.0, 1001)
+    """
+    if unit == "$/h":
+        return math.ceil(round(100 * used, 6)) / 100
+    if unit not in {"W", "1", "s"} or used <= 0:
+        return used
+    digit = 10.0 ** (math.floor(math.log10(used)) - 2)  # three significant digits
+    return round(math.ceil(round(used / digit, 6)) * digit, 12)
+
+
+def miss_sentence(miss: Alternative, *, why: bool) -> str:
+    """Say which fleet came closest and its price; why: also what it lacks, if no limit says it."""
+    pools = " + ".join(engine_cell(pool) for pool in miss.pools[:4]) or alternative_name(miss)
+    price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
+    lacks = f" {why_not_sentence(miss)}" if why else ""
+    return f"Nearest miss: {pools}{price}.{lacks}".rstrip()
+
+
+def demand_sentence(plan: Plan) -> str:
+    """Say what was asked: rate, lengths and SLOs."""
+    load = plan.workload
+    shape = f"{significant(load.mean_isl)} input and {significant(load.mean_osl)} output tokens on average"
+    number = len(asked(plan))
+    classes = f", {plural(number, 'SLO class')}" if number else ""
+    return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
+
+
+def slo_words(item: Asked) -> str:
+    """Say what one class asks for."""
+    others = [(METRICS[metric].label, limit) for metric, limit in item.others.items()]
+    named = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *others)
+    limits = [f"{name} within {duration(limit)}" for name, limit in named if limit is not None]
+    return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
+
+
+def recommended_words(plan: Plan) -> str:
+    """Name the recommended fleet, and the other kinds of which it is the cheapest."""
+    names = [alternative_name(row) for row in same_fleets(plan)]
+    return f"recommended (also {join_words(names)})" if names else "recommended"
+
+
+def origin_sentence(plan: Plan) -> str:
+    """Say what the figures rest on."""
+    loads = "; utilization is by formula" if plan.simulation else ""
+    basis = f"Latencies and request rates are {basis_words(plan)}"
+    if basis_words(plan) == MISS_SIMULATED:
+        basis = "Latencies of the nearest miss are simulated, other figures are by formula"
+    return f"{basis}{loads}. Nothing here was measured on your machines."

@@ -22,8 +22,8 @@ from pdplan.cli import run
 from reports.deploy.benchmark import behind
 from reports.deploy.checking import differences
 from reports.deploy.files import deployment_files
-from reports.deployable import deploy_sentence
-from reports.simulation_sentences import router_sentence
+from reports.next_steps import deploy_sentence
+from reports.verdict import router_sentence
 from search_spaces.problem import Balancing, Constraints
 from tests.deploy_cases import Ask, Case, options, plan_of
 from tests.optimizer_cases import instance_of, problem, workload

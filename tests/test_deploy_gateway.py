@@ -33,7 +33,7 @@ from reports.deploy.gateway import (
 )
 from reports.deploy.hosts import place
 from reports.deploy.readback import FoundRouter
-from reports.deployable import deploy_sentence, deployable
+from reports.next_steps import deploy_sentence, deployable
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 
 GOLDEN = Path(__file__).parent / "golden" / "deploy"

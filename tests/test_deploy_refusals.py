@@ -12,7 +12,7 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy.facts import target_names
 from reports.deploy.files import deployment_files, targets_of
-from reports.deployable import deploy_sentence, deployable
+from reports.next_steps import deploy_sentence, deployable
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
 from tests.report_cases import with_command
 from tests.test_balancing import judged, simulated

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from reports.deployable import deploy_sentence, deployable
-from reports.deployment_card import deployment_card
-from reports.html import render_plan as as_page
+from reports.answers.plan import plan_page as as_page
+from reports.next_steps import deploy_sentence, deployable, deployment
 from tests.deploy_cases import Case, lengths_plan, plan_of
 from tests.report_cases import load
 from tests.report_cases import markdown_of as as_markdown
@@ -26,14 +25,14 @@ def test_a_plan_that_no_target_runs_says_so_in_every_view_and_names_no_command()
     assert " ".join(said.split()) in " ".join(as_text(plan).split())
     assert said in as_markdown(plan)
     assert "No target runs this fleet as it is" in as_page(plan)
-    assert deployment_card(plan).command == ""
+    assert deployment(plan) == ((), "")
 
 
 def test_a_plan_that_another_target_runs_names_it_and_its_command() -> None:
     plan = lengths_plan()
     assert deploy_sentence(plan).startswith("Deploy: with NVIDIA Dynamo, not with vLLM: no router there parts lengths")
-    assert " --target dynamo -o deploy" in deployment_card(plan).command
-    assert deployment_card(plan).files
+    assert " --target dynamo -o deploy" in deployment(plan)[1]
+    assert deployment(plan)[0]
 
 
 def test_a_plan_without_a_fleet_says_nothing_of_deploying() -> None:

@@ -15,7 +15,8 @@ import pdplan
 from optimizer.plans.plan import FleetEvaluation, Plan
 from optimizer.recommend.evaluate import subject_of
 from optimizer.verification.bench import make_bench
-from reports.answers.evaluation import evaluation_document, headroom_sentence
+from reports.answers.evaluation import evaluation_document
+from reports.verdict import growth_sentence
 from reports.views.terminal import render_document
 from search_spaces.fleet_file import load_fleet
 from tests.reasoning_fleets import PROBLEMS
@@ -110,7 +111,7 @@ def test_one_that_is_too_slow_is_not_helped_by_replicas(short_runs: None, tmp_pa
     evaluation = evaluated(tmp_path, POOL | {"gpu": "L4", "replicas": 1})
     assert (evaluation.outcome, evaluation.provisioning.pools, evaluation.plan.goodput_rps) == ("misses", [], 0.0)
     said = " ".join(render_document(evaluation_document(evaluation)).split())
-    assert "Headroom: none; at no rate that was tried does the fleet meet its SLOs." in said
+    assert "Capacity: none; the fleet misses the SLO at every rate that was tried." in said
     assert "colocated-1 can take no load at all: decode steps then take too long for the TPOT limit." in said
 
 
@@ -128,7 +129,7 @@ def test_headroom_ends_where_a_burst_leaves_the_fleet_behind(short_runs: None, t
     assert 4.0 <= plan.goodput_rps < fails < 5.0
     assert make_bench(subject.instance, fails / 4.0).candidate(subject.fleet).stuck
     assert all(point.held == (point.rate_rps <= plan.goodput_rps) for point in plan.simulation.curve)
-    assert f"at {fails:.3g} req/s an SLO is missed" in headroom_sentence(plan)
+    assert f"at {fails:.3g} req/s an SLO is missed" in growth_sentence(plan)
 
 
 def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path) -> None:

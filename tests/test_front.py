@@ -13,7 +13,6 @@ from optimizer.plans.records import SimulatedLatencies, TunedFleet, Tuning
 from optimizer.verification import bench as benches
 from reports.front import asked_front, front_headers, front_note, front_rows, front_sentence
 from reports.numbers import count, duration, hourly
-from reports.slo_section import slo_check
 from tests import report_cases as markdown
 from tests.engine_cases import engines
 from tests.report_cases import load, simulated, times
@@ -66,7 +65,7 @@ def test_every_view_shows_the_front(asked: Plan, done: Done, folder: Path) -> No
         assert row[1] in page
         assert row[-1] in {"recommended", "meets the SLO", "misses the SLO", "not proven", "one short run"}
     assert front_rows(asked)[0][-1] == "recommended"
-    assert slo_check(asked).front.headers == front_headers(asked)
+    assert len(front_headers(asked)) == len(front_rows(asked)[0])
 
 
 @pytest.mark.parametrize(

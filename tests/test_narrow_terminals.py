@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pdplan.cli import run
-from reports.answers.comparison import comparison_document
-from reports.comparison import compare
+from reports.answers.comparison import compare, comparison_document
 from reports.numbers import money
 from reports.text import display_width
 from reports.views.terminal import render_document

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.words import dollars
 from optimizer.fleets.binding import amount
-from reports.html import render_plan
+from reports.answers.plan import plan_page
 from reports.numbers import hourly, money
 from search_spaces.catalog import load_catalog
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
@@ -74,7 +74,7 @@ def test_every_view_of_a_plan_has_the_blank(name: str) -> None:
     plan = load(name)
     if name in {"colocated", "disaggregated"}:
         plan = with_accuracy(with_sensitivity(simulated(plan)))
-    page = " ".join(walk(render_plan(plan)).text)
+    page = " ".join(walk(plan_page(plan)).text)
     for text in (page, render_markdown(plan), render_terminal(plan, 80)):
         assert WITHOUT_BLANK.findall(text) == []
 

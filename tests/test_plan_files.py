@@ -19,7 +19,7 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import engine_counts
 from pdplan.plan_files import LARGEST_PLAN, read_plan
-from reports.html import render_plan as render_html
+from reports.answers.plan import plan_page as render_html
 from reports.json_text import plan_json
 from reports.whole_files import is_plan
 from tests.report_cases import text_of as render_text

@@ -13,7 +13,7 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.records import PrecisionSaving
 from optimizer.recommend.extras import NOTABLE, narrower, precision_savings
 from optimizer.search.search import evaluated, unmixed
-from reports.html import render_plan as as_page
+from reports.answers.plan import plan_page as as_page
 from reports.verdict import precision_sentence
 from search_spaces.problem import Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload

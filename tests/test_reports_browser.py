@@ -23,12 +23,12 @@ import pytest
 from optimizer.plans.plan import Status
 from optimizer.whatif.frontier import Frontier, Step
 from optimizer.whatif.scenario import Answer, nothing
-from reports.comparison import compare
-from reports.comparison_html import render_comparison
+from reports.answers.comparison import compare
+from reports.answers.plan import plan_page
 from reports.frontier_page import render_frontier
-from reports.html import render_plan
 from tests.engine_cases import engines
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
+from tests.test_reports_compare import render_comparison
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 AXE = os.environ.get("PDPLAN_AXE")
@@ -124,7 +124,7 @@ def site() -> Iterator[Site]:
 
 
 def test_it_loads_nothing_says_nothing_and_has_every_chart(site: Site, tmp_path: Path) -> None:
-    site.pages["/report"] = render_plan(with_sensitivity(simulated(load("disaggregated"))))
+    site.pages["/report"] = plan_page(with_sensitivity(simulated(load("disaggregated"))))
     site.asked.clear()
     dom, console = site.visit("/report", tmp_path)
     assert console == []
@@ -140,7 +140,7 @@ def test_nothing_lies_across_and_the_page_is_as_wide_as_the_screen(
 ) -> None:
     plan = load(name)
     shown = plan if name == "infeasible" else with_accuracy(with_sensitivity(simulated(plan)))
-    found = site.probe(render_plan(shown), tmp_path, width)
+    found = site.probe(plan_page(shown), tmp_path, width)
     assert found["charts"] == found["drawn"] > 0
     assert found["across"] == []
     assert found["outside"] == []
@@ -149,7 +149,7 @@ def test_nothing_lies_across_and_the_page_is_as_wide_as_the_screen(
 
 
 def test_the_dark_page_can_be_read_too(site: Site, tmp_path: Path) -> None:
-    page = render_plan(with_accuracy(with_sensitivity(simulated(load("disaggregated")))))
+    page = plan_page(with_accuracy(with_sensitivity(simulated(load("disaggregated")))))
     dark = page.replace("@media (prefers-color-scheme: dark)", "@media all")
     assert dark != page
     assert site.probe(dark, tmp_path, 1200)["axe"] == []

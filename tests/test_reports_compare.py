@@ -12,16 +12,31 @@ from hypothesis import strategies as st
 from optimizer.plans.plan import Plan, Pool
 from pdplan.cli import cli
 from pdplan.console import Console
-from reports.answers.comparison import comparison_document, headline, signed_money, tone
-from reports.comparison import Comparison, compare, comparison_record
-from reports.comparison_html import comparison_json, render_comparison
+from reports.answers.comparison import (
+    Comparison,
+    compare,
+    comparison_document,
+    comparison_record,
+    headline,
+    signed_money,
+    tone,
+)
+from reports.json_text import json_text
 from reports.text import display_width
-from reports.views import markdown, terminal
+from reports.views import html, markdown, terminal
 from tests.report_cases import NAMES, PLANS, assert_golden, load, simulated
 
 
 def render_text(found: Comparison, width: int = 100) -> str:
     return terminal.render_document(comparison_document(found), width)
+
+
+def render_comparison(found: Comparison) -> str:
+    return html.render_document(comparison_document(found), comparison_record(found), "comparison")
+
+
+def comparison_json(found: Comparison) -> str:
+    return json_text(comparison_record(found))
 
 
 def render_markdown(found: Comparison) -> str:

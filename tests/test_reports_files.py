@@ -9,7 +9,8 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports import whole_files
-from reports.files import plan_json, write_outputs
+from reports.answers.plan import write_outputs
+from reports.json_text import plan_json
 
 PLANS = Path(__file__).parent / "plans"
 

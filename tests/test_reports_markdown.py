@@ -33,7 +33,7 @@ def test_it_states_the_plans_numbers(name: str) -> None:
     assert text.startswith(f"### {escaped(headlines(plan)[0])}\n")
     assert hourly(plan.cost_usd_per_hour) in text
     for item in plan.classes[:20]:
-        assert f"| {percent(item.attainment)} | {percent(item.attainment_goal)} |" in text.replace("&#62;", ">")
+        assert f" {percent(item.attainment)} | {percent(item.attainment_goal)} |" in text.replace("&#62;", ">")
     for row in distinct_alternatives(plan)[:20]:
         assert escaped(row.why_not) in text
     assert f"```sh\n{plan.provenance.run.command}\n```" in text

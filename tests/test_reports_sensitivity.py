@@ -13,13 +13,12 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import AccuracyRecord, BreakEven, Sensitivity
 from reports import sensitivity as said
+from reports.answers.plan import plan_page
+from reports.answers.plan_details import accuracy_sentences, accuracy_table
 from reports.deploy.files import SUMS, deploy_plan
-from reports.deployment_card import deployment_card
-from reports.html import render_plan
+from reports.drawing import Rect
 from reports.json_text import plan_json
-from reports.marks import Rect
-from reports.page import make_page
-from reports.reasons import accuracy_sentence, accuracy_table
+from reports.next_steps import deployment
 from reports.sensitivity_section import draw_strips, draw_tornado, sensitivity_view
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
@@ -182,13 +181,13 @@ def test_pieces_of_a_strip_fill_its_width_in_order() -> None:
 
 
 def test_the_html_has_both_charts_with_their_data() -> None:
-    page = render_plan(PLAN)
-    section = page[page.index('<section id="sensitivity">') : page.index('<section id="settings">')]
+    page = plan_page(PLAN)
+    section = page[page.index('<section id="sensitivity">') : page.index('<section id="workload">')]
     assert section.count('<svg class="chart"') == section.count("<details><summary>Data") == 2
     for words in ("$43.21/h", "$51.34/h", "no fleet", "+34.1 %", "×0.8", "9 × H200 TP8 colocated", "$77.70/h"):
         assert words in section.replace("\N{NO-BREAK SPACE}", " ")
-    assert "Not worked out" in render_plan(load("disaggregated"))
-    assert 'id="sensitivity"' not in render_plan(load("infeasible"))
+    assert "Not worked out" in plan_page(load("disaggregated"))
+    assert 'id="sensitivity"' not in plan_page(load("infeasible"))
 
 
 def test_markdown_and_terminal_tell_it_too() -> None:
@@ -210,7 +209,7 @@ def test_plan_json_holds_it_and_is_read_back() -> None:
 def test_a_hostile_name_in_it_is_harmless() -> None:
     row = found().break_even[1].model_copy(update={"accelerator": "<script>alert(1)</script>\u202e" + "x" * 10_000})
     bad = found().model_copy(update={"break_even": [row], "levers": [lever("price.<b>", 2.0, (1.0, 3.0), (4.0, 5.0))]})
-    page = render_plan(PLAN.model_copy(update={"sensitivity": bad}))
+    page = plan_page(PLAN.model_copy(update={"sensitivity": bad}))
     shown = page[: page.index('<script type="application/json"')]
     assert "<script>alert" not in page
     assert "<b>" not in re.sub(r"<b>[^<]*</b>", "", shown)  # the page's own bold names
@@ -230,12 +229,14 @@ def test_a_view_without_positive_prices_has_no_strips() -> None:
 def test_what_was_never_measured_is_said_plainly() -> None:
     plan = with_accuracy(PLAN)
     names = list(dict.fromkeys(pool.accelerator for pool in plan.pools))
-    assert accuracy_sentence(plan).startswith(f"No measurement of serving {plan.model} on {plan.engine} on {names[0]}")
+    assert accuracy_sentences(plan)[0].startswith(
+        f"No measurement of serving {plan.model} on {plan.engine} on {names[0]}"
+    )
     table = accuracy_table(plan)
     assert {row[1] for row in table.rows} == {"disaggregated"}
     assert table.rows[0][3:6] == (plan.model, "no measurement", "–")
     assert table.rows[1][3:] == ("any", "91", "21.7 %", "-3.1 %", "8.3 %", "+1.2 %")
-    assert "no measurement" in render_plan(plan)
+    assert "no measurement" in plan_page(plan)
 
 
 def test_what_was_measured_is_said_too() -> None:
@@ -243,29 +244,21 @@ def test_what_was_measured_is_said_too() -> None:
     rows = [
         AccuracyRecord.model_validate(row.model_dump() | {"rows": 7}) if row.model else row for row in plan.accuracy
     ]
-    told = accuracy_sentence(plan.model_copy(update={"accuracy": rows}))
+    told = accuracy_sentences(plan.model_copy(update={"accuracy": rows}))[0]
     assert told.startswith(f"Serving {plan.model} on {plan.engine} was measured on ")
     assert "no measurement" not in told
-    assert accuracy_sentence(PLAN) == ""
-    assert make_page(PLAN).trust.accuracy.rows == ()
+    assert accuracy_sentences(PLAN) == ()
+    assert accuracy_table(PLAN).rows == ()
 
 
 # --- deployment files -----------------------------------------------------------------------------------------------
 
 
-def test_files_are_linked_where_the_command_wrote_them(tmp_path: Path) -> None:
+def test_the_page_names_the_files_and_the_command_that_writes_them(tmp_path: Path) -> None:
     plan = with_command(plan_of(), "pdplan optimize w.yaml -o 'out/a b' --deploy 'out/to run'")
-    card = deployment_card(plan)
-    assert card.command == "pdplan deploy 'out/a b/plan.json' -o deploy"
+    files, command = deployment(plan)
+    assert command == "pdplan deploy 'out/a b/plan.json' -o deploy"
     written = {path.relative_to(tmp_path).as_posix() for path in deploy_plan(plan, tmp_path)}
-    assert {name for name, _ in card.files} == written - {SUMS}
-    assert all(address == f"../to%20run/{name}" for name, address in card.files)
-    assert '<a href="../to%20run/README.md">README.md</a>' in render_plan(plan)
-
-
-def test_files_that_the_command_did_not_write_have_no_link() -> None:
-    card = deployment_card(with_command(plan_of(), "pdplan optimize w.yaml -o out"))
-    assert card.files
-    assert {address for _, address in card.files} == {""}
-    assert card.command == "pdplan deploy out/plan.json -o deploy"
-    assert deployment_card(with_command(load("infeasible"), "pdplan optimize w.yaml")).files == ()
+    assert set(files) == written - {SUMS}
+    assert "README.md" in plan_page(plan)
+    assert deployment(with_command(load("infeasible"), "pdplan optimize w.yaml"))[0] == ()

@@ -7,10 +7,11 @@ import pytest
 
 from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
 from optimizer.plans.records import Quantiles
-from reports import proof_words, sentences, verdict, words
+from reports import verdict, words
 from reports.answers.calibration import point_text
+from reports.answers.plan import latency_table
+from reports.answers.plan_charts import cost_chart, roofline_sentence, split_sentence
 from reports.asked import Asked, asked
-from reports.page_charts import cost_chart
 from tests.engine_cases import engines
 from tests.report_cases import simulated
 
@@ -40,10 +41,6 @@ def test_the_recommended_fleet_is_the_cheapest_feasible_row(plan: Plan) -> None:
 
 def test_the_next_choice_is_another_fleet_not_the_same_under_another_name(plan: Plan) -> None:
     assert words.feasible_rivals(plan)[0].kind == "disaggregated_only"
-    assert words.rivals_of_other_fleets(plan)[0].label == "H200-SXM only"
-    assert sentences.alternatives_sentence(plan) == (
-        "The next choice, H200-SXM only, costs $51.20/h, +4.3 % against the recommended fleet"
-    )
 
 
 def test_the_answer_carries_price_month_and_tokens(plan: Plan) -> None:
@@ -57,62 +54,49 @@ def test_the_answer_carries_price_month_and_tokens(plan: Plan) -> None:
     assert verdict.headlines(lost)[1].startswith("Misses the SLO of chat: 94 % of requests (95 % asked)")
 
 
-def test_without_a_rival_the_reason_is_said(plan: Plan) -> None:
-    alone = plan.model_copy(update={"alternatives": []})
-    assert sentences.no_rival(alone) == "The search space has no other kind of fleet"
-    for status, verb in ((Status.INFEASIBLE, "meets"), (Status.TIME_LIMIT, "was found that meets")):
-        lost = plan.alternatives[-1].model_copy(update={"status": status, "pools": [], "cost_usd_per_hour": None})
-        lonely = plan.model_copy(update={"alternatives": [lost]})
-        assert sentences.no_rival(lonely) == f"No other kind of fleet {verb} the SLO"
-
-
 def test_binding_is_the_least_slack(plan: Plan) -> None:
     least = words.tightest(plan)
     assert least is not None
     assert least.slack == min(item.slack for item in plan.binding)
     assert [item.slack for item in words.by_slack(plan)] == sorted(item.slack for item in plan.binding)
-    assert "it meets every SLO, with capacity for 4.1 % more load; the KV memory of d0 binds first." in verdict.verdict(
-        plan
-    )
 
 
 def test_a_missed_goal_is_said(plan: Plan) -> None:
     missed = with_class(plan, attainment=0.94)
-    assert "it meets every SLO" in verdict.verdict(plan)
-    assert "chat misses its SLO" in verdict.verdict(missed)
-    assert sentences.slo_sentence(missed).startswith("1 of 2 classes miss their SLO: chat is tightest, 94 %")
+    assert verdict.is_missed(missed)
+    assert not verdict.is_missed(plan)
     unknown = with_class(plan, attainment=float("nan"))
     assert [item.name for item in words.missed_classes(unknown)] == ["chat"]
 
 
 def test_proof(plan: Plan) -> None:
     dearer = "By formula a fleet for $48.34/h meets the SLO; in simulation no cheaper fleet than this one does."
-    assert sentences.proof_sentence(plan) == dearer
+    assert verdict.proof_sentence(plan) == dearer
     floored = plan.model_copy(update={"floor_usd_per_hour": 30.0})
     least = "No fleet of any shape can cost less than $30.00/h under this model."
-    assert sentences.proof_sentence(floored) == f"{dearer} {least}"
+    assert verdict.proof_sentence(floored) == f"{dearer} {least}"
     exact = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL})
     found = "Cheapest fleet found: no fleet of one or two pools is cheaper."
-    assert sentences.proof_sentence(exact) == f"{found} {least}"
-    assert proof_words.outcome_words(exact) == "cheapest found"
+    assert verdict.proof_sentence(exact) == f"{found} {least}"
+    assert verdict.search_outcome(exact) == "cheapest found"
     cheaper = floored.model_copy(update={"gap": 0.388, "bound_usd_per_hour": 30.0})
-    assert sentences.proof_sentence(cheaper) == least
-    assert proof_words.outcome_words(cheaper) == "feasible"
+    assert verdict.proof_sentence(cheaper) == least
+    assert verdict.search_outcome(cheaper) == "feasible"
     whole = {"gap": 0.0, "status": Status.OPTIMAL, "floor_usd_per_hour": 49.08, "bound_usd_per_hour": 49.08}
     proved = plan.model_copy(update=whole)
-    assert sentences.proof_sentence(proved) == (
+    assert verdict.proof_sentence(proved) == (
         "Cheapest fleet possible: no fleet of any shape can cost less than $49.08/h under this model."
     )
-    assert proof_words.outcome_words(proved) == "cheapest possible"
-    assert sentences.proof_sentence(load("colocated")).startswith(found)
+    assert verdict.search_outcome(proved) == "cheapest possible"
+    assert verdict.proof_sentence(load("colocated")).startswith(found)
     unknown = plan.model_copy(update={"gap": None})
-    assert sentences.proof_sentence(unknown) == "No lower bound on the price is known."
+    assert verdict.proof_sentence(unknown) == "No lower bound on the price is known."
     below = unknown.model_copy(update={"floor_usd_per_hour": 60.0, "bound_usd_per_hour": None})
-    assert sentences.proof_sentence(below) == (
+    assert verdict.proof_sentence(below) == (
         "No lower bound on the price is known: by formula no fleet below $60.00/h meets the SLO, "
         "but this one does in simulation."
     )
-    assert proof_words.largest_saving(below) is None
+    assert verdict.largest_saving(below) is None
 
 
 def test_the_fleet_in_words(plan: Plan) -> None:
@@ -135,21 +119,16 @@ def test_an_alternative_without_a_reason_says_how_its_search_ended(plan: Plan) -
     row = plan.alternatives[-1].model_copy(
         update={"why_not": "", "status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "simulated": False}
     )
-    assert sentences.why_not_sentence(row) == "Not found before the time was up."
+    assert words.why_not_sentence(row) == "Not found before the time was up."
     assert words.status_words(row.model_copy(update={"simulated": True})) == "none found that meets the SLO"
 
 
 def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:
-    decode = sum(pool.usd_per_hour for pool in plan.pools if pool.role == "decode")
-    assert decode / plan.cost_usd_per_hour == pytest.approx(0.594, abs=5e-4)
-    assert sentences.dollars_sentence(plan.pools) == "Decode replicas take 59.4 % of the price"
-    assert sentences.roofline_sentence(plan.pools) == (
-        "Prefill steps are bound by compute and decode steps by memory bandwidth"
-    )
-    assert sentences.split_sentence(plan.pools) == (
+    assert roofline_sentence(plan.pools) == ("Prefill steps are bound by compute and decode steps by memory bandwidth")
+    assert split_sentence(plan.pools) == (
         "Largest part of a step: matrix products in prefill (79 %) and matrix products in decode (51 %)"
     )
-    assert sentences.growth_sentence(plan) == (
+    assert verdict.growth_sentence(plan) == (
         "Capacity: 7.81 req/s within the SLO (+4.1 % over the demand): 573 requests per $."
     )
 
@@ -157,14 +136,14 @@ def test_shares_in_sentences_are_those_of_the_plan(plan: Plan) -> None:
 def test_the_goodput_of_a_simulated_plan_has_both_ends(plan: Plan) -> None:
     """The rate that held, and the next one tried: a goal was missed there, or it was too near to say."""
     shown = simulated(plan)
-    assert sentences.growth_sentence(shown).endswith(": 573 requests per $; at 8.1 req/s an SLO is missed.")
+    assert verdict.growth_sentence(shown).endswith(": 573 requests per $; at 8.1 req/s an SLO is missed.")
     found = shown.simulation
     assert found is not None
     curve = [point.model_copy(update={"held": True}) for point in found.curve]
     near = shown.model_copy(update={"simulation": found.model_copy(update={"curve": curve})})
-    assert sentences.growth_sentence(near).endswith("; at 8.1 req/s the SLO is not proven.")
+    assert verdict.growth_sentence(near).endswith("; at 8.1 req/s the SLO is not proven.")
     stopped = shown.model_copy(update={"simulation": found.model_copy(update={"goodput_fails_rps": None})})
-    assert sentences.growth_sentence(stopped).endswith(": 573 requests per $.")
+    assert verdict.growth_sentence(stopped).endswith(": 573 requests per $.")
 
 
 def bound(pool: Pool, by: str) -> Pool:
@@ -174,27 +153,26 @@ def bound(pool: Pool, by: str) -> Pool:
 def test_the_roofline_says_which_pools_it_speaks_of(plan: Plan) -> None:
     prefill, first, second = plan.pools
     alike = [bound(pool, "host") for pool in plan.pools]
-    assert sentences.roofline_sentence(alike) == "Prefill steps and decode steps are bound by host time"
-    assert sentences.roofline_sentence([prefill, first, bound(second, "network")]) == (
+    assert roofline_sentence(alike) == "Prefill steps and decode steps are bound by host time"
+    assert roofline_sentence([prefill, first, bound(second, "network")]) == (
         "Prefill steps are bound by compute and decode steps of d0 by memory bandwidth"
     )
-    assert sentences.roofline_sentence([]) == "No pool runs"
+    assert roofline_sentence([]) == "No pool runs"
 
 
 def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     plan = load("infeasible")
-    assert (
-        verdict.verdict(plan)
-        == "No fleet in the search space meets the SLO: the budget and the GPU inventory of H200-SXM are in the way."
-    )
-    assert [sentences.relax_sentence(item) for item in words.violated(plan)] == [
+    assert verdict.headlines(plan) == [
+        "No fleet in the search space meets the SLO: the budget and the GPU inventory of H200-SXM are in the way."
+    ]
+    assert [words.relax_sentence(item) for item in words.violated(plan)] == [
         "Relax the budget from $30.00/h to $49.08/h (+63.6 %).",
         "Relax the GPU inventory of H200-SXM from 4 GPUs to 6 GPUs (+50 %).",
     ]
     miss = words.nearest_miss(plan)
     assert miss is not None
     assert miss.kind == "nearest_miss"
-    assert "$49.08/h" in sentences.miss_sentence(miss)
+    assert words.miss_sentence(miss, why=False).endswith("for $49.08/h.")
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
     (headline,) = verdict.headlines(late)
     assert headline.startswith("No fleet was found that meets the SLO: the budget and ")
@@ -224,22 +202,19 @@ def infeasible_without_classes() -> Plan:
 def test_what_was_asked_is_known_without_a_fleet() -> None:
     plan = infeasible_without_classes()
     assert asked(plan) == [Asked("chat", 1.0, 0.6, 0.03, None, 0.95)]
-    assert sentences.slo_words(asked(plan)[0]) == (
+    assert words.slo_words(asked(plan)[0]) == (
         "chat: TTFT within 600 ms and TPOT within 30 ms for 95 % of its requests"
     )
-    assert sentences.demand_sentence(plan).endswith("1 SLO class.")
+    assert words.demand_sentence(plan).endswith("1 SLO class.")
     nothing = plan.provenance.model_copy(update={"inputs": {"slo": "soon"}})
     assert asked(plan.model_copy(update={"provenance": nothing})) == []
 
 
 def test_sentences_about_the_nearest_miss_have_a_subject_and_a_capital() -> None:
     plan = infeasible_without_classes()
-    assert sentences.alternatives_sentence(plan) == (
-        "Without the limits on the fleet, 2 × H100 TP1 colocated meets the SLO for $49.08/h"
-    )
     miss = words.nearest_miss(plan)
     assert miss is not None
-    assert sentences.miss_sentence(miss) == "Nearest miss: 2 × H100 TP1 colocated for $49.08/h. It needs 2 GPUs."
+    assert words.miss_sentence(miss, why=True) == "Nearest miss: 2 × H100 TP1 colocated for $49.08/h. It needs 2 GPUs."
 
 
 @pytest.mark.parametrize(
@@ -254,18 +229,18 @@ def test_limits_read_as_limits(constraint: str, limit: str, relaxed: str) -> Non
     plan = load("infeasible")
     changes = {"constraint": constraint, "where": "fleet", "used": 2.0, "limit": 1.0, "unit": "pools", "slack": -1.0}
     item = plan.binding[0].model_copy(update=changes)
-    assert limit in verdict.verdict(plan.model_copy(update={"binding": [item]}))
-    assert sentences.relax_sentence(item).startswith(relaxed)
+    assert limit in verdict.no_fleet_headline(plan.model_copy(update={"binding": [item]}))
+    assert words.relax_sentence(item).startswith(relaxed)
 
 
 def test_a_relaxed_budget_is_enough_for_the_fleet() -> None:
     changes = {"constraint": "budget", "where": "fleet", "used": 31.625, "limit": 31.62, "unit": "$/h", "slack": -0.01}
     item = load("infeasible").binding[0].model_copy(update=changes)
-    assert sentences.relax_sentence(item) == "Relax the budget from $31.62/h to $31.63/h (±0 %)."
+    assert words.relax_sentence(item) == "Relax the budget from $31.62/h to $31.63/h (±0 %)."
 
 
 def test_one_fleet_under_two_names_is_one(plan: Plan) -> None:
-    assert sentences.recommended_words(plan) == "recommended (also disaggregated only)"
+    assert words.recommended_words(plan) == "recommended (also disaggregated only)"
     alone = [row for row in plan.alternatives if row.kind in {"recommended", "disaggregated_only"}]
     assert cost_chart(plan.model_copy(update={"alternatives": alone})) is None
 
@@ -273,16 +248,7 @@ def test_one_fleet_under_two_names_is_one(plan: Plan) -> None:
 def with_bars(item: ClassResult, low: float) -> ClassResult:
     span = Range(low=0.1, high=0.2)
     return item.model_copy(
-        update={"error_bars": ErrorBars(ttft_p90_s=span, tpot_p90_s=span, attainment=Range(low=low, high=1.0))}
-    )
-
-
-def test_without_a_second_token_there_is_no_tpot(plan: Plan) -> None:
-    chat = with_bars(plan.classes[0], 0.5)
-    assert "TPOT p90 100 ms to 200 ms" in sentences.error_bar_sentence(chat)
-    none = Quantiles(p50=0.0, p90=0.0, p95=0.0, p99=0.0)
-    assert sentences.error_bar_sentence(chat.model_copy(update={"tpot_s": none})) == (
-        "chat, range of nine predictions in ten: TTFT p90 100 ms to 200 ms, 50 % to 100 % of requests meet the SLO."
+        update={"error_bars": ErrorBars(ttft_s=span, tpot_s=span, attainment=Range(low=low, high=1.0))}
     )
 
 
@@ -291,34 +257,36 @@ def test_a_fleet_that_is_overloaded_when_slow_has_no_upper_end(plan: Plan) -> No
     assert chat.error_bars is not None
     ends = {name: getattr(chat.error_bars, name).model_copy(update={"high": None}) for name in BOTH}
     open_ended = chat.model_copy(update={"error_bars": chat.error_bars.model_copy(update=ends)})
-    assert sentences.error_bar_sentence(open_ended) == (
-        "chat, range of nine predictions in ten: TTFT p90 100 ms or more, TPOT p90 100 ms or more, "
-        "50 % to 100 % of requests meet the SLO."
-    )
+    shown = plan.model_copy(update={"classes": [open_ended]})
+    assert [row[-1] for row in latency_table(shown).rows] == ["100 ms or more"] * 2
+    assert verdict.error_bar_sentences(shown) == ("In nine predictions of ten, 50 % to 100 % of chat meet the SLO.",)
+    none = Quantiles(p50=0.0, p90=0.0, p95=0.0, p99=0.0)
+    alone = plan.model_copy(update={"classes": [chat.model_copy(update={"tpot_s": none})]})
+    assert [row[1] for row in latency_table(alone).rows] == ["TTFT"]
 
 
-BOTH = ("ttft_p90_s", "tpot_p90_s")
+BOTH = ("ttft_s", "tpot_s")
 
 
 def test_what_the_figures_are_for(plan: Plan) -> None:
     assert plan.confidence == 0.0
-    assert sentences.confidence_sentence(plan) == (
+    assert verdict.confidence_sentence(plan) == (
         "Figures are for the expected step times; --confidence 0.9 plans for slower GPUs."
     )
-    assert sentences.confidence_sentence(plan.model_copy(update={"confidence": 0.9})) == (
+    assert verdict.confidence_sentence(plan.model_copy(update={"confidence": 0.9})) == (
         "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)."
     )
 
 
 def test_prices_say_at_which_load_they_are(plan: Plan) -> None:
-    assert sentences.cost_sentence(plan) == (
+    assert verdict.cost_sentence(plan) == (
         "Cost: $49.08/h; $9.92 per million output tokens at the demand of 7.5 req/s."
     )
-    assert sentences.served_rate(plan) == plan.demand_rps
+    assert verdict.served_rate(plan) == plan.demand_rps
     most = plan.model_copy(update={"objective": "max_goodput"})
     rate = 49.08 / 9.92 * 1e6 / (plan.workload.mean_osl * 3600)
-    assert sentences.served_rate(most) == pytest.approx(rate, rel=2e-3)
-    assert sentences.growth_sentence(most) == "Capacity: 7.81 req/s within the SLO: 573 requests per $."
+    assert verdict.served_rate(most) == pytest.approx(rate, rel=2e-3)
+    assert verdict.growth_sentence(most) == "Capacity: 7.81 req/s within the SLO: 573 requests per $."
 
 
 @pytest.mark.parametrize(
@@ -327,18 +295,19 @@ def test_prices_say_at_which_load_they_are(plan: Plan) -> None:
         ("max_goodput", 0.0, "No fleet of any shape has more goodput."),
         ("max_goodput", 4e-4, "No fleet of any shape has more goodput."),
         ("max_goodput_per_dollar", 0.0, "No fleet of any shape has more goodput per dollar."),
-        ("max_goodput", 0.2, "No fleet of any shape has more than 25 % more goodput."),
+        ("max_goodput", 0.2, "The goodput of a fleet of any shape is at most 25 % higher, by formula."),
+        ("max_goodput", 0.75, "The goodput of a fleet of any shape is at most 4 times as high, by formula."),
         ("max_goodput", None, "No upper bound on the goodput is known."),
         ("max_goodput", 1.0, "No upper bound on the goodput is known."),
     ],
 )
 def test_proof_of_goodput(plan: Plan, objective: str, gap: float | None, sentence: str) -> None:
-    assert sentences.proof_sentence(plan.model_copy(update={"objective": objective, "gap": gap})) == sentence
+    assert verdict.proof_sentence(plan.model_copy(update={"objective": objective, "gap": gap})) == sentence
 
 
 def test_percentages_of_the_planner_are_written_as_everywhere(plan: Plan) -> None:
     item = plan.binding[0].model_copy(update={"sentence": "d0 can take 1642% more load where 10.00% may."})
-    assert sentences.binding_sentence(item) == "d0 can take 1,640 % more load where 10 % may."
+    assert words.binding_sentence(item) == "d0 can take 1,640 % more load where 10 % may."
 
 
 @pytest.mark.parametrize(("decodes", "text"), [(1, "1 decode at 1,024"), (8, "8 decodes at 1,024")])

@@ -10,21 +10,29 @@ from hypothesis import strategies as st
 
 from optimizer.fleets.binding import attainment_binding
 from optimizer.plans.plan import Plan, Worth
-from reports.arrivals import arrivals_chart
-from reports.day import arrivals, day_price_words
+from reports.answers.plan import plan_document, plan_page
+from reports.answers.plan_charts import (
+    arrivals_chart,
+    fleets_chart,
+    fleets_sentence,
+    held_cell,
+    knee_sentence,
+    slo_charts,
+    why_charts,
+)
+from reports.answers.plan_details import (
+    hand_over_sentence,
+    origins_table,
+    pools_section,
+    settings_table,
+    simulation_sections,
+    source_rows,
+)
 from reports.deploy.readme import settings
-from reports.figures import worth_costs
-from reports.html import render_plan
-from reports.marks import Box, Drawing, Rect, Text
-from reports.marks import Path as Line
-from reports.numbers import duration, money, percent, rate
-from reports.page import make_page
-from reports.page_charts import why_charts
-from reports.plots import axes, headings, line, plot
-from reports.reasons import hand_over_sentence, origins_table, pools_table, settings_table
-from reports.scales import round_steps
-from reports.sentences import cost_sentence, growth_sentence, slo_sentence
-from reports.simulation_figures import (
+from reports.drawing import Box, Drawing, Rect, Text, axes, headings, line, plot, round_steps
+from reports.drawing import Path as Line
+from reports.figures import (
+    arrivals,
     bucket_maps,
     distributions,
     fleet_points,
@@ -32,18 +40,10 @@ from reports.simulation_figures import (
     slack,
     undominated,
     worst_bucket,
+    worth_costs,
 )
-from reports.simulation_sentences import slo_result_sentence
-from reports.slo_section import (
-    fleets_chart,
-    fleets_sentence,
-    held_cell,
-    judged_sentence,
-    knee_sentence,
-    load_sentence,
-    slo_check,
-)
-from reports.sources import source_rows
+from reports.numbers import duration, money, percent, rate
+from reports.verdict import cost_sentence, day_price_words, growth_sentence, slo_result_sentence
 from reports.words import tightest_first
 from tests.deploy_cases import plan_of
 from tests.report_cases import RATES, SHARES, load, simulated, with_routes
@@ -54,6 +54,13 @@ from tests.report_cases import text_of as as_text
 @pytest.fixture
 def plan() -> Plan:
     return simulated(load("disaggregated"))
+
+
+def rows_of(plan: Plan, title: str) -> tuple[tuple[str, ...], ...]:
+    """Rows of the table of a section on the simulation."""
+    (table,) = (section.table for section in simulation_sections(plan) if section.title.startswith(title))
+    assert table is not None
+    return table.rows
 
 
 def texts(drawing: Drawing) -> list[str]:
@@ -77,7 +84,7 @@ def test_a_distribution_ends_where_requests_never_got_a_token(plan: Plan) -> Non
     ]
     cut = plan.model_copy(update={"simulation": plan.simulation.model_copy(update={"classes": classes})})
     assert [len(item.panels[0].points) for item in distributions(cut)] == [5, 5]
-    assert "nan" not in "".join(itertools.chain.from_iterable(texts(c.drawing) for c in slo_check(cut).charts))
+    assert "nan" not in "".join(itertools.chain.from_iterable(texts(c.drawing) for c in slo_charts(cut)))
 
 
 def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Plan) -> None:
@@ -94,9 +101,8 @@ def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Pl
         ratios = [chat.ttft_s.p95 * factor / chat.ttft_limit_s, batch.ttft_s.p90 * factor / batch.ttft_limit_s]
         assert point.ttft == pytest.approx(max(ratios))
     assert (figure.demand, figure.goodput, figure.fails) == (7.5, 7.8, 8.1)
-    assert load_sentence(figure) == (
-        "Every SLO is met up to 7.8 req/s, +4 % over the demand; at 8.1 req/s an SLO is missed"
-    )
+    chart = next(chart for chart in slo_charts(plan) if chart.drawing.label.startswith("latency over limit"))
+    assert f"{chart.title}." == growth_sentence(plan)
 
 
 def test_a_rate_that_a_run_held_is_not_one_that_misses_however_it_is_rounded(plan: Plan) -> None:
@@ -108,7 +114,6 @@ def test_a_rate_that_a_run_held_is_not_one_that_misses_however_it_is_rounded(pla
     held = plan.model_copy(update={"simulation": found.model_copy(update={"curve": curve})})
     figure = load_figure(held)
     assert figure is not None
-    assert load_sentence(figure).endswith("; at 8.1 req/s the SLO is not proven")
     assert growth_sentence(held).endswith("; at 8.1 req/s the SLO is not proven.")
     assert growth_sentence(plan).endswith("; at 8.1 req/s an SLO is missed.")
 
@@ -124,7 +129,6 @@ def test_the_tightest_class_is_the_one_that_uses_most_of_its_permitted_misses(pl
     assert slo_result_sentence(other).startswith(
         "Meets every SLO: interactive is tightest with 97.7 % of requests (90 % asked)"
     )
-    assert slo_sentence(other).startswith("Both classes meet their SLO: interactive is tightest, 97.7 %")
     assert [item.name for item in tightest_first(other)] == ["interactive", "batch"]
     assert [figure.name for figure in distributions(other)] == ["interactive", "batch"]
 
@@ -149,13 +153,14 @@ def test_a_rate_whose_run_does_not_tell_is_not_said_to_miss(plan: Plan) -> None:
     cells = {}
     for outcome in ("undecided", "misses", None):
         points = [*curve, last.model_copy(update={"held": False, "outcome": outcome})]
-        figure = load_figure(plan.model_copy(update={"simulation": found.model_copy(update={"curve": points})}))
+        seen = plan.model_copy(update={"simulation": found.model_copy(update={"curve": points})})
+        figure = load_figure(seen)
         assert figure is not None
-        cells[outcome] = held_cell(figure, figure.points[-1]), load_sentence(figure).partition("8.1 req/s ")[2]
+        cells[outcome] = held_cell(figure, figure.points[-1]), growth_sentence(seen).partition("8.1 req/s ")[2]
     assert cells == {
-        "undecided": ("not proven", "the SLO is not proven"),
-        "misses": ("no", "an SLO is missed"),
-        None: ("no", "an SLO is missed"),
+        "undecided": ("not proven", "the SLO is not proven."),
+        "misses": ("no", "an SLO is missed."),
+        None: ("no", "an SLO is missed."),
     }
 
 
@@ -164,13 +169,12 @@ def test_fleets_that_are_only_unproven_are_not_said_to_miss(plan: Plan) -> None:
     assert found is not None
     less = found.one_replica_less[0].model_copy(update={"outcome": "undecided"})
     open_ = plan.model_copy(update={"simulation": found.model_copy(update={"one_replica_less": [less]})})
-    assert judged_sentence(open_).endswith("1 cheaper fleet, of which none is proven to meet the SLO")
     assert fleets_sentence(fleet_points(open_)) == "1 cheaper fleet simulated, of which none is proven to meet the SLO"
     chart = fleets_chart(open_)
     assert chart is not None
     named = {row[0]: row[-1] for row in chart.table.rows}
     assert named["p0: one replica fewer"] == "not proven"
-    assert {row[0]: row[-1] for row in slo_check(open_).judged.rows}["p0: one replica fewer"] == "not proven"
+    assert {row[0]: row[-1] for row in rows_of(open_, "Other fleets")}["p0: one replica fewer"] == "not proven"
 
 
 def test_fleets_stand_where_they_cost_and_the_front_only_falls(plan: Plan) -> None:
@@ -179,7 +183,6 @@ def test_fleets_stand_where_they_cost_and_the_front_only_falls(plan: Plan) -> No
     assert [point.held for point in points] == [False, True, True, True, True, True]
     assert [point.recommended for point in points].index(True) == 1
     assert fleets_sentence(points) == "1 cheaper fleet simulated, of which none meets the SLO"
-    assert judged_sentence(plan) == "Tried on the way: 1 cheaper fleet, of which none meets the SLO"
     for metric in ("ttft", "tpot"):
         front = undominated(points, metric)
         assert [p.cost for p in front] == sorted(p.cost for p in front)
@@ -199,44 +202,38 @@ def test_buckets_hold_the_share_of_their_requests(plan: Plan) -> None:
     worst = worst_bucket(routed)
     assert worst is not None
     assert (worst.isl, worst.attainment) == (3000, 0.5)
-    page = slo_check(routed)
-    assert ("bucket with the least slack", "50 % meet the SLO (chat, 3,000 in, 40 out)") in page.facts
-    assert "chat: 2 of 3 lengths miss the goal alone, the least with 50 %" in [chart.title for chart in page.charts]
+    facts = simulation_sections(routed)[0].facts
+    assert ("bucket with the least slack", "50 % meet the SLO (chat, 3,000 in, 40 out)") in facts
+    titles = [chart.title for chart in slo_charts(routed)]
+    assert "chat: 2 of 3 lengths miss the goal alone, the least with 50 %" in titles
 
 
 def test_simulation_and_formulas_stand_side_by_side(plan: Plan) -> None:
-    row = slo_check(plan).classes.rows[0]
+    row = rows_of(plan, "Simulation against")[0]
     one = plan.simulation.classes[0]
     assert row[:3] == (
         "chat",
         percent(one.attainment),
         f"{percent(one.attainment_low)} to {percent(one.attainment_high)}",
     )
-    assert row[5:7] == (f"p95 {duration(one.ttft_s.p95)}", duration(one.by_formula.ttft_s.p95))
+    assert row[4:6] == (f"p95 {duration(one.ttft_s.p95)}", duration(one.by_formula.ttft_s.p95))
 
 
 def test_every_figure_of_the_simulation_is_on_the_page(plan: Plan) -> None:
-    page = render_plan(plan).replace("\N{NO-BREAK SPACE}", " ")
+    page = plan_page(plan).replace("\N{NO-BREAK SPACE}", " ")
     found = plan.simulation
     for text in (
         "20,000 in 2 runs, seed 7", "41.2 ms", "0.0123", rate(found.goodput_rps), rate(found.goodput_fails_rps),
-        rate(found.goodput_by_formula_rps), "4,321 requests", "p0: one replica fewer", "$39.12/h",
+        "4,321 requests", "p0: one replica fewer", "$39.12/h",
         "fleets simulated", "repairs of fleets that missed the SLO, before one met it",
     ):  # fmt: skip
         assert text in page
 
 
-def test_a_plan_that_was_not_simulated_says_so_and_shows_the_formulas() -> None:
+def test_a_plan_that_was_not_simulated_has_only_the_shares_by_length() -> None:
     bare = load("disaggregated")
-    check = slo_check(bare)
-    assert check.basis.startswith("Not simulated: latencies and attainment are by the queueing formulas")
-    assert (check.facts, check.classes.rows, check.judged.rows) == ((), (), ())
-    assert [chart.title.partition(":")[0] for chart in check.charts] == [
-        "chat meets its SLO",
-        "batch meets its SLO",
-        "chat",
-        "batch",
-    ]
+    assert simulation_sections(bare) == ()
+    assert [chart.title.partition(":")[0] for chart in slo_charts(bare)] == ["chat", "batch"]
     assert fleets_chart(bare) is None
     assert load_figure(bare) is None
     assert distributions(bare) == ()
@@ -261,15 +258,15 @@ def test_an_interrupted_search_has_a_curve_but_no_goodput(plan: Plan) -> None:
     unknown = plan.simulation.model_copy(update={"goodput_rps": None, "goodput_fails_rps": None})
     figure = load_figure(plan.model_copy(update={"simulation": unknown}))
     assert figure is not None
-    assert load_sentence(figure) == "Latency at the rates that were simulated"
+    assert figure.goodput is None
     few = plan.simulation.model_copy(update={"curve": plan.simulation.curve[:1]})
     assert load_figure(plan.model_copy(update={"simulation": few})) is None
 
 
 @pytest.mark.parametrize("name", ["disaggregated", "colocated", "hostile", "hundred-pools"])
 def test_marks_stay_inside_and_labels_apart(name: str) -> None:
-    page = make_page(simulated(load(name)))
-    for chart in (*page.slo.check.charts, *page.alternatives.charts, *page.why.charts, *page.workload.charts):
+    document = plan_document(simulated(load(name)))
+    for chart in (chart for section in document.sections for chart in section.charts):
         drawing = chart.drawing
         boxes = [mark.box for mark in drawing.marks if isinstance(mark, Text)]
         for a, b in itertools.combinations(boxes, 2):
@@ -346,7 +343,7 @@ def test_a_token_costs_more_over_the_day_than_at_the_rate_planned_for() -> None:
     said = f"{money(4.0 * price)} over the day's mean of 1.88 req/s"
     assert day_price_words(plan) == said
     assert cost_sentence(plan).endswith(f"at the demand of 7.5 req/s, {said}.")
-    for view in (render_plan(plan).replace("&#39;", "'"), as_text(plan), as_markdown(plan)):
+    for view in (plan_page(plan).replace("&#39;", "'"), as_text(plan), as_markdown(plan)):
         assert said in " ".join(view.replace("\N{NO-BREAK SPACE}", " ").replace("\\", "").split())
     assert day_price_words(once) == ""
     assert day_price_words(plan.model_copy(update={"objective": "max_goodput"})) == ""
@@ -361,7 +358,9 @@ def test_without_a_whole_profile_there_is_no_chart_of_a_day(profile: object) -> 
 
 
 def test_pools_hand_overs_and_origins_are_the_plans(plan: Plan) -> None:
-    rows = pools_table(plan).rows
+    table = pools_section(plan).table
+    assert table is not None
+    rows = table.rows
     assert [row[1] for row in rows] == ["$19.92/h", "$19.20/h", "$9.96/h"]
     assert rows[0][2] == percent(plan.pools[0].usd_per_hour / plan.cost_usd_per_hour)
     longest = max(move.seconds_per_request for move in plan.transfers)
@@ -370,7 +369,7 @@ def test_pools_hand_overs_and_origins_are_the_plans(plan: Plan) -> None:
     assert hand_over_sentence(load("colocated")) == ""
     sources = source_rows(plan.provenance.accelerators)
     for name, bought, *numbers in origins_table(sources, plan).rows:
-        assert sum(map(int, numbers)) == sum(row.item == name for row in sources)
+        assert sum(map(int, numbers)) == sum(row[0] == name for row in sources)
         assert bought == ("yes" if name in plan.gpus else "no")
 
 
@@ -397,14 +396,14 @@ def test_what_features_are_worth_is_drawn_where_it_was_asked_for(plan: Plan) -> 
     assert chart.title == "No fleet without it."
     assert [row[1] for row in chart.table.rows] == ["$400.00/h", "–"]
     assert [bar.value for bar in worth_costs(plan.model_copy(update={"worth": rows})).bars] == [40.0, 400.0, None]
-    assert len(why_charts(plan)) == 4
+    assert len(why_charts(plan)) == 3
 
 
 def test_settings_are_those_of_the_deployment_with_their_reasons() -> None:
     plan = plan_of()
     assert [row[:2] for row in settings_table(plan).rows] == [(row.setting, row.value) for row in settings(plan)]
-    page = render_plan(plan)
-    assert "Why each is stated" in page
+    page = plan_page(plan)
+    assert "Why each setting is stated" in page
     assert "NixlConnector" in page
     own = plan.provenance.model_copy(update={"inputs": plan.provenance.inputs | {"catalog": "my.yaml"}})
     assert settings_table(plan.model_copy(update={"provenance": own})).rows == ()

@@ -9,9 +9,9 @@ import pytest
 
 from optimizer.plans.plan import Plan
 from reports import figures, numbers
+from reports.answers.plan import plan_page
+from reports.figures import bucket_maps, fleet_points, load_figure, slack
 from reports.fleet_figure import routed
-from reports.html import render_plan
-from reports.simulation_figures import bucket_maps, fleet_points, load_figure, slack
 from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
 from tests.report_cases import markdown_of as render_markdown
@@ -115,7 +115,7 @@ def written(plan: Plan) -> set[str]:
 def test_every_number_with_a_unit_is_the_plans(name: str, is_simulated: bool) -> None:
     plan = with_accuracy(with_sensitivity(simulated(load(name)))) if is_simulated else load(name)
     known = written(plan)
-    page = " ".join(walk(TICKS.sub("", render_plan(plan))).text).replace("\N{NO-BREAK SPACE}", " ")
+    page = " ".join(walk(TICKS.sub("", plan_page(plan))).text).replace("\N{NO-BREAK SPACE}", " ")
     for text in (page, render_markdown(plan).replace("&#62;", ">").replace("&#60;", "<")):
         seen = WITH_UNIT.findall(text)
         assert len(seen) > 20
@@ -126,4 +126,4 @@ def test_the_walk_would_notice_a_number_that_is_not_the_plans() -> None:
     plan = load("disaggregated")
     other = plan.model_copy(update={"cost_usd_per_hour": 123.45})
     assert "$123.45/h" not in written(plan)
-    assert "$123.45/h" in WITH_UNIT.findall(" ".join(walk(render_plan(other)).text))
+    assert "$123.45/h" in WITH_UNIT.findall(" ".join(walk(plan_page(other)).text))

@@ -23,7 +23,7 @@ from pdplan.options import ROUTERS
 from pdplan.plan_files import read_plan
 from reports.numbers import rate
 from reports.request_rows import REQUEST_COLUMNS
-from reports.sentences import served_rate
+from reports.verdict import served_rate
 from search_spaces.problem import Balancing
 from tests.running import QUICK, tiny
 

@@ -15,9 +15,8 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from reports.asked import asked
 from reports.deploy.describe import limits_of
-from reports.figures import class_figures
 from reports.json_text import plan_json
-from reports.sentences import slo_words
+from reports.words import slo_words
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Slo
 from search_spaces.schema import json_schema
@@ -110,7 +109,6 @@ def test_the_plan_file_and_its_views_show_no_limit_where_there_is_none(plan: Pla
     again = parse_plan(text.encode())
     assert render_plan(again) == render_plan(plan)
     assert slo_words(asked(again)[0]) == "whole: the whole request within 6 s for 90 % of its requests"
-    assert class_figures(again) == ()
 
 
 def test_a_deployment_gets_the_limits_that_the_whole_request_leaves(plan: Plan) -> None:

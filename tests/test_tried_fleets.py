@@ -3,9 +3,9 @@
 import pytest
 
 from optimizer.plans.plan import Plan
-from reports.simulation_figures import fleet_points
-from reports.slo_section import judged_sentence, slo_check
-from reports.tried_fleets import origin_words, outcome_words, tried_fleets
+from reports.answers.plan_details import simulation_sections
+from reports.figures import fleet_points
+from reports.words import origin_words, outcome_words, tried_fleets
 from tests.report_cases import judged, load, simulated
 
 LESS, MISSED, BETTER, AGAIN = 1.3, 1.6, 1.1, 1.4
@@ -30,11 +30,11 @@ def test_each_fleet_is_one_row_with_its_best_attempt(plan: Plan) -> None:
     less, cheaper, dearer = tried_fleets(plan)
     assert (less.tries, cheaper.tries, dearer.tries) == (1, 3, 1)
     assert cheaper.best.what == "a rival"
-    rows = slo_check(plan).judged.rows
-    assert [(row[0], row[4]) for row in rows] == [
+    (table,) = (part.table for part in simulation_sections(plan) if part.title.startswith("Other fleets"))
+    assert table is not None
+    assert [(row[0], row[4]) for row in table.rows] == [
         ("p0: one replica fewer", "1"), ("a rival", "3"), ("cheapest by formula", "1"),
     ]  # fmt: skip
-    assert judged_sentence(plan) == "Tried on the way: 2 cheaper fleets, of which none meets the SLO"
 
 
 def test_the_chart_has_a_mark_for_each_fleet(plan: Plan) -> None:

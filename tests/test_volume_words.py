@@ -8,8 +8,8 @@ import pytest
 
 from optimizer.fleets.binding import volume_bindings
 from optimizer.plans.plan import Plan
-from reports.html import render_plan as as_page
-from reports.volume_words import volume_sentence
+from reports.answers.plan import plan_page as as_page
+from reports.verdict import volume_sentence
 from search_spaces.problem import Goal, Objective
 from tests import report_cases as markdown
 from tests.optimizer_cases import problem

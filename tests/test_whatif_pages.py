@@ -14,10 +14,10 @@ from optimizer.plans.plan import Status
 from optimizer.plans.records import pool_records
 from optimizer.whatif.frontier import Frontier, Step
 from optimizer.whatif.scenario import Answer, nothing
+from reports.document import Chart
+from reports.drawing import Text
 from reports.frontier_page import make_frontier_page, render_frontier
 from reports.frontier_text import frontier_record
-from reports.marks import Text
-from reports.page_charts import Chart
 from reports.whatif_page import MOST_MAPS, heat_maps, make_sweep_page, render_sweep
 from tests.engine_cases import engines
 

@@ -137,24 +137,34 @@ def step_errors(instance: Instance) -> list[StepError]:
     return rows
 
 
+def goal_quantile(goal: float) -> int:
+    """Number of the first of `QUANTILES` that a goal [1] asks to be within its limit; the last one above all.
+
+    >>> [QUANTILES[goal_quantile(goal)] for goal in (0.9, 0.93, 0.999)]
+    [0.9, 0.95, 0.99]
+    """
+    return next((at for at, level in enumerate(QUANTILES) if level >= goal - 1e-9), len(QUANTILES) - 1)
+
+
 def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
     """Each class with all steps at the quick and at the slow end of their 90 % interval; the routing is unchanged.
 
     instance: with expected times.
     """
     quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
-    p90 = QUANTILES.index(0.9)
 
-    def latency(low: FloatArray, high: FloatArray) -> Range:
-        return Range(low=float(low[p90]), high=float(max(low[p90], high[p90])) if slow.stable else None)
+    def latency(low: float, high: float) -> Range:
+        return Range(low=low, high=max(low, high) if slow.stable else None)
 
     bars = []
-    for k in range(len(instance.problem.slos)):
+    for k, slo in enumerate(instance.problem.slos):
+        at = goal_quantile(slo.attainment)
         low, high = sorted(float(end.attainment[k]) for end in (quick, slow))
         bars.append(
             ErrorBars(
-                ttft_p90_s=latency(quick.ttft[k], slow.ttft[k]),
-                tpot_p90_s=latency(quick.tpot[k], slow.tpot[k]),
+                quantile=QUANTILES[at],
+                ttft_s=latency(float(quick.ttft[k][at]), float(slow.ttft[k][at])),
+                tpot_s=latency(float(quick.tpot[k][at]), float(slow.tpot[k][at])),
                 attainment=Range(low=low, high=high),
             )
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
 from costmodel.errors import UnknownNameError
 from costmodel.metric import Metric
@@ -85,8 +85,10 @@ class StepError(Record):
 class ErrorBars(Record):
     """One SLO class with all steps at the quick and at the slow end of their 90 % interval."""
 
-    ttft_p90_s: Range
-    tpot_p90_s: Range
+    quantile: Share = 0.9
+    """Of the requests' latencies: the first one that the goal of the class asks for [1]."""
+    ttft_s: Range = Field(validation_alias=AliasChoices("ttft_s", "ttft_p90_s"))
+    tpot_s: Range = Field(validation_alias=AliasChoices("tpot_s", "tpot_p90_s"))
     attainment: Range
 
 

@@ -17,7 +17,7 @@ from costmodel.words import percentage
 from optimizer.fleets.binding import attainment_binding, binding
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
-from optimizer.fleets.error_bars import ANALYTIC, ENDS
+from optimizer.fleets.error_bars import ANALYTIC, ENDS, goal_quantile
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.engine_table import Resource
@@ -282,17 +282,18 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
         demand = recorded_trace(instance, fleet, recorded, bench.volume)
     quick, slow = (judge_demands(instance, simulated_fleet(instance, part.fleet, end), [demand]) for end in ENDS)
 
-    def p90(low: Sequence[float], high: Sequence[float]) -> Range:
-        ends = [quantiles(values).p90 for values in (low, high)]
+    def latency(low: Sequence[float], high: Sequence[float], at: int) -> Range:
+        ends = [list(dict(quantiles(values)).values())[at] for values in (low, high)]
         return Range(low=ends[0], high=None if slow.overload.overloaded else max(ends))
 
     bars = []
     for a, b in zip(quick.classes, slow.classes, strict=True):
-        shares = sorted([a.attainment.share, b.attainment.share])
+        shares, at = sorted([a.attainment.share, b.attainment.share]), goal_quantile(a.goal)
         bars.append(
             ErrorBars(
-                ttft_p90_s=p90(a.ttft, b.ttft),
-                tpot_p90_s=p90(a.tpot, b.tpot),
+                quantile=QUANTILES[at],
+                ttft_s=latency(a.ttft, b.ttft, at),
+                tpot_s=latency(a.tpot, b.tpot, at),
                 attainment=Range(low=shares[0], high=shares[1]),
             )
         )

@@ -14,7 +14,7 @@ from pdplan.plan_files import read_plan
 from pdplan.views import check_files, show_or_write, view_of, view_options
 
 if TYPE_CHECKING:
-    from reports.comparison import Comparison
+    from reports.answers.comparison import Comparison
 
 
 @click.command(short_help="Compare two plan.json: price, fleet, SLOs, settings, inputs.")
@@ -47,7 +47,7 @@ def compare(
     Says how much more or less the second plan costs, which pools the difference comes from, and what
     else differs: attainment and latencies, engine settings, inputs.
     """
-    from reports.comparison import compare as compare_plans
+    from reports.answers.comparison import compare as compare_plans
 
     view, rival = view or view_of(output), "the comparison"
     check_files({"-o": output}, {"BEFORE": before, "AFTER": after}, force=force, rival=rival)
@@ -58,14 +58,15 @@ def compare(
 
 
 def _render(console: Console, found: Comparison, view: str, *, to_file: bool) -> str:
-    from reports.answers.comparison import comparison_document
-    from reports.comparison_html import comparison_json, render_comparison
-    from reports.views import markdown, terminal
+    from reports.answers.comparison import comparison_document, comparison_record
+    from reports.json_text import json_text
+    from reports.views import html, markdown, terminal
 
-    if view == "html":
-        return render_comparison(found)
-    if view == "md":
-        return markdown.render_document(comparison_document(found))
     if view == "json":
-        return comparison_json(found)
-    return terminal.render_document(comparison_document(found), console.width, color=console.colored and not to_file)
+        return json_text(comparison_record(found))
+    document = comparison_document(found)
+    if view == "html":
+        return html.render_document(document, comparison_record(found), "comparison")
+    if view == "md":
+        return markdown.render_document(document)
+    return terminal.render_document(document, console.width, color=console.colored and not to_file)

@@ -226,8 +226,7 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
 
 def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write plan and report where they are asked for, and show the plan."""
-    from reports.answers.plan import plan_document
-    from reports.files import write_outputs
+    from reports.answers.plan import plan_document, write_outputs
     from reports.json_text import plan_json
 
     if output is not None:

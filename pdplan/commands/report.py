@@ -49,7 +49,7 @@ def report(
 def render(console: Console, plan: Plan, view: str, *, to_file: bool, next_step: str | None = None) -> str:
     """Give the plan as text, HTML, Markdown or JSON; next_step: see `plan_document`."""
     if view == "html":
-        from reports.html import render_plan as render_html
+        from reports.answers.plan import plan_page as render_html
 
         return render_html(plan)
     if view == "md":

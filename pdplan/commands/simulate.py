@@ -192,7 +192,7 @@ def simulate(
     console.note(f"simulated in {shown.cpu_seconds:.1f} CPU-seconds")
     _write_files(console, shown, files, window, force=force)
     from reports.answers.simulation import simulation_document
-    from reports.simulation_json import simulation_json
+    from reports.simulated import simulation_json
 
     console.show(simulation_json(shown) if as_json else simulation_document(shown))
     return 0 if shown.judgement.proven else ExitCode.INFEASIBLE

@@ -97,8 +97,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     concurrency) or of serving/engine_steps.csv (single steps); the header decides. Exits with 2 where no
     row can be predicted.
     """
-    from reports.accuracy_page import accuracy_page
-    from reports.answers.validation import validation_document
+    from reports.answers.validation import accuracy_page, validation_document
     from search_spaces.catalog import load_catalog
 
     flags = Flags(**options)
@@ -179,7 +178,7 @@ def _files(flags: Flags) -> list[Path]:
 
 
 def _errors(file: Path, known: AcceleratorCatalog, models: Path | None, with_rows: bool) -> dict[str, Any]:
-    from reports.validation import validation_dict
+    from reports.answers.validation import validation_dict
     from search_spaces.measured_predictions import predict_serving, predict_steps
     from search_spaces.measurements import Format, read_measurements
 

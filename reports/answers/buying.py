@@ -25,7 +25,6 @@ from reports.buying_tables import (
 )
 from reports.document import Document, Section, Table, table_of
 from reports.numbers import money, signed_percent
-from reports.page_charts import Table as Charted
 from reports.table import Column
 from search_spaces.contracts import DemandPath, Tier
 
@@ -168,7 +167,7 @@ def buying_document(found: BuyingPlan) -> Document:
     )
 
 
-def _shown(table: Charted) -> Table:
+def _shown(table: Table) -> Table:
     """A table of the page, with columns that give way."""
     lines = [SHRINKS.get(header.removeprefix("#"), 0) for header in table.headers]
     return table_of(

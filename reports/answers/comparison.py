@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final, Literal
 
-from reports.comparison import Change, Comparison, Figure, PoolChange, SloChange
+from costmodel.metric import METRICS, Metric
+from costmodel.words import join_words
+from optimizer.plans.plan import ClassResult, Plan, Pool
+from reports.asked import readable_inputs
 from reports.document import Document, Section, Table, said, table_of
+from reports.figures import goal_label
 from reports.numbers import MISSING, hourly, is_number, money, quantity, signed_percent
 from reports.table import Column
-from reports.text import plural
+from reports.text import clean, plural
+from reports.words import gpus_per_engine, has_fleet, has_tpot, limited_metrics, split_words
 
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
 FIGURES: Final = (Column("figure", shrink=True, lines=2), "#before", "#after", "#difference")
@@ -19,19 +27,21 @@ def comparison_document(comparison: Comparison) -> Document:
     """The answer of a comparison."""
     before, after = comparison.names
     differences = () if comparison.same else _differences(comparison)
-    about = Section(sentences=said(f"before: {before}; after: {after}", comparison.note))
-    return Document(headline=(headline(comparison),), sections=(about, *differences))
+    named = Section(sentences=said(f"before: {before}; after: {after}", comparison.note))
+    about = ("Two plans compared", f"before, {before}; after, {after}")
+    return Document(headline=(headline(comparison),), sections=(named, *differences), about=about)
 
 
 def _differences(comparison: Comparison) -> tuple[Section, ...]:
     unchanged = f"{plural(comparison.unchanged_pools, 'pool')} unchanged." if comparison.unchanged_pools else ""
+    classes = [
+        Section(f"SLO: {outcome_words(item, comparison)}", said(lone_words(item)), _slo_figures(item))
+        for item in comparison.classes
+    ]
     return (
         Section("Fleet", table=pools_table(comparison), notes=said(unchanged)),
         Section("Figures", table=_figures(comparison.figures)),
-        *(
-            Section(f"SLO: {outcome_words(item, comparison)}", said(lone_words(item)), _slo_figures(item))
-            for item in comparison.classes
-        ),
+        Section("SLOs", sections=tuple(classes)),
         Section("Inputs", table=inputs_table(comparison)),
     )
 
@@ -53,7 +63,8 @@ def inputs_table(comparison: Comparison) -> Table:
 
 
 def _figures(figures: Sequence[Figure]) -> Table:
-    return table_of(FIGURES, [figure_words(figure) for figure in figures if figure.differs])
+    shown = [figure for figure in figures if figure.differs]
+    return table_of(FIGURES, [figure_words(figure) for figure in shown], [tone(figure) for figure in shown])
 
 
 def _slo_figures(item: SloChange) -> Table | None:
@@ -142,3 +153,303 @@ def lone_words(item: SloChange) -> str:
         return ""
     sides = [(figure, figure.after if item.held[0] is None else figure.before) for figure in item.figures]
     return ", ".join(f"{figure.name} {_value(figure, value)}" for figure, value in sides if value is not None)
+
+
+SCHEMA: Final = "pdplan.comparison/1"
+SETTINGS: Final = (
+    "replicas",
+    "spare_replicas",
+    "weight_dtype",
+    "kv_dtype",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "memory_fraction",
+)
+"""Fields of a pool that may differ between two pools of one shape."""
+
+_QUESTION: Final = {"model": "the model", "workload": "the workload", "slo": "the SLOs"}
+"""Sections of the inputs that say what is to be served, and their names."""
+MOST_LEAVES: Final = 160
+"""Characters that tell of a whole class or accelerator which only one plan has."""
+
+Kind = Literal["added", "removed", "changed"]
+Better = Literal["lower", "higher", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number of both plans; better: what is good for a reader, where one of them is."""
+
+    name: str
+    before: float | None
+    after: float | None
+    unit: str
+    better: Better = ""
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether the two numbers differ."""
+        return self.before != self.after and (is_number(self.before) or is_number(self.after))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting or an input with another value; None where one plan does not have it."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChange:
+    """What became of a pool: prices of both plans [$/h], 0 where it is not there, and its settings that differ."""
+
+    kind: Kind
+    name: str
+    shape: str
+    engines: tuple[int, int]
+    usd_per_hour: tuple[float, float]
+    settings: tuple[Change, ...] = ()
+
+    @property
+    def difference(self) -> float:
+        """What the change costs [$/h]."""
+        return self.usd_per_hour[1] - self.usd_per_hour[0]
+
+
+@dataclass(frozen=True, slots=True)
+class SloChange:
+    """One class of either plan: figures at the quantile of its goal; before or after is None where it is missing."""
+
+    name: str
+    held: tuple[bool | None, bool | None]
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two plans side by side; pools are those that differ, and their differences sum to that of the price."""
+
+    names: tuple[str, str]
+    found: tuple[bool, bool]
+    price: Figure
+    figures: tuple[Figure, ...]
+    pools: tuple[PoolChange, ...]
+    unchanged_pools: int
+    classes: tuple[SloChange, ...]
+    inputs: tuple[Change, ...]
+    note: str = ""
+    """What stands in the way of comparing their figures; empty where nothing does."""
+
+    @property
+    def same(self) -> bool:
+        """Tell whether nothing differs."""
+        slos = any(figure.differs for item in self.classes for figure in item.figures)
+        figures = any(figure.differs for figure in (self.price, *self.figures))
+        return not (self.pools or self.inputs or slos or figures)
+
+
+def compare(before: Plan, after: Plan) -> Comparison:
+    """Set two plans side by side."""
+    changes = list(_pool_changes(before.pools, after.pools))
+    inputs = tuple(_input_changes(*(readable_inputs(plan.provenance.inputs) for plan in (before, after))))
+    differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
+    return Comparison(
+        names=(_named(before), _named(after)),
+        found=(has_fleet(before), has_fleet(after)),
+        price=Figure("price", before.cost_usd_per_hour, after.cost_usd_per_hour, "$/h", "lower"),
+        figures=_plan_figures(before, after),
+        pools=tuple(sorted(differing, key=lambda change: (-abs(change.difference), change.name, change.kind))),
+        unchanged_pools=len(changes) - len(differing),
+        classes=tuple(_slo_changes(before, after)),
+        inputs=inputs,
+        note=" ".join(filter(None, (_question(inputs), _note(before, after)))),
+    )
+
+
+def _named(plan: Plan) -> str:
+    """Name a plan and what its figures are."""
+    basis = "simulated" if plan.simulated else "by formula" if has_fleet(plan) else "no fleet"
+    return f"{clean(plan.name)} ({basis})"
+
+
+def _question(inputs: Sequence[Change]) -> str:
+    """Say that the plans are of different problems, so that the prices do not tell which is the better answer."""
+    sections = {change.name.partition(".")[0] for change in inputs}
+    words = [words for key, words in _QUESTION.items() if key in sections]
+    verb = "differs" if words in (["the model"], ["the workload"]) else "differ"
+    return f"The plans answer different questions: {join_words(words)} {verb}." if words else ""
+
+
+def _note(before: Plan, after: Plan) -> str:
+    """Say that one plan was simulated and the other was not, where both have a fleet."""
+    if not (has_fleet(before) and has_fleet(after)) or before.simulated == after.simulated:
+        return ""
+    plain = "second" if before.simulated else "first"
+    return (
+        f"The {plain} plan is not simulated: its latencies, SLO shares and goodput are by formula, so their "
+        "differences are also those of the method."
+    )
+
+
+def _plan_figures(before: Plan, after: Plan) -> tuple[Figure, ...]:
+    def pair(name: str, field: str, unit: str, better: Better) -> Figure:
+        known = [_known(getattr(plan, field)) if has_fleet(plan) or not better else None for plan in (before, after)]
+        return Figure(name, known[0], known[1], unit, better)
+
+    gpus = [float(sum(plan.gpus.values())) if has_fleet(plan) else None for plan in (before, after)]
+    return (
+        pair("price per million output tokens", "usd_per_million_output_tokens", "$", "lower"),
+        Figure("GPUs", gpus[0], gpus[1], "GPU", "lower"),
+        pair("requests that meet the SLO", "attainment", "1", "higher"),
+        pair("goodput", "goodput_rps", "req/s", "higher"),
+        pair("goodput per dollar", "goodput_per_dollar", "req/$", "higher"),
+        pair("demand", "demand_rps", "req/s", ""),
+        pair("gap to the bound", "gap", "1", "lower"),
+    )
+
+
+def _known(value: float | None) -> float | None:
+    return value if is_number(value) else None
+
+
+def shape_words(pool: Pool) -> str:
+    """Write what one engine of a pool is, such as "prefill 2 × H100 TP2"."""
+    return f"{pool.role} {gpus_per_engine(pool)} × {clean(pool.accelerator, 24)} {split_words(pool)}"
+
+
+def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[PoolChange]:
+    """Pair pools of one shape, those of one name first; what is left over was removed or added."""
+    left = list(after)
+    lone: list[Pool] = []
+    for pool in before:
+        twins = [other for other in left if shape_words(other) == shape_words(pool)]
+        if not twins:
+            lone.append(pool)
+            continue
+        twin = next((other for other in twins if other.id == pool.id), twins[0])
+        left.remove(twin)
+        yield _changed(pool, twin)
+    for pool in lone:
+        yield PoolChange("removed", clean(pool.id, 20), shape_words(pool), (pool.replicas, 0), (pool.usd_per_hour, 0.0))
+    for pool in left:
+        yield PoolChange("added", clean(pool.id, 20), shape_words(pool), (0, pool.replicas), (0.0, pool.usd_per_hour))
+
+
+def _changed(pool: Pool, twin: Pool) -> PoolChange:
+    pairs = [(field, getattr(pool, field), getattr(twin, field)) for field in SETTINGS]
+    return PoolChange(
+        kind="changed",
+        name=clean(twin.id, 20),
+        shape=shape_words(twin),
+        engines=(pool.replicas, twin.replicas),
+        usd_per_hour=(pool.usd_per_hour, twin.usd_per_hour),
+        settings=tuple(Change(field, value_words(a), value_words(b)) for field, a, b in pairs if a != b),
+    )
+
+
+def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
+    old = {item.name: item for item in before.classes}
+    new = {item.name: item for item in after.classes}
+    for name in [*old, *(name for name in new if name not in old)]:
+        a, b = old.get(name), new.get(name)
+        label = goal_label((b or a or next(iter(old.values()))).attainment_goal)
+        yield SloChange(clean(name, 30), (_held(a), _held(b)), _class_figures(a, b, label))
+
+
+def _class_figures(a: ClassResult | None, b: ClassResult | None, label: str) -> tuple[Figure, ...]:
+    def figure(name: str, read: Callable[[ClassResult], float | None], unit: str, better: Better = "") -> Figure:
+        before, after = (None if item is None else _known(read(item)) for item in (a, b))
+        return Figure(name, before, after, unit, better)
+
+    metrics = limited_metrics([item for item in (a, b) if item is not None])
+    others = []
+    for metric in metrics:
+        others.append(figure(f"{METRICS[metric].label} {label}", partial(_quantile_of, metric, label), "s", "lower"))
+        others.append(figure(f"{METRICS[metric].label} limit", partial(_limit_of, metric), "s"))
+    return (
+        figure("meet the SLO", lambda item: item.attainment, "1", "higher"),
+        figure("goal", lambda item: item.attainment_goal, "1"),
+        figure(f"TTFT {label}", lambda item: getattr(item.ttft_s, label), "s", "lower"),
+        figure("TTFT limit", lambda item: item.ttft_limit_s, "s"),
+        figure(f"TPOT {label}", lambda item: getattr(item.tpot_s, label) if has_tpot(item) else None, "s", "lower"),
+        figure("TPOT limit", lambda item: item.tpot_limit_s, "s"),
+        *others,
+    )
+
+
+def _quantile_of(metric: Metric, label: str, item: ClassResult) -> float | None:
+    return float(getattr(item.metrics[metric].quantiles_s, label)) if metric in item.metrics else None
+
+
+def _limit_of(metric: Metric, item: ClassResult) -> float | None:
+    return item.metrics[metric].limit_s if metric in item.metrics else None
+
+
+def _held(item: ClassResult | None) -> bool | None:
+    return None if item is None else item.attainment >= item.attainment_goal
+
+
+def _input_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    """Inputs that differ; what is null is not there. A class or an accelerator that one plan lacks is one change.
+
+    What the catalog asked for a GPU is no input, but says whose the price is that stands beside it.
+    """
+    old, new = (
+        {path: value for path, value in _flat(inputs, ()) if path[-1:] != ("catalog_price",)}
+        for inputs in (before, after)
+    )
+    lone = ({path[:2] for path in old} ^ {path[:2] for path in new}) - {path for path in (*old, *new) if len(path) < 3}
+    told = set()
+    for path in [*old, *(path for path in new if path not in old)]:
+        if path[:2] in lone:
+            if path[:2] not in told:
+                yield Change(_dotted(path[:2]), *(_leaves(inputs, path[:2]) for inputs in (old, new)))
+            told.add(path[:2])
+        elif old.get(path) != new.get(path):
+            a, b = ((value_words(inputs[path]) if path in inputs else None) for inputs in (old, new))
+            yield Change(_dotted(path), a, f"{b}, other ones" if a == b else b)
+
+
+def _dotted(path: Sequence[str]) -> str:
+    return clean(".".join(path), 80)
+
+
+def _leaves(inputs: Mapping[tuple[str, ...], Any], head: tuple[str, ...]) -> str | None:
+    """Write what the inputs hold below a path, but its name; None where there is nothing."""
+    known = [(path[2:], value) for path, value in inputs.items() if path[:2] == head and value is not None]
+    words = [f"{path[0]} {value_words(value)}" for path, value in known if len(path) == 1 and path != ("name",)]
+    return (clean(", ".join(words), MOST_LEAVES) or "there") if known else None
+
+
+def _flat(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Name every leaf of the inputs by its path; lists of numbers and histograms are one value."""
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _flat(item, (*path, str(key)))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value) and path[-1:] != ("histogram",):
+        for number, item in enumerate(value):
+            name = item.get("name", number) if isinstance(item, Mapping) else number
+            yield from _flat(item, (*path, str(name)))
+    else:
+        yield path, value
+
+
+def value_words(value: object) -> str:
+    """Write a value of a setting or an input."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "none"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return f"{len(value)} rows"
+    return clean(str(value), 60)
+
+
+def comparison_record(found: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain values for JSON."""
+    return {"schema": SCHEMA, "same": found.same} | asdict(found)

@@ -10,13 +10,17 @@ from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
 from optimizer.plans.records import JudgedFleet
 from reports.document import Document, Section, said
 from reports.json_text import finite
-from reports.next_rate import next_rate_words
 from reports.numbers import hourly, monthly, percent_beside, rate, signed_percent
-from reports.sentences import binding_sentence, cost_sentence
-from reports.simulation_sentences import router_sentence, slo_result_sentence
 from reports.text import clean
-from reports.verdict import no_fleet_headline
-from reports.words import by_slack, fleet_words, has_fleet, serving_words
+from reports.verdict import (
+    cost_sentence,
+    growth_sentence,
+    losses_sentence,
+    no_fleet_headline,
+    router_sentence,
+    slo_result_sentence,
+)
+from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words
 
 from .plan import busiest_sentence, class_table, fleet_table, limit_sentences
 
@@ -40,7 +44,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
             Section(
                 sentences=said(
                     cost_sentence(plan),
-                    headroom_sentence(plan),
+                    growth_sentence(plan),
                     binds_sentence(plan),
                     provisioning_sentence(evaluation.provisioning, plan),
                     twice_sentence(evaluation),
@@ -70,15 +74,6 @@ def _slos(plan: Plan) -> str:
     return "its SLO" if len(plan.classes) == 1 else "its SLOs"
 
 
-def headroom_sentence(plan: Plan) -> str:
-    """Say up to which rate the fleet meets its SLOs."""
-    if plan.goodput_rps <= 0.0:
-        return "Headroom: none; at no rate that was tried does the fleet meet its SLOs."
-    more = plan.goodput_rps / plan.demand_rps - 1.0
-    room = f"{rate(plan.goodput_rps)}, {signed_percent(more)} against the demand{next_rate_words(plan)}"
-    return f"Headroom: the fleet meets its SLOs up to {room}."
-
-
 def binds_sentence(plan: Plan) -> str:
     """Say what gives out first: a pool or a limit on the fleet, rather than the misses that come of it."""
     limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
@@ -90,7 +85,7 @@ def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
     if not provisioning.pools:
         return f"Under-provisioned: {_nothing_helps(provisioning)}."
     if not provisioning.missing and not provisioning.spare:
-        return f"No spare: {_fewer_words(provisioning, plan)}."
+        return losses_sentence(provisioning.one_replica_fewer, plan)
     word = (
         "Unbalanced"
         if provisioning.missing and provisioning.spare
@@ -135,14 +130,6 @@ def _counted(parts: list[str]) -> str:
     number, word, where = first.split(" ", 2)
     noun = "replica" if number == "1" else "replicas"
     return join_words([f"{number} {word} {noun} {where}", *others])
-
-
-def _fewer_words(provisioning: Provisioning, plan: Plan) -> str:
-    """What the fleet attains with one replica fewer."""
-    if not provisioning.one_replica_fewer:
-        return "every pool has one replica"
-    losses = [f"in {row.what.partition(':')[0]}, {_attained(row, plan)}" for row in provisioning.one_replica_fewer]
-    return f"with one replica fewer {'; '.join(losses)}"
 
 
 def _attained(row: JudgedFleet, plan: Plan) -> str:

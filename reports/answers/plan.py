@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
-from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool
+from costmodel.words import dearer
+from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Range
 from optimizer.plans.records import Quantiles
-from reports import sentences, verdict
+from reports import verdict
+from reports.answers.plan_charts import cost_charts
 from reports.asked import asked, asked_table
-from reports.deployable import deploy_sentence
-from reports.document import Document, Section, Table, said, table_of
-from reports.figures import goal_label
+from reports.document import Detail, Document, Facts, Section, Table, said, table_of, without_empty
+from reports.figures import QUANTILES, goal_label, goal_words
+from reports.fleet_figure import fleet_diagram
 from reports.front import front_headers, front_note, front_rows, front_sentence
-from reports.next_step import next_command
+from reports.json_text import plan_json, plan_record
+from reports.next_steps import deploy_sentence, next_command
 from reports.numbers import (
     MISSING,
     count,
     duration,
+    hourly,
     latencies,
     money,
+    monthly,
     percent,
     percent_beside,
     rate,
     signed_percent,
 )
-from reports.sensitivity import base_sentence, told
-from reports.sensitivity_section import LEVER_HEADERS, lever_rows
-from reports.simulation_sentences import router_sentence, waste_sentence
+from reports.sensitivity import base_sentence, more_sentence, told
+from reports.sensitivity_section import LEVER_HEADERS, lever_rows, sensitivity_view
 from reports.table import Column
-from reports.text import clean, plural
-from reports.volume_words import volume_sentence
+from reports.text import clean, moment, plural
+from reports.views.html import render_document
+from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 from reports.words import (
     FLEET_WITH_LIMITS,
     alternative_name,
+    alternative_sentence,
+    basis_words,
+    binding_sentence,
     busiest_words,
     by_slack,
     constraint_words,
+    demand_sentence,
     distinct_alternatives,
     extra_cost,
     gpu_words,
@@ -46,12 +56,22 @@ from reports.words import (
     has_tpot,
     is_feasible,
     limited_cell,
+    miss_sentence,
     nearest_miss,
+    origin_sentence,
     other_metrics,
+    recommended_words,
+    relax_sentence,
+    serving_words,
+    slo_words,
     split_words,
     tightest_first,
     violated,
+    why_not_sentence,
 )
+
+from .plan_charts import slo_charts, why_charts
+from .plan_details import pools_section, settings_section, simulation_sections, trust_sections, workload_section
 
 BRIEF_ROWS: Final = 4
 """Rows of a table in the brief answer: more of them would push the verdict off the screen."""
@@ -62,19 +82,45 @@ MOST_POOLS: Final = BRIEF_ROWS + 2
 def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = None) -> Document:
     """The answer of a plan.
 
-    brief: what fits a screen: verdict, fleet, SLOs, risk, alternatives, capacity; else with all reasons.
+    brief: what fits a screen: verdict, fleet, SLOs, risk, alternatives, capacity; else with all reasons, and with what
+    only a page shows.
     next_step: the command named last; made from the plan's own command when None.
     """
-    if not has_fleet(plan):
-        sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *(() if brief else (_origin(plan),)))
-    else:
+    if has_fleet(plan):
         sections = _brief(plan) if brief else _complete(plan)
+    else:
+        looked_up = () if brief else (workload_section(plan), _trust(plan))
+        sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
+    served = f"{clean(plan.model)} on {serving_words(plan)}"
     return Document(
         headline=said(*verdict.headlines(plan, brief=brief), *verdict.caveats(plan)),
         sections=sections,
         positive=has_fleet(plan) and not verdict.is_missed(plan),
         next_step=next_command(plan) if next_step is None else next_step,
+        about=(
+            clean(plan.name),
+            served,
+            moment(plan.provenance.run.created),
+            basis_words(plan),
+            verdict.search_outcome(plan),
+        ),
     )
+
+
+def plan_page(plan: Plan) -> str:
+    """The report of a plan: its answer as a page, with the plan itself in it."""
+    return render_document(plan_document(plan, next_step=""), plan_record(plan), "plan")
+
+
+def write_outputs(plan: Plan, directory: Path, *, force: bool = False) -> list[Path]:
+    """Write plan.json and report.html into the directory, which is made if need be, and return their paths.
+
+    Both appear, whole, or neither does. Without `force`, a file of either name that pdplan did not write is an error.
+    """
+    texts = {directory / PLAN_FILE: plan_json(plan), directory / REPORT_FILE: plan_page(plan)}
+    check_directory(directory, (PLAN_FILE, REPORT_FILE), force=force)
+    write_whole(texts)
+    return list(texts)
 
 
 def _brief(plan: Plan) -> tuple[Section, ...]:
@@ -85,10 +131,10 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
         _alternatives(plan, brief=True),
         Section(
             sentences=said(
-                " ".join(said(verdict.disaggregation_sentence(plan), sentences.proof_sentence(plan))),
-                " ".join(said(sentences.capacity_sentence(plan), waste_sentence(plan))),
+                " ".join(said(verdict.disaggregation_sentence(plan), verdict.proof_sentence(plan))),
+                " ".join(said(verdict.capacity_sentence(plan), verdict.waste_sentence(plan))),
                 verdict.overload_sentence(plan),
-                volume_sentence(plan),
+                verdict.volume_sentence(plan),
                 deploy_sentence(plan),
             )
         ),
@@ -96,34 +142,58 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
 
 
 def _complete(plan: Plan) -> tuple[Section, ...]:
+    fleet = Section(
+        f"Fleet: {gpu_words(plan)}{_spare_words(plan)}",
+        table=fleet_table(plan.pools, brief=False),
+        notes=said(busiest_sentence(plan.pools)),
+        tiles=_tiles(plan),
+        fleet=fleet_diagram(plan),
+    )
     return (
-        Section(
-            f"Fleet: {gpu_words(plan)}{_spare_words(plan)}",
-            table=fleet_table(plan.pools, brief=False),
-            notes=said(busiest_sentence(plan.pools)),
-        ),
-        Section("SLOs", table=class_table(plan, brief=False), notes=said(*limit_sentences(plan), _risk(plan))),
-        Section("Error bars", said(*(sentences.error_bar_sentence(item) for item in plan.classes))),
+        fleet,
         Section(
             "Cost and capacity",
             said(
-                sentences.cost_sentence(plan),
+                verdict.cost_sentence(plan),
                 verdict.overload_sentence(plan),
                 verdict.disaggregation_sentence(plan),
-                sentences.proof_sentence(plan),
-                sentences.growth_sentence(plan),
-                volume_sentence(plan),
-                waste_sentence(plan),
-                router_sentence(plan),
+                verdict.proof_sentence(plan),
+                verdict.growth_sentence(plan),
+                verdict.volume_sentence(plan),
+                verdict.waste_sentence(plan),
+                verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
                 deploy_sentence(plan),
             ),
         ),
-        Section("What binds", table=_limits(plan)),
+        Section(
+            "SLOs",
+            table=class_table(plan, brief=False),
+            notes=said(_risk(plan)),
+            charts=slo_charts(plan),
+            sections=simulation_sections(plan),
+        ),
+        Section("Latencies", table=latency_table(plan), notes=verdict.error_bar_sentences(plan)),
+        Section("What binds", table=_limits(plan), charts=why_charts(plan), sections=(pools_section(plan),)),
         _front(plan),
         _alternatives(plan, brief=False),
         _sensitivity(plan),
-        _origin(plan),
+        workload_section(plan),
+        settings_section(plan),
+        _trust(plan),
+    )
+
+
+def _tiles(plan: Plan) -> Facts:
+    """The figures that a reader looks for first."""
+    worst, mark = tightest_first(plan)[0], "✗" if verdict.is_missed(plan) else "✓"
+    of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
+    served = f"per million output tokens at {rate(verdict.served_rate(plan))}"
+    return (
+        (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
+        (money(plan.usd_per_million_output_tokens), "; ".join(said(served, verdict.day_price_words(plan)))),
+        (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
+        (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
 
 
@@ -188,10 +258,9 @@ def _pool_row(pool: Pool) -> tuple[str, ...]:
 
 
 def class_table(plan: Plan, *, brief: bool) -> Table:
-    """The SLO of each class: latencies at the percentile that its goal asks for, or at all of them."""
+    """The SLO of each class at the percentile that its goal asks for; brief: of many classes the tightest."""
     classes = tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
-    labels = {goal_label(item.attainment_goal) for item in classes}
-    at = "p50/p90/p99" if not brief else labels.pop() if len(labels) == 1 else "at goal"
+    at = goal_words(classes)
     columns = (
         Column("class", shrink=True),
         Column("share", "right", optional=True),
@@ -199,29 +268,52 @@ def class_table(plan: Plan, *, brief: bool) -> Table:
         Column("limit", "right", beside=True),
         Column(f"TPOT {at}", "right"),
         Column("limit", "right", beside=True),
-        *("#meet the SLO", "#goal", ""),
+        Column("SLO met", "right"),
+        Column("goal", "right", beside=True),
     )
-    return table_of(columns, [_class_row(item, brief=brief) for item in classes])
+    return table_of(columns, [_class_row(item) for item in classes])
 
 
-def _class_row(item: ClassResult, *, brief: bool) -> tuple[str, ...]:
+def _class_row(item: ClassResult) -> tuple[str, ...]:
     label = goal_label(item.attainment_goal)
-    write: Callable[[Quantiles], str] = (lambda times: duration(getattr(times, label))) if brief else _quantiles
+    mark = "✓" if item.attainment >= item.attainment_goal else "✗"
     return (
         clean(item.name, 30),
         percent(item.share),
-        write(item.ttft_s),
+        duration(getattr(item.ttft_s, label)),
         duration(item.ttft_limit_s),
-        write(item.tpot_s) if has_tpot(item) else MISSING,
+        duration(getattr(item.tpot_s, label)) if has_tpot(item) else MISSING,
         duration(item.tpot_limit_s),
-        percent_beside(item.attainment, item.attainment_goal),
+        f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
         percent(item.attainment_goal),
-        "✓" if item.attainment >= item.attainment_goal else "✗ missed",
     )
 
 
-def _quantiles(values: Quantiles) -> str:
-    return latencies((values.p50, values.p90, values.p99))
+def latency_table(plan: Plan) -> Table:
+    """Every latency of each class at every percentile, with its limit and how far off the prediction may be."""
+    columns = (
+        Column("class", shrink=True),
+        Column("latency"),
+        *(Column(label, "right") for label in QUANTILES),
+        Column("limit", "right"),
+        Column(f"{goal_words(plan.classes)}, 9 of 10 predictions", "right", optional=True, shrink=True, lines=2),
+    )
+    return without_empty(table_of(columns, [row for item in plan.classes for row in _latency_rows(plan, item)]))
+
+
+def _latency_rows(plan: Plan, item: ClassResult) -> Iterator[tuple[str, ...]]:
+    bars, whole = item.error_bars, _e2e(plan, item.name)
+    rows: list[tuple[str, Quantiles | None, float, Range | None]] = []
+    rows.append(("TTFT", item.ttft_s, item.ttft_limit_s, None if bars is None else bars.ttft_s))
+    if has_tpot(item):
+        rows.append(("TPOT", item.tpot_s, item.tpot_limit_s, None if bars is None else bars.tpot_s))
+    if item.e2e_limit_s is not None:
+        rows.append((METRICS[Metric.E2E].label, whole, item.e2e_limit_s, None))
+    rows += [(label, times, limit, None) for label, times, limit in other_metrics(item)]
+    for label, times, limit, between in rows:
+        quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
+        span = MISSING if between is None else verdict.spread(between, duration)
+        yield clean(item.name, 30), label, *quantiles, duration(limit), span
 
 
 def limit_sentences(plan: Plan) -> list[str]:
@@ -247,13 +339,13 @@ def _e2e(plan: Plan, name: str) -> Quantiles | None:
 
 
 def _at_percentiles(times: Quantiles | None) -> str:
-    return "" if times is None else f" (p50/p90/p99): {_quantiles(times)}"
+    return "" if times is None else f" (p50/p90/p99): {latencies((times.p50, times.p90, times.p99))}"
 
 
 def _risk(plan: Plan) -> str:
     """Whether slow GPUs miss the SLO and what helps; or that the figures are for such GPUs."""
     if plan.confidence > 0.0:
-        return sentences.confidence_sentence(plan)
+        return verdict.confidence_sentence(plan)
     stated = plan.safe is not None or verdict.is_at_risk(plan)
     return f"Risk: {verdict.risk_sentence(plan)}" if stated else ""
 
@@ -269,7 +361,7 @@ def _limits(plan: Plan) -> Table:
             constraint_words(item.constraint),
             clean(item.where, 20),
             percent(item.slack),
-            sentences.binding_sentence(item),
+            binding_sentence(item),
         )
         for item in by_slack(plan)
     ]
@@ -281,16 +373,12 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     miss = nearest_miss(plan)
     obstacles = violated(plan) or by_slack(plan)[:1]
     headers, rows = asked_table(plan)
-    wanted = f"Asked: {sentences.demand_sentence(plan)}"
-    classes = tuple(f"{sentences.slo_words(item)}." for item in asked(plan)[:BRIEF_ROWS])
+    wanted = f"Asked: {demand_sentence(plan)}"
+    classes = tuple(f"{slo_words(item)}." for item in asked(plan)[:BRIEF_ROWS])
     return (
         Section(sentences=(wanted, *(classes if len(rows) <= BRIEF_ROWS else ())), table=_asked(headers, rows)),
-        Section(sentences=said("" if miss is None else sentences.miss_sentence(miss))),
-        Section(
-            sentences=tuple(
-                f"{sentences.binding_sentence(limit)} {sentences.relax_sentence(limit)}" for limit in obstacles
-            )
-        ),
+        Section(sentences=said("" if miss is None else miss_sentence(miss, why=not violated(plan)))),
+        Section(sentences=tuple(f"{binding_sentence(limit)} {relax_sentence(limit)}" for limit in obstacles)),
     )
 
 
@@ -324,28 +412,32 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     notes += (
         ["--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."] if has_fleet(plan) else []
     )
-    notes += [] if brief else [f"{number}: {text}" for number, row in shown if (text := _reason(row))]
-    table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in shown])
-    return Section("" if brief else "Alternatives", table=table, notes=tuple(notes))
+    notes += [] if brief else [f"{number}: {text}" for number, row in shown if (text := _reason(row, plan))]
+    tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
+    table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in shown], tones)
+    charts = () if brief else cost_charts(plan)
+    return Section("" if brief else "Alternatives", table=table, notes=tuple(notes), charts=charts)
 
 
 def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
     recommended, feasible = row.kind == "recommended", is_feasible(row)
     fleet = " + ".join(limited_cell(pool) for pool in row.pools[:6])
     return (
-        sentences.recommended_words(plan) if recommended else alternative_name(row),
-        fleet or sentences.why_not_sentence(row) or MISSING,
+        recommended_words(plan) if recommended else alternative_name(row),
+        fleet or why_not_sentence(row) or MISSING,
         money(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
         percent(plan.attainment if recommended else row.attainment),
     )
 
 
-def _reason(row: Alternative) -> str:
-    """Why an alternative with a fleet lost, and what it does without."""
+def _reason(row: Alternative, plan: Plan) -> str:
+    """Why an alternative with a fleet lost, and what it does without; no price, which the table has."""
     if not row.pools or row.kind == "recommended":
         return ""
-    return sentences.alternative_sentence(row)
+    cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
+    prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
+    return alternative_sentence(row.model_copy(update={"why_not": ""}) if row.why_not in prices else row)
 
 
 def _front(plan: Plan) -> Section:
@@ -358,23 +450,30 @@ def _front(plan: Plan) -> Section:
 
 
 def _sensitivity(plan: Plan) -> Section:
-    moved = plan.sensitivity
+    moved, (more, command) = plan.sensitivity, more_sentence(plan)
     if moved is None:
-        return Section()
+        return Section(
+            "Sensitivity", (f"{more.removesuffix('.')}{':' if command else '.'}",), code=command, detail=Detail.PAGE
+        )
+    view = sensitivity_view(plan)
     lines = said(base_sentence(plan, moved), *told(plan, moved))
-    return Section("Sensitivity", lines, table_of(LEVER_HEADERS, lever_rows(moved)))
+    turns = Section(f"{view.flips_title}.", view.prices, view.flips, detail=Detail.PAGE)
+    columns = [Column(name.removeprefix("#"), "right", optional=name == "#change") for name in LEVER_HEADERS[1:]]
+    table = table_of([Column(LEVER_HEADERS[0], shrink=True), *columns], lever_rows(moved))
+    return Section("Sensitivity", lines, table, charts=view.charts, sections=(turns,))
 
 
-def _origin(plan: Plan) -> Section:
+def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
     stated = plural(len(source.assumptions), "assumption")
+    verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
-        f"Demand: {sentences.demand_sentence(plan)}",
-        sentences.origin_sentence(plan),
-        f"{stated} in force, listed in plan.json and the report." if source.assumptions else "",
+        f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
+        origin_sentence(plan),
+        f"{stated} {verb} in force; plan.json lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",
     )
     command = clean(source.run.command, 300) or "pdplan optimize workload.yaml"
-    return Section("Reproduce", said(*facts), code=command)
+    return Section("Trust", said(*facts), code=command, sections=trust_sections(plan))

@@ -10,9 +10,9 @@ from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.judge import Judgement, Outcome, pool_behind
 from reports.document import Document, Section, Table, said, table_of
 from reports.numbers import MISSING, hourly, percent, signed_percent
-from reports.simulation_sentences import waste_sentence
 from reports.table import Column
 from reports.text import plural
+from reports.verdict import waste_sentence
 from search_spaces.bounds import RUN_REQUESTS
 
 from .simulation import MARKS, deciding_words

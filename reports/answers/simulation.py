@@ -28,10 +28,10 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.sentences import served_rate
 from reports.simulated import Simulated, requests_to_decide
 from reports.table import Column
 from reports.text import clean, plural
+from reports.verdict import served_rate
 from reports.words import misses_used
 
 HOURS: Final = 24.0

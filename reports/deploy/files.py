@@ -21,9 +21,9 @@ from optimizer.plans.plan import ClassResult, Plan, Status
 from optimizer.plans.reading import first_fault
 from reports.asked import Asked
 from reports.numbers import duration, is_number, percent_beside
-from reports.sentences import slo_words
 from reports.text import clean
 from reports.whole_files import check_origin, first_bytes, write_whole
+from reports.words import slo_words
 from search_spaces.files import read_file, shown_path
 from search_spaces.json_source import JsonText
 from search_spaces.targets import NO_TARGET

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from reports.simulation_sentences import kept_by_requests
+from reports.verdict import kept_by_requests
 from search_spaces.enumeration import DEPLOYED_VENDOR
 from search_spaces.problem import Pools
 from search_spaces.targets import length_routers, target_of

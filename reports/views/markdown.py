@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from reports.document import Document, Section
+from reports.document import Document, Section, read_sections
 from reports.text import plural
 
 MOST_ROWS: Final = 20
@@ -38,7 +38,7 @@ def render_document(document: Document) -> str:
     """Return a document as Markdown, its first sentence as the heading."""
     first, *others = document.headline
     blocks = [f"### {escaped(first)}", *map(escaped, others)]
-    blocks += ["\n".join(_section(section)) for section in document.sections if not section.is_empty]
+    blocks += ["\n".join(_section(section)) for section in read_sections(document.sections)]
     return "\n\n".join(blocks) + "\n"
 
 

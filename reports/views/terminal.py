@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from reports.document import Document, Section, Table
+from reports.document import Document, Section, Table, read_sections
 from reports.table import Style, render_table
 from reports.text import wrap
 
@@ -25,7 +25,7 @@ def render_document(document: Document, width: int = 100, *, color: bool = False
     """
     width = max(LEAST_WIDTH, width)
     blocks = [_headline(document, width, color=color)]
-    blocks += [list(_section(section, width, color=color)) for section in document.sections if not section.is_empty]
+    blocks += [list(_section(section, width, color=color)) for section in read_sections(document.sections)]
     if document.next_step:
         blocks.append([_painted(f"Next: {document.next_step}", color=color, fg="cyan")])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"

@@ -1,0 +1,379 @@
+"""The charts of a plan, each with its finding as the title and its data behind it; only pages show them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from costmodel.words import join_words
+from optimizer.plans.plan import ClassResult, Plan, Pool
+from reports import figures
+from reports.charts import (
+    FAR,
+    draw_arrivals,
+    draw_buckets,
+    draw_costs,
+    draw_distributions,
+    draw_fleets,
+    draw_headroom,
+    draw_heat,
+    draw_load,
+    draw_roofline,
+    draw_split,
+)
+from reports.document import Chart, table_of
+from reports.figures import (
+    BucketMap,
+    ClassDistributions,
+    FleetPoint,
+    Load,
+    LoadFigure,
+    arrivals,
+    fleet_points,
+    goal_label,
+    goal_words,
+)
+from reports.numbers import (
+    count,
+    duration,
+    hourly,
+    is_number,
+    percent,
+    quantity,
+    rate,
+    significant,
+    tokens,
+)
+from reports.text import capital, clean, plural
+from reports.verdict import growth_sentence
+from reports.words import (
+    HOLDS,
+    NOT_SHOWN,
+    binding_sentence,
+    bound_words,
+    by_slack,
+    constraint_words,
+    dearest_of_each_role,
+    has_fleet,
+    has_tpot,
+    met_words,
+    other_metrics,
+    part_words,
+    planner_words,
+    tightest,
+)
+
+MOST_CLASSES: Final = 3
+"""Classes whose distributions and buckets are drawn."""
+
+LATENCIES: Final = (("prefill", "TTFT"), ("decode", "TPOT"))
+
+
+def slo_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
+    load = figures.load_figure(plan)
+    return (
+        *(_distribution_chart(figure, plan) for figure in figures.distributions(plan)[:MOST_CLASSES]),
+        *(() if load is None else (_load_chart(load, plan),)),
+        *(_bucket_chart(figure, plan) for figure in figures.bucket_maps(plan)[:MOST_CLASSES]),
+    )
+
+
+def cost_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw what other fleets cost, and cost against latency of those that were simulated."""
+    return tuple(chart for chart in (cost_chart(plan), fleets_chart(plan)) if chart is not None)
+
+
+def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
+    item = next(one for one in plan.classes if clean(one.name, 30) == figure.name)
+    label, goal = goal_label(item.attainment_goal), percent(figure.goal)
+    rows = [
+        (panel.metric, percent(share), duration(seconds), duration(panel.limit))
+        for panel in figure.panels
+        for seconds, share in panel.points
+    ]
+    return Chart(
+        title=f"{figure.name}: {_tail_words(item, label)}",
+        caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {goal}.",
+        drawing=draw_distributions(figure),
+        table=table_of(("latency", "#share", "#within", "#limit"), rows),
+    )
+
+
+def _tail_words(item: ClassResult, label: str) -> str:
+    timed = [("TTFT", item.ttft_s, item.ttft_limit_s)]
+    if has_tpot(item):
+        timed += [("TPOT", item.tpot_s, item.tpot_limit_s), *other_metrics(item)]
+    return ", ".join(
+        f"{metric} {label} {duration(getattr(values, label))}{f' of {duration(limit)}' if is_number(limit) else ''}"
+        for metric, values, limit in timed
+    )
+
+
+def knee_sentence(figure: LoadFigure) -> str:
+    """Say at which rate the most is served for the time that a typical request takes."""
+    if figure.knee is None:
+        return "Throughput grows faster than a typical request's time at every rate but overload: no knee before it."
+    return f"Knee {rate(figure.knee)}: beyond it a typical request's time grows faster than the throughput."
+
+
+def held_cell(figure: LoadFigure, point: Load) -> str:
+    """Say whether every goal holds at a rate; from the first one on at which that is not proven, no run proves it."""
+    if point.overloaded or point.missed:
+        return "overloaded" if point.overloaded else "no"
+    proven = figure.fails is None or point.rate < figure.fails * (1.0 - 1e-9)
+    return "yes" if proven else "not proven"
+
+
+def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
+    where = f"at {goal_words(plan.classes).removeprefix('at ')}"
+    worst = ", worst class" if len(plan.classes) > 1 else ""
+    requests = plan.simulation.curve_requests if plan.simulation else 0
+    rows = tuple(
+        (
+            rate(p.rate),
+            percent(p.ttft),
+            percent(p.tpot),
+            duration(p.time),
+            held_cell(figure, p),
+        )
+        for p in figure.points
+    )
+    return Chart(
+        title=growth_sentence(plan).removesuffix("."),
+        caption=f"Latency {where} over its limit{worst}; one run of {count(requests)} requests at each rate above the "
+        f"planned one, shorter ones below it. "
+        f"{knee_sentence(figure)}",
+        drawing=draw_load(figure),
+        table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "#typical time", "holds"), rows),
+        legend=LATENCIES,
+    )
+
+
+def _bucket_chart(figure: BucketMap, plan: Plan) -> Chart:
+    routes = [route for route in plan.routing if clean(route.slo_class, 30) == figure.name]
+    rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
+    below = sum(route.attainment < figure.goal for route in routes)
+    least = percent(min(route.attainment for route in routes))
+    number = plural(len(routes), "length")
+    alone = (
+        f"{below} of {number} {'misses' if below == 1 else 'miss'} the goal alone"
+        if below
+        else f"each of {number} reaches the goal alone"
+    )
+    title = f"{figure.name}: {alone}, the least with {least}"
+    return Chart(
+        title=title,
+        caption=f"The goal, {percent(figure.goal)}, is for all together; cells sum up lengths, red ones are below it.",
+        drawing=draw_buckets(figure),
+        table=table_of(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
+    )
+
+
+def fleets_chart(plan: Plan) -> Chart | None:
+    """Draw cost against latency of every simulated fleet; None where there are fewer than two."""
+    points = fleet_points(plan)
+    if len(points) < 2:
+        return None
+    rows = [(p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.outcome) for p in points]
+    far = sum(p.cost > FAR * (plan.cost_usd_per_hour or 0.0) for p in points)
+    left = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
+    return Chart(
+        title=fleets_sentence(points),
+        caption=(
+            "Latency at the goal's quantile over its limit, worst class; the steps join fleets that meet the SLO "
+            f"and that none beats.{left}"
+        ),
+        drawing=draw_fleets(points),
+        table=table_of(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
+        legend=(("good", "recommended"), ("other", HOLDS), ("over", NOT_SHOWN)),
+    )
+
+
+def fleets_sentence(points: Sequence[FleetPoint]) -> str:
+    """Say how many simulated fleets cost less than the recommended one, and how many of those hold."""
+    own = next(point for point in points if point.recommended)
+    cheaper = [point for point in points if point.cost < own.cost]
+    if not cheaper:
+        return f"The cheapest of the {len(points)} fleets drawn"
+    held = met_words([point.outcome for point in cheaper])
+    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {held}"
+
+
+def cost_chart(plan: Plan) -> Chart | None:
+    """Draw the price of each fleet that meets the SLOs; None where there are not two to compare."""
+    if not has_fleet(plan):
+        return None
+    figure = figures.alternative_costs(plan)
+    prices = [bar.value for bar in figure.bars if bar.value is not None]
+    if len(prices) < 2:
+        return None
+    rows = tuple((bar.label, hourly(bar.value), bar.note or "feasible") for bar in figure.bars)
+    return Chart(
+        title=spread_sentence(prices),
+        caption="The line is the price of the recommended fleet.",
+        drawing=draw_costs(figure, plan.cost_usd_per_hour),
+        table=table_of(("fleet", "#price", "status"), rows),
+    )
+
+
+def why_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw what explains the fleet: limits, dollars, rooflines, step times."""
+    charts = [_headroom_chart(plan)] if plan.binding else []
+    if plan.pools:
+        charts += [_roofline_chart(plan), _split_chart(plan)]
+    return tuple([*charts, _worth_chart(plan)] if plan.worth else charts)
+
+
+def _worth_chart(plan: Plan) -> Chart:
+    base = plan.worth[0].with_usd_per_hour
+    most = max(
+        plan.worth, key=lambda item: math.inf if item.without_usd_per_hour is None else item.without_usd_per_hour
+    )
+    rows = [
+        (clean(item.feature, 30), hourly(item.without_usd_per_hour), planner_words(item.sentence))
+        for item in plan.worth
+    ]
+    return Chart(
+        title=planner_words(most.sentence),
+        caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
+        drawing=draw_costs(figures.worth_costs(plan), base),
+        table=table_of(("without", "#price", "finding"), rows),
+    )
+
+
+def _headroom_chart(plan: Plan) -> Chart:
+    least = tightest(plan)
+    title = binding_sentence(least) if least else "No limit is known"
+    rows = [
+        (
+            constraint_words(b.constraint),
+            clean(b.where, 30),
+            quantity(b.used, b.unit),
+            quantity(b.limit, b.unit),
+            percent(b.slack),
+            binding_sentence(b),
+        )
+        for b in by_slack(plan)
+    ]
+    return Chart(
+        title=title,
+        caption="Load, or use, over the most that each limit allows, tightest first; the line is the limit.",
+        drawing=draw_headroom(figures.headroom(plan)),
+        table=table_of(("limit", "where", "#used", "#limit", "#slack", "because"), rows),
+    )
+
+
+def _roofline_chart(plan: Plan) -> Chart:
+    rows = []
+    for pool in plan.pools:
+        at = pool.operating_point
+        cells = (significant(at.arithmetic_intensity), significant(at.ridge_point), percent(at.mfu), percent(at.mbu))
+        rows.append((figures.pool_label(pool), clean(pool.accelerator), *cells, clean(at.bound_by, 20)))
+    return Chart(
+        title=roofline_sentence(plan.pools),
+        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow.",
+        drawing=draw_roofline(figures.roofline(plan)),
+        table=table_of(("pool", "GPU", "#FLOP/byte", "#ridge", "#MFU", "#MBU", "bound by"), rows),
+        legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if _has_role(plan, role)),
+    )
+
+
+def _has_role(plan: Plan, role: str) -> bool:
+    return any(pool.role == role for pool in plan.pools)
+
+
+def _split_chart(plan: Plan) -> Chart:
+    rows = []
+    for pool in plan.pools:
+        at = pool.operating_point
+        shares = (percent(getattr(at.time_split, part)) for part in figures.PARTS)
+        rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
+    parts = tuple(part_words(part) for part in figures.PARTS)
+    return Chart(
+        title=split_sentence(plan.pools),
+        caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
+        drawing=draw_split(figures.step_splits(plan)),
+        table=table_of(("pool", "#step", "#requests", *(f"#{part}" for part in parts)), rows),
+        legend=tuple((f"part-{name}", part_words(name)) for name in figures.PARTS),
+    )
+
+
+def workload_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw the lengths of the requests, and their arrivals over a day where its profile is stated."""
+    return tuple(chart for chart in (_lengths_chart(plan), arrivals_chart(plan)) if chart is not None)
+
+
+def _lengths_chart(plan: Plan) -> Chart | None:
+    load = plan.workload
+    if not load.share:
+        return None
+    figure = figures.heat_map(load)
+    rows = [(tokens(i), tokens(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)]
+    return Chart(
+        title=heat_sentence(figure.peak[0], *_peak_labels(figure), figure.peaks),
+        caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
+        drawing=draw_heat(figure),
+        table=table_of(("#input tokens", "#output tokens", "#share"), rows),
+    )
+
+
+def _peak_labels(figure: figures.HeatMap) -> tuple[str, str]:
+    _, row, column = figure.peak
+    return figure.column_labels[-column], figure.row_labels[-row]
+
+
+def arrivals_chart(plan: Plan) -> Chart | None:
+    """Draw the profile of a day; None where there is none."""
+    figure = arrivals(plan)
+    if figure is None:
+        return None
+    above = sum(value > figure.planned * (1 + 1e-9) for value in figure.hourly)
+    over = f"; {plural(above, 'hour')} of the day {'is' if above == 1 else 'are'} above it" if above else ""
+    return Chart(
+        title=f"Planned for {rate(figure.planned)}, of which the day's mean uses {percent(figure.use)}{over}",
+        caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
+        drawing=draw_arrivals(figure),
+        table=table_of(("hour", "#rate"), tuple((f"{h:02d}:00", rate(v)) for h, v in enumerate(figure.hourly))),
+    )
+
+
+def roofline_sentence(pools: Sequence[Pool]) -> str:
+    """Say what bounds each role; where its pools differ, what bounds the one that costs most."""
+    by_bound: dict[str, list[str]] = {}
+    for pool in dearest_of_each_role(pools):
+        bound = pool.operating_point.bound_by
+        agreed = all(other.operating_point.bound_by == bound for other in pools if other.role == pool.role)
+        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if agreed else f' of {clean(pool.id, 20)}'}")
+    if not by_bound:
+        return "No pool runs"
+    (bound, first), *others = by_bound.items()
+    sentence = f"{capital(join_words(first))} are bound by {bound_words(bound)}"
+    return join_words([sentence, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in others)])
+
+
+def split_sentence(pools: Sequence[Pool]) -> str:
+    """Say what takes most of a step in each role, by the pools that cost most."""
+    largest = [(pool.role, *_largest_part(pool)) for pool in dearest_of_each_role(pools)]
+    parts = [f"{part} in {role} ({percent(share)})" for role, part, share in largest if is_number(share)]
+    return f"Largest part of a step: {join_words(parts)}" if parts else "No step times are known"
+
+
+def _largest_part(pool: Pool) -> tuple[str, float]:
+    parts = {name: share for name, share in pool.operating_point.time_split.model_dump().items() if is_number(share)}
+    if not parts:
+        return "", math.nan
+    name = max(parts, key=lambda part: parts[part])
+    return part_words(name), parts[name]
+
+
+def heat_sentence(share: float, isl: str, osl: str, alike: int = 1) -> str:
+    """Say which lengths are most frequent, and how many cells of lengths are as frequent."""
+    others = f", as often as in {plural(alike - 1, 'other cell')}" if alike > 1 else ""
+    return f"Most frequent: {isl} input and {osl} output tokens, {percent(share)} of requests{others}"
+
+
+def spread_sentence(prices: Sequence[float]) -> str:
+    """Say how far the prices of the fleets that are compared lie apart."""
+    return f"{len(prices)} fleets that meet the SLO, from {hourly(min(prices))} to {hourly(max(prices))}"

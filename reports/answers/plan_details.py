@@ -1,0 +1,571 @@
+"""What a reader of a plan looks up on its page: how pools run, every setting, and what the figures rest on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeGuard
+
+from costmodel.errors import InputError
+from costmodel.words import join_words
+from optimizer.plans.plan import Plan, Pool, Transfer
+from optimizer.plans.records import LARGEST, AccuracyRecord, SimulatedClass
+from reports.answers.plan_charts import workload_charts
+from reports.asked import arrival_facts, offered, readable_inputs
+from reports.deploy.readme import settings
+from reports.document import Detail, Facts, Section, Table, said, table_of
+from reports.figures import arrivals, goal_label, pool_label, worst_bucket
+from reports.fleet_figure import ClassShare, routed
+from reports.next_steps import deployment, described_by_catalog
+from reports.numbers import (
+    MISSING,
+    count,
+    duration,
+    hourly,
+    is_number,
+    percent,
+    percent_beside,
+    quantity,
+    rate,
+    signed_percent,
+    significant,
+    tokens,
+    with_one_form_of_percent,
+)
+from reports.text import SENTENCE_LIMIT, capital, clean, plural, sentence
+from reports.verdict import spread
+from reports.words import (
+    TriedFleet,
+    bound_words,
+    busiest_words,
+    gpus_per_engine,
+    limited_cell,
+    origin_words,
+    outcome_words,
+    tried_fleets,
+)
+
+MOST_FILES: Final = 60
+MOST_COLUMNS: Final = 6
+"""Pools whose settings stand side by side; those of more stand below each other."""
+INPUTS_LIMIT: Final = 20_000
+_SETTINGS: Final[dict[str, Callable[[Pool], str]]] = {
+    "role": lambda pool: pool.role,
+    "accelerator": lambda pool: clean(pool.accelerator),
+    "replicas": lambda pool: count(pool.replicas),
+    "of which spare": lambda pool: count(pool.spare_replicas),
+    "GPUs per replica": lambda pool: count(gpus_per_engine(pool)),
+    "tensor_parallel": lambda pool: count(pool.tensor_parallel),
+    "pipeline_parallel": lambda pool: count(pool.pipeline_parallel),
+    "expert_parallel": lambda pool: count(pool.expert_parallel),
+    "data_parallel": lambda pool: count(pool.data_parallel),
+    "weight_dtype": lambda pool: clean(pool.weight_dtype, 12),
+    "kv_dtype": lambda pool: clean(pool.kv_dtype, 12),
+    "max_num_seqs": lambda pool: count(pool.max_num_seqs),
+    "max_num_batched_tokens": lambda pool: count(pool.max_num_batched_tokens),
+    "max_model_len": lambda pool: count(pool.max_model_len),
+    "memory_fraction": lambda pool: significant(pool.memory_fraction),
+    "price": lambda pool: hourly(pool.usd_per_hour),
+}
+"""What an engine is told, or its pool is made of."""
+_NOTHING: Final = ("0", "none", MISSING)
+"""Facts of a model that it has nothing of, such as experts."""
+WORDS: Final = (
+    ("prefill, decode", "reading a prompt, which gives the first token; generating the other tokens one by one"),
+    ("colocated", "replicas that do both; prefill replicas hand the KV cache over to decode replicas instead"),
+    ("TTFT, TPOT", "time to the first token; time for each output token after it"),
+    ("SLO, goal", "the limits on a request's TTFT and TPOT; the share of requests that has to keep all of them"),
+    ("p90", "what nine in ten requests stay within; p50, p95 and p99 likewise"),
+    ("goodput", "the highest request rate at which every SLO is met"),
+    ("slack", "what is left of a limit, as a share of it; the limit with the least is what binds"),
+    (
+        "3 x H100 TP2 PP2",
+        "three replicas, each split over 2 × 2 GPUs: layers by TP, stages by PP; EP: experts, DP: requests",
+    ),
+    ("KV cache", "what a replica keeps in GPU memory for every token of its running requests"),
+    ("request slots", "requests that a replica runs at once (max_num_seqs); its chunk is max_num_batched_tokens"),
+    ("MFU, MBU", "share of a GPU's peak FLOP/s, and of its peak memory bandwidth, that a step uses"),
+    ("ridge", "FLOP per byte from which on a GPU is bound by compute, no longer by memory bandwidth"),
+)
+"""Words and their meanings; docs/nomenclature.md is longer."""
+
+_EFFORT: Final = re.compile(r" --effort[ =]\w+")
+ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
+
+
+def workload_section(plan: Plan) -> Section:
+    """What was asked of the fleet, what there was to buy, and which pool serves what."""
+    load, offers = plan.workload, offered(plan)
+    demand = (
+        ("request rate", rate(load.request_rate_rps)),
+        ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
+        *arrival_facts(plan),
+        ("input tokens found in the prefix cache", percent(load.prefix_hit_share)),
+        ("mean input length", f"{tokens(load.mean_isl)} tokens"),
+        ("mean output length", f"{tokens(load.mean_osl)} tokens"),
+        ("longest request", f"{count(load.max_tokens)} tokens"),
+        *_lengths_source(plan),
+    )
+    return Section(
+        "Workload",
+        charts=workload_charts(plan),
+        sections=(
+            Section("The demand", facts=demand),
+            Section("What was on offer", facts=offers),
+            Section("How it is routed", table=_routing(routed(plan))),
+        ),
+        detail=Detail.PAGE,
+    )
+
+
+def _lengths_source(plan: Plan) -> Facts:
+    workload: Any = plan.provenance.inputs.get("workload")
+    lengths = workload.get("lengths") if isinstance(workload, Mapping) else None
+    source = lengths.get("source") if isinstance(lengths, Mapping) else None
+    return (("lengths from", clean(str(source), 200)),) if source else ()
+
+
+def _routing(shares: Sequence[ClassShare]) -> Table:
+    """Which requests each pool serves."""
+    rows = [(s.pool, s.stage, s.slo_class, percent(s.share), tokens(s.isl), tokens(s.osl)) for s in shares]
+    return table_of(("pool", "stage", "class", "#share", "#mean input", "#mean output"), rows)
+
+
+def simulation_sections(plan: Plan) -> tuple[Section, ...]:
+    """What the SLO figures rest on: the runs, the formulas beside them, and other fleets that were simulated."""
+    simulation = plan.simulation
+    if simulation is None:
+        return ()
+    worst = worst_bucket(plan)
+    where = MISSING
+    if worst is not None:
+        lengths = f"{significant(worst.isl)} in, {significant(worst.osl)} out"
+        where = f"{percent(worst.attainment)} meet the SLO ({clean(worst.slo_class, 30)}, {lengths})"
+    runs = plural(simulation.replications, "run")
+    runs_facts = (
+        ("requests simulated", f"{count(simulation.requests)} in {runs}, seed {simulation.seed}"),
+        ("bucket with the least slack", where),
+        ("longest gap between tokens, p99 over requests", duration(simulation.itl_max_p99_s)),
+        ("preemptions per request", significant(simulation.preemptions_per_request)),
+        ("rejected, for want of memory", percent(simulation.rejected)),
+        ("unfinished", percent(simulation.unfinished)),
+        ("fleets simulated", count(simulation.judged)),
+        ("repairs of fleets that missed the SLO, before one met it", count(simulation.repairs)),
+    )
+    return (
+        Section("The simulation", facts=runs_facts, detail=Detail.PAGE),
+        Section("Simulation against formulas", table=_formula_table(simulation.classes), detail=Detail.FOLDED),
+        Section("Other fleets that were simulated", table=_tried_table(plan), detail=Detail.FOLDED),
+    )
+
+
+def _formula_table(classes: Sequence[SimulatedClass]) -> Table:
+    headers = ("class", "#SLO met", "#95 % interval", "#by formula", "#TTFT", "#by formula", "#TPOT", "#by formula")
+    return table_of(headers, [_formula_row(item) for item in classes])
+
+
+def _formula_row(item: SimulatedClass) -> tuple[str, ...]:
+    label, formula = goal_label(item.attainment_goal), item.by_formula
+    met, low, high, by_formula = (
+        percent_beside(share, item.attainment_goal)
+        for share in (item.attainment, item.attainment_low, item.attainment_high, formula.attainment)
+    )
+    times = [
+        text
+        for own, other in ((item.ttft_s, formula.ttft_s), (item.tpot_s, formula.tpot_s))
+        for text in (f"{label} {duration(getattr(own, label))}", duration(getattr(other, label)))
+    ]
+    return clean(item.name, 30), met, f"{low} to {high}", by_formula, *times
+
+
+def _tried_table(plan: Plan) -> Table:
+    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#difference", "#tries", "#SLO met", "outcome")
+    return table_of(headers, [_tried_row(item, plan) for item in tried_fleets(plan)])
+
+
+def _tried_row(tried: TriedFleet, plan: Plan) -> tuple[str, ...]:
+    row, own = tried.best, plan.cost_usd_per_hour
+    several = len(row.attainment) > 1
+    shares = [f"{clean(name, 20)} {percent(met)}" if several else percent(met) for name, met in row.attainment.items()]
+    return (
+        origin_words(row),
+        " + ".join(limited_cell(pool) for pool in row.pools[:12]),
+        hourly(row.cost_usd_per_hour),
+        signed_percent(row.cost_usd_per_hour / own - 1) if own else MISSING,
+        count(tried.tries),
+        ", ".join(shares) or MISSING,
+        outcome_words(row, plan),
+    )
+
+
+def pools_section(plan: Plan) -> Section:
+    """How each pool runs: its share of the price, what it uses of its GPUs, and what holds it up."""
+    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
+    total = plan.cost_usd_per_hour
+    rows = []
+    for pool in sorted(plan.pools, key=lambda pool: (-pool.usd_per_hour, pool.id)):
+        at = pool.operating_point
+        share = percent(pool.usd_per_hour / total) if total else MISSING
+        figures = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
+        ends = (bound_words(at.bound_by), busiest_words(at))
+        rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *figures, *ends))
+    hint = worth_hint(plan)
+    features = f"What chunked prefill, batching and disaggregation are each worth: {hint}" if hint else ""
+    notes = said(hand_over_sentence(plan), features)
+    return Section("How each pool runs", table=table_of(headers, rows), notes=notes, detail=Detail.PAGE)
+
+
+def hand_over_sentence(plan: Plan) -> str:
+    """Say what share of the median TTFT the longest KV hand-over takes; empty where nothing is handed over."""
+    known = [move for move in plan.transfers if is_number(move.seconds_per_request)]
+    median = plan.ttft_s.p50 if plan.ttft_s is not None else None
+    if not known or not is_number(median) or median <= 0:
+        return ""
+    longest = max(known, key=_seconds)
+    return (
+        f"Handing over the KV cache of a mean request takes {duration(longest.seconds_per_request)}, "
+        f"{percent(longest.seconds_per_request / median)} of the median TTFT of {duration(median)}."
+    )
+
+
+def _seconds(move: Transfer) -> float:
+    return move.seconds_per_request
+
+
+def worth_hint(plan: Plan) -> str:
+    """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
+    if plan.worth or plan.objective != "min_cost" or not plan.pools:
+        return ""
+    command = clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
+    return f"{_EFFORT.sub('', command)} --effort thorough"
+
+
+def settings_section(plan: Plan) -> Section:
+    """What the engines are told, why, and the files that tell them."""
+    files, command = deployment(plan)
+    told = "They tell the engines these settings, and a max_model_len with room for a chat template."
+    listed = f"Files: {', '.join(files[:MOST_FILES])}" if files else ""
+    more = f" and {plural(len(files) - MOST_FILES, 'more file')}" if len(files) > MOST_FILES else ""
+    deploying = (told, f"{listed}{more}." if listed else "") if command else ("No target runs this fleet as it is.",)
+    return Section(
+        "Settings",
+        ("Exactly what was evaluated, per pool.",),
+        table=engines_table(plan.pools),
+        sections=(
+            Section("Deployment files", said(*deploying), code=command),
+            Section("Why each setting is stated", table=settings_table(plan), detail=Detail.FOLDED),
+        ),
+        detail=Detail.PAGE,
+    )
+
+
+def engines_table(pools: Sequence[Pool]) -> Table:
+    """What each pool is run with: a column for each pool, or a row where they are many."""
+    columns = [("setting", *(clean(pool.id, 20) for pool in pools))]
+    columns += [(name, *(write(pool) for pool in pools)) for name, write in _SETTINGS.items()]
+    if len(pools) <= MOST_COLUMNS:
+        return table_of((columns[0][0], *(f"#{name}" for name in columns[0][1:])), columns[1:])
+    rows = list(zip(*(column[1:] for column in columns), strict=True))
+    return table_of(("pool", *(f"#{column[0]}" for column in columns[1:])), rows)
+
+
+def settings_table(plan: Plan) -> Table:
+    """Every setting that shaped the prediction with its reason; empty where the deployment files know none.
+
+    A plan of a model or of accelerators that only a file describes has none: the page must not depend on what lies on
+    the disk.
+    """
+    headers = ("setting", "value", "why")
+    if not described_by_catalog(plan):
+        return table_of(headers, ())
+    try:
+        rows = settings(plan)
+    except InputError:
+        return table_of(headers, ())
+    return table_of(headers, [(clean(row.setting), clean(row.value, 400), clean(row.why, 200)) for row in rows])
+
+
+def trust_sections(plan: Plan) -> tuple[Section, ...]:
+    """How the plan was made, and what its figures rest on."""
+    sources = source_rows(plan.provenance.accelerators)
+    searched_facts, dropped = searched(plan.provenance.search)
+    assumed = tuple(sentence(with_one_form_of_percent(text)) for text in plan.provenance.assumptions)
+    figures = ("accelerator", "figures", "values", "origin", "#fit error", "source")
+    sections = (
+        Section("How this plan was made", facts=_provenance(plan)),
+        Section("Assumptions in force", assumed or ("None is stated.",)),
+        Section("What was searched", facts=searched_facts),
+        Section("Measured over predicted step time, nine times in ten", table=step_errors_table(plan)),
+        Section("Serving predicted against measured", accuracy_sentences(plan), accuracy_table(plan)),
+        Section("What the figures of each accelerator rest on", table=origins_table(sources, plan)),
+        Section("Words", facts=WORDS),
+    )
+    folded = (
+        Section(f"Why engines were left out: {plural(len(dropped.rows), 'reason')}", table=dropped),
+        Section(f"All {len(sources)} figures with value, origin, error and source", table=table_of(figures, sources)),
+        Section("The inputs, with every default filled in", code=_inputs(plan)),
+    )
+    return (
+        *(dataclasses.replace(item, detail=Detail.PAGE) for item in sections),
+        *(dataclasses.replace(item, detail=Detail.FOLDED) for item in folded),
+    )
+
+
+def _provenance(plan: Plan) -> Facts:
+    source = plan.provenance
+    versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
+    timings = ", ".join(f"{clean(k, 30)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
+    if source.run.cpu_s:
+        timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
+    return (
+        ("created", clean(source.run.created, 40)),
+        ("versions", versions or MISSING),
+        ("objective", clean(plan.objective).replace("_", " ")),
+        ("time taken", timings or MISSING),
+        *((f"model {name}", value) for name, value in facts(source.model) if value not in _NOTHING),
+    )
+
+
+def _inputs(plan: Plan) -> str:
+    text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
+    return text if len(text) <= INPUTS_LIMIT else f"{text[:INPUTS_LIMIT]}\n… the rest is in plan.json"
+
+
+def origins_table(rows: Sequence[Sequence[str]], plan: Plan) -> Table:
+    """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first."""
+    counts: dict[str, Counter[str]] = {}
+    for row in rows:
+        counts.setdefault(row[0], Counter())[row[3]] += 1
+    bought = {clean(name, 30) for name in plan.gpus}
+    lines = [
+        (name, "yes" if name in bought else "no", *(str(found[origin]) for origin in ORIGINS))
+        for name, found in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0]))
+    ]
+    return table_of(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS)), lines)
+
+
+def step_errors_table(plan: Plan) -> Table:
+    """By which factors step times may be off, nine times in ten."""
+    headers = ("accelerator", "#prompts alone", "#steps that decode", "kernels")
+    rows = [
+        (
+            clean(row.accelerator),
+            spread(row.prefill, lambda factor: f"×{factor:.2f}"),
+            spread(row.decode, lambda factor: f"×{factor:.2f}"),
+            "measured" if row.measured else "a relative's",
+        )
+        for row in plan.step_errors
+    ]
+    return table_of(headers, rows)
+
+
+def accuracy_rows(plan: Plan) -> list[AccuracyRecord]:
+    """What is on record of the fleet's accelerators and ways of serving; of all that were on offer without a fleet."""
+    modes = {"colocated" if pool.role == "colocated" else "disaggregated" for pool in plan.pools}
+    used = {(pool.accelerator, mode) for pool in plan.pools for mode in modes}
+    return [row for row in plan.accuracy if not used or (row.accelerator, row.mode) in used]
+
+
+def accuracy_sentences(plan: Plan) -> tuple[str, ...]:
+    """Say on which of the fleet's accelerators serving this model with this engine was measured."""
+    own = [row for row in accuracy_rows(plan) if row.model and row.engine]
+    if not own:
+        return ()
+    what = f"{clean(plan.model)} on {clean(plan.engine, 20)}"
+    measured = list(dict.fromkeys(clean(row.accelerator, 24) for row in own if row.rows))
+    missing = [name for name in dict.fromkeys(clean(row.accelerator, 24) for row in own) if name not in measured]
+    measured_words = [f"Serving {what} was measured on {join_words(measured)}"] if measured else []
+    none = f"no measurement of serving {what} on {join_words(missing)} is on record"
+    text = "; ".join([*measured_words, *([none] if missing else [])])
+    medians = "Medians over models that the fit never saw, relative to the measured value."
+    return f"{capital(text)}.", medians
+
+
+def accuracy_table(plan: Plan) -> Table:
+    """Errors of predicted TTFT and TPOT on record, relative to the measured values."""
+    headers = (
+        "accelerator",
+        "mode",
+        "engine",
+        "model",
+        "#measured",
+        "#TTFT off by",
+        "#TTFT bias",
+        "#TPOT off by",
+        "#TPOT bias",
+    )
+    rows = [
+        (
+            clean(row.accelerator),
+            row.mode,
+            clean(row.engine, 20) or "any",
+            clean(row.model) or "any",
+            count(row.rows) if row.rows else "no measurement",
+            percent(row.ttft_median_abs),
+            signed_percent(row.ttft_bias),
+            percent(row.tpot_median_abs),
+            signed_percent(row.tpot_bias),
+        )
+        for row in accuracy_rows(plan)
+    ]
+    return table_of(headers, rows)
+
+
+def source_rows(accelerators: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row per accelerator for its data sheet, then one per record with an origin, at most 200."""
+    rows: list[tuple[str, ...]] = []
+    for entry in accelerators:
+        name = clean(str(entry.get("name", MISSING)), 30)
+        origin = str(entry.get("origin", "vendor"))
+        values = "; ".join(_sheet(entry, (), "")[:MOST_VALUES]) or MISSING
+        rows.append((name, "data sheet", values, clean(origin, 20), MISSING, _source(entry)))
+        for path, record in _records(entry, ()):
+            if path:
+                rows.append(_row(name, path, record))
+    return rows[:MOST_ROWS]
+
+
+def _row(name: str, path: Sequence[str], record: Mapping[str, Any]) -> tuple[str, ...]:
+    labels = [str(record[key]) for key in _NAMES if isinstance(record.get(key), str)]
+    error = record.get("error")
+    return (
+        name,
+        clean(" ".join([part for part in path if not part.isdigit()] + labels), 60),
+        _values(record),
+        clean(str(record.get("origin")), 20),
+        percent(error) if _is_figure(error) else MISSING,
+        _source(record),
+    )
+
+
+MOST_ROWS: Final = 200
+MOST_VALUES: Final = 16
+_NAMES: Final = ("kernel", "kernel_class", "dtype", "name")
+_ABOUT: Final = {"origin", "source", "date", "error", *_NAMES}
+_SHEET_UNITS: Final = {"memory": "B", "bandwidth": "B/s", "tdp": "W", "latency": "s", "peak_flops": "FLOP/s"}
+_RECORD_UNITS: Final = {
+    "usd_per_hour": "$/h",
+    "low": "$/h",
+    "high": "$/h",
+    "launch": "s",
+    "compute": "share",
+    "memory": "share",
+}
+
+
+def _records(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    if isinstance(value, Mapping):
+        if "origin" in value:
+            yield path, value
+        for key, item in value.items():
+            yield from _records(item, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _records(item, (*path, str(index)))
+
+
+def _sheet(entry: Mapping[str, Any], path: tuple[str, ...], unit: str) -> list[str]:
+    """Write the numbers of an entry and of its parts that have no origin of their own, with their units."""
+    parts: list[str] = []
+    for key, value in entry.items():
+        below = _SHEET_UNITS.get(str(key), unit)
+        if isinstance(value, Mapping) and "origin" not in value:
+            parts.extend(_sheet(value, (*path, str(key)), below))
+        elif _is_value(key, value):
+            words = " ".join(clean(part, 24).replace("_", " ") for part in (*path, str(key)))
+            parts.append(f"{words} {_number(value, below)}")
+    return parts
+
+
+def _values(record: Mapping[str, Any]) -> str:
+    pairs = [
+        f"{clean(str(key), 24).replace('_', ' ')} {_number(value, _RECORD_UNITS.get(str(key), ''))}"
+        for key, value in record.items()
+        if _is_value(key, value)
+    ]
+    return "; ".join(pairs[:MOST_VALUES]) or MISSING
+
+
+def _is_value(key: object, value: object) -> bool:
+    return str(key) not in _ABOUT and _is_figure(value)
+
+
+def _is_figure(value: object) -> TypeGuard[float]:
+    """A number that is one: these records are free-form, and what a file holds may be an integer of 400 digits."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > LARGEST
+
+
+def _number(value: float, unit: str) -> str:
+    if unit:
+        return quantity(value, unit)
+    if float(value).is_integer() and abs(value) < 1e15:
+        return count(value)
+    return f"{value:.3g}" if value and (abs(value) >= 1e6 or abs(value) < 1e-3) else significant(value)
+
+
+def _source(record: Mapping[str, Any]) -> str:
+    parts = [str(record[key]) for key in ("source", "date") if record.get(key)]
+    return sentence(", ".join(parts)) or MISSING
+
+
+def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
+    """Flatten a record of plain values to (name, value) pairs.
+
+    >>> facts({"priced": 1021, "dropped": {"memory": 205}, "proven": False, "kinds": [{"kind": "MLA", "layers": 61}]})
+    (('priced', '1,021'), ('dropped memory', '205'), ('proven', 'no'), ('kinds', 'kind MLA, layers 61'))
+    """
+    pairs: list[tuple[str, str]] = []
+    for key, value in record.items():
+        name = f"{prefix}{_ACRONYMS.sub(_spelled, clean(str(key), 80).replace('_', ' '))}"
+        if isinstance(value, Mapping):
+            pairs.extend(facts(value, f"{name} "))
+        else:
+            pairs.append((name, _words(value)))
+    return tuple(pairs[:MOST_ROWS])
+
+
+def searched(record: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], Table]:
+    """What was searched: its facts, a tally as the sum of its counts, and the tallies as a table, the largest first."""
+    tallies = {key: value for key, value in record.items() if _is_tally(value)}
+    sums = {key: sum(value.values()) if key in tallies else value for key, value in record.items()}
+    rows = [
+        (clean(str(reason), 100).replace("_", " "), count(number), clean(str(key), 40).replace("_", " "))
+        for key, tally in tallies.items()
+        for reason, number in sorted(tally.items(), key=lambda item: (-item[1], str(item[0])))
+    ]
+    return facts({_SEARCHED.get(key, key): value for key, value in sums.items()}), table_of(
+        ("reason", "#number", "what"), rows
+    )
+
+
+def _is_tally(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(type(n) is int and _is_figure(n) for n in value.values())
+
+
+_SEARCHED: Final = {
+    "flows": "kinds of request (class and length)",
+    "settings": "engine settings",
+    "fleets_evaluated": "fleets evaluated by formula",
+}
+"""What the planner calls otherwise than a reader."""
+_ACRONYMS: Final = re.compile(r"\b(?:kv|gpus?|url)\b")
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return "GPUs" if found[0] == "gpus" else found[0].upper()
+
+
+def _words(value: object) -> str:
+    """Write a plain value, or a short list of such or of records."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {text}" for name, text in facts(value))
+    if isinstance(value, list | tuple):
+        return clean("; ".join(_words(item) for item in value[:MOST_VALUES]), SENTENCE_LIMIT) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: MISSING}[value]
+    if _is_figure(value):
+        return _number(value, "")
+    return clean(str(value), 120)
