@@ -29,6 +29,7 @@ from .commands.evaluate import evaluate
 from .commands.explain import explain
 from .commands.frontier import frontier
 from .commands.gpus import gpus
+from .commands.map import map_command
 from .commands.models import models
 from .commands.optimize import optimize
 from .commands.problem import init, schema
@@ -88,6 +89,7 @@ for command in (
     resilience,
     whatif,
     frontier,
+    map_command,
     init,
     schema,
     workload,

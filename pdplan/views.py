@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
@@ -69,15 +69,7 @@ def check_files(
         check_parquet()
 
 
-def with_remarks(text: str, remarks: Sequence[str], width: int) -> str:
-    """A result with what a buyer has to know of its prices below it."""
-    from reports.text import wrap
-
-    below = "\n".join(line for remark in remarks for line in wrap(remark, width))
-    return f"{text.rstrip()}\n\n{below}" if below else text
-
-
-def write_page(console: Console, path: Path | None, render: Callable[[], str], *, force: bool) -> None:
+def write_page(console: Console, path: Path | None, render: Callable[[], str | bytes], *, force: bool) -> None:
     """Write the page of a result where one was asked for."""
     if path is not None:
         write_text(path, render(), force=force)

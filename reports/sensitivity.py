@@ -35,6 +35,8 @@ MOST_TOLD: Final = 2
 
 _LEVERS: Final = {
     "rate_scale": "request rate",
+    "isl": "mean input length",
+    "osl": "mean output length",
     "isl_scale": "input lengths",
     "osl_scale": "output lengths",
     "ttft_scale": "TTFT limit",
@@ -44,6 +46,7 @@ _LEVERS: Final = {
     "prefix_hit_share": "prefix hits",
     "power": "power limit",
 }
+_LENGTHS: Final = frozenset({"isl", "osl"})
 _SHARES: Final = frozenset({"prefix_hit_share", "attainment", "growth"})
 FACTOR: Final = "×"
 """Unit of levers that multiply."""
@@ -195,6 +198,8 @@ def lever_unit(key: str) -> str:
     head, kind = key.partition(".")[0], kind_of(key)
     if kind is not None:
         return "req/s" if kind is Kind.RATE else BASE_UNIT[kind]
+    if head in _LENGTHS:
+        return "tokens"
     return "1" if head in _SHARES else FACTOR if head.endswith("_scale") else ""
 
 
@@ -223,7 +228,7 @@ def swing_sentence(found: Sensitivity) -> str:
     if _is_flat(found, row):
         return f"No lever changes the price within {percent(found.share)}: this fleet has slack"
     verb = "change" if lever_words(row.lever).endswith("s") and row.lever in _LEVERS else "changes"
-    return f"{_capital(_named(row))} {verb} the price most: {hourly(low)} to {hourly(high)}"
+    return f"{capital(_named(row))} {verb} the price most: {hourly(low)} to {hourly(high)}"
 
 
 def _named(row: LeverSensitivity) -> str:
@@ -339,7 +344,7 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
     price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
     too = "the recommended fleet is the cheapest by formula too"
     fleet = too if _alike(own, flip.pools) else fleet_line(flip.pools)
-    return f"{_capital(lever_words(row.lever))} at {at} (not yet at {same}): {fleet}{price}"
+    return f"{capital(lever_words(row.lever))} at {at} (not yet at {same}): {fleet}{price}"
 
 
 def swing_words(found: Sensitivity, cost: float | None) -> str:
@@ -360,7 +365,8 @@ def told(plan: Plan, found: Sensitivity) -> list[str]:
     return [f"{text}." for text in said if text]
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """The same with a capital letter at its start."""
     return text[:1].upper() + text[1:]
 
 

@@ -140,6 +140,19 @@ def _scaled_lengths(key: str) -> Setter:
     return apply
 
 
+def _mean_length(key: str) -> Setter:
+    """A lever on the mean of all prompts or all outputs [tokens], by whose ratio to the stated mean each is longer."""
+    scaled = _scaled_lengths(key)
+
+    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+        _no_more(key, rest)
+        rows = inputs["workload"]["lengths"]["histogram"]
+        mean = sum(row["share"] * row[key] for row in rows) / sum(row["share"] for row in rows)
+        scaled(inputs, (), _factor(key, value) / mean)
+
+    return apply
+
+
 def _rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
     """The rate to plan for."""
     _no_more("rate", rest)
@@ -306,6 +319,8 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
             "prefix_hit_share=0%,30%,60%",
             "share of input tokens found in a cache",
         ),
+        "isl": Lever(_mean_length("isl"), "isl=500:8000:4", "mean tokens of a prompt, all of them longer or shorter"),
+        "osl": Lever(_mean_length("osl"), "osl=100:800:4", "mean tokens of an output, likewise"),
         "isl_scale": Lever(_scaled_lengths("isl"), "isl_scale=0.5:2:4", "all prompts longer or shorter, by a factor"),
         "osl_scale": Lever(_scaled_lengths("osl"), "osl_scale=0.5:2:4", "all outputs longer or shorter, by a factor"),
         **{

@@ -35,8 +35,8 @@ from optimizer.procurement.resilience import with_replicas
 from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, simulated_fleet
 from pdplan.cli import cli, run
 from reports.answers.autoscale import autoscale_dict, autoscale_document
-from reports.autoscale_page import render_autoscale
 from reports.numbers import money, percent
+from reports.views import html
 from reports.views.terminal import render_document
 from tests.optimizer_cases import instance_of, limit, problem, workload
 
@@ -45,6 +45,10 @@ HOURS = np.array([0.25] * 12 + [1.0] * 12)
 
 def autoscale_text(instance: Instance, fleet: Fleet, day: Day, width: int) -> str:
     return render_document(autoscale_document(instance, fleet, day), width)
+
+
+def render_autoscale(instance: Instance, fleet: Fleet, day: Day) -> str:
+    return html.render_document(autoscale_document(instance, fleet, day), autoscale_dict(instance, fleet, day))
 
 
 @cache

@@ -21,10 +21,9 @@ from optimizer.procurement.fleet_levels import (
     make_levels,
 )
 from optimizer.search.program import lp_text
-from reports.answers.buying import buying_dict, buying_document
-from reports.buying_page import render_buying
-from reports.buying_tables import months_table, parts_table, paths_table
+from reports.answers.buying import buying_dict, buying_document, months_table, parts_table, paths_table
 from reports.numbers import money
+from reports.views import html
 from reports.views.terminal import render_document
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from search_spaces.problem import Constraints, Problem
@@ -142,7 +141,7 @@ def test_what_is_left_of_the_price_is_said_beside_the_cost() -> None:
     found = bought(terms(Contract(0, Tier.PURCHASE, once=24_000.0, life=24.0)))
     told = buying_text(found, 300).split("\n\n")[1]
     assert told.startswith("$96,000 are paid for GPUs where the demand grows as expected.")
-    assert "not the $48,000 that is left of their price after month 12" in told
+    assert "$48,000 of their price is left after month 12" in told
 
 
 def next_month(price: float) -> Contract:
@@ -344,7 +343,11 @@ def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
 
 def test_text_json_and_page_say_the_same_figures() -> None:
     found = example()
-    told, data, page = buying_text(found, 100), buying_dict(found), render_buying(found)
+    told, data, page = (
+        buying_text(found, 100),
+        buying_dict(found),
+        html.render_document(buying_document(found), buying_dict(found)),
+    )
     assert money(found.total) in told.split("\n\n")[0]
     assert money(found.total) in page
     assert data["expected_usd"] == pytest.approx(found.total)

@@ -28,7 +28,8 @@ from optimizer.whatif.frontier import (
     with_looks,
 )
 from optimizer.whatif.scenario import Answer, look_at, nothing
-from reports.frontier_text import frontier_record, frontier_text
+from reports.answers.frontier import frontier_document, frontier_record
+from reports.views.terminal import render_document
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from tests import engine_cases
@@ -94,10 +95,8 @@ def test_a_limit_is_tightened_down_to_where_its_fleet_misses(tight: Problem, jud
     found = with_looks(tight, BASE, "tpot", curve, looks=12)
     last = found.steps[1]
     assert last.hard >= 0.0431 > (last.missed or 1.0) >= last.hard / (1.0 + 1.001 * RESOLUTION)
-    told = " ".join(frontier_text(found, 100).split())
-    assert (
-        f"simulated, it meets it to {1e3 * last.hard:.5g} ms, and misses at {1e3 * (last.missed or 0.0):.5g} ms" in told
-    )
+    told = " ".join(render_document(frontier_document(found), 100).split())
+    assert f"it meets the SLO at {1e3 * last.hard:.5g} ms and misses it at {1e3 * (last.missed or 0.0):.5g} ms" in told
 
 
 def test_the_curve_over_budgets_is_that_over_rates(tight: Problem, judge: Judge) -> None:
@@ -163,7 +162,7 @@ def test_the_own_value_is_that_of_all_classes_or_none(tight: Problem) -> None:
 
 
 def told(found: Frontier) -> str:
-    return " ".join(frontier_text(found, 100).split())
+    return " ".join(render_document(frontier_document(found), 100).split())
 
 
 def test_at_its_own_value_the_curve_is_not_above_the_whole_search(tight: Problem, judge: Judge) -> None:
@@ -173,8 +172,8 @@ def test_at_its_own_value_the_curve_is_not_above_the_whole_search(tight: Problem
     assert (at.answer.cost, at.hard) == (5.0, 18.0)
     costs = [step.answer.cost or math.inf for step in found.steps]
     assert costs == sorted(costs)
-    assert "At 18 req/s, the file's own value, the whole search of pdplan optimize finds $5.00/h: its" in told(found)
-    assert "found by formula but for the one at the file's own value; each step ends" in told(found)
+    assert "At 18 req/s, the file's own value, pdplan optimize finds $5.00/h. Its" in told(found)
+    assert "by formula, except for the one at the file's own value. Each step ends" in told(found)
     assert frontier_record(found)["own"] == {"value": 18.0, "found_usd_per_hour": 5.0}
 
 
@@ -184,7 +183,7 @@ def test_what_the_curve_has_cheaper_there_is_simulated_whatever_else_is(tight: P
     found = with_looks(tight, BASE, "rate", curve, looks=1)
     at = next(step for step in found.steps if step.easy <= 18.0 <= step.hard)
     assert (at.answer.cost, at.answer.attainment) == (5.0, 1.0)
-    assert "the whole search of pdplan optimize finds $7.00/h, and this curve $5.00/h." in told(found)
+    assert "pdplan optimize finds $7.00/h, and this curve $5.00/h." in told(found)
 
 
 def test_a_curve_by_formula_or_elsewhere_asks_for_no_whole_search(tight: Problem, monkeypatch: Any) -> None:
@@ -213,4 +212,4 @@ def test_the_curve_agrees_with_optimize_on_a_file(tight: Problem, short_runs: No
     assert (at.answer.cost, found.own and found.own.cost) == (5.0, 5.0)
     assert found.steps[0].answer.cost == 3.0
     assert found.steps[0].hard < 18.0
-    assert "the whole search of pdplan optimize finds $5.00/h, as this curve has it." in told(found)
+    assert "pdplan optimize finds $5.00/h, as this curve does." in told(found)

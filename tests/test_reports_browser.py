@@ -24,8 +24,9 @@ from optimizer.plans.plan import Status
 from optimizer.whatif.frontier import Frontier, Step
 from optimizer.whatif.scenario import Answer, nothing
 from reports.answers.comparison import compare
+from reports.answers.frontier import frontier_document
 from reports.answers.plan import plan_page
-from reports.frontier_page import render_frontier
+from reports.views.html import render_document
 from tests.engine_cases import engines
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
 from tests.test_reports_compare import render_comparison
@@ -171,7 +172,7 @@ def test_a_cost_curve_is_as_wide_as_the_screen(site: Site, tmp_path: Path) -> No
     steps = [Step(5.0 * n + 0.01, 5.0 * n + 5.0, fleet) for n, fleet in enumerate([*fleets, nothing("too slow")], 1)]
     curve = Frontier("rate", "req/s", tuple(steps), 1e-4)
     for width in (360, 1200):
-        found = site.probe(render_frontier(curve, {"steps": []}, "chat"), tmp_path, width)
+        found = site.probe(render_document(frontier_document(curve), {"steps": []}), tmp_path, width)
         assert found["charts"] == found["drawn"] == 1
         assert found["across"] == []
         assert found["outside"] == []

@@ -25,8 +25,8 @@ from optimizer.procurement.resilience import (
 from optimizer.verification.judge import Judgement, judge
 from pdplan.commands.resilience import least_requests
 from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
-from reports.resilience_page import render_resilience
 from reports.simulated import requests_to_decide
+from reports.views import html
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, limit, offer, problem, space, workload
@@ -37,7 +37,7 @@ P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
 
 
 def resilience_text(found: Resilience, count: int, width: int, seen: str = "") -> str:
-    return render_document(resilience_document(found, count, seen), width)
+    return render_document(resilience_document(found, count, "shop", seen), width)
 
 
 def shares(*rows: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -250,7 +250,7 @@ def test_what_piles_up_in_time_is_simulated_for_longer(monkeypatch: pytest.Monke
 def test_a_fleet_that_misses_without_a_loss_says_so_first() -> None:
     found = resilience(*case(1), requests=600, volume=2.0)
     assert resilience_text(found, 1, 100).startswith("Even without a loss the fleet misses an SLO: ")
-    page = render_resilience(found, 1, "shop")
+    page = html.render_document(resilience_document(found, 1, "shop"), resilience_dict(found))
     assert "Even without a loss the fleet misses an SLO" in page
     assert page.count('<svg class="chart"') == 1
 

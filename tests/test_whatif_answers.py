@@ -18,7 +18,8 @@ from optimizer.whatif.break_even import Piece, Pieces, _wide, pieces_along, usua
 from optimizer.whatif.frontier import by_budget, frontier
 from optimizer.whatif.scenario import Answer, answer_at, nothing, solve
 from optimizer.whatif.sensitivity import near_optimal, shadow_prices, tornado
-from reports.whatif_answers import break_even_record, break_even_text
+from reports.answers.whatif import break_even_document, break_even_record
+from reports.views.terminal import render_document
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -268,14 +269,16 @@ def test_fleets_of_equal_gpus_and_cost_that_take_turns_are_one_row() -> None:
     two, four = engines(3, "H100", 2, "colocated"), engines(6, "H100", 1, "colocated")
     answers = [fleet(9.0, two), fleet(9.0, four), fleet(9.0, two), fleet(9.0, two, 8), fleet(12.0, four, 8)]
     pieces = tuple(Piece(n + 1.0, n + 2.0, one, one.cost, one.cost) for n, one in enumerate(answers))
-    text = break_even_text(Pieces("rate", pieces, 1e-6), 100, simulable=False)
-    table, notes = text.split("\n\n")
+    text = render_document(break_even_document(Pieces("rate", pieces, 1e-6), simulable=False), 100)
+    headline, table, notes = text.split("\n\n")
     assert [" ".join(line.split()[:5]) for line in table.splitlines()[1:]] == [
         "1 req/s 4 req/s 6",
         "4 req/s 5 req/s 8",
         "5 req/s 6 req/s 8",
     ]
     assert table.count("3 × H100 TP2 colocated, or 1 other") == 1
-    assert "changes 2 times" in notes
+    assert headline.startswith(
+        "From 1 req/s to 6 req/s, rate changes the cheapest fleet 2 times, at 4 req/s and 5 req/s"
+    )
     assert "Others: fleets of the same GPUs" in " ".join(notes.split())
     assert len(break_even_record(Pieces("rate", pieces, 1e-6))["pieces"]) == 5

@@ -23,10 +23,12 @@ from optimizer.fleets.fleet import gpu_cost, with_rented, within_limits
 from optimizer.plans.proof import OPTIMAL_GAP
 from optimizer.plans.records import pool_records
 from pdplan.cli import cli, run
-from reports.whatif_text import hidden_settings
+from reports.answers.whatif import SETTINGS, sweep_document
+from reports.tidy import flat_rows
 from search_spaces.levers import LEVERS
 from search_spaces.loader import problem_of
 from tests.engine_cases import engines
+from tests.test_whatif_pages import row as sweep_row
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -149,11 +151,11 @@ def test_the_whole_search_gives_its_gap(workload: Path) -> None:
         (("--backend", "dask", "--vary", "rate=1"), "--address"),
         (("--break-even", "weight_dtype"), "has no order"),
         (("--break-even", "with", "--between", "1:2"), "has no order"),
-        (("--break-even", "rate", "--csv", "x.csv"), "is for the rows of a sweep"),
+        (("--break-even", "rate", "--csv", "x.csv"), "is for the rows of a sweep or of --chunk"),
         (("--vary", "rate=1", "--between", "1:2"), "--break-even, which is not stated"),
         (
             ("--vary", "rate=1", "--full", "--verify", "8"),
-            "so it does not go with --full; --simulate alone proves every",
+            "so it does not go with --full; --simulate alone simulates every",
         ),
         (("--tornado", "20%", "--simulate", "--verify", "1"), "so it does not go with --simulate; --simulate alone"),
         (("--break-even", "price.H100", "--between", "8:1"), "LOW must be below HIGH"),
@@ -173,35 +175,97 @@ def test_bad_questions_are_refused_in_one_sentence(
     assert sentence in refused(capsys, "whatif", workload, *arguments)
 
 
-def test_tables_hold_a_row_per_scenario_and_a_column_per_value(workload: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    files = tmp_path / "sweep.csv", tmp_path / "sweep.parquet"
-    rows = answered("whatif", workload, *AXES, "--jobs", 1, "--csv", files[0], "--parquet", files[1])["rows"]
-    with files[0].open(encoding="utf-8", newline="") as stream:
+def test_a_table_holds_a_row_per_scenario_and_a_column_per_setting(workload: Path, tmp_path: Path) -> None:
+    target = tmp_path / "sweep.csv"
+    rows = answered("whatif", workload, *AXES, "--jobs", 1, "--csv", target)["rows"]
+    with target.open(encoding="utf-8", newline="") as stream:
         table = list(csv.DictReader(stream))
-    columns = parquet.read_table(files[1]).to_pydict()
-    assert [float(row["cost_usd_per_hour"]) for row in table] == [row["cost_usd_per_hour"] for row in rows]
-    assert columns["cost_usd_per_hour"] == [row["cost_usd_per_hour"] for row in rows]
-    assert columns["gpus.A100-80"] == [row["gpus"].get("A100-80", 0) for row in rows]
+    assert [float(line["cost_usd_per_hour"]) for line in table] == [row["cost_usd_per_hour"] for row in rows]
+    assert [float(line["rate_rps"]) for line in table] == [row["rate"] for row in rows]
+    assert [float(line["price.A100-80_usd_per_hour"]) for line in table] == [row["price.A100-80"] for row in rows]
+    assert [int(line["gpus.A100-80"]) for line in table] == [row["gpus"].get("A100-80", 0) for row in rows]
+    for line, row in zip(table, rows, strict=True):
+        for pool in row["pools"]:
+            assert line[f"{pool['role']}.gpu"] == pool["accelerator"]
+            assert int(line[f"{pool['role']}.max_num_batched_tokens"]) == pool["max_num_batched_tokens"]
+    assert not any("[" in value or "{" in value for line in table for value in line.values())
+
+
+def test_a_parquet_table_is_the_csv_one(workload: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    target = tmp_path / "sweep.parquet"
+    rows = answered("whatif", workload, *AXES, "--jobs", 1, "--parquet", target)["rows"]
+    columns = parquet.read_table(target).to_pydict()
     assert columns["gap"] == [row["gap"] for row in rows]
-    limits = [[(pool["max_num_seqs"], pool["max_num_batched_tokens"]) for pool in row["pools"]] for row in rows]
-    assert columns["settings"] == [
-        " + ".join(f"max_num_seqs {seqs}, max_num_batched_tokens {chunk}" for seqs, chunk in each) for each in limits
-    ]
-    assert list(columns) == list(table[0])
+    assert list(columns) == list(flat_rows(rows)[0])
+
+
+def test_a_chunk_trades_ttft_for_tpot_and_large_ones_need_more_replicas(workload: Path, tmp_path: Path) -> None:
+    page, table = tmp_path / "chunk.html", tmp_path / "chunk.csv"
+    asked = ("whatif", workload, "--chunk", "128,512,4096", "--html", page, "--csv", table)
+    found = answered(*asked, verify=1)["chunks"]
+    sizes = [row["chunk_tokens"] for row in found["rows"]]
+    assert {128, 512, 4096, found["own_chunk"]} == {*sizes}
+    assert sizes == sorted(sizes)
+    own = next(row for row in found["rows"] if row["chunk_tokens"] == found["own_chunk"])
+    assert (own["outcome"], own["simulated"]) == ("meets", True)
+    assert own["cost_needed_usd_per_hour"] == pytest.approx(found["cost_usd_per_hour"])
+    first, last = found["rows"][0]["classes"][0], found["rows"][-1]["classes"][0]
+    if found["role"] == "colocated":
+        assert first["tpot_s"]["p90"] < last["tpot_s"]["p90"]
+    assert page.read_text("utf-8").count('<svg class="chart"') == 2
+    with table.open(encoding="utf-8", newline="") as stream:
+        assert [int(line["chunk_tokens"]) for line in csv.DictReader(stream)] == sizes
+    text = CliRunner().invoke(cli, ["whatif", str(workload), "--chunk", "512", "--verify", "0"], standalone_mode=False)
+    assert text.stdout.startswith("The cheapest fleet takes prompts in chunks of ")
+    assert "by formula, at p90" in " ".join(text.stdout.split()) or "by formula, at p" in text.stdout
+
+
+def test_bad_chunks_are_refused(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--chunk 'many' is not a list of whole numbers" in refused(capsys, "whatif", workload, "--chunk", "many")
+    assert "max_num_batched_tokens" in refused(capsys, "whatif", workload, "--chunk", "99999999999")
+
+
+def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path, tmp_path: Path) -> None:
+    page, table = tmp_path / "map.html", tmp_path / "map.csv"
+    asked = ("map", workload, "--over", "isl=300,2400", "--over", "rate=10,80", "--jobs", 1)
+    found = answered(*asked, "--html", page, "--csv", table)
+    assert (found["schema"], found["over"]) == ("pdplan.map/1", ["isl", "rate"])
+    cells = found["cells"]
+    assert [(cell["isl"], cell["rate"]) for cell in cells] == [(300, 10), (300, 80), (2400, 10), (2400, 80)]
+    for cell in cells:
+        costs = {shape: cell[shape]["cost_usd_per_hour"] for shape in ("colocated", "disaggregated")}
+        assert {pool["role"] for pool in cell["colocated"]["pools"]} == {"colocated"}
+        assert {pool["role"] for pool in cell["disaggregated"]["pools"]} == {"prefill", "decode"}
+        assert costs[cell["cheapest"]] == min(costs.values())
+        difference = costs["disaggregated"] / costs["colocated"] - 1.0
+        assert cell["disaggregated_over_colocated"] == pytest.approx(difference)
+    sweep = answered("whatif", workload, "--vary", "isl=300,2400", "--vary", "rate=10,80", "--jobs", 1, "--no-gap")
+    best = [cell[cell["cheapest"]]["cost_usd_per_hour"] for cell in cells]
+    assert [row["cost_usd_per_hour"] for row in sweep["rows"]] == pytest.approx(best)
+    assert len(re.findall(r'<rect x=[^>]*class="(?:alone|split)-[1-8]"', page.read_text("utf-8"))) == 4
+    with table.open(encoding="utf-8", newline="") as stream:
+        assert [line["shape"] for line in csv.DictReader(stream)] == ["colocated", "disaggregated"] * 4
+
+
+def test_a_map_is_over_two_levers(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--over names 1 levers" in refused(capsys, "map", workload, "--over", "rate")
+    assert "did you mean 'price'" in refused(capsys, "map", workload, "--over", "rate,prise.H100")
+    none = "--over budget: the file has no value of it; state some, such as --over budget=20,40,80"
+    assert none in refused(capsys, "map", workload, "--over", "rate,budget")
 
 
 def test_the_page_has_a_cell_for_every_scenario_and_all_rows(workload: Path, tmp_path: Path) -> None:
     page = tmp_path / "sweep.html"
     found = answered("whatif", workload, *AXES, "--jobs", 1, "--html", page)
     text = page.read_text("utf-8")
-    twin = re.search(r'<script type="application/json" id="sweep">(.*?)</script>', text, re.S)
+    twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.S)
     assert twin is not None
     assert json.loads(twin[1]) == found
     assert len(re.findall(r'<rect [^>]*class="heat-[1-8]"', text)) == len(found["rows"])
     assert "http" not in text.split("</style>", 1)[1].split("<script", 1)[0]
     costs = [row["cost_usd_per_hour"] for row in found["rows"]]
-    assert f"8 scenarios, 8 with a fleet: ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
+    assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
 
 
 def test_the_other_questions_answer_in_text_and_json(workload: Path) -> None:
@@ -223,7 +287,9 @@ def test_the_curve_prints_and_writes_its_steps(workload: Path, tmp_path: Path) -
     assert (found["schema"], found["over"], found["unit"]) == ("pdplan.frontier/2", "rate", "req/s")
     assert (found["steps"][0]["easiest"], found["steps"][-1]["hardest"]) == (10.0, 60.0)
     with target.open(encoding="utf-8", newline="") as stream:
-        assert [float(row["hardest"]) for row in csv.DictReader(stream)] == [one["hardest"] for one in found["steps"]]
+        assert [float(row["rate.to_rps"]) for row in csv.DictReader(stream)] == [
+            one["hardest"] for one in found["steps"]
+        ]
     assert answered("frontier", workload, "--over", "rate", "--between", "600/min:60/s")["steps"] == found["steps"]
 
 
@@ -257,21 +323,21 @@ def test_reasons_stand_below_the_table_and_not_among_the_fleets(workload: Path) 
     assert "No fleet at budget $0.10/h (nor at 1 other): budget of fleet: $" in sweep
     assert "$0.10/h none found – – –" in sweep
     shadow = text("whatif", workload, "--shadow-prices", "--set", "constraints.budget=0.1", code=3)
-    assert shadow.startswith("No fleet meets the SLO, so no limit has a price: budget of fleet: $")
+    assert shadow.startswith("No fleet meets the SLO, so no limit has a price. budget of fleet: $")
     assert "needed, but the budget is $0.10/h." in shadow
     curve = text("frontier", workload, "--over", "ttft", "--between", "1ms:2ms", code=3)
-    assert "infeasible – No fleet from 2 ms to 1 ms: " in curve
+    assert "No fleet meets the SLO from 2 ms to 1 ms." in curve
     slack = text("whatif", workload, "--slack", "5%", "--set", "constraints.budget=0.1", code=3)
-    assert "cheapest no fleet – – cheapest: budget of fleet" in slack
+    assert "Cheapest: no fleet. Budget of fleet: $" in slack
 
 
 def test_fleets_of_the_same_words_that_differ_in_batch_limits_say_so() -> None:
     few, many = (
-        {"cost_usd_per_hour": 1.0, "pools": pool_records([engines(2, "H100", 1, "colocated", max_num_seqs=seqs)])}
+        sweep_row(1.0, rate=1.0) | {"pools": pool_records([engines(2, "H100", 1, "colocated", max_num_seqs=seqs)])}
         for seqs in (32, 128)
     )
-    assert hidden_settings([few, few]) == []
-    assert "max_num_seqs" in hidden_settings([few, many])[0]
+    assert SETTINGS not in sweep_document([few, few], "simple").sections[-1].sentences
+    assert SETTINGS in sweep_document([few, many], "simple").sections[-1].sentences
 
 
 def test_along_other_levers_than_prices_nothing_is_simulated_and_that_is_said(workload: Path) -> None:
@@ -280,10 +346,10 @@ def test_along_other_levers_than_prices_nothing_is_simulated_and_that_is_said(wo
         return " ".join(done.stdout.split())
 
     rate = text("--break-even", "rate", "--between", "19/s:21/s", "--verify", 2)
-    assert rate.startswith("rate from to GPUs cost from to replicas × GPU")
+    assert "rate from to GPUs cost from to replicas × GPU" in rate
     assert " 19 req/s " in rate
-    assert "Not simulated: --verify is for fleets along a price, not along rate;" in rate
-    assert "pdplan frontier --over rate tells how far one meets the SLO" in rate
+    assert "Not simulated: --verify is for fleets along a price, not along rate." in rate
+    assert "pdplan frontier --over rate shows how far each meets the SLO" in rate
     price = text("--break-even", "price.H100", "--between", "3:4", "--verify", 0)
     assert "Not simulated: pdplan optimize, or --verify N," in price
     assert " $3.00/h " in price

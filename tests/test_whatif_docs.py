@@ -50,6 +50,6 @@ def test_the_page_shows_what_the_program_prints(command: str, shown: str) -> Non
 
 def test_every_question_has_an_example() -> None:
     asked = " ".join(command for command, _ in EXAMPLES)
-    for flag in ("--vary", "--scenario", "--break-even", "--shadow-prices", "--tornado", "--slack"):
+    for flag in ("--vary", "--scenario", "--break-even", "--shadow-prices", "--tornado", "--slack", "--chunk"):
         assert f" {flag} " in asked
-    assert re.findall(r"--over (\w+)", asked) == ["rate", "ttft", "budget"]
+    assert re.findall(r"--over (\w+)", asked) == ["isl", "rate", "rate", "ttft", "budget"]

@@ -14,11 +14,12 @@ from optimizer.plans.plan import Status
 from optimizer.plans.records import pool_records
 from optimizer.whatif.frontier import Frontier, Step
 from optimizer.whatif.scenario import Answer, nothing
+from reports.answers.fleet_map import ROLES, SHAPES, map_document, map_record
+from reports.answers.frontier import frontier_document, frontier_record
+from reports.answers.whatif import MOST_MAPS, cost_maps, sweep_document
 from reports.document import Chart
 from reports.drawing import Text
-from reports.frontier_page import make_frontier_page, render_frontier
-from reports.frontier_text import frontier_record
-from reports.whatif_page import MOST_MAPS, heat_maps, make_sweep_page, render_sweep
+from reports.views.html import render_document
 from tests.engine_cases import engines
 
 
@@ -58,7 +59,7 @@ def test_the_title_of_a_map_is_said_by_its_own_cells(costs: list[float | None], 
     mine = zip(costs, places, strict=True)
     first = [row(cost, **{"scenario": "june", "price.H100": x, "rate": y}) for cost, (x, y) in mine]
     others = [row(99.0, **{"scenario": "july", "price.H100": x, "rate": y}) for x, y in places]
-    june, july = heat_maps(first + others)
+    june, july = cost_maps(first + others)
     assert june.title == f"Cost at scenario june: {said}"
     assert july.title == "Cost at scenario july: $99.00/h"
     shown = [text for text in cells(june) if text != "–"]
@@ -68,27 +69,24 @@ def test_the_title_of_a_map_is_said_by_its_own_cells(costs: list[float | None], 
 
 
 def test_one_lever_makes_one_map_and_maps_that_are_left_out_are_counted() -> None:
-    (alone,) = heat_maps([row(3.0, rate=5), row(4.0, rate=6)])
+    (alone,) = cost_maps([row(3.0, rate=5), row(4.0, rate=6)])
     assert alone.title == "Cost: $3.00/h to $4.00/h"
-    many = [row(3.0, ttft=t, tpot=p, rate=5) for t, p in product(range(MOST_MAPS + 2), (1, 2))]
-    page = make_sweep_page(many, "name", "simple")
-    assert len(page.charts) == MOST_MAPS
-    assert page.cut == "The first 6 of 8 maps; all scenarios stand in the table."
-    assert page.cut in render_sweep(many, {"rows": many}, "name", "simple")
-    assert not make_sweep_page(many[:4], "name", "simple").cut
+    many = [row(3.0, ttft=t, tpot=p, rate=5) for t, p in product(range(1, MOST_MAPS + 3), (1, 2))]
+    document = sweep_document(many, "simple")
+    assert len(document.sections[0].charts) == MOST_MAPS
+    assert "The first 6 of 8 maps; the table has all scenarios." in render_document(document, {"rows": many})
 
 
-def test_what_gives_out_is_in_words_and_values_below_a_map_are_whole() -> None:
-    page = make_sweep_page([row(3.0, rate=10), row(4.0, rate=20), row(None, rate=40)], "name", "simple")
-    assert [cells[4] for cells in page.rows.rows] == [
-        "prompt time of prefill-1, 3 % room",
-        "prompt time of prefill-1, 3 % room",
-        "inventory of H100: short",
-    ]
-    marks = page.charts[0].drawing.marks
+def test_what_binds_is_in_words_and_values_below_a_map_are_whole() -> None:
+    document = sweep_document([row(3.0, rate=10), row(4.0, rate=20), row(None, rate=40)], "simple")
+    table = document.sections[1].table
+    assert table is not None
+    assert [cells[4] for cells in table.rows] == ["prompt time of prefill-1, 3 % room"] * 2 + [""]
+    assert document.headline[0].endswith("1 has no fleet that meets the SLO.")
+    assert "No fleet at rate 40 req/s: inventory of H100: short." in document.sections[-1].sentences
+    marks = document.sections[0].charts[0].drawing.marks
     ticks = [mark.text for mark in marks if isinstance(mark, Text) and mark.tone == "tick" and mark.anchor == "middle"]
     assert ticks == ["10 req/s", "20 req/s", "40 req/s"]
-    assert 'class="stack named"' in render_sweep([row(3.0, rate=10)], {"rows": []}, "name", "simple")
 
 
 def answer(cost: float) -> Answer:
@@ -101,35 +99,65 @@ def curve(*steps: Step) -> Frontier:
     return Frontier("rate", "req/s", steps, 1e-4)
 
 
-def test_the_page_of_a_curve_says_what_its_steps_do() -> None:
+def test_the_document_of_a_curve_says_what_its_steps_do() -> None:
     steps = [Step(5.0, 8.0, answer(6.0)), Step(8.001, 20.0, answer(9.0)), Step(20.01, 30.0, answer(10.0))]
     found = curve(*steps, Step(30.01, 40.0, nothing("inventory of H100: short")))
-    page = make_frontier_page(found, "chat")
-    assert page.headline == "$6.00/h to $10.00/h from 5 req/s to 30 req/s, in 3 steps"
-    (chart,) = page.charts
-    assert chart.title == "The cost jumps most, by $3.00/h, at 8 req/s"
+    document = frontier_document(found)
+    assert document.headline == (
+        "From 5 req/s to 30 req/s the cheapest fleet costs $6.00/h to $10.00/h ($4,380 to $7,300/month).",
+        "3 fleets are the cheapest in turn; the cost jumps most, by $3.00/h, at 8 req/s.",
+    )
+    (chart,) = document.sections[0].charts
     assert sum(mark.kind == "path" and mark.tone == "curve decode" for mark in chart.drawing.marks) == 3
     ticks = [mark for mark in chart.drawing.marks if isinstance(mark, Text) and mark.tone == "tick"]
     assert [mark.text for mark in ticks if mark.anchor == "middle"] == ["10", "20", "30", "40"]
-    assert page.lead == ("No fleet from 30.01 req/s to 40 req/s: inventory of H100: short.",)
+    assert document.sections[2].sentences == ("No fleet from 30.01 req/s to 40 req/s: inventory of H100: short.",)
     record = frontier_record(found)
-    text = render_frontier(found, record, "chat")
+    text = render_document(document, record)
     twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.DOTALL)
     assert twin is not None
     assert json.loads(twin[1]) == record
     assert len(text) < 300_000
-    assert text == render_frontier(found, record, "chat")
+    assert text == render_document(document, record)
 
 
-def test_a_curve_of_one_fleet_of_none_and_of_budgets_has_a_page() -> None:
-    one = make_frontier_page(curve(Step(5.0, 8.0, answer(6.0))), "chat")
-    assert one.headline == "$6.00/h from 5 req/s to 8 req/s, with one fleet"
-    assert one.charts[0].title == "One fleet is the cheapest over the whole range"
-    none = make_frontier_page(curve(Step(5.0, 8.0, nothing("too slow"))), "chat")
-    assert (none.headline, none.charts) == ("No fleet from 5 req/s to 8 req/s", ())
-    assert make_frontier_page(replace(curve(), by_budget=True), "chat").headline == "No fleet at any of these budgets"
-    budget = make_frontier_page(replace(curve(Step(5.0, 8.0, answer(6.0))), by_budget=True), "chat")
-    assert budget.question == "What does each budget serve?"
-    assert budget.parts[0].table.headers == ("#budget", "#serves up to", "#per dollar", "replicas × GPU")
-    limit = Frontier("ttft_scale", "1", (Step(2.0, 1.0, answer(6.0)),), 1e-4)
-    assert make_frontier_page(limit, "chat").question == "What does a tighter TTFT cost?"
+def test_a_curve_of_one_fleet_of_none_and_of_budgets_has_a_headline() -> None:
+    one = frontier_document(curve(Step(5.0, 8.0, answer(6.0)))).headline
+    assert one[1] == "One fleet is the cheapest over the whole range."
+    none = frontier_document(curve(Step(5.0, 8.0, nothing("too slow"))))
+    assert (none.headline, none.sections[0].charts) == (("No fleet meets the SLO from 5 req/s to 8 req/s.",), ())
+    assert frontier_document(replace(curve(), by_budget=True)).headline == ("No fleet at any of these budgets.",)
+    budget = frontier_document(replace(curve(Step(5.0, 8.0, answer(6.0))), by_budget=True))
+    assert budget.headline[0] == "$6.00/h serves 8 req/s."
+    table = budget.sections[1].table
+    assert table is not None
+    assert table.headers == ("#budget", "#serves up to", "#per dollar", "replicas × GPU")
+
+
+def pair(colocated: float | None, disaggregated: float | None, **varied: Any) -> list[dict[str, Any]]:
+    costs = zip((colocated, disaggregated), SHAPES.values(), strict=True)
+    return [row(cost, **varied) | {ROLES: list(roles)} for cost, roles in costs]
+
+
+def test_a_map_says_where_disaggregation_is_cheaper_and_ties_are_colocated() -> None:
+    keys = ["isl", "rate"]
+    rows = [
+        *pair(4.0, 5.0, isl=500, rate=1.0),
+        *pair(4.0, 4.0, isl=500, rate=2.0),
+        *pair(10.0, 8.0, isl=1000, rate=1.0),
+        *pair(None, None, isl=1000, rate=2.0),
+    ]
+    document = map_document(keys, rows, "simple")
+    assert document.headline == (
+        "Disaggregation is cheaper in 1 of 3 cells with a fleet, by up to 20 % (at isl 1,000 tokens, rate 1 req/s).",
+        "All of them use H100.",
+    )
+    tables = [section.table.rows for section in document.sections if section.table is not None]
+    assert tables[0] == (("500 tokens", "C $4.00/h", "C $4.00/h"), ("1,000 tokens", "D $8.00/h", "–"))
+    assert tables[1] == (("500 tokens", "+25 %", "±0 %"), ("1,000 tokens", "-20 %", "–"))
+    cells = map_record(keys, rows)["cells"]
+    assert [cell["cheapest"] for cell in cells] == ["colocated", "colocated", "disaggregated", None]
+    assert cells[2]["disaggregated_over_colocated"] == pytest.approx(-0.2)
+    (chart,) = document.sections[0].charts
+    tones = [mark.tone for mark in chart.drawing.marks if mark.kind == "rect"]
+    assert tones == ["alone-8", "alone-1", "split-7", "heat-0"]

@@ -195,6 +195,8 @@ def own_value(problem: Problem, key: str) -> float | None:
     values: dict[str, float | None] = {
         "rate": problem.workload.request_rate,
         "burstiness": problem.workload.burstiness,
+        "isl": problem.workload.mean_isl,
+        "osl": problem.workload.mean_osl,
         **{str(metric): limit for metric, limit in problem.slos[0].limits.items()},
         "budget": problem.constraints.budget,
         "power": problem.constraints.power,

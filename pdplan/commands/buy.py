@@ -105,7 +105,7 @@ def buy(
     """
     from optimizer.procurement.buying import buy as choose
     from reports.answers.buying import buying_dict, buying_document
-    from reports.buying_page import render_buying
+    from reports.views.html import render_document
     from search_spaces.buying_terms import load_terms
     from search_spaces.loader import load_problem
 
@@ -114,6 +114,7 @@ def buy(
     stated = load_terms(problem, terms, stated_of(months=months, growth=growth, low=low, high=high))
     with console.milestones() as progress:
         found = choose(problem, stated, progress, looks)
-    write_page(console, html_file, lambda: render_buying(found), force=force)
-    console.show(buying_dict(found) if as_json else buying_document(found))
+    record, document = buying_dict(found), buying_document(found)
+    write_page(console, html_file, lambda: render_document(document, record), force=force)
+    console.show(record if as_json else document)
     return ExitCode.INFEASIBLE if found.looks.missed else 0

@@ -21,9 +21,9 @@ from pdplan.options import (
     verify_option,
 )
 from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, with_remarks, write_page
+from pdplan.views import check_files, write_page
 
-from .whatif_asked import bounds_of
+from .whatif_answers import bounds_of
 
 OVER = ("rate", "ttft", "tpot", "attainment", "budget")
 """Values of `optimizer.whatif.frontier.OVER`, which is slow to import."""
@@ -86,21 +86,23 @@ def frontier(
     from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.frontier import frontier as curve_over
     from optimizer.whatif.frontier import ramp_of, with_looks
-    from reports.frontier_page import render_frontier
-    from reports.frontier_text import frontier_csv, frontier_record, frontier_text
+    from reports.answers.frontier import QUESTIONS, frontier_document, frontier_record, frontier_rows
+    from reports.answers.whatif import whatif_document
+    from reports.tidy import rows_csv
+    from reports.views.html import render_document
     from search_spaces.loader import load_problem
 
     check_files({"--csv": csv_file, "--html": html_file}, {"FILE": file}, force=force)
     problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
-    unit = over if over == "budget" else ramp_of(problem, file.resolve().parent, over).key
+    base, remarks = file.resolve().parent, price_remarks(problem)
+    unit = over if over == "budget" else ramp_of(problem, base, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.milestones() as progress:
-        base = file.resolve().parent
         curve = curve_over(problem, base, over, bounds, progress=part_of(progress, 0.0, LOOKING))
         curve = with_looks(problem, base, over, curve, looks=looks, progress=part_of(progress, LOOKING, 1.0))
-    remarks = price_remarks(problem)
     record = {"schema": "pdplan.frontier/2", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
-    write_page(console, csv_file, lambda: frontier_csv(curve), force=force)
-    write_page(console, html_file, lambda: render_frontier(curve, record, problem.name), force=force)
-    console.show(record if as_json else with_remarks(frontier_text(curve, console.width), remarks, console.width))
-    return 0 if any(step.answer.cost is not None for step in curve.steps) else ExitCode.INFEASIBLE
+    document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
+    write_page(console, csv_file, lambda: rows_csv(frontier_rows(curve)), force=force)
+    write_page(console, html_file, lambda: render_document(document, record), force=force)
+    console.show(record if as_json else document)
+    return 0 if document.positive else ExitCode.INFEASIBLE

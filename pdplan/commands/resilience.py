@@ -69,7 +69,7 @@ def resilience(
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
     from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
-    from reports.resilience_page import render_resilience
+    from reports.views.html import render_document
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
     plan = read_fleet(file)
@@ -85,9 +85,10 @@ def resilience(
             volume=planned_volume(plan),
             progress=progress,
         )
-    seen = seen_in_the_plan(plan, losses)
-    write_page(console, html_file, lambda: render_resilience(found, losses, plan.name, seen), force=force)
-    console.show(resilience_dict(found) if as_json else resilience_document(found, losses, seen))
+    record = resilience_dict(found)
+    document = resilience_document(found, losses, plan.name, seen_in_the_plan(plan, losses))
+    write_page(console, html_file, lambda: render_document(document, record), force=force)
+    console.show(record if as_json else document)
     return 0 if found.held else ExitCode.INFEASIBLE
 
 
@@ -143,7 +144,7 @@ def autoscale(
     from optimizer.procurement.autoscale import autoscale as scale
     from optimizer.verification.demand import planned_profile
     from reports.answers.autoscale import autoscale_dict, autoscale_document
-    from reports.autoscale_page import render_autoscale
+    from reports.views.html import render_document
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
     instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
@@ -154,9 +155,9 @@ def autoscale(
         raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
-    write_page(console, html_file, lambda: render_autoscale(instance, fleet, day), force=force)
-    answer = autoscale_dict if as_json else autoscale_document
-    console.show(answer(instance, fleet, day))
+    record, document = autoscale_dict(instance, fleet, day), autoscale_document(instance, fleet, day)
+    write_page(console, html_file, lambda: render_document(document, record), force=force)
+    console.show(record if as_json else document)
     return ExitCode.INFEASIBLE if day.short or day.unsure else 0
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from costmodel.errors import InputError
+from costmodel.quoting import shown
 from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
@@ -25,14 +27,22 @@ from pdplan.options import (
     whole,
 )
 from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, with_remarks
+from pdplan.views import check_files, write_page
 from search_spaces import bounds
 
-from .whatif_answers import answers
-from .whatif_asked import Asked
-from .whatif_sweep import sweep_answer
+from .whatif_answers import JOBS, Asked, answers, sweep_answer
 
-JOBS = bounds.Bounds(1, 4096, "jobs")
+
+def chunks_of(_context: click.Context | None, _parameter: click.Parameter | None, text: str | None) -> tuple[int, ...]:
+    """Read chunks such as 256,512 [token].
+
+    >>> chunks_of(None, None, "512, 2048")
+    (512, 2048)
+    """
+    sizes = [part.strip() for part in text.split(",")] if text is not None else []
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise InputError(f"--chunk {shown(text or '')} is not a list of whole numbers of tokens, such as 512,2048")
+    return tuple(map(int, sizes))
 
 
 class WithLevers(click.Command):
@@ -91,6 +101,10 @@ class WithLevers(click.Command):
     help="Show fleets without a GPU type or vendor that cost at most SHARE more, such as 5%.",
 )
 @click.option(
+    "--chunk", "chunks", callback=chunks_of, metavar="TOKENS,…",
+    help="Show TTFT, TPOT, goodput and cost of the cheapest fleet with each chunk (max_num_batched_tokens).",
+)  # fmt: skip
+@click.option(
     "--gap/--no-gap",
     "gap",
     default=None,
@@ -101,9 +115,9 @@ class WithLevers(click.Command):
 )
 @click.option("--simulate", "simulated", is_flag=True, help="As --full, and prove each fleet by simulation; slower.")
 @verify_option(4)
-@click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per scenario of the sweep, as CSV.")
+@click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per scenario, or per chunk, as CSV.")
 @click.option("--parquet", "parquet_file", type=PATH, metavar="OUT", help="The same as Parquet (needs pyarrow).")
-@click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with heat maps of the cost.")
+@click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
 @click.option("--jobs", type=whole(JOBS), metavar="N", help="Processes that solve the sweep; default: one per core.")
 @click.option(
     "--resume", "journal", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."
@@ -127,6 +141,9 @@ def whatif(
     /,
     *,
     file: Path,
+    csv_file: Path | None,
+    parquet_file: Path | None,
+    html_file: Path | None,
     prices: str | None,
     settings: tuple[str, ...],
     as_json: bool,
@@ -139,6 +156,7 @@ def whatif(
       pdplan whatif workload.yaml --vary price.H200=1:8:8
       pdplan whatif workload.yaml --vary rate=5:80:16 --vary ttft=0.5s,1s,2s --csv sweep.csv
       pdplan whatif workload.yaml --break-even price.H200 --between 1:8 --tornado 20% --slack 5%
+      pdplan whatif workload.yaml --chunk 256,512,1024,2048,4096,8192 --html chunk.html
 
     Solves the workload in FILE once for every combination of values, on all cores: prices, demand,
     SLOs, limits, or any other value of FILE by its dotted path. The list below has the short names.
@@ -151,30 +169,32 @@ def whatif(
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
+    from reports.answers.whatif import whatif_document
+    from reports.tidy import rows_csv, rows_parquet
+    from reports.views.html import render_document
     from search_spaces.loader import load_problem
 
     asked = Asked(**options)
-    asked.check_backend()
-    check_files(asked.files, {"FILE": file, "--resume": asked.journal}, force=force)
-    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
-    base = file.resolve().parent
+    files = {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file}
+    check_files(files, {"FILE": file, "--resume": asked.journal}, force=force)
     verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
-    asked.check_any(verifies=verifies)
-    depth = asked.depth()
-    remarks = price_remarks(problem)
+    asked.check([flag for flag in ("--csv", "--parquet") if files[flag]], verifies=verifies)
+    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
+    base, remarks = file.resolve().parent, price_remarks(problem)
+    told = [sweep_answer(console, problem, base, asked)] if asked.sweeps else []
+    with console.progress() as progress:
+        told += answers(problem, base, asked, progress or (lambda _what, _share: None))
     record: dict[str, Any] = {
         "schema": "pdplan.whatif/2",
         "file": str(file),
-        "search": depth.value,
+        "search": asked.depth.value,
         "simulated": asked.simulated,
-        "price_remarks": remarks,
     }
-    told = []
-    if asked.axes or asked.names:
-        told.append(sweep_answer(console, problem, base, asked, record, force=force))
-    with console.progress() as progress:
-        tell = progress or (lambda _what, _share: None)
-        told += answers(problem, base, asked, width=console.width, tell=tell)
-    record |= {one.key: one.record for one in told}
-    console.show(record if as_json else with_remarks("\n\n".join(one.text for one in told), remarks, console.width))
-    return 0 if any(one.any_fleet for one in told) else ExitCode.INFEASIBLE
+    record |= {"price_remarks": remarks} | {answer.key: answer.record for answer in told}
+    document = whatif_document([answer.document for answer in told], remarks, ("What if?", problem.name))
+    rows = next((answer.rows for answer in told if answer.rows), ())
+    write_page(console, csv_file, lambda: rows_csv(rows), force=force)
+    write_page(console, parquet_file, lambda: rows_parquet(rows), force=force)
+    write_page(console, html_file, lambda: render_document(document, record), force=force)
+    console.show(record if as_json else document)
+    return 0 if document.positive else ExitCode.INFEASIBLE

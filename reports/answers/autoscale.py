@@ -6,19 +6,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import DAY, Day
-from reports.document import Document, Section, Table, table_of
-from reports.numbers import count, duration, money, percent, rate
-from reports.text import plural
+from optimizer.procurement.resilience import with_replicas
+from reports.answer_charts import Frame, Share, Stack, draw_shares, draw_stacks
+from reports.document import Chart, Document, Section, Table, table_of
+from reports.drawing import round_steps
+from reports.numbers import count, duration, hourly, money, percent, rate, significant
+from reports.text import clean, plural
 
+TICKS: Final = [(float(hour), f"{hour:02d}") for hour in range(0, 24, 3)]
 NEGLIGIBLE: Final = 1e-9
 """Share of the cost below which a saving is rounding."""
 
 
 def autoscale_dict(instance: Instance, fleet: Fleet, day: Day) -> dict[str, Any]:
-    """Everything that was found, ready for JSON."""
+    """The answer as a record."""
     names = [slo.name for slo in instance.problem.slos]
     load = instance.problem.workload.request_rate
     return {
@@ -53,11 +57,15 @@ def autoscale_document(instance: Instance, fleet: Fleet, day: Day) -> Document:
     return Document(
         headline=(verdict(instance, day),),
         sections=(
-            Section(sentences=(on_load(instance, day),)),
+            Section(
+                sentences=(on_load(instance, day),),
+                charts=(_cost_chart(instance, fleet, day), _share_chart(instance, day)),
+            ),
             Section(table=stretches(instance, fleet, day)),
             Section(sentences=(method(day),)),
         ),
         positive=not (day.short or day.unsure),
+        about=("What does scaling over the day save?", instance.problem.name),
     )
 
 
@@ -163,3 +171,54 @@ def stretches(instance: Instance, fleet: Fleet, day: Day) -> Table:
         rows.append((f"{hours[0]:02d}:00 to {hours[-1] + 1:02d}:00", rate(peak), *counts, *least))
     figures = (*(pool.name for pool in fleet.pools), *(f"{slo.name} SLO met" for slo in instance.problem.slos))
     return table_of(("hours", "#up to", *(f"#{name}" for name in figures)), rows)
+
+
+def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
+    """Dollars of every hour that its replicas cost, of what the whole fleet costs."""
+    whole, load = fleet_cost(instance, fleet), instance.problem.workload.request_rate
+    costs = [fleet_cost(instance, with_replicas(fleet, row)) for row in day.need]
+    rates = (day.volume * load).tolist()
+    words = [
+        " + ".join(f"{n} {pool.name}" for n, pool in zip(row, fleet.pools, strict=True)) for row in day.need.tolist()
+    ]
+    stacks = [
+        Stack(
+            (("good", cost, f"{hour:02d}:00: {hourly(cost)}, {rate(r)}, {counts}"), ("track", whole - cost, "released"))
+        )
+        for hour, (cost, r, counts) in enumerate(zip(costs, rates, words, strict=True))
+    ]
+    frame = Frame(
+        "hour", "$ an hour", TICKS, [(value, significant(value)) for value in round_steps(whole)], 1.05 * whole
+    )
+    rows = [
+        (f"{hour:02d}:00", rate(r), counts, hourly(cost))
+        for hour, (cost, r, counts) in enumerate(zip(costs, rates, words, strict=True))
+    ]
+    least = int(np.argmin(costs))
+    return Chart(
+        title=f"At {least:02d}:00, {percent(costs[least] / whole)} of the fleet is enough",
+        caption=f"Cost of the replicas that each hour needs; pale: of the whole fleet, {hourly(whole)}.",
+        drawing=draw_stacks(stacks, frame, f"cost of each hour, {money(sum(costs))} a day without start-up times"),
+        table=table_of(("hour", "#rate", "replicas", "#cost"), rows),
+    )
+
+
+def _share_chart(instance: Instance, day: Day) -> Chart:
+    """Least attainment of an hour, and over the day on load, of every class."""
+    rows = []
+    for k, slo in enumerate(instance.problem.slos):
+        name = clean(slo.name, 20)
+        worst, over = float(day.hourly[:, k].min()), float(day.attainment[k])
+        rows += [
+            Share(f"{name}, worst hour, ahead", worst, slo.attainment, percent(worst)),
+            Share(f"{name}, whole day, on load", over, slo.attainment, percent(over)),
+        ]
+    cells = [(row.label, row.note, percent(row.goal)) for row in rows]
+    kept = not day.short and bool((day.attainment >= [slo.attainment for slo in instance.problem.slos]).all())
+    sure = "Both ways meet every SLO, but for hours that are undecided" if day.unsure else "Both ways meet every SLO"
+    return Chart(
+        title=sure if kept else "Some SLO is missed",
+        caption="Share of requests within their SLO; the line is the goal.",
+        drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
+        table=table_of(("case", "#meet the SLO", "#goal"), cells),
+    )

@@ -8,11 +8,13 @@ from typing import Any, Final
 from optimizer.plans.plan import Plan
 from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.judge import Judgement, Outcome, pool_behind
-from reports.document import Document, Section, Table, said, table_of
+from reports.answer_charts import Share, draw_shares
+from reports.document import Chart, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, hourly, percent, signed_percent
 from reports.table import Column
 from reports.text import plural
 from reports.verdict import waste_sentence
+from reports.words import misses_used
 from search_spaces.bounds import RUN_REQUESTS
 
 from .simulation import MARKS, deciding_words
@@ -27,13 +29,13 @@ RESULTS: Final = {
 }
 METHOD: Final = (
     "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
-    "out. Replicas stand on nodes as in the deployment files. Spares against the loss of a node spread each pool "
-    "evenly over nodes of its own."
+    "out. Replicas are on nodes as in the deployment files. Spares against the loss of a node spread each pool evenly "
+    "over nodes of its own."
 )
 
 
 def resilience_dict(found: Resilience) -> dict[str, Any]:
-    """Everything that was found, ready for JSON."""
+    """The answer as a record."""
     return {
         "schema": "pdplan.resilience/2",
         "cost_usd_per_hour": found.cost,
@@ -84,12 +86,20 @@ def _classes(judgement: Judgement) -> list[dict[str, Any]]:
     ]
 
 
-def resilience_document(found: Resilience, count: int, seen: str = "") -> Document:
-    """The answer: which losses the fleet survives, every loss, what N+k costs; seen: of these losses in other runs."""
+def resilience_document(found: Resilience, count: int, name: str, seen: str = "") -> Document:
+    """The answer: which losses the fleet survives, every loss, what N+k costs.
+
+    count: replicas or nodes lost at once; name: of the plan; seen: of the same losses in other runs.
+    """
     return Document(
         headline=(verdict(found),),
-        sections=(Section(table=losses_table(found)), Section(sentences=notes(found, count, seen))),
+        sections=(
+            Section(charts=(_chart(found),)),
+            Section(table=losses_table(found)),
+            Section(sentences=notes(found, count, seen)),
+        ),
         positive=found.held,
+        about=("Which loss breaks an SLO?", name),
     )
 
 
@@ -129,13 +139,11 @@ def losses_table(found: Resilience) -> Table:
 
 def notes(found: Resilience, count: int, seen: str = "") -> tuple[str, ...]:
     """What N+k costs, what decides the undecided, what other runs showed of the same losses, and how it was found."""
-    nodes = "node" if count == 1 else f"{count} nodes"
-    replicas = f"{plural(count, 'replica')} of any pool"
     judged = [found.whole, *(loss.judgement for loss in found.losses if loss.judgement is not None)]
     between = [item for item in judged if item.outcome is Outcome.UNDECIDED]
     return said(
-        f"Spares against the loss of {replicas} (N+{count}) cost {_extra(found, 'replica')}. Against the loss of any "
-        f"{nodes} they cost {_extra(found, 'node')}.",
+        _spares_sentence(found, "replica", count),
+        _spares_sentence(found, "node", count),
         f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}" if between else "",
         seen,
         METHOD,
@@ -176,14 +184,18 @@ def _replicas(found: Resilience, replicas: tuple[int, ...]) -> str:
     return ", ".join(f"{n} × {name}" for n, name in zip(replicas, found.pools, strict=True) if n) or "none"
 
 
-def _extra(found: Resilience, what: str) -> str:
-    """What spares cost more, where a loss misses an SLO and everywhere; once where that is the same."""
+def _spares_sentence(found: Resilience, what: str, count: int) -> str:
+    """What spares against a loss cost more: where it breaks an SLO, and everywhere; once where that is the same."""
     needed, every = (found.spare_cost(what, only_where_needed=where) for where in (True, False))
-    more = [f"{hourly(spare)} more ({signed_percent(spare / found.cost)})" for spare in (needed, every)]
-    if more[0] == more[1]:
-        return more[0]
-    whole = "in every pool" if what == "replica" else "for every type"
-    return f"{more[0]} where a loss misses an SLO, {more[1]} {whole}"
+    loss = f"the loss of any {what if count == 1 else plural(count, what)}"
+    where = "in every pool" if what == "replica" else "for every GPU type"
+    extra = [f"{hourly(spare)} more ({signed_percent(spare / found.cost)})" for spare in (needed, every)]
+    if not every:
+        return f"The fleet needs no more spares against {loss}."
+    if not needed:
+        return f"No spares are needed against {loss}; {where} they would cost {extra[1]}."
+    also = f" where it breaks an SLO, {extra[1]} {where}" if needed != every else ""
+    return f"Spares against {loss} (N+{count}) cost {extra[0]}{also}."
 
 
 def pools_left(found: Resilience, loss: Loss) -> list[str]:
@@ -204,3 +216,29 @@ def attained(judgement: Judgement, pools: Sequence[str]) -> str:
     )
     late = behind(judgement, pools)
     return shares if late is None else f"{shares}, overloaded: {late} falls behind"
+
+
+def _chart(found: Resilience) -> Chart:
+    """Attainment of the class with the least room, after each loss."""
+    rows = [_share("no loss", found.whole)]
+    goal = max(case.goal for case in found.whole.classes)
+    rows += [
+        Share(named(found, loss), 0.0, goal, "no replica left")
+        if loss.judgement is None
+        else _share(named(found, loss), loss.judgement)
+        for loss in found.losses
+    ]
+    held = sum(loss.held for loss in found.losses)
+    return Chart(
+        title=f"{held} of {len(found.losses)} losses leave every SLO met",
+        caption="Share of requests that meet the SLO, of the class with the least room; the line is its goal.",
+        drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
+        table=table_of(("loss", "#SLO met", "#goal"), [(row.label, row.note, percent(row.goal)) for row in rows]),
+    )
+
+
+def _share(label: str, judgement: Judgement) -> Share:
+    """The class with the least room."""
+    worst = max(judgement.classes, key=lambda item: misses_used(item.attainment.share, item.goal))
+    note = f"{percent(worst.attainment.share)}{', overloaded' if judgement.overload.overloaded else ''}"
+    return Share(label, worst.attainment.share, worst.goal, note)

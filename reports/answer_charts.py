@@ -1,49 +1,21 @@
-"""What buying, scaling or losing GPUs comes to, or the cost curve, as one offline HTML file without code."""
+"""Charts that several answers draw: stacked bars, shares with their goals, and heat maps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from .document import Chart, Document, Section, Table, said
 from .drawing import WIDTH, Box, Drawing, Mark, Path, Rect, Text, Ticks, axes, plot, text_width
 from .text import fit
-from .views.html import render_document
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A table under its title, with what it says in a sentence."""
-
-    title: str
-    table: Table
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerPage:
-    """Everything on the page, top to bottom; question: what was asked."""
-
-    name: str
-    question: str
-    headline: str
-    lead: tuple[str, ...]
-    charts: tuple[Chart, ...]
-    parts: tuple[Part, ...]
-    notes: tuple[str, ...]
-
-
-def render_answer(page: AnswerPage, record: Mapping[str, Any]) -> str:
-    """Return the page as one HTML document; record: what --json prints, embedded."""
-    parts = tuple(Section(part.title, said(part.note), part.table) for part in page.parts)
-    sections = (Section("In charts", charts=page.charts), *parts, Section("How this was found", page.notes))
-    document = Document((page.headline, *page.lead), sections, about=(page.question, page.name))
-    return render_document(document, record)
-
 
 PLOT: Final = Box(54.0, 26.0, WIDTH - 8.0, 190.0)
 HEIGHT: Final = 232.0
+LEVELS: Final = 8
+"""Tones of a heat map."""
+CELL_GAP: Final = 3.0
+"""Between the text of a cell and the next cell, in drawing units."""
+_LEFT, _TOP = 78.0, 26.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +82,56 @@ def draw_shares(rows: Sequence[Share], summary: str) -> Drawing:
         marks.append(Path(((at, y + 15), (at, y + 29)), "limit"))
         y += 36
     return Drawing(WIDTH, max(y - 4, 1.0), summary, tuple(marks))
+
+
+@dataclass(frozen=True, slots=True)
+class HeatCell:
+    """One cell: its values of both levers, the lines of text in it, its tone, and what a pointer over it shows."""
+
+    down: str
+    across: str
+    lines: tuple[str, ...]
+    tone: str
+    tip: str
+
+
+def tone_of(value: float | None, span: tuple[float, float], family: str = "heat") -> str:
+    """Little is light, much is dark; without a value the tone of an empty cell.
+
+    >>> tone_of(2.0, (1.0, 3.0)), tone_of(3.0, (1.0, 3.0)), tone_of(None, (1.0, 3.0))
+    ('heat-5', 'heat-8', 'heat-0')
+    """
+    if value is None:
+        return "heat-0"
+    share = (value - span[0]) / (span[1] - span[0]) if span[1] > span[0] else 0.0
+    return f"{family}-{1 + min(int(share * LEVELS), LEVELS - 1)}"
+
+
+def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str, summary: str) -> Drawing:
+    """Draw a cell for each combination; its lines stand in it where there is room. down: empty where one lever varies.
+
+    Cells may come in any order; values stand in the order in which they first come.
+    """
+    rows, columns = list(dict.fromkeys(cell.down for cell in cells)), list(dict.fromkeys(cell.across for cell in cells))
+    width, height = (WIDTH - _LEFT) / len(columns), 12.0 + 14.0 * max(len(cell.lines) for cell in cells)
+    marks: list[Mark] = [Text(0, 12, f"{down} ↓  {across} →" if down else f"{across} →", "muted")]
+    for cell in cells:
+        x, y = _LEFT + columns.index(cell.across) * width, _TOP + rows.index(cell.down) * height
+        marks.append(Rect(x, y, width - 1.5, height - 1.5, cell.tone, cell.tip))
+        if all(text_width(line) <= width - CELL_GAP for line in cell.lines):
+            marks += [
+                Text(x + width / 2, y + 17 + 14 * number, line, f"on-{cell.tone}", "middle")
+                for number, line in enumerate(cell.lines)
+            ]
+    marks += [
+        Text(_LEFT - 6, _TOP + n * height + 17, fit(value, 11), "tick", "end") for n, value in enumerate(rows) if value
+    ]
+    bottom = _TOP + height * len(rows)
+    every = max(round(40.0 / width), 1)
+    room = int((every * width - CELL_GAP) / text_width("0"))
+    marks += [
+        Text(_LEFT + (n + 0.5) * width, bottom + 16, fit(value, room), "tick", "middle")
+        for n, value in enumerate(columns)
+        if n % every == 0
+    ]
+    return Drawing(WIDTH, bottom + 24, summary, tuple(marks))

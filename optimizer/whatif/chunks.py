@@ -1,0 +1,169 @@
+"""What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
+
+The fleet is the cheapest of one or two pools. Its engines that take prompts get each chunk in turn; everything else
+stays, so that the curve is of the chunk alone. A small chunk leaves more steps to a prompt, a large one makes the
+tokens of running requests wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from optimizer.fleets.build_plan import quantiles
+from optimizer.fleets.evaluate import evaluate, holds, predict_misses
+from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.loads.instance import DECODE, Instance, at_volume
+from optimizer.plans.records import SimulatedLatencies
+from optimizer.verification.bench import make_bench
+from optimizer.verification.record import latencies
+from search_spaces.problem import Problem
+from search_spaces.scenarios import Scenario, scenario_problem
+
+from .physics import Engines, Physics, break_of, fleet_of, physics_of
+from .scenario import Answer, Depth, is_simple, solve
+
+BUDGETS: Final = "search.max_num_batched_tokens"
+FULL_RUNS: Final = 2
+"""Of the simulation of a chunk."""
+MOST_TIMES: Final = 8
+"""As many replicas as the fleet has, beyond which none are counted for a chunk that needs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """A fleet with one chunk [token].
+
+    classes: attainment [1] and quantiles [s] of each SLO class; outcome: whether they meet, miss, or do not tell;
+    simulated: whether both are of a simulation, else by formula; goodput: the highest rate within the SLOs by
+    formula [1/s]; replicas, cost: of the engines that take prompts, and of the whole fleet [$/h], where as many of
+    them are bought as meet the SLO by formula; None where MOST_TIMES as many do not.
+    """
+
+    chunk: int
+    classes: tuple[SimulatedLatencies, ...]
+    outcome: str
+    simulated: bool
+    goodput: float
+    replicas: int | None
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCurve:
+    """The fleet, the role of its engines that take prompts, their chunk, and what each chunk makes of it."""
+
+    problem: Problem
+    answer: Answer
+    role: Role
+    own: int
+    rows: tuple[ChunkRow, ...]
+    without_memory: tuple[int, ...]
+    """Chunks beside which the engines have no memory for a request."""
+
+
+def chunk_curve(
+    problem: Problem,
+    base: Path,
+    chunks: Sequence[int],
+    *,
+    simulated: bool = True,
+    progress: Callable[[str, float], None] | None = None,
+) -> ChunkCurve | Answer:
+    """The curve over some chunks and the fleet's own; the answer that says why, where there is no fleet.
+
+    base: folder of the files that the problem names. Raises InputError where the cheapest fleet of one or two pools is
+    not what the problem asks for, or where a chunk is out of range.
+    """
+    if not is_simple(problem):
+        raise InputError("--chunk is for the least cost with pools that all classes share")
+    every = sorted({*problem.space.max_num_batched_tokens, *chunks})
+    problem = scenario_problem(problem, Scenario("", {BUDGETS: every}), base)
+    answer = solve(problem, base, Depth.CONFIRMED if simulated else Depth.SIMPLE)
+    if answer.pick is None:
+        return answer
+    physics, rate = physics_of(problem, base), problem.workload.request_rate
+    way, pools = answer.pick.fleet
+    first = next(engine for engine in pools if engine[0] != DECODE)
+    instance = replace(at_volume(physics.ways[way].instance, rate), problem=problem)
+    own = int(instance.tables.chunks[first[3]])
+    asked = sorted({*chunks, own})
+    fitting = [size for size in asked if instance.tables.roomy[first[1], _index(instance, size)]]
+    rows = []
+    for number, size in enumerate(fitting):
+        if progress is not None:
+            progress(f"chunk of {size:,} tokens", number / len(fitting))
+        rows.append(_row(instance, physics, way, with_chunk(pools, _index(instance, size)), simulated=simulated))
+    role = fleet_of(physics, way, pools).pools[pools.index(first)].role
+    return ChunkCurve(problem, answer, role, own, tuple(rows), tuple(sorted({*asked} - {*fitting})))
+
+
+def _index(instance: Instance, chunk: int) -> int:
+    return int(np.flatnonzero(instance.tables.chunks == chunk)[0])
+
+
+def with_chunk(pools: Sequence[Engines], chunk: int) -> tuple[Engines, ...]:
+    """The pools with another chunk, as an index, of those that take prompts.
+
+    >>> with_chunk(((0, 7, 1, 2, 3), (1, 4, 5, 2, 1)), 4)
+    ((0, 7, 1, 4, 3), (1, 4, 5, 2, 1))
+    """
+    return tuple(
+        (role, shape, seqs, old if role == DECODE else chunk, count) for role, shape, seqs, old, count in pools
+    )
+
+
+def _row(instance: Instance, physics: Physics, way: int, pools: tuple[Engines, ...], *, simulated: bool) -> ChunkRow:
+    """What one chunk makes of the fleet."""
+    fleet = fleet_of(physics, way, pools)
+    at = next(number for number, engine in enumerate(pools) if engine[0] != DECODE)
+    evaluation = evaluate(instance, fleet)
+    outcome = "meets" if holds(instance, evaluation) else "misses"
+    classes = tuple(
+        SimulatedLatencies(
+            name=slo.name,
+            attainment=float(evaluation.attainment[k]),
+            ttft_s=quantiles(evaluation.ttft[k]),
+            tpot_s=quantiles(evaluation.tpot[k]),
+        )
+        for k, slo in enumerate(instance.problem.slos)
+    )
+    if simulated:
+        judgement = make_bench(instance).verdict(fleet, FULL_RUNS).judgement
+        classes, outcome = tuple(map(latencies, judgement.classes)), judgement.outcome.value
+    enough = _fewest_replicas(instance, fleet, at)
+    return ChunkRow(
+        chunk=int(instance.tables.chunks[pools[at][3]]),
+        classes=classes,
+        outcome=outcome,
+        simulated=simulated,
+        goodput=break_of(physics, way, pools)[0],
+        replicas=None if enough is None else enough.pools[at].replicas,
+        cost=None if enough is None else fleet_cost(instance, enough),
+    )
+
+
+def _fewest_replicas(instance: Instance, fleet: Fleet, at: int) -> Fleet | None:
+    """The fleet with as few replicas in one pool as meet the SLO by formula; None where too many are needed."""
+
+    def having(count: int) -> Fleet:
+        pools = [replace(pool, replicas=count) if number == at else pool for number, pool in enumerate(fleet.pools)]
+        return Fleet(tuple(pools))
+
+    def meets(count: int) -> bool:
+        return holds(instance, predict_misses(instance, having(count)))
+
+    count = most = fleet.pools[at].replicas
+    while not meets(count):
+        count += 1
+        if count > MOST_TIMES * most:
+            return None
+    while count > 1 and meets(count - 1):
+        count -= 1
+    return having(count)
