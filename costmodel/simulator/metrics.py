@@ -42,6 +42,10 @@ where work comes as fast as it is done (Poisson: sqrt(2 n)). A queue that keeps 
 times, 2 rho / (1 - rho)^2 requests each, is then many times shorter."""
 
 
+STAGES = ("queue", "prefill", "transfer", "decode")
+"""Stages of a request, in order, whose delay may grow."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineWork:
     """Work of the engines, arrays of shape (engines,) in the order of `Result.engines`.
@@ -387,35 +391,45 @@ def student_quantile(share: float, freedom: float) -> float:
     return z + sum(term / freedom**k for k, term in enumerate(terms, start=1))
 
 
-def overload(result: Result, part: BoolArray | None = None) -> Overload:
-    """Whether requests pile up: both their number in the system and their delay grow over the time of arrivals.
+def overload(results: Sequence[Result], parts: Sequence[BoolArray] | None = None) -> Overload:
+    """Whether requests pile up over all runs: both their number in the system and their delay grow while they come.
 
-    growth = (in system at the last arrival - at a quarter of the time) / arrivals in between; drift: least-squares
-    slope of the end-to-end time over the arrival time. part: only of these requests, which must pile up by more than
-    CHANCE too.
+    growth = (in system at the last arrival - at a quarter of the time) / arrivals in between, each summed over the
+    runs; drift: least-squares slope of the end-to-end time over the arrival time, one for all runs. So chance has less
+    to say in several runs than in one. parts: only these requests of each run, which must pile up by more than CHANCE
+    too.
     """
-    arrival = result.arrival
-    end = float(arrival.max())
-    quarter = float(arrival.min()) + 0.25 * (end - float(arrival.min()))
-    finish = np.where(result.finished, result.finish, np.inf)
-    mine = np.ones(arrival.size, dtype=np.bool_) if part is None else part
-    inside = [int((mine & (arrival <= t)).sum() - (mine & (finish <= t)).sum()) for t in (quarter, end)]
-    came = max(1, int((mine & (arrival > quarter)).sum()))
-    growth = (inside[1] - inside[0]) / came
-    permitted = GROWTH if part is None else max(GROWTH, CHANCE / math.sqrt(came))
-    late = mine & (arrival >= quarter) & result.finished
-    decode = result.e2e - result.queue - result.prefill - result.transfer
-    parts = {"queue": result.queue, "prefill": result.prefill, "transfer": result.transfer, "decode": decode}
-    slopes = {name: _slope(arrival[late], part[late]) for name, part in parts.items()}
-    drift = _slope(arrival[late], result.e2e[late])
-    where = max(slopes, key=lambda name: slopes[name])
+    chosen = parts or [np.ones(result.arrival.size, dtype=np.bool_) for result in results]
+    piled, came = np.sum([_piled_up(*pair) for pair in zip(results, chosen, strict=True)], axis=0).tolist()
+    growth = piled / max(came, 1)
+    permitted = GROWTH if parts is None else max(GROWTH, CHANCE / math.sqrt(max(came, 1)))
+    slopes = np.array([_slopes(*pair) for pair in zip(results, chosen, strict=True)]).sum(axis=0)
+    drift, *by_stage = (slopes[:, 0] / np.maximum(slopes[:, 1], 1e-300)).tolist()
+    where = max(zip(by_stage, STAGES, strict=True), key=lambda row: row[0])[1]
     return Overload(growth > permitted and drift > GROWTH, growth, drift, where)
 
 
-def _slope(x: FloatArray, y: FloatArray) -> float:
-    spread = x - x.mean() if x.size else x
-    square = float(spread @ spread)
-    return float(spread @ (y - y.mean())) / square if square > 0 else 0.0
+def _quarter(result: Result) -> float:
+    """When a quarter of the time of arrivals is over [s]."""
+    return 0.75 * float(result.arrival.min()) + 0.25 * float(result.arrival.max())
+
+
+def _piled_up(result: Result, part: BoolArray) -> tuple[int, int]:
+    """Requests that piled up after the first quarter of the time, and those that came then."""
+    arrival, finish = result.arrival[part], np.where(result.finished, result.finish, np.inf)[part]
+    times = _quarter(result), float(result.arrival.max())
+    inside = [int((arrival <= t).sum() - (finish <= t).sum()) for t in times]
+    return inside[1] - inside[0], int((arrival > times[0]).sum())
+
+
+def _slopes(result: Result, part: BoolArray) -> FloatArray:
+    """Numerator and denominator of the slopes over the arrival time of e2e and of each of STAGES, (1 + stages, 2)."""
+    late = part & (result.arrival >= _quarter(result)) & result.finished
+    arrival = result.arrival[late]
+    spread = arrival - arrival.mean() if arrival.size else arrival
+    decode = result.e2e - result.queue - result.prefill - result.transfer
+    delays = (result.e2e, result.queue, result.prefill, result.transfer, decode)
+    return np.array([[float(spread @ delay[late]), float(spread @ spread)] for delay in delays])
 
 
 def run_span(result: Result) -> float:

@@ -24,18 +24,13 @@ from optimizer.loads.diagnose import check_floors, check_shapes, floors
 from optimizer.loads.instance import Instance, instance_of_problem, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import Proof, proof_of_judged
-from optimizer.plans.records import SimulatedRate
 from optimizer.search.alternatives import recommended
 from optimizer.search.search import at_best_split
-from optimizer.verification.bench import GOODPUT_TOLERANCE, Bench, Verdict, make_bench
+from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.verification.confirm import by_requests
-from optimizer.verification.goodput import boundary
-from optimizer.verification.judge import Judgement, simulated_fleet
 from optimizer.verification.record import (
-    Rates,
     Trail,
     as_simulated,
-    latencies,
     other_rates,
     simulated_error_bars,
     simulation_of,
@@ -240,7 +235,6 @@ def with_simulation(plan: Plan, bench: Bench, winner: Verdict, trail: Trail, eff
     stopped = effort.brake.stopped
     effort.report("simulating other rates", 0.9)
     rates = other_rates(bench, winner, plan.goodput_rps, stopped)
-    rates = rates if stopped() else _outlasting(bench, winner, rates)
     counted = by_requests(bench, winner) if winner.held and not stopped() else None
     trail = replace(trail, interrupted=stopped(), counted=counted)
     shown = as_simulated(bench.instance, plan, winner.judgement, simulation_of(bench, winner, plan, rates, trail))
@@ -249,42 +243,6 @@ def with_simulation(plan: Plan, bench: Bench, winner: Verdict, trail: Trail, eff
     bars = simulated_error_bars(bench, winner.fleet)
     classes = [item.model_copy(update={"error_bars": bar}) for item, bar in zip(shown.classes, bars, strict=True)]
     return shown.model_copy(update={"classes": classes})
-
-
-def _outlasting(bench: Bench, winner: Verdict, rates: Rates) -> Rates:
-    """The rates with the goodput up to which the fleet comes out of a crowd too, as at the rate that it was judged at.
-
-    One that does not would hold in runs that start empty, and not any more once a burst has filled its KV memory.
-    """
-    part = bench.part(winner.fleet)
-    engines, behind = simulated_fleet(bench.instance, part.fleet, bench.probability), dict[float, Judgement | None]()
-    scale = bench.instance.problem.workload.request_rate * part.parts
-
-    def good(volume: float) -> bool:
-        if volume not in behind:
-            loaded = replace(part, volume=volume)
-            runs = bench.runs(loaded, engines, bench.brief(loaded), 0, 1)
-            behind[volume] = bench.stays_behind(loaded, engines, runs, 0)
-        return behind[volume] is None
-
-    lowest = part.volume if winner.held else 0.0
-    reached = 0.0 if rates.goodput is None else rates.goodput / scale
-    if reached <= lowest or good(reached):
-        return rates
-    step = 1.0 + GOODPUT_TOLERANCE
-    low, high = boundary(lambda volume: volume <= lowest or good(volume), GOODPUT_TOLERANCE, reached, step)
-    kept = [point for point in rates.curve if point.rate_rps < high * scale or not point.held]
-    if (crowd := behind[high]) is not None:
-        row = SimulatedRate(
-            rate_rps=high * scale,
-            held=False,
-            outcome=crowd.outcome,
-            overloaded=crowd.overload.overloaded,
-            classes=[latencies(item) for item in crowd.classes],
-        )
-        kept.append(row)
-    curve = tuple(sorted(kept, key=lambda point: point.rate_rps))
-    return replace(rates, goodput=max(low, lowest) * scale, fails=high * scale, curve=curve)
 
 
 def _with_extras(plan: Plan, bench: Bench, winner: Verdict, by_formula_cost: float, effort: Effort) -> Plan:

@@ -406,7 +406,7 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Simula
 def _simulated_volume(bench: Bench, fleet: Fleet) -> float:
     """Multiple of the demand up to which one run keeps every goal [1]."""
     part = bench.part(fleet)
-    trials = bench.trials_of(part, part.requests, bench.late)
+    trials = bench.trials_of(fleet, bench.late)
     step = 1.0 + 4.0 * VOLUME_TOLERANCE
     goodput = goodput_among(trials, VOLUME_TOLERANCE, start=part.volume, step=step).rate
     return goodput * part.parts / bench.instance.problem.workload.request_rate
@@ -498,15 +498,14 @@ def _tuned(
 def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) -> Tuning:
     """The front with the fleets of the comparison that cost more than the winner and keep their goals.
 
-    A comparison simulates briefly, so those that no other of them beats are judged in full runs, as looks are.
+    One that a short run shows to hold is judged in full runs where no other of them beats it, as looks are.
     """
     instance = bench.instance
     seen = {_front_key(row) for row in tuning.front}
     dearer = [verdict for verdict in bench.verdicts.values() if verdict.cost > winner.cost and _keeps_goals(verdict)]
     others = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
     looks = (Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)) for verdict in others)
-    full = replace(bench, verdicts={key: verdict for key, verdict in bench.verdicts.items() if verdict.held})
-    judged = [full.verdict(look.fleet) for look in front(looks)[:JUDGED] if not stopped()]
+    judged = [bench.verdict(look.fleet) for look in front(looks)[:JUDGED] if not stopped()]
     sure = [_front_row(instance, verdict) for verdict in (winner, *judged)]
     # full runs come last, as they say more of a tail than a look
     rows = {_front_key(row): row for row in (*tuning.front, *sure) if row.tail <= 1.0}
