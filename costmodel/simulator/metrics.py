@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +41,6 @@ CHANCE = 2.0
 """Of n requests of a part, more than this times sqrt(n) must pile up: about the spread of their number after n arrivals
 where work comes as fast as it is done (Poisson: sqrt(2 n)). A queue that keeps up over a run of 40 of its relaxation
 times, 2 rho / (1 - rho)^2 requests each, is then many times shorter."""
-
-
-STAGES = ("queue", "prefill", "transfer", "decode")
-"""Stages of a request, in order, whose delay may grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +219,7 @@ class Overload:
     """Whether the fleet falls behind its arrivals.
 
     growth: requests in the system that piled up, as a share of arrivals [1]; drift: seconds of delay added per second;
-    where: the part of the delay that grows fastest (queue, prefill, transfer or decode).
+    where: the part of the delay that grows fastest (queue, prefill, transfer or decode), "" where none does.
     """
 
     overloaded: bool
@@ -403,10 +400,12 @@ def overload(results: Sequence[Result], parts: Sequence[BoolArray] | None = None
     piled, came = np.sum([_piled_up(*pair) for pair in zip(results, chosen, strict=True)], axis=0).tolist()
     growth = piled / max(came, 1)
     permitted = GROWTH if parts is None else max(GROWTH, CHANCE / math.sqrt(max(came, 1)))
-    slopes = np.array([_slopes(*pair) for pair in zip(results, chosen, strict=True)]).sum(axis=0)
-    drift, *by_stage = (slopes[:, 0] / np.maximum(slopes[:, 1], 1e-300)).tolist()
-    where = max(zip(by_stage, STAGES, strict=True), key=lambda row: row[0])[1]
-    return Overload(growth > permitted and drift > GROWTH, growth, drift, where)
+    piling = growth > permitted
+    drift = _slope(results, chosen, lambda result: result.e2e) if piling or parts is None else 0.0
+    if not (piling and drift > GROWTH):
+        return Overload(overloaded=False, growth=growth, drift=drift, where="")
+    where = max(STAGES, key=lambda name: _slope(results, chosen, STAGES[name]))
+    return Overload(overloaded=True, growth=growth, drift=drift, where=where)
 
 
 def _quarter(result: Result) -> float:
@@ -422,14 +421,24 @@ def _piled_up(result: Result, part: BoolArray) -> tuple[int, int]:
     return inside[1] - inside[0], int((arrival > times[0]).sum())
 
 
-def _slopes(result: Result, part: BoolArray) -> FloatArray:
-    """Numerator and denominator of the slopes over the arrival time of e2e and of each of STAGES, (1 + stages, 2)."""
-    late = part & (result.arrival >= _quarter(result)) & result.finished
-    arrival = result.arrival[late]
-    spread = arrival - arrival.mean() if arrival.size else arrival
-    decode = result.e2e - result.queue - result.prefill - result.transfer
-    delays = (result.e2e, result.queue, result.prefill, result.transfer, decode)
-    return np.array([[float(spread @ delay[late]), float(spread @ spread)] for delay in delays])
+def _slope(results: Sequence[Result], parts: Sequence[BoolArray], delay: Callable[[Result], FloatArray]) -> float:
+    """Least-squares slope of a delay over the arrival time, one for all runs."""
+    rise, square = 0.0, 0.0
+    for result, part in zip(results, parts, strict=True):
+        late = part & (result.arrival >= _quarter(result)) & result.finished
+        arrival = result.arrival[late]
+        spread = arrival - arrival.mean() if arrival.size else arrival
+        rise, square = rise + float(spread @ delay(result)[late]), square + float(spread @ spread)
+    return rise / square if square > 0.0 else 0.0
+
+
+STAGES: Final[Mapping[str, Callable[[Result], FloatArray]]] = {
+    "queue": lambda result: result.queue,
+    "prefill": lambda result: result.prefill,
+    "transfer": lambda result: result.transfer,
+    "decode": lambda result: result.e2e - result.queue - result.prefill - result.transfer,
+}
+"""Delays of the stages of a request [s]."""
 
 
 def run_span(result: Result) -> float:

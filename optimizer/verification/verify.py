@@ -406,8 +406,8 @@ def smaller(
 
     Of each shape its most promising settings. eligible: which of them may be looked at.
     """
-    others = [*_swaps(instance, winner), *_colocated(instance, winner), *_shrunk(instance, winner, rivals)]
-    promised = ((promise(instance, fleet) if eligible(fleet) else 0.0, what, fleet) for what, fleet in others)
+    others = (*_swaps(instance, winner), *_colocated(instance, winner, eligible), *_shrunk(instance, winner, rivals))
+    promised = ((promise(instance, fleet), what, fleet) for what, fleet in others if eligible(fleet))
     ranked = sorted((row for row in promised if row[0] >= PROMISING), key=lambda row: -row[0])
     best: dict[str, Named] = {}
     alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
@@ -434,7 +434,7 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
                     yield f"{pool.name}: {most} x {_engine(instance, shape)}", with_replicas(swapped, index, most)
 
 
-def _colocated(instance: Instance, winner: Verdict) -> Iterator[Named]:
+def _colocated(instance: Instance, winner: Verdict, eligible: Callable[[Fleet], bool]) -> Iterator[Named]:
     """One pool of colocated engines in the winner's place, as many as cost less; every shape, batch limit and chunk."""
     tables, problem = instance.tables, instance.problem
     if len(winner.fleet.pools) == 1 or Role.COLOCATED not in problem.space.roles or classes_apart(problem):
@@ -445,9 +445,10 @@ def _colocated(instance: Instance, winner: Verdict) -> Iterator[Named]:
         limits = tables.limits[in_time[shape, tables.limits]].tolist() or tables.limits[:1].tolist()
         pool = FleetPool("colocated-1", Role.COLOCATED, shape, limits[-1], chunk, 1, spares, everything)
         most = _most_replicas(instance, Fleet((pool,)), 0, winner.cost)
-        if most and pool_state(instance, replace(pool, replicas=most), 1.0).stable:
+        pool = replace(pool, replicas=max(most, 1))
+        if most and eligible(Fleet((pool,))) and pool_state(instance, pool, 1.0).stable:
             for limit in limits:
-                yield f"{most} x {_engine(instance, shape)}", Fleet((replace(pool, seqs=limit, replicas=most),))
+                yield f"{most} x {_engine(instance, shape)}", Fleet((replace(pool, seqs=limit),))
 
 
 def _engine(instance: Instance, shape: int) -> str:
