@@ -7,6 +7,7 @@ fleet holds, the plan says what is in the way.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import check_floors, check_shapes, floors
-from optimizer.loads.instance import Instance, instance_of_problem, make_instance
+from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import Proof, proof_of_judged
 from optimizer.search.alternatives import recommended
@@ -72,6 +73,10 @@ UNCONFIRMED: Final = (
     "The search was stopped before fresh requests confirmed this fleet: it held on those it was chosen by."
 )
 """The warning of a plan whose fleet was simulated, but not once more."""
+
+
+OUT_OF_TIME: Final = "The time limit stopped the search: with more time the answer may be another."
+"""The warning of a plan that depends on the clock."""
 
 
 @dataclass(slots=True)
@@ -131,7 +136,7 @@ class Draft:
 def optimize(
     problem: Problem,
     progress: Progress | None = None,
-    time_limit: float | str = 600.0,
+    time_limit: float | str | None = None,
     *,
     level: Level | str = Level.STANDARD,
     brake: Brake | None = None,
@@ -141,7 +146,8 @@ def optimize(
     """Find the best fleet for a problem.
 
     progress is called with a label and the fraction done; time_limit is what all of it may take [s], or a text such as
-    "90s"; work is limited besides, so that a plan does not depend on it where it is generous.
+    "90s": where it stops the search the plan's warnings say so. Work is limited by counts, so that without a time limit
+    a plan depends on no clock.
     level: whether the fleet is proven by simulation, also by its name, as --effort has it; brake: armed once a fleet is
     proven, and pulled to be content.
     tune: how the fleet is tuned; at the highest effort it always is.
@@ -152,14 +158,14 @@ def optimize(
     Where no fleet is found, or none is possible, the plan says what is in the way (`Status`).
     """
     effort_level: Level = _option("level", member(Level), level)
-    seconds: float = _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
+    seconds = math.inf if time_limit is None else _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
     tune = wish_of(problem, effort_level, tune)
     if (
         effort_level is not Level.QUICK
     ):  # before the clock starts: it is compiled once on a machine, not once for a plan
         prepare(None if progress is None else lambda text: progress(text, 0.0))
     watch, brake = Stopwatch(progress), brake or Brake()
-    brake.until = watch.started + seconds
+    brake.deadline = Deadline(watch.started + seconds)
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
@@ -172,6 +178,7 @@ def optimize(
     plan = _plan(Draft(expected, origin, effort), result)
     if effort_level is not Level.QUICK:
         plan = as_unconfirmed(plan)
+    plan = as_cut(plan, brake)
     watch.stage("done", 1.0)
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
     run = origin.run.model_copy(update={"timings_s": timings, "cpu_s": dict(watch.cpu)})
@@ -288,6 +295,13 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     plan = draft.plan(instance, kept.fleet, proof, rows=[winner_row(bench, winner, proof)])
     plan = with_simulation(plan, bench, winner, trail, effort)
     return _with_extras(plan, bench, winner, cost, effort)
+
+
+def as_cut(plan: Plan, brake: Brake) -> Plan:
+    """The plan with the warning that the time limit stopped a search for it, once, where it did."""
+    if not brake.deadline.passed or OUT_OF_TIME in plan.warnings:
+        return plan
+    return plan.model_copy(update={"warnings": [*plan.warnings, OUT_OF_TIME]})
 
 
 def as_unconfirmed(plan: Plan) -> Plan:
