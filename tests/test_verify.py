@@ -22,7 +22,7 @@ from optimizer.search.limits import with_replicas
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, Slice, Verdict, make_bench, run_length, slice_of
 from optimizer.verification.demand import Demand
-from optimizer.verification.judge import Outcome, blame, judge, simulated_fleet
+from optimizer.verification.judge import MOST_JUDGED, Outcome, blame, judge, simulated_fleet
 from optimizer.verification.record import POOL_LIMITS
 from reports.json_text import plan_json
 from search_spaces.problem import Constraints, Goal, Objective
@@ -100,7 +100,6 @@ def test_a_miss_that_a_run_of_middle_length_shows_takes_no_full_one(monkeypatch:
 
     monkeypatch.setattr(Bench, "drawn", counted)
     monkeypatch.setattr(Bench, "full", lambda *_: 10_000)
-    monkeypatch.setattr(benches, "LEAST_SHORT", 40)
     monkeypatch.setattr(benches, "SHORT", 8)
     instance = small(23.0)
     missed = Bench(instance, seed=3, requests=2000).verdict(apart(instance, 1, 1))
@@ -143,7 +142,7 @@ def test_of_a_large_fleet_a_slice_is_simulated() -> None:
     odd = slice_of(apart(small(), 50, 19), 10 * benches.MOST_REQUESTS, 3.0)
     assert (odd.parts, replicas(odd.fleet)) == (9, (5, 2))
     alone = slice_of(apart(small(), 50, 1), 10 * benches.MOST_REQUESTS, 3.0)
-    assert (alone.parts, alone.requests) == (1, benches.LONGEST)
+    assert (alone.parts, alone.requests) == (1, MOST_JUDGED)
 
 
 def test_a_confident_plan_is_judged_at_its_slow_steps() -> None:

@@ -42,6 +42,7 @@ from optimizer.search.limits import allowed
 from .demand import SEEDS, Demand, recorded_trace, simulated_trace
 from .goodput import Goodput, Trials, goodput_among
 from .judge import (
+    MOST_JUDGED,
     Blame,
     ClassJudgement,
     Judgement,
@@ -64,10 +65,8 @@ LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
 """Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
 WHOLE = 0.9
 """Share of the engines of a pool that its slices must have between them."""
-LONGEST = 400_000
-"""Requests of a full run of a fleet that cannot be sliced."""
-SHORT, LEAST_SHORT = 4, 2_000
-"""A full run is so many short ones; requests of a short one, at least."""
+SHORT = 4
+"""A full run is so many short ones: 2,000 requests at least, of which 1,800 count, tell most fleets that miss [1]."""
 SETTLED = 20.0
 """Length of a short run that is believed in times in which batches come back to their means; what neighbouring parts
 of it still share, its interval counts (`share_of`) [1]."""
@@ -175,7 +174,7 @@ class Slice:
     @property
     def short(self) -> int:
         """Requests of a short run."""
-        return max(self.requests // SHORT, LEAST_SHORT)
+        return self.requests // SHORT
 
 
 def slice_of(fleet: Fleet, requests: int, volume: float) -> Slice:
@@ -184,7 +183,7 @@ def slice_of(fleet: Fleet, requests: int, volume: float) -> Slice:
     most = min(math.ceil(requests / MOST_REQUESTS), *counts)
     parts = next(part for part in range(most, 0, -1) if all(n // part * part >= WHOLE * n for n in counts))
     pools = tuple(replace(pool, replicas=pool.replicas // parts) for pool in fleet.pools)
-    return Slice(Fleet(pools), parts, volume / parts, min(math.ceil(requests / parts), LONGEST))
+    return Slice(Fleet(pools), parts, volume / parts, min(math.ceil(requests / parts), MOST_JUDGED))
 
 
 def fleet_key(fleet: Fleet) -> Key:
@@ -277,7 +276,7 @@ class Bench:
         if key not in self.looks:
             part = self.part(fleet)
             engines = simulated_fleet(self.instance, part.fleet, self.probability)
-            runs = self.runs(part, engines, min(part.short, part.requests), 0, 1)
+            runs = self.runs(part, engines, part.short, 0, 1)
             found, told = judge_runs(self.instance, engines, runs), (self.instance, part.fleet, part.volume)
             clear = found.proven and fullest(engines, runs) <= HALF
             clear = clear and judge_runs(self.instance, engines, runs, tail=CLEAR).proven
@@ -292,7 +291,7 @@ class Bench:
     def part(self, fleet: Fleet) -> Slice:
         """What is simulated of a fleet; all of it where requests were recorded, whose waves have no parts."""
         if self.instance.problem.recorded is not None:
-            return Slice(fleet, 1, self.volume, min(self.requests, LONGEST))
+            return Slice(fleet, 1, self.volume, min(self.requests, MOST_JUDGED))
         return slice_of(fleet, self.requests, self.volume)
 
     def full(self, part: Slice) -> int:
