@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +41,10 @@ from optimizer.verification.tune import (  # noqa: E402
     Knob,
     Looks,
     Point,
-    Sampler,
     Search,
     Tuner,
     Value,
     Values,
-    at_random,
     by_tpe,
     front_of,
     knobs_of,
@@ -159,6 +158,19 @@ def problem_of(name: str, folder: Path | None, requests: int) -> Problem:
         kept.parent.mkdir(parents=True, exist_ok=True)
         np.savez(kept, cost=cost, tail=tail, starts=np.array(made.starts))
     return made
+
+
+class Sampler(Protocol):
+    """Looks at points; knobs: number of values of each."""
+
+    def __call__(self, knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks: ...
+
+
+def at_random(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
+    """Points drawn evenly."""
+    import optuna
+
+    return Search(knobs, value, seed).looks_of(optuna.samplers.RandomSampler(seed=seed), start, budget)
 
 
 def by_descent(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:

@@ -61,9 +61,9 @@ class Choice(click.Choice[str]):
         return f"{said.rstrip('.')}; did you mean {shown(close)}?" if close else said
 
 
-def seconds(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
+def seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """Turn a time such as 90s or 500ms into seconds [s]."""
-    return _quantity(value, "duration", TIME_LIMIT)
+    return None if value is None else _quantity(value, "duration", TIME_LIMIT)
 
 
 def per_second(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:

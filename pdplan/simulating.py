@@ -169,22 +169,26 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked, progress
 
 
 def _until_known(instance: Instance, fleet: Fleet, asked: Asked, volume: float, progress: Progress | None) -> Judgement:
-    """Runs of as many requests as the fleet's slowest queue asks for, until they tell enough."""
+    """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
     from optimizer.verification.bench import full_length
-    from optimizer.verification.judge import judge_until
+    from optimizer.verification.demand import SEEDS, simulated_trace
+    from optimizer.verification.judge import half_width, judge_until, simulated_fleet, until_precise
 
     precision = asked.until or UNTIL.high
     requests = full_length(instance, fleet, asked.requests, volume)
+    enough = until_precise(precision, requests, MOST_UNTIL)
 
-    def told(made: int, reached: float) -> None:
+    def drawn(number: int) -> Demand:
+        return simulated_trace(instance, fleet, requests, asked.seed + SEEDS * number, volume)
+
+    def wanted(found: Judgement) -> int:
         if progress is not None:
+            made, reached = len(found.runs) * requests, half_width(found)
             most = max(made / MOST_UNTIL, min((precision / max(reached, 1e-9)) ** 2, 1.0))
             progress(f"{made:,} requests, ±{percentage(reached, 2)}", 0.9 * most)
+        return enough(found)
 
-    known = judge_until(
-        instance, fleet, precision, requests=requests, most=MOST_UNTIL, seed=asked.seed, volume=volume, told=told
-    )
-    return known.judgement
+    return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=2)
 
 
 def own_rate(plan: Plan, asked: Asked, found: Judgement) -> str:

@@ -57,7 +57,6 @@ def data() -> Path:
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulations of as many requests as the rate asks for, and not more: for what does not depend on their number."""
     monkeypatch.setattr("optimizer.verification.bench.LEAST_REQUESTS", 1500)
-    monkeypatch.setattr("optimizer.verification.bench.LEAST_SHORT", 800)
     monkeypatch.setattr("optimizer.verification.bench.RELAXATIONS", 1e-6)
     monkeypatch.setattr("optimizer.verification.bench.MOST_RELAXED", 1)
 

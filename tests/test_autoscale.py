@@ -254,6 +254,7 @@ def test_runs_are_added_until_they_tell(monkeypatch: pytest.MonkeyPatch) -> None
     instance, fleet = case()
     assert len(judge_until_sure(instance, fleet, requests=400, volume=0.25).runs) == 1
     monkeypatch.setattr(ClassJudgement, "outcome", property(lambda _: Outcome.UNDECIDED))
+    monkeypatch.setattr(ClassJudgement, "proven", property(lambda _: False))
     doubtful = judge_until_sure(instance, fleet, requests=400, volume=0.25)
     assert len(doubtful.runs) == 4
     assert len({float(run.result.arrival[-1]) for run in doubtful.runs}) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -18,7 +19,7 @@ from optimizer.loads.instance import Instance
 from optimizer.recommend import search
 from optimizer.recommend.optimize import optimize
 from optimizer.verification import bench as benches
-from optimizer.verification.bench import REPLICATIONS, Bench, Verdict, fleet_key, run_length
+from optimizer.verification.bench import Bench, Verdict, fleet_key, run_length
 from optimizer.verification.confirm import (
     APART,
     LEVEL,
@@ -29,7 +30,7 @@ from optimizer.verification.confirm import (
     tail_of,
     without_room,
 )
-from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, judge_runs, simulated_fleet
+from optimizer.verification.judge import MOST_RUNS, ClassJudgement, Judgement, Outcome, judge_runs, simulated_fleet
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.small_fleets import apart, pool, small
 
@@ -64,8 +65,8 @@ def test_levels_add_up_to_no_more_than_was_promised() -> None:
 
 
 def test_no_two_confirmations_share_requests_nor_with_the_search() -> None:
-    used = [range(APART * k, APART * k + REPLICATIONS[-1] + 1) for k in range(1, MOST_CONFIRMED + 1)]
-    numbers = [*range(REPLICATIONS[-1]), *(number for one in used for number in one)]
+    used = [range(APART * k, APART * k + MOST_RUNS + 1) for k in range(1, MOST_CONFIRMED + 1)]
+    numbers = [*range(MOST_RUNS), *(number for one in used for number in one)]
     assert len(numbers) == len(set(numbers))
 
 
@@ -157,7 +158,7 @@ def test_near_a_goal_a_confirmation_has_as_many_runs_as_the_choice_says_it_takes
         wider = (1.0 + 1.281552 / 2.241403) * (one.share - one.low) / (one.share - max(goal, 0.5))
         counts += [enough(bench, part, engines, chosen, tail_of(1)), 2.0 * wider**2]
     assert [counts[0] for counts in needed.values()] == [
-        next(number for number in (2, 4, 8, 16, 32) if number >= min(counts[1], 32.0)) for counts in needed.values()
+        min(max(2, math.ceil(counts[1])), MOST_RUNS) for counts in needed.values()
     ]
     assert needed[0.0][0] == 2 < needed[TRUTH - 0.012][0]
 
@@ -172,7 +173,7 @@ def test_a_fleet_that_is_left_between_gets_a_second_confirmation_of_more_runs() 
     found = confirmed(bench, chosen, numbers)
     assert found.confirmation == 2
     assert next(numbers) == 3
-    assert found.judgement.classes[0].attainment.count == REPLICATIONS[-1] * 0.9 * 2000
+    assert found.judgement.classes[0].attainment.count == MOST_RUNS * 0.9 * 2000
     assert confirmed(bench, chosen, iter([1])).confirmation == 1  # none is left
 
 

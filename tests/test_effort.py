@@ -14,7 +14,7 @@ from optimizer.loads import instance as deadlines
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import LEAST_TIME, Deadline
 from optimizer.plans.plan import Status
-from optimizer.recommend.optimize import UNCONFIRMED, UNPROVEN, optimize
+from optimizer.recommend.optimize import OUT_OF_TIME, UNCONFIRMED, UNPROVEN, optimize
 from optimizer.recommend.search import Brake, Level
 from optimizer.search.search import at_best_split
 from optimizer.whatif.scenario import solve_full
@@ -51,16 +51,14 @@ def test_without_a_moment_it_is_never_late(clock: Clock) -> None:
     clock.now = 1e12
     assert Deadline().until == math.inf
     assert not Deadline().late()
-    assert Deadline().seconds(60.0) == 60.0
+    assert Deadline().left() == math.inf
 
 
-@pytest.mark.parametrize(
-    ("now", "seconds"), [(100.0, 60.0), (140.0, 60.0), (150.0, 50.0), (199.99, LEAST_TIME), (500.0, LEAST_TIME)]
-)
-def test_a_search_gets_the_time_that_is_left_within_its_limit(clock: Clock, now: float, seconds: float) -> None:
-    """Until 200 s of the clock: at most 60 s, and a little even when it is late."""
+@pytest.mark.parametrize(("now", "seconds"), [(100.0, 100.0), (150.0, 50.0), (199.99, LEAST_TIME), (500.0, LEAST_TIME)])
+def test_a_search_gets_the_time_that_is_left(clock: Clock, now: float, seconds: float) -> None:
+    """Until 200 s of the clock, and a little even when it is late."""
     clock.now = now
-    assert Deadline(200.0).seconds(60.0) == pytest.approx(seconds)
+    assert Deadline(200.0).left() == pytest.approx(seconds)
 
 
 # --- the time that the user gave ------------------------------------------------------------------------------------
@@ -73,6 +71,32 @@ def always() -> bool:
 def test_a_part_of_the_time_ends_before_the_rest(clock: Clock) -> None:
     assert Deadline(110.0).part(0.5).until == pytest.approx(105.0)
     assert Deadline().part(0.5).until == math.inf
+
+
+def test_a_part_that_is_late_is_known_to_the_whole(clock: Clock) -> None:
+    whole = Deadline(110.0)
+    first = whole.part(0.5)
+    assert (first.late(), whole.passed) == (False, False)
+    clock.now = 106.0
+    assert (first.late(), whole.late(), whole.passed) == (True, False, True)
+
+
+def test_without_a_time_limit_no_clock_changes_a_plan_and_with_one_the_plan_says_so(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that jumps by a week whenever it is read."""
+
+    def read(self: Clock) -> float:
+        self.now += 6e5
+        return self.now
+
+    calm = optimize(problem(), level=Level.QUICK)
+    monkeypatch.setattr(Clock, "perf_counter", read)
+    hurried = optimize(problem(), level=Level.QUICK)
+    volatile = {"provenance"}
+    assert hurried.model_dump(exclude=volatile) == calm.model_dump(exclude=volatile)
+    assert OUT_OF_TIME not in hurried.warnings
+    assert OUT_OF_TIME in optimize(problem(), level=Level.QUICK, time_limit=3600.0).warnings
 
 
 def test_without_any_time_no_fleet_is_found_and_nothing_is_claimed() -> None:
@@ -138,7 +162,7 @@ def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
 
 
 def test_the_brake_stops_at_the_time_and_when_it_is_pulled_for_a_plan() -> None:
-    assert Brake(until=0.0).stopped()
+    assert Brake(deadline=Deadline(0.0)).stopped()
     assert not Brake(pulled=True).stopped()
     assert Brake(pulled=True, armed=True).stopped()
     assert not Brake(armed=True).stopped()

@@ -16,18 +16,21 @@ from costmodel.simulator.metrics import Attainment, Overload, overload
 from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.verification.bench import interval_words
-from optimizer.verification.demand import replayed_trace, simulated_trace
+from optimizer.verification.bench import Bench, goodput_of, interval_words
+from optimizer.verification.demand import Demand, replayed_trace, simulated_trace
 from optimizer.verification.goodput import goodput
 from optimizer.verification.judge import (
     ClassJudgement,
     Judgement,
     Outcome,
+    Wanted,
     half_width,
     judge,
     judge_demands,
     judge_until,
     simulated_fleet,
+    until_decided,
+    until_precise,
 )
 from tests.optimizer_cases import instance_of, limit, problem, slo, workload
 
@@ -90,7 +93,7 @@ def test_one_pool_that_falls_behind_is_enough() -> None:
     )
     found = judge(instance, fleet, requests=8000)
     (run,), (reached,) = found.runs, found.classes
-    assert not overload(run.result).overloaded
+    assert not overload([run.result]).overloaded
     assert reached.held
     assert found.overload.overloaded
     assert found.overload.where == "queue"
@@ -126,20 +129,52 @@ def test_replications_narrow_the_interval_and_are_no_copies() -> None:
 
 
 def test_runs_are_made_until_every_class_is_known_to_a_precision() -> None:
-    instance, told = small(), list[tuple[int, float]]()
-    fleet = colocated(instance)
-    asked = {"requests": 1000, "most": 100_000, "volume": 2.0}
-    known = judge_until(instance, fleet, 0.003, told=lambda made, reached: told.append((made, reached)), **asked)
-    assert known.precise
-    assert known.half_width == half_width(known.judgement) <= 0.003
-    assert (told[0][0], told[-1]) == (2000, (1000 * len(known.judgement.runs), known.half_width))
-    assert all(reached > 0.003 for _, reached in told[:-1])
-    assert len({run.result.makespan for run in known.judgement.runs}) == len(known.judgement.runs) > 2
+    widths: list[float] = []
+
+    def wanted(found: Judgement) -> int:
+        widths.append(half_width(found))
+        return until_precise(0.003, 1000, 100_000)(found)
+
+    found = runs_of(2.0, wanted, first=2)
+    assert widths[-1] <= 0.003 < min(widths[:-1])
+    assert len({run.result.makespan for run in found.runs}) == len(found.runs) > 2
 
 
 def test_runs_end_at_the_most_requests_however_little_is_known() -> None:
-    known = judge_until(small(), colocated(small()), 1e-4, requests=1000, most=3500, volume=2.0)
-    assert (known.precise, len(known.judgement.runs)) == (False, 3)
+    assert len(runs_of(2.0, until_precise(1e-4, 1000, 3500), first=2).runs) == 3
+
+
+def runs_of(volume: float, wanted: Wanted, first: int = 1) -> Judgement:
+    """Runs of 1000 requests."""
+    instance = small()
+    fleet = colocated(instance)
+
+    def drawn(number: int) -> Demand:
+        return simulated_trace(instance, fleet, 1000, number, volume)
+
+    return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=first)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "least", "runs"),
+    [("m", 1, 1), ("u", 1, 8), ("um", 1, 2), ("uux", 1, 4), ("m", 2, 2), ("x", 2, 1)],
+)
+def test_runs_are_doubled_until_a_goal_lies_outside_its_interval(
+    monkeypatch: pytest.MonkeyPatch, outcomes: str, least: int, runs: int
+) -> None:
+    """After each round the class meets its goal (m), misses it (x) or is undecided (u), the last for ever."""
+    says = {"m": Outcome.MEETS, "x": Outcome.MISSES, "u": Outcome.UNDECIDED}
+    rounds: list[int] = []
+
+    def wanted(found: Judgement) -> int:
+        rounds.append(len(found.runs))
+        said = says[outcomes[min(len(rounds), len(outcomes)) - 1]]
+        monkeypatch.setattr(ClassJudgement, "outcome", property(lambda _: said))
+        monkeypatch.setattr(ClassJudgement, "proven", property(lambda _: said is Outcome.MEETS))
+        return until_decided(1000, most=8999, least=least)(found)
+
+    assert len(runs_of(1.0, wanted).runs) == runs
+    assert rounds == [2**place for place in range(len(rounds))]
 
 
 def test_an_overloaded_fleet_is_named_and_does_not_hold() -> None:
@@ -174,6 +209,20 @@ def test_goodput_lies_where_the_class_begins_to_miss() -> None:
     assert [point.proven for point in found.points] == [rate <= found.rate for rate in rates]
     demand = instance.problem.workload.request_rate
     assert found.rate == pytest.approx(demand * goodput_volume(instance, fleet), rel=0.35)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_goodput_is_the_highest_rate_that_simulate_shows_to_meet_every_goal(seed: int) -> None:
+    """A run of 1,000 requests leaves most rates undecided: that is no miss, and more requests tell."""
+    instance = small()
+    fleet, demand = colocated(instance), instance.problem.workload.request_rate
+    found = goodput_of(Bench(instance, seed, 1000), fleet, demand * goodput_volume(instance, fleet), lambda: False)
+    meets, fails = (
+        judge(instance, fleet, requests=100_000, seed=7, volume=rate / demand) for rate in (found.rate, found.fails)
+    )
+    assert (meets.outcome, fails.outcome is Outcome.MEETS) == (Outcome.MEETS, False)
+    assert found.rate < found.fails < 1.09 * found.rate
+    assert any(point.classes[0].attainment.count > 1000 for point in found.points)
 
 
 def test_no_rate_is_good_enough_for_a_limit_below_the_floor() -> None:

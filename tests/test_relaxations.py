@@ -14,8 +14,8 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.nearest_miss import goal_missed, lifts
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
-from optimizer.verification.bench import Bench
-from optimizer.verification.judge import Judgement, judge
+from optimizer.verification.bench import Bench, Verdict
+from optimizer.verification.judge import judge
 from search_spaces.problem import Constraints, Problem, Routing
 from tests.optimizer_cases import offer, problem, space, workload
 from tests.small_problems import given, optimize
@@ -29,17 +29,17 @@ ENOUGH = 4
 def strict_judge(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulations in which a fleet of fewer than ENOUGH GPUs falls behind."""
 
-    def runs(self: Bench, fleet: Fleet, most: int) -> tuple[Judgement, bool]:
+    def judged(self: Bench, fleet: Fleet) -> Verdict:
         found = judge(self.instance, fleet, requests=80)
         held = sum(pool.replicas for pool in fleet.pools) >= ENOUGH
         sure = tuple(
             replace(one, attainment=replace(one.attainment, low=one.attainment.share)) for one in found.classes
         )
         overload = replace(found.overload, overloaded=not held)
-        return replace(found, classes=sure, overload=overload), held
+        return self.settled(fleet, replace(found, classes=sure, overload=overload), held=held)
 
-    monkeypatch.setattr(Bench, "_runs_until_clear", runs)
-    monkeypatch.setattr(Bench, "look", lambda self, fleet: self.settled(fleet, runs(self, fleet, 0)[0], held=False))
+    monkeypatch.setattr(Bench, "_judge", judged)
+    monkeypatch.setattr(Bench, "look", judged)
 
 
 def asked(**limits: Any) -> Problem:

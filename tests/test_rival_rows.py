@@ -19,7 +19,6 @@ from optimizer.recommend.rival_rows import (
     MOST_LOOKS,
     _cheapest_confirmed,
     _cheapest_of,
-    _judge,
     _leaner,
     _row,
     compared,
@@ -45,9 +44,8 @@ def of_type(instance: Instance, name: str, *counts: int) -> Fleet:
     return Fleet(tuple(replace(pool, shape=shape) for pool in apart(instance, *counts).pools))
 
 
-def cheapest(bench: Any, best: float, *fleets: Fleet) -> Verdict:
-    """best: cost of the recommended fleet [$/h]."""
-    found = _cheapest_of(bench, fleets, _judge(bench, best))
+def cheapest(bench: Any, *fleets: Fleet) -> Verdict:
+    found = _cheapest_of(bench, fleets)
     assert found is not None
     return found
 
@@ -58,37 +56,24 @@ def test_a_rival_that_misses_gets_other_settings_before_a_dearer_one_is_shown() 
     first, dearer, mended = apart(instance, 2, 1), apart(instance, 4, 2), apart(instance, 3, 1)
 
     with mending(lambda _, missed: [mended] if missed.fleet is first else []):
-        assert cheapest(bench, 0.0, first, dearer).fleet is mended
+        assert cheapest(bench, first, dearer).fleet is mended
     assert len(bench.verdicts) == 2
 
 
 @pytest.mark.parametrize("needed", [2, 3, 5])
 def test_a_rival_with_too_few_engines_gets_more(needed: int) -> None:
     bench: Any = Oracle(small(), (needed, 1))
-    found = cheapest(bench, 0.0, apart(bench.instance, 1, 1))
+    found = cheapest(bench, apart(bench.instance, 1, 1))
     assert found.held
     assert replicas(found.fleet) == (needed, 1)
 
 
 def test_of_a_kind_that_nothing_mends_the_cheapest_is_told_to_miss() -> None:
     bench: Any = Oracle(small(), (90, 1))
-    found = cheapest(bench, 0.0, apart(bench.instance, 1, 1), apart(bench.instance, 3, 1))
+    found = cheapest(bench, apart(bench.instance, 1, 1), apart(bench.instance, 3, 1))
     assert not found.held
     assert replicas(found.fleet) == (1, 1)
     assert len(bench.verdicts) <= MOST_LOOKS
-
-
-def test_a_rival_that_costs_less_counts_only_if_it_is_proven() -> None:
-    """Left between at a lower cost it is passed over for one to fall back on; at a higher cost it is shown."""
-    instance = small()
-    bench: Any = Oracle(instance, (1, 1))
-    first, dearer = apart(instance, 1, 1), apart(instance, 2, 1)
-    for fleet in (first, dearer):
-        between = replace(bench.verdict(fleet), held=False)
-        bench.verdicts |= {key: between for key, one in bench.verdicts.items() if one.fleet is fleet}
-    cost = fleet_cost(instance, dearer)
-    assert cheapest(bench, cost, first, dearer).fleet is dearer
-    assert cheapest(bench, 0.0, first, dearer).fleet is first
 
 
 def test_what_holds_gives_up_what_it_can_spare_but_is_never_looked_for_below_the_recommended() -> None:

@@ -65,15 +65,6 @@ def test_busier_fleets_run_longer_up_to_a_limit(instance: Instance, monkeypatch:
     assert math.isinf(memory(instance, Fleet((colocated(instance, 1),)), 50.0))
 
 
-def test_a_brief_run_is_a_short_one_that_fills_the_fleet(instance: Instance) -> None:
-    bench = Bench(instance, 0, run_length(instance, 1.0))
-    part = bench.part(Fleet((colocated(instance, 2),)))
-    assert bench.brief(part) == part.short < part.requests
-    crowd = replace(bench, volume=100.0, requests=run_length(instance, 100.0))
-    alone = crowd.part(Fleet((colocated(instance, 1),)))
-    assert crowd.brief(alone) == pytest.approx(alone.requests / 2, abs=1)
-
-
 def test_batches_remember_requests_that_are_longer_than_a_mean_one() -> None:
     instance, fleet = flattered()
     flows, pool = instance.flows, fleet.pools[0]

@@ -20,7 +20,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Look:
     """Look at a fleet with scripted runs: what the short run, the confirmations and the long runs say."""
     instance = small()
     fleet = apart(instance, 2, 2)
-    real = make_bench(instance).verdict(fleet, scenario.SHORTLY)
+    real = make_bench(instance).look(fleet)
 
     def verdict(share: float, low: float, high: float) -> Verdict:
         classes = tuple(replace(one, attainment=Attainment(share, low, high, 1000)) for one in real.judgement.classes)
@@ -41,7 +41,8 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Look:
             asked.append(what)
             return waiting.pop(0)
 
-        monkeypatch.setattr(Bench, "verdict", lambda _bench, _fleet, runs: told(runs))
+        monkeypatch.setattr(Bench, "look", lambda _bench, _fleet: told("look"))
+        monkeypatch.setattr(Bench, "verdict", lambda _bench, _fleet: told("judge"))
         monkeypatch.setattr(scenario, "confirmed_once", lambda _bench, _chosen, number: told(f"confirm {number}"))
         found = scenario.look(instance, fleet, most)
         assert not waiting
@@ -53,13 +54,13 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Look:
 @pytest.mark.parametrize(
     ("most", "script", "asked", "held"),
     [
-        (8, ["misses"], [0], False),
-        (8, ["between", "holds"], [0, "confirm 1"], True),
-        (8, ["between", "misses"], [0, "confirm 1"], False),
-        (2, ["between", "between"], [0, "confirm 1"], False),
-        (8, ["between", "between", "between"], [0, "confirm 1", 8], False),
-        (8, ["between", "between", "holds", "between"], [0, "confirm 1", 8, "confirm 2"], False),
-        (8, ["between", "between", "holds", "holds"], [0, "confirm 1", 8, "confirm 2"], True),
+        (8, ["misses"], ["look"], False),
+        (8, ["between", "holds"], ["look", "confirm 1"], True),
+        (8, ["between", "misses"], ["look", "confirm 1"], False),
+        (2, ["between", "between"], ["look", "confirm 1"], False),
+        (8, ["between", "between", "between"], ["look", "confirm 1", "judge"], False),
+        (8, ["between", "between", "holds", "between"], ["look", "confirm 1", "judge", "confirm 2"], False),
+        (8, ["between", "between", "holds", "holds"], ["look", "confirm 1", "judge", "confirm 2"], True),
     ],
 )
 def test_only_a_fleet_that_fresh_requests_confirm_holds(

@@ -156,7 +156,7 @@ def test_intervals_of_rare_bad_spells_hold_the_share_as_often_as_they_say() -> N
 def test_overload_is_named(rate: float, expected: bool) -> None:
     count = 1500
     trace = make_trace(poisson_arrivals(count, rate), np.full(count, 200), np.full(count, 40))
-    found = overload(simulate(trace, colocated(VLLM_V1, limits=Limits(max_num_seqs=8))))
+    found = overload([simulate(trace, colocated(VLLM_V1, limits=Limits(max_num_seqs=8)))])
     assert found.overloaded is expected
     if expected:
         assert found.where == "queue"

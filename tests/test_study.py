@@ -10,7 +10,6 @@ import pytest
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
-from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench
 from optimizer.verification.tune import Tuned, Wish, open_storage, tuned
 from tests.running import QUICK, tiny, within
@@ -28,11 +27,6 @@ def studies(url: str) -> list[optuna.Study]:
     storage = open_storage(url)
     names = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
     return [optuna.load_study(study_name=name, storage=storage) for name in names]
-
-
-@pytest.fixture(autouse=True)
-def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benches, "LEAST_SHORT", 250)
 
 
 @pytest.mark.parametrize("form", ["sqlite:///", "journal:"])

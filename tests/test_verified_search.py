@@ -51,7 +51,7 @@ class Oracle:
     def judged(self, fleet: Fleet) -> bool:
         return fleet_key(fleet) in self.verdicts
 
-    def verdict(self, fleet: Fleet, most: int = 8) -> Verdict:
+    def verdict(self, fleet: Fleet) -> Verdict:
         short = np.full(len(fleet.pools), 0.0 if self.others else 1.0)
         if len(fleet.pools) == len(self.needed):
             short = np.maximum(np.array(self.needed) - replicas(fleet), 0.0)
@@ -157,11 +157,11 @@ def test_where_not_all_pools_to_blame_can_grow_those_do_that_may() -> None:
 class Limited(Oracle):
     """An oracle whose fleets of the first batch limit hold, and of others only with ten times as many engines."""
 
-    def verdict(self, fleet: Fleet, most: int = 8) -> Verdict:
+    def verdict(self, fleet: Fleet) -> Verdict:
         needed, self.needed = self.needed, tuple(10 * count for count in self.needed)
         if fleet.pools[-1].seqs == limit(small(), 0):
             self.needed = needed
-        found = super().verdict(fleet, most)
+        found = super().verdict(fleet)
         self.needed = needed
         return found
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator import step_seconds
 from costmodel.simulator.metrics import Attainment
 from optimizer.fleets.fleet import Fleet
@@ -21,8 +20,9 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Brake, Level
 from optimizer.search.limits import with_replicas
 from optimizer.verification import bench as benches
-from optimizer.verification.bench import Bench, Slice, make_bench, run_length, slice_of
-from optimizer.verification.judge import Judgement, Outcome, Run, blame, judge, simulated_fleet
+from optimizer.verification.bench import Bench, Slice, Verdict, make_bench, run_length, slice_of
+from optimizer.verification.demand import Demand
+from optimizer.verification.judge import MOST_JUDGED, Outcome, blame, judge, simulated_fleet
 from optimizer.verification.record import POOL_LIMITS
 from reports.json_text import plan_json
 from search_spaces.problem import Constraints, Goal, Objective
@@ -92,15 +92,14 @@ def test_a_candidate_that_misses_is_judged_like_any_other_fleet() -> None:
 
 def test_a_miss_that_a_run_of_middle_length_shows_takes_no_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    runs = Bench.runs
+    drawn = Bench.drawn
 
-    def counted(self: Bench, part: Slice, engines: SimulatedFleet, requests: int, first: int, last: int) -> list[Run]:
-        made.extend([requests] * (last - first))
-        return runs(self, part, engines, requests, first, last)
+    def counted(self: Bench, part: Slice, requests: int, number: int) -> Demand:
+        made.append(requests)
+        return drawn(self, part, requests, number)
 
-    monkeypatch.setattr(Bench, "runs", counted)
+    monkeypatch.setattr(Bench, "drawn", counted)
     monkeypatch.setattr(Bench, "full", lambda *_: 10_000)
-    monkeypatch.setattr(benches, "LEAST_SHORT", 40)
     monkeypatch.setattr(benches, "SHORT", 8)
     instance = small(23.0)
     missed = Bench(instance, seed=3, requests=2000).verdict(apart(instance, 1, 1))
@@ -143,7 +142,7 @@ def test_of_a_large_fleet_a_slice_is_simulated() -> None:
     odd = slice_of(apart(small(), 50, 19), 10 * benches.MOST_REQUESTS, 3.0)
     assert (odd.parts, replicas(odd.fleet)) == (9, (5, 2))
     alone = slice_of(apart(small(), 50, 1), 10 * benches.MOST_REQUESTS, 3.0)
-    assert (alone.parts, alone.requests) == (1, benches.LONGEST)
+    assert (alone.parts, alone.requests) == (1, MOST_JUDGED)
 
 
 def test_a_confident_plan_is_judged_at_its_slow_steps() -> None:
@@ -263,13 +262,13 @@ def test_a_quick_plan_is_not_simulated() -> None:
 
 
 def test_where_nothing_is_proven_there_is_no_plan_but_the_nearest_miss(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(self: Bench, fleet: Fleet, most: int) -> tuple[Judgement, bool]:
+    def never(self: Bench, fleet: Fleet) -> Verdict:
         found = judge(self.instance, fleet, requests=80)
         low = tuple(replace(one, attainment=Attainment(0.8, 0.7, 0.85, 300)) for one in found.classes)
-        return replace(found, classes=low), False
+        return self.settled(fleet, replace(found, classes=low), held=False)
 
-    monkeypatch.setattr(Bench, "_runs_until_clear", never)
-    monkeypatch.setattr(Bench, "look", lambda self, fleet: self.settled(fleet, never(self, fleet, 0)[0], held=False))
+    monkeypatch.setattr(Bench, "_judge", never)
+    monkeypatch.setattr(Bench, "look", never)
     plan = optimize(problem(space=QUICK_SPACE, constraints=Constraints(max_gpus=3)))
     assert plan.status is Status.TIME_LIMIT
     assert plan.pools == []

@@ -100,14 +100,14 @@ def point(chunk: int, requests: int, rate: float = RATE) -> ChunkPoint:
         full=step_seconds(fleet.pools[0].steps, [chunk]),
         gaps=gaps,
         ttft=percentiles(result.ttft, (0.9,))[0],
-        overloaded=overload(result).overloaded,
+        overloaded=overload([result]).overloaded,
     )
 
 
 def serves(chunk: int, requests: int, rate: float, gap: float) -> bool:
     """Whether TTFT p90 and the p99 of the gaps hold at this rate, and the engine keeps up."""
     result = simulate(poisson_trace(lengths_of(requests), rate), fleet_of(chunk), log_rows=LOG_ROWS * requests)
-    in_time = attainment(result, limits_of(ttft=TTFT)).share >= GOAL and not overload(result).overloaded
+    in_time = attainment(result, limits_of(ttft=TTFT)).share >= GOAL and not overload([result]).overloaded
     return in_time and gap_percentile(result, 0.99) <= gap
 
 

@@ -86,7 +86,7 @@ def poisson_trace(lengths: Lengths, rate: float, seed: int = 0) -> Trace:
 
 def holds(result: Result, limits: SloLimits) -> bool:
     """Whether enough requests meet the SLO and the fleet keeps up with its arrivals."""
-    return attainment(result, limits).share >= GOAL and not overload(result).overloaded
+    return attainment(result, limits).share >= GOAL and not overload([result]).overloaded
 
 
 def goodput(fleet: Fleet, lengths: Lengths, limits: SloLimits, tolerance: float = 0.02) -> float:

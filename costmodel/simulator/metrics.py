@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,7 +219,7 @@ class Overload:
     """Whether the fleet falls behind its arrivals.
 
     growth: requests in the system that piled up, as a share of arrivals [1]; drift: seconds of delay added per second;
-    where: the part of the delay that grows fastest (queue, prefill, transfer or decode).
+    where: the part of the delay that grows fastest (queue, prefill, transfer or decode), "" where none does.
     """
 
     overloaded: bool
@@ -387,35 +388,57 @@ def student_quantile(share: float, freedom: float) -> float:
     return z + sum(term / freedom**k for k, term in enumerate(terms, start=1))
 
 
-def overload(result: Result, part: BoolArray | None = None) -> Overload:
-    """Whether requests pile up: both their number in the system and their delay grow over the time of arrivals.
+def overload(results: Sequence[Result], parts: Sequence[BoolArray] | None = None) -> Overload:
+    """Whether requests pile up over all runs: both their number in the system and their delay grow while they come.
 
-    growth = (in system at the last arrival - at a quarter of the time) / arrivals in between; drift: least-squares
-    slope of the end-to-end time over the arrival time. part: only of these requests, which must pile up by more than
-    CHANCE too.
+    growth = (in system at the last arrival - at a quarter of the time) / arrivals in between, each summed over the
+    runs; drift: least-squares slope of the end-to-end time over the arrival time, one for all runs. So chance has less
+    to say in several runs than in one. parts: only these requests of each run, which must pile up by more than CHANCE
+    too.
     """
-    arrival = result.arrival
-    end = float(arrival.max())
-    quarter = float(arrival.min()) + 0.25 * (end - float(arrival.min()))
-    finish = np.where(result.finished, result.finish, np.inf)
-    mine = np.ones(arrival.size, dtype=np.bool_) if part is None else part
-    inside = [int((mine & (arrival <= t)).sum() - (mine & (finish <= t)).sum()) for t in (quarter, end)]
-    came = max(1, int((mine & (arrival > quarter)).sum()))
-    growth = (inside[1] - inside[0]) / came
-    permitted = GROWTH if part is None else max(GROWTH, CHANCE / math.sqrt(came))
-    late = mine & (arrival >= quarter) & result.finished
-    decode = result.e2e - result.queue - result.prefill - result.transfer
-    parts = {"queue": result.queue, "prefill": result.prefill, "transfer": result.transfer, "decode": decode}
-    slopes = {name: _slope(arrival[late], part[late]) for name, part in parts.items()}
-    drift = _slope(arrival[late], result.e2e[late])
-    where = max(slopes, key=lambda name: slopes[name])
-    return Overload(growth > permitted and drift > GROWTH, growth, drift, where)
+    chosen = parts or [np.ones(result.arrival.size, dtype=np.bool_) for result in results]
+    piled, came = np.sum([_piled_up(*pair) for pair in zip(results, chosen, strict=True)], axis=0).tolist()
+    growth = piled / max(came, 1)
+    permitted = GROWTH if parts is None else max(GROWTH, CHANCE / math.sqrt(max(came, 1)))
+    piling = growth > permitted
+    drift = _slope(results, chosen, lambda result: result.e2e) if piling or parts is None else 0.0
+    if not (piling and drift > GROWTH):
+        return Overload(overloaded=False, growth=growth, drift=drift, where="")
+    where = max(STAGES, key=lambda name: _slope(results, chosen, STAGES[name]))
+    return Overload(overloaded=True, growth=growth, drift=drift, where=where)
 
 
-def _slope(x: FloatArray, y: FloatArray) -> float:
-    spread = x - x.mean() if x.size else x
-    square = float(spread @ spread)
-    return float(spread @ (y - y.mean())) / square if square > 0 else 0.0
+def _quarter(result: Result) -> float:
+    """When a quarter of the time of arrivals is over [s]."""
+    return 0.75 * float(result.arrival.min()) + 0.25 * float(result.arrival.max())
+
+
+def _piled_up(result: Result, part: BoolArray) -> tuple[int, int]:
+    """Requests that piled up after the first quarter of the time, and those that came then."""
+    arrival, finish = result.arrival[part], np.where(result.finished, result.finish, np.inf)[part]
+    times = _quarter(result), float(result.arrival.max())
+    inside = [int((arrival <= t).sum() - (finish <= t).sum()) for t in times]
+    return inside[1] - inside[0], int((arrival > times[0]).sum())
+
+
+def _slope(results: Sequence[Result], parts: Sequence[BoolArray], delay: Callable[[Result], FloatArray]) -> float:
+    """Least-squares slope of a delay over the arrival time, one for all runs."""
+    rise, square = 0.0, 0.0
+    for result, part in zip(results, parts, strict=True):
+        late = part & (result.arrival >= _quarter(result)) & result.finished
+        arrival = result.arrival[late]
+        spread = arrival - arrival.mean() if arrival.size else arrival
+        rise, square = rise + float(spread @ delay(result)[late]), square + float(spread @ spread)
+    return rise / square if square > 0.0 else 0.0
+
+
+STAGES: Final[Mapping[str, Callable[[Result], FloatArray]]] = {
+    "queue": lambda result: result.queue,
+    "prefill": lambda result: result.prefill,
+    "transfer": lambda result: result.transfer,
+    "decode": lambda result: result.e2e - result.queue - result.prefill - result.transfer,
+}
+"""Delays of the stages of a request [s]."""
 
 
 def run_span(result: Result) -> float:

@@ -42,24 +42,35 @@ def never() -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deadline:
-    """until: what `time.perf_counter` tells when the user wants an answer [s]."""
+    """The time that a user gave: the only clock by which a search may stop.
+
+    until: what `time.perf_counter` tells when the time is up [s]; without an end nothing depends on the clock. whole:
+    the deadline of which this is a part; passed: whether any search was told that the time was up.
+    """
 
     until: float = math.inf
+    whole: Deadline | None = None
+    passed: bool = False
 
     def late(self) -> bool:
-        """Whether the user wants an answer now."""
-        return time.perf_counter() >= self.until
+        """Whether the time is up; who asks may stop for it, so that the answer has to say so."""
+        if time.perf_counter() < self.until:
+            return False
+        self.passed = True
+        if self.whole is not None:
+            self.whole.passed = True
+        return True
 
     def part(self, share: float) -> Deadline:
         """The deadline of the first part of what is to be done, which may take that share of the time left."""
         now = time.perf_counter()
-        return Deadline(now + share * (self.until - now))
+        return Deadline(now + share * (self.until - now), self)
 
-    def seconds(self, most: float) -> float:
-        """Time that is left, `most` at most [s]."""
-        return min(most, max(self.until - time.perf_counter(), LEAST_TIME))
+    def left(self) -> float:
+        """Time that is left for one search, a little even when it is late [s]; infinite without an end."""
+        return max(self.until - time.perf_counter(), LEAST_TIME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds, keeps_goals, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
-from optimizer.verification.demand import SEEDS, simulated_trace
-from optimizer.verification.judge import Judgement, Outcome, Run, judge_runs
+from optimizer.verification.demand import SEEDS, Demand, simulated_trace
+from optimizer.verification.judge import Judgement, Outcome, judge_until, until_decided
 
 from .resilience import Progress, judge_long, with_replicas
 
@@ -225,13 +225,16 @@ def judge_until_sure(instance: Instance, fleet: Fleet, *, requests: int, volume:
     Near saturation queues come and go so slowly that one run may be of one of them. Up to MOST_RUNS.
     """
     judgement = judge_long(instance, fleet, requests=requests, volume=volume)
+    if judgement.outcome is not Outcome.UNDECIDED:
+        return judgement
     long = judgement.runs[0].demand.trace.size
-    for number in range(1, MOST_RUNS):
-        if judgement.outcome is not Outcome.UNDECIDED:
-            break
-        other = Run.of(simulated_trace(instance, fleet, long, SEEDS * number, volume), judgement.engines)
-        judgement = replace(judge_runs(instance, judgement.engines, [*judgement.runs, other]), rate=judgement.rate)
-    return judgement
+
+    def drawn(number: int) -> Demand:
+        return simulated_trace(instance, fleet, long, SEEDS * number, volume)
+
+    wanted = until_decided(long, most=MOST_RUNS * long)
+    found = judge_until(instance, judgement.engines, drawn, wanted, made=judgement.runs)
+    return replace(found, rate=judgement.rate)
 
 
 def queue_share(volume: float, most: float, time: float, backlog: float) -> tuple[float, float]:

@@ -31,8 +31,6 @@ IntArray = NDArray[np.int64]
 
 GAP = 1e-3
 """Relative gap at which the choice of commitments may stop [1]."""
-TIME_LIMIT = 30.0
-"""Of one choice of commitments [s]."""
 NODES = 20_000
 """Of the search tree of one choice at most, so that the choice is the same on a slow machine."""
 
@@ -297,7 +295,7 @@ class _Prospect:
         plans, bounds = [], []
         for case in [terms] if len(firm.contracts) == len(terms.contracts) else [terms, firm]:
             program, variables = buying_program(case, self.dispatcher.levels, self.paths, self.probabilities, now)
-            solution = solve(program, time_limit=TIME_LIMIT, gap=GAP, nodes=NODES)
+            solution = solve(program, gap=GAP, nodes=NODES)
             none = np.tile(np.where(self.first, 0 if now is None else now, 0), (len(self.paths), 1))
             plan = np.round(solution.x[variables]).astype(np.int64) if solution.x.size else none
             plans.append(self._lean(plan, settled=now is not None))

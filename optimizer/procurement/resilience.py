@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, fleet_cost, offer_costs
 from optimizer.loads.instance import Instance
-from optimizer.verification.bench import LIFETIMES, LONGEST, MOST_REQUESTS, in_system
-from optimizer.verification.judge import Judgement, Outcome, judge
+from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
+from optimizer.verification.judge import MOST_JUDGED, Judgement, Outcome, judge
 from search_spaces.problem import Billing
 
 FloatArray = NDArray[np.float64]
@@ -124,13 +124,13 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
 
     A run starts empty: requests pile up until as many run as come while one stays, which is no overload. So a run lasts
     LIFETIMES / 2 of a mean request at least, as far as MOST_REQUESTS goes; and where requests pile up all the same, yet
-    are in time, it is made longer, up to LONGEST requests, until that ends, or until the queue has made them late.
+    are in time, it is made longer, up to MOST_JUDGED requests, until that ends, or until the queue has made them late.
     """
     filled = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
     requests = max(requests, min(filled, MOST_REQUESTS))
     judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
-    while judgement.overload.overloaded and not judgement.missed and requests < LONGEST:
-        requests = min(LONGER * requests, LONGEST)
+    while judgement.overload.overloaded and not judgement.missed and requests < MOST_JUDGED:
+        requests = min(LONGER * requests, MOST_JUDGED)
         judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
     return judgement
 

@@ -24,9 +24,9 @@ from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, P
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import EnginePool, JudgedFleet
 from optimizer.search.limits import shared_out
-from optimizer.verification.bench import REPLICATIONS, Bench, Verdict, make_bench
+from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
-from optimizer.verification.judge import Judgement, Outcome
+from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
 from optimizer.verification.record import Trail, judged_fleet
 from search_spaces.contracts import HOURS_PER_MONTH
 from search_spaces.fields import member, stated
@@ -105,7 +105,7 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
         return on_fresh_requests(bench, chosen, seen.confirmation, seen.replications, seen.requests)
     verdict, judgement = on_fresh_requests(bench, chosen, 1, RUNS)
     if verdict.outcome is Outcome.UNDECIDED and judgement.held and not verdict.stuck:
-        verdict, judgement = on_fresh_requests(bench, chosen, 2, REPLICATIONS[-1], MOST_BETWEEN)
+        verdict, judgement = on_fresh_requests(bench, chosen, 2, MOST_RUNS, MOST_BETWEEN)
     if chosen.replayed:  # it misses when the recorded requests come in their own order, which no draw of them shows
         verdict = replace(verdict, held=False, replayed=True)
     return verdict, judgement

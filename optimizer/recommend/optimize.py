@@ -7,6 +7,7 @@ fleet holds, the plan says what is in the way.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,21 +22,16 @@ from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import check_floors, check_shapes, floors
-from optimizer.loads.instance import Instance, instance_of_problem, make_instance
+from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
 from optimizer.plans.proof import Proof, proof_of_judged
-from optimizer.plans.records import SimulatedRate
 from optimizer.search.alternatives import recommended
 from optimizer.search.search import at_best_split
-from optimizer.verification.bench import GOODPUT_TOLERANCE, Bench, Verdict, make_bench
+from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.verification.confirm import by_requests
-from optimizer.verification.goodput import boundary
-from optimizer.verification.judge import Judgement, simulated_fleet
 from optimizer.verification.record import (
-    Rates,
     Trail,
     as_simulated,
-    latencies,
     other_rates,
     simulated_error_bars,
     simulation_of,
@@ -77,6 +73,10 @@ UNCONFIRMED: Final = (
     "The search was stopped before fresh requests confirmed this fleet: it held on those it was chosen by."
 )
 """The warning of a plan whose fleet was simulated, but not once more."""
+
+
+OUT_OF_TIME: Final = "The time limit stopped the search: with more time the answer may be another."
+"""The warning of a plan that depends on the clock."""
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class Draft:
 def optimize(
     problem: Problem,
     progress: Progress | None = None,
-    time_limit: float | str = 600.0,
+    time_limit: float | str | None = None,
     *,
     level: Level | str = Level.STANDARD,
     brake: Brake | None = None,
@@ -146,7 +146,8 @@ def optimize(
     """Find the best fleet for a problem.
 
     progress is called with a label and the fraction done; time_limit is what all of it may take [s], or a text such as
-    "90s"; work is limited besides, so that a plan does not depend on it where it is generous.
+    "90s": where it stops the search the plan's warnings say so. Work is limited by counts, so that without a time limit
+    a plan depends on no clock.
     level: whether the fleet is proven by simulation, also by its name, as --effort has it; brake: armed once a fleet is
     proven, and pulled to be content.
     tune: how the fleet is tuned; at the highest effort it always is.
@@ -157,14 +158,14 @@ def optimize(
     Where no fleet is found, or none is possible, the plan says what is in the way (`Status`).
     """
     effort_level: Level = _option("level", member(Level), level)
-    seconds: float = _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
+    seconds = math.inf if time_limit is None else _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
     tune = wish_of(problem, effort_level, tune)
     if (
         effort_level is not Level.QUICK
     ):  # before the clock starts: it is compiled once on a machine, not once for a plan
         prepare(None if progress is None else lambda text: progress(text, 0.0))
     watch, brake = Stopwatch(progress), brake or Brake()
-    brake.until = watch.started + seconds
+    brake.deadline = Deadline(watch.started + seconds)
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
@@ -177,6 +178,7 @@ def optimize(
     plan = _plan(Draft(expected, origin, effort), result)
     if effort_level is not Level.QUICK:
         plan = as_unconfirmed(plan)
+    plan = as_cut(plan, brake)
     watch.stage("done", 1.0)
     timings = {label: seconds for label, seconds in watch.timings.items() if label != "done"}
     run = origin.run.model_copy(update={"timings_s": timings, "cpu_s": dict(watch.cpu)})
@@ -240,7 +242,6 @@ def with_simulation(plan: Plan, bench: Bench, winner: Verdict, trail: Trail, eff
     stopped = effort.brake.stopped
     effort.report("simulating other rates", 0.9)
     rates = other_rates(bench, winner, plan.goodput_rps, stopped)
-    rates = rates if stopped() else _outlasting(bench, winner, rates)
     counted = by_requests(bench, winner) if winner.held and not stopped() else None
     trail = replace(trail, interrupted=stopped(), counted=counted)
     shown = as_simulated(bench.instance, plan, winner.judgement, simulation_of(bench, winner, plan, rates, trail))
@@ -249,42 +250,6 @@ def with_simulation(plan: Plan, bench: Bench, winner: Verdict, trail: Trail, eff
     bars = simulated_error_bars(bench, winner.fleet)
     classes = [item.model_copy(update={"error_bars": bar}) for item, bar in zip(shown.classes, bars, strict=True)]
     return shown.model_copy(update={"classes": classes})
-
-
-def _outlasting(bench: Bench, winner: Verdict, rates: Rates) -> Rates:
-    """The rates with the goodput up to which the fleet comes out of a crowd too, as at the rate that it was judged at.
-
-    One that does not would hold in runs that start empty, and not any more once a burst has filled its KV memory.
-    """
-    part = bench.part(winner.fleet)
-    engines, behind = simulated_fleet(bench.instance, part.fleet, bench.probability), dict[float, Judgement | None]()
-    scale = bench.instance.problem.workload.request_rate * part.parts
-
-    def good(volume: float) -> bool:
-        if volume not in behind:
-            loaded = replace(part, volume=volume)
-            runs = bench.runs(loaded, engines, bench.brief(loaded), 0, 1)
-            behind[volume] = bench.stays_behind(loaded, engines, runs, 0)
-        return behind[volume] is None
-
-    lowest = part.volume if winner.held else 0.0
-    reached = 0.0 if rates.goodput is None else rates.goodput / scale
-    if reached <= lowest or good(reached):
-        return rates
-    step = 1.0 + GOODPUT_TOLERANCE
-    low, high = boundary(lambda volume: volume <= lowest or good(volume), GOODPUT_TOLERANCE, reached, step)
-    kept = [point for point in rates.curve if point.rate_rps < high * scale or not point.held]
-    if (crowd := behind[high]) is not None:
-        row = SimulatedRate(
-            rate_rps=high * scale,
-            held=False,
-            outcome=crowd.outcome,
-            overloaded=crowd.overload.overloaded,
-            classes=[latencies(item) for item in crowd.classes],
-        )
-        kept.append(row)
-    curve = tuple(sorted(kept, key=lambda point: point.rate_rps))
-    return replace(rates, goodput=max(low, lowest) * scale, fails=high * scale, curve=curve)
 
 
 def _with_extras(plan: Plan, bench: Bench, winner: Verdict, by_formula_cost: float, effort: Effort) -> Plan:
@@ -330,6 +295,13 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     plan = draft.plan(instance, kept.fleet, proof, rows=[winner_row(bench, winner, proof)])
     plan = with_simulation(plan, bench, winner, trail, effort)
     return _with_extras(plan, bench, winner, cost, effort)
+
+
+def as_cut(plan: Plan, brake: Brake) -> Plan:
+    """The plan with the warning that the time limit stopped a search for it, once, where it did."""
+    if not brake.deadline.passed or OUT_OF_TIME in plan.warnings:
+        return plan
+    return plan.model_copy(update={"warnings": [*plan.warnings, OUT_OF_TIME]})
 
 
 def as_unconfirmed(plan: Plan) -> Plan:

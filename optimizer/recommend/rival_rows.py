@@ -10,7 +10,6 @@ confirm it the search goes on, and where no time is left the row says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +22,10 @@ from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.search.alternatives import SAME, Kind, kinds, recommended, why_not
 from optimizer.search.limits import allowed, fewer_replicas
-from optimizer.verification.bench import BRIEFLY, Bench, Verdict, miss_words
+from optimizer.verification.bench import Bench, Verdict, miss_words
 from optimizer.verification.confirm import confirmed_once
 from optimizer.verification.record import latencies
-from optimizer.verification.verify import Judge, cheapest_verified, smaller
+from optimizer.verification.verify import cheapest_verified, smaller
 
 from .search import FormulaResult
 
@@ -89,22 +88,6 @@ def overall(instance: Instance, verdict: Verdict) -> float:
     return float(shares @ [item.attainment.share for item in verdict.judgement.classes] / shares.sum())
 
 
-def _judge(bench: Bench, best: float) -> Judge:
-    """Says of a fleet whether it counts as one that holds; best: cost of the recommended [$/h]."""
-
-    def judge(fleet: Fleet) -> Verdict:
-        verdict = bench.verdict(fleet, BRIEFLY)
-        return replace(verdict, held=_counts(verdict, best))
-
-    return judge
-
-
-def _counts(verdict: Verdict, best: float) -> bool:
-    """Whether a rival counts as one that holds: in a run that is clear, what costs less than the best [$/h] in two."""
-    clear = verdict.judgement.proven and verdict.cost >= best
-    return verdict.held or (clear and not (verdict.confirmation or verdict.stuck))
-
-
 def _cheapest_confirmed(bench: Bench, fleets: Sequence[Fleet], kind: Kind | None, best: float) -> Verdict | None:
     """The cheapest of some fleets, or of what they are mended to, that fresh requests confirm; else the nearest miss.
 
@@ -112,7 +95,7 @@ def _cheapest_confirmed(bench: Bench, fleets: Sequence[Fleet], kind: Kind | None
     """
     verdict = None
     for number in range(1, CONFIRMATIONS + 1):
-        verdict = _cheapest_of(bench, fleets, _judge(bench, best))
+        verdict = _cheapest_of(bench, fleets)
         if verdict is None or not verdict.held:
             return verdict
         verdict = verdict if kind is None else _leaner(bench, verdict, kind, best)
@@ -124,12 +107,12 @@ def _cheapest_confirmed(bench: Bench, fleets: Sequence[Fleet], kind: Kind | None
     return verdict
 
 
-def _cheapest_of(bench: Bench, fleets: Sequence[Fleet], judge: Judge) -> Verdict | None:
-    """The cheapest of some fleets that counts, or of what they are mended to; else the nearest miss.
+def _cheapest_of(bench: Bench, fleets: Sequence[Fleet]) -> Verdict | None:
+    """The cheapest of some fleets that holds, or of what they are mended to; else the nearest miss.
 
     None where the time was up before any was looked at.
     """
-    searched = cheapest_verified(bench, fleets, judge=judge, most=MOST_LOOKS)
+    searched = cheapest_verified(bench, fleets, most=MOST_LOOKS)
     first = searched.missed[0][1] if searched.missed else None
     return first if searched.winner is None else searched.winner
 
@@ -139,7 +122,7 @@ def _leaner(bench: Bench, verdict: Verdict, kind: Kind, best: float) -> Verdict:
 
     best: cost of the recommended [$/h], below which no kind is looked for.
     """
-    instance, judge = bench.instance, _judge(bench, best)
+    instance = bench.instance
 
     def eligible(fleet: Fleet) -> bool:
         return fleet_cost(instance, fleet) >= best and kind.has(instance, fleet) and allowed(instance, fleet)
@@ -147,7 +130,7 @@ def _leaner(bench: Bench, verdict: Verdict, kind: Kind, best: float) -> Verdict:
     while True:
         fewer = [named for named in fewer_replicas(instance, verdict.fleet, 1) if eligible(named[1])]
         less = [*fewer, *smaller(instance, verdict, [], eligible)[:SWAPS]]
-        verdicts = (judge(fleet) for _, fleet in less if not bench.late())
+        verdicts = (bench.candidate(fleet) for _, fleet in less if not bench.late())
         held = next((other for other in verdicts if other.held), None)
         if held is None:
             return verdict

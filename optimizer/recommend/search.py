@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.plans.records import TunedFleet, Tuning
 from optimizer.search.alternatives import Rival, cheapest_first, compare, other_fleets, recommended
-from optimizer.search.bound import WORK, least_cost
+from optimizer.search.bound import least_cost
 from optimizer.search.goodput import (
     most_per_dollar,
     most_per_dollar_at_all,
@@ -81,16 +80,16 @@ class Level(StrEnum):
 class Brake:
     """A wish to stop: armed once there is a plan worth having, pulled by whoever has no more time.
 
-    until: what `time.perf_counter` tells when the time is up, whether or not there is a plan by then [s].
+    deadline: of the time that the user gave, whether or not there is a plan by then.
     """
 
     armed: bool = False
     pulled: bool = False
-    until: float = math.inf
+    deadline: Deadline = field(default_factory=Deadline)
 
     def stopped(self) -> bool:
         """Whether to come to an end."""
-        return time.perf_counter() >= self.until or (self.armed and self.pulled)
+        return self.deadline.late() or (self.armed and self.pulled)
 
 
 def silent(label: str, fraction: float) -> None:
@@ -113,7 +112,7 @@ class Effort:
     @property
     def deadline(self) -> Deadline:
         """When the time is up."""
-        return Deadline(self.brake.until)
+        return self.brake.deadline
 
     @property
     def runs(self) -> int:
@@ -190,12 +189,12 @@ def _least_cost(space: FleetSearch, deadline: Deadline, report: Progress) -> For
     simple = Fleet(()) if apart else unmixed(space)
     fleet = cheapest_by_formula(space) if apart else or_mixed(space, simple)
     if not fleet.pools:  # that there is none is known only where none can do the work in time
-        floor = least_cost(space.instance, space.settings, deadline.seconds(WORK.time_limit))
+        floor = _floor(space, deadline)
         status = Status.INFEASIBLE if floor is None else Status.TIME_LIMIT
         return FormulaResult(instance, space.settings, Proof(status, None, None, floor))
     cost = fleet_cost(instance, fleet)
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
-    floor = least_cost(instance, space.settings, deadline.seconds(WORK.time_limit), cost)
+    floor = _floor(space, deadline, cost)
     proof = proof_of_cost(few_pools, floor, cost)
     best = Rival(recommended(instance, fleet, proof, 1.0), fleet, Fleet(()) if fleet is simple else simple)
     if apart:
@@ -205,6 +204,13 @@ def _least_cost(space: FleetSearch, deadline: Deadline, report: Progress) -> For
     rivals[1:] = cheapest_first([*rivals[1:], *other_fleets(space, rivals)])
     near = near_fleets(space, cost)[:MOST_NEAR]
     return FormulaResult(instance, space.settings, proof, rivals=tuple(rivals), near=tuple(near))
+
+
+def _floor(space: FleetSearch, deadline: Deadline, ceiling: float = math.inf) -> float | None:
+    """Bound on the cost of any fleet [$/h]; where the time cuts the work short it is a lower one, and that is said."""
+    floor = least_cost(space.instance, space.settings, deadline.left(), ceiling)
+    deadline.late()
+    return floor
 
 
 def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
@@ -221,7 +227,8 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     if by_price:
         reached, ceiling = per_dollar(instance, (fleet, served)), most_per_dollar_at_all(space)
     else:
-        reached, ceiling = served, most_served_at_all(space, served, deadline.seconds(WORK.time_limit))
+        reached, ceiling = served, most_served_at_all(space, served, deadline.left())
+        deadline.late()
     gap = max(0.0, 1.0 - reached / ceiling) if ceiling < math.inf else None
     proof, volume = Proof(status_of(gap), None, gap), float(min(served, objective.max_volume)) if by_price else served
     best = Rival(recommended(instance, fleet, proof, volume), fleet)
@@ -406,7 +413,7 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Simula
 def _simulated_volume(bench: Bench, fleet: Fleet) -> float:
     """Multiple of the demand up to which one run keeps every goal [1]."""
     part = bench.part(fleet)
-    trials = bench.trials_of(part, part.requests, bench.late)
+    trials = bench.trials_of(fleet, bench.late)
     step = 1.0 + 4.0 * VOLUME_TOLERANCE
     goodput = goodput_among(trials, VOLUME_TOLERANCE, start=part.volume, step=step).rate
     return goodput * part.parts / bench.instance.problem.workload.request_rate
@@ -498,15 +505,14 @@ def _tuned(
 def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) -> Tuning:
     """The front with the fleets of the comparison that cost more than the winner and keep their goals.
 
-    A comparison simulates briefly, so those that no other of them beats are judged in full runs, as looks are.
+    One that a short run shows to hold is judged in full runs where no other of them beats it, as looks are.
     """
     instance = bench.instance
     seen = {_front_key(row) for row in tuning.front}
     dearer = [verdict for verdict in bench.verdicts.values() if verdict.cost > winner.cost and _keeps_goals(verdict)]
     others = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
     looks = (Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)) for verdict in others)
-    full = replace(bench, verdicts={key: verdict for key, verdict in bench.verdicts.items() if verdict.held})
-    judged = [full.verdict(look.fleet) for look in front(looks)[:JUDGED] if not stopped()]
+    judged = [bench.verdict(look.fleet) for look in front(looks)[:JUDGED] if not stopped()]
     sure = [_front_row(instance, verdict) for verdict in (winner, *judged)]
     # full runs come last, as they say more of a tail than a look
     rows = {_front_key(row): row for row in (*tuning.front, *sure) if row.tail <= 1.0}

@@ -25,6 +25,7 @@ of the requests with that limit are late.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -41,7 +42,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-WORK = Work(nodes=200, provable=400, gap=1e-4, time_limit=20.0)
+WORK = Work(nodes=200, provable=400, gap=1e-4)
 """Effort for the bound; it holds wherever the work ends."""
 
 RESOURCES = ("slots", "memory", "tokens", "link")
@@ -225,14 +226,14 @@ def _colocated_prompt(instance: Instance) -> FloatArray:
 
 
 def least_cost(
-    instance: Instance, settings: Settings, seconds: float = WORK.time_limit, ceiling: float = np.inf
+    instance: Instance, settings: Settings, seconds: float = math.inf, ceiling: float = np.inf
 ) -> float | None:
     """Bound on the cost of any fleet of these engines that could hold [$/h]; None where none can be.
 
     seconds: that it may take; it holds wherever the work ends. ceiling: cost above which it is of no interest [$/h].
     """
     matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
-    work = replace(WORK, time_limit=min(WORK.time_limit, seconds))
+    work = replace(WORK, time_limit=seconds)
     bound = least(matrices, aim, work, ceiling * aim.cost_weight) / aim.cost_weight if matrices.size else np.inf
     return float(bound) if np.isfinite(bound) else None
 
@@ -243,11 +244,11 @@ def least_per_demand(instance: Instance, settings: Settings) -> float | None:
     With fractions of engines the cost is convex in the demand, so that per demand it is least at the least.
     """
     matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
-    prices = relax(matrices, aim, WORK.time_limit) if matrices.size else None
+    prices = relax(matrices, aim) if matrices.size else None
     return None if prices is None else float(prices.objective / aim.cost_weight)
 
 
-def most_volume(instance: Instance, settings: Settings, seconds: float = WORK.time_limit) -> float | None:
+def most_volume(instance: Instance, settings: Settings, seconds: float = math.inf) -> float | None:
     """Multiple of the demand, from once to MOST_MORE times, that no fleet within the limits exceeds; None if unknown.
 
     seconds: that it may take; it holds wherever the work ends.
@@ -255,7 +256,7 @@ def most_volume(instance: Instance, settings: Settings, seconds: float = WORK.ti
     matrices = floor_matrices(instance, settings)
     if not matrices.size:
         return None
-    work = replace(WORK, time_limit=min(WORK.time_limit, seconds))
+    work = replace(WORK, time_limit=seconds)
     most = -least(matrices, Aim(0.0, 1.0, 1.0, MOST_MORE), work)
     return float(most) if 1.0 - SLACK <= most < MOST_MORE else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -173,20 +174,22 @@ def solve(
     program: Program,
     *,
     relaxed: bool = False,
-    time_limit: float = 60.0,
+    time_limit: float = math.inf,
     gap: float = 0.0,
     nodes: int | None = None,
 ) -> Solution:
     """Solve with GLOP (relaxed) or HiGHS (whole), both through OR-Tools MathOpt.
 
     Where GLOP gives up for numerical reasons, HiGHS solves the relaxation too.
-    time_limit [s]; gap: relative gap at which the search may stop [1]; nodes: of the search tree at most, a limit of
-    work that is the same on every machine.
+    time_limit: that a user gave [s]; gap: relative gap at which the search may stop [1]; nodes: of the search tree at
+    most, a limit of work that is the same on every machine.
     """
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model.from_model_proto(_proto(program, relaxed))
-    parameters = mathopt.SolveParameters(time_limit=timedelta(seconds=time_limit), random_seed=0)
+    parameters = mathopt.SolveParameters(random_seed=0)
+    if math.isfinite(time_limit):
+        parameters.time_limit = timedelta(seconds=time_limit)
     if not relaxed:
         parameters.relative_gap_tolerance = gap
         parameters.node_limit = nodes

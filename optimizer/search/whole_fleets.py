@@ -8,7 +8,8 @@
    enough remain, HiGHS looks among all of these for anything cheaper, and proves that there is nothing, or how far it
    got; else its bound over the nearest of them says nothing, and that of the relaxation stands.
 
-Work is limited by nodes of the search tree, so a result does not depend on the machine or on what else it does.
+Work is limited by nodes of the search tree, so without a time limit a result does not depend on the machine or on what
+else it does.
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ class Work:
 
     near, kinds: columns of the first whole-number problem, those nearest to the relaxation and the nearest of so many
     kinds of engine; nodes: of each search tree; provable: columns up to which the problem over all that could be in a
-    better fleet is solved; gap: relative gap at which it may stop; time_limit: safety net [s], meant never to be
-    reached.
+    better fleet is solved; gap: relative gap at which it may stop; time_limit: that a user gave [s], else none.
     """
 
     near: int = 20
@@ -60,7 +60,7 @@ class Work:
     nodes: int = 500
     provable: int = 1000
     gap: float = 9e-5
-    time_limit: float = 60.0
+    time_limit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class Prices:
         return np.union1d(np.argsort(self.relative, kind="stable")[:count], self.used)
 
 
-def relax(matrices: Matrices, aim: Aim, time_limit: float) -> Prices | None:
+def relax(matrices: Matrices, aim: Aim, time_limit: float = math.inf) -> Prices | None:
     """The linear relaxation; None where even that has no solution."""
     model = write_model(matrices, aim)
     solution = solve(model.program, relaxed=True, time_limit=time_limit)

@@ -3,8 +3,9 @@
 A fleet holds where the lower end of every class's 95 % interval reaches the goal, the fleet keeps up with its arrivals,
 over two full runs at least, and it comes out of a crowd. It misses where an upper end lies below the goal, which one
 short run may show: a run starts empty, so its beginning only flatters. Where the interval straddles the goal the runs
-are doubled, up to 32; a fleet that is then still between is undecided, and not taken. What is chosen so is confirmed on
-other requests (`confirm`), so a fleet that a short run shows clearly to hold need not have full ones before.
+are doubled (`judge.until_decided`); a fleet that is then still between is undecided, and not taken. What is chosen so
+is confirmed on other requests (`confirm`), so a fleet that a short run shows clearly to hold need not have full ones
+before. Every question is answered in this way: for the winner, its rivals, and the fleet at another rate.
 
 An interval tells only of what the run has seen: a queue near its capacity is short for a long time, then long for as
 long. So the runs of a fleet last many times as long as its queues and batches remember.
@@ -21,7 +22,7 @@ that end independently, whose tail falls at least as fast as an exponential one,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -41,6 +42,7 @@ from optimizer.search.limits import allowed
 from .demand import SEEDS, Demand, recorded_trace, simulated_trace
 from .goodput import Goodput, Trials, goodput_among
 from .judge import (
+    MOST_JUDGED,
     Blame,
     ClassJudgement,
     Judgement,
@@ -49,16 +51,11 @@ from .judge import (
     blame,
     engine_limits,
     judge_runs,
+    judge_until,
     simulated_fleet,
+    until_decided,
 )
 
-REPLICATIONS = (1, 2, 4, 8, 16, 32)
-"""Full runs after which a fleet is judged; a fleet that holds has had two."""
-BRIEFLY = 2
-"""Full runs that a fleet gets at most which is only compared with, none where a brief one is clear; it is not confirmed
-by others."""
-MOST_JUDGED = 300_000
-"""Requests that a fleet which straddles its goal gets in all, two full runs aside."""
 LIFETIMES = 10.0
 """Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
 RELAXATIONS, MOST_RELAXED = 40.0, 100_000
@@ -68,10 +65,8 @@ LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
 """Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
 WHOLE = 0.9
 """Share of the engines of a pool that its slices must have between them."""
-LONGEST = 400_000
-"""Requests of a full run of a fleet that cannot be sliced."""
-SHORT, LEAST_SHORT = 4, 2_000
-"""A full run is so many short ones; requests of a short one, at least."""
+SHORT = 4
+"""A full run is so many short ones: 2,000 requests at least, of which 1,800 count, tell most fleets that miss [1]."""
 SETTLED = 20.0
 """Length of a short run that is believed in times in which batches come back to their means; what neighbouring parts
 of it still share, its interval counts (`share_of`) [1]."""
@@ -179,7 +174,7 @@ class Slice:
     @property
     def short(self) -> int:
         """Requests of a short run."""
-        return max(self.requests // SHORT, LEAST_SHORT)
+        return self.requests // SHORT
 
 
 def slice_of(fleet: Fleet, requests: int, volume: float) -> Slice:
@@ -188,7 +183,7 @@ def slice_of(fleet: Fleet, requests: int, volume: float) -> Slice:
     most = min(math.ceil(requests / MOST_REQUESTS), *counts)
     parts = next(part for part in range(most, 0, -1) if all(n // part * part >= WHOLE * n for n in counts))
     pools = tuple(replace(pool, replicas=pool.replicas // parts) for pool in fleet.pools)
-    return Slice(Fleet(pools), parts, volume / parts, min(math.ceil(requests / parts), LONGEST))
+    return Slice(Fleet(pools), parts, volume / parts, min(math.ceil(requests / parts), MOST_JUDGED))
 
 
 def fleet_key(fleet: Fleet) -> Key:
@@ -244,7 +239,7 @@ class Bench:
     seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times;
     volume: multiple of the demand; least: full runs of a fleet that holds; verdicts: of all fleets so far, in order;
     looks: of a short run each; late: whether no more runs are to be made, asked before each; trials: of fleets at other
-    rates, by their requests; replays: of fleets that recorded requests in order were tried on.
+    rates; replays: of fleets that recorded requests in order were tried on.
     """
 
     instance: Instance
@@ -256,15 +251,15 @@ class Bench:
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     looks: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
-    trials: dict[tuple[Key, int], Trials] = field(default_factory=dict)
+    trials: dict[Key, Trials] = field(default_factory=dict)
     replays: dict[Key, Judgement] = field(default_factory=dict)
 
-    def verdict(self, fleet: Fleet, most: int = REPLICATIONS[-1]) -> Verdict:
-        """Judge a fleet in `most` full runs at most, or repeat what was found."""
+    def verdict(self, fleet: Fleet) -> Verdict:
+        """Judge a fleet in full runs, or repeat what was found."""
         key = fleet_key(fleet)
         known = self.verdicts.get(key)
         if known is None or (known.held and len(known.judgement.runs) < self.least):
-            self.verdicts[key] = self._judge(fleet, most)
+            self.verdicts[key] = self._judge(fleet)
         return self.verdicts[key]
 
     def candidate(self, fleet: Fleet) -> Verdict:
@@ -272,7 +267,7 @@ class Bench:
         key = fleet_key(fleet)
         if key not in self.verdicts:
             look = self.look(fleet)
-            self.verdicts[key] = look if look.held or look.replayed else self._judge(fleet, REPLICATIONS[-1])
+            self.verdicts[key] = look if look.held or look.replayed else self._judge(fleet)
         return self.verdicts[key]
 
     def look(self, fleet: Fleet) -> Verdict:
@@ -281,7 +276,7 @@ class Bench:
         if key not in self.looks:
             part = self.part(fleet)
             engines = simulated_fleet(self.instance, part.fleet, self.probability)
-            runs = self.runs(part, engines, min(part.short, part.requests), 0, 1)
+            runs = self.runs(part, engines, part.short, 0, 1)
             found, told = judge_runs(self.instance, engines, runs), (self.instance, part.fleet, part.volume)
             clear = found.proven and fullest(engines, runs) <= HALF
             clear = clear and judge_runs(self.instance, engines, runs, tail=CLEAR).proven
@@ -296,25 +291,27 @@ class Bench:
     def part(self, fleet: Fleet) -> Slice:
         """What is simulated of a fleet; all of it where requests were recorded, whose waves have no parts."""
         if self.instance.problem.recorded is not None:
-            return Slice(fleet, 1, self.volume, min(self.requests, LONGEST))
+            return Slice(fleet, 1, self.volume, min(self.requests, MOST_JUDGED))
         return slice_of(fleet, self.requests, self.volume)
-
-    def brief(self, part: Slice) -> int:
-        """Requests of a run for what is only told and not proven: half as many lifetimes as a full one at least."""
-        filled = LIFETIMES / 2.0 * in_system(self.instance, part.volume) * _alike(self.instance)
-        return min(max(part.short, math.ceil(filled)), part.requests)
 
     def full(self, part: Slice) -> int:
         """Requests of a full run of the fleet: its queues and batches forget often enough, as far as MOST_RELAXED."""
         return full_length(self.instance, part.fleet, part.requests, part.volume)
 
-    def trials_of(self, part: Slice, requests: int, late: Late) -> Trials:
-        """Runs of what is simulated of a fleet at several rates, with so many requests each; those made are kept."""
-        key = fleet_key(part.fleet), requests
+    def trials_of(self, fleet: Fleet, late: Late) -> Trials:
+        """What is simulated of a fleet at several rates; those that were made are kept."""
+        part, key = self.part(fleet), fleet_key(fleet)
         if key not in self.trials:
             engines = simulated_fleet(self.instance, part.fleet, self.probability)
-            self.trials[key] = Trials(self.instance, part.fleet, engines, requests, self.seed, late=late)
+            self.trials[key] = Trials(self.instance, lambda volume: self._at(part, engines, volume), late)
         return self.trials[key]
+
+    def _at(self, part: Slice, engines: SimulatedFleet, volume: float) -> Judgement:
+        """What full runs, and one with a crowd, say of a fleet at another volume: as `_judge`."""
+        loaded = replace(part, volume=volume)
+        found = self._until_decided(loaded, engines)
+        stuck = self.stays_behind(loaded, engines, found.runs, 0) if found.proven else None
+        return stuck or found
 
     def runs(self, part: Slice, engines: SimulatedFleet, requests: int, first: int, last: int) -> list[Run]:
         """Runs `first` up to `last` of what is simulated of a fleet, `requests` each; a number has its requests."""
@@ -358,61 +355,41 @@ class Bench:
         fault, lean = blame(self.instance, found), replace(found, runs=())
         return Verdict(fleet, cost, lean, False, fault, number, stuck is not None)
 
-    def _judge(self, fleet: Fleet, most: int) -> Verdict:
-        part = self.part(fleet)
-        look = None if most == BRIEFLY else self.look(fleet)
-        if look is not None and (look.judgement.missed or most == 0 or self.late()):
+    def _judge(self, fleet: Fleet) -> Verdict:
+        part, look = self.part(fleet), self.look(fleet)
+        if look.judgement.missed or self.late():
             return replace(look, held=False)
+        engines = simulated_fleet(self.instance, part.fleet, self.probability)
         if not one_life(self.instance, part.fleet, part.volume):
-            engines = simulated_fleet(self.instance, part.fleet, self.probability)
-            early = self.stays_behind(part, engines, self.runs(part, engines, self.brief(part), 0, 1), 0)
+            early = self.stays_behind(part, engines, self.runs(part, engines, part.requests, 0, 1), 0)
             if early is not None:
                 return self.settled(fleet, early, stuck=early, held=False)
-        found, held = self._runs_until_clear(fleet, most)
-        stuck = self.stays_behind(part, found.engines, found.runs, 0) if held else None
-        if stuck is None and (held or (most == BRIEFLY and found.proven)):
-            return self._in_order(fleet, found, held=held)
+        found = self._until_decided(part, engines)
+        held = found.proven and len(found.runs) >= self.least
+        stuck = self.stays_behind(part, engines, found.runs, 0) if held else None
+        if held and stuck is None:
+            return self._in_order(fleet, found)
         return self.settled(fleet, found, stuck=stuck, held=held)
 
-    def _in_order(self, fleet: Fleet, found: Judgement, *, held: bool = True) -> Verdict:
+    def _until_decided(self, part: Slice, engines: SimulatedFleet) -> Judgement:
+        """What full runs say; where these are long, a shorter one may show a miss before."""
+        requests = self.full(part)
+        if requests >= 2 * part.requests:
+            alone = judge_runs(self.instance, engines, self.runs(part, engines, part.requests, 0, 1))
+            if alone.missed:
+                return alone
+        wanted = until_decided(requests, least=self.least, late=self.late)
+        return judge_until(self.instance, engines, lambda number: self.drawn(part, requests, number), wanted)
+
+    def _in_order(self, fleet: Fleet, found: Judgement) -> Verdict:
         """The verdict on a fleet that keeps its goals, unless the recorded requests in their own order say otherwise.
 
-        They come once, so what counts is the share of them in time: there is no interval about it. held: whether the
-        fleet is shown to.
+        They come once, so what counts is the share of them in time: there is no interval about it.
         """
         recorded = self.replayed(fleet)
         if recorded is None or all(one.held for one in recorded.classes):
-            return self.settled(fleet, found, held=held)
+            return self.settled(fleet, found)
         return replace(self.settled(fleet, recorded, held=False), replayed=True)
-
-    def _runs_until_clear(self, fleet: Fleet, most: int) -> tuple[Judgement, bool]:
-        """What the runs say once they are clear, and whether the fleet holds."""
-        part = self.part(fleet)
-        engines = simulated_fleet(self.instance, part.fleet, self.probability)
-        for length in self._lengths(part, most):
-            one = self.runs(part, engines, length, 0, 1)
-            found = judge_runs(self.instance, engines, one)
-            clear = most == BRIEFLY and judge_runs(self.instance, engines, one, tail=CLEAR).proven
-            if found.missed or clear:
-                return found, False
-        requests, made = part.requests if most == BRIEFLY else self.full(part), list[Run]()
-        for count in (number for number in REPLICATIONS if number <= most):
-            if made and (self.late() or (count > self.least and count * requests > MOST_JUDGED)):
-                break
-            made += self.runs(part, engines, requests, len(made), count)
-            found = judge_runs(self.instance, engines, made)
-            if found.refuted:
-                break
-            if count >= self.least and found.proven:
-                return found, True
-        return found, False
-
-    def _lengths(self, part: Slice, most: int) -> Iterator[int]:
-        """Requests of the runs, rising, that may show a miss before a full one is made."""
-        if most == BRIEFLY:
-            yield self.brief(part)
-        elif self.full(part) >= 2 * part.requests:
-            yield part.requests
 
 
 def make_bench(instance: Instance, volume: float = 1.0, least: int = 2, late: Late = never) -> Bench:
@@ -424,13 +401,12 @@ def make_bench(instance: Instance, volume: float = 1.0, least: int = 2, late: La
 def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, held: bool = True) -> Goodput:
     """The goodput of what is simulated of a fleet.
 
-    by_formula: what the formulas expect [1/s], which is tried first; held: whether it holds as planned.
+    by_formula: what the formulas expect [1/s], which is tried first; held: whether it meets the SLO as planned.
     """
     part, step = bench.part(fleet), 1.0 + GOODPUT_TOLERANCE
-    demand = bench.instance.problem.workload.request_rate
-    expected = by_formula / demand / part.parts
+    expected = by_formula / bench.instance.problem.workload.request_rate / part.parts
     start = max(part.volume * step, expected) if held else min(part.volume, expected or part.volume)
-    trials = bench.trials_of(part, part.requests, late)
+    trials = bench.trials_of(fleet, late)
     return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
 
 

@@ -17,6 +17,7 @@ the formulas say to be this busy more is asked: not to fall behind at a somewhat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import NormalDist
@@ -28,8 +29,8 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 
-from .bench import MOST_JUDGED, REPLICATIONS, Bench, Slice, Verdict, fleet_key
-from .judge import Judgement, Outcome, Run, judge_runs, simulated_fleet
+from .bench import Bench, Slice, Verdict, fleet_key
+from .judge import MOST_JUDGED, MOST_RUNS, Judgement, Outcome, Run, judge_runs, simulated_fleet
 
 LEVEL = 0.025
 """Chance at most that a fleet which misses a goal is said to hold [1]."""
@@ -39,7 +40,7 @@ MOST_CONFIRMED = 8
 """Confirmations of one search; fleets that are refuted so often are no chance."""
 MOST_BETWEEN = 2 * MOST_JUDGED
 """Requests of the second confirmation of a fleet that the first left between."""
-APART = REPLICATIONS[-1] + 1
+APART = MOST_RUNS + 1
 """Distance of the numbers of two confirmations' first runs: each has up to 32 runs, and one with a crowd."""
 BUSY = 0.95
 """Busy share of a resource, by formula, from which a fleet is near its capacity: 1 / (1 - rho)^2 is 400 there [1]."""
@@ -66,7 +67,7 @@ def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int], least: int 
     found = confirmed_once(bench, chosen, next(numbers), least)
     between = found.outcome is Outcome.UNDECIDED and found.judgement.held and not found.stuck
     number = next(numbers, None) if between else None
-    return found if number is None else confirmed_once(bench, chosen, number, REPLICATIONS[-1], MOST_BETWEEN)
+    return found if number is None else confirmed_once(bench, chosen, number, MOST_RUNS, MOST_BETWEEN)
 
 
 def room_for(number: int) -> float:
@@ -115,7 +116,7 @@ def on_fresh_requests(
     engines = simulated_fleet(instance, part.fleet, bench.probability)
     first, count = APART * number, enough(bench, part, engines, chosen, tail_of(number), runs, most)
     made = bench.runs(part, engines, bench.full(part), first, first + count)
-    told, last = judge_runs(instance, engines, made), first + REPLICATIONS[-1]
+    told, last = judge_runs(instance, engines, made), first + MOST_RUNS
     held = judge_runs(instance, engines, made, tail=tail_of(number)).proven
     stuck = bench.stays_behind(part, engines, made, last) if held else None
     behind = gives_way(bench, part, engines, last) if held and stuck is None else None
@@ -147,8 +148,7 @@ def enough(  # noqa: PLR0917
         over = [max(one.share - goal, 1e-9) for one, goal in zip(told, goals, strict=True)]
         short = max((one.share - one.low) / more for one, more in zip(told, over, strict=True))
         wanted = max(wanted, (wider * short) ** 2 * sum(run.demand.trace.size for run in had) / full)
-    count = next((number for number in (least, *REPLICATIONS) if number >= max(wanted, least)), REPLICATIONS[-1])
-    return min(count, max(least, most // full))
+    return min(max(least, math.ceil(wanted)), max(least, min(most // full, MOST_RUNS)))
 
 
 def near_capacity(instance: Instance, fleet: Fleet, volume: float) -> bool:

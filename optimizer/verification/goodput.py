@@ -8,12 +8,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.errors import InputError, PdplanError
-from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator.metrics import steady, steady_throughput
+from costmodel.simulator.metrics import steady_throughput
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Late, never
 
-from .judge import ClassJudgement, Judgement, Outcome, in_time, judge, outcome_of, simulated_fleet
+from .demand import SEEDS, Demand, simulated_trace
+from .judge import (
+    ClassJudgement,
+    Judgement,
+    Outcome,
+    counted,
+    in_time,
+    judge_until,
+    outcome_of,
+    pooled,
+    simulated_fleet,
+    until_decided,
+)
 
 LEAST_VOLUME = 1e-3
 """Multiple of the demand below which a fleet counts as serving nothing."""
@@ -36,7 +47,7 @@ class RatePoint:
 
     rate: arrivals [1/s]; classes: attainment and latencies of each; served: requests ended [1/s]; tokens: output tokens
     [1/s]; in_time: requests ended within the SLO of their class [1/s]; e2e: mean time from arrival to last token [s];
-    overloaded: it falls behind its arrivals; held: it does not, and every class keeps its goal; proven: at the lower
+    overloaded: it falls behind its arrivals; held: it does not, and every class meets its goal; proven: at the lower
     end of its interval too; full: some engine had as many requests running at once as its batch limit allows.
     """
 
@@ -59,10 +70,10 @@ class RatePoint:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Goodput [1/s]: up to `rate` all goals are proven to hold, at `fails` not; every rate tried, rising.
+    """Goodput [1/s]: at `rate` every goal is shown to be met, at `fails` not; every rate tried, rising.
 
-    Proven by the interval of one run at each rate. A share alone would say yes and no by turns near the goal, and a
-    search for the rate at which it turns finds one where chance said yes.
+    A share alone would say yes and no by turns near the goal, and a search for the rate at which it turns finds one
+    where chance said yes.
     """
 
     rate: float
@@ -73,40 +84,38 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Runs of one fleet at several volumes (multiples of the demand), each made once.
+    """One fleet at several volumes (multiples of the demand), each judged once, as a fleet is at its own.
 
-    All share their random numbers (arrivals at rate r are those at rate 1 divided by r), so that latencies rise and
-    attainment falls with the rate and not by chance.
+    judged: simulates the fleet at a volume. All volumes share their random numbers (arrivals at rate r are those at
+    rate 1 divided by r), so that latencies rise and attainment falls with the rate and not by chance.
+    late: whether no more runs are to be made.
     """
 
     instance: Instance
-    fleet: Fleet
-    engines: SimulatedFleet
-    requests: int
-    seed: int
-    points: dict[float, RatePoint] = field(default_factory=dict)
+    judged: Callable[[float], Judgement]
     late: Late = never
-    """Whether no more runs are to be made."""
+    points: dict[float, RatePoint] = field(default_factory=dict)
 
     @classmethod
     def of(cls, instance: Instance, fleet: Fleet, requests: int, seed: int) -> Trials:
-        """Trials of a fleet, none made yet."""
-        return cls(instance, fleet, simulated_fleet(instance, fleet), requests, seed)
+        """Trials of a fleet in runs of so many requests, none made yet."""
+        engines = simulated_fleet(instance, fleet)
+
+        def judged(volume: float) -> Judgement:
+            def drawn(number: int) -> Demand:
+                return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
+
+            return judge_until(instance, engines, drawn, until_decided(requests))
+
+        return cls(instance, judged)
 
     def at(self, volume: float) -> RatePoint:
         """The fleet at `volume` times the demand. Raises OutOfTimeError where it would take a run and it is late."""
         if volume not in self.points:
             if self.late():
-                raise OutOfTimeError(f"{self.fleet}: the time is up")
-            found = judge(
-                self.instance,
-                self.fleet,
-                requests=self.requests,
-                seed=self.seed,
-                volume=volume,
-                engines=self.engines,
-            )
-            self.points[volume] = _point(self.instance, found)
+                raise OutOfTimeError("the time is up")
+            rate = self.instance.problem.workload.request_rate * volume
+            self.points[volume] = _point(self.instance, self.judged(volume), rate)
         return self.points[volume]
 
     def rising(self) -> tuple[RatePoint, ...]:
@@ -115,14 +124,14 @@ class Trials:
 
 
 def goodput(
-    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = 0.02
+    instance: Instance, fleet: Fleet, *, requests: int = 10_000, seed: int = 0, tolerance: float = TOLERANCE
 ) -> Goodput:
-    """Highest rate at which every class is proven to hold its attainment in one run, to `tolerance` (relative).
+    """Highest rate at which every class is shown to meet its goal, to `tolerance` (relative).
 
-    Bisection over the rate, mix and routing unchanged.
+    requests: of each run, which are doubled while a goal lies within its interval. Bisection over the rate, mix and
+    routing unchanged.
     """
-    trials = Trials.of(instance, fleet, requests, seed)
-    return goodput_among(trials, tolerance)
+    return goodput_among(Trials.of(instance, fleet, requests, seed), tolerance)
 
 
 def goodput_among(
@@ -130,7 +139,8 @@ def goodput_among(
 ) -> Goodput:
     """The goodput; what the search had to try joins the trials.
 
-    proven: a volume at which the fleet is known to hold; it is not tried up to there. start, step: see `boundary`.
+    proven: a volume at which the fleet is known to meet its goals; it is not tried up to there. start, step: see
+    `boundary`.
     """
     low, high = boundary(lambda volume: volume <= proven or trials.at(volume).proven, tolerance, start, step)
     demand = trials.instance.problem.workload.request_rate
@@ -165,17 +175,18 @@ def _bracket(good: Callable[[float], bool], start: float, step: float) -> tuple[
     return 0.0, volume
 
 
-def _point(instance: Instance, found: Judgement) -> RatePoint:
-    (run,) = found.runs
-    served, tokens = steady_throughput(run.result)
-    counted = steady(run.result)
+def _point(instance: Instance, found: Judgement, rate: float) -> RatePoint:
+    served, tokens = np.mean([steady_throughput(run.result) for run in found.runs], axis=0).tolist()
+    counts = counted(instance, found.runs)
+    good = pooled((in_time(instance, run) for run in found.runs), counts)
+    times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in found.runs), counts)
     return RatePoint(
-        rate=found.rate,
+        rate=rate,
         classes=found.classes,
         served=served,
         tokens=tokens,
-        in_time=served * float(np.mean(in_time(instance, run)[counted])),
-        e2e=float(np.mean(np.where(run.result.finished, run.result.e2e, np.inf)[counted])),
+        in_time=served * float(np.mean(good)),
+        e2e=float(np.mean(times)),
         overloaded=found.overload.overloaded,
         held=found.held,
         proven=found.proven,

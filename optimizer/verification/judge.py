@@ -1,9 +1,10 @@
 """A fleet judged by simulating its requests: the simulator's fleet, its runs, what they say, and which pool to blame.
 
-A fleet is judged in a given number of runs, or until its attainment is known to a precision (`judge_until`): an
-interval shrinks with the root of the requests, so the runs so far say how many are needed; they are at most doubled at
-once, as an interval of few runs says little of itself. A rule that stops at the first interval that is narrow enough
-stops a little too often at one that chance made narrow (Chow and Robbins 1965), so at least two runs are made.
+One loop makes all runs (`judge_until`), and a rule says after each round how many it wants. `until_decided` doubles
+them until every goal lies outside its interval: for a fleet, for it at another rate, for an hour of a day.
+`until_precise` asks for as many as the intervals so far call for, as an interval shrinks with the root of the requests.
+They are at most doubled at once: few looks are few chances to stop at an interval that chance made narrow (Chow and
+Robbins 1965).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from costmodel.simulator.metrics import (
 from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, Late, never
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.problem import Balancing
 
@@ -53,9 +54,11 @@ Some = TypeVar("Some", bound=np.generic)
 
 TYPICAL_ISL, TYPICAL_OSL = 2048.0, 2.0
 """Lengths at which the KV bytes of one token are read [token]; only windows and linear attention depend on them."""
-LEAST_RUNS = 2
-"""Runs that are made in any case."""
-Told = Callable[[int, float], None]
+MOST_RUNS = 32
+"""Runs of one verdict at most: each batch of its interval (`metrics.BATCHES`) is a whole run then."""
+MOST_JUDGED = 300_000
+"""Requests of one verdict at most: a share of 90 % is known to 0.3 points by then where every tenth request tells
+something new, and predictions are off by more."""
 BLAMED = 0.2
 """Share of the late requests with which a pool is one of those to blame."""
 
@@ -138,7 +141,7 @@ def outcome_of(classes: Sequence[ClassJudgement], *, overloaded: bool) -> Outcom
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What runs say of a fleet; rate: arrivals [1/s]; overload: of the run, or of its pool, that falls behind most."""
+    """What runs say of a fleet; rate: arrivals [1/s]; overload: of the fleet, or of the pool that falls behind most."""
 
     rate: float
     classes: tuple[ClassJudgement, ...]
@@ -270,23 +273,25 @@ def judge_runs(
     """Take runs of one fleet together, the first `warm_up` of each left out; tail: of the intervals (`share_of`)."""
     runs = tuple(made)
     classes = tuple(_judged(instance, runs, k, tail, warm_up) for k in range(len(instance.problem.slos)))
-    worst = max((falls_behind(run, len(engines.pools)) for run in runs), key=lambda one: (one.overloaded, one.growth))
+    worst = falls_behind(runs, len(engines.pools))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
     gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
     return Judgement(gaps / max(sum(spans), 1e-12), classes, worst, engines, runs)
 
 
-def falls_behind(run: Run, pools: int) -> Overload:
+def falls_behind(runs: Sequence[Run], pools: int) -> Overload:
     """Whether the fleet falls behind its arrivals; where only some of its pools do, how the worst of them does.
 
     A small pool whose queue grows without end hides among the requests of the others.
     """
-    whole, trace = overload(run.result), run.demand.trace
-    if whole.overloaded or trace.pool is None or trace.decode_pool is None:
+    results = [run.result for run in runs]
+    whole = overload(results)
+    if whole.overloaded or any(run.demand.trace.pool is None for run in runs):
         return whole
-    served = [(trace.pool == k) | (trace.decode_pool == k) for k in range(pools)]
-    parts = [overload(run.result, mine) for mine in served if mine.any() and not mine.all()]
-    return max((one for one in parts if one.overloaded), key=lambda one: one.growth, default=whole)
+    routes = [_pools(run) for run in runs]
+    served = [[(first == number) | (later == number) for first, later in routes] for number in range(pools)]
+    parts = [overload(results, own) for own in served if any(map(np.any, own)) and not all(map(np.all, own))]
+    return max((part for part in parts if part.overloaded), key=lambda part: part.growth, default=whole)
 
 
 def counted(
@@ -344,54 +349,62 @@ def in_time(instance: Instance, run: Run) -> BoolArray:
     return good
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What runs say of a fleet; half_width: of the widest 95 % interval of a class [1]; precise: as asked for."""
+Wanted = Callable[[Judgement], int]
+"""Runs that are wanted in all, from what those so far say; no more than these where it is clear."""
 
-    judgement: Judgement
-    half_width: float
-    precise: bool
+
+def judge_until(
+    instance: Instance,
+    engines: SimulatedFleet,
+    drawn: Callable[[int], Demand],
+    wanted: Wanted,
+    *,
+    first: int = 1,
+    made: Sequence[Run] = (),
+) -> Judgement:
+    """Simulate `first` runs of a fleet, and more for as long as they are wanted.
+
+    drawn: the requests of each run; made: runs that are there already.
+    """
+    runs, count = list(made), first
+    while True:
+        runs += [Run.of(drawn(number), engines) for number in range(len(runs), count)]
+        found = judge_runs(instance, engines, runs)
+        if (count := wanted(found)) <= len(runs):
+            return found
+
+
+def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, late: Late = never) -> Wanted:
+    """Twice as many runs of so many requests while a goal lies within its interval, as far as `most` requests go.
+
+    A miss ends the runs at once; goals that are met are shown by `least` runs. late: whether no more are to be made.
+    """
+
+    def wanted(found: Judgement) -> int:
+        made = len(found.runs)
+        if found.refuted or (found.proven and made >= least) or late():
+            return made
+        return 2 * made if 2 * made <= max(min(most // requests, MOST_RUNS), least) else made
+
+    return wanted
+
+
+def until_precise(precision: float, requests: int, most: int) -> Wanted:
+    """As many runs of so many requests as make the widest interval +- precision [1], as far as `most` requests go."""
+
+    def wanted(found: Judgement) -> int:
+        made, width = len(found.runs), half_width(found)
+        if width <= precision:
+            return made
+        return min(max(made + 1, math.ceil(made * min((width / precision) ** 2, 2.0))), max(most // requests, made))
+
+    return wanted
 
 
 def half_width(judgement: Judgement) -> float:
     """Distance of the share of a class from the further end of its interval, of the class where it is largest [1]."""
     shares = [one.attainment for one in judgement.classes]
     return max(max(one.share - one.low, one.high - one.share) for one in shares)
-
-
-def judge_until(
-    instance: Instance,
-    fleet: Fleet,
-    precision: float,
-    *,
-    requests: int,
-    most: int,
-    seed: int = 0,
-    volume: float = 1.0,
-    told: Told | None = None,
-) -> Known:
-    """Simulate runs of `requests` requests each until every class is known to +- precision [1], or `most` are made.
-
-    told: is given the requests so far and the half width that they reach, after each round.
-    """
-    engines, runs = simulated_fleet(instance, fleet), list[Run]()
-    allowed = max(most // requests, LEAST_RUNS)
-    wanted = LEAST_RUNS
-    while True:
-        demands = (
-            simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
-            for number in range(len(runs), wanted)
-        )
-        runs += [Run.of(demand, engines) for demand in demands]
-        found = judge_runs(instance, engines, runs)
-        reached = half_width(found)
-        if told is not None:
-            told(len(runs) * requests, reached)
-        if reached <= precision or len(runs) >= allowed:
-            rate = instance.problem.workload.request_rate * volume
-            return Known(replace(found, rate=rate), reached, reached <= precision)
-        needed = math.ceil(len(runs) * min((reached / precision) ** 2, 2.0))
-        wanted = min(max(needed, len(runs) + 1), allowed)
 
 
 def pool_behind(found: Judgement) -> int | None:

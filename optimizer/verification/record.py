@@ -88,8 +88,8 @@ def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Call
     judged = demand * part.volume
     found = goodput_of(bench, winner.fleet, by_formula, stopped, held=winner.held)
     most = max(found.rate, judged) if winner.held else found.rate
-    lower = bench.trials_of(part, bench.brief(part), stopped)
-    points = [lower.at(share * part.volume) for share in CURVE]
+    trials = bench.trials_of(winner.fleet, stopped)
+    points = [trials.at(share * part.volume) for share in CURVE]
     tried = [point for point in found.points if point.rate <= found.fails and point.rate != judged]
     points += [point for point in tried if (point.rate > judged) is winner.held]
     curve = [simulated_rate(point, part.parts) for point in points]
@@ -277,7 +277,7 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
     """
     instance, part, recorded = bench.instance, bench.part(fleet), bench.instance.problem.recorded
     if recorded is None:
-        demand = bench.drawn(part, bench.brief(part), 0)
+        demand = bench.drawn(part, part.requests, 0)
     else:
         demand = recorded_trace(instance, fleet, recorded, bench.volume)
     quick, slow = (judge_demands(instance, simulated_fleet(instance, part.fleet, end), [demand]) for end in ENDS)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -384,14 +384,6 @@ def front(looks: Iterable[Look]) -> tuple[Look, ...]:
     return tuple(best)
 
 
-class Sampler(Protocol):
-    """Looks at points; knobs: number of values of each."""
-
-    def __call__(  # noqa: D102 - described above
-        self, knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int
-    ) -> Looks: ...
-
-
 def front_of(looks: Mapping[Point, Values]) -> list[Point]:
     """Points that no other is better than in one value and no worse in any; the first of equals, least values first.
 
@@ -405,13 +397,6 @@ def front_of(looks: Mapping[Point, Values]) -> list[Point]:
         if not any(all(a <= b for a, b in zip(looks[other], looks[point], strict=True)) for other in front):
             front.append(point)
     return front
-
-
-def at_random(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
-    """Points drawn evenly."""
-    import optuna
-
-    return Search(knobs, value, seed).looks_of(optuna.samplers.RandomSampler(seed=seed), start, budget)
 
 
 def by_tpe(

@@ -63,8 +63,6 @@ MOST_SHAPES = 6
 
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
-Judge = Callable[[Fleet], Verdict]
-"""Simulates a fleet."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,7 +176,6 @@ class Loop:
     """
 
     bench: Bench
-    judge: Judge
     waiting: Waiting
     rivals: Sequence[Fleet] = ()
     near: Sequence[Fleet] = ()
@@ -201,7 +198,7 @@ class Loop:
             self.waiting.past.add(fleet_key(candidate.fleet))
             if bench.late() and not bench.judged(candidate.fleet):
                 return candidate.fleet
-            verdict = self.judge(candidate.fleet)
+            verdict = bench.candidate(candidate.fleet)
             if bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation:
                 return candidate.fleet
             if candidate.origin is not None:
@@ -291,21 +288,15 @@ class Loop:
                 self.waiting.add(fleet, what, fewer=self.fewer)
 
 
-def cheapest_verified(
-    bench: Bench,
-    fleets: Sequence[Fleet],
-    *,
-    judge: Judge | None = None,
-    most: float = math.inf,
-) -> Searched:
+def cheapest_verified(bench: Bench, fleets: Sequence[Fleet], *, most: float = math.inf) -> Searched:
     """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated.
 
-    judge: what says whether a fleet holds, the bench's word on candidates if not given; most: fleets that are judged.
+    most: fleets that are judged.
     """
     waiting = Waiting(bench.instance, bench.volume)
     for fleet in fleets:
         waiting.add(fleet)
-    loop = Loop(bench, judge or bench.candidate, waiting)
+    loop = Loop(bench, waiting)
     undecided = loop.run(most=most, first=True)
     return Searched(loop.best, loop.nearest, tuple(loop.trail), undecided, loop.by_repair)
 
@@ -316,7 +307,7 @@ def without_waste(
     """Replace the winner by what costs less and holds, until none of its neighbors does; see `Loop`."""
     instance = bench.instance
     waiting = Waiting(instance, bench.volume, past={fleet_key(winner.fleet)})
-    loop = Loop(bench, bench.candidate, waiting, rivals, near, stopped, winner)
+    loop = Loop(bench, waiting, rivals, near, stopped, winner)
     loop.add_fewer()
     loop.run()
     winner, one_less = loop.best or winner, list[Tried]()
@@ -415,8 +406,8 @@ def smaller(
 
     Of each shape its most promising settings. eligible: which of them may be looked at.
     """
-    others = [*_swaps(instance, winner), *_colocated(instance, winner), *_shrunk(instance, winner, rivals)]
-    promised = ((promise(instance, fleet) if eligible(fleet) else 0.0, what, fleet) for what, fleet in others)
+    others = (*_swaps(instance, winner), *_colocated(instance, winner, eligible), *_shrunk(instance, winner, rivals))
+    promised = ((promise(instance, fleet), what, fleet) for what, fleet in others if eligible(fleet))
     ranked = sorted((row for row in promised if row[0] >= PROMISING), key=lambda row: -row[0])
     best: dict[str, Named] = {}
     alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
@@ -443,7 +434,7 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
                     yield f"{pool.name}: {most} x {_engine(instance, shape)}", with_replicas(swapped, index, most)
 
 
-def _colocated(instance: Instance, winner: Verdict) -> Iterator[Named]:
+def _colocated(instance: Instance, winner: Verdict, eligible: Callable[[Fleet], bool]) -> Iterator[Named]:
     """One pool of colocated engines in the winner's place, as many as cost less; every shape, batch limit and chunk."""
     tables, problem = instance.tables, instance.problem
     if len(winner.fleet.pools) == 1 or Role.COLOCATED not in problem.space.roles or classes_apart(problem):
@@ -454,9 +445,10 @@ def _colocated(instance: Instance, winner: Verdict) -> Iterator[Named]:
         limits = tables.limits[in_time[shape, tables.limits]].tolist() or tables.limits[:1].tolist()
         pool = FleetPool("colocated-1", Role.COLOCATED, shape, limits[-1], chunk, 1, spares, everything)
         most = _most_replicas(instance, Fleet((pool,)), 0, winner.cost)
-        if most and pool_state(instance, replace(pool, replicas=most), 1.0).stable:
+        pool = replace(pool, replicas=max(most, 1))
+        if most and eligible(Fleet((pool,))) and pool_state(instance, pool, 1.0).stable:
             for limit in limits:
-                yield f"{most} x {_engine(instance, shape)}", Fleet((replace(pool, seqs=limit, replicas=most),))
+                yield f"{most} x {_engine(instance, shape)}", Fleet((replace(pool, seqs=limit),))
 
 
 def _engine(instance: Instance, shape: int) -> str:
@@ -499,10 +491,9 @@ def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
     try:
         while (larger := larger_batches(bench.instance, fleet, bench.volume)) is not None:
             served = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late)
-            part = bench.part(larger)
             if not any(point.full for point in served.points if point.rate == served.fails):
                 break  # with larger limits the same requests would run at the same time
-            if not bench.trials_of(part, part.requests, late).at(served.fails / demand).held:
+            if not bench.trials_of(larger, late).at(served.fails / demand).held:
                 break
             fleet = larger
     except OutOfTimeError:

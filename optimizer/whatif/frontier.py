@@ -35,7 +35,7 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.search import Level
 from optimizer.search.search import settled
-from optimizer.verification.bench import REPLICATIONS
+from optimizer.verification.judge import MOST_RUNS
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
@@ -205,7 +205,7 @@ class Ramp:
             good, bad = (middle, bad) if held(middle) else (good, middle)
         return good
 
-    def look(self, step: Step, value: float, most: int = REPLICATIONS[-1]) -> tuple[float, str]:
+    def look(self, step: Step, value: float, most: int = MOST_RUNS) -> tuple[float, str]:
         """Simulate the fleet of a step at some value, with the batch limits that it would have there.
 
         most: full runs at most (`scenario.look`). A fleet that was seen to hold where its step begins is not simulated

@@ -36,9 +36,9 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.rival_rows import overall
 from optimizer.recommend.search import Level
 from optimizer.search.search import cheapest_held, settled
-from optimizer.verification.bench import REPLICATIONS, Verdict, make_bench, miss_words
+from optimizer.verification.bench import Verdict, make_bench, miss_words
 from optimizer.verification.confirm import confirmed_once
-from optimizer.verification.judge import Outcome
+from optimizer.verification.judge import MOST_RUNS, Outcome
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import OWNED, Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -65,8 +65,6 @@ CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget"
 """What leaves the physics and the rate alone."""
 STEP_TIME = "step_time_quantile"
 """The lever of efficiency: how slow all steps are within the errors of past predictions; 0.5: as predicted."""
-SHORTLY = 0
-"""Full runs that a fleet gets before it is confirmed: a short one shows most of those that miss."""
 
 
 class Depth(StrEnum):
@@ -346,7 +344,7 @@ def why_none(problem: Problem, physics: Physics) -> Answer:
 # --- by simulation --------------------------------------------------------------------------------------------------
 
 
-def look(instance: Instance, fleet: Fleet, most: int = REPLICATIONS[-1]) -> tuple[float, str]:
+def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float, str]:
     """Simulate a fleet: the share of all requests within their SLOs, and how it misses its goals, "" where it holds.
 
     most: full runs after which a fleet that straddles a goal is taken for a miss.
@@ -363,14 +361,14 @@ def _verdict(instance: Instance, fleet: Fleet, most: int) -> Verdict:
     a chance of 1.25 and 0.6 %, so one that misses a goal passes with 1.9 % at most.
     """
     bench = make_bench(instance)
-    verdict = bench.verdict(fleet, SHORTLY)
+    verdict = bench.look(fleet)
     if verdict.judgement.missed:
         return verdict
     verdict = confirmed_once(bench, verdict, 1)
     if verdict.outcome is not Outcome.UNDECIDED or most <= bench.least:
         return verdict
     again = make_bench(instance)
-    verdict = again.verdict(fleet, most)
+    verdict = again.verdict(fleet)
     return confirmed_once(again, verdict, 2) if verdict.held else verdict
 
 

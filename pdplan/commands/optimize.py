@@ -59,9 +59,7 @@ FRONT = Bounds(2, 10_000)
     "--time-limit",
     callback=seconds,
     metavar="TIME",
-    default="10min",
-    show_default=True,
-    help="Longest time for the whole command.",
+    help="Longest time for the whole command; where it stops the search, the plan says so. Default: none.",
 )
 @click.option(
     "--effort",
@@ -100,7 +98,7 @@ def optimize(
     deploy: Path | None,
     as_json: bool,
     force: bool,
-    time_limit: float,
+    time_limit: float | None,
     effort: str,
     sensitivity: bool,
     front: int | None,
@@ -168,7 +166,7 @@ class Effort:
     """
 
     level: str
-    time_limit: float
+    time_limit: float | None
     every_lever: bool
     front: int | None = None
     study: str | None = None
@@ -207,6 +205,7 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
 
     base: folder from which files that the problem names are looked up.
     """
+    from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
     from optimizer.recommend.search import Brake, Level
     from optimizer.verification.tune import Wish
@@ -218,7 +217,7 @@ def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> 
     with telling as progress, stop_on_interrupt(brake):
         searching, moving = part_of(progress, 0.0, effort.searched), part_of(progress, effort.searched, 1.0)
         found = search(problem, progress=searching, time_limit=effort.time_limit, level=level, brake=brake, tune=tune)
-        found = with_more(found, problem, base, effort, brake=brake, progress=moving)
+        found = as_cut(with_more(found, problem, base, effort, brake=brake, progress=moving), brake)
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may also meet the SLOs")
     return found
