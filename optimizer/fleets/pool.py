@@ -23,7 +23,7 @@ from costmodel.beside import Beside, feedback
 from costmodel.decode_queue import DecodeTime, Steps, any_of, decode_time, first_of
 from costmodel.engine import Role
 from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
-from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
+from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, endless_wait, prompt_wait
 from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
 from costmodel.seat_queue import Seats, at_once, seat_wait, taken_chance, within_seats
 from optimizer.loads.engine_table import (
@@ -213,10 +213,8 @@ def _state(engines: _Engines) -> PoolState:
 def _overloaded(rate: FloatArray) -> PoolState:
     """A pool that falls behind: everything takes a million seconds."""
     endless, nothing = np.full(rate.size, 1e6), np.zeros(rate.size)
-    everyone = np.zeros(rate.size, dtype=np.int64)
-    wait = PromptWait(np.inf, np.inf, 1.0, np.array([0.0, 1e6]), np.array([[1.0, 0.0]]), everyone, 5e5, 0.0)
     steps = Steps(1e6, 1e6, DecodeTime(nothing, nothing, nothing + 1.0), 0.0, nothing + 1e6)
-    return PoolState(rate, wait, endless, steps, np.inf, 1.0, np.inf, stable=False)
+    return PoolState(rate, endless_wait(np.inf, rate.size), endless, steps, np.inf, 1.0, np.inf, stable=False)
 
 
 def _any_busy(busy: float, lanes: float) -> float:
