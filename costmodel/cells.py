@@ -20,7 +20,7 @@ ONCE = np.ones(1)
 @cache
 def _tilt(size: int) -> FloatArray:
     """Weights of the cells of a grid: cell j times exp(-TILT j / size)."""
-    return np.exp(-TILT / size * np.arange(size))
+    return np.asarray(np.exp(-TILT / size * np.arange(size)))
 
 
 def shift(delay: FloatArray, edges: FloatArray) -> NDArray[np.complex128]:

@@ -220,7 +220,7 @@ def capped(jobs: FloatArray, weight: FloatArray, most: FloatArray) -> FloatArray
     job, each = jobs[order], weight[order]
     shorter = np.cumsum(each)
     nodes = np.concatenate(([0.0], np.cumsum(each * job) + job * (shorter[-1] - shorter)))
-    return np.interp(most, np.concatenate(([0.0], job)), nodes) + shorter[-1] * np.minimum(most, 0.0)
+    return np.asarray(np.interp(most, np.concatenate(([0.0], job)), nodes) + shorter[-1] * np.minimum(most, 0.0))
 
 
 def shortest_of(jobs: FloatArray, weight: FloatArray, engines: float) -> tuple[FloatArray, FloatArray]:

@@ -20,7 +20,7 @@ from .prompt_ahead import bubble_grown, likeness, shared_steps, work_ahead
 from .prompt_company import Company, bunch_behind, held_up, in_parts, own_classes, rate_behind, with_company
 from .prompts import Prompts
 
-__all__ = ["PromptWait", "Prompts", "bunch_behind", "endless_wait", "exceeds_by_class", "prompt_wait"]
+__all__ = ["PromptWait", "Prompts", "bunch_behind", "endless_wait", "prompt_wait"]
 
 FloatArray = NDArray[np.float64]
 
@@ -51,21 +51,12 @@ class PromptWait:
 
         slack (..., flows) [s].
         """
-        return exceeds_by_class(slack, self.seconds, self.late, self.member)
-
-
-def exceeds_by_class(slack: FloatArray, seconds: FloatArray, late: FloatArray, member: NDArray[np.int64]) -> FloatArray:
-    """P(delay > slack (..., flows)), from late (classes, nodes) at `seconds` (nodes,) and the class of each flow [1].
-
-    1 below the first node, 0 beyond the last.
-    """
-    given = np.asarray(slack, dtype=np.float64)
-    given = np.broadcast_to(given, np.broadcast_shapes(given.shape, member.shape))
-    result = np.empty(given.shape)
-    for number, row in enumerate(late):
-        mine = member == number
-        result[..., mine] = np.interp(given[..., mine], seconds, row, left=1.0, right=0.0)
-    return result
+        slack = np.broadcast_to(slack, np.broadcast_shapes(slack.shape, self.member.shape))
+        result = np.empty(slack.shape)
+        for number, row in enumerate(self.late):
+            flows = self.member == number
+            result[..., flows] = np.interp(slack[..., flows], self.seconds, row, left=1.0, right=0.0)
+        return result
 
 
 def endless_wait(load: float, flows: int) -> PromptWait:
