@@ -49,6 +49,8 @@ from .routing import largest_of
 
 FloatArray = NDArray[np.float64]
 
+HORIZON = 256
+"""Steps after a prompt that are looked at one by one [1]: later ones are like any."""
 MOST_FEEDBACK = 0.9
 """Largest share D of a batch that is due to itself [1]: beyond, the equations for small fluctuations say nothing."""
 
@@ -63,10 +65,9 @@ class Beside:
     sent: share of the arrivals due to an engine that come while it is busy [1]; mixed_steps (flows,): steps of a
     request beside a prompt that carry it [1]; carried: share of the decodes in a step with prompts, 1 or 0 [1]; lanes:
     micro-batches that go on at once, whose prompts it all meets; arrival_scv: squared coefficient of variation of the
-    gaps between arrivals; seats: requests in a batch at most [1]; full_step: step of such a batch without prompts [s];
-    reads, alone (flows,): by how much the KV reads of a request of each flow are longer than those in `slope`, beside
-    the mean batch and by itself [s]; saved: by how much the step of one request is shorter than that of the smallest
-    batch in `quiet`, KV reads apart [s].
+    gaps between arrivals; reads, alone (flows,): by how much the KV reads of a request of each flow are longer than
+    those in `slope`, beside the mean batch and by itself [s]; saved: by how much the step of one request is shorter
+    than that of the smallest batch in `quiet`, KV reads apart [s].
     """
 
     rate: float
@@ -84,8 +85,6 @@ class Beside:
     lanes: float
     engines: float
     arrival_scv: float
-    seats: float
-    full_step: float
     reads: FloatArray | float = 0.0
     alone: FloatArray | float = 0.0
     saved: float = 0.0
@@ -184,10 +183,52 @@ class Beside:
         """K, prompts that a request meets on average, those that wait when it begins to decode among them [1]."""
         return max(self.batch + self._varied(0.5) / max(self.batch, 1e-12) - 1.0, 0.0)
 
+    @cached_property
+    def after_prompt(self) -> tuple[FloatArray, FloatArray]:
+        """What comes to an engine that a prompt has left without any, in the n steps from there on, both (flows,).
+
+        The chance that no prompt comes before the last of them, and by how much the mean share of these steps that
+        carry prompts exceeds the usual one, over that [1]. While m engines are free (`free_engines`) the router sends
+        prompts here at rate c lambda / m, early where few are. So the engine idles for a mixture I of geometric times,
+        carries prompts for a geometric time B, and so on: an alternating renewal process. The share u that carries
+        prompts obeys u = f_I * (P(B > k) + f_B * u), solved by transforms; B is as long as the usual share demands.
+        """
+        free, chance = free_engines(self.engines, self.busy)
+        hazard = self.rate * self.engines * self.quiet / free
+        usual = self.often
+        ends = min((1.0 - usual) / usual / float(chance @ (1.0 / hazard)), 1.0)
+        steps = np.arange(float(HORIZON))
+        idle, carries = np.exp(-np.outer(steps, hazard)) @ chance, (1.0 - ends) ** steps
+        damped = (1.0 - 8.0 / HORIZON) ** steps
+        begun, ended, carried = (
+            np.fft.rfft(each * damped, 2 * HORIZON)
+            for each in (-np.diff(idle, prepend=1.0), -np.diff(carries, prepend=1.0), carries)
+        )
+        share = np.fft.irfft(begun * carried / (1.0 - begun * ended))[:HORIZON] / damped
+        settled = 1.0 / (1.0 - ends * float(chance @ (1.0 / np.expm1(-hazard))))
+        early = np.interp(self.steps - 1.0, steps, np.cumsum(share / settled - 1.0)) / self.steps
+        return np.exp(-np.outer(self.steps - 1.0, hazard)) @ chance, early
+
     def _varied(self, overlap: float) -> float:
         """Var N where this share of what comes together is there at once [1]."""
         alone = self.batch * max(1.0 + (self.peaked - 1.0) * overlap, 0.0) / (1.0 - feedback(self))
         return alone / self.engines + self.apart
+
+
+def free_engines(engines: float, busy: float) -> tuple[FloatArray, FloatArray]:
+    """Numbers m of engines that are free after a prompt that leaves its own so, and their chances.
+
+    c - m others are busy with chances a^j / j!, j = c - m < c, of c exponential servers at load a = rho c (Erlang).
+
+    >>> [found.round(3).tolist() for found in free_engines(2.0, 0.5)]
+    [[2.0, 1.0], [0.5, 0.5]]
+    """
+    number = np.arange(max(np.rint(engines), 1.0))
+    offered = max(min(busy, 0.999999) * engines, 1e-12)
+    chance = np.cumsum(np.r_[0.0, np.log(offered / number[1:])])
+    chance = np.exp(chance - chance.max())
+    likely = chance > 1e-6
+    return engines - number[likely], chance[likely] / chance[likely].sum()
 
 
 def dispersion(beside: Beside, steps: FloatArray) -> FloatArray:
@@ -196,7 +237,7 @@ def dispersion(beside: Beside, steps: FloatArray) -> FloatArray:
     steps: of any shape, which the result has too.
 
     >>> one = np.ones(1)
-    >>> beside = Beside(1.0, one, 0.4 * one, 1.0, one, one, 0.1, 0.0, 0.5, 1.0, one, 1.0, 1.0, 1.0, 1.0, 9.0, 0.1)
+    >>> beside = Beside(1.0, one, 0.4 * one, 1.0, one, one, 0.1, 0.0, 0.5, 1.0, one, 1.0, 1.0, 1.0, 1.0)
     >>> float(dispersion(beside, np.array(5.0)))
     1.0
     """
@@ -225,10 +266,10 @@ def _extended(beside: Beside) -> FloatArray:
     return (1.0 - often * np.minimum(beside.engines * longer ** (beside.engines - 1.0), 1.0)) ** -3.0
 
 
-def seated_variance(beside: Beside) -> float:
+def seated_variance(beside: Beside, seats: float) -> float:
     """Var N where no more than the seats are taken [1]: others wait for one."""
     variance = beside.variance
-    above = (beside.seats - beside.batch) / np.sqrt(max(variance, 1e-12))
+    above = (seats - beside.batch) / np.sqrt(max(variance, 1e-12))
     return variance * float(held_at(above)[1])
 
 

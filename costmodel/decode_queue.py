@@ -34,8 +34,6 @@ FloatArray = NDArray[np.float64]
 
 MOST_BELOW = 100.0
 """Where `_below` is cut off, over the mean [1]: a gamma variable is nearly normal there."""
-HORIZON = 256
-"""Steps after a prompt that are looked at one by one [1]: later ones are like any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +121,14 @@ class Steps:
         return np.maximum(self.calm_exceeds(limit), np.minimum(held_up, 1.0 - self.time.undisturbed))
 
 
-def decode_time(beside: Beside, left: FloatArray, first: float, together: float = 1.0) -> DecodeTime:
+def decode_time(
+    beside: Beside, left: FloatArray, first: float, together: float = 1.0, seats: float = np.inf
+) -> DecodeTime:
     """Distribution of the mean step of requests of each flow.
 
     left (flows,): prompts that wait at the engine when a request begins to decode, on average [1]; first: what they add
-    to its first step where there are any (`any_of`) [s]; together: prompts of a step, who do not meet each other [1].
+    to its first step where there are any (`any_of`) [s]; together: prompts of a step, who do not meet each other [1];
+    seats: of a batch [1].
     """
     n, load = beside.steps, beside.load
     work = dispersion(beside, n)
@@ -136,13 +137,13 @@ def decode_time(beside: Beside, left: FloatArray, first: float, together: float 
     square, smoothed, first_left = _memory(beside, usual, drift)
     first = first if beside.carried else first / (1.0 - beside.joined)
     any_left = any_of(left, beside.arrival_scv, beside.engines)
-    none_came, early = after_prompt(beside)
+    none_came, early = beside.after_prompt
     behind, others = any_left * first * first_left, 1.0 - any_left * first_left + (1.0 - any_left) * early
     meets = max(beside.meets + 1.0 - together, 0.0) * beside.mean
     tokens = beside.weight * n
     above = behind + others * max(meets - float(tokens @ behind), 0.0) / max(float(tokens @ others), 1e-12)
     spread_now = np.maximum(above * square / max(usual, 1e-30) - above**2, 0.0)
-    gain, crowd = beside.slope / (1.0 - load), seated_variance(beside)
+    gain, crowd = beside.slope / (1.0 - load), seated_variance(beside, seats)
     kept, there = _remembered(beside)
     common = beside.rate * drift + work * beside.rate * beside.quiet * beside.mean / (1.0 - load) ** 2
     by_prompts, by_batch = spread_now * smoothed + gain * common * there, gain**2 * crowd * kept
@@ -217,48 +218,6 @@ def any_of(number: FloatArray, arrival_scv: float, engines: float) -> FloatArray
     """
     bunches = max(arrival_scv - 1.0, 0.0) / engines
     return np.asarray(-np.expm1(-number * (np.log1p(bunches) / bunches if bunches > 0.0 else 1.0)))
-
-
-def free_engines(engines: float, busy: float) -> tuple[FloatArray, FloatArray]:
-    """Numbers m of engines that are free after a prompt that leaves its own so, and their chances.
-
-    c - m others are busy with chances a^j / j!, j = c - m < c, of c exponential servers at load a = rho c (Erlang).
-
-    >>> [found.round(3).tolist() for found in free_engines(2.0, 0.5)]
-    [[2.0, 1.0], [0.5, 0.5]]
-    """
-    number = np.arange(max(np.rint(engines), 1.0))
-    offered = max(min(busy, 0.999999) * engines, 1e-12)
-    chance = np.cumsum(np.r_[0.0, np.log(offered / number[1:])])
-    chance = np.exp(chance - chance.max())
-    likely = chance > 1e-6
-    return engines - number[likely], chance[likely] / chance[likely].sum()
-
-
-def after_prompt(beside: Beside) -> tuple[FloatArray, FloatArray]:
-    """What comes to an engine that a prompt has left without any, in the n steps from there on, both (flows,).
-
-    The chance that no prompt comes before the last of them, and by how much the mean share of these steps that carry
-    prompts exceeds the usual one, over that [1]. While m engines are free (`free_engines`) the router sends prompts
-    here at rate c lambda / m, early where few are. So the engine idles for a mixture I of geometric times, carries
-    prompts for a geometric time B, and so on: an alternating renewal process. The share u that carries prompts
-    obeys u = f_I * (P(B > k) + f_B * u), solved by transforms; B is as long as the usual share demands.
-    """
-    free, chance = free_engines(beside.engines, beside.busy)
-    hazard = beside.rate * beside.engines * beside.quiet / free
-    usual = beside.often
-    ends = min((1.0 - usual) / usual / float(chance @ (1.0 / hazard)), 1.0)
-    steps = np.arange(float(HORIZON))
-    idle, carries = np.exp(-np.outer(steps, hazard)) @ chance, (1.0 - ends) ** steps
-    damped = (1.0 - 8.0 / HORIZON) ** steps
-    begun, ended, carried = (
-        np.fft.rfft(each * damped, 2 * HORIZON)
-        for each in (-np.diff(idle, prepend=1.0), -np.diff(carries, prepend=1.0), carries)
-    )
-    share = np.fft.irfft(begun * carried / (1.0 - begun * ended))[:HORIZON] / damped
-    settled = 1.0 / (1.0 - ends * float(chance @ (1.0 / np.expm1(-hazard))))
-    early = np.interp(beside.steps - 1.0, steps, np.cumsum(share / settled - 1.0)) / beside.steps
-    return np.exp(-np.outer(beside.steps - 1.0, hazard)) @ chance, early
 
 
 def _square(beside: Beside, usual: float) -> float:

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .prompt_queue import PromptWait, exceeds_by_class
+from .prompt_queue import PromptWait
 from .queueing import conditional_wait
 
 FloatArray = NDArray[np.float64]
 
 POINTS = 32
 """Equally likely values that stand for the distribution of what follows a prompt."""
-NODES = 64
-"""Nodes over the range of the short waits, beside those of the wait for an engine."""
 GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
 """Multiples of it modulo 1 are spread evenly over (0, 1), in an order unlike any other."""
 
@@ -105,33 +103,27 @@ def hand_over_waits(cards: Sequence[tuple[float, float]], entries: Sequence[Entr
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The whole delay: late (classes, nodes), P(delay > seconds (nodes,)) by class of the prompt; member (flows,)."""
-
-    seconds: FloatArray
-    late: FloatArray
-    member: NDArray[np.int64]
-
-    def exceeds(self, slack: FloatArray) -> FloatArray:
-        """P(delay > slack) of each flow, slack (..., flows) [s]."""
-        return exceeds_by_class(slack, self.seconds, self.late, self.member)
-
-
-def delay_of(wait: PromptWait, later: FloatArray, rests: Sequence[tuple[float, float]]) -> Delay:
     """Wait for an engine where all are busy, else the rest of a step, and then one of the values of `later` (points,).
 
     rests: (chance, length [s]) of the step that a prompt finds in progress on an engine that is free for it.
     """
-    last = later.max() + max((length for _, length in rests), default=0.0)
-    thinned = wait.seconds[:: 1 if later.size == 1 else 4]
-    ends = np.r_[wait.seconds[-1] + wait.seconds[1] + later.max(), last]
-    nodes = np.unique(np.r_[np.linspace(later.min(), last, NODES), later.min() + thinned, ends])
-    slack = nodes - later[:, None]
-    free = sum((chance * rest_exceeds(slack, length) for chance, length in rests), np.zeros(slack.shape))
-    rows = []
-    for waiting in wait.late:
-        busy = np.interp(slack, wait.seconds, waiting, left=1.0, right=0.0)
-        rows.append((wait.chance * busy + (1.0 - wait.chance) * free).mean(axis=0))
-    return Delay(nodes, np.array(rows), wait.member)
+
+    wait: PromptWait
+    later: FloatArray
+    rests: Sequence[tuple[float, float]]
+
+    @property
+    def most(self) -> float:
+        """Beyond which it never is [s]."""
+        rest = max((length for _, length in self.rests), default=0.0)
+        return float(max(self.wait.seconds[-1], rest) + self.later.max())
+
+    def exceeds(self, slack: FloatArray) -> FloatArray:
+        """P(delay > slack) of each flow, slack (..., flows) or (..., 1) [s]."""
+        left = slack[..., None, :] - self.later[:, None]
+        free = sum((chance * rest_exceeds(left, length) for chance, length in self.rests), np.zeros(left.shape))
+        late = self.wait.chance * self.wait.exceeds(left) + (1.0 - self.wait.chance) * free
+        return np.asarray(late.mean(axis=-2))
 
 
 def rest_exceeds(slack: FloatArray, step: float) -> FloatArray:

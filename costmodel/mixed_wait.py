@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .prompt_ahead import capped
 from .prompt_queue import PromptWait
 
 FloatArray = NDArray[np.float64]
@@ -65,16 +66,9 @@ def with_company(wait: PromptWait, company: Company) -> PromptWait:
     if more <= 0.0:
         return replace(wait, chance=usual)
     added = np.concatenate([company.before, company.behind])
-    order = np.argsort(added, kind="stable")
-    share = np.tile(company.weight, 2)[order] / (2.0 * company.weight.sum())
-    below, work = np.r_[0.0, np.cumsum(share)], np.r_[0.0, np.cumsum(share * added[order])]
-
-    def capped(t: FloatArray) -> FloatArray:
-        at = np.searchsorted(added[order], t, side="right")
-        return np.asarray(work[at] + t * (1.0 - below[at]))
-
-    step = max(company.step, 1e-12)
-    together = (capped(wait.seconds) - capped(wait.seconds - step)) / step  # P(rest + added > t) = mean of P(added > u)
+    share = np.tile(company.weight, 2) / (2.0 * company.weight.sum())
+    step = max(company.step, 1e-12)  # P(rest + added > t) is the mean of P(added > u) for u from t - step to t
+    together = (capped(added, share, wait.seconds) - capped(added, share, wait.seconds - step)) / step
     return replace(wait, chance=usual + more, late=(usual * wait.late + more * together) / (usual + more))
 
 

@@ -38,8 +38,8 @@ from .routing import largest_of
 
 FloatArray = NDArray[np.float64]
 
-LEVELS = 17
-"""Points of a search for the prompts of a step, made twice."""
+LEVELS = np.linspace(0.0, 1.0, 17)
+"""Points of a search for the prompts of a step, made twice, between the ends."""
 DECAYS = 14.0
 """The grid ends so many times 1 / eta beyond the longest prompt: exp(-14) = 1e-6 is left out."""
 STEEPEST = 250.0
@@ -59,12 +59,12 @@ def shared_steps(prompts: Prompts) -> tuple[float, float, float]:
     bunched = np.log1p(bunches) / bunches if bunches > 0.0 else 1.0
     low, high = 1e-9, 1.0
     for _ in range(2):
-        level = np.linspace(low, high, LEVELS)
+        level = low + (high - low) * LEVELS
         busy = rate * (shared + (alone - shared + bubble_grown(prompts, 1.0 / level)) * level)
         chance = wait_probability(prompts.engines, np.minimum(busy, BUSIEST), prompts.arrival_scv)
-        none = np.exp(-np.outer(chance / level * bunched, prompts.alone / alone)) @ weight
+        none = np.exp(-(chance / level * bunched)[:, None] * (prompts.alone / alone)) @ weight
         excess = none * level - (1.0 - chance)
-        at = min(int(np.flatnonzero(np.r_[-1.0, excess[1:]] < 0.0)[-1]), LEVELS - 2)
+        at = max(np.flatnonzero(excess[1:-1] < 0.0) + 1, default=0)
         low, high = level[at], level[at + 1]
     part = float(np.clip(-excess[at] / max(excess[at + 1] - excess[at], 1e-300), 0.0, 1.0))
     together = 1.0 / float(low + part * (high - low))
@@ -115,8 +115,8 @@ def work_ahead(prompts: Prompts, together: float, alike: float) -> tuple[FloatAr
     gathered = (together - 1.0) * (1.0 - 1.0 / engines) * shared
     beside = np.minimum(gathered, np.maximum(prompts.full_step - length, 0.0))
     whole = length + beside + 2.0 * overhead_ahead(prompts) / engines
-    first = transform(centred(residual_below(whole, met * length / whole, edges)))
-    others = transform(centred(residual_below(jobs, weight, edges)))
+    residuals = residual_below(whole, met * length / whole, edges), residual_below(jobs, weight, edges)
+    first, others = transform(centred(np.array(residuals)))
     queued = (1.0 - again) / (1.0 - again * others)
     if alike > 0.0:
         even = edges[:-1]
@@ -207,7 +207,20 @@ def residual_below(jobs: FloatArray, weight: FloatArray, edges: FloatArray) -> F
     >>> residual_below(np.array([2.0]), np.array([1.0]), np.array([0.0, 0.5, 2.0])).tolist()
     [0.0, 0.25, 1.0]
     """
-    return np.asarray(np.minimum(jobs[:, None], edges).T @ weight / (weight @ jobs))
+    return capped(jobs, weight, edges) / float(weight @ jobs)
+
+
+def capped(jobs: FloatArray, weight: FloatArray, most: FloatArray) -> FloatArray:
+    """Sum of weight times min(job, most), for each of `most`, which is linear between two jobs.
+
+    >>> capped(np.array([2.0, 1.0]), np.array([1.0, 3.0]), np.array([-1.0, 0.5, 1.5, 9.0])).tolist()
+    [-4.0, 2.0, 4.5, 5.0]
+    """
+    order = np.argsort(jobs, kind="stable")
+    job, each = jobs[order], weight[order]
+    shorter = np.cumsum(each)
+    nodes = np.concatenate(([0.0], np.cumsum(each * job) + job * (shorter[-1] - shorter)))
+    return np.asarray(np.interp(most, np.concatenate(([0.0], job)), nodes) + shorter[-1] * np.minimum(most, 0.0))
 
 
 def shortest_of(jobs: FloatArray, weight: FloatArray, engines: float) -> tuple[FloatArray, FloatArray]:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .cells import cells_of, exponential, placed, shift, transform
+from .cells import CELLS, cells_of, placed, shift, transform
 from .prompt_ahead import shortest_of
 from .prompts import Prompts
 
 FloatArray = NDArray[np.float64]
 
 BEYOND = (0.8, 0.6, 0.4, 0.25, 0.15, 0.08, 0.04, 0.015, 0.005)
-"""Waits are put into classes that so many of them exceed, in each of which as many prompts come behind."""
+"""Waits are put into parts that so many of them exceed, in each of which as many prompts come behind."""
 DEALT = 128.0
 """Engines beyond which arrivals dealt out in turn come back as regularly as they can [1]."""
 OWN_CLASSES = 3
@@ -88,16 +88,16 @@ def _still_all_busy(prompts: Prompts, weight: FloatArray, busy: float, chance: f
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """Prompts of one class; own: mean time [s]; pace: arrivals behind one [1/s]; step: share of V in its own step [1].
+    """Prompts of each class (classes, 1); own: mean time [s]; pace: arrivals behind one [1/s].
 
     kept: pace over that of the mean prompt [1]; alike: `prompt_ahead.likeness` [1]. Such a prompt ends x = Q + own
     after the step in progress; steps of K = `full` follow each other. job: mean of the prompts in Q, which is `step` V
     on average: none with chance exp(-step V / job), else spread evenly.
     """
 
-    own: float
-    pace: float
-    kept: float
+    own: FloatArray
+    pace: FloatArray
+    kept: FloatArray
     step: float
     full: float
     job: float
@@ -110,7 +110,10 @@ class Company:
         return none, 2.0 * queued / (1.0 - none)
 
     def begins(self, wait: FloatArray) -> FloatArray:
-        """Time until its last step begins, given V [s]: what comes until then may share it. V + own less x mod K."""
+        """Time until its last step begins, given V (parts,), (classes, parts) [s]: V + own less x mod K.
+
+        What comes until then may share it.
+        """
         none, most = self._queued(wait)
 
         def area(x: FloatArray | float) -> FloatArray:
@@ -120,35 +123,35 @@ class Company:
         return np.asarray(wait + self.own - none * (self.own % self.full) - (1.0 - none) * spread)
 
     def room(self, wait: FloatArray, work: FloatArray) -> FloatArray:
-        """Chance that its last step has room for so much `work` (cells,) behind it, given V (classes,) [1].
+        """Chance that its last step has room for so much `work` (cells,) behind it, given V (parts,) [1].
 
-        That x mod K is below K less the work.
+        That x mod K is below K less the work, (classes, parts, cells).
         """
-        none, most = (value[:, None] for value in self._queued(wait))
+        own, (none, most) = self.own[..., None], (value[:, None] for value in self._queued(wait))
         least = np.maximum(self.full - work, 0.0)
 
         def below(x: FloatArray | float) -> FloatArray:
             return np.asarray(np.floor(x / self.full) * least + np.minimum(x % self.full, least))
 
-        spread = (below(self.own + most) - below(self.own)) / most
-        return np.asarray(none * (self.own % self.full < least) + (1.0 - none) * spread)
+        spread = (below(own + most) - below(own)) / most
+        return np.asarray(none * (own % self.full < least) + (1.0 - none) * spread)
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """V in classes: share (classes,), mean (classes,) [s], and the transform of each part (classes, frequencies).
+    """V in parts: share (parts,), mean (parts,) [s], and the transform of each (parts, frequencies).
 
-    job (frequencies,): transform of a prompt that comes behind.
+    job (cells,): a prompt that comes behind.
     """
 
     share: FloatArray
     mean: FloatArray
     spectrum: NDArray[np.complex128]
-    job: NDArray[np.complex128]
+    job: FloatArray
 
 
-def in_classes(prompts: Prompts, ahead: FloatArray, edges: FloatArray, step: float) -> Ahead:
-    """Classes of V that differ in how far they reach; in a pipeline the prompts ahead in the own step count k times."""
+def in_parts(prompts: Prompts, ahead: FloatArray, edges: FloatArray, step: float) -> Ahead:
+    """Parts of V that differ in how far they reach; in a pipeline the prompts ahead in the own step count k times."""
     member = np.searchsorted(1.0 - np.array(BEYOND), np.cumsum(ahead) - 0.5 * ahead)
     parts = np.where(member == np.arange(len(BEYOND) + 1)[:, None], ahead, 0.0)
     parts = parts[parts.any(axis=1)]
@@ -158,7 +161,7 @@ def in_classes(prompts: Prompts, ahead: FloatArray, edges: FloatArray, step: flo
     if prompts.stages > 1.0:
         again = (prompts.stages - 1.0) * np.minimum(step * mean, prompts.full_step / 2.0)
         spectrum = spectrum * shift(again, edges)
-    return Ahead(share, mean, spectrum, transform(placed(prompts.stages * prompts.shared, prompts.weight, edges)))
+    return Ahead(share, mean, spectrum, placed(prompts.stages * prompts.shared, prompts.weight, edges))
 
 
 def in_turn(even: FloatArray, engines: float) -> FloatArray:
@@ -171,38 +174,52 @@ def in_turn(even: FloatArray, engines: float) -> FloatArray:
     """
     each = np.rint(min(engines, DEALT))
     mean, turn = even * each, np.arange(each)
-    left = np.fft.fft(np.exp(mean[:, None] * (np.exp(2j * np.pi * turn / each) - 1.0))).real @ turn / each
+    left = np.fft.fft(np.exp(mean[..., None] * (np.exp(2j * np.pi * turn / each) - 1.0))).real @ turn / each
     return np.asarray((mean - left) / each)
 
 
-def with_company(prompts: Prompts, ahead: Ahead, edges: FloatArray, company: Company) -> tuple[FloatArray, float]:
-    """Distribution of V + E on the cells for prompts of one class, and the mean number of prompts that make E.
+def _compound_below(mean: FloatArray, job: FloatArray, cells: int) -> FloatArray:
+    """P(work of a Poisson number of jobs < t) at the upper edges of the first cells, (..., cells) [1].
 
-    Each class of V has the compound Poisson work that comes behind it, as much as its step has room for. In a pipeline
+    mean (...,): of the number; job (CELLS,): distribution of one. Longer ones do not matter: a grid of these cells is
+    enough.
+
+    >>> _compound_below(np.array([2.0]), np.eye(CELLS)[1], 3).round(4).tolist()  # Poisson: exp(-2) times 1, 3, 5
+    [[0.1353, 0.406, 0.6767]]
+    """
+    size = 1 << cells.bit_length()
+    work = cells_of(np.exp(mean[..., None] * (transform(job[:size], size) - 1.0)), size)
+    return np.cumsum(work[..., :cells], axis=-1)
+
+
+def with_company(
+    prompts: Prompts, ahead: Ahead, edges: FloatArray, company: Company
+) -> tuple[NDArray[np.complex128], FloatArray]:
+    """Transform of V + E for prompts of each class (classes, frequencies), and the mean number of prompts that make E.
+
+    Each part of V has the compound Poisson work that comes behind it, as much as its step has room for. In a pipeline
     a step goes through all stages: its whole company counts k times.
     """
-    stages = prompts.stages
-    bunch = company.kept * bunch_behind(prompts.arrival_scv, prompts.engines)
-    even = company.pace * company.begins(ahead.mean)
+    stages, mean = prompts.stages, ahead.mean
+    even = company.pace * company.begins(mean)
     if company.alike > 0.0:
         even += company.alike * (in_turn(even, prompts.engines) - even)
-    expected = bunch + even
-    below = np.cumsum(cells_of(exponential(expected[:, None] * (ahead.job - 1.0))), axis=1)
-    above = np.clip((1.0 - below) * company.room(ahead.mean, edges[:-1] / stages), 0.0, 1.0)
-    coming = 1.0 - above
-    coming[:, 1:] -= coming[:, :-1].copy()
-    total = cells_of((ahead.spectrum * transform(coming)).sum(axis=0))
-    behind = float(ahead.share @ above.sum(axis=1)) * float(edges[1])
-    return np.maximum(total, 0.0), behind / (stages * company.job)
+    expected = company.kept * bunch_behind(prompts.arrival_scv, prompts.engines) + even
+    cells = min(int(stages * company.full / edges[1]) + 1, CELLS - 1)  # beyond, no step has room
+    below = _compound_below(expected, ahead.job, cells)
+    above = np.clip((1.0 - below) * company.room(mean, edges[:cells] / stages), 0.0, 1.0)
+    coming = -np.diff(above, axis=-1, prepend=1.0, append=0.0)
+    behind = above.sum(axis=-1) @ ahead.share * float(edges[1])
+    return (ahead.spectrum * transform(coming)).sum(axis=1), behind / (stages * company.job)
 
 
-def held_up(prompts: Prompts, wait: FloatArray, own: float, edges: FloatArray) -> FloatArray:
-    """Distribution of a wait, and of what a step of length `own` then loses behind longer ones in later stages.
+def held_up(prompts: Prompts, own: FloatArray, edges: FloatArray) -> NDArray[np.complex128]:
+    """Transforms of what steps of lengths `own` (classes,) lose behind longer ones in later stages.
 
     (M - own)+ at each of them, M the longest of the k - 1 steps in flight before it, P(M <= x) = F(x)^(k - 1).
     """
     bare = np.zeros(0) if prompts.bare is None else prompts.bare
     order = np.argsort(bare, kind="stable")
     longest = np.diff(np.minimum(np.cumsum(prompts.weight[order]), 1.0) ** (prompts.stages - 1.0), prepend=0.0)
-    lost = (prompts.stages - 1.0) * np.maximum(bare[order] - own, 0.0)
-    return np.maximum(cells_of(transform(wait) * transform(placed(lost, longest, edges))), 0.0)
+    lost = (prompts.stages - 1.0) * np.maximum(bare[order] - own[:, None], 0.0)
+    return transform(np.array([placed(each, longest, edges) for each in lost]))

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .cells import cells_of
 from .prompt_ahead import bubble_grown, likeness, shared_steps, work_ahead
-from .prompt_company import Company, bunch_behind, held_up, in_classes, own_classes, rate_behind, with_company
+from .prompt_company import Company, bunch_behind, held_up, in_parts, own_classes, rate_behind, with_company
 from .prompts import Prompts
 
-__all__ = ["PromptWait", "Prompts", "bunch_behind", "exceeds_by_class", "prompt_wait"]
+__all__ = ["PromptWait", "Prompts", "bunch_behind", "endless_wait", "prompt_wait"]
 
 FloatArray = NDArray[np.float64]
 
@@ -50,49 +51,44 @@ class PromptWait:
 
         slack (..., flows) [s].
         """
-        return exceeds_by_class(slack, self.seconds, self.late, self.member)
+        slack = np.broadcast_to(slack, np.broadcast_shapes(slack.shape, self.member.shape))
+        result = np.empty(slack.shape)
+        for number, row in enumerate(self.late):
+            flows = self.member == number
+            result[..., flows] = np.interp(slack[..., flows], self.seconds, row, left=1.0, right=0.0)
+        return result
 
 
-def exceeds_by_class(slack: FloatArray, seconds: FloatArray, late: FloatArray, member: NDArray[np.int64]) -> FloatArray:
-    """P(delay > slack (..., flows)), from late (classes, nodes) at `seconds` (nodes,) and the class of each flow [1].
-
-    1 below the first node, 0 beyond the last.
-    """
-    given = np.asarray(slack, dtype=np.float64)
-    given = np.broadcast_to(given, np.broadcast_shapes(given.shape, member.shape))
-    result = np.empty(given.shape)
-    for number, row in enumerate(late):
-        mine = member == number
-        result[..., mine] = np.interp(given[..., mine], seconds, row, left=1.0, right=0.0)
-    return result
+def endless_wait(load: float, flows: int) -> PromptWait:
+    """That of a pool which falls behind: a million seconds."""
+    everyone = np.zeros(flows, dtype=np.int64)
+    return PromptWait(1.0, load, 1.0, np.array([0.0, 1e6]), np.array([[1.0, 0.0]]), everyone, 5e5, 0.0)
 
 
 def prompt_wait(prompts: Prompts) -> PromptWait:
     """Distribution of the wait before and beside a prompt's own computing; see the module for the equations."""
-    flows = prompts.rate.size
+    flows, load = prompts.rate.size, prompts.per_engine * float(prompts.weight @ prompts.shared)
     if float(prompts.rate.sum()) <= 1e-12:
         return PromptWait(0.0, 0.0, 0.0, np.array([0.0, 1.0]), np.zeros((1, 2)), np.zeros(flows, np.int64), 0.0, 0.0)
+    if load >= 1.0:
+        return endless_wait(load, flows)
     busy, together, chance = shared_steps(prompts)
-    load = prompts.per_engine * float(prompts.weight @ prompts.shared)
     grown = float(bubble_grown(prompts, np.array(together)))
     prompts = replace(prompts, alone=np.maximum(prompts.alone + grown, prompts.shared))
     alike = likeness(prompts)
     edges, ahead = work_ahead(prompts, together, alike)
-    member = own_classes(prompts)
-    rate, step = rate_behind(prompts, busy, chance), chance / (1.0 + chance)
-    parts = in_classes(prompts, ahead, edges, step)
-    shared = float(prompts.weight @ prompts.shared)
-    late, means, behind = [], [], []
-    for number in range(int(member.max()) + 1):
-        share = prompts.weight * (member == number)
-        each = share / max(float(share.sum()), 1e-300)
-        pace, own = float(each @ rate), float(each @ prompts.alone)
-        kept = pace / max(float(prompts.weight @ rate), 1e-300)
-        company = Company(own, pace, kept, step, prompts.full_step, shared, alike)
-        wait, came = with_company(prompts, parts, edges, company)
-        if prompts.bare is not None:
-            wait = held_up(prompts, wait, float(each @ prompts.bare), edges)
-        late.append(np.clip(np.r_[1.0, 1.0 - np.cumsum(wait)[1:] + 0.5 * wait[1:], 0.0], 0.0, 1.0))
-        means.append(float(share.sum()) * float(late[-1][1:].sum() + 0.5) * float(edges[1]))
-        behind.append(float(share.sum()) * came)
-    return PromptWait(busy, load, chance, edges, np.array(late), member, sum(means), sum(behind), together)
+    member, rate, step = own_classes(prompts), rate_behind(prompts, busy, chance), chance / (1.0 + chance)
+    part = prompts.weight * (member == np.arange(member.max() + 1)[:, None])
+    share = part.sum(axis=1)
+    each = part / np.maximum(share, 1e-300)[:, None]
+    own, pace = (each @ prompts.alone)[:, None], (each @ rate)[:, None]
+    kept, shared = pace / max(float(prompts.weight @ rate), 1e-300), float(prompts.weight @ prompts.shared)
+    company = Company(own, pace, kept, step, prompts.full_step, shared, alike)
+    wait, behind = with_company(prompts, in_parts(prompts, ahead, edges, step), edges, company)
+    if prompts.bare is not None:
+        wait = wait * held_up(prompts, each @ prompts.bare, edges)
+    cells = np.maximum(cells_of(wait), 0.0)
+    late = np.pad(np.maximum(1.0 - np.cumsum(cells, axis=1) + 0.5 * cells, 0.0), ((0, 0), (0, 1)))
+    late[:, 0] = 1.0
+    mean = float(share @ (late[:, 1:].sum(axis=1) + 0.5)) * float(edges[1])
+    return PromptWait(busy, load, chance, edges, late, member, mean, float(share @ behind), together)

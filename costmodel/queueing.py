@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 MANY_SERVERS = 2000
-"""Up to this many servers the exact recursion is run, whose time grows with their number."""
+"""Up to this many servers the exact series is summed, whose time grows with their number."""
 BURSTY_SERVERS = 64
 """The same for gamma arrivals."""
 NEWTON = 60
@@ -26,26 +26,21 @@ NEWTON = 60
 def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
     """Probability that an arrival waits in M/M/c (Erlang 1917) [1].
 
-    servers [1, whole], utilization rho in [0, 1) [1]. The recursion on the inverse of Erlang B,
-    1/B(c) = 1 + (c/a) / B(c-1), is stable for any c; C = B / (1 - rho (1 - B)). At rho >= 1 every arrival waits.
-    Beyond MANY_SERVERS the limit of many servers stands in (`_many_servers`).
+    servers [1, whole], utilization rho in [0, 1) [1]. 1/B = 1 + c/a + c (c-1) / a^2 + ... + c! / a^c of Erlang B, all
+    terms positive; C = B / (1 - rho (1 - B)). At rho >= 1 every arrival waits. Beyond MANY_SERVERS the limit of many
+    servers stands in (`_many_servers`).
 
     >>> float(erlang_c(1, 0.7))  # M/M/1: the server is busy with probability rho
     0.7
     """
     count, rho = np.broadcast_arrays(np.asarray(servers, dtype=np.int64), np.asarray(utilization, dtype=np.float64))
-    offered = np.maximum(rho * count, 1e-300)
-    inverse_b = np.ones(offered.shape)
-    result = np.ones(offered.shape)
-    few = count <= MANY_SERVERS
+    below, most = np.minimum(rho, 1.0), int(count.max(initial=0))
+    left = np.maximum(count - np.arange(min(most, MANY_SERVERS)).reshape(-1, *(1,) * count.ndim), 0)
     with np.errstate(over="ignore"):
-        for k in range(1, int(count[few].max(initial=0)) + 1):
-            inverse_b = 1.0 + (k / offered) * inverse_b
-            result = np.where(count == k, 1.0 / inverse_b, result)
-    blocked, below = result, np.minimum(rho, 1.0)
+        blocked = 1.0 / (1.0 + np.cumprod(left / np.maximum(rho * count, 1e-300), axis=0).sum(axis=0))
     waits = blocked / (1.0 - below * (1.0 - blocked))
-    if not few.all():
-        waits = np.where(few, waits, _many_servers(count, below))
+    if most > MANY_SERVERS:
+        waits = np.where(count > MANY_SERVERS, _many_servers(count, below), waits)
     return np.where(rho >= 1.0, 1.0, waits)
 
 
@@ -122,9 +117,9 @@ def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: Ar
     result, smooth = np.empty(rho.shape), scv <= 1.0
     if smooth.any():
         result[smooth] = erlang_c(count[smooth], rho[smooth])
-    for one in np.unique(scv[~smooth]):
-        bursty = scv == one
-        result[bursty] = _bursty_wait(count[bursty], rho[bursty], float(one))
+    for bursts in sorted(set(scv[~smooth].tolist())):
+        bursty = scv == bursts
+        result[bursty] = _bursty_wait(count[bursty], rho[bursty], bursts)
     return result
 
 
@@ -133,15 +128,14 @@ def _bursty_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: floa
 
     Beyond BURSTY_SERVERS a Poisson stream to a smaller pool stands in (Hayward), which differs little there.
     """
-    pairs, index = np.unique(servers + 1j * utilization, return_inverse=True)
-    count, rho = pairs.real, pairs.imag
-    few = count <= BURSTY_SERVERS
+    few = servers <= BURSTY_SERVERS
     result, many = np.empty(few.shape), ~few
     if many.any():
-        result[many] = erlang_c(bursty_servers(count[many], arrival_scv), rho[many])
+        result[many] = erlang_c(bursty_servers(servers[many], arrival_scv), utilization[many])
     if few.any():
-        result[few] = np.where(rho[few] >= 1.0, 1.0, gamma_wait(count[few], rho[few], arrival_scv))
-    return np.asarray(result[index.ravel()])
+        rho = utilization[few]
+        result[few] = np.where(rho >= 1.0, 1.0, gamma_wait(servers[few], rho, arrival_scv))
+    return result
 
 
 def conditional_wait(

@@ -133,18 +133,19 @@ def seat_wait(seats: Seats) -> float:
     return float(turn * min(excess, 1.0) / (1.0 - max(1.0 - 1.0 / max(excess, 1e-12), 0.0) ** engines))
 
 
-def within_seats(beside: Beside, time: DecodeTime) -> tuple[DecodeTime, FloatArray]:
+def within_seats(beside: Beside, time: DecodeTime, seats: float, full_step: float) -> tuple[DecodeTime, FloatArray]:
     """Time of decodes that batches of no more than the seats leave, and the largest mean step, (flows,) [s].
 
     S n / E[n] requests end in n steps beside a full batch, of a variance like that of n; in a short n that begins at
     the mean batch N, others find the S - N free seats. The mean step is taken for normal before it is held.
+    seats: S [1]; full_step: of a full batch without prompts [s].
     """
     lives = beside.steps / beside.length
-    came = beside.seats * lives + np.maximum(beside.seats - beside.batch, 0.0) * np.maximum(1.0 - lives, 0.0)
+    came = seats * lives + np.maximum(seats - beside.batch, 0.0) * np.maximum(1.0 - lives, 0.0)
     length_scv = min(float(beside.weight @ beside.steps**2) / beside.length**2 - 1.0, 1.0)
     square = max(beside.second - beside.mean**2 + length_scv * beside.mean**2, 0.0)
     around = np.sqrt(came * square) / beside.steps
-    most = beside.full_step + came * beside.mean / beside.steps
+    most = full_step + came * beside.mean / beside.steps
     above = (most - beside.quiet - time.own - time.mean) / np.maximum(time.spread, 1e-12)
     (less, kept), held = held_at(above), normal_exceeds(above)
     spread = np.sqrt(kept * time.spread**2 + held * np.minimum(around, time.spread) ** 2)

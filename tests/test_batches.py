@@ -105,8 +105,6 @@ def test_batches_and_what_prompts_find_are_as_simulated(engines: int, scv: float
         lanes=1.0,
         engines=float(engines),
         arrival_scv=scv,
-        seats=1e6,
-        full_step=TAU,
     )
     seen = simulated(engines, rate, lengths, scv)
     assert one.batch == pytest.approx(seen.batch, rel=0.03)

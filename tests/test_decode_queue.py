@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.beside import Beside, dispersion, feedback
-from costmodel.decode_queue import after_prompt, any_of, beta_exceeds, decode_time, first_of, free_engines
+from costmodel.beside import Beside, dispersion, feedback, free_engines
+from costmodel.decode_queue import any_of, beta_exceeds, decode_time, first_of
 from costmodel.queueing import erlang_c
 
 
@@ -32,8 +32,6 @@ def beside(**changed: object) -> Beside:
         lanes=1.0,
         engines=1.0,
         arrival_scv=1.0,
-        seats=1e6,
-        full_step=0.02,
     )
     return replace(usual, **changed)  # type: ignore[arg-type]
 
@@ -135,7 +133,7 @@ def test_prompts_left_behind_go_before_the_first_step_with_all_that_come_meanwhi
     left, calm = (found.mean * (1.0 - found.undisturbed) * 20.0).tolist()
     met = one.meets * 0.1
     assert (left + calm) / 2.0 == pytest.approx(met, rel=1e-6)
-    usual = (met - 0.1 / 0.6 / 2.0) / (39.0 + 20.0 * float(after_prompt(one)[1][1])) * 2.0
+    usual = (met - 0.1 / 0.6 / 2.0) / (39.0 + 20.0 * float(one.after_prompt[1][1])) * 2.0
     assert left == pytest.approx(0.1 / 0.6 + 19.0 * usual, rel=1e-6)
 
 
@@ -173,7 +171,7 @@ def test_as_many_engines_are_free_as_the_idle_ones_of_a_queue(engines: int, busy
 def test_after_a_prompt_one_engine_is_a_chain_of_two_states() -> None:
     """It begins with chance g in each step and ends with chance e: the share p (1 - (1 - g - e)^k) carries prompts."""
     one = beside(steps=np.array([5.0, 60.0]), mixed_steps=np.full(2, 2.0))
-    none_came, early = after_prompt(one)
+    none_came, early = one.after_prompt
     g = 1.0 - np.exp(-one.rate * one.quiet)
     assert none_came == pytest.approx((1.0 - g) ** (one.steps - 1.0))
     carrying = 2.0 * (one.step - one.quiet) / one.mean
@@ -182,7 +180,7 @@ def test_after_a_prompt_one_engine_is_a_chain_of_two_states() -> None:
 
 
 def test_the_next_prompt_comes_early_where_few_engines_are_free() -> None:
-    alone, many = (after_prompt(beside(engines=engines, busy=0.8))[1] for engines in (1.0, 12.0))
+    alone, many = (beside(engines=engines, busy=0.8).after_prompt[1] for engines in (1.0, 12.0))
     assert (many > alone).all()
 
 

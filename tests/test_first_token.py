@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from costmodel.first_token import (
     POINTS,
+    Delay,
     Entry,
     card_wait,
-    delay_of,
     entry_steps,
     hand_over_waits,
     hidden_transfer,
@@ -83,20 +83,20 @@ class TestEntry:
 
 class TestDelay:
     def test_without_anything_after_it_is_the_wait(self) -> None:
-        delay = delay_of(BUSY, np.zeros(1), ((1.0, 0.0),))
+        delay = Delay(BUSY, np.zeros(1), ((1.0, 0.0),))
         for slack in (0.3, 1.7, 5.0):
             expected = BUSY.chance * BUSY.exceeds(np.array([slack]))
             np.testing.assert_allclose(delay.exceeds(np.array([slack])), expected, rtol=1e-6)
 
     def test_an_idle_pool_waits_for_what_follows_alone(self) -> None:
         later = np.array([1.0, 2.0, 3.0, 4.0])
-        delay = delay_of(IDLE, later, ((1.0, 0.0),))
+        delay = Delay(IDLE, later, ((1.0, 0.0),))
         np.testing.assert_allclose(
             [delay.exceeds(np.array([t]))[0] for t in (0.5, 2.5, 5.0)], [1.0, 0.5, 0.0], atol=0.02
         )
 
     def test_the_rest_of_a_step_is_met_at_any_time(self) -> None:
-        delay = delay_of(IDLE, np.zeros(1), ((0.5, 0.0), (0.5, 2.0)))
+        delay = Delay(IDLE, np.zeros(1), ((0.5, 0.0), (0.5, 2.0)))
         np.testing.assert_allclose(
             [delay.exceeds(np.array([t]))[0] for t in (0.5, 1.0, 3.0)], [0.375, 0.25, 0.0], atol=0.01
         )
@@ -105,8 +105,8 @@ class TestDelay:
     @given(st.floats(0.05, 0.95), st.floats(0.0, 0.9), st.floats(0.0, 2.0))
     def test_it_is_a_distribution(self, rho: float, card: float, step: float) -> None:
         wait = prompt_wait(Prompts(rho * ONE, ONE, 0.9 * ONE, 4.0, 1.0, 1.0))
-        delay = delay_of(wait, hand_over_waits([(card, 0.3)], [decoding(5.0)]), ((0.4, step), (0.6, 0.0)))
-        assert (np.diff(delay.late, axis=1) <= 1e-9).all()
-        assert (np.diff(delay.seconds) > 0.0).all()
+        delay = Delay(wait, hand_over_waits([(card, 0.3)], [decoding(5.0)]), ((0.4, step), (0.6, 0.0)))
+        late = delay.exceeds(np.linspace(0.0, delay.most, 200)[:, None])
+        assert (np.diff(late[:, 0]) <= 1e-9).all()
         assert delay.exceeds(np.array([-1e-6]))[0] == 1.0
-        assert delay.exceeds(np.array([delay.seconds[-1] + 1.0]))[0] == 0.0
+        assert delay.exceeds(np.array([delay.most + 1.0]))[0] == 0.0

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.cells import cells_of
 from costmodel.prompt_ahead import (
     bubble_grown,
     decay_rate,
@@ -31,6 +32,8 @@ from costmodel.queueing import (
 )
 
 ONE = np.array([1.0])
+SINGLE = np.ones((1, 1))
+"""Of a single class."""
 
 
 def prompts(rate: float, engines: float = 1.0, **changes: Any) -> Prompts:
@@ -150,20 +153,20 @@ class TestParts:
 
     def test_a_prompt_that_fits_has_the_rest_of_the_step(self) -> None:
         """Nothing queued before a prompt of 1 in steps of 4: its step begins after V, and has room for 3."""
-        company = Company(own=1.0, pace=0.5, kept=1.0, step=0.0, full=4.0, job=1.0)
-        np.testing.assert_allclose(company.begins(np.array([0.5, 2.0])), [0.5, 2.0])
-        np.testing.assert_allclose(company.room(np.array([0.5]), np.array([0.0, 2.9, 3.1])), [[1.0, 1.0, 0.0]])
+        company = Company(own=SINGLE, pace=0.5 * SINGLE, kept=SINGLE, step=0.0, full=4.0, job=1.0)
+        np.testing.assert_allclose(company.begins(np.array([0.5, 2.0])), [[0.5, 2.0]])
+        np.testing.assert_allclose(company.room(np.array([0.5]), np.array([0.0, 2.9, 3.1])), [[[1.0, 1.0, 0.0]]])
 
     def test_a_prompt_of_several_steps_has_the_rest_of_its_last(self) -> None:
         """10 in steps of 4 end 2 into the third, which begins 8 after the first."""
-        company = Company(own=10.0, pace=0.5, kept=1.0, step=0.0, full=4.0, job=1.0)
-        np.testing.assert_allclose(company.begins(np.array([1.0])), [9.0])
-        np.testing.assert_allclose(company.room(np.array([1.0]), np.array([1.9, 2.1])), [[1.0, 0.0]], atol=1e-9)
+        company = Company(own=10.0 * SINGLE, pace=0.5 * SINGLE, kept=SINGLE, step=0.0, full=4.0, job=1.0)
+        np.testing.assert_allclose(company.begins(np.array([1.0])), [[9.0]])
+        np.testing.assert_allclose(company.room(np.array([1.0]), np.array([1.9, 2.1])), [[[1.0, 0.0]]], atol=1e-9)
 
     def test_behind_a_long_queue_a_prompt_ends_anywhere(self) -> None:
-        company = Company(own=1.0, pace=0.5, kept=1.0, step=0.5, full=4.0, job=1.0)
-        np.testing.assert_allclose(company.room(np.array([400.0]), np.array([0.0, 2.0])), [[1.0, 0.5]], atol=0.01)
-        np.testing.assert_allclose(company.begins(np.array([400.0])), [400.0 + 1.0 - 2.0], atol=0.02)
+        company = Company(own=SINGLE, pace=0.5 * SINGLE, kept=SINGLE, step=0.5, full=4.0, job=1.0)
+        np.testing.assert_allclose(company.room(np.array([400.0]), np.array([0.0, 2.0])), [[[1.0, 0.5]]], atol=0.01)
+        np.testing.assert_allclose(company.begins(np.array([400.0])), [[400.0 + 1.0 - 2.0]], atol=0.02)
 
     def test_the_tail_of_mm1_through_many_kinds(self) -> None:
         """Exponential jobs cut into 400 kinds: eta = (1 - rho) / m."""
@@ -307,8 +310,7 @@ class TestPipeline:
 
     def test_a_step_waits_for_a_longer_one_before_it(self) -> None:
         edges = np.linspace(0.0, 8.0, 1025)
-        nothing = np.r_[1.0, np.zeros(1023)]
-        short, long = (held_up(staged(0.5), nothing, own, edges) @ edges[:-1] for own in (0.5, 2.0))
+        short, long = cells_of(held_up(staged(0.5), np.array([0.5, 2.0]), edges)) @ edges[:-1]
         assert short == pytest.approx(1.5 / 3.0, rel=1e-6)
         assert long == pytest.approx(0.0, abs=1e-9)
 

@@ -68,28 +68,32 @@ def test_ends_of_equal_requests_are_as_bursty_as_their_arrivals() -> None:
     assert at_once(many, np.full(100, 0.01), 1.0, 0.5) == 1.0
 
 
+FULL = (10.0, 0.02)
+"""Seats, and the step of a full batch [s]."""
+
+
 def crowded(steps: float) -> Beside:
     """Equal requests at an engine of 10 seats, half of which are taken: prompts of 0.1 s, full batches of 20 ms."""
     one = np.ones(1)
     each = np.full(1, 0.1)
-    return Beside(1.0, one, each, 1.0, each**2, steps * one, 0.02, 0.0, 0.1, 1.0, one, 1.0, 1.0, 1.0, 1.0, 10.0, 0.02)
+    return Beside(1.0, one, each, 1.0, each**2, steps * one, 0.02, 0.0, 0.1, 1.0, one, 1.0, 1.0, 1.0, 1.0)
 
 
 def test_tokens_are_as_slow_as_ends_of_others_let_prompts_in() -> None:
     """In the 100 steps of one, each of the 10 seats changes hands once: 10 prompts of 0.1 s, 10 ms a step."""
     far, near = (DecodeTime(np.array([mean]), np.array([0.001]), np.zeros(1)) for mean in (0.1, 0.005))
-    slow, longest = within_seats(crowded(100.0), far)
+    slow, longest = within_seats(crowded(100.0), far, *FULL)
     assert longest[0] == pytest.approx(0.03)
     assert 0.02 + slow.mean[0] == pytest.approx(0.03)
     assert slow.spread[0] == pytest.approx(0.0, abs=1e-6)
-    quick, _ = within_seats(crowded(100.0), near)
+    quick, _ = within_seats(crowded(100.0), near, *FULL)
     assert quick.mean[0] == pytest.approx(0.005)
     assert quick.spread[0] == pytest.approx(0.001, rel=1e-3)
 
 
 def test_half_of_those_at_the_limit_are_held_there() -> None:
     """min(Z, 0) has mean -1 / sqrt(2 pi) and variance 1 / 2 - 1 / (2 pi); equal requests do not vary beyond."""
-    held, _ = within_seats(crowded(100.0), DecodeTime(np.array([0.01]), np.array([0.001]), np.zeros(1)))
+    held, _ = within_seats(crowded(100.0), DecodeTime(np.array([0.01]), np.array([0.001]), np.zeros(1)), *FULL)
     assert held.mean[0] == pytest.approx(0.01 - 0.001 / np.sqrt(2.0 * np.pi))
     assert held.spread[0] == pytest.approx(0.001 * np.sqrt(0.5 - 0.5 / np.pi), rel=1e-4)
 
@@ -100,5 +104,5 @@ def test_unequal_requests_let_in_more_prompts_by_chance() -> None:
     mixed = replace(
         crowded(1.0), weight=half, extra=np.full(2, 0.1), square=np.full(2, 0.01), steps=np.array([50.0, 150.0])
     )
-    longest = within_seats(mixed, DecodeTime(np.full(2, 0.01), np.full(2, 0.001), np.zeros(2)))[1]
+    longest = within_seats(mixed, DecodeTime(np.full(2, 0.01), np.full(2, 0.001), np.zeros(2)), *FULL)[1]
     assert longest[1] == pytest.approx(0.02 + (1.5 + FAR * 0.1 * np.sqrt(3.75)) / 150.0)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.decode_queue import Steps
 from costmodel.engine import Role
-from costmodel.first_token import Delay, Entry, card_wait, delay_of, hand_over_waits, hidden_transfer
+from costmodel.first_token import Delay, Entry, card_wait, hand_over_waits, hidden_transfer
 from costmodel.metric import Metric
 from costmodel.simulator import SCHEDULERS
 from costmodel.transfer import step_in_progress
@@ -95,7 +95,7 @@ def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluatio
     misses = _misses(instance, fleet, states, first)
     rows = np.array([*_class_shares(instance), flows.share])
     tokens, steps = rows * (flows.osl > 1.0), [pool.steps for pool in later]
-    longest = max((float(pool.offset.max() + pool.delay.seconds[-1]) for pool in first), default=0.0)
+    longest = max((float(pool.offset.max()) + pool.delay.most for pool in first), default=0.0)
     slowest = max((float(each.ceiling.max()) + 8.0 * each.jitter for each in steps), default=0.0)
     gap = max((float(np.max(each.prompt_step)) for each in steps), default=0.0)
     return Evaluation(
@@ -334,7 +334,7 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
         elif state.steps is not None:
             idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
         rests = ((1.0 - state.under_way, idle), (state.under_way, state.beside))
-        first.append(_FirstToken(pool.route, offset, delay_of(state.wait, later, rests)))
+        first.append(_FirstToken(pool.route, offset, Delay(state.wait, later, rests)))
     return first
 
 

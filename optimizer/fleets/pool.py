@@ -23,7 +23,7 @@ from costmodel.beside import Beside, feedback
 from costmodel.decode_queue import DecodeTime, Steps, any_of, decode_time, first_of
 from costmodel.engine import Role
 from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
-from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, prompt_wait
+from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, endless_wait, prompt_wait
 from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
 from costmodel.seat_queue import Seats, at_once, seat_wait, taken_chance, within_seats
 from optimizer.loads.engine_table import (
@@ -213,10 +213,8 @@ def _state(engines: _Engines) -> PoolState:
 def _overloaded(rate: FloatArray) -> PoolState:
     """A pool that falls behind: everything takes a million seconds."""
     endless, nothing = np.full(rate.size, 1e6), np.zeros(rate.size)
-    everyone = np.zeros(rate.size, dtype=np.int64)
-    wait = PromptWait(np.inf, np.inf, 1.0, np.array([0.0, 1e6]), np.array([[1.0, 0.0]]), everyone, 5e5, 0.0)
     steps = Steps(1e6, 1e6, DecodeTime(nothing, nothing, nothing + 1.0), 0.0, nothing + 1e6)
-    return PoolState(rate, wait, endless, steps, np.inf, 1.0, np.inf, stable=False)
+    return PoolState(rate, endless_wait(np.inf, rate.size), endless, steps, np.inf, 1.0, np.inf, stable=False)
 
 
 def _any_busy(busy: float, lanes: float) -> float:
@@ -430,6 +428,42 @@ class _Mean:
         latency = mixed.turns(self.reads, stages)[0] + lanes.excess[0]
         return wait, latency, (float(lanes.step[0]), _any_busy(float(busy[0]), ranks))
 
+    @cached_property
+    def beside(self) -> Beside:
+        """Prompts beside decodes, as often as they find engines busy."""
+        wait = self.queue[0]
+        return _beside(self.engines, self, wait.utilization, wait.chance)
+
+    @cached_property
+    def left(self) -> FloatArray:
+        """Prompts that wait at the engine when one of each flow ends, (flows,).
+
+        Those that came while it waited and was computed, less those that end with it. While its engine is busy, the
+        router sends others there only when all engines are: P(all busy) / P(this one busy).
+        """
+        wait, engines = self.queue[0], self.engines
+        sent = min(wait.chance / max(wait.utilization, 1e-12), 1.0)
+        bunch = bunch_behind(engines.flows.arrival_scv, engines.servers)
+        service = self.mixed.count * (self.mixed.turn + self.reads)
+        came = sent * (self.rate / engines.ranks) * (wait.chance * wait.mean + service) + bunch
+        return np.asarray(np.maximum(came - wait.chance * wait.behind, 0.0))
+
+    @cached_property
+    def first_waits(self) -> PromptWait:
+        """Waits of prompts with what the decodes beside them add."""
+        wait, mixed, engines, stages = self.queue[0], self.mixed, self.engines, self.engines.stages
+        if stages > 1.0:
+            step, times = (mixed.turn + self.reads) / stages, engines.per_engine * mixed.count
+            wait = with_transit(wait, Transit(float(times.sum()), step, times, stages))
+        if engines.ranks > 1.0:
+            return wait
+        rest = self.quiet / stages
+        held = min(wait.utilization + 0.5 * rest * self.rate * (1.0 - wait.utilization), 0.999999)
+        occupied = float(wait_probability(self.beside.engines, held, self.beside.arrival_scv))
+        behind = np.minimum(mixed.extra, mixed.full - mixed.ridden)
+        pending = 1.0 - wait.utilization / held
+        return with_company(wait, Company(occupied, pending, rest, mixed.extra, behind, self.beside.weight))
+
 
 def _colocated_state(engines: _Engines) -> PoolState:
     rate, engines = engines.rate, engines.whatever_limit()
@@ -438,13 +472,13 @@ def _colocated_state(engines: _Engines) -> PoolState:
         return _overloaded(rate)
     memory, over = engines.memory(mean.resident)
     wait, latency, lanes = mean.queue
-    beside = _beside(engines, mean, wait.utilization, wait.chance)
-    steps = _steps(engines, mean, beside, wait)
+    full_step = engines.base(engines.seats) + mean.attention / max(mean.batch, 1e-9) * engines.seats
+    steps = _steps(mean, engines.seats, full_step)
     stable = mean.running <= engines.seats and memory < 1.0 and wait.load < 1.0
     if stable:
-        seats = _seats(beside, steps, latency, wait)
-        wait = with_crowd(_first_waits(engines, mean, beside, wait), taken_chance(seats), seat_wait(seats))
-    back = mean.running / mean.rate / (1.0 - feedback(beside))
+        seats = _seats(mean, steps, engines.seats, full_step)
+        wait = with_crowd(mean.first_waits, taken_chance(seats), seat_wait(seats))
+    back = mean.running / mean.rate / (1.0 - feedback(mean.beside))
     return PoolState(rate, wait, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes, back)
 
 
@@ -566,8 +600,6 @@ def _beside(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> Bes
         lanes=stages,
         engines=float(engines.pool.replicas),
         arrival_scv=flows.arrival_scv,
-        seats=engines.seats,
-        full_step=engines.base(engines.seats) + mean.attention / batch * engines.seats,
         # A mean request's reads are spread over all lanes; one keeps to its own, and makes that longer for all unless
         # so many others are there that each lane has its share.
         reads=max(lanes - mean.batch, 1.0) * slope - typical,
@@ -589,14 +621,14 @@ def _swing(engines: _Engines, mean: _Mean) -> float:
     return float(max((high - low) / (more - less) * (less + more) / (high + low), 0.0))
 
 
-def _steps(engines: _Engines, mean: _Mean, beside: Beside, wait: PromptWait) -> Steps:
-    """Distribution of the TPOT of each flow beside prompts."""
-    mixed = mean.mixed
-    left = _left_behind(engines, mean, wait)
+def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
+    """Distribution of the TPOT of each flow beside prompts; full_step: of a batch that takes all seats [s]."""
+    engines, mixed, beside, left = mean.engines, mean.mixed, mean.beside, mean.left
     each = float(beside.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
     number = float(beside.weight @ left)
     several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
-    time, longest = within_seats(beside, decode_time(beside, left, first_of(several, each, mixed.most), wait.together))
+    first, together = first_of(several, each, mixed.most), mean.queue[0].together
+    time, longest = within_seats(beside, decode_time(beside, left, first, together, seats), seats, full_step)
     lengths, rates = _prompt_steps(engines, mean)
     jitter = peakedness(engines.flows) * mean.step * float(engines.work @ engines.slope**2)
     return Steps(
@@ -609,19 +641,6 @@ def _steps(engines: _Engines, mean: _Mean, beside: Beside, wait: PromptWait) -> 
         prompt_rate=rates,
         in_a_row=float(beside.weight @ beside.mixed_steps),
     )
-
-
-def _left_behind(engines: _Engines, mean: _Mean, wait: PromptWait) -> FloatArray:
-    """Prompts that wait at the engine when one of each flow ends, (flows,).
-
-    Those that came while it waited and was computed, less those that end with it. While its engine is busy, the router
-    sends others there only when all engines are: P(all busy) / P(this one busy).
-    """
-    sent = min(wait.chance / max(wait.utilization, 1e-12), 1.0)
-    bunch = bunch_behind(engines.flows.arrival_scv, engines.servers)
-    service = mean.mixed.count * (mean.mixed.turn + mean.reads)
-    came = sent * (mean.rate / engines.ranks) * (wait.chance * wait.mean + service) + bunch
-    return np.asarray(np.maximum(came - wait.chance * wait.behind, 0.0))
 
 
 def _prompt_steps(engines: _Engines, mean: _Mean) -> tuple[FloatArray, FloatArray]:
@@ -639,29 +658,13 @@ def _prompt_steps(engines: _Engines, mean: _Mean) -> tuple[FloatArray, FloatArra
     return lengths, np.tile(engines.per_engine, 2) * rates
 
 
-def _first_waits(engines: _Engines, mean: _Mean, beside: Beside, wait: PromptWait) -> PromptWait:
-    """Waits of prompts with what the decodes beside them add."""
-    mixed, stages = mean.mixed, engines.stages
-    if stages > 1.0:
-        step, times = (mixed.turn + mean.reads) / stages, engines.per_engine * mixed.count
-        wait = with_transit(wait, Transit(float(times.sum()), step, times, stages))
-    if engines.ranks == 1.0:
-        rest = mean.quiet / stages
-        held = min(wait.utilization + 0.5 * rest * mean.rate * (1.0 - wait.utilization), 0.999999)
-        occupied = float(wait_probability(beside.engines, held, beside.arrival_scv))
-        behind = np.minimum(mixed.extra, mixed.full - mixed.ridden)
-        pending = 1.0 - wait.utilization / held
-        wait = with_company(wait, Company(occupied, pending, rest, mixed.extra, behind, beside.weight))
-    return wait
-
-
-def _seats(beside: Beside, steps: Steps, latency: FloatArray, wait: PromptWait) -> Seats:
-    """The pool's seats; latency (flows,): of prompts [s].
+def _seats(mean: _Mean, steps: Steps, seats: float, full_step: float) -> Seats:
+    """The pool's seats; full_step: of a batch that takes all of an engine [s].
 
     All engines vary together as one would by itself with arrivals like theirs: the router evens out the rest. The seats
     of a full batch advance by a step at once, but while prompts are computed: all wait for any, and each for its own.
     """
-    engines, seats = beside.engines, beside.seats
+    beside, (wait, latency, _), engines = mean.beside, mean.queue, mean.beside.engines
     tpot = steps.quiet + steps.time.own + (1.0 - steps.time.undisturbed) * steps.time.mean
     lives = wait.chance * wait.mean + float(beside.weight @ (latency + beside.steps * tpot))
     together = replace(beside, engines=1.0)
@@ -673,7 +676,7 @@ def _seats(beside: Beside, steps: Steps, latency: FloatArray, wait: PromptWait) 
         present=engines * beside.rate * lives,
         variance=engines * together.variance,
         peaked=swings * at_once(beside.steps, beside.weight, beside.arrival_scv, beside.overlap),
-        turn=beside.extra + (latency + beside.steps * beside.full_step) / seats,
+        turn=beside.extra + (latency + beside.steps * full_step) / seats,
         weight=beside.weight,
         arrival_scv=beside.arrival_scv,
     )

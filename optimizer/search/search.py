@@ -352,13 +352,15 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
     cheapest: list[tuple[Picks, float]] = []
     settings, fewest, spoiled = search.settings, dict[tuple[int, int], tuple[int, int]](), dict[tuple[int, int], bool]()
     alone = np.flatnonzero(free & (settings.role == COLOCATED))
-    least = np.array([_price(search, problem, ((int(setting), int(search.least[setting])),)) for setting in alone])
+    each, engines = search.gpus_each()[alone], search.least[alone]
+    gpus = each * (engines + problem.constraints.spare_replicas)[:, None]
+    least = np.where(within_limits(problem, gpus), gpu_cost(problem, gpus), np.inf)
+    affordable = most_engines(problem, 0.0 * each, each, TIMES * engines + BESIDE, below)
     for place in np.lexsort((-settings.seqs[alone], least)):
-        setting = int(alone[place])
+        setting, most = int(alone[place]), int(affordable[place])
         alike = int(settings.shape[setting]), int(settings.chunk[setting])
         if least[place] >= below * (1.0 - SAME_COST) or search.cut_short():
             break
-        most = _affordable(search, problem, (setting, int(search.least[setting])), below * (1.0 - SAME_COST))
         first, enough = fewest.get(alike, (setting, most + 1))
         most = min(most, enough - 1)
         if first != setting:
@@ -371,7 +373,9 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
         if count is not None:
             picks = ((setting, count),)
             cheapest.append((picks, _price(search, problem, picks)))
-            below = min(below, cheapest[-1][1] * NO_DEARER)
+            if cheapest[-1][1] * NO_DEARER < below:
+                below = cheapest[-1][1] * NO_DEARER
+                affordable = most_engines(problem, 0.0 * each, each, TIMES * engines + BESIDE, below)
     return cheapest
 
 
