@@ -49,7 +49,7 @@ from search_spaces.quantities import Kind
 
 from .extras import precision_savings, safe_fleet
 from .nearest_miss import Miss, describe_miss, nearest_simulated, without_a_limit
-from .rival_rows import compared, winner_row
+from .rival_rows import compared, judged_rivals, winner_row, with_cheaper_rival
 from .search import (
     AGAIN,
     Brake,
@@ -224,8 +224,11 @@ def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: Simulate
     effort = draft.effort
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
+    judged = list(judged_rivals(result, bench, winner, effort))
+    best = with_cheaper_rival(bench, best, judged)
+    winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
-    rows = compared(result, bench, winner, proof)
+    rows = compared(result, bench, winner, proof, judged)
     tuning = best.tuning
     if tuning is not None and effort.tune is not None and effort.tune.front:
         tuning = with_rivals(bench, winner, tuning, effort.brake.stopped)

@@ -122,6 +122,10 @@ class FleetSearch:
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
         return cls(instance, settings, least, late=late, hopeless=_hopeless(instance, settings))
 
+    def restricted(self, allowed: BoolArray) -> FleetSearch:
+        """The search among some of the settings (settings,), nothing evaluated yet."""
+        return FleetSearch.of(self.instance, self.settings.take(allowed), self.late)
+
     def pool(self, setting: int, engines: int) -> FleetPool:
         """So many engines of a setting as a pool that serves all of its stage."""
         settings, route = self.settings, np.ones(self.instance.flows.isl.size)
@@ -423,36 +427,37 @@ def settled(instance: Instance, fleet: Fleet) -> Fleet:
     return smaller if holds(instance, predict_misses(instance, smaller, most / (1.0 + AS_MUCH))) else fleet
 
 
-def evaluated(instance: Instance, late: Late = never) -> FleetSearch:
-    """The search among the engines of an instance; late: whether no more fleets are to be looked at."""
-    return FleetSearch.of(instance, make_settings(instance), late)
+def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
+    """The search among the engines of an instance; late: whether no more fleets are to be looked at.
+
+    usable: which engines in which roles, (roles, shapes); None: all.
+    """
+    search = FleetSearch.of(instance, make_settings(instance), late)
+    return search if usable is None else search.restricted(usable[search.settings.role, search.settings.shape])
 
 
-def at_best_split(instance: Instance, late: Late = never) -> FleetSearch:
+def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
     """The same with end-to-end limits split between first and later tokens where the cheapest fleet costs least.
 
     A request that keeps the parts keeps the whole, so a plan for any split is a plan.
     """
     flows = list(splits(instance.problem))
     if len(flows) == 1:
-        return evaluated(instance, late)
-    best, least = evaluated(replace(instance, flows=flows[0]), late), math.inf
+        return evaluated(instance, late, usable)
+    best, least = evaluated(replace(instance, flows=flows[0]), late, usable), math.inf
     free = pools_apart(instance.problem)
     if instance.problem.objective.goal is Goal.MIN_COST and not classes_apart(instance.problem):
         for place, split in enumerate(flows):
-            search = evaluated(replace(instance, flows=split), late) if place else best
+            search = evaluated(replace(instance, flows=split), late, usable) if place else best
             cheaper = None if place and late() else cheapest_held(search, free, least)
             if cheaper is not None:
                 best, least = search, cheaper[1]
     return best
 
 
-def unmixed(search: FleetSearch, allowed: BoolArray | None = None) -> Fleet:
-    """The cheapest fleet of one pool or two that holds; empty where there is none.
-
-    allowed (settings,): which engines it may have.
-    """
-    cheapest = cheapest_held(search, pools_apart(search.instance.problem), allowed=allowed)
+def unmixed(search: FleetSearch) -> Fleet:
+    """The cheapest fleet of one pool or two that holds; empty where there is none."""
+    cheapest = cheapest_held(search, pools_apart(search.instance.problem))
     return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
 
 

@@ -172,9 +172,9 @@ class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
     best: the cheapest fleet that holds so far; rivals: whose smaller versions may hold; near: fleets that miss narrowly
-    by formula; stopped: asked before each simulation once a fleet holds; trail: all that missed, in order; settings:
-    what a fleet came to with other settings; fewer: replicas that the best is tried without; shapes: whether the best
-    waits in other shapes already.
+    by formula; eligible: which neighbors of what holds may be looked at; stopped: asked before each simulation once a
+    fleet holds; trail: all that missed, in order; settings: what a fleet came to with other settings; fewer: replicas
+    that the best is tried without; shapes: whether the best waits in other shapes already.
     """
 
     bench: Bench
@@ -182,6 +182,7 @@ class Loop:
     waiting: Waiting
     rivals: Sequence[Fleet] = ()
     near: Sequence[Fleet] = ()
+    eligible: Callable[[Fleet], bool] = lambda _: True
     stopped: Late = never
     best: Verdict | None = None
     by_repair: bool = False
@@ -278,7 +279,7 @@ class Loop:
         self.shapes = True
         instance, most = self.bench.instance, self.best.cost * CHEAPER
         near = [("near by formula", fleet) for fleet in self.near if fleet_cost(instance, fleet) < most]
-        for what, fleet in (*smaller(instance, self.best, self.rivals), *near):
+        for what, fleet in (*smaller(instance, self.best, self.rivals, self.eligible), *near):
             if allowed(instance, fleet):
                 self.waiting.add(fleet, what)
         return True
@@ -311,12 +312,18 @@ def cheapest_verified(
 
 
 def without_waste(
-    bench: Bench, winner: Verdict, rivals: Sequence[Fleet], stopped: Late, *, near: Sequence[Fleet] = ()
+    bench: Bench,
+    winner: Verdict,
+    rivals: Sequence[Fleet],
+    stopped: Late,
+    *,
+    near: Sequence[Fleet] = (),
+    eligible: Callable[[Fleet], bool] = lambda _: True,
 ) -> Lean:
     """Replace the winner by what costs less and holds, until none of its neighbors does; see `Loop`."""
     instance = bench.instance
     waiting = Waiting(instance, bench.volume, past={fleet_key(winner.fleet)})
-    loop = Loop(bench, bench.candidate, waiting, rivals, near, stopped, winner)
+    loop = Loop(bench, bench.candidate, waiting, rivals, near, eligible, stopped, winner)
     loop.add_fewer()
     loop.run()
     winner, one_less = loop.best or winner, list[Tried]()
