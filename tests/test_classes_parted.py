@@ -94,8 +94,8 @@ def test_engines_that_were_too_few_bear_less_than_is_usual() -> None:
     split, setting = TrafficSplit(known, 0), of_role(known, COLOCATED)[0]
     need = float(split.need[setting].sum())
     assert split.usual(setting) == USUAL
-    known.known[setting] = (int(4.0 * need), None)
+    known.pool_sizes[setting] = (int(4.0 * need), None)
     assert split.usual(setting) == pytest.approx(need / (int(4.0 * need) + 1))
     assert split.usual(setting) < USUAL
-    known.known[setting] = (int(need), int(need) + 2)
+    known.pool_sizes[setting] = (int(need), int(need) + 2)
     assert split.usual(setting) == pytest.approx(need / (int(need) + 2))

@@ -105,7 +105,7 @@ class Mixing:
         self.problem = pools_apart(self.search.instance.problem)
         self.split = TrafficSplit(self.search, self.kind.looks)
         self.usual = np.array([self.split.usual(setting) for setting in range(self.search.settings.size)])
-        enough = [setting for setting, (_, count) in self.search.known.items() if count is not None]
+        enough = [setting for setting, (_, count) in self.search.pool_sizes.items() if count is not None]
         self.preferred = np.zeros(self.usual.size)
         self.preferred[enough] = 1.0 + self.usual[enough]
 
@@ -257,7 +257,7 @@ class Mixing:
         tables, settings = self.search.instance.tables, self.search.settings
         enough = [
             (count * float(tables.usd_per_hour[settings.shape[setting]]), setting, count)
-            for setting, (_, count) in sorted(self.search.known.items())
+            for setting, (_, count) in sorted(self.search.pool_sizes.items())
             if count is not None and settings.role[setting] == role
         ]
         return [(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]]

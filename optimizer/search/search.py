@@ -97,15 +97,15 @@ def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
 class FleetSearch:
     """What the evaluation says of the pools of an instance that serve all of their stage.
 
-    settings: of the engines; least (settings,): engines that keep up with the demand; known: of a setting, engines that
-    are too few, and such as are enough if any are; held: whether fleets keep every goal at multiples of the demand;
-    late: whether no more fleets are to be looked at.
+    settings: of the engines; least (settings,): engines that keep up with the demand; pool_sizes: of a setting, engines
+    that are too few, and such as are enough if any are; held: whether fleets keep every goal at multiples of the
+    demand; late: whether no more fleets are to be looked at.
     """
 
     instance: Instance
     settings: Settings
     least: IntArray
-    known: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    pool_sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     held: dict[tuple[Picks, float], bool] = field(default_factory=dict)
     late: Late = never
     hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
@@ -169,22 +169,22 @@ class FleetSearch:
 
     def enough(self, setting: int, most: int) -> int | None:
         """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
-        low, high = self.known.get(setting, (int(self.least[setting]) - 1, None))
+        low, high = self.pool_sizes.get(setting, (int(self.least[setting]) - 1, None))
         if most <= low or self.hopeless[setting]:
             return None
         if self.settings.role[setting] == COLOCATED and (high is None or high > most):
             if not self.able(setting, most):
-                self.known[setting] = (most, high)
+                self.pool_sizes[setting] = (most, high)
                 return None
             high = most
         step = 1  # for mostly those are enough that keep up, or one more
         while high is None or high - low > 1:
             if high is None and low >= most:
-                self.known[setting] = (low, None)
+                self.pool_sizes[setting] = (low, None)
                 return None
             middle = min(low + step, most if high is None else (low + high) // 2)
             low, high, step = (low, middle, step) if self.able(setting, middle) else (middle, high, 2 * step)
-        self.known[setting] = (low, high)
+        self.pool_sizes[setting] = (low, high)
         return high if high <= most else None
 
     def spoiled_by_steps(self, setting: int, engines: int) -> bool:
