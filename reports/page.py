@@ -250,7 +250,7 @@ def _alternative(number: int, row: Alternative, plan: Plan) -> AlternativeRow:
         fleet=tuple(limited_cell(pool) for pool in row.pools[:12]),
         cost=hourly(row.cost_usd_per_hour),
         extra=signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
-        attainment=percent(plan.attainment if recommended else row.attainment),
+        attainment=percent(row.attainment),
         slack=percent(slack(row, plan)),
         why_not=_recommended_words(plan) if recommended else sentences.why_not_sentence(row) or MISSING,
         recommended=recommended and feasible,

@@ -48,7 +48,7 @@ from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
 from .extras import precision_savings, safe_fleet
-from .nearest_miss import Miss, describe_miss, nearest_simulated, without_a_limit
+from .nearest_miss import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
 from .rival_rows import compared, judged_rivals, winner_row, with_cheaper_rival
 from .search import (
     AGAIN,
@@ -63,6 +63,7 @@ from .search import (
     search_summary,
     simulated,
     wish_of,
+    with_comparison,
     with_near_fleets,
     with_rivals,
 )
@@ -172,7 +173,7 @@ def optimize(
     check_floors(expected)
     first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
     space = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
-    result = search_by_formula(space, first, watch.stage)
+    result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
     origin = origin_of(space.instance, search_summary(space))
     plan = _plan(Draft(expected, origin, effort), result)
     if effort_level is not Level.QUICK:
@@ -203,7 +204,9 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     if not result.rivals and result.proof.status is not Status.INFEASIBLE:
         result = with_near_fleets(result, effort.brake.stopped)
     if not result.rivals:
-        return _without_fleet(draft, result, describe_miss(result.instance, effort))
+        impossible = result.proof.status is Status.INFEASIBLE
+        missed = describe_impossible if impossible else describe_miss
+        return _without_fleet(draft, result, missed(result.instance, effort))
     effort.report("simulating fleets", 0.65)
     bench, best = simulated(result, effort)
     if best.winner is not None:

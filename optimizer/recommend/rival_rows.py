@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-
 from costmodel.words import dollars
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.loads.instance import Instance
@@ -83,23 +81,23 @@ def compared(
 def winner_row(bench: Bench, winner: Verdict, proof: Proof) -> Alternative:
     """The row of the recommended fleet."""
     row = recommended(bench.instance, winner.fleet, proof, bench.volume)
-    return row.model_copy(update=_as_simulated(bench.instance, winner))
+    return row.model_copy(update=_as_simulated(winner))
 
 
-def _as_simulated(instance: Instance, verdict: Verdict) -> dict[str, Any]:
+def _as_simulated(verdict: Verdict) -> dict[str, Any]:
     """What a row says of how its fleet did."""
     return {
-        "attainment": overall(instance, verdict),
+        "attainment": overall(verdict),
         "simulated": True,
         "confirmed": verdict.confirmation > 0,
         "latencies": [latencies(item) for item in verdict.judgement.classes],
     }
 
 
-def overall(instance: Instance, verdict: Verdict) -> float:
-    """Share of all requests within their SLOs."""
-    shares = np.array([slo.share for slo in instance.problem.slos])
-    return float(shares @ [item.attainment.share for item in verdict.judgement.classes] / shares.sum())
+def overall(verdict: Verdict) -> float:
+    """Share of all requests that count within their SLOs, as the record of a simulation states it."""
+    shares = [item.attainment for item in verdict.judgement.classes]
+    return sum(item.share * item.count for item in shares) / max(sum(item.count for item in shares), 1)
 
 
 def _row(instance: Instance, row: Alternative, searched: SimulatedResult, best: float) -> Alternative:
@@ -121,7 +119,7 @@ def _row(instance: Instance, row: Alternative, searched: SimulatedResult, best: 
         "pools": engine_pools(instance, verdict.fleet),
         "why_not": why_not(verdict.cost, best),
     }
-    simulated = row.model_copy(update=shown | _as_simulated(instance, verdict))
+    simulated = row.model_copy(update=shown | _as_simulated(verdict))
     return simulated if simulated.confirmed else _unconfirmed(simulated)
 
 

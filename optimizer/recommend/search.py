@@ -156,10 +156,10 @@ class FormulaResult:
 
 
 def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress = silent) -> FormulaResult:
-    """The best fleet by formula for the problem's goal, if any, and what it is compared with."""
+    """The best fleet by formula for the problem's goal, if any."""
     report("searching fleets", 0.3)
     cheapest = space.instance.problem.objective.goal is Goal.MIN_COST
-    result = _least_cost(space, deadline, report) if cheapest else _most_goodput(space, deadline)
+    result = _least_cost(space, deadline) if cheapest else _most_goodput(space, deadline)
     if not result.rivals and space.late():
         return replace(result, proof=Proof(Status.TIME_LIMIT, None, None))
     return result
@@ -184,8 +184,8 @@ def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
     return Fleet(()) if held is None else settled(instance, space.fleet(held[0]))
 
 
-def _least_cost(space: FleetSearch, deadline: Deadline, report: Progress) -> FormulaResult:
-    """The cheapest fleet and the cheapest of each kind, or that of classes whose pools are bought together."""
+def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
+    """The cheapest fleet, or that of classes whose pools are bought together."""
     instance, apart = space.instance, classes_apart(space.instance.problem)
     simple = Fleet(()) if apart else unmixed(space)
     fleet = cheapest_by_formula(space) if apart else or_mixed(space, simple)
@@ -198,12 +198,18 @@ def _least_cost(space: FleetSearch, deadline: Deadline, report: Progress) -> For
     floor = least_cost(instance, space.settings, deadline.seconds(WORK.time_limit), cost)
     proof = proof_of_cost(few_pools, floor, cost)
     best = Rival(recommended(instance, fleet, proof, 1.0), *candidates(space, fleet, simple))
-    if apart:
-        return FormulaResult(instance, proof, rivals=(best,))
+    return FormulaResult(instance, proof, rivals=(best,))
+
+
+def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress) -> FormulaResult:
+    """The result of a search for the least cost with what its fleet is compared with; pools per class have nothing."""
+    problem = space.instance.problem
+    if not result.rivals or problem.objective.goal is not Goal.MIN_COST or classes_apart(problem):
+        return result
     report("comparing alternatives", 0.6)
-    rivals = compare(space, best)
+    rivals = compare(space, result.rivals[0])
     rivals[1:] = cheapest_first([*rivals[1:], *other_fleets(space, rivals)])
-    return FormulaResult(instance, proof, rivals=tuple(rivals))
+    return replace(result, rivals=tuple(rivals))
 
 
 def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
