@@ -136,7 +136,7 @@ def mask(known: FleetSearch, kind: str) -> NDArray[np.bool_]:
 
 def cheapest(known: FleetSearch, kind: str) -> Outcome | None:
     """The cheapest cluster of a kind that holds by the formulas."""
-    fleet = unmixed(known, mask(known, kind))
+    fleet = unmixed(known.restricted(mask(known, kind)))
     if not fleet.pools:
         return None
     roles = (Role.PREFILL, Role.DECODE, Role.COLOCATED)

@@ -302,6 +302,11 @@ def largest_saving(plan: Plan) -> float | None:
     return max(0.0, 1.0 - plan.floor_usd_per_hour / plan.cost_usd_per_hour)
 
 
+def gap_of_any_fleet(plan: Plan) -> float | None:
+    """How far a plan is from what no fleet of any shape can beat, in its cost or its goodput [1]; None: not known."""
+    return largest_saving(plan) if plan.objective == "min_cost" else plan.gap
+
+
 def beats_the_floor(plan: Plan) -> bool:
     """Tell whether the fleet costs less than any that the formulas accept: they were too careful."""
     return plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour)

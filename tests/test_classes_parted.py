@@ -81,7 +81,7 @@ def test_colocated_engines_of_a_budget_that_the_laxer_class_bears_are_mixed_too(
 ) -> None:
     """On two H100 a step of 4096 prompt tokens takes 64 ms: too long for a TPOT of 30 ms, not for one of 86 ms."""
     known = known_of(slos)
-    mixing = Mixing(known, np.ones(known.settings.size, dtype=np.bool_), np.inf, Kind.SIZES)
+    mixing = Mixing(known, np.inf, Kind.SIZES)
     some = mixing.settings(whole(known, COLOCATED))
     two = some[known.instance.tables.gpus[known.settings.shape[some]] == 2.0]
     assert np.unique(known.settings.chunk[two]).size == two.size == budgets
@@ -94,8 +94,8 @@ def test_engines_that_were_too_few_bear_less_than_is_usual() -> None:
     split, setting = TrafficSplit(known, 0), of_role(known, COLOCATED)[0]
     need = float(split.need[setting].sum())
     assert split.usual(setting) == USUAL
-    known.known[setting] = (int(4.0 * need), None)
+    known.pool_sizes[setting] = (int(4.0 * need), None)
     assert split.usual(setting) == pytest.approx(need / (int(4.0 * need) + 1))
     assert split.usual(setting) < USUAL
-    known.known[setting] = (int(need), int(need) + 2)
+    known.pool_sizes[setting] = (int(need), int(need) + 2)
     assert split.usual(setting) == pytest.approx(need / (int(need) + 2))

@@ -207,8 +207,8 @@ def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together(
 
 def test_only_engines_that_are_allowed_are_mixed() -> None:
     given = known(*COLOCATED_CASES[0])
-    one = given.instance.tables.offer[given.settings.shape] == 0
-    assert cheaper_mixture(given, [], np.inf, one, [Kind.TYPES]) is None
+    one_type = given.restricted(given.instance.tables.offer[given.settings.shape] == 0)
+    assert cheaper_mixture(one_type, [], np.inf, [Kind.TYPES]) is None
     assert cheaper_mixture(given, [], 5.0) is None
 
 
@@ -216,10 +216,10 @@ def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
     given = known(*COLOCATED_CASES[0])
     fleet = leanest(given)
     larger = Fleet((*fleet.pools, fleet.pools[0]))
-    every, stage = np.ones(given.settings.size, dtype=np.bool_), Stage(COLOCATED, np.ones(2))
+    stage = Stage(COLOCATED, np.ones(2))
     for best, pools in ((larger, 2), (fleet, 2), (None, None)):
         mixture = None if best is None else Mixture(best, cost_of(given, best), stage, ((), ()))
-        mixing = Mixing(given, every, cost_of(given, fleet), Kind.TYPES, mixture)
+        mixing = Mixing(given, cost_of(given, fleet), Kind.TYPES, mixture)
         mixing.wait([stage])
         mixing.run()
         assert (None if mixing.best is None else len(mixing.best.fleet.pools)) == pools

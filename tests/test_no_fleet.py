@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from costmodel.errors import InputError
 from optimizer.loads.diagnose import check_floors, fastest_step
 from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import plan_below_floor
+from optimizer.recommend.search import Level
 from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, model, offer, slo, workload
 from tests.report_cases import text_of as render_plan
@@ -40,6 +42,20 @@ class TestNoFleet:
         assert nearest.pools
         assert nearest.cost_usd_per_hour
         assert limit in nearest.why_not
+
+    def test_a_demand_far_beyond_the_inventory_is_refused_by_what_that_can_serve(self) -> None:
+        """No fleet of thousands of GPUs is simulated to say so; what any could serve is more than the best one does."""
+        stock = (offer("H100", inventory=2),)
+        plan = optimize(given(20_000.0, offers=stock), level=Level.STANDARD)
+        assert plan.status is Status.INFEASIBLE
+        assert plan.binding[0].constraint == "inventory"
+        most = re.search(r"At most ([\d.]+) req/s with 2 × H100\.$", plan.binding[0].sentence)
+        assert most is not None
+        best = optimize(given(20.0, offers=stock, objective=Objective(Goal.MAX_GOODPUT)))
+        assert best.goodput_rps < float(most[1]) < 20.0 * best.goodput_rps
+        (nearest,) = plan.alternatives
+        assert nearest.pools
+        assert not nearest.simulated
 
     def test_the_nearest_fleet_breaks_the_limit_least(self) -> None:
         """One more GPU than allowed, not the many cheap ones that cost least."""

@@ -243,10 +243,11 @@ def test_a_fleet_of_narrow_and_wide_engines_only_sends_where_it_can() -> None:
     instance = instance_of(asked)
     every = make_settings(instance)
     degrees = np.array([shape.parallelism.tensor for shape in instance.tables.shapes])[every.shape]
-    fleet = leanest(evaluated(instance), (every.role == DECODE) | ((every.role == PREFILL) & (degrees == 8)))
+    wide = (every.role == DECODE) | ((every.role == PREFILL) & (degrees == 8))
+    fleet = leanest(evaluated(instance).restricted(wide))
     assert {instance.tables.shapes[pool.shape].parallelism.tensor for pool in fleet.pools} == {8}
     narrow = (every.role == DECODE) & (degrees < 8) | ((every.role == PREFILL) & (degrees == 8))
-    assert not leanest(evaluated(instance), narrow).pools
+    assert not leanest(evaluated(instance).restricted(narrow)).pools
 
 
 @pytest.mark.parametrize("rate", [10.0, 30.0])

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from optimizer.fleets.fleet import fleet_cost
-from optimizer.loads.instance import make_settings
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import Tuning
@@ -75,6 +74,6 @@ def test_no_bound_over_few_pools_is_told_beside_a_cheaper_fleet_by_formula(chose
     bound = fleet_cost(instance, apart(instance, 2, 1))
     fleet, winner = apart(instance, chosen, 1), bench.verdict(apart(instance, 3, 1))
     proof = Proof(Status.FEASIBLE, bound, 0.0, 1.0, bound)
-    best = Rival(recommended(instance, fleet, proof, 1.0), fleet)
-    found = proof_of(FormulaResult(instance, make_settings(instance), proof, rivals=(best,)), winner, 1.0)
+    best = Rival(recommended(instance, fleet, proof, 1.0), (fleet,))
+    found = proof_of(FormulaResult(instance, proof, rivals=(best,)), winner, 1.0)
     assert found.bound == pytest.approx(bound if known else 1.0)

@@ -1,4 +1,4 @@
-"""The comparison as simulated: no kind of fleet loses for an error of the formulas about its cheapest fleet."""
+"""The comparison: each row is what the same search gives when it is kept to some engines."""
 
 from __future__ import annotations
 
@@ -8,146 +8,161 @@ from typing import Any
 
 import pytest
 
-from costmodel.engine import Parallelism
+from costmodel.engine import Role
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Instance, make_settings
-from optimizer.plans.plan import Status
+from optimizer.loads.instance import make_settings
+from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.proof import Proof
-from optimizer.recommend import rival_rows
-from optimizer.recommend.rival_rows import (
-    MOST_LOOKS,
-    _cheapest_confirmed,
-    _cheapest_of,
-    _leaner,
-    _row,
-    compared,
-)
-from optimizer.recommend.search import FormulaResult
-from optimizer.search.alternatives import Kind, Rival, rival_row
+from optimizer.recommend import rival_rows, search
+from optimizer.recommend.rival_rows import compared, judged_rivals, with_cheaper_rival
+from optimizer.recommend.search import Brake, Effort, FormulaResult, Level, SimulatedResult
+from optimizer.search.alternatives import Restriction, Rival, recommended, restrictions, rival_row
 from optimizer.verification.bench import Verdict, fleet_key
-from tests.optimizer_cases import instance_of, offer, problem
+from search_spaces.problem import Problem
+from tests.optimizer_cases import offer, slo, space
 from tests.small_fleets import apart, replicas, small
-from tests.test_verified_search import Oracle, mending
+from tests.small_problems import given, optimize
+from tests.test_verified_search import Oracle
 
-APART = Kind("disaggregated_only", "disaggregated only", colocated=False)
+BOTH = offer("H100"), offer("L40S")
+COARSE = space(tensor_parallel=(1,), max_num_seqs=(64,), max_num_batched_tokens=(512,))
+SPLIT = {"slos": (slo(1.0, 0.05, 0.9, e2e=8.0),), "offers": BOTH, "space": COARSE}
+EFFORT = Effort(Level.STANDARD, Brake())
 
 
-def of_type(instance: Instance, name: str, *counts: int) -> Fleet:
-    """Prefill and decode engines of one GPU of a type."""
-    tables, alone = instance.tables, Parallelism()
-    shape = next(
-        number
-        for number, one in enumerate(tables.shapes)
-        if one.parallelism == alone and instance.problem.offers[int(tables.offer[number])].accelerator.name == name
+def restricted(problem: Problem, row: Alternative) -> Problem | None:
+    """The problem of which a row of the comparison is the answer; None where no search space says so."""
+    if row.kind == "single_type":
+        offers = [bought for bought in problem.offers if row.label == f"{bought.accelerator.name} only"]
+        return replace(problem, offers=tuple(offers))
+    roles = {"colocated_only": (Role.COLOCATED,), "disaggregated_only": (Role.PREFILL, Role.DECODE)}.get(row.kind)
+    return None if roles is None else replace(problem, space=replace(problem.space, roles=roles))
+
+
+def costs_apart(problem: Problem, **effort: Any) -> list[tuple[str, float, float]]:
+    """Each row of the comparison: its label, its cost and that of the search under its restriction alone [$/h]."""
+    plan: Plan = optimize(problem, **effort)
+    alone = ((row, restricted(problem, row)) for row in plan.alternatives[1:])
+    plans = [(row, optimize(only, **effort)) for row, only in alone if only is not None]
+    return [(row.label, row.cost_usd_per_hour or 1e9, other.cost_usd_per_hour or 1e9) for row, other in plans]
+
+
+MIXED = {"slos": (slo(1.0, 0.04, 0.9),), "offers": (offer("H100"), offer("A100-80")), "space": COARSE}
+
+
+@pytest.mark.parametrize(
+    ("problem", "effort"),
+    [
+        (given(20.0, **MIXED), {}),
+        (given(4.0, **SPLIT), {}),
+        (given(10.0, **MIXED), {"level": Level.STANDARD, "extras": False}),
+    ],
+    ids=["mixtures", "end-to-end limit", "simulated"],
+)
+def test_no_row_is_dearer_than_its_own_search(problem: Problem, effort: dict[str, Any]) -> None:
+    rows = costs_apart(problem, **effort)
+    assert len(rows) == 4
+    assert all(alone >= 0.99 * cost for _, cost, alone in rows), rows
+
+
+def restriction_of(label: str) -> Restriction:
+    """A restriction of the small instance."""
+    rows = restrictions(small(), make_settings(small()))
+    return next(restriction for restriction in rows if restriction.label == label)
+
+
+APART = "disaggregated only"
+PROOF = Proof(Status.FEASIBLE, None, None)
+
+
+def posed(label: str, *fleets: Fleet) -> FormulaResult:
+    """A search that came to the first fleet, and to the others under a restriction."""
+    best, *others = fleets
+    row = rival_row(small(), restriction_of(label), others[0], 1.0)
+    rivals = (
+        Rival(recommended(small(), best, PROOF, 1.0), (best,)),
+        Rival(row, tuple(others), restriction=restriction_of(label)),
     )
-    return Fleet(tuple(replace(pool, shape=shape) for pool in apart(instance, *counts).pools))
+    return FormulaResult(small(), PROOF, rivals=rivals)
 
 
-def cheapest(bench: Any, *fleets: Fleet) -> Verdict:
-    found = _cheapest_of(bench, fleets)
-    assert found is not None
-    return found
-
-
-def test_a_rival_that_misses_gets_other_settings_before_a_dearer_one_is_shown() -> None:
-    instance = small()
-    bench: Any = Oracle(instance, (3, 1))
-    first, dearer, mended = apart(instance, 2, 1), apart(instance, 4, 2), apart(instance, 3, 1)
-
-    with mending(lambda _, missed: [mended] if missed.fleet is first else []):
-        assert cheapest(bench, first, dearer).fleet is mended
-    assert len(bench.verdicts) == 2
-
-
-@pytest.mark.parametrize("needed", [2, 3, 5])
-def test_a_rival_with_too_few_engines_gets_more(needed: int) -> None:
-    bench: Any = Oracle(small(), (needed, 1))
-    found = cheapest(bench, apart(bench.instance, 1, 1))
-    assert found.held
-    assert replicas(found.fleet) == (needed, 1)
-
-
-def test_of_a_kind_that_nothing_mends_the_cheapest_is_told_to_miss() -> None:
-    bench: Any = Oracle(small(), (90, 1))
-    found = cheapest(bench, apart(bench.instance, 1, 1), apart(bench.instance, 3, 1))
-    assert not found.held
-    assert replicas(found.fleet) == (1, 1)
-    assert len(bench.verdicts) <= MOST_LOOKS
-
-
-def test_what_holds_gives_up_what_it_can_spare_but_is_never_looked_for_below_the_recommended() -> None:
-    instance = small()
-    bench: Any = Oracle(instance, (2, 1))
-    rich = bench.verdict(apart(instance, 5, 2))
-    lean = _leaner(bench, rich, APART, 0.0)
-    assert lean.held
-    assert lean.cost <= fleet_cost(instance, apart(instance, 2, 1))
-    assert all(APART.has(instance, one.fleet) for one in bench.verdicts.values())
-    bench = Oracle(instance, (1, 1))
-    bar = fleet_cost(instance, apart(instance, 3, 2))
-    assert _leaner(bench, rich, APART, bar).cost >= bar
-    assert all(one.cost >= bar for one in bench.verdicts.values())
+def one_pool(replicas: int) -> Fleet:
+    """Colocated engines."""
+    pool = apart(small(), replicas, 1).pools[0]
+    return Fleet((replace(pool, name="colocated-1", role=Role.COLOCATED),))
 
 
 def confirming(least: int) -> Callable[..., Verdict]:
     """A last word that refutes fleets of fewer engines than `least`, as fresh requests do."""
 
-    def confirmed_once(bench: Any, chosen: Verdict, number: int, *, most: int) -> Verdict:
-        held = sum(replicas(chosen.fleet)) >= least
-        told = replace(chosen, held=held, confirmation=number)
-        bench.verdicts[fleet_key(chosen.fleet)] = told
-        return told
+    def confirmed(bench: Any, chosen: Verdict, numbers: Any, *_: Any) -> Verdict:
+        number = numbers if isinstance(numbers, int) else next(numbers)
+        verdict = replace(chosen, held=sum(replicas(chosen.fleet)) >= least, confirmation=number)
+        bench.verdicts[fleet_key(chosen.fleet)] = verdict
+        return verdict
 
-    return confirmed_once
-
-
-@pytest.mark.parametrize(("least", "engines"), [(2, (1, 1)), (3, (2, 1))])
-def test_a_rival_is_put_to_fresh_requests_like_the_winner(
-    monkeypatch: pytest.MonkeyPatch, least: int, engines: tuple[int, int]
-) -> None:
-    """What these refute is no rival, so that no row costs less than a search for its kind alone would find."""
-    monkeypatch.setattr(rival_rows, "confirmed_once", confirming(least))
-    bench: Any = Oracle(small(), (1, 1))
-    rivals = [apart(bench.instance, *counts) for counts in ((1, 1), (2, 1))]
-    found = _cheapest_confirmed(bench, rivals, None, 0.0)
-    assert found is not None
-    assert (found.held, found.confirmation > 0, replicas(found.fleet)) == (True, True, engines)
+    return confirmed
 
 
-def test_a_rival_for_which_no_time_is_left_is_said_not_to_be_confirmed() -> None:
-    bench: Any = Oracle(small(), (1, 1))
-    first, last = apart(bench.instance, 1, 1), apart(bench.instance, 3, 1)
-    bench.verdict(last)
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Fleets hold with one prefill and one decode engine, or with two colocated ones; nothing is left to mend."""
+    monkeypatch.setattr(search, "confirmed", confirming(0))
+    monkeypatch.setattr(search, "without_room", lambda *_: None)
+    monkeypatch.setattr(search, "with_larger_batches", lambda _bench, winner, _late: winner)
+    return Oracle(small(), (1, 1), others=True)
+
+
+def rows_of(result: FormulaResult, bench: Any, winner: Fleet) -> dict[str, Alternative]:
+    """The comparison by label."""
+    judged = list(judged_rivals(result, bench, bench.verdict(winner), EFFORT))
+    return {row.label: row for row in compared(result, bench, bench.verdict(winner), PROOF, judged)}
+
+
+def test_a_row_gives_up_what_it_can_spare_and_stays_within_its_restriction(bench: Any) -> None:
+    row = rows_of(posed(APART, one_pool(1), apart(small(), 5, 2)), bench, one_pool(1))[APART]
+    assert (row.status, row.simulated, row.confirmed) == (Status.FEASIBLE, True, True)
+    assert row.pools == engine_pools(small(), apart(small(), 1, 1))
+    allows = restriction_of(APART).allows
+    assert [allows(verdict.fleet) for verdict in bench.verdicts.values()].count(False) == 1  # the winner's own
+
+
+def test_what_fresh_requests_refute_is_no_row(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "confirmed", confirming(3))
+    row = rows_of(posed(APART, one_pool(1), apart(small(), 1, 1), apart(small(), 2, 1)), bench, one_pool(1))[APART]
+    assert row.pools == engine_pools(small(), apart(small(), 2, 1))
+
+
+def test_where_nothing_holds_the_row_says_how_its_cheapest_misses(bench: Any) -> None:
+    bench.needed = (90, 1)
+    first = apart(small(), 1, 1)
+    row = rows_of(posed(APART, one_pool(1), first), bench, one_pool(1))[APART]
+    assert (row.status, row.cost_usd_per_hour, row.pools) == (Status.TIME_LIMIT, None, [])
+    assert row.why_not.startswith(f"the cheapest found by formula (${fleet_cost(small(), first):.2f}/h) misses")
+
+
+def test_a_row_for_which_no_time_is_left_is_said_not_to_be_confirmed(bench: Any) -> None:
     bench.late = lambda: True
-    found = _cheapest_confirmed(bench, [last], None, 0.0)
-    assert found is not None
-    row = rival_row(bench.instance, "other_engines", "others", last, fleet_cost(bench.instance, first))
-    shown = _row(bench.instance, row, found, fleet_cost(bench.instance, first))
-    assert (shown.simulated, shown.confirmed) == (True, False)
-    assert shown.why_not.endswith("not confirmed by simulation, for want of time")
+    row = rows_of(posed(APART, one_pool(1), apart(small(), 3, 1)), bench, one_pool(1))[APART]
+    assert (row.simulated, row.confirmed) == (False, False)
+    assert row.why_not.endswith("not confirmed by simulation, for want of time")
 
 
-def test_the_fleet_of_another_kind_stands_for_a_kind_whose_own_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cheapest fleet of H100 alone misses; the best disaggregated one is of H100, so it is the best of both."""
-    monkeypatch.setattr(rival_rows, "confirmed_once", confirming(0))
-    instance = instance_of(problem(offers=(offer("H100"), offer("A100-80"))))
-    every = make_settings(instance)
-    bench: Any = Oracle(instance, (2, 1))
-    winner, misses, holds = of_type(instance, "A100-80", 2, 1), apart(instance, 1, 1), apart(instance, 2, 1)
-    none = {"status": Status.INFEASIBLE, "cost_usd_per_hour": None, "why_not": "no fleet of this kind meets the SLOs"}
-    rows = {
-        "H100 only": Rival(
-            rival_row(instance, "single_type", "H100 only", misses, 1.0).model_copy(update=none), misses
-        ),
-        APART.label: Rival(rival_row(instance, APART.kind, APART.label, holds, 1.0), holds),
-    }
-    bench.volume, proof = 1.0, Proof(Status.FEASIBLE, None, None)
-    first = Rival(rival_row(instance, "recommended", "recommended", winner, 1.0), winner)
-    result = FormulaResult(instance, every, proof, rivals=(first, *rows.values()))
-    told = {row.label: row for row in compared(result, bench, bench.verdict(winner), proof)}
-    assert told["H100 only"].cost_usd_per_hour == pytest.approx(fleet_cost(instance, holds))
-    assert told["H100 only"].status is Status.FEASIBLE
-    assert told["H100 only"].why_not.startswith("costs")
-    assert told["H100 only"].pools == engine_pools(instance, holds)
-    assert told[APART.label].pools == told["recommended"].pools  # the recommended one is of this kind itself
+def test_the_recommended_fleet_is_its_own_row_where_the_restriction_allows_it(bench: Any) -> None:
+    rows = rows_of(posed(APART, one_pool(1), apart(small(), 1, 1)), bench, apart(small(), 2, 1))
+    assert rows[APART].pools == rows["recommended"].pools
+    assert rows[APART].why_not == "the same cost"
+
+
+@pytest.mark.parametrize("least", [0, 99])
+def test_a_cheaper_row_is_recommended_once_it_is_confirmed_again(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    monkeypatch.setattr(rival_rows, "confirmed_once", confirming(least))
+    winner, lean = bench.verdict(one_pool(9)), bench.verdict(apart(small(), 1, 1))
+    best, cheaper = SimulatedResult(winner=winner), SimulatedResult(winner=lean)
+    rival = posed(APART, one_pool(9), apart(small(), 1, 1)).rivals[1]
+    chosen = with_cheaper_rival(bench, best, [(rival, cheaper), (rival, SimulatedResult())]).winner
+    assert chosen is not None
+    assert chosen.fleet is (winner if least else lean).fleet

@@ -247,7 +247,7 @@ def _descent(
         used = sorted({way for _, way in rows if way is not None})
         if number == 0 and used:
             ways, evaluated = [ways[k] for k in used], [evaluated[k] for k in used]
-        enough = [{k: high for k, (_, high) in way.known.items() if high is not None} for way in evaluated]
+        enough = [{k: high for k, (_, high) in way.pool_sizes.items() if high is not None} for way in evaluated]
         yield list({option.gpus: option for option in cheapest if option is not None}.values())
 
 
@@ -257,7 +257,7 @@ def _evaluated(way: Way, rate: float, enough: dict[int, int], refuted: Sequence[
     most = float(instance.flows.rate.sum()) * (1.0 + SAME)
     lost = frozenset(refuted_with(sized.engines) for sized in refuted if sized.rate <= most)
     evaluated = Remaining.after(FleetSearch.of(instance, way.settings), lost)
-    evaluated.known.update({k: (int(evaluated.least[k]) - 1, high) for k, high in enough.items()})
+    evaluated.pool_sizes.update({k: (int(evaluated.least[k]) - 1, high) for k, high in enough.items()})
     return evaluated
 
 

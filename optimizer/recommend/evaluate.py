@@ -259,9 +259,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     fleet = Fleet(with_names(instance, list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
-    draft = Draft(expected, plan.provenance)
-    alternative = draft.plan(instance, fleet, Proof(Status.STATED, None, None), 1.0)
-    return alternative.model_copy(update={"name": f"{plan.name}: {row.label}"})
+    return _stated_plan(Draft(expected, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
 
 
 def _stated(pool: EnginePool) -> StatedPool:
@@ -334,5 +332,10 @@ def _capacity(instance: Instance, pool: FleetPool) -> float:
 def plan_of(subject: Subject) -> Plan:
     """The plan of a fleet that was stated, by formula: nothing is said of other fleets."""
     draft = Draft(subject.expected, origin_of(subject.instance, {}))
-    plan = draft.plan(subject.instance, subject.fleet, Proof(Status.STATED, None, None), subject.volume)
-    return plan.model_copy(update={"name": subject.name})
+    return _stated_plan(draft, subject.instance, subject.fleet, subject.name, subject.volume)
+
+
+def _stated_plan(draft: Draft, instance: Instance, fleet: Fleet, name: str, volume: float = 1.0) -> Plan:
+    """The plan by formula of a fleet that no search came to."""
+    plan = draft.plan(instance, fleet, Proof(Status.STATED, None, None), volume)
+    return plan.model_copy(update={"name": name})

@@ -79,8 +79,8 @@ def _safe_record(slow: Instance, own: Verdict, survivor: Verdict | None) -> Safe
         status=status,
         cost_usd_per_hour=None if survivor is None else survivor.cost,
         pools=[] if survivor is None else engine_pools(slow, survivor.fleet),
-        attainment=None if survivor is None else overall(slow, survivor),
-        own_attainment=overall(slow, own),
+        attainment=None if survivor is None else overall(survivor),
+        own_attainment=overall(own),
         sentence=safe_sentence(own, survivor, len(slow.problem.slos)),
     )
 

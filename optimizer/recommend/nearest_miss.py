@@ -20,13 +20,14 @@ from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import evaluate, predict_misses
 from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
 from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, make_settings
 from optimizer.plans.plan import Alternative, Binding, Status
+from optimizer.search.bound import most_of_demand
 from optimizer.verification.bench import Verdict, miss_words
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, Slo
 
 from .rival_rows import overall
-from .search import Effort, Solution, by_formula, solution_of
+from .search import Effort, Level, Solution, by_formula, solution_of
 
 ROUNDING: Final = 1e-9
 """Relative excess of a limit that is none."""
@@ -69,6 +70,29 @@ def describe_miss(instance: Instance, effort: Effort) -> Miss:
     )
 
 
+def describe_impossible(instance: Instance, effort: Effort) -> Miss:
+    """The same where the floor shows that no fleet can do: by formula, which is enough for a miss by so much.
+
+    The limit that is worst in the way says how much all of them together let any fleet serve.
+    """
+    miss = describe_miss(instance, replace(effort, level=Level.QUICK))
+    limits = _limit_words(instance.problem)
+    share = most_of_demand(instance, make_settings(instance)) if miss.shortfalls and limits else None
+    if share is None:
+        return miss
+    worst, *others = miss.shortfalls
+    most = f"At most {share * instance.problem.workload.request_rate:.3g} req/s with {join_words(limits)}."
+    return replace(miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *others])
+
+
+def _limit_words(problem: Problem) -> list[str]:
+    """What the limits on the fleet leave, such as "8 × H100"; routers aside."""
+    units = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools"}
+    limits = list(_limits(problem))
+    counted = [f"{most:,} × {problem.offers[name].accelerator.name}" for name, most in limits if isinstance(name, int)]
+    return counted + [amount(most, units[name]) for name, most in limits if name in units]
+
+
 def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
     """The nearest of the fleets that were simulated, and how far it is from each goal."""
     row = nearest_row(
@@ -93,7 +117,7 @@ def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
         bound_usd_per_hour=None,
         gap=None,
         pools=engine_pools(instance, fleet),
-        attainment=evaluate(instance, fleet).overall if verdict is None else overall(instance, verdict),
+        attainment=evaluate(instance, fleet).overall if verdict is None else overall(verdict),
         why_not=why,
         simulated=verdict is not None,
     )

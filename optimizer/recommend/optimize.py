@@ -44,8 +44,8 @@ from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
 from .extras import precision_savings, safe_fleet
-from .nearest_miss import Miss, describe_miss, nearest_simulated, without_a_limit
-from .rival_rows import compared, winner_row
+from .nearest_miss import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
+from .rival_rows import compared, judged_rivals, winner_row, with_cheaper_rival
 from .search import (
     AGAIN,
     Brake,
@@ -59,6 +59,7 @@ from .search import (
     search_summary,
     simulated,
     wish_of,
+    with_comparison,
     with_near_fleets,
     with_rivals,
 )
@@ -173,7 +174,7 @@ def optimize(
     check_floors(expected)
     first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
     space = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
-    result = search_by_formula(space, first, watch.stage)
+    result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
     origin = origin_of(space.instance, search_summary(space))
     plan = _plan(Draft(expected, origin, effort), result)
     if effort_level is not Level.QUICK:
@@ -205,7 +206,9 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     if not result.rivals and result.proof.status is not Status.INFEASIBLE:
         result = with_near_fleets(result, effort.brake.stopped)
     if not result.rivals:
-        return _without_fleet(draft, result, describe_miss(result.instance, effort))
+        impossible = result.proof.status is Status.INFEASIBLE
+        missed = describe_impossible if impossible else describe_miss
+        return _without_fleet(draft, result, missed(result.instance, effort))
     effort.report("simulating fleets", 0.65)
     bench, best = simulated(result, effort)
     if best.winner is not None:
@@ -226,8 +229,11 @@ def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: Simulate
     effort = draft.effort
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
+    judged = list(judged_rivals(result, bench, winner, effort))
+    best = with_cheaper_rival(bench, best, judged)
+    winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
-    rows = compared(result, bench, winner, proof)
+    rows = compared(result, bench, winner, proof, judged)
     tuning = best.tuning
     if tuning is not None and effort.tune is not None and effort.tune.front:
         tuning = with_rivals(bench, winner, tuning, effort.brake.stopped)

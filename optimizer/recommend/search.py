@@ -18,11 +18,11 @@ from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost, pools_apart
 from optimizer.loads.diagnose import with_looser_slos
-from optimizer.loads.instance import Deadline, Instance, Late, Settings, never
+from optimizer.loads.instance import BoolArray, Deadline, Instance, Late, never
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.plans.records import TunedFleet, Tuning
-from optimizer.search.alternatives import Rival, cheapest_first, compare, other_fleets, recommended
+from optimizer.search.alternatives import Rival, candidates, cheapest_first, compare, other_fleets, recommended
 from optimizer.search.bound import least_cost
 from optimizer.search.goodput import (
     most_per_dollar,
@@ -34,7 +34,7 @@ from optimizer.search.goodput import (
 from optimizer.search.limits import classes_apart
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
-from optimizer.search.search import FleetSearch, at_best_split, cheapest_held, evaluated, near_fleets, settled, unmixed
+from optimizer.search.search import FleetSearch, at_best_split, cheapest_held, evaluated, settled, unmixed
 from optimizer.verification.bench import Bench, Tried, Verdict, fleet_key, make_bench
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
 from optimizer.verification.goodput import OutOfTimeError, goodput_among
@@ -44,8 +44,6 @@ from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, fr
 from optimizer.verification.verify import Lean, Searched, cheapest_verified, with_larger_batches, without_waste
 from search_spaces.problem import Goal, Problem
 
-MOST_NEAR: Final = 24
-"""Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
 LOOSER: Final = (1.25, 2.0)
 """Factors on all latency limits with which near fleets hold; predictions are off by less than the second [1]."""
 LESS: Final = (0.8, 0.5)
@@ -132,21 +130,23 @@ class Effort:
 class FormulaResult:
     """What the search by formula gave: what is proven of its best fleet, the volume that it serves, and its rivals.
 
-    settings: of the engines among which it was searched; rivals: the best fleet first, none where none holds; near:
-    cheaper fleets that miss by formula, the nearest first.
+    rivals: the best fleet first, none where none holds.
     """
 
     instance: Instance
-    settings: Settings
     proof: Proof
     volume: float = 1.0
     rivals: tuple[Rival, ...] = ()
-    near: tuple[Fleet, ...] = ()
 
     @property
     def fleet(self) -> Fleet:
         """The best fleet; an empty one where none holds."""
-        return self.rivals[0].fleet if self.rivals else Fleet(())
+        return self.rivals[0].fleets[0] if self.rivals else Fleet(())
+
+    @property
+    def near(self) -> tuple[Fleet, ...]:
+        """Cheaper fleets that miss by formula, the nearest first."""
+        return self.rivals[0].near if self.rivals else ()
 
     @property
     def fleets(self) -> list[Fleet]:
@@ -155,10 +155,10 @@ class FormulaResult:
 
 
 def search_by_formula(space: FleetSearch, deadline: Deadline, report: Progress = silent) -> FormulaResult:
-    """The best fleet by formula for the problem's goal, if any, and what it is compared with."""
+    """The best fleet by formula for the problem's goal, if any."""
     report("searching fleets", 0.3)
     cheapest = space.instance.problem.objective.goal is Goal.MIN_COST
-    result = _least_cost(space, deadline, report) if cheapest else _most_goodput(space, deadline)
+    result = _least_cost(space, deadline) if cheapest else _most_goodput(space, deadline)
     if not result.rivals and space.late():
         return replace(result, proof=Proof(Status.TIME_LIMIT, None, None))
     return result
@@ -183,27 +183,32 @@ def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
     return Fleet(()) if held is None else settled(instance, space.fleet(held[0]))
 
 
-def _least_cost(space: FleetSearch, deadline: Deadline, report: Progress) -> FormulaResult:
-    """The cheapest fleet and the cheapest of each kind, or that of classes whose pools are bought together."""
+def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
+    """The cheapest fleet, or that of classes whose pools are bought together."""
     instance, apart = space.instance, classes_apart(space.instance.problem)
     simple = Fleet(()) if apart else unmixed(space)
     fleet = cheapest_by_formula(space) if apart else or_mixed(space, simple)
     if not fleet.pools:  # that there is none is known only where none can do the work in time
         floor = _floor(space, deadline)
         status = Status.INFEASIBLE if floor is None else Status.TIME_LIMIT
-        return FormulaResult(instance, space.settings, Proof(status, None, None, floor))
+        return FormulaResult(instance, Proof(status, None, None, floor))
     cost = fleet_cost(instance, fleet)
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
     floor = _floor(space, deadline, cost)
     proof = proof_of_cost(few_pools, floor, cost)
-    best = Rival(recommended(instance, fleet, proof, 1.0), fleet, Fleet(()) if fleet is simple else simple)
-    if apart:
-        return FormulaResult(instance, space.settings, proof, rivals=(best,))
+    best = Rival(recommended(instance, fleet, proof, 1.0), *candidates(space, fleet, simple))
+    return FormulaResult(instance, proof, rivals=(best,))
+
+
+def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress) -> FormulaResult:
+    """The result of a search for the least cost with what its fleet is compared with; pools per class have nothing."""
+    problem = space.instance.problem
+    if not result.rivals or problem.objective.goal is not Goal.MIN_COST or classes_apart(problem):
+        return result
     report("comparing alternatives", 0.6)
-    rivals = compare(space, best)
+    rivals = compare(space, result.rivals[0])
     rivals[1:] = cheapest_first([*rivals[1:], *other_fleets(space, rivals)])
-    near = near_fleets(space, cost)[:MOST_NEAR]
-    return FormulaResult(instance, space.settings, proof, rivals=tuple(rivals), near=tuple(near))
+    return replace(result, rivals=tuple(rivals))
 
 
 def _floor(space: FleetSearch, deadline: Deadline, ceiling: float = math.inf) -> float | None:
@@ -223,7 +228,7 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     fleet, served = most_per_dollar(space) if by_price else most_served(space)
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
-        return FormulaResult(instance, space.settings, Proof(status, None, None))
+        return FormulaResult(instance, Proof(status, None, None))
     if by_price:
         reached, ceiling = per_dollar(instance, (fleet, served)), most_per_dollar_at_all(space)
     else:
@@ -231,8 +236,8 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
         deadline.late()
     gap = max(0.0, 1.0 - reached / ceiling) if ceiling < math.inf else None
     proof, volume = Proof(status_of(gap), None, gap), float(min(served, objective.max_volume)) if by_price else served
-    best = Rival(recommended(instance, fleet, proof, volume), fleet)
-    return FormulaResult(instance, space.settings, proof, volume, (best,))
+    best = Rival(recommended(instance, fleet, proof, volume), (fleet,))
+    return FormulaResult(instance, proof, volume, (best,))
 
 
 def search_summary(space: FleetSearch) -> dict[str, Any]:
@@ -252,22 +257,31 @@ def search_summary(space: FleetSearch) -> dict[str, Any]:
 def with_near_fleets(result: FormulaResult, late: Late) -> FormulaResult:
     """The result with near fleets as candidates where none holds by formula: no formula says that there is none.
 
-    Near are the cheapest fleets within the limits that hold by formula once the latency limits are looser, or the rate
-    is lower; they are judged against what was asked for. Only where the least cost is the goal: others choose the rate.
+    Only where the least cost is the goal: others choose the rate.
     """
-    instance, problem, floor = result.instance, result.instance.problem, result.proof.floor
-    if problem.objective.goal is not Goal.MIN_COST:
+    instance, floor = result.instance, result.proof.floor
+    if instance.problem.objective.goal is not Goal.MIN_COST:
         return result
+    rivals = []
+    for fleet in nearly_by_formula(instance, late):
+        proof = proof_of_judged(None, floor, fleet_cost(instance, fleet))
+        rivals.append(Rival(recommended(instance, fleet, proof, 1.0), (fleet,)))
+    return replace(result, rivals=tuple(rivals))
+
+
+def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None = None) -> list[Fleet]:
+    """The cheapest fleets that hold by formula once the latency limits are looser, or the rate is lower.
+
+    They are judged against what was asked for. usable: see `evaluated`.
+    """
+    problem, fleets = instance.problem, dict[object, Fleet]()
     easier = [with_looser_slos(problem, factor) for factor in LOOSER]
     easier += [replace(problem, workload=scale_rate(problem.workload, factor)) for factor in LESS]
-    rivals: dict[object, Rival] = {}
     for relaxed in easier:
-        solution = None if late() else by_formula(planned_instance(relaxed, instance.overhead), late)
+        solution = None if late() else by_formula(planned_instance(relaxed, instance.overhead), late, usable)
         if solution is not None:
-            fleet = solution.fleet
-            proof = proof_of_judged(None, floor, fleet_cost(instance, fleet))
-            rivals.setdefault(fleet_key(fleet), Rival(recommended(instance, fleet, proof, 1.0), fleet))
-    return replace(result, rivals=tuple(rivals.values()))
+            fleets.setdefault(fleet_key(solution.fleet), solution.fleet)
+    return list(fleets.values())
 
 
 # --- the same for another instance ----------------------------------------------------------------------------------
@@ -285,11 +299,11 @@ class Solution:
     verdict: Verdict | None = None
 
 
-def by_formula(instance: Instance, late: Late = never) -> Solution | None:
-    """The cheapest fleet that holds by formula; late: once it is, none is looked for."""
+def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> Solution | None:
+    """The cheapest fleet that holds by formula; late: once it is, none is looked for; usable: see `evaluated`."""
     if late():
         return None
-    space = at_best_split(instance, late)
+    space = at_best_split(instance, late, usable)
     fleet = cheapest_by_formula(space)
     return Solution(space.instance, fleet) if fleet.pools else None
 
@@ -340,9 +354,16 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SimulatedRe
 
 
 def cheapest_confirmed(
-    bench: Bench, fleets: Sequence[Fleet], effort: Effort, *, near: Sequence[Fleet] = ()
+    bench: Bench,
+    fleets: Sequence[Fleet],
+    effort: Effort,
+    *,
+    near: Sequence[Fleet] = (),
+    eligible: Callable[[Fleet], bool] = lambda _: True,
 ) -> SimulatedResult:
     """The cheapest of some fleets, and of their repairs, that fresh requests confirm, without what it can spare.
+
+    near: see `without_waste`; eligible: which fleets may be looked at in place of these.
 
     A fleet that they refute has missed, and the search is made again: what the bench knows takes it no time. Where it
     is to stop the fleet is not confirmed any more. What is confirmed is tuned then, so that no tuning ends dearer than
@@ -351,7 +372,7 @@ def cheapest_confirmed(
     brake, numbers = effort.brake, iter(range(1, MOST_CONFIRMED + 1))
     number = next(numbers, None)
     while number is not None:
-        searched, lean = _chosen(bench, fleets, near, effort)
+        searched, lean = _chosen(bench, fleets, near, effort, eligible)
         if lean is None or brake.stopped():
             return _simulated_result(searched, lean)
         effort.report("confirming the fleet", 0.8)
@@ -375,7 +396,11 @@ def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
 
 
 def _chosen(
-    bench: Bench, fleets: Sequence[Fleet], near: Sequence[Fleet], effort: Effort
+    bench: Bench,
+    fleets: Sequence[Fleet],
+    near: Sequence[Fleet],
+    effort: Effort,
+    eligible: Callable[[Fleet], bool],
 ) -> tuple[Searched, Lean | None]:
     """The cheapest fleet that holds on the requests that all fleets get."""
     searched = cheapest_verified(bench, fleets)
@@ -383,7 +408,7 @@ def _chosen(
         return searched, None
     effort.brake.armed = True
     effort.report("simulating smaller fleets", 0.75)
-    lean = without_waste(bench, searched.winner, fleets, effort.brake.stopped, near=near)
+    lean = without_waste(bench, searched.winner, fleets, effort.brake.stopped, near=near, eligible=eligible)
     return searched, replace(lean, winner=with_larger_batches(bench, lean.winner, effort.brake.stopped))
 
 

@@ -1,10 +1,10 @@
-"""The best fleet of each other kind, and why it lost."""
+"""The best fleet of the same search under each restriction, and why it lost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,122 +18,124 @@ from optimizer.loads.instance import COLOCATED, ROLES, Instance, Settings
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof
 
-from .search import SAME_COST, FleetSearch, unmixed
+from .mixtures import or_mixed
+from .search import SAME_COST, FleetSearch, at_best_split, near_fleets, unmixed
+
+BoolArray = NDArray[np.bool_]
 
 SAME = "the same cost"
 
 OTHERS = 2
 """Fleets of other engines that a plan shows."""
 
+MOST_NEAR = 24
+"""Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A family of fleets: one offer only, colocated pools only (True) or none (False), own precision only."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Restriction:
+    """Fleets of some engines only; kind, label: of its row; usable: which engines in which roles, (roles, shapes)."""
 
     kind: str
     label: str
-    offer: int | None = None
-    colocated: bool | None = None
-    own_precision: bool = False
+    usable: BoolArray
 
-    def mask(self, instance: Instance, settings: Settings) -> NDArray[np.bool_]:
-        """The settings that it may use."""
-        usable = np.ones(settings.size, dtype=np.bool_)
-        if self.offer is not None:
-            usable &= instance.tables.offer[settings.shape] == self.offer
-        if self.colocated is not None:
-            usable &= (settings.role == COLOCATED) == self.colocated
-        if self.own_precision:
-            usable &= _own_precision(instance)[settings.shape]
-        return usable
-
-    def has(self, instance: Instance, fleet: Fleet) -> bool:
-        """Whether a fleet is of this kind."""
-        rows = [(ROLES.index(pool.role), pool.shape, pool.seqs, pool.chunk) for pool in fleet.pools]
-        return bool(self.mask(instance, Settings(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)).all())
+    def allows(self, fleet: Fleet) -> bool:
+        """Whether all pools of a fleet are of these engines."""
+        return all(bool(self.usable[ROLES.index(pool.role), pool.shape]) for pool in fleet.pools)
 
 
-def _own_precision(instance: Instance) -> NDArray[np.bool_]:
-    """Shapes in the precision of the model section, (S,)."""
-    problem, shapes = instance.problem, instance.tables.shapes
-    own = (problem.weight_dtype, problem.kv_dtype)
-    return np.array([(shape.weight_dtype, shape.kv_dtype) == own for shape in shapes], dtype=np.bool_)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rival:
-    """The best fleet of a kind and its row of the comparison; an empty fleet where none is search.
+    """The best fleet under a restriction and its row of the comparison; no fleets where none is found.
 
-    unmixed: the best that mixes no engines within a stage, where the fleet does.
+    fleets: the best first, then that which mixes no engines within a stage; near: cheaper ones that miss by formula,
+    the nearest first; restriction: None for the best of all.
     """
 
     row: Alternative
-    fleet: Fleet
-    unmixed: Fleet = field(default_factory=lambda: Fleet(()))
-
-    @property
-    def fleets(self) -> tuple[Fleet, ...]:
-        """The fleet, and the one to fall back on where it misses when it is simulated."""
-        return tuple(fleet for fleet in (self.fleet, self.unmixed) if fleet.pools)
+    fleets: tuple[Fleet, ...] = ()
+    near: tuple[Fleet, ...] = ()
+    restriction: Restriction | None = None
 
 
-def kinds(instance: Instance, settings: Settings) -> Iterator[Kind]:
+def restrictions(instance: Instance, settings: Settings) -> Iterator[Restriction]:
     """Single accelerator types, colocated only, disaggregated only, one precision only: what the whole space has."""
-    offers = instance.problem.offers
+    offers, tables, problem = instance.problem.offers, instance.tables, instance.problem
+    roles, shapes = np.arange(len(ROLES))[:, None], tables.offer[None, :]
     if len(offers) > 1:
         for index, bought in enumerate(offers):
-            yield Kind("single_type", f"{bought.accelerator.name} only", offer=index)
+            yield Restriction("single_type", f"{bought.accelerator.name} only", (roles >= 0) & (shapes == index))
     together = settings.role == COLOCATED
     if together.any() and not together.all():
-        yield Kind("colocated_only", "colocated only", colocated=True)
-        yield Kind("disaggregated_only", "disaggregated only", colocated=False)
-    own = _own_precision(instance)
+        yield Restriction("colocated_only", "colocated only", (roles == COLOCATED) & (shapes >= 0))
+        yield Restriction("disaggregated_only", "disaggregated only", (roles != COLOCATED) & (shapes >= 0))
+    precision = problem.weight_dtype, problem.kv_dtype
+    own = np.array([(shape.weight_dtype, shape.kv_dtype) == precision for shape in tables.shapes], dtype=np.bool_)
     if own.any() and not own.all():
-        stated = f"{instance.problem.weight_dtype} weights and {instance.problem.kv_dtype} KV cache only"
-        yield Kind("own_precision", stated, own_precision=True)
+        label = f"{problem.weight_dtype} weights and {problem.kv_dtype} KV cache only"
+        yield Restriction("own_precision", label, (roles >= 0) & own)
 
 
 def compare(search: FleetSearch, best: Rival) -> list[Rival]:
-    """The recommended fleet first, then the cheapest of one pool or two of every other kind, by price.
+    """The best fleet first, then the best of the same search under every restriction, by price.
 
-    Those without a fleet come last. Of the kinds that the recommended fleet is of, it is the best itself.
+    Those without a fleet come last. Where a restriction allows the best fleet, it is the best there too.
     """
-    instance, rivals = search.instance, list[Rival]()
-    for kind in kinds(instance, search.settings):
-        if kind.has(instance, best.fleet):
-            same = best.row.model_copy(update={"kind": kind.kind, "label": kind.label, "why_not": SAME})
-            rivals.append(Rival(same, best.fleet))
-            continue
-        late = search.late()
-        fleet = Fleet(()) if late else unmixed(search, kind.mask(instance, search.settings))
-        if fleet.pools:
-            row = rival_row(instance, kind.kind, kind.label, fleet, best.row.cost_usd_per_hour)
+    rivals = list[Rival]()
+    for restriction in restrictions(search.instance, search.settings):
+        if restriction.allows(best.fleets[0]):
+            same = {"kind": restriction.kind, "label": restriction.label, "why_not": SAME}
+            rivals.append(replace(best, row=best.row.model_copy(update=same), restriction=restriction))
         else:
-            row = _without(search, kind, late=late)
-        rivals.append(Rival(row, fleet))
+            rivals.append(_restricted(search, restriction, best.row.cost_usd_per_hour))
     return [best, *cheapest_first(rivals)]
 
 
+def _restricted(search: FleetSearch, restriction: Restriction, best: float | None) -> Rival:
+    """The best fleet under a restriction; best: cost of the best of all [$/h]."""
+    if search.late():
+        return Rival(_without(search, restriction, late=True), restriction=restriction)
+    space = at_best_split(search.instance, search.late, restriction.usable)
+    simple = unmixed(space)
+    fleet = or_mixed(space, simple)
+    if not fleet.pools:
+        return Rival(_without(space, restriction, late=search.late()), restriction=restriction)
+    row = rival_row(space.instance, restriction, fleet, best)
+    return Rival(row, *candidates(space, fleet, simple), restriction)
+
+
+def candidates(space: FleetSearch, fleet: Fleet, simple: Fleet) -> tuple[tuple[Fleet, ...], tuple[Fleet, ...]]:
+    """The fleets to simulate of a search: its best and the best that is not mixed, and cheaper ones that are near."""
+    fleets = (fleet,) if fleet is simple or not simple.pools else (fleet, simple)
+    return fleets, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR])
+
+
 def other_fleets(search: FleetSearch, shown: Sequence[Rival]) -> list[Rival]:
-    """The cheapest fleets of one pool or two that lack an engine of the best one, and are not shown already.
+    """The cheapest fleets that lack an engine of the best one, and are not shown already.
 
     For buyers who cannot get what is recommended. shown: the best fleet first, as in the comparison.
     """
-    instance, settings, best = search.instance, search.settings, shown[0]
-    tables, cost = instance.tables, best.row.cost_usd_per_hour or 0.0
-    seen = {_bought(instance, rival.fleet) for rival in shown}
+    instance, best = search.instance, shown[0]
+    cost = best.row.cost_usd_per_hour or 0.0
+    seen = {_bought(instance, fleet) for rival in shown for fleet in rival.fleets[:1]}
     others: list[Rival] = []
-    for pool in best.fleet.pools:
-        alike = (settings.role == ROLES.index(pool.role)) & (tables.offer[settings.shape] == tables.offer[pool.shape])
-        alike &= tables.gpus[settings.shape] == tables.gpus[pool.shape]
-        fleet = Fleet(()) if search.late() else unmixed(search, ~alike)
-        if not fleet.pools or _bought(instance, fleet) in seen:
+    for pool in best.fleets[0].pools:
+        rival = _restricted(search, _without_engines(instance, pool), cost)
+        bought = [_bought(instance, fleet) for fleet in rival.fleets[:1]]
+        if not bought or bought[0] in seen:
             continue
-        seen.add(_bought(instance, fleet))
-        if fleet_cost(instance, fleet) >= cost * (1.0 - SAME_COST):
-            label = f"without {_engine_words(instance, pool)}"
-            others.append(Rival(rival_row(instance, "other_engines", label, fleet, cost), fleet))
+        seen.update(bought)
+        if fleet_cost(instance, rival.fleets[0]) >= cost * (1.0 - SAME_COST):
+            others.append(rival)
     return cheapest_first(others)[:OTHERS]
+
+
+def _without_engines(instance: Instance, pool: FleetPool) -> Restriction:
+    """Any engines but those of the GPU type, size and role of a pool."""
+    tables, role = instance.tables, np.arange(len(ROLES))[:, None] == ROLES.index(pool.role)
+    alike = (tables.offer == tables.offer[pool.shape]) & (tables.gpus == tables.gpus[pool.shape])
+    return Restriction("other_engines", f"without {_engine_words(instance, pool)}", ~(role & alike))
 
 
 def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:
@@ -180,26 +182,26 @@ def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -
     return _row("recommended", "recommended", proof.status, "", **values)
 
 
-def rival_row(instance: Instance, kind: str, label: str, fleet: Fleet, best: float | None) -> Alternative:
-    """The row of a fleet that holds; best: cost of the recommended one [$/h]."""
-    cost = fleet_cost(instance, fleet)
-    return _row(kind, label, Status.FEASIBLE, why_not(cost, best or cost), **_fleet_values(instance, fleet))
+def rival_row(instance: Instance, restriction: Restriction, fleet: Fleet, best: float | None) -> Alternative:
+    """The row of the best fleet under a restriction; best: cost of the recommended one [$/h]."""
+    cost, values = fleet_cost(instance, fleet), _fleet_values(instance, fleet)
+    return _row(restriction.kind, restriction.label, Status.FEASIBLE, why_not(cost, best or cost), **values)
 
 
-def _without(search: FleetSearch, kind: Kind, *, late: bool) -> Alternative:
-    """The row of a kind of which no fleet is known."""
-    status = Status.TIME_LIMIT
-    if not kind.mask(search.instance, search.settings).any():
-        status, why = Status.INFEASIBLE, _why_none(search.instance, kind)
+def _without(search: FleetSearch, restriction: Restriction, *, late: bool) -> Alternative:
+    """The row of a restriction under which no fleet is known."""
+    status, settings = Status.TIME_LIMIT, search.settings
+    if not restriction.usable[settings.role, settings.shape].any():
+        status, why = Status.INFEASIBLE, _why_none(search.instance, restriction.label)
     elif late:
         why = "the time was up before it was looked for"
     else:
         why = "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"
-    return _row(kind.kind, kind.label, status, why)
+    return _row(restriction.kind, restriction.label, status, why)
 
 
-def _why_none(instance: Instance, kind: Kind) -> str:
-    start = f"{kind.label.removesuffix(' only')}: "
+def _why_none(instance: Instance, label: str) -> str:
+    start = f"{label.removesuffix(' only')}: "
     reasons = [key for key in instance.enumeration.dropped if key.startswith(start)]
     return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
 

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency, prompt_service
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings, at_volume
 
 from .fleet_program import Aim, Matrices, aim_of, engine_cost, fleet_limits, pool_limits
 from .whole_fleets import Work, least, relax
@@ -53,6 +53,9 @@ LEVELS = 3
 
 MOST_MORE = 100.0
 """Times the demand up to which it is asked how much more could be served."""
+
+LEAST_SHARE = 1e-9
+"""Share of the demand down to which it is asked how little of it can be served [1]."""
 
 SLACK = 1e-8
 """Share of requests beyond a goal that the evaluation lets be late, and a little more [1]."""
@@ -259,6 +262,19 @@ def most_volume(instance: Instance, settings: Settings, seconds: float = math.in
     work = replace(WORK, time_limit=seconds)
     most = -least(matrices, Aim(0.0, 1.0, 1.0, MOST_MORE), work)
     return float(most) if 1.0 - SLACK <= most < MOST_MORE else None
+
+
+def most_of_demand(instance: Instance, settings: Settings) -> float | None:
+    """Share of the demand that no fleet within the limits exceeds, where they cannot serve all of it; None if unknown.
+
+    Looked for from a hundredth of it down to LEAST_SHARE.
+    """
+    share = 1.0
+    while (share := share / MOST_MORE) >= LEAST_SHARE:
+        more = most_volume(at_volume(instance, share), settings)
+        if more is not None:
+            return more * share
+    return None
 
 
 def floor_matrices(instance: Instance, settings: Settings) -> Matrices:

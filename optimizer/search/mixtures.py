@@ -35,7 +35,6 @@ from .traffic_split import Order, Pick, Side, Sides, Stage, TrafficSplit, by_lim
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 WORTH = 0.02
 """Share of the cost that a pool more of the same GPU type must save [1]: it is more to run, and what saves less by a
@@ -86,12 +85,11 @@ class Mixture:
 class Mixing:
     """A search for mixtures of one kind that cost less than the best fleet so far.
 
-    allowed (settings,): which engines may be used; cost: of the best fleet [$/h]; best: the cheapest mixture; usual,
-    preferred (settings,): busy share at which engines hold, and the same and 1 for those that are known to be enough.
+    cost: of the best fleet [$/h]; best: the cheapest mixture; usual, preferred (settings,): busy share at which engines
+    hold, and the same and 1 for those that are known to be enough.
     """
 
     search: FleetSearch
-    allowed: BoolArray
     cost: float
     kind: Kind
     best: Mixture | None = None
@@ -107,7 +105,7 @@ class Mixing:
         self.problem = pools_apart(self.search.instance.problem)
         self.split = TrafficSplit(self.search, self.kind.looks)
         self.usual = np.array([self.split.usual(setting) for setting in range(self.search.settings.size)])
-        enough = [setting for setting, (_, count) in self.search.known.items() if count is not None]
+        enough = [setting for setting, (_, count) in self.search.pool_sizes.items() if count is not None]
         self.preferred = np.zeros(self.usual.size)
         self.preferred[enough] = 1.0 + self.usual[enough]
 
@@ -234,7 +232,7 @@ class Mixing:
         that does both may serve a class of lax limits alone, and then bears a larger token budget.
         """
         settings, tables, flows = self.search.settings, self.search.instance.tables, self.search.instance.flows
-        shape, usable = settings.shape, self.allowed & (settings.role == stage.role)
+        shape, usable = settings.shape, settings.role == stage.role
         if self.no_pipelines and stage.role == PREFILL:
             usable &= tables.pipeline[shape] == 1
         for pool in stage.others:
@@ -259,8 +257,8 @@ class Mixing:
         tables, settings = self.search.instance.tables, self.search.settings
         enough = [
             (count * float(tables.usd_per_hour[settings.shape[setting]]), setting, count)
-            for setting, (_, count) in sorted(self.search.known.items())
-            if count is not None and settings.role[setting] == role and self.allowed[setting]
+            for setting, (_, count) in sorted(self.search.pool_sizes.items())
+            if count is not None and settings.role[setting] == role
         ]
         return [(setting, count) for _, setting, count in sorted(enough)[:PARTNERS]]
 
@@ -353,21 +351,15 @@ def stages_of(fleet: Fleet) -> Iterator[Stage]:
 
 
 def cheaper_mixture(
-    search: FleetSearch,
-    starts: Sequence[Fleet],
-    below: float,
-    allowed: BoolArray | None = None,
-    kinds: Iterable[Kind] = Kind,
+    search: FleetSearch, starts: Sequence[Fleet], below: float, kinds: Iterable[Kind] = Kind
 ) -> Mixture | None:
     """The cheapest mixture of these kinds that holds and costs less than `below` [$/h]; None where none does.
 
-    starts: fleets that hold, whose pools may be mixed; allowed (settings,): which engines may be used. What mixes no
-    GPU types must save WORTH.
+    starts: fleets that hold, whose pools may be mixed. What mixes no GPU types must save WORTH.
     """
-    free = np.ones(search.settings.size, dtype=np.bool_) if allowed is None else allowed
     best: Mixture | None = None
     for kind in kinds:
-        mixing = Mixing(search, free, below if kind is Kind.TYPES else below * (1.0 - WORTH), kind)
+        mixing = Mixing(search, below if kind is Kind.TYPES else below * (1.0 - WORTH), kind)
         mixing.start(starts if best is None else (best.fleet, *starts))
         mixing.run()
         if mixing.best is not None:
@@ -398,24 +390,22 @@ def with_room(search: FleetSearch, mixture: Mixture) -> Fleet:
     return roomiest([*best, mixture.fleet, *others], carries)
 
 
-def cheaper_of_more_pools(
-    search: FleetSearch, starts: Sequence[Fleet], below: float, allowed: BoolArray | None = None
-) -> Fleet | None:
+def cheaper_of_more_pools(search: FleetSearch, starts: Sequence[Fleet], below: float) -> Fleet | None:
     """A mixture that costs less than `below` [$/h], cut where it has the most room; None where there is none.
 
-    starts, allowed: see `cheaper_mixture`.
+    starts: see `cheaper_mixture`.
     """
-    mixture = cheaper_mixture(search, starts, below, allowed)
+    mixture = cheaper_mixture(search, starts, below)
     return None if mixture is None else with_room(search, mixture)
 
 
-def or_mixed(search: FleetSearch, best: Fleet, allowed: BoolArray | None = None) -> Fleet:
-    """A fleet that holds, or a cheaper mixture; allowed (settings,): which engines it may have."""
+def or_mixed(search: FleetSearch, best: Fleet) -> Fleet:
+    """A fleet that holds, or a cheaper mixture."""
     cost = fleet_cost(search.instance, best) if best.pools else math.inf
-    mixed = cheaper_of_more_pools(search, [best] if best.pools else [], cost, allowed)
+    mixed = cheaper_of_more_pools(search, [best] if best.pools else [], cost)
     return best if mixed is None else settled(search.instance, mixed)
 
 
-def leanest(search: FleetSearch, allowed: BoolArray | None = None) -> Fleet:
+def leanest(search: FleetSearch) -> Fleet:
     """The cheapest fleet of one pool or two, or a mixture that costs less; empty where none holds."""
-    return or_mixed(search, unmixed(search, allowed), allowed)
+    return or_mixed(search, unmixed(search))

@@ -97,15 +97,15 @@ def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
 class FleetSearch:
     """What the evaluation says of the pools of an instance that serve all of their stage.
 
-    settings: of the engines; least (settings,): engines that keep up with the demand; known: of a setting, engines that
-    are too few, and such as are enough if any are; held: whether fleets keep every goal at multiples of the demand;
-    late: whether no more fleets are to be looked at.
+    settings: of the engines; least (settings,): engines that keep up with the demand; pool_sizes: of a setting, engines
+    that are too few, and such as are enough if any are; held: whether fleets keep every goal at multiples of the
+    demand; late: whether no more fleets are to be looked at.
     """
 
     instance: Instance
     settings: Settings
     least: IntArray
-    known: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    pool_sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     held: dict[tuple[Picks, float], bool] = field(default_factory=dict)
     late: Late = never
     hopeless: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
@@ -121,6 +121,10 @@ class FleetSearch:
         need = keeping_up(instance, settings) @ instance.flows.rate
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
         return cls(instance, settings, least, late=late, hopeless=_hopeless(instance, settings))
+
+    def restricted(self, allowed: BoolArray) -> FleetSearch:
+        """The search among some of the settings (settings,), nothing evaluated yet."""
+        return FleetSearch.of(self.instance, self.settings.take(allowed), self.late)
 
     def pool(self, setting: int, engines: int) -> FleetPool:
         """So many engines of a setting as a pool that serves all of its stage."""
@@ -165,22 +169,22 @@ class FleetSearch:
 
     def enough(self, setting: int, most: int) -> int | None:
         """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
-        low, high = self.known.get(setting, (int(self.least[setting]) - 1, None))
+        low, high = self.pool_sizes.get(setting, (int(self.least[setting]) - 1, None))
         if most <= low or self.hopeless[setting]:
             return None
         if self.settings.role[setting] == COLOCATED and (high is None or high > most):
             if not self.able(setting, most):
-                self.known[setting] = (most, high)
+                self.pool_sizes[setting] = (most, high)
                 return None
             high = most
         step = 1  # for mostly those are enough that keep up, or one more
         while high is None or high - low > 1:
             if high is None and low >= most:
-                self.known[setting] = (low, None)
+                self.pool_sizes[setting] = (low, None)
                 return None
             middle = min(low + step, most if high is None else (low + high) // 2)
             low, high, step = (low, middle, step) if self.able(setting, middle) else (middle, high, 2 * step)
-        self.known[setting] = (low, high)
+        self.pool_sizes[setting] = (low, high)
         return high if high <= most else None
 
     def spoiled_by_steps(self, setting: int, engines: int) -> bool:
@@ -427,36 +431,37 @@ def settled(instance: Instance, fleet: Fleet) -> Fleet:
     return smaller if holds(instance, predict_misses(instance, smaller, most / (1.0 + AS_MUCH))) else fleet
 
 
-def evaluated(instance: Instance, late: Late = never) -> FleetSearch:
-    """The search among the engines of an instance; late: whether no more fleets are to be looked at."""
-    return FleetSearch.of(instance, make_settings(instance), late)
+def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
+    """The search among the engines of an instance; late: whether no more fleets are to be looked at.
+
+    usable: which engines in which roles, (roles, shapes); None: all.
+    """
+    search = FleetSearch.of(instance, make_settings(instance), late)
+    return search if usable is None else search.restricted(usable[search.settings.role, search.settings.shape])
 
 
-def at_best_split(instance: Instance, late: Late = never) -> FleetSearch:
+def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
     """The same with end-to-end limits split between first and later tokens where the cheapest fleet costs least.
 
     A request that keeps the parts keeps the whole, so a plan for any split is a plan.
     """
     flows = list(splits(instance.problem))
     if len(flows) == 1:
-        return evaluated(instance, late)
-    best, least = evaluated(replace(instance, flows=flows[0]), late), math.inf
+        return evaluated(instance, late, usable)
+    best, least = evaluated(replace(instance, flows=flows[0]), late, usable), math.inf
     free = pools_apart(instance.problem)
     if instance.problem.objective.goal is Goal.MIN_COST and not classes_apart(instance.problem):
         for place, split in enumerate(flows):
-            search = evaluated(replace(instance, flows=split), late) if place else best
+            search = evaluated(replace(instance, flows=split), late, usable) if place else best
             cheaper = None if place and late() else cheapest_held(search, free, least)
             if cheaper is not None:
                 best, least = search, cheaper[1]
     return best
 
 
-def unmixed(search: FleetSearch, allowed: BoolArray | None = None) -> Fleet:
-    """The cheapest fleet of one pool or two that holds; empty where there is none.
-
-    allowed (settings,): which engines it may have.
-    """
-    cheapest = cheapest_held(search, pools_apart(search.instance.problem), allowed=allowed)
+def unmixed(search: FleetSearch) -> Fleet:
+    """The cheapest fleet of one pool or two that holds; empty where there is none."""
+    cheapest = cheapest_held(search, pools_apart(search.instance.problem))
     return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
 
 

@@ -136,7 +136,7 @@ class TrafficSplit:
 
     def usual(self, setting: int) -> float:
         """Busy share at which engines of a setting hold [1]: as the fewest that are enough, below those too few."""
-        few, enough = self.search.known.get(setting, (0, None))
+        few, enough = self.search.pool_sizes.get(setting, (0, None))
         whole = float(self.need[setting].sum())
         return min(USUAL, whole / (few + 1)) if enough is None else min(whole / enough, 1.0)
 

@@ -143,10 +143,8 @@ def enough(  # noqa: PLR0917
     least, wanted = max(len(had), bench.least), float(runs)
     if had:
         wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)
-        told = [one.attainment for one in judge_runs(bench.instance, engines, had, tail=tail).classes]
-        goals = [slo.attainment for slo in bench.instance.problem.slos]
-        over = [max(one.share - goal, 1e-9) for one, goal in zip(told, goals, strict=True)]
-        short = max((one.share - one.low) / more for one, more in zip(told, over, strict=True))
+        classes = [(item.attainment, item.goal) for item in judge_runs(bench.instance, engines, had, tail=tail).classes]
+        short = max((seen.share - seen.low) / max(seen.share - goal, 1e-9) for seen, goal in classes)
         wanted = max(wanted, (wider * short) ** 2 * sum(run.demand.trace.size for run in had) / full)
     return min(max(least, math.ceil(wanted)), max(least, min(most // full, MOST_RUNS)))
 

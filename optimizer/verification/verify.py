@@ -170,15 +170,16 @@ class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
     best: the cheapest fleet that holds so far; rivals: whose smaller versions may hold; near: fleets that miss narrowly
-    by formula; stopped: asked before each simulation once a fleet holds; trail: all that missed, in order; settings:
-    what a fleet came to with other settings; fewer: replicas that the best is tried without; shapes: whether the best
-    waits in other shapes already.
+    by formula; eligible: which neighbors of what holds may be looked at; stopped: asked before each simulation once a
+    fleet holds; trail: all that missed, in order; settings: what a fleet came to with other settings; fewer: replicas
+    that the best is tried without; shapes: whether the best waits in other shapes already.
     """
 
     bench: Bench
     waiting: Waiting
     rivals: Sequence[Fleet] = ()
     near: Sequence[Fleet] = ()
+    eligible: Callable[[Fleet], bool] = lambda _: True
     stopped: Late = never
     best: Verdict | None = None
     by_repair: bool = False
@@ -275,7 +276,7 @@ class Loop:
         self.shapes = True
         instance, most = self.bench.instance, self.best.cost * CHEAPER
         near = [("near by formula", fleet) for fleet in self.near if fleet_cost(instance, fleet) < most]
-        for what, fleet in (*smaller(instance, self.best, self.rivals), *near):
+        for what, fleet in (*smaller(instance, self.best, self.rivals, self.eligible), *near):
             if allowed(instance, fleet):
                 self.waiting.add(fleet, what)
         return True
@@ -302,12 +303,18 @@ def cheapest_verified(bench: Bench, fleets: Sequence[Fleet], *, most: float = ma
 
 
 def without_waste(
-    bench: Bench, winner: Verdict, rivals: Sequence[Fleet], stopped: Late, *, near: Sequence[Fleet] = ()
+    bench: Bench,
+    winner: Verdict,
+    rivals: Sequence[Fleet],
+    stopped: Late,
+    *,
+    near: Sequence[Fleet] = (),
+    eligible: Callable[[Fleet], bool] = lambda _: True,
 ) -> Lean:
     """Replace the winner by what costs less and holds, until none of its neighbors does; see `Loop`."""
     instance = bench.instance
     waiting = Waiting(instance, bench.volume, past={fleet_key(winner.fleet)})
-    loop = Loop(bench, waiting, rivals, near, stopped, winner)
+    loop = Loop(bench, waiting, rivals, near, eligible, stopped, winner)
     loop.add_fewer()
     loop.run()
     winner, one_less = loop.best or winner, list[Tried]()

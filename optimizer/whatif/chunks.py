@@ -30,8 +30,6 @@ from .physics import Engines, Physics, break_of, fleet_of, physics_of
 from .scenario import Answer, Depth, is_simple, solve
 
 BUDGETS: Final = "search.max_num_batched_tokens"
-FULL_RUNS: Final = 2
-"""Of the simulation of a chunk."""
 MOST_TIMES: Final = 8
 """As many replicas as the fleet has, beyond which none are counted for a chunk that needs more."""
 
@@ -135,7 +133,7 @@ def _row(instance: Instance, physics: Physics, way: int, pools: tuple[Engines, .
         for k, slo in enumerate(instance.problem.slos)
     )
     if simulated:
-        judgement = make_bench(instance).verdict(fleet, FULL_RUNS).judgement
+        judgement = make_bench(instance).verdict(fleet).judgement
         classes, outcome = tuple(map(latencies, judgement.classes)), judgement.outcome.value
     enough = _fewest_replicas(instance, fleet, at)
     return ChunkRow(

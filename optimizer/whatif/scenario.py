@@ -350,7 +350,7 @@ def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float
     most: full runs after which a fleet that straddles a goal is taken for a miss.
     """
     verdict = _verdict(instance, fleet, most)
-    return overall(instance, verdict), "" if verdict.held else miss_words(verdict)
+    return overall(verdict), "" if verdict.held else miss_words(verdict)
 
 
 def _verdict(instance: Instance, fleet: Fleet, most: int) -> Verdict:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from optimizer.fleets.evaluate import keeps_goals
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import DAY, Day
@@ -214,7 +215,7 @@ def _share_chart(instance: Instance, day: Day) -> Chart:
             Share(f"{name}, whole day, on load", over, slo.attainment, percent(over)),
         ]
     cells = [(row.label, row.note, percent(row.goal)) for row in rows]
-    kept = not day.short and bool((day.attainment >= [slo.attainment for slo in instance.problem.slos]).all())
+    kept = not day.short and keeps_goals(instance, day.attainment)
     sure = "Both ways meet every SLO, but for hours that are undecided" if day.unsure else "Both ways meet every SLO"
     return Chart(
         title=sure if kept else "Some SLO is missed",

@@ -17,6 +17,7 @@ from reports.figures import goal_label
 from reports.numbers import MISSING, hourly, is_number, money, quantity, signed_percent
 from reports.table import Column
 from reports.text import clean, plural
+from reports.verdict import gap_of_any_fleet
 from reports.words import gpus_per_engine, has_fleet, has_tpot, limited_metrics, split_words
 
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
@@ -299,6 +300,7 @@ def _plan_figures(before: Plan, after: Plan) -> tuple[Figure, ...]:
         known = [_known(getattr(plan, field)) if has_fleet(plan) or not better else None for plan in (before, after)]
         return Figure(name, known[0], known[1], unit, better)
 
+    gaps = [_known(gap_of_any_fleet(plan)) if has_fleet(plan) else None for plan in (before, after)]
     gpus = [float(sum(plan.gpus.values())) if has_fleet(plan) else None for plan in (before, after)]
     return (
         pair("price per million output tokens", "usd_per_million_output_tokens", "$", "lower"),
@@ -307,7 +309,7 @@ def _plan_figures(before: Plan, after: Plan) -> tuple[Figure, ...]:
         pair("goodput", "goodput_rps", "req/s", "higher"),
         pair("goodput per dollar", "goodput_per_dollar", "req/$", "higher"),
         pair("demand", "demand_rps", "req/s", ""),
-        pair("gap to the bound", "gap", "1", "lower"),
+        Figure("gap to the bound on any fleet", gaps[0], gaps[1], "1", "lower"),
     )
 
 

@@ -427,7 +427,7 @@ def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
         fleet or why_not_sentence(row) or MISSING,
         money(row.cost_usd_per_hour),
         signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
-        percent(plan.attainment if recommended else row.attainment),
+        percent(row.attainment),
     )
 
 
