@@ -179,6 +179,7 @@ def deployment_of(
             dtype,
             kv_dtype=kv_dtype or usual,
             memory_fraction=memory_fraction or policy.memory_fraction,
+            engine=engine,
         )
         for layout in layouts
     ]

@@ -1,7 +1,7 @@
 """The settings of a pool as flags of SGLang, and back.
 
 SGLang counts ranks otherwise than vLLM: --tp-size is all ranks of a stage, --attn-dp-size the data ranks among them,
-requests and chunk are of all data ranks together, and its memory share leaves activations out.
+requests and chunk are of all data ranks together.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 
 from . import facts
-from .description import DeployedPool, Deployment, Memory, Settings
+from .description import DeployedPool, Deployment, Settings
 from .found import Reader, Words
 
 OVERRIDES: Final = "--json-model-override-args"
 REDUNDANT: Final = "--ep-num-redundant-experts"
 MODE: Final = "--disaggregation-mode"
-DIGITS: Final = 6
-"""Digits of a memory share that stand in a file."""
 
 
 def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
@@ -37,7 +35,7 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
         ("--chunked-prefill-size", str(settings.max_num_batched_tokens)),
         ("--max-prefill-tokens", str(settings.max_num_batched_tokens)),
         ("--context-length", str(settings.max_model_len)),
-        ("--mem-fraction-static", repr(round(pool.memory.static_share(settings.memory_fraction), DIGITS))),
+        ("--mem-fraction-static", repr(settings.memory_fraction)),
         ("--dtype", "bfloat16"),
         ("--kv-cache-dtype", facts.fact("kv_dtypes", "sglang", settings.kv_dtype)),
         ("--page-size", str(settings.block_tokens)),
@@ -66,8 +64,8 @@ def step_requests(settings: Settings) -> int:
     return -(-settings.max_num_seqs // (settings.data * settings.pipeline))
 
 
-def sglang_settings(where: str, words: Words, memory: Memory) -> Settings:
-    """The settings that flags of SGLang state; memory: of the engine, for what its memory share leaves out."""
+def sglang_settings(where: str, words: Words) -> Settings:
+    """The settings that flags of SGLang state."""
     reader = Reader(where, {name: True if value is None else value for name, value in words})
     reader.must("--served-model-name", reader.text("--model-path"))
     reader.must("--dtype", "bfloat16")
@@ -87,7 +85,7 @@ def sglang_settings(where: str, words: Words, memory: Memory) -> Settings:
         max_num_seqs=reader.whole("--max-running-requests"),
         max_num_batched_tokens=reader.whole("--chunked-prefill-size"),
         max_model_len=reader.whole("--context-length"),
-        memory_fraction=reader.number("--mem-fraction-static") + memory.activations / memory.hbm,
+        memory_fraction=reader.number("--mem-fraction-static"),
         block_tokens=reader.whole("--page-size"),
         prefix_caching=not reader.has("--disable-radix-cache"),
         attention_backend=reader.text("--attention-backend") if reader.has("--attention-backend") else None,

@@ -1,8 +1,7 @@
 """The settings of a pool as options of TensorRT-LLM's LLM API, and back.
 
 TensorRT-LLM counts all ranks of a stage as tensor-parallel, and lets attention be data-parallel over all of them or
-none; requests and tokens are of one data rank, requests of one step: as many steps as stages are in flight. Its memory
-share is of what weights and activations leave.
+none; requests and tokens are of one data rank, requests of one step: as many steps as stages are in flight.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 
 from . import facts
-from .description import DeployedPool, Deployment, Memory, Settings
-from .flags_sglang import DIGITS
+from .description import DeployedPool, Deployment, Settings
 from .flags_vllm import per_rank
 from .found import Reader
 
@@ -56,7 +54,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "enable_chunked_prefill": True,
         "scheduler_config": SCHEDULER,
         "kv_cache_config": {
-            "free_gpu_memory_fraction": round(pool.memory.free_share(settings.memory_fraction), DIGITS),
+            "free_gpu_memory_fraction": settings.memory_fraction,
             "dtype": facts.fact("kv_dtypes", "trtllm", settings.kv_dtype),
             "tokens_per_block": settings.block_tokens,
             "enable_block_reuse": settings.prefix_caching,
@@ -82,14 +80,12 @@ def _per_step(pool: DeployedPool) -> tuple[int, int]:
     return seqs // stages, tokens
 
 
-def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any], memory: Memory) -> Settings:
-    """The settings that options state; memory: of the engine, for what its memory share is counted from."""
+def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> Settings:
+    """The settings that options state."""
     reader = Reader(where, options)
     cache = Reader(f"{where}: kv_cache_config", options.get("kv_cache_config") or {})
     ranks = reader.whole("tensor_parallel_size")
     data = ranks if reader.text("enable_attention_dp") == "True" else 1
-    free = cache.number("free_gpu_memory_fraction")
-    kept = memory.weights + memory.activations
     stages = reader.whole("pipeline_parallel_size")
     return Settings(
         tensor=ranks // data,
@@ -101,7 +97,7 @@ def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, An
         max_num_seqs=reader.whole("max_batch_size") * data * stages,
         max_num_batched_tokens=reader.whole("max_num_tokens") * data,
         max_model_len=reader.whole("max_seq_len"),
-        memory_fraction=(free * (memory.hbm - kept) + kept) / memory.hbm,
+        memory_fraction=cache.number("free_gpu_memory_fraction"),
         block_tokens=cache.whole("tokens_per_block"),
         prefix_caching=cache.text("enable_block_reuse") == "True",
         attention_backend=None,
