@@ -271,6 +271,7 @@ def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable
     return Accelerator(
         name=name,
         vendor=entry.vendor,
+        generation=entry.generation,
         memory=entry.memory_gib * GIB,
         bandwidth=entry.bandwidth_tb_s * TERA,
         peak_flops={dtype: tflops * TERA for dtype, tflops in peaks.items()},

@@ -81,6 +81,7 @@ class AcceleratorEntry(_Entry):
     """One accelerator as it stands in the file; units are in the keys."""
 
     vendor: Text
+    generation: str = ""
     aliases: list[str] = []
     memory_gib: Positive
     bandwidth_tb_s: Positive

@@ -136,7 +136,7 @@ def _memory(deployment: Deployment) -> list[SettingRow]:
         SettingRow(
             "memory fraction",
             _each(deployment, "memory_fraction"),
-            "share of HBM for weights, activations and KV cache: the room that the running requests were counted in",
+            "the engine's own share of GPU memory: the room that the running requests were counted in",
         ),
         SettingRow(
             "KV cache dtype", _each(deployment, "kv_dtype"), "bytes per token in memory, attention and hand-over"
