@@ -42,6 +42,7 @@ from costmodel.host import NO_OVERHEAD  # noqa: E402
 from costmodel.step import StepLoad, StepTime, engine_arrays, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.efficiency import parse_efficiency  # noqa: E402
+from search_spaces.engines import load_engine_memory  # noqa: E402
 from search_spaces.measured_engines import table_conditions  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 
@@ -119,7 +120,8 @@ def engine_of(row: Row, mode: str = "") -> EngineConfig:
     without = {"--leave-one-out": left_out, "--relative": RELATIVES}.get(mode)
     accelerator = accelerator_of(row["system"], without)
     kv_dtype = KV_DTYPES[row["kv_quant"]]
-    return EngineConfig(accelerator, Role.COLOCATED, split, DTYPES[row["dtype"]], kv_dtype, 1024, 65536, 10**6)
+    memory = load_engine_memory("vllm")
+    return EngineConfig(accelerator, Role.COLOCATED, split, DTYPES[row["dtype"]], kv_dtype, 1024, 65536, 10**6, memory)
 
 
 def class_times(step: StepTime, rows: list[Row]) -> dict[str, tuple[Array, Array]]:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from serving_intervals import Logs, Steadies, coverage, factors, logs_of  # noqa: E402
+from serving_intervals import Logs, Steadies, by_stratum, coverage, factors, logs_of, residuals_of  # noqa: E402
 from serving_tables import Table, load_tables, plausible  # noqa: E402
 
 from costmodel.accelerator import Origin  # noqa: E402
@@ -310,9 +311,12 @@ def write_errors(tables: Sequence[Table], steadies: Steadies) -> None:
         "kendall_tau": round(rank_correlation(tables, steadies), 3),
         "held_out": held_out,
         "held_out_on": on_accelerators(tables, steadies),
-        "quantities": factors(tables, steadies),
+        "quantities": {
+            quantity: {key: asdict(one) for key, one in strata.items()}
+            for quantity, strata in factors(list(chain(*residuals_of(tables, steadies)))).items()
+        },
     }
-    body = yaml.safe_dump(content, sort_keys=False, width=120)
+    body = yaml.safe_dump(content, sort_keys=False, width=120, default_flow_style=None)
     (CATALOG / "serving_error.yaml").write_text(f"{ERROR_HEAD}{body}", "utf-8")
 
 
@@ -343,6 +347,9 @@ def main() -> None:
     print("\nheld-out rows inside 90 % intervals that come from the other models")
     for key, (ttft, tpot) in coverage(tables, steadies, groups_of(tables)).items():
         print(f"{key:<44} TTFT {ttft:4.0%}   TPOT {tpot:4.0%}")
+    print("\nall rows inside the bars that they give")
+    for key, (rows_there, ttft, tpot) in by_stratum(list(chain(*residuals_of(tables, steadies)))).items():
+        print(f"{key:<44} {rows_there:>5}  TTFT {ttft:4.0%}   TPOT {tpot:4.0%}")
     if "--write" in sys.argv[1:]:
         write_engines(everything)
         write_errors(tables, steadies)

@@ -42,7 +42,7 @@ from optimizer.fleets.fleet import fleet_cost  # noqa: E402
 from optimizer.loads.instance import make_instance  # noqa: E402
 from optimizer.search.search import evaluated, unmixed  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import load_engine_overhead  # noqa: E402
+from search_spaces.engines import load_engine_memory, load_engine_overhead  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Offer, Problem, SearchSpace, Slo  # noqa: E402
 from search_spaces.quantities import Kind, parse  # noqa: E402
@@ -122,7 +122,8 @@ def measured(isl: int, osl: int, overhead: EngineOverhead) -> float:
 def tokens_per_second(gpu: str, isl: int, osl: int, overhead: EngineOverhead) -> float:
     """Output tokens over the time until the last of a few requests is done, mean of the runs [1/s]."""
     model, accelerator = load_model("Llama-2-7B"), load_catalog().accelerator(gpu)
-    config = EngineConfig(accelerator, Role.COLOCATED, Parallelism(1), "bf16", "bf16", SEQS, BUDGET, BUDGET)
+    memory = load_engine_memory("vllm")
+    config = EngineConfig(accelerator, Role.COLOCATED, Parallelism(1), "bf16", "bf16", SEQS, BUDGET, BUDGET, memory)
     steps = cost_steps(model, config, overhead)
     engine = engine_pool(
         model, Role.COLOCATED, VLLM_V0, gpu=accelerator, seqs=SEQS, budget=BUDGET, longest=BUDGET, steps=steps

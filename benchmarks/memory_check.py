@@ -4,8 +4,7 @@
 
 Data: serving/engine_steps.csv and serving/closed_loop.csv in PDPLAN_DATA, else ../shared/data. The first has weights
 and KV cache per GPU and whether a step fits in 0.9 of the memory as another tool counts them; rows of the second ran,
-so that no engine whose weights alone exceed the memory may be among them. No engine's own report of its KV capacity is
-in the data, so that one is not compared.
+so that no engine whose weights alone exceed the memory may be among them. `kv_capacity.py` has what engines logged.
 """
 
 from __future__ import annotations

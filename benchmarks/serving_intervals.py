@@ -1,10 +1,11 @@
-"""Intervals from the residuals of held-out models, and how many rows of a model those of the others hold."""
+"""Error bars from the residuals of predictions whose parameters never saw the model: a pure function of these."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +16,29 @@ sys.path.insert(0, str(ROOT))
 
 from serving_tables import Table  # noqa: E402
 
-from costmodel.serving.interval import ErrorTable, Factors, Regime, interval_factors  # noqa: E402
+from costmodel.serving.interval import ORDER, ErrorTable, Factors, Stratum, interval_factors  # noqa: E402
 from costmodel.serving.load import Steady  # noqa: E402
-from search_spaces.measured_batches import regime_of  # noqa: E402
+from search_spaces.serving_error import stratum_of  # noqa: E402
 
 Array = NDArray[np.float64]
-
-LEAST_ROWS = 25
-"""Residuals that a regime needs for an interval of its own."""
-HELD = 0.94
-"""Share of held-out residuals inside an interval: more than 0.9, as new models are less like the old than these."""
-
 Steadies = list[Steady]
 Logs = list[tuple[Array, Array]]
+
+LEAST_ROWS = 5
+"""Residuals that a stratum needs for bars of its own."""
+HELD = 0.92
+"""Share of held-out residuals inside an interval: a little more than 0.9, as quantiles of few rows fall short."""
+ROWS, FAMILIES = 10.0, 2.0
+"""Rows, and families of models, with which a stratum's own quantiles weigh as much as those around it."""
+
+
+@dataclass(frozen=True)
+class Residual:
+    """ln(measured / predicted) of one row by quantity, where it stands, and the family that the fit left out for it."""
+
+    stratum: Stratum
+    family: str
+    logs: Mapping[str, float]
 
 
 def logs_of(tables: Sequence[Table], steadies: Steadies) -> Logs:
@@ -38,77 +49,80 @@ def logs_of(tables: Sequence[Table], steadies: Steadies) -> Logs:
     ]
 
 
-def regimes_of(table: Table, steady: Steady) -> list[Regime]:
-    """The regime of every row as it is predicted."""
-    shares, lines = steady.prefill_share[:, 0].tolist(), steady.line[:, 0].tolist()
-    return [
-        regime_of(each, share, line) for each, share, line in zip(table.batch.deployments, shares, lines, strict=True)
-    ]
+def residuals_of(tables: Sequence[Table], steadies: Steadies) -> list[list[Residual]]:
+    """The residuals of each table's rows."""
+    parts: list[list[Residual]] = []
+    for table, (ttft, tpot) in zip(tables, logs_of(tables, steadies), strict=True):
+        rows = zip(table.batch.deployments, -ttft, -tpot, strict=True)
+        strata = [(stratum_of(one.model, one.prefill, one.engine, one.row.mode), *logs) for one, *logs in rows]
+        parts.append([Residual(each, table.family, dict(zip(ORDER, logs, strict=True))) for each, *logs in strata])
+    return parts
 
 
-def factors(tables: Sequence[Table], steadies: Steadies) -> dict[str, dict[str, dict[str, float]]]:
-    """Interval factors of TTFT and TPOT by regime, from held-out residuals.
+def factors(residuals: Sequence[Residual]) -> ErrorTable:
+    """Bars of every stratum with rows enough, the nearest ones drawn to those around them.
 
-    Intervals of an engine's own are for TTFT only, which its scheduler decides; TPOT is a matter of kernels.
+    Own quantiles, every family weighing the same, are mixed with those of the stratum around by how few rows and
+    families there are; in a model's own stratum by its rows alone.
     """
-    found: dict[str, dict[str, list[float]]] = {"ttft": {}, "tpot": {}}
-    for table, steady, (ttft, tpot) in zip(tables, steadies, logs_of(tables, steadies), strict=True):
-        for index, regime in enumerate(regimes_of(table, steady)):
-            for key in regime.keys:
-                found["ttft"].setdefault(key, []).append(-ttft[index])
-            for key in replace(regime, engine="").keys:
-                found["tpot"].setdefault(key, []).append(-tpot[index])
-    return {quantity: quantiles(regimes) for quantity, regimes in found.items()}
-
-
-def quantiles(regimes: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """The narrowest factors that hold the share HELD of ln(measured / predicted), for regimes with rows enough."""
-    found = {}
-    for key, logs in sorted(regimes.items()):
-        if len(logs) >= LEAST_ROWS or key == "all":
-            low, high = narrowest(np.array(logs))
-            found[key] = {"low": round(float(np.exp(low)), 3), "high": round(float(np.exp(high)), 3), "rows": len(logs)}
+    found: dict[str, dict[str, Factors]] = {}
+    for quantity, names in ORDER.items():
+        members: dict[str, list[Residual]] = defaultdict(list)
+        for residual in residuals:
+            for key in residual.stratum.keys(quantity):
+                members[key].append(residual)
+        ends: dict[str, Array] = {}
+        for key in sorted(members, key=lambda key: (key != "all", key.count("/"))):
+            rows = members[key]
+            families = np.inf if key.count("/") + 1 == len(names) else len({row.family for row in rows})
+            weight = min(len(rows) / (len(rows) + ROWS), 1.0 / (1.0 + FAMILIES / families))
+            own, around = _quantiles(rows, quantity), ends.get(key.rpartition("/")[0], ends.get("all"))
+            if around is not None:
+                own = weight * own + (1.0 - weight) * around if len(rows) >= LEAST_ROWS else around
+            ends[key] = own
+        kept = {key: np.exp(own).round(3).tolist() for key, own in ends.items() if len(members[key]) >= LEAST_ROWS}
+        found[quantity] = {key: Factors(low, high, len(members[key])) for key, (low, high) in sorted(kept.items())}
     return found
 
 
-def narrowest(values: Array) -> tuple[float, float]:
-    """The shortest interval around 0 that holds the share HELD of the values."""
+def _quantiles(rows: Sequence[Residual], quantity: str) -> Array:
+    """The shortest interval around 0 that holds the share HELD of the rows, each weighing 1 over its family's."""
+    count = Counter(row.family for row in rows)
+    values = np.array([row.logs[quantity] for row in rows])
+    order = np.argsort(values)
+    weights = np.array([1.0 / count[row.family] for row in rows])[order]
+    places = (np.cumsum(weights) - weights / 2.0) / weights.sum()
     starts = np.linspace(0.0, 1.0 - HELD, 29)
-    low, high = np.minimum(np.quantile(values, starts), 0.0), np.maximum(np.quantile(values, starts + HELD), 0.0)
+    low = np.minimum(np.interp(starts, places, values[order]), 0.0)
+    high = np.maximum(np.interp(starts + HELD, places, values[order]), 0.0)
     best = int(np.argmin(high - low))
-    return float(low[best]), float(high[best])
+    return np.array([low[best], high[best]])
 
 
 def coverage(
     tables: Sequence[Table], steadies: Steadies, groups: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[float, float]]:
     """Share of held-out rows of each group inside the intervals that come from the other models: (TTFT, TPOT) [1]."""
-    inside: list[tuple[list[bool], list[bool]]] = [([], []) for _ in tables]
-    for family in {table.family for table in tables}:
-        others = [i for i, table in enumerate(tables) if table.family != family]
-        bounds = error_table(factors([tables[i] for i in others], [steadies[i] for i in others]))
-        for i in (i for i, table in enumerate(tables) if table.family == family):
-            regimes = regimes_of(tables[i], steadies[i])
-            for part, (quantity, logs) in enumerate(
-                zip(("ttft", "tpot"), logs_of([tables[i]], [steadies[i]])[0], strict=True)
-            ):
-                for regime, log in zip(regimes, logs, strict=True):
-                    low, high = interval_factors(bounds, quantity, regime)
-                    inside[i][part].append(bool(low <= np.exp(-log) <= high))
-    return {
-        key: (share([inside[i][0] for i in members]), share([inside[i][1] for i in members]))
-        for key, members in {**groups, "all": range(len(tables))}.items()
-    }
+    rows = residuals_of(tables, steadies)
+    every = [row for part in rows for row in part]
+    bounds = {family: factors([row for row in every if row.family != family]) for family in {t.family for t in tables}}
+    held = [[[is_held(bounds[row.family], row, name) for name in ORDER] for row in part] for part in rows]
+    parts = {**groups, "all": range(len(tables))}
+    shares = {key: np.concatenate([held[i] for i in members]).mean(axis=0) for key, members in parts.items()}
+    return {key: (float(ttft), float(tpot)) for key, (ttft, tpot) in shares.items()}
 
 
-def share(parts: Sequence[list[bool]]) -> float:
-    """Share of the true values of all parts together [1]."""
-    return float(np.mean(np.concatenate([np.asarray(part, dtype=float) for part in parts])))
+def by_stratum(residuals: Sequence[Residual]) -> dict[str, tuple[int, float, float]]:
+    """Rows, and the share of them inside the bars (TTFT, TPOT) [1], by engine, GPU generation, structure and dtype."""
+    table, strata = factors(residuals), defaultdict[str, list[list[bool]]](list)
+    for row in residuals:
+        key = " ".join((row.stratum.engine, row.stratum.generation, row.stratum.structure, row.stratum.dtype))
+        strata[key].append([is_held(table, row, name) for name in ORDER])
+    shares = {key: np.mean(rows, axis=0) for key, rows in strata.items()}
+    return {key: (len(strata[key]), float(ttft), float(tpot)) for key, (ttft, tpot) in sorted(shares.items())}
 
 
-def error_table(quantities: dict[str, dict[str, dict[str, float]]]) -> ErrorTable:
-    """Intervals as the catalog would give them."""
-    return {
-        quantity: {key: Factors(one["low"], one["high"], int(one["rows"])) for key, one in regimes.items()}
-        for quantity, regimes in quantities.items()
-    }
+def is_held(table: ErrorTable, row: Residual, quantity: str) -> bool:
+    """Whether the measured value lies inside the interval of the prediction."""
+    low, high = interval_factors(table, quantity, row.stratum)
+    return bool(low <= np.exp(row.logs[quantity]) <= high)

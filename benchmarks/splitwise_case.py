@@ -40,6 +40,7 @@ from optimizer.search.search import (  # noqa: E402
     unmixed,
 )
 from search_spaces.catalog import load_catalog  # noqa: E402
+from search_spaces.engines import load_engine_memory  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Billing, Offer, Problem, SearchSpace, Slo  # noqa: E402
@@ -95,9 +96,8 @@ def limits(load: Workload, overhead: EngineOverhead) -> Slo:
     """Their P90 limits from an idle A100 machine of ours."""
     order = np.argsort(load.isl)
     prompt = float(load.isl[order][np.searchsorted(np.cumsum(load.share[order]), SHARE)])
-    config = EngineConfig(
-        load_catalog().accelerator("A100-80"), Role.COLOCATED, Parallelism(MACHINE), "bf16", "bf16", 512, 16384, 16384
-    )
+    gpu, split, memory = load_catalog().accelerator("A100-80"), Parallelism(MACHINE), load_engine_memory("vllm")
+    config = EngineConfig(gpu, Role.COLOCATED, split, "bf16", "bf16", 512, 16384, 16384, memory)
     model = load_model("Llama-2-70B")
     ttft, tpot = (
         float(step_time_one(model, config, overhead, step).total[0, 0])

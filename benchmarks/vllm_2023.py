@@ -21,6 +21,7 @@ from costmodel.host import NO_OVERHEAD, EngineOverhead
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import MILLI
 from search_spaces.catalog import load_catalog
+from search_spaces.engines import load_engine_memory
 from search_spaces.models import load_model
 
 MODEL = "Llama-2-70B"
@@ -77,6 +78,7 @@ def _kernels(model: str, gpu: str, tensor: int, batch: float, context: float) ->
         max_num_seqs=512,
         max_num_batched_tokens=2048,
         max_model_len=16384,
+        memory=load_engine_memory("vllm"),
         memory_fraction=0.9,
     )
     load = StepLoad.of(decode_requests=batch, decode_context=context)

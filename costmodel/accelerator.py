@@ -140,6 +140,7 @@ class Accelerator:
     kv_domain: GPUs that can hand KV blocks to each other carry the same one ("nvidia", "amd").
     price: the usual one, on demand where that is quoted; other_prices: those on another basis.
     efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.roofline`.
+    generation: whose predictions are as good as whose (hopper, blackwell, cdna3 ...); empty: not known.
     mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1].
     """
 
@@ -161,6 +162,7 @@ class Accelerator:
     date: str
     mxfp4_multiples: tuple[int, int] = (1, 1)
     other_prices: tuple[Price, ...] = ()
+    generation: str = ""
 
     @property
     def quotes(self) -> tuple[Price, ...]:

@@ -47,6 +47,42 @@ class Parallelism:
         return max(self.tensor * self.data // self.expert, 1)
 
 
+class FractionOf(StrEnum):
+    """What an engine's memory fraction is a share of.
+
+    TOTAL: all of the GPU's memory, of which weights, KV cache, activations and runtime take it together (vLLM's
+    gpu_memory_utilization). STARTUP: what is free once the runtime has started; weights and KV cache take it,
+    activations lie outside (SGLang's mem_fraction_static). FREE: what weights, activations and runtime leave; the KV
+    cache takes it (TensorRT-LLM's free_gpu_memory_fraction).
+    """
+
+    TOTAL = "total"
+    STARTUP = "startup"
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """What a serving engine needs of each GPU beside weights and KV cache (`costmodel.memory`).
+
+    fraction_of: meaning of `EngineConfig.memory_fraction`.
+    runtime: what the process takes that no setting changes [byte per GPU]; collectives: communication buffers where an
+    engine has several GPUs [byte per GPU], however many.
+    logit_copies: 32-bit numbers per vocabulary entry and request while tokens are drawn [1]; gathered_copies: those
+    that tensor ranks add while they gather the vocabulary's parts [1].
+    expert_copies: hidden-sized 16-bit rows per token and chosen expert in routed experts [1].
+    sparse_latent: bytes that a token adds to one layer's FP8 latent with sparse attention, beyond its elements [byte].
+    """
+
+    fraction_of: FractionOf
+    runtime: float
+    collectives: float
+    logit_copies: float
+    gathered_copies: float
+    expert_copies: float
+    sparse_latent: float
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One engine: hardware, split, precision and scheduler limits.
@@ -55,7 +91,8 @@ class EngineConfig:
     max_num_seqs: most requests that run at once in one engine.
     max_num_batched_tokens: most tokens (prefill chunk + one per decode) in one step.
     max_model_len: longest ISL + OSL that the engine accepts [token].
-    memory_fraction: share of HBM that the engine may use (weights, KV, activations).
+    memory: what the serving engine needs beside weights and KV cache.
+    memory_fraction: the engine's own setting, a share of what `memory.fraction_of` says [1].
     """
 
     accelerator: Accelerator
@@ -66,6 +103,7 @@ class EngineConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+    memory: EngineMemory
     memory_fraction: float = 0.9
 
     @property

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import KernelEfficiency, Origin
-from .engine import EngineConfig, Role
+from .engine import EngineConfig, Parallelism, Role
 from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency, part_dtype
 from .errors import InputError
 from .host import EngineOverhead
-from .memory import activation_bytes, kv_capacity_bytes, max_requests, weight_bytes_per_gpu
+from .memory import (
+    activation_bytes,
+    kv_bytes_per_token_per_gpu,
+    kv_capacity_bytes,
+    max_requests,
+    runtime_bytes,
+    weight_bytes_per_gpu,
+)
 from .serving.load import uneven_lanes
 from .step import StepLoad, StepTime, prompt_chunks, step_time
 from .transformer import Part, Transformer
@@ -107,9 +114,9 @@ def estimate(
         prefill=prefill if prefills else None,
         decode=decode,
         ridge_point=config.accelerator.ridge_point(compute_dtype(config.weight_dtype, config.accelerator)),
-        kv_bytes_per_token=model.kv_bytes_per_token(config.kv_dtype),
+        kv_bytes_per_token=kv_bytes_per_token_per_gpu(model, replace(config, parallelism=Parallelism())),
         weights_per_gpu=weight_bytes_per_gpu(model, config),
-        activations_per_gpu=activation_bytes(model, config),
+        activations_per_gpu=activation_bytes(model, config) + runtime_bytes(config),
         kv_capacity_per_gpu=kv_capacity_bytes(model, config),
         requests_per_second=1.0 / seconds,
         binds=_binds(decode or prefill, memory_full=decode is not None and running == most < config.max_num_seqs),

@@ -1,4 +1,4 @@
-"""What fits into a GPU: weights + activations + runtime + KV blocks <= memory_fraction x HBM.
+"""What fits into a GPU: weights, activations, runtime and KV blocks; how much an engine grants to each.
 
 Pipeline stages differ (the first holds the embedding, the last the head, and layers need not divide evenly); the
 worst stage decides, for weights and for KV apart, so capacity is never overstated.
@@ -15,23 +15,17 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .engine import EngineConfig, Parallelism
+from .engine import EngineConfig, FractionOf, Parallelism
 from .routing import expert_slots
-from .transformer import DTYPE_BYTES, LayerGroup, Part, Sharding, Transformer
-from .units import GIB
+from .transformer import DTYPE_BYTES, LatentAttention, LayerGroup, Part, Sharding, Transformer
 
 FloatArray = NDArray[np.float64]
 Tokens = TypeVar("Tokens", float, FloatArray)
 
-RUNTIME_BYTES = 1.5 * GIB
-"""CUDA context, collective buffers, CUDA graphs and fragmentation [byte per GPU]; assumed.
-
-Checked against start-up logs of vLLM and SGLang, in which weights, KV cache and the rest are printed apart
-(tests/test_memory.py names them)."""
-RESIDUAL_COPIES = 6
-"""Hidden-sized 16-bit tensors alive at the peak of a layer: x, residual, normed x, q, attention and block output."""
-LOGIT_BYTES = 2 * 4.0
-"""Logits are kept in 32 bit, and the sampler makes one copy [byte per vocabulary entry and request]."""
+RESIDUAL_COPIES = 1
+"""Hidden-sized 16-bit tensors that live beside a layer's widest block: the residual stream."""
+LOGIT_BYTES = 4.0
+"""Logits are kept in 32 bit [byte per vocabulary entry and request]."""
 
 
 def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
@@ -67,27 +61,45 @@ def weight_bytes_per_gpu(model: Transformer, config: EngineConfig) -> float:
 
 
 def activation_bytes(model: Transformer, config: EngineConfig) -> float:
-    """Peak of activations and logits plus the runtime's constant on one GPU [byte].
+    """Peak of activations and logits on one GPU [byte].
 
-    tokens x 2 x (6 hidden + widest block / tp) + min(max_num_seqs, tokens) x 8 x vocab / tp + runtime, where `tokens`
-    is max_num_batched_tokens of one data rank and the block holds gate, up and their product for every token (for a
-    mixture: of every expert chosen). An estimate, not a fit.
+    tokens x 2 x (hidden + widest block) + min(max_num_seqs, tokens) x 4 x vocab x copies, where `tokens` is
+    max_num_batched_tokens of one data rank and the block holds gate, up and their product for every token (for a
+    mixture: of every expert chosen, with `EngineMemory.expert_copies` of its hidden-sized rows). Every tensor rank has
+    all logits; `EngineMemory` counts their copies.
     """
-    split = config.parallelism
-    tokens = config.max_num_batched_tokens / split.data
-    widest = max(_block_width(group, split) for group in model.layers)
-    layer = tokens * DTYPE_BYTES["bf16"] * (RESIDUAL_COPIES * model.hidden + widest)
-    logits = min(config.max_num_seqs / split.data, tokens) * LOGIT_BYTES * model.vocab / split.tensor
-    return layer + logits + RUNTIME_BYTES
+    return _activations(model, config, float(config.max_num_seqs))
+
+
+def runtime_bytes(config: EngineConfig) -> float:
+    """What the engine's processes take of each GPU once they have started, whatever they serve [byte]."""
+    return config.memory.runtime + (config.memory.collectives if config.gpus > 1 else 0.0)
 
 
 def kv_capacity_bytes(model: Transformer, config: EngineConfig) -> float:
-    """Memory left for KV blocks on one GPU [byte]; negative if the weights do not fit.
+    """Memory that the engine gives to KV blocks on one GPU [byte]; negative if the weights do not fit.
 
-    capacity = memory_fraction x HBM - weights - activations - runtime.
+    free = HBM - runtime - weights - activations. The engine's fraction f (`FractionOf`) leaves of it
+
+        total    f HBM - runtime - weights - activations
+        startup  f (HBM - runtime) - weights, and no more than is free
+        free     f free
     """
-    budget = config.memory_fraction * config.accelerator.memory
-    return budget - weight_bytes_per_gpu(model, config) - activation_bytes(model, config)
+    return float(kv_capacity_by_limit(model, config, float(config.max_num_seqs)))
+
+
+def kv_capacity_by_limit(model: Transformer, config: EngineConfig, seqs: Tokens) -> Tokens:
+    """The same for other values of max_num_seqs, which may be an array [byte]."""
+    hbm, share, rule = config.accelerator.memory, config.memory_fraction, config.memory.fraction_of
+    startup = hbm - runtime_bytes(config)
+    weights = weight_bytes_per_gpu(model, config)
+    free = startup - weights - _activations(model, config, seqs)
+    granted: Tokens = free - (1.0 - share) * hbm
+    if rule is FractionOf.FREE:
+        granted = np.minimum(share * free, free)
+    if rule is FractionOf.STARTUP:
+        granted = np.minimum(share * startup - weights, free)
+    return granted
 
 
 def kv_bytes_per_token_per_gpu(model: Transformer, config: EngineConfig) -> float:
@@ -144,7 +156,9 @@ def _worst_stage(model: Transformer, config: EngineConfig, held: Callable[[Trans
     split = config.parallelism
 
     def stage(groups: tuple[LayerGroup, ...]) -> Tokens:
-        return reduce(add, (held(_only(model, one)) / min(split.tensor, one.attention.kv_shards) for one in groups))
+        parts = (held(_only(model, one)) * _stored(one, config) for one in groups)
+        shards = (min(split.tensor, one.attention.kv_shards) for one in groups)
+        return reduce(add, (part / ranks for part, ranks in zip(parts, shards, strict=True)))
 
     worst: Tokens = reduce(np.maximum, map(stage, dict.fromkeys(stage_groups(model, split.pipeline))))
     return worst
@@ -156,12 +170,30 @@ def _only(model: Transformer, group: LayerGroup) -> Transformer:
     return replace(model, layers=(group,))
 
 
-def _block_width(group: LayerGroup, split: Parallelism) -> float:
+def _activations(model: Transformer, config: EngineConfig, seqs: Tokens) -> Tokens:
+    split, memory = config.parallelism, config.memory
+    tokens = config.max_num_batched_tokens / split.data
+    widest = max(_block_width(model, group, config) for group in model.layers)
+    layer = tokens * DTYPE_BYTES["bf16"] * (RESIDUAL_COPIES * model.hidden + widest)
+    copies = memory.logit_copies + (memory.gathered_copies if split.tensor > 1 else 0.0)
+    logits: Tokens = np.minimum(seqs / split.data, tokens) * (LOGIT_BYTES * copies * model.vocab)
+    return layer + logits
+
+
+def _stored(group: LayerGroup, config: EngineConfig) -> float:
+    """Bytes that the engine stores for a token of these layers over those of its elements [1]."""
+    attention = group.attention
+    if config.kv_dtype != "fp8" or not isinstance(attention, LatentAttention) or not attention.index_topk:
+        return 1.0
+    return 1.0 + config.memory.sparse_latent / (attention.kv_elements_per_token + attention.index_bytes_per_token)
+
+
+def _block_width(model: Transformer, group: LayerGroup, config: EngineConfig) -> float:
     """Elements per token of a feed-forward block at its widest, on one rank."""
-    block = group.feed_forward
+    block, ranks = group.feed_forward, config.parallelism.tensor
     copies = 3 if block.gated else 2
-    experts = block.experts_per_token * (block.expert_intermediate * copies + block.hidden) if block.experts else 0
-    return copies * block.intermediate / split.tensor + experts / split.tensor
+    inner = copies * (block.intermediate + block.experts_per_token * block.expert_intermediate) / ranks
+    return inner + block.experts_per_token * config.memory.expert_copies * model.hidden
 
 
 @lru_cache(maxsize=4096)

@@ -103,6 +103,7 @@ class AcceleratorEntry(_Entry):
     """One accelerator as it stands in the file; units are in the keys."""
 
     vendor: Text
+    generation: str = ""
     aliases: list[str] = []
     memory_gib: Positive
     bandwidth_tb_s: Positive
@@ -524,6 +525,7 @@ def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable
     return Accelerator(
         name=name,
         vendor=entry.vendor,
+        generation=entry.generation,
         memory=entry.memory_gib * GIB,
         bandwidth=entry.bandwidth_tb_s * TERA,
         peak_flops={dtype: tflops * TERA for dtype, tflops in peaks.items()},

@@ -11,11 +11,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from costmodel.accelerator import Origin
+from costmodel.engine import EngineMemory, FractionOf
 from costmodel.errors import UnknownNameError
 from costmodel.host import EngineOverhead
 from costmodel.serving.policy import Scheduler, ServingPolicy
 from costmodel.simulator import SCHEDULERS
-from costmodel.units import MICRO, MILLI
+from costmodel.units import GIB, MICRO, MILLI
 
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -64,6 +65,22 @@ class _Entry(BaseModel):
     origin: Origin
     source: Annotated[str, Field(min_length=1)]
     serving: _Serving
+
+
+class _Memory(BaseModel):
+    """One engine of engine_memory.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fraction_of: FractionOf
+    runtime_gib: NotNegative
+    collectives_gib: NotNegative
+    logit_copies: NotNegative
+    gathered_copies: NotNegative
+    expert_copies: NotNegative
+    sparse_latent: NotNegative
+    origin: Origin
+    source: Annotated[str, Field(min_length=1)]
 
 
 class EngineChange(BaseModel):
@@ -119,6 +136,25 @@ def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> Engi
         origin=entry.origin,
         source=entry.source,
         interference=entry.serving.fitted.interference if mixes else 1.0,
+    )
+
+
+@cache
+def load_engine_memory(name: str) -> EngineMemory:
+    """What a serving engine needs beside weights and KV cache; an unknown name is an error that offers the nearest.
+
+    >>> load_engine_memory("sglang").fraction_of.value
+    'startup'
+    """
+    text = (resources.files("costmodel.catalog") / "engine_memory.yaml").read_text(encoding="utf-8")
+    entries = yaml.safe_load(text)
+    if name not in entries:
+        raise UnknownNameError("engine", name, entries)
+    entry = _Memory.model_validate(entries[name])
+    return EngineMemory(
+        runtime=entry.runtime_gib * GIB,
+        collectives=entry.collectives_gib * GIB,
+        **entry.model_dump(exclude={"runtime_gib", "collectives_gib", "origin", "source"}),
     )
 
 

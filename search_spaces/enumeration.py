@@ -14,6 +14,7 @@ from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 from search_spaces.problem import Problem
 
 from .dtype_support import engine_refused, kv_refused, weights_refused
+from .engines import load_engine_memory
 from .hf_quantization import split_refused
 from .targets import target_of
 
@@ -251,6 +252,7 @@ def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: 
         max_num_seqs=seqs,
         max_num_batched_tokens=chunk,
         max_model_len=problem.workload.max_tokens,
+        memory=load_engine_memory(problem.engine),
         memory_fraction=problem.memory_fraction,
     )
 

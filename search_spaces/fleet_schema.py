@@ -86,7 +86,7 @@ class FleetFile(Section):
     engine: Annotated[str, choice(*ENGINES)] | None = None
     """Serving engine of all pools; default: the workload's."""
     memory_fraction: Annotated[float, share(bounds.MEMORY_FRACTION)] | None = None
-    """Share of GPU memory that engines use [1]; default: the workload's."""
+    """The engines' own memory fraction [1], as in a workload; default: the workload's."""
     pools: Annotated[
         list[PoolSection],
         at_most(int(bounds.MAX_POOLS.high), "pools"),

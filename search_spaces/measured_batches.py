@@ -19,7 +19,6 @@ from costmodel.host import EngineOverhead
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.serving.closed_loop import closed_loop
 from costmodel.serving.disaggregated import Pools, disaggregated
-from costmodel.serving.interval import PREFILL_BOUND, Regime
 from costmodel.serving.load import MANY_WAVES, ClosedLoad, Steady
 from costmodel.serving.policy import ServingPolicy
 from costmodel.transfer import (
@@ -141,17 +140,6 @@ def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
     return disaggregated(batch.model, prefill, decode, policy, load=batch.load, pools=batch.pools)
 
 
-def regime_of(deployment: Deployment, prefill_share: float, line: float) -> Regime:
-    """The regime of a predicted steady state."""
-    return Regime(
-        mode=deployment.row.mode,
-        bound="prefill" if prefill_share >= PREFILL_BOUND else "decode",
-        memory="limited" if line > 0 else "roomy",
-        measured=deployment.prefill.accelerator.measured,
-        engine=deployment.engine,
-    )
-
-
 def deployment_of(
     row: ServingRow,
     published: Transformer,
@@ -179,6 +167,7 @@ def deployment_of(
             dtype,
             kv_dtype=kv_dtype or usual,
             memory_fraction=memory_fraction or policy.memory_fraction,
+            engine=engine,
         )
         for layout in layouts
     ]

@@ -13,6 +13,7 @@ from costmodel.quoting import shown
 from costmodel.transformer import Part, Transformer
 
 from .catalog import AcceleratorCatalog
+from .engines import load_engine_memory
 from .files import shown_path
 from .measurements import Layout
 from .models import CONFIG_FILE, catalog_model, known_names, load_model
@@ -36,7 +37,9 @@ TUNED_SUFFIX = re.compile(r"([-_](instruct|it|chat|hf|base|preview|thinking|\d{4
 MAKER_PREFIX = re.compile(r"^(meta|nvidia)[-_]|^moe_")
 PLAIN = re.compile(r"[^a-z0-9]")
 ROOMY = 10**7
-"""A token or context limit that nothing reaches [token]: the benchmark ran, so its engine accepted the lengths."""
+"""A context that nothing reaches [token]: the benchmark ran, so its engine accepted the lengths."""
+USUAL_SEQS = 1024
+"""Requests for which a measured engine keeps logits: vLLM's default on large GPUs; no row states it."""
 
 
 def stored_dtype(written: str) -> str:
@@ -180,7 +183,14 @@ def check_layers(model: Transformer, layout: Layout) -> None:
 
 
 def measured_engine(
-    catalog: AcceleratorCatalog, accelerator: str, layout: Layout, dtype: str, *, kv_dtype: str, memory_fraction: float
+    catalog: AcceleratorCatalog,
+    accelerator: str,
+    layout: Layout,
+    dtype: str,
+    *,
+    kv_dtype: str,
+    memory_fraction: float,
+    engine: str = "vllm",
 ) -> EngineConfig:
     """One worker of a measured deployment, without limits of its scheduler: those belong to the serving policy."""
     ranks = layout.tensor * layout.data
@@ -192,8 +202,9 @@ def measured_engine(
         parallelism=split,
         weight_dtype=dtype,
         kv_dtype=kv_dtype,
-        max_num_seqs=ROOMY,
+        max_num_seqs=USUAL_SEQS,
         max_num_batched_tokens=8192,
         max_model_len=ROOMY,
+        memory=load_engine_memory(engine),
         memory_fraction=memory_fraction,
     )

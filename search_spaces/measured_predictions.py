@@ -15,17 +15,17 @@ from costmodel.engine import EngineConfig
 from costmodel.engine_arrays import Conditions, engine_arrays
 from costmodel.errors import InputError
 from costmodel.host import NO_OVERHEAD
-from costmodel.serving.interval import Regime, interval_factors
+from costmodel.serving.interval import interval_factors
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer
 
 from .catalog import AcceleratorCatalog
 from .engines import load_serving_policy
-from .measured_batches import batches_of, deployments_of, regime_of, steady_state
+from .measured_batches import batches_of, deployments_of, steady_state
 from .measured_engines import check_layers, in_dtype, measured_engine, measured_model, table_conditions, weight_dtype
 from .measured_suspects import suspicions
 from .measurements import Refused, Row, StepRow
-from .serving_error import error_table, model_kind, step_interval
+from .serving_error import error_table, step_interval, stratum_of
 
 OUT_OF_RANGE = "the prediction is no finite number: its model or its sizes are beyond what can be computed"
 SERVING_GROUP = ("model", "accelerator", "engine", "mode")
@@ -64,7 +64,6 @@ class Predicted:
     group: Mapping[str, str]
     values: Mapping[str, Value]
     throughput: tuple[float, float]
-    regime: Regime
     notes: tuple[str, ...]
     suspect: str = ""
 
@@ -89,18 +88,16 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
     found: list[Predicted] = []
     for batch in batches_of(deployments):
         steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
-        columns = (steady.ttft, steady.tpot, steady.prefill_share, steady.line)
-        doubts = suspicions(batch, steady)
-        for each, doubt, ttft, tpot, share, line in zip(
-            batch.deployments, doubts, *(column[:, 0].tolist() for column in columns), strict=True
-        ):
-            row, regime = each.row, regime_of(each, share, line)
+        columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
+        for each, doubt, ttft, tpot in zip(batch.deployments, suspicions(batch, steady), *columns, strict=True):
+            row = each.row
+            stratum = stratum_of(each.model, each.prefill, each.engine, row.mode)
             if not (math.isfinite(ttft) and math.isfinite(tpot)):
                 refused.append(Refused(row.line, OUT_OF_RANGE))
                 continue
             values = {
-                "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", regime)),
-                "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", regime)),
+                "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", stratum)),
+                "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", stratum)),
             }
             work = each.concurrency * each.osl * (row.prefill.workers if each.decode is None else 1) / max(row.gpus, 1)
             gaps = max(each.osl - 1.0, 1.0)
@@ -108,7 +105,7 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
             named = (row.model, row.accelerator, row.engine or each.engine, row.mode)
             group = dict(zip(SERVING_GROUP, named, strict=True))
             suspect = doubt.rule if doubt else ""
-            found.append(Predicted(row.line, group, values, throughput, regime, each.notes, suspect))
+            found.append(Predicted(row.line, group, values, throughput, each.notes, suspect))
     return _in_order(found, refused)
 
 
@@ -156,10 +153,9 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
                 refused.append(Refused(row.line, OUT_OF_RANGE))
                 continue
             accelerator = step.config.accelerator
-            regime = Regime(phase, model_kind(model), "roomy", accelerator.measured)
             value = _value(latency, row.latency, step_interval(model, accelerator))
             group = {"model": row.model, "accelerator": row.accelerator, "phase": phase, "dtype": row.dtype}
-            found.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), regime, ()))
+            found.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), ()))
     return _in_order(found, refused)
 
 

@@ -671,7 +671,8 @@ class WorkloadFile(Section):
     """What the plan has to run on: only fleets that its routers and hand-overs can run are searched. Default: those
     that some target of the engine can run; none: all."""
     memory_fraction: Annotated[float, share(bounds.MEMORY_FRACTION)] = 0.9
-    """Share of GPU memory that an engine may use [1]."""
+    """The engine's own memory fraction [1]: of all GPU memory (vLLM), of what start-up leaves (SGLang) or of what
+    weights and activations leave (TensorRT-LLM)."""
     seed: Annotated[int, count(bounds.SEED)] = 0
     """Seed of everything random (the sampled trace of the simulation)."""
     scenarios: dict[Text, dict[Text, Any]] = Field(default_factory=dict)

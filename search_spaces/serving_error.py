@@ -1,4 +1,4 @@
-"""The catalog's error bars: factors on predictions by quantity and regime, with the residuals that they come from."""
+"""The catalog's error bars: factors on predictions by quantity and stratum, and the errors that they come from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from costmodel.accelerator import Accelerator
-from costmodel.serving.interval import ErrorTable, Factors, interval_of
+from costmodel.engine import EngineConfig
+from costmodel.serving.interval import ErrorTable, Factors, Stratum, interval_of
 from costmodel.transformer import Transformer
 
 
@@ -66,14 +67,14 @@ class ServingError(BaseModel):
 
 
 def error_table() -> ErrorTable:
-    """Interval factors by quantity and regime.
+    """Interval factors by quantity and stratum.
 
     >>> error_table()["ttft"]["all"].low < 1 < error_table()["ttft"]["all"].high
     True
     """
     return {
-        quantity: {key: Factors(entry.low, entry.high, entry.rows) for key, entry in regimes.items()}
-        for quantity, regimes in load_serving_error().quantities.items()
+        quantity: {key: Factors(one.low, one.high, one.rows) for key, one in strata.items()}
+        for quantity, strata in load_serving_error().quantities.items()
     }
 
 
@@ -93,6 +94,19 @@ def model_kind(model: Transformer) -> str:
     if model.is_latent:
         return "mla"
     return "moe" if model.is_moe else "dense"
+
+
+def stratum_of(model: Transformer, config: EngineConfig, engine: str, mode: str = "") -> Stratum:
+    """Where a prediction of a model on an engine stands; mode: colocated or disaggregated."""
+    return Stratum(
+        mode=mode,
+        engine=engine,
+        structure="moe" if model.is_moe else "dense",
+        generation=config.accelerator.generation,
+        dtype=config.weight_dtype,
+        model=model.name,
+        measured=config.accelerator.measured,
+    )
 
 
 def step_interval(model: Transformer, accelerator: Accelerator) -> tuple[float, float]:

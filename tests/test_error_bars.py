@@ -17,6 +17,7 @@ from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from search_spaces.serving_error import model_kind
 from tests.optimizer_cases import accelerator, instance_of, model, problem, slo, space, workload
+from tests.toy import toy_config
 
 optimize = partial(optimize_at, level=Level.QUICK)
 
@@ -43,8 +44,10 @@ def test_a_more_certain_factor_is_larger(low: float, high: float, one: float, ot
 
 
 def test_what_was_never_measured_is_less_certain() -> None:
-    known = step_intervals(GIVEN.model, accelerator("H100"))
-    guessed = step_intervals(GIVEN.model, accelerator("MI300X"))
+    known, guessed = (
+        step_intervals(GIVEN, toy_config(accelerator(name), weight_dtype=GIVEN.weight_dtype))
+        for name in ("H100", "MI300X")
+    )
     for one, other in ((known.prefill, guessed.prefill), (known.decode, guessed.decode)):
         assert other[0] < one[0] < 1.0 < one[1] < other[1]
 
@@ -53,7 +56,7 @@ def test_every_time_is_scaled_and_nothing_else() -> None:
     instance = instance_of(GIVEN)
     assert at_quantile(instance, 0.5) is instance
     slow = at_quantile(instance, 0.95).tables
-    found = step_intervals(GIVEN.model, accelerator("H100"))
+    found = step_intervals(GIVEN, toy_config(accelerator("H100"), weight_dtype=GIVEN.weight_dtype))
     np.testing.assert_allclose(slow.prefill_time, instance.tables.prefill_time * found.prefill[1])
     for name in ("decode_base", "attention_slope", "mixed_base", "full_base"):
         np.testing.assert_allclose(getattr(slow, name), getattr(instance.tables, name) * found.decode[1])

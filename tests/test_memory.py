@@ -17,14 +17,16 @@ from costmodel.memory import (
     kv_bytes_per_token_per_gpu,
     kv_capacity_bytes,
     max_requests,
+    runtime_bytes,
     stage_layers,
     weight_bytes_per_gpu,
 )
 from costmodel.transformer import FeedForward, Transformer
 from costmodel.units import GIB
 from search_spaces.catalog import load_catalog
+from search_spaces.engines import load_engine_memory
 from search_spaces.models import load_model
-from tests.toy import deepseek_v3, llama_8b, llama_70b, mixtral, toy_a100, toy_accelerator, toy_config, windowed
+from tests.toy import deepseek_v3, llama_8b, llama_70b, mixtral, toy_config, windowed
 
 MODELS = {model.name: model for model in (llama_8b(), llama_70b(), windowed(), mixtral(), deepseek_v3())}
 models = st.sampled_from(sorted(MODELS)).map(MODELS.__getitem__)
@@ -80,15 +82,15 @@ def test_llama_70b_needs_two_h100_and_fits_barely() -> None:
     one, two, eight = (kv_capacity_bytes(llama_70b(), toy_config(tensor=t)) for t in (1, 2, 8))
     assert one < 0 < two < 5 * GIB
     budget = 0.9 * 80 - weight_bytes_per_gpu(llama_70b(), toy_config(tensor=8)) / GIB
-    assert eight / GIB == pytest.approx(budget, abs=3)
+    assert eight / GIB == pytest.approx(budget, abs=3.5)
     assert max_requests(llama_70b(), toy_config(), 1000, 200) == 0
 
 
-PUBLISHED: dict[str, tuple[Any, str, dict[str, Any], float]] = {
+PUBLISHED: dict[str, tuple[str, str, dict[str, Any], float]] = {
     # vLLM 0.19, gpt-oss-20b, one A100-80, fraction 0.65: "Available KV cache memory: 36.56 GiB"
     # (myoceane.fr, vLLM on A100, 2026-04-18)
     "gpt-oss-20b, A100, vLLM": (
-        toy_a100(),
+        "A100-80",
         "gpt-oss-20b",
         {"weight_dtype": "fp4", "memory_fraction": 0.65, "max_num_batched_tokens": 2048},
         36.56,
@@ -96,19 +98,64 @@ PUBLISHED: dict[str, tuple[Any, str, dict[str, Any], float]] = {
     # SGLang, Qwen3-235B-A22B-FP8, 4 x H100, fraction 0.93: K 8.23 GB and V 8.23 GB per GPU
     # (vllm-project/vllm issue 21348)
     "Qwen3-235B-A22B, H100, SGLang": (
-        toy_accelerator(),
+        "H100",
         "Qwen3-235B-A22B",
-        {"weight_dtype": "fp8", "tensor": 4, "memory_fraction": 0.93},
+        {"weight_dtype": "fp8", "tensor": 4, "memory_fraction": 0.93, "memory": load_engine_memory("sglang")},
         16.46,
+    ),
+    # vLLM 0.9, the same checkpoint and GPUs, fraction 0.9: "GPU KV cache size: 178,880 tokens" (the same issue)
+    "Qwen3-235B-A22B, H100, vLLM": (
+        "H100",
+        "Qwen3-235B-A22B",
+        {"weight_dtype": "fp8", "tensor": 4, "max_num_seqs": 1024},
+        178_880 * 48_128 / GIB,
+    ),
+    # vLLM 0.19, Llama-3.1-8B on one RTX 4090, of which CUDA sees 23.6 GiB: 41,408 tokens (LLMServingSim)
+    "Llama-3.1-8B, RTX 4090, vLLM": (
+        "A10",
+        "Llama-3.1-8B",
+        {"max_num_batched_tokens": 2048, "hbm": 23.6},
+        41_408 * 131_072 / GIB,
     ),
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_kv_capacity_is_what_engines_print(name: str) -> None:
-    accelerator, model, changes, gib = PUBLISHED[name]
-    config = toy_config(accelerator, **changes)
-    assert kv_capacity_bytes(load_model(model), config) / GIB == pytest.approx(gib, rel=0.10)
+    gpu, model, changes, gib = PUBLISHED[name]
+    accelerator = load_catalog().accelerator(gpu)
+    accelerator = replace(accelerator, memory=changes.get("hbm", accelerator.memory / GIB) * GIB)
+    config = toy_config(accelerator, **{key: value for key, value in changes.items() if key != "hbm"})
+    assert kv_capacity_bytes(load_model(model), config) / GIB == pytest.approx(gib, rel=0.06)
+
+
+def test_engines_grant_their_share_of_different_things() -> None:
+    """By hand: 80 GiB, of which start-up takes s, weights w and activations a."""
+    for name, granted in {
+        "vllm": lambda s, w, a: 0.9 * 80 - s - w - a,
+        "sglang": lambda s, w, a: min(0.9 * (80 - s) - w, 80 - s - w - a),
+        "trtllm": lambda s, w, a: 0.9 * (80 - s - w - a),
+    }.items():
+        config = toy_config(tensor=4, memory=load_engine_memory(name))
+        weights = weight_bytes_per_gpu(llama_70b(), config)
+        taken = (runtime_bytes(config), weights, activation_bytes(llama_70b(), config))
+        expected = granted(*(each / GIB for each in taken))
+        assert kv_capacity_bytes(llama_70b(), config) / GIB == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("engine", "per_token"), [("vllm", 61 * 708), ("trtllm", 61 * 708), ("sglang", 61 * 788)])
+def test_sparse_latents_in_fp8_are_what_engines_store(engine: str, per_token: int) -> None:
+    """576 bytes and the index key's 132 of each of 61 layers; SGLang has 656 (log: 43.67 GiB hold 975,424 tokens)."""
+    config = toy_config(kv_dtype="fp8", memory=load_engine_memory(engine))
+    assert kv_bytes_per_token_per_gpu(load_model("DeepSeek-V3.2"), config) == pytest.approx(per_token)
+
+
+def test_an_engine_whose_weights_exceed_its_share_is_refused() -> None:
+    """Kimi-K2.5 on eight H100: weights and runtime are more than 0.9 of the memory."""
+    h100 = load_catalog().accelerator("H100")
+    for engine in ("vllm", "sglang"):
+        config = toy_config(h100, weight_dtype="int4", tensor=8, memory=load_engine_memory(engine))
+        assert kv_capacity_bytes(load_model("Kimi-K2.5"), config) < 0
 
 
 @pytest.mark.parametrize(
@@ -118,6 +165,8 @@ def test_kv_capacity_is_what_engines_print(name: str) -> None:
         ("gpt-oss-20b", "A100-80", 13.72),
         # vLLM 0.11.2, Marlin too, on an 80 GB GPU: 65.9651 GiB (blog.huikang.dev, vLLM logs, 2025-12-28)
         ("gpt-oss-120b", "A100-80", 65.97),
+        # vLLM 0.14.1, Triton, on an H100: 64.38 GiB (vllm-project/vllm issue 33155)
+        ("gpt-oss-120b", "H100", 64.38),
     ],
 )
 def test_mxfp4_experts_are_padded(name: str, gpu: str, gib: float) -> None:
@@ -129,9 +178,9 @@ def test_mxfp4_experts_are_padded(name: str, gpu: str, gib: float) -> None:
 @pytest.mark.parametrize(
     ("gpu", "tensor", "expert", "hidden", "width"),
     [
-        ("H100", 1, 1, 2880, 2880),
-        ("H100", 8, 1, 2880, 384),
-        ("H100", 8, 8, 2880, 2880),
+        ("H100", 1, 1, 3072, 2880),
+        ("H100", 8, 1, 3072, 384),
+        ("H100", 8, 8, 3072, 2880),
         ("A100-80", 8, 1, 3072, 384),
         ("B200", 1, 1, 3072, 3072),
         ("B200", 8, 1, 3072, 512),
@@ -233,7 +282,8 @@ def test_more_gpus_never_hold_more_each(
         toy_config(tensor=tensor, pipeline=pipeline, data=2 * data),
     ):
         assert weight_bytes_per_gpu(model, wider) <= weight_bytes_per_gpu(model, small) * (1 + 1e-12)
-        assert activation_bytes(model, wider) <= activation_bytes(model, small)
+        kept = [activation_bytes(model, each) + runtime_bytes(each) for each in (wider, small)]
+        assert kept[0] <= kept[1] or small.gpus == 1 or small.parallelism.tensor == 1
         assert max_requests(model, wider, isl, osl) >= max_requests(model, small, isl, osl)
     mean = kv_bytes_per_request_per_gpu(model, small, float(isl), float(osl))
     assert 0 < mean <= kv_bytes_peak_per_gpu(model, small, float(isl + osl))

@@ -80,7 +80,7 @@ def test_settings_have_every_budget_in_pipelines_and_else_the_largest(instance: 
 def test_the_largest_budget_is_one_that_there_is_memory_for(instance: Instance) -> None:
     tables = instance.tables
     capacity = tables.kv_capacity.copy()
-    capacity[stages(instance, 1), -1] = 0.0
+    capacity[stages(instance, 1), :, -1] = 0.0
     scarce = replace(instance, tables=replace(tables, kv_capacity=capacity))
     engines = make_settings(scarce)
     mine = (engines.role == PREFILL) & (engines.shape == stages(instance, 1))

@@ -30,7 +30,7 @@ from costmodel.simulator.metrics import (
 )
 from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals, poisson_arrivals
 from costmodel.step import StepLoad, step_time_one
-from search_spaces.engines import load_engine_overhead
+from search_spaces.engines import load_engine_memory, load_engine_overhead
 
 
 @pytest.mark.parametrize("cv", [0.0, 0.5, 1.0, 3.0])
@@ -220,7 +220,8 @@ def test_the_grid_follows_the_cost_model() -> None:
 
     model, host = llama_8b(), load_engine_overhead("vllm")
     assert host.interference > 1.0
-    config = EngineConfig(accelerator("H100"), Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192)
+    gpu, memory = accelerator("H100"), load_engine_memory("vllm")
+    config = EngineConfig(gpu, Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192, memory)
     steps = cost_steps(model, config, host)
     rng = np.random.default_rng(0)
     errors = []

@@ -36,6 +36,7 @@ from costmodel.simulator.cost_steps import cost_steps
 from costmodel.simulator.fleet import StepContent, least_bytes, least_flop
 from costmodel.simulator.run import step_seconds
 from costmodel.step import StepLoad, step_time
+from search_spaces.engines import load_engine_memory
 
 WORK = StepWork(
     peak=1e15,
@@ -152,7 +153,9 @@ def test_a_step_below_its_floor_is_named(fast_forward: bool) -> None:
 
 
 def engine(parallelism: Parallelism, seqs: int = 64) -> EngineConfig:
-    return EngineConfig(accelerator("H100"), Role.COLOCATED, parallelism, "bf16", "bf16", seqs, 1024, 8192)
+    return EngineConfig(
+        accelerator("H100"), Role.COLOCATED, parallelism, "bf16", "bf16", seqs, 1024, 8192, load_engine_memory("vllm")
+    )
 
 
 @pytest.mark.parametrize("parallelism", [Parallelism(tensor=2), Parallelism(tensor=2, pipeline=2), Parallelism(data=2)])

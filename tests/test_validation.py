@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Regime, interval_factors
+from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 from pdplan.cli import cli, run
 from pdplan.console import Console
 from reports.answers.validation import kendall_tau, validation_dict, validation_document
@@ -131,29 +131,36 @@ def test_kendall_tau_by_hand() -> None:
     assert kendall_tau(np.array([1.0, 2.0, 4.0, 3.0]), measured) == pytest.approx(4 / 6)
 
 
-@given(st.booleans(), st.sampled_from(["ttft", "tpot"]), st.sampled_from(["prefill", "decode", "strange"]))
+@given(st.sampled_from(["ttft", "tpot"]), st.sampled_from(["vllm", "sglang"]), st.sampled_from(["hopper", "strange"]))
 @settings(deadline=None, max_examples=30)
 def test_intervals_hold_the_prediction_and_widen_where_nothing_was_measured(
-    limited: bool, quantity: str, bound: str
+    quantity: str, engine: str, generation: str
 ) -> None:
     table = error_table()
-    memory = "limited" if limited else "roomy"
     known, unknown = (
-        interval_factors(table, quantity, Regime("colocated", bound, memory, measured=flag)) for flag in (True, False)
+        interval_factors(table, quantity, Stratum("colocated", engine, "dense", generation, measured=flag))
+        for flag in (True, False)
     )
     assert known[0] <= 1 <= known[1]
     assert unknown[0] <= known[0]
     assert unknown[1] >= known[1]
 
 
-def test_the_narrowest_regime_decides() -> None:
-    table = {
-        "tpot": {"all": Factors(0.5, 2.0, 9), "prefill": Factors(0.8, 1.2, 9), "prefill/dense": Factors(0.9, 1.1, 9)}
-    }
-    assert interval_factors(table, "tpot", Regime("prefill", "dense", "roomy", measured=True)) == (0.9, 1.1)
-    assert interval_factors(table, "tpot", Regime("prefill", "experts", "roomy", measured=True)) == (0.8, 1.2)
-    low, high = interval_factors(table, "tpot", Regime("decode", "experts", "roomy", measured=False))
+def test_the_nearest_stratum_decides() -> None:
+    table = {"tpot": {"all": Factors(0.5, 2.0, 9), "dense": Factors(0.8, 1.2, 9), "dense/hopper": Factors(0.9, 1.1, 9)}}
+    assert interval_factors(table, "tpot", Stratum("", "vllm", "dense", "hopper", "fp8")) == (0.9, 1.1)
+    assert interval_factors(table, "tpot", Stratum("", "vllm", "dense", "ada", "fp8")) == (0.8, 1.2)
+    low, high = interval_factors(table, "tpot", Stratum("", "vllm", "moe", "hopper", measured=False))
     assert (low, high) == pytest.approx((0.5**ASSUMED_WIDENING, 2.0**ASSUMED_WIDENING))
+
+
+def test_a_measured_stratum_is_nearer_than_all_of_them() -> None:
+    """A dense model in 16 bit on Hopper, which was measured, against one on a generation that was not."""
+    widths = []
+    for generation in ("hopper", "ampere"):
+        low, high = interval_factors(error_table(), "tpot", Stratum("", "vllm", "dense", generation, "bf16", "a model"))
+        widths.append(high / low)
+    assert widths[0] < 0.8 * widths[1]
 
 
 @pytest.mark.skipif(not (DATA / "serving" / "closed_loop.csv").is_file(), reason="needs the measurements (PDPLAN_DATA)")
@@ -204,10 +211,10 @@ def test_fewer_requests_than_engines_are_lone_requests_on_some_of_them(tmp_path:
 def test_what_ran_beyond_its_memory_fraction_is_held_to_the_whole_gpu(tmp_path: Path) -> None:
     line = GOOD.format(ttft=10_000, tpot=25).replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B")
     value = document(
-        tmp_path, HEADER + line.replace("fp8,vllm", "bf16,vllm").replace("1000,200,16", "8000,200,64"), "--rows"
+        tmp_path, HEADER + line.replace("fp8,vllm", "bf16,vllm").replace("1000,200,16", "30000,200,64"), "--rows"
     )
     assert value["notes"] == {"does not fit in 90 % of the GPU's memory, but ran: all of it is taken as the limit": 1}
-    assert value["predictions"][0]["ttft_predicted_ms"] > 60_000  # 3 of 64 at a time, not all of them
+    assert value["predictions"][0]["ttft_predicted_ms"] > 60_000  # 2 of 64 at a time, not all of them
 
 
 def test_gpus_that_cannot_hold_the_model_are_refused_with_both_sizes(tmp_path: Path) -> None:
@@ -218,7 +225,7 @@ def test_gpus_that_cannot_hold_the_model_are_refused_with_both_sizes(tmp_path: P
     assert outcome.predicted == ()
     assert [row.line for row in outcome.refused] == [2]
     assert outcome.refused[0].reason == (
-        "Llama-3.1-405B in bf16 with one request of 1,200 tokens needs 770 GiB of each of 1 x H100, which has 80 GiB"
+        "Llama-3.1-405B in bf16 with one request of 1,200 tokens needs 761 GiB of each of 1 x H100, which has 79 GiB"
     )
 
 

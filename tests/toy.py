@@ -11,6 +11,7 @@ from costmodel.host import EngineOverhead
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.transformer import FeedForward, LatentAttention, LayerGroup, SoftmaxAttention, Transformer
 from costmodel.units import GIB, GIGA, TERA
+from search_spaces.engines import load_engine_memory
 
 OVERHEAD = EngineOverhead(1e-3, 5e-6, Origin.ASSUMED, "toy")
 
@@ -126,5 +127,6 @@ def toy_config(accelerator: Accelerator | None = None, **changes: Any) -> Engine
         "max_num_seqs": 256,
         "max_num_batched_tokens": 8192,
         "max_model_len": 32768,
+        "memory": load_engine_memory("vllm"),
     }
     return EngineConfig(**(fields | changes))

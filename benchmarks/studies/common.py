@@ -19,7 +19,7 @@ from costmodel.simulator.trace import poisson_arrivals
 from costmodel.transfer import TRANSFER_EFFICIENCY
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import load_engine_overhead
+from search_spaces.engines import load_engine_memory, load_engine_overhead
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -62,7 +62,9 @@ def engine_pool(
     if not the cost model's.
     """
     split = Parallelism(tensor, pipeline)
-    config = EngineConfig(gpu or a100(), role, split, "bf16", "bf16", seqs, budget, longest, memory_fraction)
+    config = EngineConfig(
+        gpu or a100(), role, split, "bf16", "bf16", seqs, budget, longest, load_engine_memory("vllm"), memory_fraction
+    )
     blocks = int(kv_capacity_bytes(model, config) / (kv_bytes_per_token_per_gpu(model, config) * BLOCK))
     per_token = model.kv_bytes_per_token("bf16") / (split.gpus * link * TRANSFER_EFFICIENCY) if link else 0.0
     host = replace(load_engine_overhead("vllm"), interference=1.0)  # fitted to another engine than the published ones

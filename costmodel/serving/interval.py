@@ -1,37 +1,47 @@
-"""How wrong a prediction may be: factors that hold the measured value nine times in ten, by quantity and regime."""
+"""How wrong a prediction may be: factors that hold the measured value nine times in ten, by quantity and stratum."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-PREFILL_BOUND = 0.5
-"""Share of engine time that prompts take, from which a steady state counts as prefill-bound [1]."""
 ASSUMED_WIDENING = 1.5
 """An accelerator without measured kernels: the interval's width in logarithms times this; assumed."""
 
+ORDER: Final[Mapping[str, tuple[str, ...]]] = {
+    "ttft": ("mode", "engine", "structure", "generation", "dtype", "model"),
+    "tpot": ("structure", "generation", "dtype", "engine", "model"),
+}
+"""What decides the error of a quantity, in this order: TTFT is a matter of the scheduler first, TPOT of the kernels."""
+
 
 @dataclass(frozen=True, slots=True)
-class Regime:
-    """Where a prediction stands: what it was made for and what rules it there.
+class Stratum:
+    """What a prediction was made for, as far as its error depends on it; empty where it is not known.
 
-    mode: colocated, disaggregated, prefill or decode (the last two are single steps); bound: prefill or decode (of
-    steps: dense, moe or mla); memory: roomy or limited; measured: the accelerator has fitted kernels of its own;
-    engine: the serving engine, empty for steps.
+    mode: colocated or disaggregated; engine: the serving engine; structure: dense or moe; generation: of the
+    accelerator; dtype: of the weights; model: its name; measured: the accelerator has fitted kernels of its own.
     """
 
-    mode: str
-    bound: str
-    memory: str
-    measured: bool
+    mode: str = ""
     engine: str = ""
+    structure: str = ""
+    generation: str = ""
+    dtype: str = ""
+    model: str = ""
+    measured: bool = True
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Names under which factors may be filed, the narrowest first."""
-        own = (f"{self.mode}/{self.bound}/{self.engine}", f"{self.mode}/{self.engine}") if self.engine else ()
-        return (*own, f"{self.mode}/{self.bound}/{self.memory}", f"{self.mode}/{self.bound}", self.mode, "all")
+    def keys(self, quantity: str) -> tuple[str, ...]:
+        """Names under which factors of a quantity may be filed, the narrowest first, down to all.
+
+        >>> Stratum("colocated", "vllm", "dense", "hopper").keys("ttft")[:2]
+        ('colocated/vllm/dense/hopper', 'colocated/vllm/dense')
+        """
+        parts = [str(getattr(self, name)) for name in ORDER[quantity]]
+        stated = parts.index("") if "" in parts else len(parts)
+        return (*("/".join(parts[:count]) for count in range(stated, 0, -1)), "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +64,23 @@ def interval_of(half_width: float) -> tuple[float, float]:
 
 
 ErrorTable = Mapping[str, Mapping[str, Factors]]
-"""Quantity (ttft, tpot) -> regime key -> factors."""
+"""Quantity (ttft, tpot) -> key of a stratum -> factors."""
 
 
-def interval_factors(table: ErrorTable, quantity: str, regime: Regime) -> tuple[float, float]:
+def interval_factors(table: ErrorTable, quantity: str, stratum: Stratum) -> tuple[float, float]:
     """(low, high) factors on a prediction that hold the measured value with 90 % probability [1].
 
-    The narrowest regime that the table has decides; where kernels were never measured the interval is widened, in
+    The nearest stratum that the table has decides; where kernels were never measured the interval is widened, in
     logarithms, by ASSUMED_WIDENING.
 
     >>> table = {"ttft": {"all": Factors(0.5, 2.0, 100)}}
-    >>> interval_factors(table, "ttft", Regime("colocated", "decode", "roomy", measured=True))
+    >>> interval_factors(table, "ttft", Stratum("colocated", "vllm"))
     (0.5, 2.0)
-    >>> interval_factors(table, "ttft", Regime("colocated", "decode", "roomy", measured=False))[1] > 2.8
+    >>> interval_factors(table, "ttft", Stratum("colocated", "vllm", measured=False))[1] > 2.8
     True
     """
     known = table[quantity]
-    found = next(known[key] for key in regime.keys if key in known)
-    if regime.measured:
-        return found.low, found.high
-    return math.exp(ASSUMED_WIDENING * math.log(found.low)), math.exp(ASSUMED_WIDENING * math.log(found.high))
+    nearest = next(known[key] for key in stratum.keys(quantity) if key in known)
+    if stratum.measured:
+        return nearest.low, nearest.high
+    return nearest.low**ASSUMED_WIDENING, nearest.high**ASSUMED_WIDENING

@@ -167,7 +167,7 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     engines = engine_arrays(problem.model, [config], instance.overhead)
     load, batch = typical_load(instance, pool, state)
     time = step_time(problem.model, engines, load)
-    intervals = step_intervals(problem.model, problem.offers[int(instance.tables.offer[pool.shape])].accelerator)
+    intervals = step_intervals(problem, config)
     interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
     slower = factor_at(interval, slow_end(problem.confidence))
     total, intensity, ridge, mfu, mbu = (

@@ -17,20 +17,21 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accelerator import Accelerator, Origin
-from costmodel.engine import Role
+from costmodel.accelerator import Origin
+from costmodel.engine import EngineConfig, FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.host import EngineOverhead
-from costmodel.serving.interval import Regime, interval_factors
-from costmodel.transformer import Transformer
+from costmodel.serving.interval import interval_factors
 from costmodel.words import percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import ErrorBars, Range, StepError
 from optimizer.plans.records import AccuracyRecord
 from search_spaces.catalog import normalized_name
+from search_spaces.engines import load_engine_memory
+from search_spaces.enumeration import engine_config
 from search_spaces.problem import Balancing, Problem
-from search_spaces.serving_error import error_table, load_serving_error, step_interval
+from search_spaces.serving_error import error_table, load_serving_error, step_interval, stratum_of
 
 from .binding import limits_by_use
 from .evaluate import QUANTILES, evaluate
@@ -58,6 +59,11 @@ ERRORS = ("ttft_median_abs", "ttft_bias", "tpot_median_abs", "tpot_bias")
 
 ANALYTIC = "Latencies and attainment are analytic; the plan has not been simulated."
 """First of the assumptions of a plan by formula."""
+GRANTED = {
+    FractionOf.TOTAL: "of GPU memory",
+    FractionOf.STARTUP: "of the GPU memory that start-up leaves for weights and KV cache",
+    FractionOf.FREE: "of the GPU memory that weights and activations leave for the KV cache",
+}
 COMPARE = "answers differ; compare their quality before relying on it."
 ROUTER = {
     Balancing.FEWEST_TOKENS: "The router sends a prompt to the engine of a pool with the fewest prompt tokens left.",
@@ -77,10 +83,11 @@ class StepIntervals:
     decode: tuple[float, float]
 
 
-def step_intervals(model: Transformer, accelerator: Accelerator) -> StepIntervals:
-    """The catalog's 90 % intervals for a model on an accelerator; wider where its kernels were never measured."""
-    serving = Regime("all", "all", "all", measured=accelerator.measured)
-    return StepIntervals(step_interval(model, accelerator), interval_factors(error_table(), "tpot", serving))
+def step_intervals(problem: Problem, config: EngineConfig) -> StepIntervals:
+    """The catalog's 90 % intervals for an engine, of the nearest stratum that was measured."""
+    stratum = stratum_of(problem.model, config, problem.engine)
+    prefill = step_interval(problem.model, config.accelerator)
+    return StepIntervals(prefill, interval_factors(error_table(), "tpot", stratum))
 
 
 def factor_at(interval: tuple[float, float], probability: float) -> float:
@@ -109,10 +116,10 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
     if probability == 0.5:
         return instance
     tables, problem = instance.tables, instance.problem
-    intervals = [step_intervals(problem.model, offer.accelerator) for offer in problem.offers]
+    intervals = [step_intervals(problem, config) for config in _configs(instance)]
     slower: dict[str, Any] = {}
     for stage, names in STEP_TIMES.items():
-        factor = np.array([factor_at(getattr(interval, stage), probability) for interval in intervals])[tables.offer]
+        factor = np.array([factor_at(getattr(interval, stage), probability) for interval in intervals])
         for name in names:
             values = getattr(tables, name)
             slower[name] = values * factor.reshape(-1, *[1] * (values.ndim - 1))
@@ -124,17 +131,26 @@ def planned_instance(problem: Problem, overhead: EngineOverhead) -> Instance:
     return at_quantile(make_instance(problem, overhead), slow_end(problem.confidence))
 
 
+def _configs(instance: Instance) -> list[EngineConfig]:
+    """An engine of every shape, whatever its limits."""
+    return [engine_config(instance.problem, shape, Role.COLOCATED, 1, 1) for shape in instance.tables.shapes]
+
+
 def step_errors(instance: Instance) -> list[StepError]:
-    """The intervals of every accelerator on offer, as the plan file states them."""
-    rows = []
-    for offer in instance.problem.offers:
-        intervals = step_intervals(instance.problem.model, offer.accelerator)
+    """The intervals of every accelerator that can run an engine, as plan files state them; of precisions the widest."""
+    rows: dict[str, StepError] = {}
+    for config in _configs(instance):
+        accelerator, intervals = config.accelerator, step_intervals(instance.problem, config)
         prefill, decode = (Range(low=low, high=high) for low, high in (intervals.prefill, intervals.decode))
-        accelerator = offer.accelerator
-        rows.append(
-            StepError(accelerator=accelerator.name, measured=accelerator.measured, prefill=prefill, decode=decode)
-        )
-    return rows
+        row = StepError(accelerator=accelerator.name, measured=accelerator.measured, prefill=prefill, decode=decode)
+        known = rows.setdefault(row.accelerator, row)
+        if _width(row.decode) > _width(known.decode):
+            rows[row.accelerator] = row
+    return list(rows.values())
+
+
+def _width(interval: Range) -> float:
+    return (interval.high or np.inf) / interval.low
 
 
 def goal_quantile(goal: float) -> int:
@@ -204,12 +220,12 @@ def price_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list
 
 def assumptions(instance: Instance) -> list[str]:
     """What the predictions take for granted, stated with the numbers in force."""
-    problem, overhead = instance.problem, instance.overhead
+    problem, overhead, memory = instance.problem, instance.overhead, load_engine_memory(instance.problem.engine)
     stated = [
         ANALYTIC,
         f"{problem.engine} spends {overhead.step * 1e6:.0f} µs of host time per step and "
         f"{overhead.per_request * 1e6:.0f} µs per request in it ({overhead.origin}).",
-        f"Engines may use {percentage(problem.memory_fraction, 1)} of GPU memory.",
+        f"Engines may use {percentage(problem.memory_fraction, 1)} {GRANTED[memory.fraction_of]}.",
         f"Network cards are busy with KV transfers for {percentage(LINK_UTILIZATION)} of the time at most, each at "
         "full speed; transfers do not overlap with prefill.",
         "Prompts that wait at an engine are computed in order of arrival, max_num_batched_tokens in a step.",

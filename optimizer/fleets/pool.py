@@ -170,8 +170,9 @@ class _Engines:
 
     def memory(self, resident: FloatArray) -> tuple[float, float]:
         """Mean share of KV memory that requests (flows,) use, and the chance that it is full (compound Poisson)."""
-        tables, shape = self.tables, self.pool.shape
-        capacity, held = float(tables.kv_capacity[shape, self.pool.chunk]) * self.ranks, tables.kv_held[shape]
+        tables, pool = self.tables, self.pool
+        capacity = float(tables.kv_capacity[pool.shape, pool.seqs, pool.chunk]) * self.ranks
+        held = tables.kv_held[pool.shape]
         total = float(resident @ held)
         spread = float(np.sqrt(peakedness(self.flows) * max(float(resident @ held**2), 1e-300)))
         return total / max(capacity, 1e-12), float(normal_exceeds((capacity - total) / spread))

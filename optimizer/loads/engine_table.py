@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.engine import Role
 from costmodel.host import EngineOverhead
-from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
 from costmodel.queueing import lockstep_excess, pipeline_cycle
 from costmodel.serving.load import uneven_lanes
 from costmodel.serving.policy import Scheduler
@@ -84,7 +84,7 @@ class EngineTable:
     decode_alone (S,): decode step of one request over that of the smallest batch size, KV reads apart [1].
     attention_slope (S, F): what one running request of the flow adds to that step [s].
     kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
-    kv_capacity (S, C): KV bytes per GPU that fit beside weights and activations [byte].
+    kv_capacity (S, B, C): KV bytes per GPU that fit beside weights and activations [byte].
     kv_longest (S,): KV bytes per GPU of the longest request that an engine must accept [byte].
     mixed_base (S, B, C, F): step of what is carried of a full batch plus one prompt chunk of the flow on each rank, KV
     reads of decodes apart [s].
@@ -162,8 +162,8 @@ class EngineTable:
 
     @property
     def roomy(self) -> NDArray[np.bool_]:
-        """Token budgets beside which an engine has KV memory for the longest request, (S, C)."""
-        return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None]))
+        """Batch limits and token budgets beside which an engine has KV memory for the longest request, (S, B, C)."""
+        return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None, None]))
 
 
 def batch_sizes(problem: Problem) -> FloatArray:
@@ -293,7 +293,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     offers = [problem.offers[shape.offer] for shape in shapes]
     cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
     kv_capacity = [
-        kv_capacity_bytes(model, replace(config, max_num_batched_tokens=chunk))
+        kv_capacity_by_limit(model, replace(config, max_num_batched_tokens=chunk), seqs)
         for config in configs
         for chunk in space.max_num_batched_tokens
     ]
@@ -322,7 +322,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / base[:, 0],
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
         kv_held=np.array(kv_held).reshape(len(shapes), flows.isl.size),
-        kv_capacity=np.array(kv_capacity, dtype=np.float64).reshape(len(shapes), chunks.size),
+        kv_capacity=np.array(kv_capacity).reshape(len(shapes), chunks.size, seqs.size).swapaxes(1, 2),
         kv_longest=np.array([kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)) for config in configs]),
         mixed_base=mixed,
         mixed_alone=steps.mixed(np.ones_like(ranks))[0] if (ranks > 1.0).any() else mixed,

@@ -127,21 +127,25 @@ def make_settings(instance: Instance, *, every_limit: bool = False) -> Settings:
     largest batch limit, as by formula a smaller one only makes requests wait; `every_limit`: all of them.
     """
     table, roomy = instance.tables, instance.tables.roomy
-    budgets, limits = np.arange(table.chunks.size), table.limits[::-1]
-    largest = table.chunks.size - 1 - np.argmax(roomy[:, ::-1], axis=1)
-    choices = (
-        ((budgets == largest[:, None]) | (table.pipeline > 1.0)[:, None]) & table.talks.any(axis=1, keepdims=True),
-        (budgets == 0) & table.talks.T.any(axis=1, keepdims=True),
-        np.ones_like(roomy),
-    )
-    batches = (np.zeros(1, dtype=np.int64), limits if every_limit else limits[:1], limits)
+    listed = roomy & np.isin(np.arange(table.seqs.size), table.limits)[:, None]
+    prompts = np.zeros_like(roomy)
+    prompts[:, :1] = roomy[:, :1] & ((table.pipeline > 1.0)[:, None, None] | _last(roomy[:, :1], axis=2))
+    tokens = np.zeros_like(roomy)
+    tokens[:, :, :1] = listed[:, :, :1] if every_limit else _last(listed[:, :, :1], axis=1)
+    sends, takes = (np.asarray(table.talks.any(axis=axis))[:, None, None] for axis in (1, 0))
     rows = [np.zeros((4, 0), dtype=np.int64)]
-    for role, (budget, batch) in enumerate(zip(choices, batches, strict=True)):
+    for role, possible in enumerate((prompts & sends, tokens & takes, listed)):
         if ROLES[role] in instance.problem.space.roles:
-            shape, chunk = (np.repeat(index, batch.size) for index in np.nonzero(roomy & budget))
-            rows.append(np.stack([np.full_like(shape, role), shape, np.resize(batch, shape.size), chunk]))
+            shape, chunk, back = np.nonzero(possible.swapaxes(1, 2)[:, :, ::-1])
+            rows.append(np.stack([np.full_like(shape, role), shape, table.seqs.size - 1 - back, chunk]))
     settings = Settings(*np.concatenate(rows, axis=1))
     return settings.take(_possible(instance, settings))
+
+
+def _last(possible: BoolArray, axis: int) -> BoolArray:
+    """Of what is possible the last along an axis."""
+    later = np.flip(np.cumsum(np.flip(possible, axis), axis), axis)
+    return np.asarray(possible & (later == 1))
 
 
 def _possible(instance: Instance, settings: Settings) -> BoolArray:

@@ -236,6 +236,6 @@ def _why_unsearched(instance: Instance, wanted: Wanted) -> str:
     price, chunk = float(tables.usd_per_hour[shape]), wanted.max_num_batched_tokens
     if budget is not None and price > budget:
         return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
-    if not tables.roomy[shape, slice(None) if chunk is None else tables.chunks == chunk].any():
+    if not tables.roomy[shape, :, slice(None) if chunk is None else tables.chunks == chunk].any():
         return "beside a batch of its token budget there is no memory for the longest request"
     return f"its decode steps of {wanted.max_num_seqs} requests are not below the TPOT limit"

@@ -550,17 +550,19 @@ def interval_words(one: ClassJudgement) -> str:
 
 def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
     """Token budgets beside which a pool's engines have memory, its own among them, as indices."""
-    return sorted({*np.flatnonzero(instance.tables.roomy[pool.shape]).tolist(), pool.chunk})
+    return sorted({*np.flatnonzero(instance.tables.roomy[pool.shape, pool.seqs]).tolist(), pool.chunk})
 
 
 def valid(instance: Instance, fleet: Fleet, volume: float = 1.0) -> bool:
     """Whether the limits on the fleet and the engine's own allow it, and no memory stays full once it is.
 
-    A step needs a token for each running request. volume: multiple of the demand (`second_life`).
+    A step needs a token for each running request, and the longest request memory. volume: multiple of the demand
+    (`second_life`).
     """
     tables = instance.tables
 
     def fits(pool: FleetPool) -> bool:
-        return pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
+        enough = pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
+        return bool(enough and tables.roomy[pool.shape, pool.seqs, pool.chunk])
 
     return allowed(instance, fleet) and all(map(fits, fleet.pools)) and one_life(instance, fleet, volume)

@@ -235,11 +235,11 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
 def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
     """Step times of one engine."""
     uneven = float(instance.tables.uneven[pool.shape])
-    expected = cost_steps(instance.problem.model, pool_config(instance, pool), instance.overhead, uneven)
+    config = pool_config(instance, pool)
+    expected = cost_steps(instance.problem.model, config, instance.overhead, uneven)
     if probability == 0.5:
         return expected
-    accelerator = instance.problem.offers[int(instance.tables.offer[pool.shape])].accelerator
-    known = step_intervals(instance.problem.model, accelerator)
+    known = step_intervals(instance.problem, config)
     return expected.scaled(factor_at(known.prefill if pool.role is Role.PREFILL else known.decode, probability))
 
 

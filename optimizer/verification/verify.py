@@ -430,10 +430,11 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
     able = {Role.PREFILL: tables.talks.any(axis=1), Role.DECODE: tables.talks.any(axis=0)}
     for index, pool in enumerate(fleet.pools):
         group = tables.group[ROLES.index(pool.role)]
-        alike = (group == group[pool.shape]) & tables.roomy[:, pool.chunk] & able.get(pool.role, True)
+        alike = (group == group[pool.shape]) & able.get(pool.role, True)
+        limits = [pool.seqs] if pool.role is Role.PREFILL else tables.limits.tolist()
         for shape in np.flatnonzero(alike).tolist():
-            limits = [pool.seqs] if pool.role is Role.PREFILL else tables.limits.tolist()
-            for limit in limits if shape != pool.shape else ():
+            roomy = [limit for limit in limits if tables.roomy[shape, limit, pool.chunk]]
+            for limit in roomy if shape != pool.shape else ():
                 other = replace(pool, shape=shape, seqs=limit, replicas=1)
                 swapped = Fleet((*fleet.pools[:index], other, *fleet.pools[index + 1 :]))
                 most = _most_replicas(instance, swapped, index, winner.cost)
@@ -448,8 +449,11 @@ def _colocated(instance: Instance, winner: Verdict, eligible: Callable[[Fleet], 
         return
     everything, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
     in_time = tables.decode_base < instance.flows.tpot.max()
-    for shape, chunk in np.argwhere(tables.roomy & in_time.any(axis=1)[:, None]).tolist():
-        limits = tables.limits[in_time[shape, tables.limits]].tolist() or tables.limits[:1].tolist()
+    for shape, chunk in np.argwhere(tables.roomy.any(axis=1) & in_time.any(axis=1)[:, None]).tolist():
+        roomy = tables.limits[tables.roomy[shape, tables.limits, chunk]]
+        limits = roomy[in_time[shape, roomy]].tolist() or roomy[:1].tolist()
+        if not limits:
+            continue
         pool = FleetPool("colocated-1", Role.COLOCATED, shape, limits[-1], chunk, 1, spares, everything)
         most = _most_replicas(instance, Fleet((pool,)), 0, winner.cost)
         pool = replace(pool, replicas=max(most, 1))

@@ -84,9 +84,9 @@ class Flags:
 )  # fmt: skip
 @click.option(
     "--memory-fraction", callback=share_within(bounds.MEMORY_FRACTION), metavar="SHARE", default="0.9",
-    show_default=True, help="Share of HBM that the engine may use.",
+    show_default=True, help="The engine's own memory fraction.",
 )  # fmt: skip
-@click.option("--engine", default="vllm", show_default=True, help="vllm, sglang or trtllm: host overheads.")
+@click.option("--engine", default="vllm", show_default=True, help="vllm, sglang or trtllm: host overheads and memory.")
 @json_option
 @console_options
 @pass_console

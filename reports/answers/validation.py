@@ -375,14 +375,14 @@ def _held_out(error: ServingError) -> str:
 def _intervals(error: ServingError) -> str:
     rows = [
         [quantity, key, str(one.rows), f"{one.low:.2f}", f"{one.high:.2f}"]
-        for quantity, regimes in error.quantities.items()
-        for key, one in regimes.items()
+        for quantity, strata in error.quantities.items()
+        for key, one in strata.items()
     ]
     for kind, widths in step_widths().items():
         for origin, width in widths.items():
             low, high = interval_of(width)
             rows.append(["step", f"{kind}, kernels {origin}", "", f"{low:.2f}", f"{high:.2f}"])
-    table = markdown_table(["quantity", "regime", "rows", "low", "high"], rows, 2)
+    table = markdown_table(["quantity", "stratum", "rows", "low", "high"], rows, 2)
     return (
         "## Error bars\n\nThe measured value lies between low × and high × the prediction nine times in ten, by the "
         "residuals of held-out rows. For TTFT and TPOT on accelerators without measured kernels both are raised to the "

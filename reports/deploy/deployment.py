@@ -60,28 +60,6 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """One GPU of an engine [byte]: HBM, weights, activations and runtime, and the KV of the longest request."""
-
-    hbm: float
-    weights: float
-    activations: float
-    longest_request: float
-
-    def kv(self, memory_fraction: float) -> float:
-        """Memory left for KV blocks [byte]: memory_fraction x HBM - weights - activations."""
-        return memory_fraction * self.hbm - self.weights - self.activations
-
-    def static_share(self, memory_fraction: float) -> float:
-        """Share of HBM that weights and KV blocks take [1]; activations lie outside it (SGLang's count)."""
-        return memory_fraction - self.activations / self.hbm
-
-    def free_share(self, memory_fraction: float) -> float:
-        """Share of what weights and activations leave that KV blocks take [1] (TensorRT-LLM's count)."""
-        return self.kv(memory_fraction) / (self.hbm - self.weights - self.activations)
-
-
-@dataclass(frozen=True, slots=True)
 class DeployedPool:
     """Equal engines in one role.
 
@@ -100,7 +78,6 @@ class DeployedPool:
     node_size: int
     replicas: int
     settings: Settings
-    memory: Memory
     prompt_rate: float
     config: EngineConfig = field(compare=False, repr=False)
 

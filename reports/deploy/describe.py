@@ -15,13 +15,13 @@ from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.estimate import prompt_seconds
-from costmodel.memory import activation_bytes, kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_bytes_per_gpu
+from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from optimizer.fleets.plan_fleet import planned_volume
 from optimizer.plans.plan import Plan, Pool
 from reports.numbers import is_number
-from search_spaces.engines import load_engine_overhead, load_serving_policy
+from search_spaces.engines import load_engine_memory, load_engine_overhead, load_serving_policy
 from search_spaces.hf_context import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.loader import problem_of
@@ -30,7 +30,7 @@ from search_spaces.problem import Problem
 from search_spaces.recorded import Recorded
 
 from . import facts
-from .deployment import ClassLimits, Demand, DeployedPool, Deployment, Lane, Limits, Memory, Options, Routing, Settings
+from .deployment import ClassLimits, Demand, DeployedPool, Deployment, Lane, Limits, Options, Routing, Settings
 from .readback import one_line
 from .refusals import UndeployableError
 
@@ -215,15 +215,9 @@ def _alike(shares: Iterable[float]) -> bool:
 
 def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options) -> DeployedPool:
     accelerator = _accelerator(problem, pool)
-    config = engine_config(pool, accelerator)
+    config = engine_config(pool, accelerator, plan.engine)
     model = problem.model
     told = _settings(plan, model, config, options)
-    memory = Memory(
-        hbm=accelerator.memory,
-        weights=weight_bytes_per_gpu(model, config),
-        activations=activation_bytes(model, config),
-        longest_request=float(kv_bytes_peak_per_gpu(model, config, float(told.max_model_len))),
-    )
     return DeployedPool(
         id=pool.id,
         name=name,
@@ -234,7 +228,6 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options)
         node_size=accelerator.node_size,
         replicas=pool.replicas,
         settings=told,
-        memory=memory,
         prompt_rate=_prompt_rate(problem, config),
         config=config,
     )
@@ -247,7 +240,7 @@ def _accelerator(problem: Problem, pool: Pool) -> Accelerator:
     return offered[pool.accelerator]
 
 
-def engine_config(pool: Pool, accelerator: Accelerator) -> EngineConfig:
+def engine_config(pool: Pool, accelerator: Accelerator, engine: str) -> EngineConfig:
     """The engine that was evaluated for a pool."""
     return EngineConfig(
         accelerator=accelerator,
@@ -258,6 +251,7 @@ def engine_config(pool: Pool, accelerator: Accelerator) -> EngineConfig:
         max_num_seqs=pool.max_num_seqs,
         max_num_batched_tokens=pool.max_num_batched_tokens,
         max_model_len=pool.max_model_len,
+        memory=load_engine_memory(engine),
         memory_fraction=pool.memory_fraction,
     )
 

@@ -20,7 +20,7 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 
 from . import facts
-from .deployment import DeployedPool, Deployment, Memory, Settings
+from .deployment import DeployedPool, Deployment, Settings
 from .readback import Reader, Words, json_object, one_line
 from .refusals import UndeployableError
 
@@ -34,8 +34,6 @@ PULL: Final = "NixlConnector"
 PUSH: Final = "NixlPushConnector"
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 MODE: Final = "--disaggregation-mode"
-DIGITS: Final = 6
-"""Digits of a memory share that stand in a file."""
 SCHEDULER: Final = {
     "capacity_scheduler_policy": "GUARANTEED_NO_EVICT",
     "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
@@ -242,7 +240,6 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
     counted = _told(deployment, pool) | {
         "tensor": settings.tensor * settings.data,
-        "memory_fraction": round(pool.memory.static_share(settings.memory_fraction), DIGITS),
         "no_prefix_caching": not settings.prefix_caching or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
@@ -251,14 +248,13 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     return _words(deployment, SGLANG, counted)
 
 
-def sglang_settings(deployment: Deployment, where: str, words: Words, memory: Memory) -> Settings:
-    """The settings that flags of SGLang state; memory: of the engine, for what its memory share leaves out."""
+def sglang_settings(deployment: Deployment, where: str, words: Words) -> Settings:
+    """The settings that flags of SGLang state."""
     counted = _counted(SGLANG, _reader(deployment, where, words, "--model-path"), experts=True)
     ranks, data = counted["tensor"], counted["data"]
     if ranks % data:
         raise InputError(f"{where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
     counted["tensor"] = ranks // data
-    counted["memory_fraction"] += memory.activations / memory.hbm
     counted["prefix_caching"] = not counted.pop("no_prefix_caching")
     return Settings(**counted)
 
@@ -284,7 +280,6 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "attention_dp": settings.data > 1,
         "max_num_seqs": seqs,
         "max_num_batched_tokens": tokens,
-        "memory_fraction": round(pool.memory.free_share(settings.memory_fraction), DIGITS),
         "no_overlap": prefill or None,  # a context server hands over before a next step could overlap
         "graphs": None if prefill else {"enable_padding": True, "max_batch_size": seqs},
         "transfer": None if pool.role is Role.COLOCATED else transfer,
@@ -296,19 +291,17 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
     return options
 
 
-def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any], memory: Memory) -> Settings:
-    """The settings that options state; memory: of the engine, for what its memory share is counted from."""
+def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> Settings:
+    """The settings that options state."""
     cache = {f"kv_cache_config.{name}": value for name, value in (options.get("kv_cache_config") or {}).items()}
     counted = _counted(TRTLLM, Reader(where, {**options, **cache}), experts=deployment.model.is_moe)
-    ranks, stages, used = counted["tensor"], counted["pipeline"], memory.weights + memory.activations
+    ranks, stages = counted["tensor"], counted["pipeline"]
     data = ranks if counted.pop("attention_dp") else 1
-    free = counted["memory_fraction"]
     counted |= {
         "tensor": ranks // data,
         "data": data,
         "max_num_seqs": counted["max_num_seqs"] * data * stages,
         "max_num_batched_tokens": counted["max_num_batched_tokens"] * data,
-        "memory_fraction": (free * (memory.hbm - used) + used) / memory.hbm,
     }
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
     return Settings(**absent | counted)

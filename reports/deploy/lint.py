@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
+from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.words import percentage
 from search_spaces.kv_hand_over import cannot_talk
@@ -34,8 +35,6 @@ from .vllm import containers_fit_together
 
 Rule = Callable[[Deployment, Found], Iterator[str]]
 
-SAME_SHARE: Final = 2e-6
-"""Difference between two memory shares that digits in a file explain [1]."""
 LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Values that Kubernetes takes for a label."""
 OWNED_BY_OPERATOR: Final = frozenset(
@@ -53,12 +52,6 @@ OWNED_BY_OPERATOR: Final = frozenset(
     )
 )
 """Flags that Dynamo's operator adds to the workers of an engine that spans nodes."""
-
-
-def same_settings(one: Settings, other: Settings) -> bool:
-    """Whether two engines are told the same, memory shares up to the digits of a file."""
-    close = math.isclose(one.memory_fraction, other.memory_fraction, rel_tol=0.0, abs_tol=SAME_SHARE)
-    return close and replace(one, memory_fraction=other.memory_fraction) == other
 
 
 def pools_are_complete(deployment: Deployment, found: Found) -> Iterator[str]:
@@ -80,11 +73,10 @@ def settings_are_the_plans(deployment: Deployment, found: Found) -> Iterator[str
     """Engines are told exactly what was evaluated."""
     for one in found.workers:
         pool = deployment.pool(one.pool)
-        if pool is not None and not same_settings(one.settings, pool.settings):
+        if pool is not None:
             for name in Settings.__dataclass_fields__:
                 told, planned = getattr(one.settings, name), getattr(pool.settings, name)
-                alike = isinstance(told, float) and math.isclose(told, planned, rel_tol=0.0, abs_tol=SAME_SHARE)
-                if told != planned and not alike:
+                if told != planned:
                     shown = "(unset)" if told == "" else told
                     yield f"{one.where}: {name} is {shown}, but the plan was evaluated with {planned}"
 
@@ -178,10 +170,10 @@ def longest_request_fits(deployment: Deployment, found: Found) -> Iterator[str]:
         pool = deployment.pool(one.pool)
         if pool is None:
             continue
-        planned, told = pool.settings, one.settings
-        need = pool.memory.longest_request * told.max_model_len / planned.max_model_len
-        room = pool.memory.kv(told.memory_fraction)
-        if need > room * (1.0 + SAME_SHARE):
+        told, model = one.settings, deployment.model
+        need = float(kv_bytes_peak_per_gpu(model, pool.config, float(told.max_model_len)))
+        room = kv_capacity_bytes(model, replace(pool.config, memory_fraction=told.memory_fraction))
+        if need > room:
             yield (
                 f"{one.where}: a request of {told.max_model_len} tokens needs {need / 1e9:.1f} GB of KV cache per GPU, "
                 f"and {max(room, 0.0) / 1e9:.1f} GB are free"

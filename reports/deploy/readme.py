@@ -133,7 +133,7 @@ def _positions(deployment: Deployment) -> list[SettingRow]:
 def _memory(deployment: Deployment) -> list[SettingRow]:
     settings, weights = deployment.pools[0].settings, deployment.pools[0].config.weight_dtype
     converted = weights if settings.quantization is None else f"{weights}, converted while loading"
-    room = "share of HBM for weights, activations and KV cache; the plan counted its running requests in this room"
+    room = "the engine's own share of GPU memory; the plan counted its running requests in this room"
     rows = [
         _row(deployment, "memory fraction", "memory_fraction", room),
         _row(deployment, "KV cache dtype", "kv_dtype", "bytes per token in memory, attention and hand-over"),

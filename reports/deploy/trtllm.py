@@ -129,7 +129,7 @@ def _read_worker(deployment: Deployment, files: Mapping[str, str], path: str) ->
         nodes=1,
         node_gpus=gpu_count(env),
         words=(),
-        settings=trtllm_settings(deployment, path, options, pool.memory),
+        settings=trtllm_settings(deployment, path, options),
         transfer=options.get("cache_transceiver_config"),
         env=env,
         addresses=((host[1] if host else "?", int(port)),) if port.isdigit() else (),
