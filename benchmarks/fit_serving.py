@@ -1,10 +1,11 @@
 """Fits the few parameters of each serving engine to measured TTFT and TPOT; says how wrong it is on held-out models.
 
-    python benchmarks/fit_serving.py            fit, leave one model out, print
+    python benchmarks/fit_serving.py            fit, leave one model and one GPU out, print
     python benchmarks/fit_serving.py --write    and rewrite costmodel/catalog/{engines,serving_error}.yaml
 
-Data: serving/closed_loop.csv in PDPLAN_DATA, else ../shared/data. Kernels are those of the catalog: fit them first.
-Nineteen rows are fitted with the prefill layout of their public recipe in place of the label (`serving_layouts`).
+Data: serving/closed_loop.csv and serving/r1_2026.csv in PDPLAN_DATA, else ../shared/data, with the flags of their
+scripts. Kernels are those of the catalog: fit them first. Nineteen rows are fitted with the prefill layout of their
+public recipe in place of the label (`serving_layouts`).
 
 Per engine, ten parameters of the colocated steady state (costmodel/serving/policy.py); for all engines together, three
 of disaggregation and one of data-parallel lanes. With r = ln(predicted / measured), the loss is the mean of
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from serving_intervals import Logs, Steadies, by_stratum, coverage, factors, logs_of, residuals_of  # noqa: E402
-from serving_tables import Table, load_tables, plausible  # noqa: E402
+from serving_tables import FILES, Table, load_tables, plausible  # noqa: E402
 
 from costmodel.accelerator import Origin  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
@@ -118,7 +119,8 @@ def residuals(tables: Sequence[Table], policy: ServingPolicy) -> tuple[Array, Ar
     found = [table.predict(policy) for table in tables]
     ttft = [np.log(steady.ttft / table.ttft)[:, 0] for steady, table in zip(found, tables, strict=True)]
     tpot = [np.log(steady.tpot / table.tpot)[:, 0] for steady, table in zip(found, tables, strict=True)]
-    return np.concatenate(ttft), np.concatenate(tpot)
+    both = np.concatenate(ttft), np.concatenate(tpot)
+    return both[0][np.isfinite(both[0])], both[1][np.isfinite(both[1])]
 
 
 def loss_of(ttft: Array, tpot: Array) -> float:
@@ -320,6 +322,43 @@ def write_errors(tables: Sequence[Table], steadies: Steadies) -> None:
     (CATALOG / "serving_error.yaml").write_text(f"{ERROR_HEAD}{body}", "utf-8")
 
 
+def gpus_of(table: Table) -> list[str]:
+    """The GPU of every row."""
+    return [each.prefill.accelerator.name for each in table.batch.deployments]
+
+
+def by_gpu(tables: Sequence[Table], name: str, *, without: bool = False) -> list[Table]:
+    """The rows on a GPU, or all others."""
+    kept = [(table, np.array([(gpu == name) != without for gpu in gpus_of(table)])) for table in tables]
+    return [table.only(keep) for table, keep in kept if keep.any()]
+
+
+def predicted(tables: Sequence[Table], fitted: Fit) -> Steadies:
+    """The steady states of all tables."""
+    return [table.predict(fitted.policy(table.batch.engine)) for table in tables]
+
+
+def report_files(title: str, tables: Sequence[Table], steadies: Steadies, depth: int) -> None:
+    """Errors in each file, by mode, engine and model, or by the first `depth` of them."""
+    logs = logs_of(tables, steadies)
+    for file in FILES:
+        here = [index for index, table in enumerate(tables) if table.file == file]
+        if here:
+            print(f"\n{title}: {file}")
+            report([tables[i] for i in here], [logs[i] for i in here], depth)
+
+
+def leave_gpus_out(tables: Sequence[Table], sound: Sequence[Table]) -> None:
+    """Print the errors on each GPU with parameters fitted to all others."""
+    found: list[Table] = []
+    steadies: Steadies = []
+    for name in sorted({gpu for table in tables for gpu in gpus_of(table)}):
+        here = by_gpu(tables, name)
+        found += here
+        steadies += predicted(here, fit(by_gpu(sound, name, without=True)))
+    report_files("leave one GPU out", found, steadies, depth=2)
+
+
 def main() -> None:
     """Fit, report, and write if asked to."""
     tables, as_run = load_tables(), load_tables(corrected=True)
@@ -328,22 +367,21 @@ def main() -> None:
     print(f"{rows[0]} rows, of which {rows[0] - rows[1]} contradict physics or themselves and are not fitted")
     everything = fit(sound)
     show(everything)
-    print("\nfitted to all models")
-    report(tables, logs_of(tables, [table.predict(everything.policy(table.batch.engine)) for table in tables]))
+    report_files("fitted to all models", tables, predicted(tables, everything), depth=3)
+    alone = fit([table for table in sound if table.file == FILES[0]])
+    others = [table for table in tables if table.file != FILES[0]]
+    report_files(f"fitted to {FILES[0]} alone", others, predicted(others, alone), depth=2)
     families = sorted({table.family for table in tables})
     held = {family: fit([table for table in sound if table.family != family]) for family in families}
 
     def left_out(each: Sequence[Table]) -> Steadies:
         return [table.predict(held[table.family].policy(table.batch.engine)) for table in each]
 
-    print("\nleave one model out")
     steadies = left_out(tables)
-    report(tables, logs_of(tables, steadies))
-    print("\nleave one model out, layouts as run in place of as labelled")
-    report(as_run, logs_of(as_run, left_out(as_run)), depth=2)
-    print("\nleave one model out, layouts as run, rows that contradict nothing")
-    report(sound, logs_of(sound, left_out(sound)), depth=2)
-    print(f"Kendall's tau of throughput per GPU: {rank_correlation(tables, steadies):.3f}")
+    report_files("leave one model out", tables, steadies, depth=3)
+    report_files("leave one model out, layouts as run, rows that contradict nothing", sound, left_out(sound), depth=2)
+    leave_gpus_out(tables, sound)
+    print(f"\nKendall's tau of throughput per GPU: {rank_correlation(tables, steadies):.3f}")
     print("\nheld-out rows inside 90 % intervals that come from the other models")
     for key, (ttft, tpot) in coverage(tables, steadies, groups_of(tables)).items():
         print(f"{key:<44} TTFT {ttft:4.0%}   TPOT {tpot:4.0%}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -32,11 +33,14 @@ from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.measured_batches import Batch, batches_of, deployments_of  # noqa: E402
+from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings  # noqa: E402
 from search_spaces.measured_suspects import suspicions  # noqa: E402
 from search_spaces.measurements import read_measurements  # noqa: E402
 
 Array = NDArray[np.float64]
 
+FILES = ("closed_loop.csv", "r1_2026.csv")
+"""Measured serving results of the data folder."""
 GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
 """Running requests over the most, where the decode step is tabulated."""
 
@@ -46,6 +50,7 @@ class Table:
     """A batch with its kernel times, so that a trial costs no step evaluation; columns of shape (rows, 1)."""
 
     batch: Batch
+    file: str
     family: str
     alone: Array
     shared: Array
@@ -81,8 +86,8 @@ class Table:
     def predict(self, policy: ServingPolicy) -> Steady:
         """The steady state under a policy."""
         if self.batch.split:
-            return settle_pools(self.times(policy), policy, self.batch.load, self.batch.pools)
-        return settle(self.times(policy), policy, self.batch.load, self.batch.pools.fits)
+            return settle_pools(self.times(policy), self.batch.policy_of(policy), self.batch.load, self.batch.pools)
+        return settle(self.times(policy), self.batch.policy_of(policy), self.batch.load, self.batch.pools.fits)
 
     def only(self, keep: Array) -> Table:
         """The rows where `keep` is true."""
@@ -93,7 +98,9 @@ class Table:
         )
         members = tuple(each for each, kept in zip(batch.deployments, keep, strict=True) if kept)
         arrays = {
-            item.name: getattr(self, item.name)[keep] for item in fields(self) if item.name not in ("batch", "family")
+            item.name: getattr(self, item.name)[keep]
+            for item in fields(self)
+            if item.name not in ("batch", "file", "family")
         }
         return replace(self, batch=replace(batch, deployments=members, load=load, pools=pools), **arrays)
 
@@ -109,17 +116,18 @@ def plausible(tables: list[Table]) -> list[Table]:
     return found
 
 
-def make_table(batch: Batch) -> Table:
+def make_table(batch: Batch, file: str) -> Table:
     """Kernel times of a batch, by one call of the step model for each point of the grid."""
     load = batch.load
     prefill, decode = batch.prefill_engines(NO_OVERHEAD), batch.decode_engines(NO_OVERHEAD)
-    bare = replace(load_serving_policy(batch.engine), launch=0.0, lane_balance=1.0)
+    bare = replace(batch.policy_of(load_serving_policy(batch.engine)), launch=0.0, lane_balance=1.0)
     prompt = prompt_time(batch.model, prefill, load, bare)
     top = load.concurrency / batch.pools.decode_workers
     steps = [decode_time(batch.model, decode, np.maximum(top * share, 1e-3), load) for share in GRID]
     rows = [each.row for each in batch.deployments]
     return Table(
         batch=batch,
+        file=file,
         family=f"{batch.model.num_layers} layers of {batch.model.hidden}",
         alone=prompt.alone,
         shared=prompt.shared,
@@ -136,9 +144,16 @@ def make_table(batch: Batch) -> Table:
 
 def load_tables(*, corrected: bool = False) -> list[Table]:
     """Every batch of the data folder, as labelled or with the layouts that recipes state (`serving_layouts`)."""
+    return [table for file in FILES for table in tables_of(file, corrected=corrected)]
+
+
+def tables_of(file: str, *, corrected: bool = False) -> list[Table]:
+    """Every batch of one file, with the flags of its scripts (`search_spaces.measured_settings`)."""
     folder = data_folder()
-    _, rows = read_measurements(folder / "serving" / "closed_loop.csv")
+    _, rows = read_measurements(folder / "serving" / file)
+    rows = with_settings(rows, read_scripts(folder / "serving" / SCRIPTS))
     found, refused = deployments_of(map(as_run, rows) if corrected else rows, load_catalog(), folder / "models")
-    for one in refused:
-        print(f"line {one.line}: {one.reason}")
-    return [make_table(batch) for batch in batches_of(found)]
+    if not corrected:
+        for reason, count in Counter(one.reason for one in refused).items():
+            print(f"{file}: {count} rows are not predicted: {reason}")
+    return [make_table(batch, file) for batch in batches_of(found)]

@@ -41,6 +41,8 @@ FloatArray = NDArray[np.float64]
 
 FALLBACK_ENGINE = "vllm"
 """Whose policy an unknown engine is taken to have: the one with the most descendants."""
+WARMED_UP = 3.0
+"""Mean TTFT over the median beyond which the first requests of the run, not its steady state, make the mean [1]."""
 USUAL_CONCURRENCY = 8.0
 """Requests in flight per GPU where a row does not state them: the median of the rows that do."""
 
@@ -62,6 +64,7 @@ CONVENTIONS = (Convention("ix", 0.8, MANY_WAVES), Convention("", 1.0, MANY_WAVES
 class Deployment:
     """One row made concrete: engines, load per deployment, and what had to be assumed.
 
+    token_budget: most prompt tokens in a step [token]; looks: decode steps from one look at the queue to the next [1];
     concurrency: of one engine where colocated, of all workers where not; fits: requests that one (decode) worker's
     memory holds; transfer: time that the KV hand-over shows [s].
     """
@@ -71,6 +74,8 @@ class Deployment:
     engine: str
     prefill: EngineConfig
     decode: EngineConfig | None
+    token_budget: int
+    looks: float
     concurrency: float
     isl: float
     osl: float
@@ -83,10 +88,11 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Deployments of one model on one engine in one mode, as arrays."""
+    """Deployments of one model on one engine in one mode, with one token budget [token], as arrays."""
 
     engine: str
     model: Transformer
+    token_budget: int
     deployments: tuple[Deployment, ...]
     load: ClosedLoad
     pools: Pools
@@ -95,6 +101,10 @@ class Batch:
     def split(self) -> bool:
         """Whether prefill and decode are apart."""
         return self.deployments[0].decode is not None
+
+    def policy_of(self, policy: ServingPolicy) -> ServingPolicy:
+        """The engine's policy with the token budget of these deployments."""
+        return replace(policy, token_budget=self.token_budget)
 
     def prefill_engines(self, overhead: EngineOverhead) -> EngineArrays:
         """Engines that prefill."""
@@ -124,15 +134,16 @@ def deployments_of(
 
 
 def batches_of(deployments: Sequence[Deployment]) -> list[Batch]:
-    """Deployments grouped by engine, model and mode; each group in the order of the file."""
-    groups: dict[tuple[str, Transformer, bool], list[Deployment]] = defaultdict(list)
+    """Deployments grouped by engine, model, token budget and mode; each group in the order of the file."""
+    groups: dict[tuple[str, Transformer, int, bool], list[Deployment]] = defaultdict(list)
     for each in deployments:
-        groups[each.engine, each.model, each.decode is None].append(each)
-    return [_batch(engine, model, members) for (engine, model, _), members in groups.items()]
+        groups[each.engine, each.model, each.token_budget, each.decode is None].append(each)
+    return [_batch(engine, model, budget, members) for (engine, model, budget, _), members in groups.items()]
 
 
 def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
-    """TTFT and TPOT of a batch under an engine's policy."""
+    """TTFT and TPOT of a batch under an engine's policy, but for the token budget, which is the batch's own."""
+    policy = batch.policy_of(policy)
     prefill = batch.prefill_engines(policy.overhead)
     if not batch.split:
         return closed_loop(batch.model, prefill, policy, batch.load, batch.pools.fits)
@@ -155,7 +166,10 @@ def deployment_of(
     model, dtype = in_dtype(published, row.gemm_dtype, row.moe_dtype)
     engine, notes = _engine(row)
     policy = load_serving_policy(engine)
+    stated = row.settings
     usual = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
+    if stated.kv_dtype:
+        usual = "bf16" if weight_dtype(stated.kv_dtype) == "bf16" else "fp8"
     layouts = [layout for layout in (row.prefill, row.decode) if layout is not None]
     for layout in layouts:
         check_layers(model, layout)
@@ -166,7 +180,7 @@ def deployment_of(
             layout,
             dtype,
             kv_dtype=kv_dtype or usual,
-            memory_fraction=memory_fraction or policy.memory_fraction,
+            memory_fraction=memory_fraction or stated.memory_fraction or policy.memory_fraction,
             engine=engine,
         )
         for layout in layouts
@@ -184,14 +198,16 @@ def deployment_of(
         engine=engine,
         prefill=sides[0],
         decode=sides[1] if row.decode else None,
+        token_budget=stated.token_budget or policy.token_budget,
+        looks=float(stated.looks or 1),
         concurrency=concurrency,
         isl=isl,
         osl=osl,
         spread=1.0 - convention.shortest,
-        waves=convention.waves,
+        waves=math.inf if row.median else convention.waves,
         fits=fits,
         transfer=_transfer(model, sides[0], sides[1], isl) if row.decode else 0.0,
-        notes=(*notes, *_unused_precision(row), *assumed, *crowded),
+        notes=(*notes, *_unused_precision(row), *assumed, *crowded, *_warm_up(row)),
     )
 
 
@@ -228,6 +244,12 @@ def _concurrency(row: ServingRow) -> tuple[float, tuple[str, ...]]:
     return given / workers, (f"concurrency is not given and taken as {given:g}",)
 
 
+def _warm_up(row: ServingRow) -> tuple[str, ...]:
+    """A note where the mean of a run is far above its median, which a few requests at its start do."""
+    far = row.median and row.mean_ttft > WARMED_UP * row.ttft
+    return (f"the mean TTFT is over {WARMED_UP:g} times the median: warm-up; the median is scored",) if far else ()
+
+
 def requests_held(model: Transformer, config: EngineConfig, isl: float, osl: float) -> tuple[float, tuple[str, ...]]:
     """Requests that a measured engine's memory holds, and a note where that takes more than its memory fraction.
 
@@ -259,7 +281,7 @@ def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, i
     return exposed_transfer_time(kv_transfer_time(size, bandwidth, links[0].latency), 0.0, 1)
 
 
-def _batch(engine: str, model: Transformer, members: list[Deployment]) -> Batch:
+def _batch(engine: str, model: Transformer, token_budget: int, members: list[Deployment]) -> Batch:
     def column(values: Iterable[float]) -> FloatArray:
         return np.fromiter(values, dtype=np.float64).reshape(-1, 1)
 
@@ -269,6 +291,7 @@ def _batch(engine: str, model: Transformer, members: list[Deployment]) -> Batch:
         osl=column(each.osl for each in members),
         spread=column(each.spread for each in members),
         waves=column(each.waves for each in members),
+        looks=column(each.looks for each in members),
     )
     pools = Pools(
         prefill_workers=column(each.row.prefill.workers if each.decode else 1.0 for each in members),
@@ -276,4 +299,4 @@ def _batch(engine: str, model: Transformer, members: list[Deployment]) -> Batch:
         transfer=column(each.transfer for each in members),
         fits=column(each.fits for each in members),
     )
-    return Batch(engine, model, tuple(members), load, pools)
+    return Batch(engine, model, token_budget, tuple(members), load, pools)

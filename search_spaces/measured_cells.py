@@ -19,6 +19,7 @@ STEP_BATCH: Final = Bounds(1, MAX_NUM_SEQS.high, "requests")
 GPUS: Final = MAX_GPUS
 RANKS: Final = Bounds(DEGREE.low, DEGREE.high)
 WORKERS: Final = Bounds(1, DEGREE.high)
+SHARE: Final = Bounds(0.01, 1)
 FIRST_TOKEN: Final = Bounds(TTFT.low / MILLI, TTFT.high / MILLI, "ms")
 NEXT_TOKEN: Final = Bounds(TPOT.low / MILLI, TPOT.high / MILLI, "ms")
 STEP_LATENCY: Final = FIRST_TOKEN

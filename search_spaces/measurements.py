@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from .measured_cells import (
     FIRST_TOKEN,
     GPUS,
     NEXT_TOKEN,
+    SHARE,
     STEP_BATCH,
     STEP_LATENCY,
     WORKERS,
@@ -75,12 +77,32 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """Flags of the engine that a row states; None or empty where it does not.
+
+    kv_dtype: the file's word for the dtype of the KV cache; memory_fraction: share of HBM that the engine takes [1];
+    token_budget: most prompt tokens in a step [token]; looks: decode steps from one look at the queue to the next [1].
+    """
+
+    kv_dtype: str = ""
+    memory_fraction: float | None = None
+    token_budget: int | None = None
+    looks: int | None = None
+
+    def over(self, habit: Settings) -> Settings:
+        """These flags, and those of `habit` where nothing is stated."""
+        stated = {item.name: getattr(self, item.name) for item in fields(self) if getattr(self, item.name)}
+        return replace(habit, **stated)
+
+
+@dataclass(frozen=True, slots=True)
 class ServingRow:
     """One benchmark run at fixed concurrency.
 
     line: of the file; isl, osl: nominal lengths [token]; concurrency: requests in flight, None where not stated;
     gpus: of the whole deployment; decode is None for a colocated one; ttft, tpot: measured [s], NaN where absent;
-    precision: the file's word for the checkpoint, which counts where gemm_dtype is not given.
+    precision: the file's word for the checkpoint, which counts where gemm_dtype is not given; median: the TTFT is the
+    median of the run, which holds no warm-up, and not its mean; mean_ttft: that mean beside the median [s].
     """
 
     line: int
@@ -99,6 +121,9 @@ class ServingRow:
     ttft: float
     tpot: float
     precision: str = ""
+    median: bool = False
+    mean_ttft: float = math.nan
+    settings: Settings = Settings()
 
     @property
     def mode(self) -> str:
@@ -207,6 +232,11 @@ def _serving_row(line: int, cells: Cells) -> ServingRow:
     decode = _side(cells, "decode_") if split else None
     if decode and gpus and _gpus(prefill) + _gpus(decode) > gpus:
         prefill, decode = _all_ranks(prefill), _all_ranks(decode)
+    if cells.get("spec_method", "none") not in ("", "none"):
+        raise CellError(f"speculative decoding ({cells['spec_method']}) is not predicted")
+    mean, middle = (measured(cells, name, FIRST_TOKEN) for name in ("ttft_ms", "ttft_median_ms"))
+    median = not math.isnan(middle)
+    next_token = "tpot_median_ms" if cells.get("tpot_median_ms") else "tpot_ms"
     return ServingRow(
         line=line,
         source=cells.get("set", ""),
@@ -221,9 +251,25 @@ def _serving_row(line: int, cells: Cells) -> ServingRow:
         gpus=gpus or sum(_gpus(side) for side in (prefill, decode) if side),
         prefill=prefill,
         decode=decode,
-        ttft=measured(cells, "ttft_ms", FIRST_TOKEN),
-        tpot=measured(cells, "tpot_ms", NEXT_TOKEN),
+        ttft=middle if median else mean,
+        tpot=measured(cells, next_token, NEXT_TOKEN),
         precision=cells.get("precision", ""),
+        median=median,
+        mean_ttft=mean if median else math.nan,
+        settings=stated_settings(cells),
+    )
+
+
+def stated_settings(cells: Cells) -> Settings:
+    """The engine's flags of a row, under the names of this module or of the engines' command lines."""
+    chunk, looks = ("max_num_batched_tokens", "chunked_prefill_size"), ("scheduler_recv_interval",)
+    budget = next((name for name in chunk if cells.get(name)), "")
+    interval = next((name for name in looks if cells.get(name)), "")
+    return Settings(
+        kv_dtype=cells.get("kv_dtype", "") or cells.get("kv_cache_dtype", ""),
+        memory_fraction=bounded(cells, "memory_fraction", SHARE) if cells.get("memory_fraction") else None,
+        token_budget=count(cells, budget, TOKENS) if budget else None,
+        looks=count(cells, interval, TOKENS) if interval else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from pdplan.console import Console
 from reports.answers.validation import kendall_tau, validation_dict, validation_document
 from reports.views.terminal import render_document
 from search_spaces.catalog import load_catalog
+from search_spaces.measured_batches import deployments_of
 from search_spaces.measured_predictions import predict_serving, predict_steps
+from search_spaces.measured_settings import read_scripts, with_settings
 from search_spaces.measured_suspects import TOO_FAST, TOO_SLOW
-from search_spaces.measurements import Format, read_measurements
+from search_spaces.measurements import Format, ServingRow, Settings, read_measurements
 from search_spaces.serving_error import error_table
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -88,6 +91,48 @@ def test_what_had_to_be_assumed_is_said(tmp_path: Path) -> None:
         "engine 'newserve' is not known and taken as vllm": 1,
         "concurrency is not given and taken as 8": 1,
     }
+
+
+def test_the_median_is_scored_where_it_is_known(tmp_path: Path) -> None:
+    """A median has no first wave in it, and a mean far above it is said to be warm-up."""
+    header = HEADER.replace("\n", ",ttft_median_ms,tpot_median_ms\n")
+    line = GOOD.replace("\n", ",{median},{tpot}\n").replace("200,16,", "200,64,")
+    texts = [line.format(ttft=900, tpot=10, median=median) for median in ("", 100, 400)]
+    plain, warm, usual = (document(tmp_path, header + text, "--rows") for text in texts)
+    assert [one["predictions"][0]["ttft_measured_ms"] for one in (plain, warm, usual)] == [900, 100, 400]
+    first = [one["predictions"][0]["ttft_predicted_ms"] for one in (plain, warm)]
+    assert first[1] < first[0]
+    assert (len(plain["notes"]), len(usual["notes"])) == (0, 0)
+    assert list(warm["notes"]) == ["the mean TTFT is over 3 times the median: warm-up; the median is scored"]
+
+
+def test_rows_with_speculative_decoding_are_refused(tmp_path: Path) -> None:
+    rows = [GOOD.format(ttft=1, tpot=1).replace("\n", f",{method}\n") for method in ("mtp", "none", "")]
+    value = document(tmp_path, HEADER.replace("\n", ",spec_method\n") + "".join(rows))
+    assert (value["rows"], value["predicted"]) == (3, 2)
+    assert value["refused"] == [{"line": 2, "reason": "speculative decoding (mtp) is not predicted"}]
+
+
+def test_flags_come_from_the_row_else_from_the_script_that_ran_it(tmp_path: Path) -> None:
+    """Flags of a row count; the table of scripts fills what it leaves out, for its own benchmark only."""
+    path, table = tmp_path / "rows.csv", tmp_path / "engine_settings.csv"
+    header = HEADER.replace("\n", ",precision,kv_dtype,scheduler_recv_interval\n")
+    line = "{set},openai/gpt-oss-120b,b200_sxm,nvfp4,sglang,colocated,8192,1024,{users},1,1,1,1,1,9,9,fp4,{flags}\n"
+    cases = [("ix", 8, ","), ("ix", 64, ","), ("nv", 64, ","), ("ix", 64, "bf16,1")]
+    path.write_text(header + "".join(line.format(set=name, users=n, flags=flags) for name, n, flags in cases), "utf-8")
+    columns = "model,precision,gpu,variant,engine,mem-fraction-static,kv-cache-dtype,chunked-prefill-size,{interval}\n"
+    other, own = "gptoss,fp4,b200,mtp,sglang,0.1,,,\n", "gptoss,fp4,b200,,sglang,0.8,fp8_e4m3,32768,$"
+    text = columns.format(interval="scheduler-recv-interval") + other + own + "SCHEDULER_RECV_INTERVAL\n"
+    table.write_text(text, "utf-8")
+    rows = with_settings(read_measurements(path)[1], read_scripts(table))
+    found = [row.settings for row in rows if isinstance(row, ServingRow)]
+    script = Settings("fp8_e4m3", 0.8, 32768, looks=30)
+    assert found == [replace(script, looks=10), script, Settings(), replace(script, kv_dtype="bf16", looks=1)]
+    deployments, _ = deployments_of(rows, load_catalog(), None)
+    assert [each.prefill.kv_dtype for each in deployments] == ["fp8", "fp8", "bf16", "bf16"]
+    late = [each.values["ttft"].predicted for each in predict_serving(rows, load_catalog(), None).predicted]
+    assert late[1] > late[3]
+    assert read_scripts(tmp_path / "none.csv") == []
 
 
 def test_steps_have_the_same_shape(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ B decode. A mean C below one is that of an engine which is idle at times and ser
 With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
 
     TPOT = d(B) + interference x s x B / (O - 1)          every decode step carries B / (O - 1) prompts
-    TTFT = arrival + wait x s' + decode_wait d + burst x (N - 1) / 2 x (s" + frontend) + line
+    TTFT = arrival + wait x s' + (decode_wait + (looks - 1) / 2) d + burst x (N - 1) / 2 x (s" + frontend) + line
     B    = N (O - 1) TPOT / (TTFT' + (O - 1) TPOT)        Little's law; TTFT' is TTFT without the line
 
 s' is the prompt alone, at least what the host needs to launch its kernels; wait is 1 and what the N - 1 others add to
@@ -60,7 +60,7 @@ def settle(times: Times, policy: ServingPolicy, load: ClosedLoad, fits: FloatArr
     for _ in range(ITERATIONS):
         step = times.decode(running)
         tpot = step + felt * running
-        inside = base + policy.decode_wait * step
+        inside = base + (policy.decode_wait + (load.looks - 1.0) / 2.0) * step
         running = 0.5 * running + 0.5 * admitted * gaps * tpot / (inside + gaps * tpot)
     residence = inside + gaps * tpot
     rate = np.minimum(load.concurrency, admitted) / residence

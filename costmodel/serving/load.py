@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,8 @@ class ClosedLoad:
     """What a load generator keeps in flight; arrays of shape (engines, 1).
 
     concurrency [1]; isl, osl: mean lengths [token]; spread: 1 - shortest / longest of evenly spread lengths [1];
-    waves: requests of the whole run over its concurrency [1].
+    waves: requests of the whole run over its concurrency, without end for a median, which no first wave touches [1];
+    looks: decode steps from one look of the scheduler at its queue to the next [1].
     """
 
     concurrency: FloatArray
@@ -35,6 +36,7 @@ class ClosedLoad:
     osl: FloatArray
     spread: FloatArray
     waves: FloatArray
+    looks: FloatArray = field(default_factory=lambda: np.ones((1, 1)))
 
     @property
     def gaps(self) -> FloatArray:

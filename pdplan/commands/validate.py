@@ -25,7 +25,7 @@ from pdplan.views import check_files
 if TYPE_CHECKING:
     from search_spaces.catalog import AcceleratorCatalog
 
-FILES = ("closed_loop.csv", "engine_steps.csv")
+FILES = ("closed_loop.csv", "r1_2026.csv", "engine_steps.csv")
 """What is looked for in a data folder and in its `serving` folder: serving results and composed engine steps."""
 
 
@@ -94,8 +94,10 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     predicted says why.
 
     FILE and the files of DATA_DIR have the columns of serving/closed_loop.csv (TTFT and TPOT at fixed
-    concurrency) or of serving/engine_steps.csv (single steps); the header decides. Exits with 2 where no
-    row can be predicted.
+    concurrency) or of serving/engine_steps.csv (single steps); the header decides. Flags of the engine
+    are taken from the columns kv_dtype, memory_fraction, max_num_batched_tokens and
+    scheduler_recv_interval, else from engine_settings.csv beside the file. Exits with 2 where no row
+    can be predicted.
     """
     from reports.answers.validation import accuracy_page, validation_document
     from search_spaces.catalog import load_catalog
@@ -180,14 +182,20 @@ def _files(flags: Flags) -> list[Path]:
 def _errors(file: Path, known: AcceleratorCatalog, models: Path | None, with_rows: bool) -> dict[str, Any]:
     from reports.answers.validation import validation_dict
     from search_spaces.measured_predictions import predict_serving, predict_steps
+    from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings
     from search_spaces.measurements import Format, read_measurements
 
     kind, rows = read_measurements(file)
+    rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
     predict = predict_serving if kind is Format.SERVING else predict_steps
     return validation_dict(kind, predict(rows, known, models), with_rows=with_rows)
 
 
 def _document(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """One object: the errors of the first file, with those of any other beside them under its format."""
-    first, *others = parts.values()
-    return {"schema": "pdplan.validation/1", **first, **{other["format"]: other for other in others}}
+    """One object: the errors of the first file, with those of any other beside them under its format.
+
+    A further file of the first one's format stands under its own name.
+    """
+    (_, first), *others = parts.items()
+    named = {name if part["format"] == first["format"] else part["format"]: part for name, part in others}
+    return {"schema": "pdplan.validation/1", **first, **named}
