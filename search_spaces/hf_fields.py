@@ -206,8 +206,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
 """Heads of sliding layers, where they are not those of the layers that attend in full (MiMo)."""
-MOST_NAMED = 4
+MOST_NAMED = 3
 """Fields that a refusal names."""
+WAY_OUT = "`pdplan models CONFIG -o FILE` writes what is understood, to be completed"
 TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
 
@@ -399,22 +400,26 @@ class ConfigFields:
         return value
 
 
-def open_config(config: Mapping[str, Any], name: str) -> ConfigFields:
+def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) -> ConfigFields:
     """The language model's fields of a config, whether at the top or nested beside a vision tower.
 
-    Raises ArchitectureError where a field is not understood.
+    Raises ArchitectureError where a field is not understood, unless lenient.
     """
     values = _language_model(config)
     model_type = values.get("model_type", config.get("model_type"))
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     fields = ConfigFields(name, values, family.defaults if family else {}, _fields_of(model_type))
-    unknown = [f"{shown(field)} = {shorten(values[field])}" for field in fields.unknown()]
-    if unknown:
-        listed = ", ".join(unknown[:MOST_NAMED]) + (
-            f" and {len(unknown) - MOST_NAMED} more" * (len(unknown) > MOST_NAMED)
-        )
-        raise fields.error(f"config.json has {listed}, which pdplan does not model")
+    gaps = not_understood(fields)
+    if gaps and not lenient:
+        more = len(gaps) - MOST_NAMED
+        listed = ", ".join(gaps[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        raise fields.error(f"config.json has {listed}, which pdplan does not model; {WAY_OUT}")
     return fields
+
+
+def not_understood(fields: ConfigFields) -> tuple[str, ...]:
+    """The fields that shape the model in a way that is not modeled, each with its value."""
+    return tuple(f"{shown(field)} = {shorten(fields.values[field])}" for field in fields.unknown())
 
 
 def _fields_of(model_type: object) -> frozenset[str]:

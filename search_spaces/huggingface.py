@@ -29,10 +29,13 @@ GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
 PLAIN_ACTIVATIONS = frozenset({"relu", "relu2", "gelu_new", "gelu_fast"})
 
 
-def parse_config(config: Mapping[str, Any], name: str, source: str = "", date: str = "") -> Transformer:
+def parse_config(
+    config: Mapping[str, Any], name: str, source: str = "", date: str = "", *, lenient: bool = False
+) -> Transformer:
     """The architecture that a `config.json` describes.
 
     config: the parsed JSON; name: how the model is called in messages and results; source, date: origin of the facts.
+    lenient: fields that shape the model and are not understood are left out (`open_config`).
     A vision tower is left out, and `source` says so. Raises ArchitectureError.
 
     >>> model = parse_config({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
@@ -43,7 +46,7 @@ def parse_config(config: Mapping[str, Any], name: str, source: str = "", date: s
     """
     if not isinstance(config, Mapping):
         raise ArchitectureError(f"{name}: config.json must be an object, not {type(config).__name__}")
-    fields = open_config(config, name)
+    fields = open_config(config, name, lenient=lenient)
     hidden = fields.count("hidden_size")
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
@@ -79,12 +82,12 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
         return _patterned_layers(fields, hidden, pattern, gated)
     mixers = mixers_of(fields, hidden, attention_kinds(fields, layers))
     if fields.flag("no_feed_forward"):
-        return [(mixer, FeedForward(hidden, 0, gated)) for mixer in mixers]
+        return [(mixer, FeedForward(hidden, 0, gated=True)) for mixer in mixers]
     sparse = _expert_layers(fields, layers)
     blocks = {moe: _experts(fields, hidden, gated) if moe else _dense(fields, hidden, gated) for moe in set(sparse)}
     pairs = [(mixer, blocks[moe]) for mixer, moe in zip(mixers, sparse, strict=True)]
     if fields.flag("parallel_mixers"):
-        beside = (state_space(fields, hidden), FeedForward(hidden, 0, gated))
+        beside = (state_space(fields, hidden), FeedForward(hidden, 0, gated=True))
         return [layer for pair in pairs for layer in (beside, pair)]
     if fields.get("zero_expert_num") is not None:  # LongCat: a second attention and dense block beside the experts
         second = _dense(fields, hidden, gated)
@@ -101,7 +104,7 @@ def _patterned_layers(
         mixers[kind] = mixers_of(fields, hidden, (kind,))[0]
     blocks = {"moe": lambda: _experts(fields, hidden, gated), "mlp": lambda: _dense(fields, hidden, gated)}
     made = {kind: blocks[kind]() for kind in set(pattern) & set(blocks)}
-    nothing = FeedForward(hidden, 0, gated)
+    nothing = FeedForward(hidden, 0, gated=True)
     layers: list[tuple[Attention, FeedForward]] = []
     for kind in pattern:
         if kind in mixers:

@@ -152,7 +152,7 @@ def _validated(source: Source, context: Context, known: list[Fault]) -> tuple[Wo
 
 def _model(context: Context, base: FilePath) -> Transformer | None:
     section = context.sections.get("model")
-    return None if section is None else load_model(section.name or section.config, base)
+    return None if section is None else load_model(section.name or section.config or section.architecture, base)
 
 
 def _workload(

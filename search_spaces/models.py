@@ -31,7 +31,9 @@ from costmodel.transformer import (
 )
 from costmodel.units import MIB
 
+from .architecture import read_architecture
 from .files import check_name, read_file, shown_path
+from .hf_fields import not_understood, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
 from .plain_text import decoded
@@ -43,6 +45,8 @@ MODELOPT_FILE = "hf_quant_config.json"
 """Where NVIDIA's quantiser notes the format, beside a config.json that does not mention it."""
 
 OWN_MODEL = ", or a file of Hugging Face, model: {config: path/to/config.json}"
+ARCHITECTURES = (".yaml", ".yml")
+"""Endings of architecture files."""
 SLIP = 0.92
 """Likeness of two names that differ by a slip of the hand: a letter less, or another one."""
 BEYOND = 2.0**30
@@ -91,7 +95,7 @@ def served_checkpoint(name: str) -> str | None:
 
 
 def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
-    """The model of a catalog name or alias (any case), or of a config.json or a directory with one.
+    """The model of a catalog name or alias (any case), or of a config.json, its directory, or an architecture file.
 
     base_dir: what a relative path is relative to (the workload file's directory); default: the current one.
     A name of the catalog wins over a directory of the same name; write `./name` for the directory.
@@ -101,7 +105,7 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     'Llama-3.1-70B'
     """
     wanted = name_or_path.strip()
-    explicit = wanted.startswith((".", "/", "~")) or wanted.lower().endswith(".json")
+    explicit = wanted.startswith((".", "/", "~")) or wanted.lower().endswith((".json", *ARCHITECTURES))
     if not explicit:
         found = _catalog_model(wanted.lower())
         if found is not None:
@@ -268,7 +272,17 @@ def _build(name: str, variant: str | None) -> Transformer:
 
 
 def _load_file(path: Path, wanted: str) -> Transformer:
-    """A user's config.json, with the quantiser's note beside it where there is one."""
+    if path.suffix.lower() in ARCHITECTURES:
+        return read_architecture(path)
+    config, name = _named_config(path, wanted)
+    try:
+        return parse_config(config, name, source=wanted)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"model {shown(wanted)}: {str(error).removeprefix(f'{name}: ')}") from error
+
+
+def _named_config(path: Path, wanted: str) -> tuple[dict[str, Any], str]:
+    """A user's config.json, with the quantiser's note beside it where there is one, and what the model is called."""
     folder = path if path.is_dir() else path.parent
     file = path / CONFIG_FILE if path.is_dir() else path
     config = read_config(file, wanted)
@@ -277,10 +291,20 @@ def _load_file(path: Path, wanted: str) -> Transformer:
         config = {**config, "quantization_config": note}
     name = (folder.resolve().name if file.name == CONFIG_FILE else file.stem) or wanted
     check_name(name)
+    return config, name
+
+
+def model_to_edit(name_or_path: str) -> tuple[Transformer, tuple[str, ...]]:
+    """A model for an architecture file, and the fields of its config that are not understood and left out.
+
+    Raises as `load_model` does, where what is left does not make a model.
+    """
     try:
-        return parse_config(config, name, source=wanted)
-    except ArchitectureError as error:
-        raise ArchitectureError(f"model {shown(wanted)}: {str(error).removeprefix(f'{name}: ')}") from error
+        return load_model(name_or_path), ()
+    except ArchitectureError:
+        config, name = _named_config(Path(name_or_path).expanduser(), name_or_path)
+        model = parse_config(config, name, source=name_or_path, lenient=True)
+        return model, not_understood(open_config(config, name, lenient=True))
 
 
 def read_config(path: Path, wanted: str) -> dict[str, Any]:

@@ -406,12 +406,14 @@ class ModelSection(Section):
     """Name in the catalog (`pdplan models` lists them), or a Hugging Face id whose architecture is there."""
     config: Text | None = None
     """Instead of a name: path to a Hugging Face config.json, relative to this file."""
+    architecture: Text | None = None
+    """Instead of a name: path to an architecture file (`pdplan models CONFIG -o FILE`), relative to this file."""
     weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES)] | None = None
     """Precision of the weights; default: that of the published checkpoint."""
     kv_dtype: Annotated[str, choice(*KV_DTYPES)] = "bf16"
     """Precision of the KV cache."""
 
-    @field_validator("name", "config")
+    @field_validator("name", "config", "architecture")
     @classmethod
     def _known(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name is not None and isinstance(info.context, Context):
@@ -420,7 +422,7 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        exactly_one(self, "name", "config")
+        exactly_one(self, "name", "config", "architecture")
         return self
 
 

@@ -35,15 +35,27 @@ def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
         return Fault(path, details["msg"])
     if kind == "missing":
         return Fault(path, f"is missing{_meaning(schema, path)}")
+    if kind == "union_tag_invalid":
+        context = details.get("ctx", {})
+        allowed = str(context.get("expected_tags", "")).replace("'", "")
+        return Fault(
+            (*path, str(context.get("discriminator", "kind")).strip("'")),
+            f"is {shown(context.get('tag'))}; allowed: {allowed}",
+        )
     if kind == "extra_forbidden":
         comma = given is None and str(path[-1]).isdecimal()
         return Fault(path, _COMMA if comma else _unknown_key(schema, path), on_key=True)
+    return Fault(path, _wrong_shape(kind, given, path, schema))
+
+
+def _wrong_shape(kind: str, given: object, path: Path, schema: dict[str, Any]) -> str:
+    """What is said of a value of another shape."""
     if kind in _NOT_A_LIST:
-        return Fault(path, f"{shown(given)} is not a list")
+        return f"{shown(given)} is not a list"
     if kind in _NOT_A_MAPPING:
         keys = name_list(sorted(_properties(schema, path)))
-        return Fault(path, f"{shown(given)} is not a mapping{f' with the keys {keys}' if keys else ''}")
-    return Fault(path, f"{shown(given)} cannot stand here")
+        return f"{shown(given)} is not a mapping{f' with the keys {keys}' if keys else ''}"
+    return f"{shown(given)} cannot stand here"
 
 
 _COMMA = "is not a known key; inside {...} a comma ends a value, so write decimals with a point: 2.50, not 2,50"
