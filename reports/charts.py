@@ -36,59 +36,30 @@ from reports.figures import (
 from reports.numbers import money, rate, si, significant
 
 from .drawing import WIDTH, Drawing, Linear, Mark, Path, Rect, Text, text_width
-from .figures import PARTS, Bar, CostBars, HeadroomBars, HeatMap, SplitRow
+from .figures import PARTS, Bar, HeatMap, SplitRow
 from .numbers import duration, hourly, is_number, percent, power_of_two
 from .text import fit
 from .words import part_words
 
 
-def draw_costs(figure: CostBars, base: float | None = None) -> Drawing:
-    """Draw dollars per hour as horizontal bars; with `base`, each note says the difference to it."""
-    highest = max([bar.value for bar in figure.bars if bar.value is not None], default=1.0)
-    rows = []
-    for bar in figure.bars:
-        note = bar.note
-        if bar.value is not None:
-            share = f" · {percent(bar.value / figure.total)}" if figure.total else ""
-            note = hourly(bar.value) + share
-        rows.append((bar, note))
-    mark_at = base if base is not None and base <= highest else None
-    return _bars(rows, highest, mark_at, "dollars per hour")
-
-
-def draw_headroom(figure: HeadroomBars) -> Drawing:
-    """Draw how much of each limit is used; the line is the limit."""
-    used = [bar.value for bar in figure.bars if bar.value is not None and is_number(bar.value)]
-    rows = [(bar, percent(bar.value)) for bar in figure.bars]
-    return _bars(rows, max([1.0 / 0.9, *used]), 1.0, "use of each limit")
-
-
-def _bars(rows: Sequence[tuple[Bar, str]], highest: float, line_at: float | None, label: str) -> Drawing:
+def draw_costs(bars: Sequence[Bar], base: float) -> Drawing:
+    """Draw dollars per hour as horizontal bars; the line is the price of the fleet that the others are set against."""
+    highest = max([bar.value for bar in bars if bar.value is not None], default=1.0)
     scale = Linear(0, highest, 0, WIDTH)
     marks: list[Mark] = []
-    y = 2.0
-    for bar, note in rows:
+    y, notes = 2.0, [bar.note if bar.value is None else hourly(bar.value) for bar in bars]
+    for bar, note in zip(bars, notes, strict=True):
         room = int((WIDTH - text_width(note) - 12) / text_width("n"))
         marks.append(Text(0, y + 11, fit(bar.label, max(8, room)), "strong" if bar.tone == "good" else "label"))
         marks.append(Text(WIDTH, y + 11, note, "label", "end"))
         marks.append(Rect(0, y + 17, WIDTH, 10, "track"))
         if bar.value is not None and is_number(bar.value):
-            marks.extend(_bar(bar, y + 17, scale, line_at, f"{bar.label}: {note}"))
-        if line_at is not None:
-            at = scale(line_at)
-            marks.append(Path(((at, y + 15), (at, y + 29)), "limit"))
+            marks.append(Rect(0, y + 17, max(1.5, scale(bar.value)), 10, bar.tone, f"{bar.label}: {note}"))
+        if base <= highest:
+            marks.append(Path(((scale(base), y + 15), (scale(base), y + 29)), "limit"))
         y += 36
-    summary = "; ".join(f"{bar.label} {note}" for bar, note in rows)
-    return Drawing(WIDTH, max(y - 4, 1.0), f"{label}: {summary}", tuple(marks))
-
-
-def _bar(bar: Bar, y: float, scale: Linear, limit: float | None, tip: str) -> list[Mark]:
-    """Draw one bar; of a bar that is over its limit only the part beyond it is coloured so."""
-    end = max(1.5, scale(bar.value or 0.0))
-    if bar.tone != "over" or limit is None:
-        return [Rect(0, y, end, 10, bar.tone, tip)]
-    at = scale(limit)
-    return [Rect(0, y, at, 10, "other", tip), Rect(at, y, max(1.5, end - at), 10, "over", tip)]
+    summary = "; ".join(f"{bar.label} {note}" for bar, note in zip(bars, notes, strict=True))
+    return Drawing(WIDTH, max(y - 4, 1.0), f"dollars per hour: {summary}", tuple(marks))
 
 
 def draw_split(rows: Sequence[SplitRow]) -> Drawing:

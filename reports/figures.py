@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Route, WorkloadSummary
+from optimizer.plans.plan import ClassResult, Plan, Pool, Route, WorkloadSummary
 from optimizer.plans.records import Quantiles, SimulatedLatencies
 from reports.drawing import Point
 from reports.words import HOLDS, NOT_SHOWN, misses_used, origin_words, tried_fleets
@@ -19,8 +19,6 @@ from reports.words import HOLDS, NOT_SHOWN, misses_used, origin_words, tried_fle
 from .numbers import is_number, power_of_two
 from .text import clean
 from .words import (
-    by_slack,
-    constraint_words,
     distinct_alternatives,
     has_tpot,
     is_feasible,
@@ -45,21 +43,6 @@ class Bar:
     value: float | None
     tone: str
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CostBars:
-    """Bars of dollars per hour; `total` is what they sum to, where a sum makes sense."""
-
-    bars: tuple[Bar, ...]
-    total: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HeadroomBars:
-    """Use of each limit as a share of it, tightest first."""
-
-    bars: tuple[Bar, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,33 +121,23 @@ def goal_words(classes: Sequence[ClassResult]) -> str:
     return labels.pop() if len(labels) == 1 else "at goal"
 
 
-def alternative_costs(plan: Plan) -> CostBars:
+def alternative_costs(plan: Plan) -> tuple[Bar, ...]:
     """Price of each alternative, the recommended first, then cheapest first; None where it is not feasible."""
     bars = []
     for row in distinct_alternatives(plan)[:MOST_ROWS]:
         tone = "good" if row.kind == "recommended" and is_feasible(row) else "other" if is_feasible(row) else "none"
         value = row.cost_usd_per_hour if is_feasible(row) else None
         bars.append(Bar(named_fleet(row), value, tone, "" if is_feasible(row) else status_words(row)))
-    return CostBars(tuple(bars))
+    return tuple(bars)
 
 
-def worth_costs(plan: Plan) -> CostBars:
+def worth_costs(plan: Plan) -> tuple[Bar, ...]:
     """Price by formula with everything on, then with each feature off; None where no fleet was found without it."""
     bars = [Bar("with all of them", plan.worth[0].with_usd_per_hour, "good")] if plan.worth else []
     for item in plan.worth:
         price = item.without_usd_per_hour
         bars.append(Bar(f"without {clean(item.feature, 30)}", price, "other", "" if price is not None else "no fleet"))
-    return CostBars(tuple(bars))
-
-
-def headroom(plan: Plan) -> HeadroomBars:
-    """Use of each limit, tightest first."""
-    bars = []
-    for item in by_slack(plan)[:MOST_ROWS]:
-        where = "" if item.where in {"fleet", ""} else f" · {clean(item.where, 24)}"
-        tone = "over" if item.slack < 0 else "other"
-        bars.append(Bar(f"{constraint_words(item.constraint)}{where}", 1 - item.slack, tone))
-    return HeadroomBars(tuple(bars))
+    return tuple(bars)
 
 
 def pool_label(pool: Pool) -> str:
@@ -445,11 +418,6 @@ def _tail(values: Quantiles, limit: float, goal: float) -> float:
         return 0.0
     value = float(getattr(values, goal_label(goal)))
     return math.inf if math.isnan(value) else value / limit
-
-
-def slack(row: Alternative, plan: Plan) -> float | None:
-    """What is left of an alternative's tightest latency limit, at the goal's quantile [1]; None if not simulated."""
-    return 1.0 - max(_tails(row.latencies, plan.classes)) if row.latencies else None
 
 
 def bucket_maps(plan: Plan) -> tuple[BucketMap, ...]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from optimizer.plans.plan import Plan, WorkloadSummary
 from reports import figures
 from reports.answers.plan_details import source_rows
-from reports.charts import draw_costs, draw_headroom, draw_heat, draw_roofline, draw_split
+from reports.charts import draw_costs, draw_heat, draw_roofline, draw_split
 from reports.drawing import Box, Drawing, Linear, Log, Rect, Symbol, Text
 from reports.drawing import Path as Line
 from reports.fleet_figure import fleet_diagram, routed
@@ -30,12 +30,12 @@ def plan() -> Plan:
 
 def drawings(plan: Plan) -> list[Drawing]:
     drawn = [draw_costs(figures.alternative_costs(plan), plan.cost_usd_per_hour)]
-    drawn += [draw_headroom(figures.headroom(plan)), draw_roofline(figures.roofline(plan))]
+    drawn += [draw_roofline(figures.roofline(plan))]
     return [*drawn, draw_split(figures.step_splits(plan)), draw_heat(figures.heat_map(plan.workload))]
 
 
 def test_alternatives_cost_what_the_plan_says_and_infeasible_ones_have_no_bar(plan: Plan) -> None:
-    bars = figures.alternative_costs(plan).bars
+    bars = figures.alternative_costs(plan)
     assert bars[0].value == plan.cost_usd_per_hour
     assert [bar.value for bar in bars] == [49.08, 51.2, 54.78, 57.6, None]  # one fleet under two names is one
 

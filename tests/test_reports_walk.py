@@ -10,7 +10,7 @@ import pytest
 from optimizer.plans.plan import Plan
 from reports import figures, numbers
 from reports.answers.plan import plan_page
-from reports.figures import bucket_maps, fleet_points, load_figure, slack
+from reports.figures import bucket_maps, fleet_points, load_figure
 from reports.fleet_figure import routed
 from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
@@ -43,6 +43,7 @@ def derived(plan: Plan) -> Iterator[float]:
     cost = plan.cost_usd_per_hour or math.nan
     yield cost * 730
     yield plan.goodput_rps / plan.demand_rps - 1
+    yield 1 - plan.goodput_rps / plan.demand_rps
     yield from (item.slack for item in by_slack(plan))
     yield from (1 - item.slack for item in by_slack(plan))
     yield from ((row.cost_usd_per_hour or math.nan) / cost - 1 for row in distinct_alternatives(plan))
@@ -54,9 +55,6 @@ def derived(plan: Plan) -> Iterator[float]:
         alike = [pool.usd_per_hour for pool in plan.pools if pool.role == role]
         yield math.fsum(alike) / cost
         yield from (math.fsum(sorted(alike, reverse=True)[number:]) for number in range(len(alike)))
-    ordered = sorted((pool.usd_per_hour for pool in plan.pools), reverse=True)
-    rest = math.fsum(ordered[figures.MOST_ROWS - 1 :])
-    yield from (rest, rest / cost)
     if plan.ttft_s is not None:
         yield from (move.seconds_per_request / plan.ttft_s.p50 for move in plan.transfers)
     yield from (point.attainable for point in figures.roofline(plan).points)
@@ -69,7 +67,6 @@ def derived(plan: Plan) -> Iterator[float]:
     yield from (share for item in bucket_maps(plan) for row in item.cells for share in row if share is not None)
     for pool in dearest_of_each_role(plan.pools):
         yield max(pool.operating_point.utilization.values())
-    yield from (slack(row, plan) or math.nan for row in plan.alternatives)
     found = load_figure(plan)
     yield from (getattr(point, name) for point in (found.points if found else ()) for name in ("ttft", "tpot"))
     for rate in plan.simulation.curve if plan.simulation else ():  # what a request takes in the median

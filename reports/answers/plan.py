@@ -24,7 +24,6 @@ from reports.numbers import (
     count,
     duration,
     hourly,
-    latencies,
     money,
     monthly,
     percent,
@@ -263,13 +262,13 @@ def class_table(plan: Plan, *, brief: bool) -> Table:
     at = goal_words(classes)
     columns = (
         Column("class", shrink=True),
-        Column("share", "right", optional=True),
+        Column("SLO met", "right"),
+        Column("goal", "right", beside=True),
         Column(f"TTFT {at}", "right"),
         Column("limit", "right", beside=True),
         Column(f"TPOT {at}", "right"),
         Column("limit", "right", beside=True),
-        Column("SLO met", "right"),
-        Column("goal", "right", beside=True),
+        Column("share", "right", optional=True),
     )
     return table_of(columns, [_class_row(item) for item in classes])
 
@@ -279,13 +278,13 @@ def _class_row(item: ClassResult) -> tuple[str, ...]:
     mark = "✓" if item.attainment >= item.attainment_goal else "✗"
     return (
         clean(item.name, 30),
-        percent(item.share),
+        f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
+        percent(item.attainment_goal),
         duration(getattr(item.ttft_s, label)),
         duration(item.ttft_limit_s),
         duration(getattr(item.tpot_s, label)) if has_tpot(item) else MISSING,
         duration(item.tpot_limit_s),
-        f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
-        percent(item.attainment_goal),
+        percent(item.share),
     )
 
 
@@ -294,52 +293,44 @@ def latency_table(plan: Plan) -> Table:
     columns = (
         Column("class", shrink=True),
         Column("latency"),
-        *(Column(label, "right") for label in QUANTILES),
         Column("limit", "right"),
+        *(Column(label, "right", optional=label in {"p50", "p99"}) for label in QUANTILES),
         Column(f"{goal_words(plan.classes)}, 9 of 10 predictions", "right", optional=True, shrink=True, lines=2),
     )
     return without_empty(table_of(columns, [row for item in plan.classes for row in _latency_rows(plan, item)]))
 
 
 def _latency_rows(plan: Plan, item: ClassResult) -> Iterator[tuple[str, ...]]:
-    bars, whole = item.error_bars, _e2e(plan, item.name)
+    for label, times, limit, between in _latencies(plan, item):
+        quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
+        span = MISSING if between is None else verdict.spread(between, duration)
+        yield clean(item.name, 30), label, duration(limit), *quantiles, span
+
+
+def _latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | None, float, Range | None]]:
+    """Name, quantiles, limit [s] and error bar of each latency of a class; the whole request has them if simulated."""
+    bars = item.error_bars
     rows: list[tuple[str, Quantiles | None, float, Range | None]] = []
     rows.append(("TTFT", item.ttft_s, item.ttft_limit_s, None if bars is None else bars.ttft_s))
     if has_tpot(item):
         rows.append(("TPOT", item.tpot_s, item.tpot_limit_s, None if bars is None else bars.tpot_s))
     if item.e2e_limit_s is not None:
+        classes = [] if plan.simulation is None else plan.simulation.classes
+        whole = next((simulated.e2e_s for simulated in classes if simulated.name == item.name), None)
         rows.append((METRICS[Metric.E2E].label, whole, item.e2e_limit_s, None))
-    rows += [(label, times, limit, None) for label, times, limit in other_metrics(item)]
-    for label, times, limit, between in rows:
-        quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
-        span = MISSING if between is None else verdict.spread(between, duration)
-        yield clean(item.name, 30), label, *quantiles, duration(limit), span
+    return [*rows, *((label, times, limit, None) for label, times, limit in other_metrics(item))]
 
 
 def limit_sentences(plan: Plan) -> list[str]:
     """Limits beyond TTFT and TPOT, a sentence each: columns would not fit beside the others."""
-    said_of = [
-        (METRICS[Metric.E2E].label, item.name, _e2e(plan, item.name), item.e2e_limit_s)
-        for item in plan.classes
-        if item.e2e_limit_s is not None
-    ]
-    said_of += [
-        (label, item.name, times, limit) for item in plan.classes for label, times, limit in other_metrics(item)
-    ]
-    return [
-        f"{label} of {clean(name, 30)}{_at_percentiles(times)}, limit {duration(limit)}."
-        for label, name, times, limit in said_of
-    ]
-
-
-def _e2e(plan: Plan, name: str) -> Quantiles | None:
-    """Time from arrival to last token of a class; None where that was not simulated."""
-    classes = [] if plan.simulation is None else plan.simulation.classes
-    return next((item.e2e_s for item in classes if item.name == name), None)
-
-
-def _at_percentiles(times: Quantiles | None) -> str:
-    return "" if times is None else f" (p50/p90/p99): {latencies((times.p50, times.p90, times.p99))}"
+    sentences = []
+    for item in plan.classes:
+        goal = goal_label(item.attainment_goal)
+        for label, times, limit, _ in _latencies(plan, item):
+            if label not in {"TTFT", "TPOT"}:
+                seen = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
+                sentences.append(f"{label} of {clean(item.name, 30)}: {seen}limit {duration(limit)}.")
+    return sentences
 
 
 def _risk(plan: Plan) -> str:
@@ -400,8 +391,8 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         return Section()
     columns = (
         Column("#", "right"),
-        Column("alternative", shrink=True, lines=3),
-        Column(FLEET_WITH_LIMITS, shrink=True, lines=4),
+        Column("alternative", shrink=True, lines=6),
+        Column(FLEET_WITH_LIMITS, shrink=True, lines=8),
         Column("$/h", "right"),
         Column("extra", "right"),
         Column("SLO met", "right", optional=True),

@@ -16,7 +16,6 @@ from reports.charts import (
     draw_costs,
     draw_distributions,
     draw_fleets,
-    draw_headroom,
     draw_heat,
     draw_load,
     draw_roofline,
@@ -40,7 +39,6 @@ from reports.numbers import (
     hourly,
     is_number,
     percent,
-    quantity,
     rate,
     significant,
     tokens,
@@ -50,10 +48,7 @@ from reports.verdict import growth_sentence
 from reports.words import (
     HOLDS,
     NOT_SHOWN,
-    binding_sentence,
     bound_words,
-    by_slack,
-    constraint_words,
     dearest_of_each_role,
     has_fleet,
     has_tpot,
@@ -61,7 +56,6 @@ from reports.words import (
     other_metrics,
     part_words,
     planner_words,
-    tightest,
 )
 
 MOST_CLASSES: Final = 3
@@ -203,27 +197,24 @@ def fleets_sentence(points: Sequence[FleetPoint]) -> str:
 
 def cost_chart(plan: Plan) -> Chart | None:
     """Draw the price of each fleet that meets the SLOs; None where there are not two to compare."""
-    if not has_fleet(plan):
+    own, bars = plan.cost_usd_per_hour, figures.alternative_costs(plan)
+    prices = [bar.value for bar in bars if bar.value is not None]
+    if not has_fleet(plan) or own is None or len(prices) < 2:
         return None
-    figure = figures.alternative_costs(plan)
-    prices = [bar.value for bar in figure.bars if bar.value is not None]
-    if len(prices) < 2:
-        return None
-    rows = tuple((bar.label, hourly(bar.value), bar.note or "feasible") for bar in figure.bars)
+    rows = tuple((bar.label, hourly(bar.value), bar.note or "feasible") for bar in bars)
     return Chart(
         title=spread_sentence(prices),
         caption="The line is the price of the recommended fleet.",
-        drawing=draw_costs(figure, plan.cost_usd_per_hour),
+        drawing=draw_costs(bars, own),
         table=table_of(("fleet", "#price", "status"), rows),
     )
 
 
 def why_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw what explains the fleet: limits, dollars, rooflines, step times."""
-    charts = [_headroom_chart(plan)] if plan.binding else []
-    if plan.pools:
-        charts += [_roofline_chart(plan), _split_chart(plan)]
-    return tuple([*charts, _worth_chart(plan)] if plan.worth else charts)
+    """Draw what explains the fleet: rooflines, step times, and what features are worth where that was asked for."""
+    if not plan.pools:
+        return ()
+    return (_roofline_chart(plan), _split_chart(plan), *((_worth_chart(plan),) if plan.worth else ()))
 
 
 def _worth_chart(plan: Plan) -> Chart:
@@ -240,28 +231,6 @@ def _worth_chart(plan: Plan) -> Chart:
         caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
         drawing=draw_costs(figures.worth_costs(plan), base),
         table=table_of(("without", "#price", "finding"), rows),
-    )
-
-
-def _headroom_chart(plan: Plan) -> Chart:
-    least = tightest(plan)
-    title = binding_sentence(least) if least else "No limit is known"
-    rows = [
-        (
-            constraint_words(b.constraint),
-            clean(b.where, 30),
-            quantity(b.used, b.unit),
-            quantity(b.limit, b.unit),
-            percent(b.slack),
-            binding_sentence(b),
-        )
-        for b in by_slack(plan)
-    ]
-    return Chart(
-        title=title,
-        caption="Load, or use, over the most that each limit allows, tightest first; the line is the limit.",
-        drawing=draw_headroom(figures.headroom(plan)),
-        table=table_of(("limit", "where", "#used", "#limit", "#slack", "because"), rows),
     )
 
 

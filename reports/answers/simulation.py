@@ -120,9 +120,9 @@ def _precision_sentence(shown: Simulated) -> str:
 def _classes(shown: Simulated) -> Table:
     columns = (
         Column("class", shrink=True),
-        "#meet the SLO",
+        "#SLO met",
         Column("95 % interval", "right", optional=True),
-        *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99", ""),
+        *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99"),
     )
     return table_of(columns, [row for number in range(len(shown.plan.classes)) for row in _class_rows(shown, number)])
 
@@ -132,19 +132,26 @@ def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
     item, planned, formula = shown.judgement.classes[number], shown.plan.classes[number], shown.analytic
     share, slo = item.attainment, shown.instance.problem.slos[number]
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
+    undecided = item.outcome is Outcome.UNDECIDED
+    met = percent(share.share) if undecided else f"{MARKS[item.outcome][0]} {percent(share.share)}"
     rows = [
-        [clean(item.name, 30), *[""] * 5],
-        ["  goal", percent(item.goal), "", *limits, ""],
-        ["  simulated", percent(share.share), _interval(item), _three(item.ttft), _three(item.tpot),
-         MARKS[item.outcome]],
-    ]  # fmt: skip
+        [clean(item.name, 30), *[""] * 4],
+        ["  goal", percent(item.goal), "", *limits],
+        [
+            "  simulated, undecided" if undecided else "  simulated",
+            met,
+            _interval(item),
+            _three(item.ttft),
+            _three(item.tpot),
+        ],
+    ]
     if formula is not None and formula.stable:
         times = [_three(values[number].tolist()) for values in (formula.ttft, formula.tpot)]
-        rows.append(["  by formula", percent(float(formula.attainment[number])), "", *times, ""])
+        rows.append(["  by formula", percent(float(formula.attainment[number])), "", *times])
     elif formula is not None:
-        rows.append(["  by formula", percent(0.0), "", "overloaded", "overloaded", ""])
+        rows.append(["  by formula", percent(0.0), "", "overloaded", "overloaded"])
     times = [latencies((q.p50, q.p90, q.p99)) for q in (planned.ttft_s, planned.tpot_s)]
-    return [*rows, ["  plan.json", percent(planned.attainment), "", *times, ""]]
+    return [*rows, ["  plan.json", percent(planned.attainment), "", *times]]
 
 
 def _interval(item: ClassJudgement) -> str:
