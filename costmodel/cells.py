@@ -13,8 +13,6 @@ CELLS = 1024
 """Cells of the grid on which waits are kept."""
 TILT = 18.0
 """exp(-18) = 2e-8 of what lies beyond a grid comes back to its cells; rounding grows to exp(18) 1e-16 = 7e-9."""
-ONCE = np.ones(1)
-"""The weight of what always happens."""
 
 
 @cache
@@ -25,7 +23,7 @@ def _tilt(size: int) -> FloatArray:
 
 def shift(delay: FloatArray, edges: FloatArray) -> NDArray[np.complex128]:
     """Transforms of delays (rows,) that are always the same [s], (rows, frequencies)."""
-    return transform(np.array([placed(each, ONCE, edges) for each in delay[:, None]]))
+    return transform(placed(delay[:, None], np.ones(1), edges))
 
 
 def centred(below: FloatArray) -> FloatArray:
@@ -36,11 +34,17 @@ def centred(below: FloatArray) -> FloatArray:
 
 
 def placed(jobs: FloatArray, weight: FloatArray, edges: FloatArray) -> FloatArray:
-    """Weights of jobs on multiples of the cell width, each split between its neighbours so that its mean is kept."""
+    """Weights (jobs,) of jobs (..., jobs) on multiples of the cell width, (..., cells).
+
+    Each is split between its neighbors so that its mean is kept.
+    """
     at = np.minimum(jobs / edges[1], CELLS - 1.001)
     below = at.astype(np.int64)
-    upper = np.bincount(below + 1, weight * (at - below), minlength=CELLS)
-    return np.asarray(np.bincount(below, weight * (1.0 - at + below), minlength=CELLS) + upper)[:CELLS]
+    upper, rows = weight * (at - below), jobs.size // jobs.shape[-1]
+    cell = (below.reshape(rows, -1) + CELLS * np.arange(rows)[:, None]).ravel()
+    result = np.bincount(cell, (weight - upper).ravel(), minlength=rows * CELLS)
+    result += np.bincount(cell + 1, upper.ravel(), minlength=rows * CELLS)
+    return result.reshape(*jobs.shape[:-1], CELLS)
 
 
 def transform(cells: FloatArray, size: int = CELLS) -> NDArray[np.complex128]:

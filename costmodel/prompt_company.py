@@ -222,4 +222,4 @@ def held_up(prompts: Prompts, own: FloatArray, edges: FloatArray) -> NDArray[np.
     order = np.argsort(bare, kind="stable")
     longest = np.diff(np.minimum(np.cumsum(prompts.weight[order]), 1.0) ** (prompts.stages - 1.0), prepend=0.0)
     lost = (prompts.stages - 1.0) * np.maximum(bare[order] - own[:, None], 0.0)
-    return transform(np.array([placed(each, longest, edges) for each in lost]))
+    return transform(placed(lost, longest, edges))

@@ -33,11 +33,11 @@ def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
     >>> float(erlang_c(1, 0.7))  # M/M/1: the server is busy with probability rho
     0.7
     """
-    count, rho = np.broadcast_arrays(np.asarray(servers, dtype=np.int64), np.asarray(utilization, dtype=np.float64))
-    below, most = np.minimum(rho, 1.0), int(count.max(initial=0))
-    left = np.maximum(count - np.arange(min(most, MANY_SERVERS)).reshape(-1, *(1,) * count.ndim), 0)
+    count, rho = np.asarray(servers, dtype=np.int64), np.asarray(utilization, dtype=np.float64)
+    below, most, offered = np.minimum(rho, 1.0), int(count.max(initial=0)), np.maximum(rho * count, 1e-300)
+    left = np.maximum(count - np.arange(min(most, MANY_SERVERS)).reshape(-1, *(1,) * offered.ndim), 0)
     with np.errstate(over="ignore"):
-        blocked = 1.0 / (1.0 + np.cumprod(left / np.maximum(rho * count, 1e-300), axis=0).sum(axis=0))
+        blocked = 1.0 / (1.0 + np.cumprod(left / offered, axis=0).sum(axis=0))
     waits = blocked / (1.0 - below * (1.0 - blocked))
     if most > MANY_SERVERS:
         waits = np.where(count > MANY_SERVERS, _many_servers(count, below), waits)
@@ -111,6 +111,9 @@ def _idle_share(rho: FloatArray, arrival_scv: float) -> FloatArray:
 
 def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: ArrayLike = 1.0) -> FloatArray:
     """Probability that an arrival finds all servers busy [1]: Erlang's, for bursts that of gamma gaps."""
+    smooth = np.asarray(arrival_scv) <= 1.0
+    if smooth.ndim == 0 and smooth:
+        return erlang_c(servers, utilization)
     count, rho, scv = np.broadcast_arrays(
         *(np.asarray(value, dtype=np.float64) for value in (servers, utilization, arrival_scv))
     )

@@ -47,7 +47,7 @@ FloatArray = NDArray[np.float64]
 KEPT = 6000
 """States that are kept: searches come back to a pool and its load again and again, and scenarios share most of them."""
 
-SETTLED = 1e-10
+SETTLED = 1e-8
 """Relative change of a batch from one round of its fixed point to the next at which it has settled [1]."""
 
 MOST_ROUNDS = 5_000
