@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import SECONDS_PER_HOUR
-from optimizer.fleets.evaluate import holds, keeps_goals, largest_load, predict_misses
+from optimizer.fleets.evaluate import holds_at, keeps_goals, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.verification.demand import SEEDS, Demand, simulated_trace
@@ -127,14 +127,14 @@ def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1)
     Pool after pool, the dearest first, gives up what it can; the others stay as they are by then.
     """
     replicas = np.array([pool.replicas for pool in fleet.pools])
-    if not holds(instance, predict_misses(instance, fleet, volume)):
+    if not holds_at(instance, fleet, volume):
         return replicas
     price = [fleet_cost(instance, Fleet((pool,))) for pool in fleet.pools]
     for index in sorted(range(len(price)), key=lambda number: -price[number]):
         low, high = min(least, int(replicas[index])) - 1, int(replicas[index])
         while high - low > 1:
             replicas[index] = (low + high) // 2
-            kept = holds(instance, predict_misses(instance, with_replicas(fleet, replicas), volume))
+            kept = holds_at(instance, with_replicas(fleet, replicas), volume)
             low, high = (low, int(replicas[index])) if kept else (int(replicas[index]), high)
         replicas[index] = high
     return replicas

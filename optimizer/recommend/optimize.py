@@ -19,7 +19,7 @@ from costmodel.simulator import prepare
 from optimizer.fleets.binding import binding
 from optimizer.fleets.build_plan import build_plan, provenance
 from optimizer.fleets.error_bars import at_quantile, class_error_bars, slow_end
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import check_floors, check_shapes, floors
 from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_instance
@@ -213,9 +213,7 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     bench, best = simulated(result, effort)
     if best.winner is not None:
         return _confirmed(draft, result, bench, best, best.winner)
-    if best.undecided is not None and holds(
-        result.instance, predict_misses(result.instance, best.undecided, result.volume)
-    ):
+    if best.undecided is not None and holds_at(result.instance, best.undecided, result.volume):
         return _undecided(draft, result, best.undecided)
     nearest = Miss() if best.nearest is None else nearest_simulated(result.instance, best.nearest)
     miss = explain(result.instance, effort) or Miss()

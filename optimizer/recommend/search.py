@@ -15,7 +15,7 @@ from typing import Any, Final
 from costmodel.errors import InputError
 from costmodel.workload import scale_rate
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, pools_apart
 from optimizer.loads.diagnose import with_looser_slos
 from optimizer.loads.instance import BoolArray, Deadline, Instance, Late, never
@@ -169,7 +169,7 @@ def cheapest_by_formula(space: FleetSearch) -> Fleet:
     if not classes_apart(space.instance.problem):
         return leanest(space)
     fleet = by_class(space.instance, lambda alone: leanest(evaluated(alone, space.late)))
-    held = fleet.pools and holds(space.instance, predict_misses(space.instance, fleet))
+    held = fleet.pools and holds_at(space.instance, fleet)
     return fleet if held else Fleet(())
 
 

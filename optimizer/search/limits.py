@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, keeps_limits
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance
@@ -71,7 +71,7 @@ def still_holds(instance: Instance, fleet: Fleet) -> bool:
         if pool.role is not Role.COLOCATED
     ]
     carried = all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy)
-    return carried and holds(instance, predict_misses(instance, fleet))
+    return carried and holds_at(instance, fleet)
 
 
 def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:

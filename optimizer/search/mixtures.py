@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, gpu_cost, pools_apart
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
 from search_spaces.problem import Problem
@@ -376,7 +376,7 @@ def with_room(search: FleetSearch, mixture: Mixture) -> Fleet:
     settings = settings_of(sides[0]), settings_of(sides[1])
 
     def carries(fleet: Fleet, volume: float) -> bool:
-        return holds(search.instance, predict_misses(search.instance, fleet, volume))
+        return holds_at(search.instance, fleet, volume)
 
     def cut(order: Order) -> list[Fleet]:
         fleets = (split.fleet(stage, sides, order, float(place)) for place in order.places(sides) if not search.late())

@@ -27,11 +27,10 @@ from optimizer.fleets.evaluate import (
     class_attainment,
     class_goals,
     goodput_volume,
-    holds,
+    holds_at,
     keeps_goals,
     misses_of,
     pool_headroom,
-    predict_misses,
     reach,
 )
 from optimizer.fleets.fleet import Fleet, FleetPool, gpu_cost, pools_apart, prefill_seqs, within_limits
@@ -428,7 +427,7 @@ def settled(instance: Instance, fleet: Fleet) -> Fleet:
                 pools[index] = less
                 break
     smaller = Fleet(tuple(pools))
-    return smaller if holds(instance, predict_misses(instance, smaller, most / (1.0 + AS_MUCH))) else fleet
+    return smaller if holds_at(instance, smaller, most / (1.0 + AS_MUCH)) else fleet
 
 
 def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
@@ -513,7 +512,7 @@ def roomiest_fleet(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
         return sum(float(instance.tables.pipeline[pool.shape]) for pool in fleet.pools)
 
     def carries(fleet: Fleet, volume: float) -> bool:
-        return holds(instance, predict_misses(instance, fleet, volume))
+        return holds_at(instance, fleet, volume)
 
     def survives(fleet: Fleet) -> bool:
         return all(pool_survives(instance, pool) for pool in fleet.pools)

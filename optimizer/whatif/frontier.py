@@ -28,7 +28,7 @@ from costmodel.errors import BelowFloorError, ImpossibleError, InputError
 from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.units import SECONDS_PER_HOUR
-from optimizer.fleets.evaluate import holds, predict_misses
+from optimizer.fleets.evaluate import holds_at
 from optimizer.loads.diagnose import with_looser_slos
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance
@@ -195,7 +195,7 @@ class Ramp:
 
         def held(value: float) -> bool:
             instance = self.instance_at(physics, pick.way, value)
-            return holds(instance, predict_misses(instance, fleet))
+            return holds_at(instance, fleet)
 
         good, bad = ends
         if held(bad):

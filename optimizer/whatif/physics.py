@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.error_bars import at_quantile, slow_end
-from optimizer.fleets.evaluate import Misses, fuller, holds, largest_load, predict_misses
+from optimizer.fleets.evaluate import Misses, fuller, holds_at, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.diagnose import check_floors
 from optimizer.loads.engine_table import Resource
@@ -145,7 +145,7 @@ def engines_of(pool: FleetPool) -> Engines:
 def break_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> tuple[float, str]:
     """The highest rate at which a fleet keeps every goal [1/s], and what gives out first beyond it, in which pool."""
     instance, fleet = physics.ways[way].instance, fleet_of(physics, way, pools)
-    most = largest_load(lambda rate: holds(instance, predict_misses(instance, fleet, rate)), tolerance=2e-4)
+    most = largest_load(lambda rate: holds_at(instance, fleet, rate), tolerance=2e-4)
     before, after = (predict_misses(instance, fleet, max(most, 1e-3) * factor) for factor in (1.0, 1.01))
     _, resource, pool = max(_reasons(instance, fleet, before, after), key=lambda reason: reason[0])
     return most, f"{resource} of {pool}"
