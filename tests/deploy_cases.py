@@ -16,6 +16,7 @@ from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Deployment, Options
 from reports.deploy.describe import describe
 from reports.deploy.facts import checked_version
+from search_spaces.enumeration import memory_refused
 from search_spaces.kv_hand_over import cannot_talk
 from search_spaces.models import load_model
 
@@ -208,9 +209,7 @@ def _can_run(pools: tuple[Case, ...], ask: Ask) -> bool:
 
 def fits(deployment: Deployment) -> bool:
     """Whether every engine has room for its longest request."""
-    return all(
-        pool.memory.kv(pool.settings.memory_fraction) >= pool.memory.longest_request for pool in deployment.pools
-    )
+    return all(memory_refused(deployment.model, pool.config) is None for pool in deployment.pools)
 
 
 def lengths_plan(engine: str = "vllm") -> Plan:

@@ -258,7 +258,7 @@ SPANNING: list[tuple[str, str, Defect]] = [
 SHELL = r"workers/.*sh"
 SGLANG: list[tuple[str, str, Defect]] = [
     ("memory fraction left out", "readable", edit(SHELL, r" --mem-fraction-static \S+", "")),
-    ("memory fraction as vLLM counts", "settings_are_the_plans", edit(SHELL, r"static \S+", "static 0.9")),
+    ("another memory fraction", "settings_are_the_plans", edit(SHELL, r"static \S+", "static 0.8")),
     ("batch of another plan", "settings_are_the_plans", edit(SHELL, r"requests \d+", "requests 512")),
     (
         "tokens below requests",
@@ -291,7 +291,7 @@ SGLANG: list[tuple[str, str, Defect]] = [
 
 TRTLLM: list[tuple[str, str, Defect]] = [
     ("memory fraction left out", "readable", edit(DECODE, "free_gpu_memory_fraction: [0-9.]+, ", "")),
-    ("memory fraction as vLLM counts", "settings_are_the_plans", edit(DECODE, "fraction: [0-9.]+", "fraction: 0.5")),
+    ("another memory fraction", "settings_are_the_plans", edit(DECODE, "fraction: [0-9.]+", "fraction: 0.5")),
     ("batch of another plan", "settings_are_the_plans", edit(DECODE, "max_batch_size: 128", "max_batch_size: 512")),
     ("tokens below requests", "tokens_cover_requests", edit(DECODE, "max_num_tokens: 512", "max_num_tokens: 64")),
     ("length left out", "readable", line(DECODE, "max_seq_len")),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.accelerator import Accelerator
-from costmodel.units import GIB, GIGA, MIB, TERA
+from costmodel.units import GIGA, MIB, TERA
 from search_spaces.catalog import load_catalog
 
 DATA_SHEETS = {
@@ -119,8 +119,9 @@ def test_figures_are_those_of_the_data_sheet(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "mib"), NVIDIA_SMI_MIB.items())
-def test_memory_is_what_nvidia_smi_shows(name: str, mib: int) -> None:
-    assert accelerator(name).memory == pytest.approx(mib * MIB, abs=0.4 * GIB)
+def test_cuda_gives_a_little_less_memory_than_nvidia_smi_shows(name: str, mib: int) -> None:
+    """The driver keeps 0.4 to 3 % of it."""
+    assert 0.97 * mib * MIB < accelerator(name).memory < mib * MIB
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
+from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from pdplan.cli import ExitCode, run
 from reports.deploy.deployment import Options
 from reports.deploy.describe import file_names
@@ -351,9 +352,9 @@ def test_the_readme_names_only_files_that_are_there() -> None:
 def test_the_limit_on_a_request_goes_as_far_as_the_memory_holds(spare: int, room: range) -> None:
     """Room for a chat template where there is some; never a limit with which engines refuse to start."""
     pool = (Case("colocated", "L40S", memory=0.6, length=8192),)
-    (here,) = deployment_of(plan_of(pool), "vllm").pools
-    each = here.memory.longest_request / here.settings.max_model_len
-    most = int(here.memory.kv(0.6) / each)
+    whole = deployment_of(plan_of(pool), "vllm")
+    (here,) = whole.pools
+    most = int(kv_capacity_bytes(whole.model, here.config) / kv_bytes_per_token_per_gpu(whole.model, here.config))
     deployment = deployment_of(plan_of((replace(pool[0], length=most - spare),)), "vllm")
     assert deployment.template_room in room
     files = deployment_files(plan_of((replace(pool[0], length=most - spare),)), options("vllm"))
