@@ -42,7 +42,7 @@ def placed(jobs: FloatArray, weight: FloatArray, edges: FloatArray) -> FloatArra
     below = at.astype(np.int64)
     upper, rows = weight * (at - below), jobs.size // jobs.shape[-1]
     cell = (below.reshape(rows, -1) + CELLS * np.arange(rows)[:, None]).ravel()
-    result = np.bincount(cell, (weight - upper).ravel(), minlength=rows * CELLS)
+    result = np.asarray(np.bincount(cell, (weight - upper).ravel(), minlength=rows * CELLS), dtype=np.float64)
     result += np.bincount(cell + 1, upper.ravel(), minlength=rows * CELLS)
     return result.reshape(*jobs.shape[:-1], CELLS)
 
