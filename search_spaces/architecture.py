@@ -7,7 +7,7 @@ feed-forward are the fields of `costmodel.attention` and `costmodel.transformer`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -27,7 +27,9 @@ from costmodel.attention import (
 from costmodel.errors import InputError
 from costmodel.transformer import STORED_BYTES, FeedForward, LayerGroup, Transformer, WeightScale
 
-from .fields import Section, Text, choice
+from .bounds import Bounds
+from .faults import Fault
+from .fields import Section, Text, choice, count
 from .translation import faults_of
 from .yaml_source import read_source
 
@@ -40,7 +42,8 @@ MIXERS: Mapping[str, type[Any]] = {
 }
 """Word of each kind of token mixer in a file."""
 LARGEST = 10**8
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, count(Bounds(0, LARGEST))]
+Positive = Annotated[int, count(Bounds(1, LARGEST))]
 
 
 @cache
@@ -67,7 +70,7 @@ else:
 class LayersSection(Section):
     """Equal layers."""
 
-    count: Annotated[int, Field(ge=1, le=10_000)]
+    count: Annotated[int, count(Bounds(1, 10_000))]
     """How many of them."""
     attention: Mixer
     """Token mixer: kind softmax, latent, compressed or linear, and its widths."""
@@ -82,13 +85,13 @@ class ArchitectureFile(Section):
 
     schema_: Annotated[Literal["pdplan.architecture/1"], Field(alias="schema")]
     name: Text
-    hidden: Annotated[int, Field(ge=1, le=LARGEST)]
+    hidden: Positive
     """Width of the residual stream."""
-    vocab: Annotated[int, Field(ge=1, le=LARGEST)]
+    vocab: Positive
     """Rows of the embedding."""
     tied_embeddings: bool
     """Whether the output head shares them."""
-    max_position: Annotated[int, Field(ge=1, le=LARGEST)]
+    max_position: Positive
     """Longest ISL + OSL [token]."""
     position_embeddings: Count = 0
     """Rows of a learned table of positions."""
@@ -137,15 +140,17 @@ def read_architecture(path: Path) -> Transformer:
     try:
         file = ArchitectureFile.model_validate(source.value)
     except ValidationError as error:
-        raise InputError(source.render([*faults, *faults_of(error, _json_schema())])) from None
+        placed = (
+            replace(fault, path=tuple(key for key in fault.path if key not in MIXERS)) for fault in _faults(error)
+        )
+        raise InputError(source.render([*faults, *placed])) from None
     if faults:
         raise InputError(source.render(faults))
     return file.transformer()
 
 
-@cache
-def _json_schema() -> dict[str, Any]:
-    return TypeAdapter(ArchitectureFile).json_schema()
+def _faults(error: ValidationError) -> list[Fault]:
+    return faults_of(error, TypeAdapter(ArchitectureFile).json_schema())
 
 
 def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
