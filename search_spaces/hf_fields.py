@@ -191,7 +191,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "sliding_window": ("sliding_window", "sliding_window_size"),
     "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"),
     "layer_types": ("layer_types", "layers_block_type"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "head_dim": ("head_dim", "attention_head_dim"),
     "use_parallel_residual": ("use_parallel_residual", "parallel_attn"),
     "attn_output_gate": ("attn_output_gate", "attention_output_gate", "mla_use_output_gate", "use_output_gate"),
     "mamba_heads": ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads"),
@@ -216,7 +217,14 @@ _OF_FAMILIES: Mapping[str, tuple[str, ...]] = {
     "nemotron_h mamba": ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "expand"),
     "bamba falcon_h1 granitemoehybrid jamba mamba": (
         *("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_expand"),
-        *("mamba_d_ssm", "mamba_chunk_size", "mamba_dt_rank", "attn_layer_indices", "attn_layer_period"),
+        *(
+            "mamba_d_ssm",
+            "mamba_chunk_size",
+            "mamba_dt_rank",
+            "mamba_use_mlp",
+            "attn_layer_indices",
+            "attn_layer_period",
+        ),
         *("attn_layer_offset", "expert_layer_period", "expert_layer_offset"),
     ),
     "falcon_mamba mamba": ("state_size", "time_step_rank", "conv_kernel", "expand"),
@@ -269,7 +277,7 @@ _SHAPES = re.compile(
     r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|^[no]_groups$|moe_block"
 )
 _HARMLESS = re.compile(
-    r"mtp|nextn|hidden_act|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
+    r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
     r"|aux|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
 )
 _LISTED = frozenset({"moe_topk", "moe_intermediate_size", "num_shared_expert"})

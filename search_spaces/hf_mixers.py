@@ -375,10 +375,12 @@ def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
 
 def _first_mamba(fields: ConfigFields, hidden: int) -> LinearAttention:
     rank = fields.get("mamba_rank")
+    alone = fields.flag("no_feed_forward")  # Falcon-Mamba, whose published `expand` is another one
+    inner = fields.count("intermediate_size") if alone else fields.count("mamba_expand") * hidden
     return LinearAttention(
         hidden=hidden,
         key_heads=1,
-        value_heads=fields.count("mamba_expand") * hidden,
+        value_heads=inner,
         key_dim=fields.count("mamba_state"),
         value_dim=1,
         conv_width=fields.count("mamba_conv"),

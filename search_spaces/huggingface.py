@@ -81,7 +81,7 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     if pattern is not None:
         return _patterned_layers(fields, hidden, pattern, gated)
     mixers = mixers_of(fields, hidden, attention_kinds(fields, layers))
-    if fields.flag("no_feed_forward"):
+    if fields.flag("no_feed_forward") or fields.flag("mamba_use_mlp") is False:
         return [(mixer, FeedForward(hidden, 0, gated=True)) for mixer in mixers]
     sparse = _expert_layers(fields, layers)
     blocks = {moe: _experts(fields, hidden, gated) if moe else _dense(fields, hidden, gated) for moe in set(sparse)}
@@ -146,9 +146,9 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
     if not fields.optional("experts"):
         return (False,) * layers
-    listed = fields.labels("mlp_layer_types", ("dense", "sparse"), layers)
+    listed = fields.labels("mlp_layer_types", ("dense", "sparse", "moe", "hash_moe"), layers)
     if listed is not None:
-        return tuple(kind == "sparse" for kind in listed)
+        return tuple(kind != "dense" for kind in listed)
     numbered = fields.layer_numbers("moe_layers", layers)
     if numbered:
         return tuple(layer in numbered for layer in range(layers))
