@@ -453,6 +453,94 @@ def test_mixed_precision() -> None:
     assert model.part_dtype(Part.ATTENTION, "fp4") == "fp8"
 
 
+BAMBA = {"mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_expand": 2, "mamba_n_groups": 1}
+MLA_DIMS = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+PUBLISHED: dict[str, tuple[float, dict[str, Any]]] = {
+    "nemotron_h": (8.10e9, {
+        "attention_head_dim": 128, "conv_kernel": 4, "expand": 2, "hidden_size": 4096, "intermediate_size": 21504,
+        "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", "mamba_head_dim": 64,
+        "mamba_num_heads": 128, "n_groups": 8, "num_attention_heads": 32, "num_hidden_layers": 52,
+        "num_key_value_heads": 8, "ssm_state_size": 128, "vocab_size": 131072,
+    }),
+    "granitemoehybrid": (32.2e9, {
+        **BAMBA, "hidden_size": 4096, "intermediate_size": 768, "layer_types": (["mamba"] * 9 + ["attention"]) * 4,
+        "mamba_n_heads": 128, "num_attention_heads": 32, "num_experts_per_tok": 10, "num_hidden_layers": 40,
+        "num_key_value_heads": 8, "num_local_experts": 72, "shared_intermediate_size": 1536, "vocab_size": 100352,
+        "tie_word_embeddings": True,
+    }),
+    "falcon_h1": (33.6e9, {
+        **BAMBA, "head_dim": 128, "hidden_size": 5120, "intermediate_size": 21504, "mamba_d_head": 128,
+        "mamba_d_ssm": 4096, "mamba_d_state": 256, "mamba_n_groups": 2, "mamba_n_heads": 32, "mamba_use_mlp": True,
+        "num_attention_heads": 20, "num_hidden_layers": 72, "num_key_value_heads": 4, "vocab_size": 261120,
+    }),
+    "bamba": (9.78e9, {
+        **BAMBA, "attn_layer_indices": [9, 18, 27], "attn_rotary_emb": 64, "hidden_size": 4096,
+        "intermediate_size": 14336, "mamba_n_heads": 128, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "vocab_size": 128256,
+    }),
+    "falcon_mamba": (7.27e9, {
+        "conv_kernel": 4, "expand": 16, "hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 64,
+        "state_size": 16, "time_step_rank": 256, "vocab_size": 65024,
+    }),
+    "jamba": (51.6e9, {
+        "attn_layer_offset": 4, "attn_layer_period": 8, "expert_layer_offset": 1, "expert_layer_period": 2,
+        "hidden_size": 4096, "intermediate_size": 14336, "mamba_d_conv": 4, "mamba_d_state": 16, "mamba_dt_rank": 256,
+        "mamba_expand": 2, "num_attention_heads": 32, "num_experts": 16, "num_experts_per_tok": 2,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 65536,
+    }),
+    "longcat_flash": (560e9, {
+        **MLA_DIMS, "attention_method": "MLA", "expert_ffn_hidden_size": 2048, "ffn_hidden_size": 12288,
+        "hidden_size": 6144, "q_lora_rank": 1536, "moe_topk": 12, "n_routed_experts": 512, "num_attention_heads": 64,
+        "num_layers": 28, "vocab_size": 131072, "zero_expert_num": 256, "zero_expert_type": "identity",
+    }),
+    "ernie4_5_moe": (21.8e9, {
+        "hidden_size": 2560, "intermediate_size": 12288, "moe_intermediate_size": 1536, "moe_k": 6,
+        "moe_layer_interval": 1, "moe_layer_start_index": 1, "moe_layer_end_index": -1, "moe_num_experts": 64,
+        "moe_num_shared_experts": 2, "num_attention_heads": 20, "num_hidden_layers": 28, "num_key_value_heads": 4,
+        "vocab_size": 103424, "tie_word_embeddings": True,
+    }),
+    "hunyuan_v1_moe": (80.4e9, {
+        "attention_head_dim": 128, "hidden_size": 4096, "intermediate_size": 3072, "moe_intermediate_size": [3072] * 32,
+        "moe_topk": [8] * 32, "num_experts": 64, "num_shared_expert": [1] * 32, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128167, "tie_word_embeddings": True,
+    }),
+    "kimi_linear": (49.1e9, {
+        **MLA_DIMS, "first_k_dense_replace": 1, "hidden_size": 2304, "intermediate_size": 9216, "q_lora_rank": None,
+        "linear_attn_config": {
+            "full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "num_heads": 32,
+            "short_conv_kernel_size": 4,
+        },
+        "moe_intermediate_size": 1024, "num_attention_heads": 32, "num_experts": 256, "num_experts_per_token": 8,
+        "num_hidden_layers": 27, "num_key_value_heads": 32, "num_shared_experts": 1, "vocab_size": 163840,
+    }),
+    "minimax_text_01": (456e9, {
+        "attn_type_list": ([0] * 7 + [1]) * 10, "head_dim": 128, "hidden_size": 6144, "intermediate_size": 9216,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "num_experts_per_tok": 2, "num_hidden_layers": 80,
+        "num_local_experts": 32, "shared_intermediate_size": 0, "vocab_size": 200064,
+    }),
+    "olmoe": (6.92e9, {
+        "hidden_size": 2048, "intermediate_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "num_experts": 64, "num_experts_per_tok": 8, "num_hidden_layers": 16, "vocab_size": 50304,
+    }),
+    "cohere2": (8.03e9, {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "num_hidden_layers": 32, "vocab_size": 256000, "sliding_window": 4096,
+        "sliding_window_pattern": 4, "tie_word_embeddings": True,
+    }),
+}  # fmt: skip
+"""Published sizes [1], by the cards of Nemotron-H-8B, Granite-4.0-H-Small, Falcon-H1-34B, Bamba-9B, Falcon-Mamba-7B,
+Jamba-1.5-Mini, LongCat-Flash, ERNIE-4.5-21B-A3B, Hunyuan-A13B, Kimi-Linear-48B, MiniMax-Text-01, OLMoE-1B-7B and
+Command-R7B, and the fields of their configs that shape them."""
+
+
+@pytest.mark.parametrize("model_type", PUBLISHED)
+def test_published_sizes(model_type: str) -> None:
+    size, config = PUBLISHED[model_type]
+    common = {"hidden_act": "silu", "max_position_embeddings": 8192, "tie_word_embeddings": False}
+    model = parse(common, config, model_type=model_type)
+    assert model.parameters == pytest.approx(size, rel=5e-3)
+
+
 def test_fields_of_a_family_mean_nothing_in_another() -> None:
     assert "has 'hybrid_override_pattern' = " in error_of(hybrid_override_pattern="M" * 8)
     assert "'n_groups' = 2, 'mamba_n_heads' = 8" in error_of(n_groups=2, mamba_n_heads=8)
