@@ -87,6 +87,12 @@ NO_FLEET: dict[str, Any] = {
 """The fields of a plan without a fleet."""
 
 
+def pool_routes(fleet: Fleet) -> list[list[float]]:
+    """Share of each flow that each pool of a fleet serves, (pools, flows); empty where all serve all."""
+    routes = [pool.route.tolist() for pool in fleet.pools]
+    return routes if any(share != 1.0 for route in routes for share in route) else []
+
+
 def engine_pools(instance: Instance, fleet: Fleet) -> list[EnginePool]:
     """The pools of a fleet with every setting of their engines, as every record of a fleet states them.
 

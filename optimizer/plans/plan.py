@@ -223,6 +223,8 @@ class Alternative(Record):
     bound_usd_per_hour: float | None
     gap: float | None
     pools: list[EnginePool]
+    routes: list[list[Share]] = Field(default_factory=list)
+    """Of each pool the share of every row of the plan's `routing` that it serves; empty where each serves all."""
     attainment: Share | None
     why_not: str
     simulated: bool = False

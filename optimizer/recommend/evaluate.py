@@ -243,20 +243,24 @@ def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
 def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) -> Plan:
     """The plan of an alternative's fleet for the same problem, by formula and not simulated.
 
-    Requests are split over the pools of a role in proportion to their capacity, as `subject_of` does; base: see
-    `fleet_of_plan`. Raises InputError for a row without a fleet, or with settings that the plan does not state.
+    Where the row states no routing, requests are split over the pools of a role in proportion to their capacity, as
+    `subject_of` does; base: see `fleet_of_plan`. Raises InputError for a row without a fleet, or with settings or a
+    routing that do not fit the plan's problem.
     """
     if not row.pools:
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
     problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
     expected = instance_of_problem(problem)
     instance = at_quantile(expected, slow_end(problem.confidence))
-    every, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
+    flows, spares = instance.flows.isl.size, problem.constraints.spare_replicas
+    routes = np.array(row.routes or np.ones((len(row.pools), flows)))
+    if routes.shape != (len(row.pools), flows):
+        raise InputError(f"the alternative {shown(row.label)}: its routes are not those of {flows} classes x lengths")
     pools = [
-        replace(engines_of(instance, _stated(pool), max(pool.replicas - spares, 1), every), spares=spares)
-        for pool in row.pools
+        replace(engines_of(instance, _stated(pool), max(pool.replicas - spares, 1), route), spares=spares)
+        for pool, route in zip(row.pools, routes, strict=True)
     ]
-    fleet = Fleet(with_names(instance, list(routed(instance, pools).pools)))
+    fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
     return _stated_plan(Draft(expected, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")

@@ -15,7 +15,7 @@ from costmodel.metric import Metric
 from costmodel.words import join_words, percentage
 from costmodel.workload import scale_rate
 from optimizer.fleets.binding import amount, binding, fleet_bindings
-from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.build_plan import engine_pools, pool_routes
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import evaluate, predict_misses
 from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
@@ -117,6 +117,7 @@ def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
         bound_usd_per_hour=None,
         gap=None,
         pools=engine_pools(instance, fleet),
+        routes=pool_routes(fleet),
         attainment=evaluate(instance, fleet).overall if verdict is None else overall(verdict),
         why_not=why,
         simulated=verdict is not None,

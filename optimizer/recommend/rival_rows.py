@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from costmodel.words import dollars
-from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.build_plan import engine_pools, pool_routes
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
@@ -108,9 +108,16 @@ def _row(instance: Instance, row: Alternative, searched: SimulatedResult, best: 
         first = next((missed for _, missed in searched.others), searched.nearest)
         if first is None or searched.undecided is not None:  # the time was up
             return _unconfirmed(row)
-        lost = {"status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "bound_usd_per_hour": None, "gap": None}
+        lost: dict[str, Any] = {
+            "status": Status.TIME_LIMIT,
+            "cost_usd_per_hour": None,
+            "bound_usd_per_hour": None,
+            "gap": None,
+        }
         reason = f"the cheapest found by formula ({dollars(first.cost)}/h) {miss_words(first)}"
-        return row.model_copy(update=lost | {"pools": [], "attainment": None, "simulated": True, "why_not": reason})
+        return row.model_copy(
+            update=lost | {"pools": [], "routes": [], "attainment": None, "simulated": True, "why_not": reason}
+        )
     bound = bound_for(row.bound_usd_per_hour, verdict.cost)
     shown = {
         "status": Status.FEASIBLE,
@@ -118,6 +125,7 @@ def _row(instance: Instance, row: Alternative, searched: SimulatedResult, best: 
         "bound_usd_per_hour": bound,
         "gap": gap_of(bound, verdict.cost),
         "pools": engine_pools(instance, verdict.fleet),
+        "routes": pool_routes(verdict.fleet),
         "why_not": why_not(verdict.cost, best),
     }
     simulated = row.model_copy(update=shown | _as_simulated(verdict))

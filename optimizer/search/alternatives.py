@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.words import dearer
-from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.build_plan import engine_pools, pool_routes
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, Settings
@@ -172,6 +172,7 @@ def _fleet_values(instance: Instance, fleet: Fleet, volume: float = 1.0) -> dict
     return {
         "cost_usd_per_hour": fleet_cost(instance, fleet),
         "pools": engine_pools(instance, fleet),
+        "routes": pool_routes(fleet),
         "attainment": evaluate(instance, fleet, volume).overall,
     }
 
