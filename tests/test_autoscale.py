@@ -26,12 +26,11 @@ from optimizer.procurement.autoscale import (
     DAY,
     Day,
     autoscale,
-    judge_until_sure,
     longest_start_up,
     queue_share,
     replicas_at,
 )
-from optimizer.procurement.resilience import with_replicas
+from optimizer.procurement.resilience import judge_long, with_replicas
 from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, simulated_fleet
 from pdplan.cli import cli, run
 from reports.answers.autoscale import autoscale_dict, autoscale_document
@@ -252,10 +251,10 @@ def test_an_hour_that_no_run_settles_is_unsure_not_missed() -> None:
 def test_runs_are_added_until_they_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four runs together the first is one; a fleet with room to spare needs no other, and has a narrow interval."""
     instance, fleet = case()
-    assert len(judge_until_sure(instance, fleet, requests=400, volume=0.25).runs) == 1
+    assert len(judge_long(instance, fleet, requests=400, volume=0.25).runs) == 1
     monkeypatch.setattr(ClassJudgement, "outcome", property(lambda _: Outcome.UNDECIDED))
     monkeypatch.setattr(ClassJudgement, "proven", property(lambda _: False))
-    doubtful = judge_until_sure(instance, fleet, requests=400, volume=0.25)
+    doubtful = judge_long(instance, fleet, requests=400, volume=0.25)
     assert len(doubtful.runs) == 4
     assert len({float(run.result.arrival[-1]) for run in doubtful.runs}) == 4
 
@@ -270,7 +269,7 @@ def test_an_hour_counts_by_the_interval_of_its_runs(
     instance, fleet = case()
     classes = (ClassJudgement("default", 0.9, Attainment(0.8999, low, high, 100), (), ()),)
     made = Judgement(64.0, classes, Overload(overloaded=False, growth=0.0, drift=0.0, where=""), Mock(), ())
-    monkeypatch.setattr("optimizer.procurement.autoscale.judge_until_sure", lambda *_, **__: made)
+    monkeypatch.setattr("optimizer.procurement.autoscale.judge_long", lambda *_, **__: made)
     found = autoscale(instance, fleet, HOURS, 0.0, requests=400)
     assert (len(found.short), len(found.unsure)) == (24 * short, 24 * unsure)
     assert (found.low[0, 0], found.high[0, 0]) == (low, high)

@@ -244,7 +244,7 @@ def test_what_piles_up_in_time_is_simulated_for_longer(monkeypatch: pytest.Monke
     assert asked == [700, 1400, 2800]
     lost = resilience(instance, fleet, requests=2800)
     told = " ".join(resilience_text(replace(lost, whole=whole), 1, 100).split())
-    assert "a run of 700 requests (up to 1,400 where fewer do not tell whether a pool falls behind) with" in told
+    assert "a run of 700 requests (up to 1,400 where fewer do not tell) with" in told
 
 
 def test_a_fleet_that_misses_without_a_loss_says_so_first() -> None:

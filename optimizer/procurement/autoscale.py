@@ -10,7 +10,7 @@ and makes all that come late until it has cleared. What is released stops at onc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds_at, keeps_goals, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
-from optimizer.verification.demand import SEEDS, Demand, simulated_trace
-from optimizer.verification.judge import Judgement, Outcome, judge_until, until_decided
 
 from .resilience import Progress, judge_long, with_replicas
 
@@ -32,8 +30,6 @@ Stretch = tuple[float, int, IntArray]
 DAY = 24 * SECONDS_PER_HOUR
 PRECISION = 1.0
 """To which the longest start-up time is found [s]."""
-MOST_RUNS = 4
-"""Runs of different requests at most, where fewer leave open whether a goal is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ def autoscale(
 
     volume (hours,): rate of each hour over the rate that the fleet is for [1]; start_up: from the decision to the first
     request [s]; least: replicas that every pool keeps; requests: simulated for each rate and fleet, more where these
-    are too few to tell (`judge_until_sure`), 0: by formula.
+    are too few to tell (`judge_long`), 0: by formula.
     """
     tell = progress or (lambda _what, _share: None)
     scaled = _Scaled(instance, fleet, volume, requests)
@@ -187,7 +183,7 @@ class _Scaled:
         misses = predict_misses(self.instance, fleet, volume)
         if not self.requests or not misses.stable:
             return np.array([misses.attainment] * 3)
-        judgement = judge_until_sure(self.instance, fleet, requests=self.requests, volume=volume)
+        judgement = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
         shares = [judged.attainment for judged in judgement.classes]
         rows = np.array([[share.share, share.low, share.high] for share in shares])
         return np.asarray(rows.T * (not judgement.overload.overloaded))
@@ -217,24 +213,6 @@ class _Scaled:
                 late += share * volume * (1.0 if small else queued)
                 total += share * volume * (1.0 - queued) * self.attained(volume, replicas)[0]
         return np.asarray(total / self.volume.sum()), float(late / self.volume.sum())
-
-
-def judge_until_sure(instance: Instance, fleet: Fleet, *, requests: int, volume: float = 1.0) -> Judgement:
-    """A long run (`judge_long`), and others of as many requests, until a goal lies in no confidence interval.
-
-    Near saturation queues come and go so slowly that one run may be of one of them. Up to MOST_RUNS.
-    """
-    judgement = judge_long(instance, fleet, requests=requests, volume=volume)
-    if judgement.outcome is not Outcome.UNDECIDED:
-        return judgement
-    long = judgement.runs[0].demand.trace.size
-
-    def drawn(number: int) -> Demand:
-        return simulated_trace(instance, fleet, long, SEEDS * number, volume)
-
-    wanted = until_decided(long, most=MOST_RUNS * long)
-    found = judge_until(instance, judgement.engines, drawn, wanted, made=judgement.runs)
-    return replace(found, rate=judgement.rate)
 
 
 def queue_share(volume: float, most: float, time: float, backlog: float) -> tuple[float, float]:

@@ -19,7 +19,8 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, fleet_cost, offer_costs
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
-from optimizer.verification.judge import MOST_JUDGED, Judgement, Outcome, judge
+from optimizer.verification.demand import SEEDS, Demand, simulated_trace
+from optimizer.verification.judge import MOST_JUDGED, Judgement, Outcome, judge, judge_until, until_decided
 from search_spaces.problem import Billing
 
 FloatArray = NDArray[np.float64]
@@ -30,6 +31,9 @@ Engines = tuple[int, ...]
 
 LONGER = 2
 """Factor from one run to the next."""
+SEVERAL = 4
+"""Runs of different requests at most, where fewer leave open whether a goal is met: one question of many, each of which
+takes as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     A run starts empty: requests pile up until as many run as come while one stays, which is no overload. So a run lasts
     LIFETIMES / 2 of a mean request at least, as far as MOST_REQUESTS goes; and where requests pile up all the same, yet
     are in time, it is made longer, up to MOST_JUDGED requests, until that ends, or until the queue has made them late.
+    Near saturation queues come and go so slowly that one run may be of one of them: where a goal lies within its
+    interval, others of as many requests are added, up to SEVERAL.
     """
     filled = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
     requests = max(requests, min(filled, MOST_REQUESTS))
@@ -132,7 +138,15 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     while judgement.overload.overloaded and not judgement.missed and requests < MOST_JUDGED:
         requests = min(LONGER * requests, MOST_JUDGED)
         judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
-    return judgement
+    if judgement.outcome is not Outcome.UNDECIDED:
+        return judgement
+
+    def drawn(number: int) -> Demand:
+        return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
+
+    wanted = until_decided(requests, most=SEVERAL * requests)
+    found = judge_until(instance, judgement.engines, drawn, wanted, made=judgement.runs)
+    return replace(found, rate=judgement.rate)
 
 
 def with_replicas(fleet: Fleet, replicas: Sequence[int] | IntArray) -> Fleet:

@@ -29,7 +29,7 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.second_life import backlog_batch, full_chance, recomputed_tokens, resident_context, running_share
-from costmodel.simulator import SCHEDULERS
+from costmodel.simulator import SCHEDULERS, Pool
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.words import join_words, percentage
 from optimizer.fleets.error_bars import slow_end
@@ -50,6 +50,7 @@ from .judge import (
     Run,
     blame,
     engine_limits,
+    hand_over,
     judge_runs,
     judge_until,
     simulated_fleet,
@@ -239,7 +240,8 @@ class Bench:
     seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times;
     volume: multiple of the demand; least: full runs of a fleet that holds; verdicts: of all fleets so far, in order;
     looks: of a short run each; late: whether no more runs are to be made, asked before each; trials: of fleets at other
-    rates; replays: of fleets that recorded requests in order were tried on.
+    rates; replays: of fleets that recorded requests in order were tried on; engines: of pools, as the simulator has
+    them.
     """
 
     instance: Instance
@@ -253,6 +255,7 @@ class Bench:
     late: Late = never
     trials: dict[Key, Trials] = field(default_factory=dict)
     replays: dict[Key, Judgement] = field(default_factory=dict)
+    engines: dict[PoolKey, Pool] = field(default_factory=dict)
 
     def verdict(self, fleet: Fleet) -> Verdict:
         """Judge a fleet in full runs, or repeat what was found."""
@@ -275,7 +278,7 @@ class Bench:
         key = fleet_key(fleet)
         if key not in self.looks:
             part = self.part(fleet)
-            engines = simulated_fleet(self.instance, part.fleet, self.probability)
+            engines = self.engines_of(part.fleet)
             runs = self.runs(part, engines, part.short, 0, 1)
             found, told = judge_runs(self.instance, engines, runs), (self.instance, part.fleet, part.volume)
             clear = found.proven and fullest(engines, runs) <= HALF
@@ -283,6 +286,17 @@ class Bench:
             forgets = clear and RELAXATIONS * memory(*told) <= part.short and SETTLED * settling(*told) <= part.short
             self.looks[key] = self._in_order(fleet, found) if forgets else self.settled(fleet, found, held=False)
         return self.looks[key]
+
+    def engines_of(self, fleet: Fleet) -> SimulatedFleet:
+        """A fleet as the simulator has it; the step times of equal engines are computed once."""
+
+        def engines(pool: FleetPool) -> Pool:
+            key = pool.role, pool.shape, pool.seqs, pool.chunk
+            if key not in self.engines:
+                (self.engines[key],) = simulated_fleet(self.instance, Fleet((pool,)), self.probability).pools
+            return replace(self.engines[key], replicas=pool.replicas)
+
+        return SimulatedFleet(tuple(map(engines, fleet.pools)), hand_over(self.instance))
 
     def judged(self, fleet: Fleet) -> bool:
         """Whether the fleet was judged before."""
@@ -302,7 +316,7 @@ class Bench:
         """What is simulated of a fleet at several rates; those that were made are kept."""
         part, key = self.part(fleet), fleet_key(fleet)
         if key not in self.trials:
-            engines = simulated_fleet(self.instance, part.fleet, self.probability)
+            engines = self.engines_of(part.fleet)
             self.trials[key] = Trials(self.instance, lambda volume: self._at(part, engines, volume), late)
         return self.trials[key]
 
@@ -340,7 +354,7 @@ class Bench:
             return None
         key = fleet_key(fleet)
         if key not in self.replays:
-            engines = simulated_fleet(self.instance, fleet, self.probability)
+            engines = self.engines_of(fleet)
             run = Run.of(recorded_trace(self.instance, fleet, recorded, self.volume), engines)
             self.replays[key] = judge_runs(self.instance, engines, [run])
         return self.replays[key]
@@ -359,7 +373,7 @@ class Bench:
         part, look = self.part(fleet), self.look(fleet)
         if look.judgement.missed or self.late():
             return replace(look, held=False)
-        engines = simulated_fleet(self.instance, part.fleet, self.probability)
+        engines = self.engines_of(part.fleet)
         if not one_life(self.instance, part.fleet, part.volume):
             early = self.stays_behind(part, engines, self.runs(part, engines, part.requests, 0, 1), 0)
             if early is not None:

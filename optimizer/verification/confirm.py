@@ -30,7 +30,7 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 
 from .bench import Bench, Slice, Verdict, fleet_key
-from .judge import MOST_JUDGED, MOST_RUNS, Judgement, Outcome, Run, judge_runs, simulated_fleet
+from .judge import MOST_JUDGED, MOST_RUNS, Judgement, Outcome, Run, judge_runs
 
 LEVEL = 0.025
 """Chance at most that a fleet which misses a goal is said to hold [1]."""
@@ -90,7 +90,7 @@ def without_room(bench: Bench, chosen: Verdict, number: int) -> Verdict | None:
     part, more = bench.part(chosen.fleet), room_for(number)
     if more <= 1.0:
         return None
-    engines = simulated_fleet(bench.instance, part.fleet, bench.probability)
+    engines = bench.engines_of(part.fleet)
     told = at_more(bench, part, engines, APART * (MOST_CONFIRMED + number), more)
     if told.held:
         return None
@@ -113,7 +113,7 @@ def on_fresh_requests(
     the usual one of 95 %; what decides is the wider.
     """
     part, instance = bench.part(chosen.fleet), bench.instance
-    engines = simulated_fleet(instance, part.fleet, bench.probability)
+    engines = bench.engines_of(part.fleet)
     first, count = APART * number, enough(bench, part, engines, chosen, tail_of(number), runs, most)
     made = bench.runs(part, engines, bench.full(part), first, first + count)
     told, last = judge_runs(instance, engines, made), first + MOST_RUNS

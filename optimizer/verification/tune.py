@@ -35,17 +35,15 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator import Pool
 from costmodel.simulator.metrics import measured, steady
 from optimizer.fleets.evaluate import QUANTILES
-from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
+from optimizer.fleets.fleet import Fleet, fleet_cost, hand_over_mix
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance
 from optimizer.search.limits import TRACE_OF_A_ROUTE, shared_out
 
-from .bench import Bench, PoolKey, Verdict, chunks_of, fleet_key, valid
-from .judge import ClassJudgement, Judgement, Run, hand_over, judge, simulated_fleet
+from .bench import Bench, Verdict, chunks_of, fleet_key, valid
+from .judge import ClassJudgement, Judgement, Run, judge
 
 FloatArray = NDArray[np.float64]
 TAIL, MISS = 0.02, 5.0
@@ -265,7 +263,6 @@ class Tuner:
     requests: int
     stopped: Callable[[], bool] = lambda: False
     seen: dict[Point, Look] = field(default_factory=dict)
-    engines: dict[PoolKey, Pool] = field(default_factory=dict)
 
     @property
     def start(self) -> Point:
@@ -306,16 +303,9 @@ class Tuner:
             requests=self.requests,
             seed=bench.seed,
             volume=part.volume,
-            engines=SimulatedFleet(tuple(map(self._engines, part.fleet.pools)), hand_over(bench.instance)),
+            engines=bench.engines_of(part.fleet),
         )
         return Look(fleet, fleet_cost(bench.instance, fleet), distance(bench.instance, found), found.classes)
-
-    def _engines(self, pool: FleetPool) -> Pool:
-        """A pool for the simulator; looks share the step times of equal engines, half the time of a look."""
-        key = pool.role, pool.shape, pool.seqs, pool.chunk
-        if key not in self.engines:
-            self.engines[key] = simulated_fleet(self.bench.instance, Fleet((pool,)), self.bench.probability).pools[0]
-        return replace(self.engines[key], replicas=pool.replicas)
 
 
 def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish | None = None) -> Tuned:

@@ -162,7 +162,7 @@ def seen_in_the_plan(plan: Plan, count: int) -> str:
 def _runs(judged: Sequence[Judgement]) -> str:
     """Say how long the runs are, and why the row without a loss is not the plan's own figure to the digit."""
     lengths = [sum(run.demand.trace.size for run in item.runs) for item in judged]
-    most = f" (up to {max(lengths):,} where fewer do not tell whether a pool falls behind)"
+    most = f" (up to {max(lengths):,} where fewer do not tell)"
     longer = most if max(lengths) > min(lengths) else ""
     return (
         f"Each row is a run of {plural(min(lengths), 'request')}{longer} with the expected step times; spare replicas "
