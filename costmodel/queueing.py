@@ -35,9 +35,10 @@ def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
     """
     count, rho = np.asarray(servers, dtype=np.int64), np.asarray(utilization, dtype=np.float64)
     below, most, offered = np.minimum(rho, 1.0), int(count.max(initial=0)), np.maximum(rho * count, 1e-300)
-    left = np.maximum(count - np.arange(min(most, MANY_SERVERS)).reshape(-1, *(1,) * offered.ndim), 0)
+    left = count - np.arange(min(most, MANY_SERVERS)).reshape(-1, *(1,) * offered.ndim)
     with np.errstate(over="ignore"):
-        blocked = 1.0 / (1.0 + np.cumprod(left / offered, axis=0).sum(axis=0))
+        terms = np.cumprod(np.maximum(left, 1) / offered, axis=0)
+        blocked = 1.0 / (1.0 + np.where(left > 0, terms, 0.0).sum(axis=0))
     waits = blocked / (1.0 - below * (1.0 - blocked))
     if most > MANY_SERVERS:
         waits = np.where(count > MANY_SERVERS, _many_servers(count, below), waits)
@@ -110,34 +111,18 @@ def _idle_share(rho: FloatArray, arrival_scv: float) -> FloatArray:
 
 
 def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: ArrayLike = 1.0) -> FloatArray:
-    """Probability that an arrival finds all servers busy [1]: Erlang's, for bursts that of gamma gaps."""
-    smooth = np.asarray(arrival_scv) <= 1.0
-    if smooth.ndim == 0 and smooth:
-        return erlang_c(servers, utilization)
-    count, rho, scv = np.broadcast_arrays(
-        *(np.asarray(value, dtype=np.float64) for value in (servers, utilization, arrival_scv))
-    )
-    result, smooth = np.empty(rho.shape), scv <= 1.0
-    if smooth.any():
-        result[smooth] = erlang_c(count[smooth], rho[smooth])
-    for bursts in sorted(set(scv[~smooth].tolist())):
-        bursty = scv == bursts
-        result[bursty] = _bursty_wait(count[bursty], rho[bursty], bursts)
-    return result
-
-
-def _bursty_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float) -> FloatArray:
-    """P(wait) where arrivals come in bursts [1], for servers and utilization of shape (pools,).
+    """Probability that an arrival finds all servers busy [1]: Erlang's, for bursts that of gamma gaps.
 
     Beyond BURSTY_SERVERS a Poisson stream to a smaller pool stands in (Hayward), which differs little there.
     """
-    few = servers <= BURSTY_SERVERS
-    result, many = np.empty(few.shape), ~few
-    if many.any():
-        result[many] = erlang_c(bursty_servers(servers[many], arrival_scv), utilization[many])
+    count, rho, scv = (np.asarray(value, dtype=np.float64) for value in (servers, utilization, arrival_scv))
+    few = (scv > 1.0) & (count <= BURSTY_SERVERS)
+    result = erlang_c(np.where(few, 1, bursty_servers(count, scv)), rho)
     if few.any():
-        rho = utilization[few]
-        result[few] = np.where(rho >= 1.0, 1.0, gamma_wait(servers[few], rho, arrival_scv))
+        few, count, rho, scv = np.broadcast_arrays(few, count, rho, scv)
+        for bursts in sorted(set(scv[few].tolist())):
+            same = few & (scv == bursts)
+            result[same] = np.where(rho[same] >= 1.0, 1.0, gamma_wait(count[same], rho[same], bursts))
     return result
 
 
