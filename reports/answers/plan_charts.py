@@ -23,8 +23,8 @@ from reports.charts import (
 )
 from reports.document import Chart, table_of
 from reports.figures import (
-    BucketMap,
     ClassDistributions,
+    ClassMap,
     FleetPoint,
     Load,
     LoadFigure,
@@ -145,7 +145,7 @@ def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
     )
 
 
-def _bucket_chart(figure: BucketMap, plan: Plan) -> Chart:
+def _bucket_chart(figure: ClassMap, plan: Plan) -> Chart:
     routes = [route for route in plan.routing if clean(route.slo_class, 30) == figure.name]
     rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
     below = sum(route.attainment < figure.goal for route in routes)
@@ -288,9 +288,10 @@ def _lengths_chart(plan: Plan) -> Chart | None:
     )
 
 
-def _peak_labels(figure: figures.HeatMap) -> tuple[str, str]:
+def _peak_labels(figure: figures.LengthMap) -> tuple[str, str]:
     _, row, column = figure.peak
-    return figure.column_labels[-column], figure.row_labels[-row]
+    columns, rows = figure.labels
+    return columns[-column], rows[-row]
 
 
 def arrivals_chart(plan: Plan) -> Chart | None:
