@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from reports.drawing import (
@@ -23,8 +23,8 @@ from reports.drawing import (
 from reports.figures import (
     HOURS,
     Arrivals,
-    BucketMap,
     ClassDistributions,
+    ClassMap,
     Distribution,
     FleetPoint,
     LoadFigure,
@@ -36,7 +36,7 @@ from reports.figures import (
 from reports.numbers import money, rate, si, significant
 
 from .drawing import WIDTH, Drawing, Linear, Mark, Path, Rect, Text, text_width
-from .figures import PARTS, Bar, HeatMap, SplitRow
+from .figures import PARTS, Bar, LengthMap, SplitRow
 from .numbers import duration, hourly, is_number, percent, power_of_two
 from .text import fit
 from .words import part_words
@@ -94,58 +94,40 @@ def _split_bar(row: SplitRow, y: float) -> list[Mark]:
     return marks
 
 
-def draw_heat(figure: HeatMap) -> Drawing:
+def draw_heat(figure: LengthMap) -> Drawing:
     """Draw the share of requests in each cell, the darker the more; lengths are marked at the cells' edges."""
     peak = figure.peak[0] or 1.0
 
-    def cell(share: float) -> tuple[str, str]:
-        level = 0 if share <= 0 else min(8, 1 + int(7.999 * share / peak))
-        return f"heat-{level}", _cell_text(share)
+    def tone(share: float) -> str:
+        return f"heat-{0 if share <= 0 else min(8, 1 + int(7.999 * share / peak))}"
 
-    return draw_cells(
-        tuple(tuple(cell(share) for share in row) for row in figure.cells),
-        (figure.column_labels, figure.row_labels),
-        (figure.isl_edges, figure.osl_edges),
-        f"share of requests by length, largest cell {percent(figure.peak[0])}",
-        "cells in % of requests",
-    )
+    summary = f"share of requests by length, largest cell {percent(figure.peak[0])}"
+    return draw_cells(figure, tone, summary, "cells in % of requests")
 
 
-def draw_cells(
-    cells: Sequence[Sequence[tuple[str, str]]],
-    labels: tuple[Sequence[str], Sequence[str]],
-    edges: tuple[Sequence[float], Sequence[float]],
-    summary: str,
-    what: str,
-) -> Drawing:
-    """Draw a table of (tone, number) by input length (columns) and output length (rows, longest first).
-
-    labels: of columns and rows; edges: of input and output lengths [token]; what: what the numbers are.
-    """
+def draw_cells(figure: LengthMap, tone_of: Callable[[float], str], summary: str, what: str) -> Drawing:
+    """Draw a table of shares by input length (columns) and output length (rows); what: the numbers are."""
+    labels = figure.labels
     left, top, height = 44.0, 30.0, 26.0
     width = (WIDTH - left - 8) / len(labels[0])
     marks: list[Mark] = [Text(0, 12, "output tokens", "muted")]
-    for r, row in enumerate(cells):
-        for c, (tone, text) in enumerate(row):
+    for r, row in enumerate(figure.cells):
+        for c, share in enumerate(row):
+            tone, text = ("heat-0", "") if share is None else (tone_of(share), percent(share).removesuffix(" %"))
             x, y = left + c * width, top + r * height
             tip = f"{labels[0][c]} in, {labels[1][r]} out: {f'{text} %' if text else 'none'}"
             marks.append(Rect(x, y, width - 1.5, height - 1.5, tone, tip))
             if text:
                 marks.append(Text(x + width / 2, y + 17, text, f"on-{tone}", "middle"))
-    bottom = top + height * len(cells)
-    for r, edge in enumerate(reversed(edges[1])):
+    bottom = top + height * len(figure.cells)
+    for r, edge in enumerate(reversed(figure.osl_edges)):
         marks.append(Text(left - 5, top + r * height + 3, power_of_two(edge), "tick", "end"))
-    for c, edge in enumerate(edges[0]):
+    for c, edge in enumerate(figure.isl_edges):
         last = c == len(labels[0])
         at = WIDTH if last else left + c * width
         marks.append(Text(at, bottom + 16, power_of_two(edge), "tick", "end" if last else "middle"))
     marks.append(Text(WIDTH, bottom + 34, f"input tokens · {what}", "muted", "end"))
     return Drawing(WIDTH, bottom + 40, summary, tuple(marks))
-
-
-def _cell_text(share: float) -> str:
-    """Write the share without its sign; the axis says that cells are per cent."""
-    return "" if share <= 0 else percent(share).removesuffix(" %")
 
 
 TONES: Final = {"TTFT": "prefill", "TPOT": "decode"}
@@ -289,24 +271,14 @@ def _fleet_tip(point: FleetPoint, metric: str) -> str:
     return f"{point.name}: {hourly(point.cost)}, {metric.upper()} {share} of limit, {point.outcome}"
 
 
-def draw_buckets(figure: BucketMap) -> Drawing:
-    """Draw the share in time of each cell of lengths; those below the goal stand out."""
-
-    def cell(share: float | None) -> tuple[str, str]:
-        if share is None:
-            return "heat-0", ""
-        tone = "cell-held" if share >= figure.goal else "cell-missed"
-        return tone, percent(share).removesuffix(" %")
-
-    known = [share for row in figure.cells for share in row if share is not None]
-    ends = f"from {percent(min(known))} to {percent(max(known))}"
-    summary = f"share of {figure.name} that meets the SLO, by length, {ends}"
-    tones = tuple(tuple(cell(share) for share in row) for row in figure.cells)
+def draw_buckets(figure: ClassMap) -> Drawing:
+    """Draw the share of each cell of lengths that meets the SLO; those below the goal stand out."""
+    shares = figure.lengths.shares
+    ends = f"from {percent(min(shares))} to {percent(max(shares))}"
     return draw_cells(
-        tones,
-        (figure.column_labels, figure.row_labels),
-        (figure.isl_edges, figure.osl_edges),
-        summary,
+        figure.lengths,
+        lambda share: "cell-held" if share >= figure.goal else "cell-missed",
+        f"share of {figure.name} that meets the SLO, by length, {ends}",
         "% of requests that meet the SLO",
     )
 

@@ -86,24 +86,38 @@ class SplitRow:
 
 
 @dataclass(frozen=True, slots=True)
-class HeatMap:
-    """Share of requests by input length (columns) and output length (rows, longest first), binned by edges [token]."""
+class LengthMap:
+    """A share by input length (columns) and output length (rows, longest first), binned by edges [token].
+
+    None: there are no such requests.
+    """
 
     isl_edges: tuple[float, ...]
     osl_edges: tuple[float, ...]
-    cells: tuple[tuple[float, ...], ...]
-    column_labels: tuple[str, ...]
-    row_labels: tuple[str, ...]
+    cells: tuple[tuple[float | None, ...], ...]
+
+    @property
+    def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of columns and of rows."""
+        return edge_labels(self.isl_edges), tuple(reversed(edge_labels(self.osl_edges)))
+
+    @property
+    def shares(self) -> list[float]:
+        """Of the cells that have requests."""
+        return [share for row in self.cells for share in row if share is not None]
 
     @property
     def peak(self) -> tuple[float, int, int]:
         """Largest cell: its share, row and column."""
-        return max((share, -row, -column) for row, cells in enumerate(self.cells) for column, share in enumerate(cells))
+        cells = [
+            (share or 0.0, -row, -column) for row, line in enumerate(self.cells) for column, share in enumerate(line)
+        ]
+        return max(cells)
 
     @property
     def peaks(self) -> int:
         """Cells that are as large as the largest."""
-        return sum(math.isclose(share, self.peak[0]) for cells in self.cells for share in cells)
+        return sum(math.isclose(share, self.peak[0]) for share in self.shares)
 
 
 def goal_label(goal: float) -> str:
@@ -183,19 +197,33 @@ def step_splits(plan: Plan) -> tuple[SplitRow, ...]:
     return tuple(rows)
 
 
-def heat_map(load: WorkloadSummary) -> HeatMap:
-    """Bin the buckets by powers of two, or of four, eight … where that keeps the columns few."""
-    isl_edges, osl_edges = bin_edges(load.isl), bin_edges(load.osl)
-    cells = [[0.0] * (len(isl_edges) - 1) for _ in range(len(osl_edges) - 1)]
-    for isl, osl, share in zip(load.isl, load.osl, load.share, strict=True):
-        cells[bin_of(osl, osl_edges)][bin_of(isl, isl_edges)] += share
-    return HeatMap(
-        isl_edges=isl_edges,
-        osl_edges=osl_edges,
-        cells=tuple(tuple(row) for row in reversed(cells)),
-        column_labels=edge_labels(isl_edges),
-        row_labels=tuple(reversed(edge_labels(osl_edges))),
-    )
+def heat_map(load: WorkloadSummary) -> LengthMap:
+    """Share of the requests by their lengths."""
+    return length_map(load.isl, load.osl, load.share)
+
+
+def length_map(
+    isl: Sequence[float], osl: Sequence[float], parts: Sequence[float], wholes: Sequence[float] | None = None
+) -> LengthMap:
+    """Sum parts by powers of two of both lengths, or of four, eight … where that keeps the columns few.
+
+    wholes: the sum of the parts of a cell is divided by that of its wholes.
+    """
+    isl_edges, osl_edges = bin_edges(isl), bin_edges(osl)
+    sums: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for x, y, part, whole in zip(isl, osl, parts, wholes or [1.0] * len(parts), strict=True):
+        sums.setdefault((bin_of(y, osl_edges), bin_of(x, isl_edges)), []).append((part, whole))
+
+    def cell(row: int, column: int) -> float | None:
+        pairs = sums.get((row, column))
+        if pairs is None:
+            return None
+        part, whole = (math.fsum(values) for values in zip(*pairs, strict=True))
+        return part if wholes is None else part / whole
+
+    rows, columns = len(osl_edges) - 1, len(isl_edges) - 1
+    cells = tuple(tuple(cell(row, column) for column in range(columns)) for row in reversed(range(rows)))
+    return LengthMap(isl_edges, osl_edges, cells)
 
 
 def bin_edges(lengths: Sequence[float]) -> tuple[float, ...]:
@@ -293,19 +321,12 @@ class FleetPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketMap:
-    """Share of requests in time by input length (columns) and output length (rows, longest first); None: no requests.
-
-    goal: of the class; share: of all requests that are in each cell.
-    """
+class ClassMap:
+    """Share of the requests of one class that meets the SLO, by length; goal: of the class."""
 
     name: str
     goal: float
-    isl_edges: tuple[float, ...]
-    osl_edges: tuple[float, ...]
-    cells: tuple[tuple[float | None, ...], ...]
-    column_labels: tuple[str, ...]
-    row_labels: tuple[str, ...]
+    lengths: LengthMap
 
 
 def distributions(plan: Plan) -> tuple[ClassDistributions, ...]:
@@ -420,41 +441,16 @@ def _tail(values: Quantiles, limit: float, goal: float) -> float:
     return math.inf if math.isnan(value) else value / limit
 
 
-def bucket_maps(plan: Plan) -> tuple[BucketMap, ...]:
+def bucket_maps(plan: Plan) -> tuple[ClassMap, ...]:
     """Attainment of each class's buckets, tightest class first, binned as the heat map of the workload is."""
     maps = []
     for item in tightest_first(plan):
         routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
         if routes:
-            maps.append(_bucket_map(item, routes))
+            met, shares = [r.attainment * r.share for r in routes], [r.share for r in routes]
+            lengths = length_map([r.isl for r in routes], [r.osl for r in routes], met, shares)
+            maps.append(ClassMap(clean(item.name, 30), item.attainment_goal, lengths))
     return tuple(maps)
-
-
-def _bucket_map(item: ClassResult, routes: Sequence[Route]) -> BucketMap:
-    isl_edges, osl_edges = bin_edges([r.isl for r in routes]), bin_edges([r.osl for r in routes])
-    held: dict[tuple[int, int], list[Point]] = {}
-    for route in routes:
-        cell = bin_of(route.osl, osl_edges), bin_of(route.isl, isl_edges)
-        held.setdefault(cell, []).append((route.attainment * route.share, route.share))
-    return BucketMap(
-        name=clean(item.name, 30),
-        goal=item.attainment_goal,
-        isl_edges=isl_edges,
-        osl_edges=osl_edges,
-        cells=_cells(held, len(osl_edges) - 1, len(isl_edges) - 1),
-        column_labels=edge_labels(isl_edges),
-        row_labels=tuple(reversed(edge_labels(osl_edges))),
-    )
-
-
-def _cells(
-    held: Mapping[tuple[int, int], Sequence[Point]], rows: int, columns: int
-) -> tuple[tuple[float | None, ...], ...]:
-    def share(row: int, column: int) -> float | None:
-        parts = held.get((row, column))
-        return None if not parts else math.fsum(part for part, _ in parts) / math.fsum(whole for _, whole in parts)
-
-    return tuple(tuple(share(row, column) for column in range(columns)) for row in reversed(range(rows)))
 
 
 def worst_bucket(plan: Plan) -> Route | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from costmodel.units import SECONDS_PER_HOUR
@@ -357,32 +357,15 @@ SAME_RATE: Final = 1e-6
 """Relative difference of two rates that are one: those that are tried lie whole per cents apart."""
 
 
-def next_rate_words(plan: Plan) -> str:
-    """How the next higher rate went that was simulated; nothing where none was."""
-    found = plan.simulation
-    if found is None or found.goodput_fails_rps is None:
+def _next_rate_words(plan: Plan) -> str:
+    """How the next higher rate went that was simulated, an SLO missed or its run undecided; nothing where none was."""
+    simulation = plan.simulation
+    if simulation is None or simulation.goodput_fails_rps is None:
         return ""
-    return f"; {fails_words(found.goodput_fails_rps, _not_missed(plan))}"
-
-
-def _not_missed(plan: Plan) -> list[float]:
-    return [] if plan.simulation is None else [point.rate_rps for point in plan.simulation.curve if not point.missed]
-
-
-def kept(fails: float, not_missed: Iterable[float]) -> bool:
-    """Tell whether a rate is among those at which a run missed no goal [1/s]; its last digits may differ."""
-    return any(math.isclose(fails, rate_rps, rel_tol=SAME_RATE) for rate_rps in not_missed)
-
-
-def fails_words(fails: float, not_missed: Iterable[float]) -> str:
-    """Say of the rate above the goodput whether a goal is missed there, or its run does not tell.
-
-    not_missed: rates at which a run missed no goal, by the upper ends of its intervals [1/s].
-
-    >>> fails_words(10.8, []), fails_words(10.8, [10.8 * (1.0 + 1e-15)])
-    ('at 10.8 req/s an SLO is missed', 'at 10.8 req/s the SLO is not proven')
-    """
-    return f"at {rate(fails)} {'the SLO is not proven' if kept(fails, not_missed) else 'an SLO is missed'}"
+    fails = simulation.goodput_fails_rps
+    points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
+    undecided = any(not point.missed for point in points)
+    return f"; at {rate(fails)} {'the SLO is not proven' if undecided else 'an SLO is missed'}"
 
 
 def volume_sentence(plan: Plan) -> str:
@@ -474,7 +457,7 @@ def growth_sentence(plan: Plan) -> str:
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0 or plan.goodput_rps <= 0.0:
         return capacity
     served = f"{significant(plan.goodput_per_dollar)} requests per $"
-    return f"{capacity.removesuffix('.')}: {served}{next_rate_words(plan) if plan.objective == 'min_cost' else ''}."
+    return f"{capacity.removesuffix('.')}: {served}{_next_rate_words(plan) if plan.objective == 'min_cost' else ''}."
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:

@@ -14,7 +14,9 @@ import pytest
 from optimizer.plans.plan import Plan, Status
 from reports.answers.comparison import compare
 from reports.answers.plan import plan_page
+from reports.document import Detail, Document, Section, table_of
 from reports.numbers import hourly, money, percent, rate
+from reports.views import html, terminal
 from reports.words import distinct_alternatives
 from tests.report_cases import NAMES, load, simulated, with_accuracy, with_sensitivity
 from tests.test_reports_compare import render_comparison
@@ -264,3 +266,20 @@ def test_wide_tables_stack_on_a_narrow_screen_and_long_names_break_where_they_sh
     page = plan_page(load("disaggregated"))
     assert re.search(r'aria-label="How it is routed" tabindex="0"><table class="stack">', page)
     assert "max_<wbr>num_<wbr>batched_<wbr>tokens" in page
+
+
+def test_any_document_becomes_a_page() -> None:
+    table = table_of(("what", "#number"), [("<b>", "✓ 1"), ("b_c", "–")], ("chosen", ""))
+    looked_up = Section("More", facts=(("name", "value"),), detail=Detail.FOLDED)
+    answer = Section("Answer: yes", ("Risk: none.",), table, tiles=(("✗ 3 %", "too few"),), sections=(looked_up,))
+    document = Document(
+        ("It holds <script>.",), (answer, Section("Empty")), next_step="pdplan --help", about=("a", "b")
+    )
+    page = html.render_document(document, {"x": float("nan")}, "twin")
+    walker = walk(page)
+    assert walker.twin == '{"x":null}'
+    assert set(walker.ids) == {"answer", "twin"}
+    for part in ("<h1>It holds &lt;script&gt;.</h1>", "<b>Risk:</b> none.", '<tr class="chosen">', '<dt class="bad">',
+                 "<details><summary>More</summary>", "<code>pdplan --help</code>"):  # fmt: skip
+        assert part in page
+    assert "More" not in terminal.render_document(document)

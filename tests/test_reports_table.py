@@ -118,3 +118,11 @@ def test_headers_that_are_left_out_are_known_beforehand() -> None:
     for width in (12, 40):
         shown = render_table(rows, columns, width).split("\n")[0].split()
         assert kept_headers(rows, columns, width) == shown
+
+
+def test_columns_of_one_name_are_left_out_together() -> None:
+    columns = [Column("lever"), Column("change", optional=True), Column("price"), Column("change", optional=True)]
+    rows = [["rate", "+1 %", "$1.00/h", "+2 %"]]
+    assert render_table(rows, columns, 40).split() == ["lever", "change", "price", "change", *rows[0][:1], "+1", "%",
+                                                       "$1.00/h", "+2", "%"]  # fmt: skip
+    assert render_table(rows, columns, 20).split() == ["lever", "price", "rate", "$1.00/h"]

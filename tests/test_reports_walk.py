@@ -58,13 +58,13 @@ def derived(plan: Plan) -> Iterator[float]:
     if plan.ttft_s is not None:
         yield from (move.seconds_per_request / plan.ttft_s.p50 for move in plan.transfers)
     yield from (point.attainable for point in figures.roofline(plan).points)
-    yield from (share for row in figures.heat_map(plan.workload).cells for share in row)
+    yield from figures.heat_map(plan.workload).shares
     shares: dict[tuple[str, str], float] = {}
     for row in routed(plan):
         yield row.share
         shares[row.stage, row.pool] = shares.get((row.stage, row.pool), 0.0) + row.share
     yield from shares.values()
-    yield from (share for item in bucket_maps(plan) for row in item.cells for share in row if share is not None)
+    yield from (share for item in bucket_maps(plan) for share in item.lengths.shares)
     for pool in dearest_of_each_role(plan.pools):
         yield max(pool.operating_point.utilization.values())
     found = load_figure(plan)

@@ -23,8 +23,8 @@ from reports.charts import (
 )
 from reports.document import Chart, table_of
 from reports.figures import (
-    BucketMap,
     ClassDistributions,
+    ClassMap,
     FleetPoint,
     Load,
     LoadFigure,
@@ -145,7 +145,7 @@ def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
     )
 
 
-def _bucket_chart(figure: BucketMap, plan: Plan) -> Chart:
+def _bucket_chart(figure: ClassMap, plan: Plan) -> Chart:
     routes = [route for route in plan.routing if clean(route.slo_class, 30) == figure.name]
     rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
     below = sum(route.attainment < figure.goal for route in routes)
@@ -203,7 +203,7 @@ def cost_chart(plan: Plan) -> Chart | None:
         return None
     rows = tuple((bar.label, hourly(bar.value), bar.note or "feasible") for bar in bars)
     return Chart(
-        title=spread_sentence(prices),
+        title=f"{len(prices)} fleets that meet the SLO, from {hourly(min(prices))} to {hourly(max(prices))}",
         caption="The line is the price of the recommended fleet.",
         drawing=draw_costs(bars, own),
         table=table_of(("fleet", "#price", "status"), rows),
@@ -245,12 +245,10 @@ def _roofline_chart(plan: Plan) -> Chart:
         caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow.",
         drawing=draw_roofline(figures.roofline(plan)),
         table=table_of(("pool", "GPU", "#FLOP/byte", "#ridge", "#MFU", "#MBU", "bound by"), rows),
-        legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if _has_role(plan, role)),
+        legend=tuple(
+            (role, role) for role in ("prefill", "decode", "colocated") if any(pool.role == role for pool in plan.pools)
+        ),
     )
-
-
-def _has_role(plan: Plan, role: str) -> bool:
-    return any(pool.role == role for pool in plan.pools)
 
 
 def _split_chart(plan: Plan) -> Chart:
@@ -279,18 +277,16 @@ def _lengths_chart(plan: Plan) -> Chart | None:
     if not load.share:
         return None
     figure = figures.heat_map(load)
+    (share, row, column), (columns, lines) = figure.peak, figure.labels
+    where = f"{columns[-column]} input and {lines[-row]} output tokens"
+    others = f", as often as in {plural(figure.peaks - 1, 'other cell')}" if figure.peaks > 1 else ""
     rows = [(tokens(i), tokens(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)]
     return Chart(
-        title=heat_sentence(figure.peak[0], *_peak_labels(figure), figure.peaks),
+        title=f"Most frequent: {where}, {percent(share)} of requests{others}",
         caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
         drawing=draw_heat(figure),
         table=table_of(("#input tokens", "#output tokens", "#share"), rows),
     )
-
-
-def _peak_labels(figure: figures.HeatMap) -> tuple[str, str]:
-    _, row, column = figure.peak
-    return figure.column_labels[-column], figure.row_labels[-row]
 
 
 def arrivals_chart(plan: Plan) -> Chart | None:
@@ -335,14 +331,3 @@ def _largest_part(pool: Pool) -> tuple[str, float]:
         return "", math.nan
     name = max(parts, key=lambda part: parts[part])
     return part_words(name), parts[name]
-
-
-def heat_sentence(share: float, isl: str, osl: str, alike: int = 1) -> str:
-    """Say which lengths are most frequent, and how many cells of lengths are as frequent."""
-    others = f", as often as in {plural(alike - 1, 'other cell')}" if alike > 1 else ""
-    return f"Most frequent: {isl} input and {osl} output tokens, {percent(share)} of requests{others}"
-
-
-def spread_sentence(prices: Sequence[float]) -> str:
-    """Say how far the prices of the fleets that are compared lie apart."""
-    return f"{len(prices)} fleets that meet the SLO, from {hourly(min(prices))} to {hourly(max(prices))}"

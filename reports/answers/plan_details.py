@@ -246,10 +246,10 @@ def worth_hint(plan: Plan) -> str:
 def settings_section(plan: Plan) -> Section:
     """What the engines are told, why, and the files that tell them."""
     files, command = deployment(plan)
-    told = "They tell the engines these settings, and a max_model_len with room for a chat template."
+    purpose = "They tell the engines these settings, and a max_model_len with room for a chat template."
     listed = f"Files: {', '.join(files[:MOST_FILES])}" if files else ""
     more = f" and {plural(len(files) - MOST_FILES, 'more file')}" if len(files) > MOST_FILES else ""
-    deploying = (told, f"{listed}{more}." if listed else "") if command else ("No target runs this fleet as it is.",)
+    deploying = (purpose, f"{listed}{more}." if listed else "") if command else ("No target runs this fleet as it is.",)
     return Section(
         "Settings",
         ("Exactly what was evaluated, per pool.",),
