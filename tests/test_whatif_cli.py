@@ -351,7 +351,7 @@ def test_along_other_levers_than_prices_nothing_is_simulated_and_that_is_said(wo
     assert "Not simulated: --verify is for fleets along a price, not along rate." in rate
     assert "pdplan frontier --over rate shows how far each meets the SLO" in rate
     price = text("--break-even", "price.H100", "--between", "3:4", "--verify", 0)
-    assert "Not simulated: pdplan optimize, or --verify N," in price
+    assert "Not simulated: a fleet may miss the SLO in simulation" in price
     assert " $3.00/h " in price
 
 

@@ -98,7 +98,7 @@ def chunk_document(curve: ChunkCurve) -> Document:
     ]
     cells = [
         (
-            f"{count(row.chunk)}{' *' if row.chunk == curve.own else ''}",
+            f"{'own ' if row.chunk == curve.own else ''}{count(row.chunk)}",
             duration(getattr(row.classes[k].ttft_s, label)),
             duration(getattr(row.classes[k].tpot_s, label)),
             percent(row.classes[k].attainment),
@@ -148,7 +148,7 @@ def _notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
     none = ", ".join(map(count, curve.without_memory))
     role = f"{curve.role.value} replicas"
     return said(
-        f"* the fleet's own chunk (max_num_batched_tokens of the {role}); all else stays the same.",
+        f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
         f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
         "requests.",
         f"Carries up to: the highest rate within the SLO, by formula. Replicas needed, cost: with as many {role} as "
@@ -177,9 +177,15 @@ def _charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
     goodput = _lines(sizes, {"rate": [row.goodput for row in curve.rows]}, demand, "highest rate [req/s]", {})
     legend = (("prefill", "TTFT"), ("decode", "TPOT"))
     return (
-        Chart(f"Latency at {label}", "The dashed line is the limit.", latency, table, legend),
+        Chart(_latency_sentence(used, label), "The dashed line is the limit.", latency, table, legend),
         Chart(_range_sentence(curve), "The dashed line is the demand.", goodput, table),
     )
+
+
+def _latency_sentence(used: Mapping[str, Sequence[float]], label: str) -> str:
+    """From which to which share of its limit each latency goes."""
+    spans = [f"{name.upper()} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
+    return f"At {label}, {' and '.join(spans)}" if spans else "No latency is limited"
 
 
 def _lines(
