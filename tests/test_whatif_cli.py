@@ -218,7 +218,7 @@ def test_a_chunk_trades_ttft_for_tpot_and_large_ones_need_more_replicas(workload
         assert [int(line["chunk_tokens"]) for line in csv.DictReader(stream)] == sizes
     text = CliRunner().invoke(cli, ["whatif", str(workload), "--chunk", "512", "--verify", "0"], standalone_mode=False)
     assert text.stdout.startswith("The cheapest fleet takes prompts in chunks of ")
-    assert "by formula, at p90" in " ".join(text.stdout.split()) or "by formula, at p" in text.stdout
+    assert "TTFT, TPOT and SLO met: by formula, at p" in " ".join(text.stdout.split())
 
 
 def test_bad_chunks_are_refused(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:

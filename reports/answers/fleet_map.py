@@ -134,12 +134,19 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Docume
                 sentences=said(
                     *(no_fleet_sentence(_place(keys, cell), cell.best["binding"]) for cell in reasons.values()),
                     f"{solved} --csv and --json have both fleets of each cell with all settings.",
-                    simulated_note(sum(row["simulated"] for row in having), len(having), "fleets"),
+                    _looked(sum(row["simulated"] for row in having), len(having)),
                 )
             ),
         ),
         positive=any(cell.shape for cell in cells),
     )
+
+
+def _looked(simulated: int, every: int) -> str:
+    """How many of the fleets were simulated."""
+    if not simulated:
+        return simulated_note(0, every)
+    return f"{simulated:,} of {every:,} fleets were simulated and meet the SLO; --verify N simulates others."
 
 
 def headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
