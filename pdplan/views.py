@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from costmodel.errors import InputError
 
 from .console import Console, write_text
+from .exit_codes import ExitCode
 from .options import PATH, Choice, Function
+
+if TYPE_CHECKING:
+    from reports.document import Document
 
 
 def view_options(function: Function) -> Function:
@@ -74,3 +79,14 @@ def write_page(console: Console, path: Path | None, render: Callable[[], str | b
     if path is not None:
         write_text(path, render(), force=force)
         console.note(f"wrote {path}")
+
+
+def show_answer(
+    console: Console, document: Document, record: Mapping[str, Any], *, page: Path | None, as_json: bool, force: bool
+) -> int:
+    """Write the page of an answer where one was asked for, and show the answer or its record; return the exit code."""
+    from reports.views.html import render_document
+
+    write_page(console, page, lambda: render_document(document, record), force=force)
+    console.show(record if as_json else document)
+    return 0 if document.positive else ExitCode.INFEASIBLE

@@ -110,11 +110,14 @@ def tone_of(value: float | None, span: tuple[float, float], family: str = "heat"
 def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str, summary: str) -> Drawing:
     """Draw a cell for each combination; its lines stand in it where there is room. down: empty where one lever varies.
 
-    Cells may come in any order; values stand in the order in which they first come.
+    Cells may come in any order; values stand in the order in which they first come, a unit that all have beside the
+    lever's name.
     """
     rows, columns = list(dict.fromkeys(cell.down for cell in cells)), list(dict.fromkeys(cell.across for cell in cells))
+    units = [_common_unit(names) for names in (rows, columns)]
+    heads = [f"{name}{f' [{unit}]' if unit else ''}" for name, unit in zip((down, across), units, strict=True)]
     width, height = (WIDTH - _LEFT) / len(columns), 12.0 + 14.0 * max(len(cell.lines) for cell in cells)
-    marks: list[Mark] = [Text(0, 12, f"{down} ↓  {across} →" if down else f"{across} →", "muted")]
+    marks: list[Mark] = [Text(0, 12, f"{heads[0]} ↓  {heads[1]} →" if down else f"{heads[1]} →", "muted")]
     for cell in cells:
         x, y = _LEFT + columns.index(cell.across) * width, _TOP + rows.index(cell.down) * height
         marks.append(Rect(x, y, width - 1.5, height - 1.5, cell.tone, cell.tip))
@@ -124,14 +127,26 @@ def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str, summary: st
                 for number, line in enumerate(cell.lines)
             ]
     marks += [
-        Text(_LEFT - 6, _TOP + n * height + 17, fit(value, 11), "tick", "end") for n, value in enumerate(rows) if value
+        Text(_LEFT - 6, _TOP + n * height + 17, fit(value.removesuffix(f" {units[0]}"), 11), "tick", "end")
+        for n, value in enumerate(rows)
+        if value
     ]
     bottom = _TOP + height * len(rows)
     every = max(round(40.0 / width), 1)
     room = int((every * width - CELL_GAP) / text_width("0"))
     marks += [
-        Text(_LEFT + (n + 0.5) * width, bottom + 16, fit(value, room), "tick", "middle")
+        Text(_LEFT + (n + 0.5) * width, bottom + 16, fit(value.removesuffix(f" {units[1]}"), room), "tick", "middle")
         for n, value in enumerate(columns)
         if n % every == 0
     ]
     return Drawing(WIDTH, bottom + 24, summary, tuple(marks))
+
+
+def _common_unit(names: Sequence[str]) -> str:
+    """The unit that all values have; empty where they differ or have none.
+
+    >>> _common_unit(["5 req/s", "10 req/s"]), _common_unit(["500 ms", "1 s"]), _common_unit(["$2.00/h"])
+    ('req/s', '', '')
+    """
+    units = {name.rpartition(" ")[2] if " " in name else "" for name in names}
+    return units.pop() if len(units) == 1 else ""

@@ -104,8 +104,8 @@ def still(found: Sensitivity) -> list[LeverSensitivity]:
 
 
 def _is_flat(found: Sensitivity, row: LeverSensitivity) -> bool:
-    low, high = lever_range(found, row)
-    return high - low <= 1e-9 * found.usd_per_hour
+    costs = [cost for cost in (row.usd_per_hour_low, row.usd_per_hour_high) if cost is not None]
+    return all(abs(cost - found.usd_per_hour) <= 1e-9 * found.usd_per_hour for cost in costs)
 
 
 def still_sentence(found: Sensitivity) -> str:
@@ -207,7 +207,7 @@ def base_sentence(plan: Plan, found: Sensitivity) -> str:
     """Say what the section's prices are of, and how the recommended fleet stands to it."""
     own = hourly(plan.cost_usd_per_hour)
     same = own == hourly(found.usd_per_hour)
-    beside = "the recommended fleet's price" if same else f"the recommended fleet costs {own}"
+    beside = "as the recommended fleet does" if same else f"the recommended fleet costs {own}"
     spread = " Step times move over their 90 % interval." if found.complete else ""
     return (
         f"One lever moves at a time, by formula, over fleets of {_SEARCHED}: "
@@ -216,30 +216,36 @@ def base_sentence(plan: Plan, found: Sensitivity) -> str:
 
 
 def swing_sentence(found: Sensitivity) -> str:
-    """Say which lever moves the price most."""
+    """Say which lever moves the cost most."""
     if not found.levers:
         return "No lever was moved"
-    row = found.levers[0]
-    lost = next((row for row in found.levers if None in {row.usd_per_hour_low, row.usd_per_hour_high}), None)
+    if _is_flat(found, found.levers[0]) and not _lost(found):
+        return f"No lever changes the cost within {percent(found.share)}: this fleet has room"
+    row = (_lost(found) or found.levers)[0]
+    ends = (
+        End(value_words(row.lever, row.low), row.usd_per_hour_low),
+        End(value_words(row.lever, row.high), row.usd_per_hour_high),
+    )
+    return depends_words(LeverBar(lever_words(row.lever), *ends), found.usd_per_hour)
+
+
+def _lost(found: Sensitivity) -> list[LeverSensitivity]:
+    """Levers with an end at which there is no fleet."""
+    return [row for row in found.levers if None in {row.usd_per_hour_low, row.usd_per_hour_high}]
+
+
+def depends_words(bar: LeverBar, base: float) -> str:
+    """What the cost depends on most: a lever with both ends; base: the cost at hand [$/h].
+
+    >>> depends_words(LeverBar("request rate", End("×0.8", 18.0), End("×1.2", 27.0)), 22.5)
+    'The cost depends most on the request rate: $18.00/h to $27.00/h'
+    """
+    name = bar.name if bar.name == "burstiness" else f"the {bar.name}"
+    lost = next((end for end in (bar.low, bar.high) if end.cost is None), None)
     if lost is not None:
-        end = lost.low if lost.usd_per_hour_low is None else lost.high
-        return f"With {_named(lost)} at {value_words(lost.lever, end)} no fleet meets the SLO"
-    low, high = lever_range(found, row)
-    if _is_flat(found, row):
-        return f"No lever changes the price within {percent(found.share)}: this fleet has slack"
-    verb = "change" if lever_words(row.lever).endswith("s") and row.lever in _LEVERS else "changes"
-    return f"{capital(_named(row))} {verb} the price most: {hourly(low)} to {hourly(high)}"
-
-
-def _named(row: LeverSensitivity) -> str:
-    words = lever_words(row.lever)
-    return words if row.lever in {"burstiness"} else f"the {words}"
-
-
-def lever_range(found: Sensitivity, row: LeverSensitivity) -> tuple[float, float]:
-    """The least and the largest price over a lever's range [$/h], of those that are known."""
-    costs = [cost for cost in (found.usd_per_hour, row.usd_per_hour_low, row.usd_per_hour_high) if cost is not None]
-    return min(costs), max(costs)
+        return f"With {name} at {lost.value}, no fleet meets the SLO"
+    costs = [base, *(end.cost for end in (bar.low, bar.high) if end.cost is not None)]
+    return f"The cost depends most on {name}: {hourly(min(costs))} to {hourly(max(costs))}"
 
 
 def price_sentence(row: BreakEven) -> str:

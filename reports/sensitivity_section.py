@@ -85,7 +85,7 @@ def lever_rows(found: Sensitivity) -> list[tuple[str, ...]]:
     ]
 
 
-LEVER_HEADERS: Final = ("lever", "#lower", "#price", "#change", "#higher", "#price", "#change")
+LEVER_HEADERS: Final = ("lever", "#lower", "#$/h fleet", "#change", "#higher", "#$/h fleet", "#change")
 
 
 def _tornado_chart(found: Sensitivity) -> Chart | None:
@@ -116,7 +116,7 @@ def _price_chart(plan: Plan, found: Sensitivity) -> Chart | None:
         for row in found.break_even
         for piece in row.pieces
     ]
-    headers = ("GPU", "#price from", "#to", "cheapest fleet", "#fleet from", "#to", "at hand")
+    headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "at hand")
     return Chart(
         title=flip_sentence(plan, found),
         caption="Price of one GPU over its price now (the mark); where a piece ends, another fleet is the cheapest.",
@@ -137,7 +137,7 @@ def _flips(found: Sensitivity) -> Table:
         )
         for row, flip in flips(found)
     ]
-    return table_of(("lever", "#at hand", "#same kind at", "#another at", "which", "#price"), rows)
+    return table_of(("lever", "#at hand", "#same kind at", "#another at", "which", "#$/h fleet"), rows)
 
 
 def draw_tornado(figure: TornadoFigure) -> Drawing:
@@ -153,7 +153,7 @@ def draw_tornado(figure: TornadoFigure) -> Drawing:
         y += 42
     marks.append(Text(*_base_place(scale(figure.base), y + 12), f"{hourly(figure.base)}", "muted", "middle"))
     summary = "; ".join(f"{bar.name} {_end_words(bar.low)}, {_end_words(bar.high)}" for bar in figure.bars)
-    return Drawing(WIDTH, y + 16, f"least price {hourly(figure.base)}: {summary}", tuple(marks))
+    return Drawing(WIDTH, y + 16, f"least cost {hourly(figure.base)}: {summary}", tuple(marks))
 
 
 def _base_place(at: float, y: float) -> tuple[float, float]:

@@ -148,7 +148,9 @@ def _mean_length(key: str) -> Setter:
         _no_more(key, rest)
         rows = inputs["workload"]["lengths"]["histogram"]
         mean = sum(row["share"] * row[key] for row in rows) / sum(row["share"] for row in rows)
-        scaled(inputs, (), _factor(key, value) / mean)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
+            raise InputError(f"{key}={shortened(str(value))} is not a number of tokens above zero")
+        scaled(inputs, (), value / mean)
 
     return apply
 

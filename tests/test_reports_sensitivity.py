@@ -55,7 +55,7 @@ def test_the_tornado_has_the_plans_costs_and_leaves_out_what_moves_nothing() -> 
 def test_where_nothing_moves_every_lever_is_drawn() -> None:
     flat = only(lever("osl_scale", 1.0, (0.8, 1.2), (47.11, 47.11)))
     assert [bar.name for bar in said.tornado_figure(flat).bars] == ["output lengths"]
-    assert said.swing_sentence(flat).startswith("No lever changes the price within 20 %")
+    assert said.swing_sentence(flat).startswith("No lever changes the cost within 20 %")
     assert said.swing_sentence(only()) == "No lever was moved"
 
 
@@ -89,12 +89,12 @@ def test_values_carry_their_units(key: str, value: float, words: str) -> None:
 
 
 def test_the_finding_is_the_first_lever_or_that_no_fleet_is_left() -> None:
-    assert said.swing_sentence(found()) == "With the request rate at ×1.2 no fleet meets the SLO"
+    assert said.swing_sentence(found()) == "With the request rate at ×1.2, no fleet meets the SLO"
     assert said.swing_sentence(only(lever("isl_scale", 1.0, (0.8, 1.2), (40.0, 50.0)))) == (
-        "The input lengths change the price most: $40.00/h to $50.00/h"
+        "The cost depends most on the input lengths: $40.00/h to $50.00/h"
     )
     assert said.swing_sentence(only(lever("price.H100", 2.0, (1.6, 2.4), (40.0, 46.0)))) == (
-        "The price of H100 changes the price most: $40.00/h to $47.11/h"
+        "The cost depends most on the price of H100: $40.00/h to $47.11/h"
     )
 
 
@@ -144,7 +144,7 @@ def test_each_price_says_between_which_the_fleet_stays() -> None:
 def test_the_price_is_told_from_the_recommended_fleets() -> None:
     assert "the recommended fleet costs $49.08/h" in said.base_sentence(PLAN, found())
     same = found().model_copy(update={"usd_per_hour": PLAN.cost_usd_per_hour})
-    assert "costs $49.08/h, the recommended fleet's price" in said.base_sentence(PLAN, same)
+    assert "costs $49.08/h, as the recommended fleet does" in said.base_sentence(PLAN, same)
 
 
 def test_what_is_absent_says_how_to_have_it() -> None:
@@ -195,7 +195,7 @@ def test_markdown_and_terminal_tell_it_too() -> None:
     assert "**Sensitivity**" in markdown
     assert "| price of H200 | $3.20/h | $43.21/h | -8.3 % | $4.80/h | $51.34/h | +9 % |" in markdown
     flat = " ".join(text.split())
-    assert "With the request rate at ×1.2 no fleet meets the SLO." in flat
+    assert "With the request rate at ×1.2, no fleet meets the SLO." in flat
     assert "below $3.60/h per H200 (-10 %)" in flat
     assert "Sensitivity" not in render_markdown(load("disaggregated"))
 

@@ -179,8 +179,8 @@ def test_no_more_is_lost_than_there_is() -> None:
     assert [(one.number, one.lost, one.everything) for one in found.losses] == [(3, (3,), True), (1, (3,), True)]
     told = " ".join(resilience_text(found, 5, 100).split())
     assert told.startswith(
-        "The fleet misses an SLO after the loss of 3 replicas of colocated-1, all it has; or of 1 node of H100, its "
-        "only one (3 × colocated-1)."
+        "Some requests cannot be served after the loss of 3 replicas of colocated-1, all it has; or of 1 node of "
+        "H100, its only one (3 × colocated-1)."
     )
     assert "5 × " not in told
     twelve = resilience(*case(12), count=2, requests=600)
@@ -210,8 +210,8 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
         "shares come from other runs, in which spare replicas are idle" in told
     )
     assert told.startswith(
-        "The fleet misses an SLO after the loss of 1 node of H100, its only one (3 × colocated-1). The fleet meets "
-        "every SLO after the loss of 1 replica of colocated-1."
+        "Some requests cannot be served after the loss of 1 node of H100, its only one (3 × colocated-1). The fleet "
+        "meets every SLO after the loss of 1 replica of colocated-1."
     )
 
 

@@ -150,6 +150,19 @@ def test_what_has_no_order_or_no_value_is_refused() -> None:
         usual_range(small(), "budget")
     assert usual_range(small(), "price.l4") == pytest.approx((0.175, 2.8))
     assert usual_range(small(), "osl_scale") == (0.25, 4.0)
+    assert usual_range(small(), "isl") == pytest.approx((0.25 * 1460.0, 4.0 * 1460.0))
+
+
+@pytest.mark.parametrize("key", ["isl", "osl"])
+def test_a_mean_length_scales_all_lengths_alike(key: str) -> None:
+    before, after = small().workload, changed(small(), **{key: 500.0}).workload
+    assert getattr(after, f"mean_{key}") == pytest.approx(500.0)
+    factor = 500.0 / getattr(before, f"mean_{key}")
+    assert getattr(after, key) == pytest.approx(getattr(before, key) * factor)
+    other = "osl" if key == "isl" else "isl"
+    assert getattr(after, other) == pytest.approx(getattr(before, other))
+    with pytest.raises(InputError, match=f"{key}=-5 is not a number of tokens above zero"):
+        changed(small(), **{key: -5})
 
 
 # --- the curve ------------------------------------------------------------------------------------------------------

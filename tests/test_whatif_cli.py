@@ -218,7 +218,7 @@ def test_a_chunk_trades_ttft_for_tpot_and_large_ones_need_more_replicas(workload
         assert [int(line["chunk_tokens"]) for line in csv.DictReader(stream)] == sizes
     text = CliRunner().invoke(cli, ["whatif", str(workload), "--chunk", "512", "--verify", "0"], standalone_mode=False)
     assert text.stdout.startswith("The cheapest fleet takes prompts in chunks of ")
-    assert "by formula, at p90" in " ".join(text.stdout.split()) or "by formula, at p" in text.stdout
+    assert "TTFT, TPOT and SLO met: by formula, at p" in " ".join(text.stdout.split())
 
 
 def test_bad_chunks_are_refused(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,7 +351,7 @@ def test_along_other_levers_than_prices_nothing_is_simulated_and_that_is_said(wo
     assert "Not simulated: --verify is for fleets along a price, not along rate." in rate
     assert "pdplan frontier --over rate shows how far each meets the SLO" in rate
     price = text("--break-even", "price.H100", "--between", "3:4", "--verify", 0)
-    assert "Not simulated: pdplan optimize, or --verify N," in price
+    assert "Not simulated: a fleet may miss the SLO in simulation" in price
     assert " $3.00/h " in price
 
 

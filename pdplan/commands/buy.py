@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from pdplan.console import Console
-from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
     console_options,
@@ -22,7 +21,7 @@ from pdplan.options import (
     whole,
 )
 from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, write_page
+from pdplan.views import check_files, show_answer
 from search_spaces import bounds
 
 
@@ -105,7 +104,6 @@ def buy(
     """
     from optimizer.procurement.buying import buy as choose
     from reports.answers.buying import buying_dict, buying_document
-    from reports.views.html import render_document
     from search_spaces.buying_terms import load_terms
     from search_spaces.loader import load_problem
 
@@ -114,7 +112,5 @@ def buy(
     stated = load_terms(problem, terms, stated_of(months=months, growth=growth, low=low, high=high))
     with console.milestones() as progress:
         found = choose(problem, stated, progress, looks)
-    record, document = buying_dict(found), buying_document(found)
-    write_page(console, html_file, lambda: render_document(document, record), force=force)
-    console.show(record if as_json else document)
-    return ExitCode.INFEASIBLE if found.looks.missed else 0
+    answer = buying_document(found), buying_dict(found)
+    return show_answer(console, *answer, page=html_file, as_json=as_json, force=force)

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from pdplan.console import Console, part_of
-from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
     Choice,
@@ -21,7 +20,7 @@ from pdplan.options import (
     verify_option,
 )
 from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, write_page
+from pdplan.views import check_files, show_answer, write_page
 
 from .whatif_answers import bounds_of
 
@@ -89,7 +88,6 @@ def frontier(
     from reports.answers.frontier import QUESTIONS, frontier_document, frontier_record, frontier_rows
     from reports.answers.whatif import whatif_document
     from reports.tidy import rows_csv
-    from reports.views.html import render_document
     from search_spaces.loader import load_problem
 
     check_files({"--csv": csv_file, "--html": html_file}, {"FILE": file}, force=force)
@@ -103,6 +101,4 @@ def frontier(
     record = {"schema": "pdplan.frontier/2", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     write_page(console, csv_file, lambda: rows_csv(frontier_rows(curve)), force=force)
-    write_page(console, html_file, lambda: render_document(document, record), force=force)
-    console.show(record if as_json else document)
-    return 0 if document.positive else ExitCode.INFEASIBLE
+    return show_answer(console, document, record, page=html_file, as_json=as_json, force=force)

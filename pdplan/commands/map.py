@@ -10,7 +10,6 @@ import click
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
     console_options,
@@ -24,7 +23,7 @@ from pdplan.options import (
     whole,
 )
 from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, write_page
+from pdplan.views import check_files, show_answer, write_page
 
 from .whatif_answers import JOBS, swept
 
@@ -94,7 +93,6 @@ def map_command(
     from reports.answers.fleet_map import ROLES, SHAPES, map_document, map_record, map_rows
     from reports.answers.whatif import whatif_document
     from reports.tidy import rows_csv
-    from reports.views.html import render_document
     from search_spaces.loader import load_problem
     from search_spaces.scenarios import Axis, grid
 
@@ -111,9 +109,7 @@ def map_command(
     about = ("Where does disaggregation pay?", problem.name)
     document = whatif_document([map_document(keys, rows, depth.value)], remarks, about)
     write_page(console, csv_file, lambda: rows_csv(map_rows(keys, rows)), force=force)
-    write_page(console, html_file, lambda: render_document(document, record), force=force)
-    console.show(record if as_json else document)
-    return 0 if document.positive else ExitCode.INFEASIBLE
+    return show_answer(console, document, record, page=html_file, as_json=as_json, force=force)
 
 
 def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[Axis]:

@@ -10,10 +10,9 @@ import click
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.exit_codes import ExitCode
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
 from pdplan.plan_files import read_fleet
-from pdplan.views import check_files, write_page
+from pdplan.views import check_files, show_answer
 from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 
 html_option = click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
@@ -69,7 +68,6 @@ def resilience(
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.procurement.resilience import resilience as ask
     from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
-    from reports.views.html import render_document
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
     plan = read_fleet(file)
@@ -85,11 +83,8 @@ def resilience(
             volume=planned_volume(plan),
             progress=progress,
         )
-    record = resilience_dict(found)
     document = resilience_document(found, losses, plan.name, seen_in_the_plan(plan, losses))
-    write_page(console, html_file, lambda: render_document(document, record), force=force)
-    console.show(record if as_json else document)
-    return 0 if found.held else ExitCode.INFEASIBLE
+    return show_answer(console, document, resilience_dict(found), page=html_file, as_json=as_json, force=force)
 
 
 def least_requests(plan: Plan) -> int:
@@ -144,7 +139,6 @@ def autoscale(
     from optimizer.procurement.autoscale import autoscale as scale
     from optimizer.verification.demand import planned_profile
     from reports.answers.autoscale import autoscale_dict, autoscale_document
-    from reports.views.html import render_document
 
     check_files({"--html": html_file}, {"PLAN": file}, force=force)
     instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
@@ -155,10 +149,8 @@ def autoscale(
         raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
-    record, document = autoscale_dict(instance, fleet, day), autoscale_document(instance, fleet, day)
-    write_page(console, html_file, lambda: render_document(document, record), force=force)
-    console.show(record if as_json else document)
-    return ExitCode.INFEASIBLE if day.short or day.unsure else 0
+    answer = autoscale_document(instance, fleet, day), autoscale_dict(instance, fleet, day)
+    return show_answer(console, *answer, page=html_file, as_json=as_json, force=force)
 
 
 def _rates(text: str) -> list[float]:

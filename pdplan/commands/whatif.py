@@ -11,7 +11,6 @@ from click.core import ParameterSource
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     PATH,
     Choice,
@@ -27,7 +26,7 @@ from pdplan.options import (
     whole,
 )
 from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, write_page
+from pdplan.views import check_files, show_answer, write_page
 from search_spaces import bounds
 
 from .whatif_answers import JOBS, Asked, answers, sweep_answer
@@ -171,7 +170,6 @@ def whatif(
     from optimizer.fleets.error_bars import price_remarks
     from reports.answers.whatif import whatif_document
     from reports.tidy import rows_csv, rows_parquet
-    from reports.views.html import render_document
     from search_spaces.loader import load_problem
 
     asked = Asked(**options)
@@ -195,6 +193,4 @@ def whatif(
     rows = next((answer.rows for answer in told if answer.rows), ())
     write_page(console, csv_file, lambda: rows_csv(rows), force=force)
     write_page(console, parquet_file, lambda: rows_parquet(rows), force=force)
-    write_page(console, html_file, lambda: render_document(document, record), force=force)
-    console.show(record if as_json else document)
-    return 0 if document.positive else ExitCode.INFEASIBLE
+    return show_answer(console, document, record, page=html_file, as_json=as_json, force=force)

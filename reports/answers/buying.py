@@ -165,7 +165,7 @@ def buying_document(found: BuyingPlan) -> Document:
     path = found.terms.forecast.paths[found.terms.forecast.expected]
     months = f"Month by month, where the demand grows by {signed_percent(path.growth)} a month"
     return Document(
-        headline=(*missed_sentences(found), verdict(found)),
+        headline=(*missed_sentences(found), *verdict(found)),
         sections=(
             Section(sentences=tuple(value_left(found)), charts=(_cost_chart(found), _demand_chart(found))),
             Section(table=now_table(found)),
@@ -310,7 +310,7 @@ def peak_hours(found: BuyingPlan, month: int) -> Hours:
 # --- sentences ------------------------------------------------------------------------------------------------------
 
 
-def verdict(found: BuyingPlan) -> str:
+def verdict(found: BuyingPlan) -> tuple[str, str]:
     """What to sign, and what it is expected to cost."""
     months, several = plural(found.terms.forecast.months, "month"), len(found.outcomes) > 1
     owned = any(item.held for item in found.terms.contracts)
@@ -320,8 +320,8 @@ def verdict(found: BuyingPlan) -> str:
     cost = f"{months} cost {money(found.total)}{' on average' if several else ''}"
     saved = signed_percent(found.total / found.on_demand - 1.0) if found.on_demand else MISSING
     return (
-        f"{what}{f' ({money(paid)} at once)' if paid else ''}; {rent} by the hour. {cost}: {saved} against "
-        f"renting everything on demand ({money(found.on_demand)})."
+        f"{what}{f' ({money(paid)} at once)' if paid else ''}; {rent} by the hour.",
+        f"{cost}: {saved} against renting everything on demand ({money(found.on_demand)}).",
     )
 
 

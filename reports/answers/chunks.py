@@ -15,11 +15,10 @@ from reports.drawing import WIDTH, Drawing, Path, axes, plot, round_steps
 from reports.figures import goal_label
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from reports.sensitivity import fleet_line
-from reports.table import Column
 from reports.text import clean, sentence
 from reports.words import misses_used
 
-MARKS: Final = {"meets": "✓ meets", "misses": "✗ misses", "undecided": "? undecided"}
+MARKS: Final = {"meets": "✓", "misses": "✗", "undecided": "?"}
 
 
 def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
@@ -86,23 +85,21 @@ def chunk_document(curve: ChunkCurve) -> Document:
     k = tightest_class(curve)
     slo = curve.problem.slos[k]
     label = goal_label(slo.attainment)
-    columns: list[Column | str] = [
+    columns = [
         "#chunk",
         f"#TTFT {label}",
         f"#TPOT {label}",
         "#SLO met",
-        "verdict",
-        Column("carries up to", "right"),
-        Column("replicas needed", "right", optional=True),
-        Column("cost", "right", optional=True),
+        "#carries",
+        "#replicas",
+        "#cost",
     ]
     cells = [
         (
-            f"{count(row.chunk)}{' *' if row.chunk == curve.own else ''}",
+            f"{'own ' if row.chunk == curve.own else ''}{count(row.chunk)}",
             duration(getattr(row.classes[k].ttft_s, label)),
             duration(getattr(row.classes[k].tpot_s, label)),
-            percent(row.classes[k].attainment),
-            MARKS[row.outcome],
+            f"{MARKS[row.outcome]} {percent(row.classes[k].attainment)}",
             rate(row.goodput),
             MISSING if row.replicas is None else str(row.replicas),
             hourly(row.cost),
@@ -139,20 +136,22 @@ def _range_sentence(curve: ChunkCurve) -> str:
 def _notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
     slo = curve.problem.slos[k]
     name = f" of class {clean(slo.name, 20)}, which has the least room" if len(curve.problem.slos) > 1 else ""
-    how = "of fresh simulated requests, the same for each chunk" if curve.rows[0].simulated else "by formula"
+    simulated = curve.rows[0].simulated
+    how = "of fresh simulated requests, the same for each chunk" if simulated else "by formula"
     limits = ", ".join(
         f"{metric} {duration(limit)}"
         for metric, limit in (("TTFT", slo.ttft), ("TPOT", slo.tpot))
         if math.isfinite(limit)
     )
     none = ", ".join(map(count, curve.without_memory))
-    role = f"{curve.role.value} replicas"
+    role, demand = f"{curve.role.value} replicas", rate(curve.problem.workload.request_rate)
     return said(
-        f"* the fleet's own chunk (max_num_batched_tokens of the {role}); all else stays the same.",
+        f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
         f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
         "requests.",
-        f"Carries up to: the highest rate within the SLO, by formula. Replicas needed, cost: with as many {role} as "
-        f"meet the SLO at {rate(curve.problem.workload.request_rate)}, by formula.",
+        "SLO met: ✓ meets, ✗ misses, ? undecided (the goal lies within the 95 % interval)." if simulated else "",
+        "Carries: the highest rate within the SLO, by formula.",
+        f"Replicas, cost: as many {role} as meet the SLO at {demand} by formula, and the fleet with them.",
         f"No memory for a request beside a chunk of {none} tokens." if none else "",
     )
 
@@ -177,9 +176,15 @@ def _charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
     goodput = _lines(sizes, {"rate": [row.goodput for row in curve.rows]}, demand, "highest rate [req/s]", {})
     legend = (("prefill", "TTFT"), ("decode", "TPOT"))
     return (
-        Chart(f"Latency at {label}", "The dashed line is the limit.", latency, table, legend),
+        Chart(_latency_sentence(used, label), "The dashed line is the limit.", latency, table, legend),
         Chart(_range_sentence(curve), "The dashed line is the demand.", goodput, table),
     )
+
+
+def _latency_sentence(used: Mapping[str, Sequence[float]], label: str) -> str:
+    """From which to which share of its limit each latency goes."""
+    spans = [f"{name.upper()} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
+    return f"At {label}, {' and '.join(spans)}" if spans else "No latency is limited"
 
 
 def _lines(

@@ -57,6 +57,12 @@ class Cell:
         return split / alone - 1.0 if alone and split else None
 
     @property
+    def saving(self) -> float | None:
+        """What the cheaper shape saves against the other one, as a share of that [1]."""
+        alone, split = self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
+        return 1.0 - min(alone, split) / max(alone, split) if alone and split else None
+
+    @property
     def best(self) -> Row:
         """The row of the cheaper shape; the colocated one where there is no fleet."""
         return self.disaggregated if self.shape == "disaggregated" else self.colocated
@@ -119,7 +125,7 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Docume
         headline=said(headline(keys, cells), _mix_sentence(cells)),
         sections=(
             Section(charts=(map_chart(keys, rows),)),
-            Section("The cheapest fleet (C: colocated, D: disaggregated)", table=_grid(keys, cells, _price)),
+            Section("The cheapest fleet, C colocated or D disaggregated", table=_grid(keys, cells, _price)),
             Section(
                 "Disaggregated against colocated", table=_grid(keys, cells, lambda c: signed_percent(c.difference))
             ),
@@ -128,12 +134,19 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Docume
                 sentences=said(
                     *(no_fleet_sentence(_place(keys, cell), cell.best["binding"]) for cell in reasons.values()),
                     f"{solved} --csv and --json have both fleets of each cell with all settings.",
-                    simulated_note(sum(row["simulated"] for row in having), len(having), "fleets"),
+                    _looked(sum(row["simulated"] for row in having), len(having)),
                 )
             ),
         ),
         positive=any(cell.shape for cell in cells),
     )
+
+
+def _looked(simulated: int, every: int) -> str:
+    """How many of the fleets were simulated."""
+    if not simulated:
+        return simulated_note(0, every)
+    return f"{simulated:,} of {every:,} fleets were simulated and meet the SLO; --verify N simulates others."
 
 
 def headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
@@ -186,12 +199,12 @@ def _gpus(cell: Cell) -> str:
 def map_chart(keys: Sequence[str], rows: Sequence[Row]) -> Chart:
     """The heat map: its hue is the cheaper shape, its strength the saving against the other one."""
     cells = cells_of(keys, rows)
-    most = max((abs(cell.difference) for cell in cells if cell.difference is not None), default=0.0)
+    most = max((cell.saving for cell in cells if cell.saving is not None), default=0.0)
     drawn = [
         HeatCell(
             cell.down,
             cell.across,
-            (_price(cell), signed_percent(cell.difference)) if cell.shape else (MISSING,),
+            (_price(cell).replace("$", "").removesuffix("/h"), signed_percent(cell.difference)),
             _tone(cell, most),
             f"{_place(keys, cell)}: {_both(cell)}",
         )
@@ -214,7 +227,8 @@ def map_chart(keys: Sequence[str], rows: Sequence[Row]) -> Chart:
     columns = ("cheapest", "#difference", "#colocated", "colocated fleet", "#disaggregated", "disaggregated fleet")
     return Chart(
         title=title,
-        caption="Price of the cheapest fleet, and what disaggregated costs against colocated; the stronger, the more.",
+        caption="$/h of the cheapest fleet (C colocated, D disaggregated), and what disaggregated costs against "
+        "colocated. The stronger the color, the more the cheaper one saves.",
         drawing=draw_heat_map(drawn, keys[0], keys[1], title),
         table=table_of((*(clean(key) for key in keys), *columns), table),
         legend=(("split-6", "disaggregated is cheaper"), ("alone-6", "colocated is cheaper")),
@@ -226,7 +240,7 @@ def _tone(cell: Cell, most: float) -> str:
     if cell.shape is None:
         return "heat-0"
     family = "split" if cell.shape == "disaggregated" else "alone"
-    return tone_of(most if cell.difference is None else abs(cell.difference), (0.0, most), family)
+    return tone_of(most if cell.saving is None else cell.saving, (0.0, most), family)
 
 
 def _both(cell: Cell) -> str:

@@ -110,11 +110,17 @@ def verdict(found: Resilience) -> str:
         return f"Even without a loss the fleet misses an SLO: {whole}."
     if found.whole.outcome is Outcome.UNDECIDED:
         return f"Even without a loss it is undecided whether the fleet meets its SLOs: {whole}."
-    groups = {
-        outcome: "; or of ".join(named(found, loss) for loss in found.losses if loss.outcome is outcome)
-        for outcome in (Outcome.MISSES, Outcome.MEETS, Outcome.UNDECIDED)
-    }
-    return " ".join(f"{RESULTS[outcome]} after the loss of {losses}." for outcome, losses in groups.items() if losses)
+    stopped = [loss for loss in found.losses if loss.judgement is None]
+    groups = [("Some requests cannot be served", stopped)]
+    groups += [
+        (result, [loss for loss in found.losses if loss.outcome is outcome and loss not in stopped])
+        for outcome, result in RESULTS.items()
+    ]
+    return " ".join(
+        f"{result} after the loss of {'; or of '.join(named(found, loss) for loss in losses)}."
+        for result, losses in groups
+        if losses
+    )
 
 
 def losses_table(found: Resilience) -> Table:

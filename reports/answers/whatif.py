@@ -21,6 +21,7 @@ from reports.sensitivity import (
     LeverBar,
     TornadoFigure,
     capital,
+    depends_words,
     exact_words,
     fleet_line,
     lever_words,
@@ -110,7 +111,9 @@ def simulated_note(simulated: int, every: int, what: str = "rows") -> str:
     ('', 'Every fleet meets its SLO.')
     """
     if not simulated:
-        return "Not simulated: pdplan optimize, or --verify N, may find that a fleet misses the SLO." if every else ""
+        return (
+            "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)." if every else ""
+        )
     meaning = "SLO met: share of fresh simulated requests within their limits."
     if simulated == every:
         return f"{meaning} Every fleet meets its SLO."
@@ -233,7 +236,7 @@ def _solved(rows: Sequence[Row], depth: str) -> list[str]:
     proven = depth == "simple" and any(row["gap"] is not None for row in rows)
     note = simulated_note(sum(row["simulated"] for row in having), len(having))
     if having and depth == "full":
-        note = "Not simulated: --simulate, in place of --full, may find that a fleet misses the SLO."
+        note = "Not simulated: a fleet may miss the SLO in simulation (--simulate in place of --full)."
     return [DEPTHS["proven" if proven else depth], note]
 
 
@@ -537,18 +540,9 @@ def tornado_document(rows: Sequence[TornadoRow]) -> Document:
 
 def _tornado_chart(rows: Sequence[TornadoRow]) -> tuple[Chart, ...]:
     """Two bars for each lever that moves the cost; none where there is no fleet to begin with."""
-    moving = [row for row in rows if row.swing > 0.0]
-    base = rows[0].cost
-    if base is None or not moving:
+    bars, base = [_bar(row) for row in rows if row.swing > 0.0], rows[0].cost
+    if base is None or not bars:
         return ()
-    bars = [
-        LeverBar(
-            lever_words(row.lever),
-            End(value_words(row.lever, row.low), row.cost_low),
-            End(value_words(row.lever, row.high), row.cost_high),
-        )
-        for row in moving
-    ]
     table = [(bar.name, bar.low.value, _cost(bar.low.cost), bar.high.value, _cost(bar.high.cost)) for bar in bars]
     return (
         Chart(
@@ -560,19 +554,19 @@ def _tornado_chart(rows: Sequence[TornadoRow]) -> tuple[Chart, ...]:
     )
 
 
+def _bar(row: TornadoRow) -> LeverBar:
+    ends = (row.low, row.cost_low), (row.high, row.cost_high)
+    return LeverBar(lever_words(row.lever), *(End(value_words(row.lever, value), cost) for value, cost in ends))
+
+
 def _swing_sentence(rows: Sequence[TornadoRow]) -> str:
     """Which lever moves the cost most."""
     row = rows[0]
-    name = lever_words(row.lever)
-    costs = [cost for cost in (row.cost, row.cost_low, row.cost_high) if cost is not None]
-    if not costs:
-        return "No fleet meets the SLO, whatever lever is moved."
-    if not is_number(row.swing):
-        end = row.low if row.cost_low is None else row.high
-        return f"With {name} at {value_words(row.lever, end)}, no fleet meets the SLO."
+    if row.cost is None:
+        return "No fleet meets the SLO."
     if row.swing <= 0.0:
         return f"No lever changes the cost of {hourly(row.cost)}: the fleet has room."
-    return f"The cost depends most on {name}: {hourly(min(costs))} to {hourly(max(costs))}."
+    return f"{depends_words(_bar(row), row.cost)}."
 
 
 def _least_attainment(row: TornadoRow) -> float | None:
