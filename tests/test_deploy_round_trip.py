@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from costmodel.memory import kv_bytes_peak_per_gpu
+from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.transformer import Transformer
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import DeployedPool
@@ -141,7 +141,7 @@ def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
     """Whether the KV memory of an engine holds one request of so many tokens."""
     assert pool is not None
-    return kv_bytes_peak_per_gpu(model, pool.config, float(tokens)) <= pool.memory.kv(pool.settings.memory_fraction)
+    return kv_bytes_peak_per_gpu(model, pool.config, float(tokens)) <= kv_capacity_bytes(model, pool.config)
 
 
 def engines(found: Found) -> Counter[tuple[object, ...]]:
@@ -151,7 +151,7 @@ def engines(found: Found) -> Counter[tuple[object, ...]]:
         told = one.settings
         degrees = (told.tensor, told.pipeline, told.expert, told.data)
         limits = (told.max_num_seqs, told.max_num_batched_tokens)
-        key = (one.pool, one.role, *degrees, *limits, round(told.memory_fraction, 5), told.kv_dtype)
+        key = (one.pool, one.role, *degrees, *limits, told.memory_fraction, told.kv_dtype)
         count[(*key, one.nodes * one.node_gpus)] += one.replicas
     return count
 
@@ -162,7 +162,7 @@ def planned(plan: Plan) -> Counter[tuple[object, ...]]:
     for pool in plan.pools:
         degrees = (pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
         limits = (pool.max_num_seqs, pool.max_num_batched_tokens)
-        key = (pool.id, pool.role, *degrees, *limits, round(pool.memory_fraction, 5), pool.kv_dtype)
+        key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype)
         count[(*key, pool.gpus // pool.replicas)] = pool.replicas
     return count
 
