@@ -42,9 +42,9 @@ def placed(jobs: FloatArray, weight: FloatArray, edges: FloatArray) -> FloatArra
     below = at.astype(np.int64)
     upper, rows = weight * (at - below), jobs.size // jobs.shape[-1]
     cell = (below.reshape(rows, -1) + CELLS * np.arange(rows)[:, None]).ravel()
-    result = np.asarray(np.bincount(cell, (weight - upper).ravel(), minlength=rows * CELLS), dtype=np.float64)
-    result += np.bincount(cell + 1, upper.ravel(), minlength=rows * CELLS)
-    return result.reshape(*jobs.shape[:-1], CELLS)
+    result = np.bincount(cell, (weight - upper).ravel(), minlength=rows * CELLS)
+    result = result + np.bincount(cell + 1, upper.ravel(), minlength=rows * CELLS)
+    return np.asarray(result.reshape(*jobs.shape[:-1], CELLS), dtype=np.float64)
 
 
 def transform(cells: FloatArray, size: int = CELLS) -> NDArray[np.complex128]:

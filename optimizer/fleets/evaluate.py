@@ -308,8 +308,9 @@ def _exceeds(pools: _Latencies, limit: FloatArray) -> FloatArray:
 def _quantiles(pools: _Latencies, shares: FloatArray, top: float) -> FloatArray:
     """Quantiles of the mixtures of flows weighted by `shares` (rows, flows), by bisection, (rows, quantiles) [s].
 
-    0 for rows without any flow.
+    0 for rows without any flow. A single class is all requests: rows that are alike are looked at once.
     """
+    shares, alike = np.unique(shares, axis=0, return_inverse=True)
     total = shares.sum(axis=1)
     allowed = (1.0 - np.array(QUANTILES)) * total[:, None]
     low, high = np.zeros(allowed.shape), np.full(allowed.shape, top)
@@ -317,7 +318,7 @@ def _quantiles(pools: _Latencies, shares: FloatArray, top: float) -> FloatArray:
         middle = (low + high) / 2.0
         above = np.einsum("rf,rqf->rq", shares, _exceeds(pools, middle[:, :, None])) > allowed
         low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.asarray(np.where(total[:, None] > 0.0, high, 0.0))
+    return np.asarray(np.where(total[:, None] > 0.0, high, 0.0)[alike.ravel()])
 
 
 def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:

@@ -630,7 +630,7 @@ def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
     several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
     first, together = first_of(several, each, mixed.most), mean.queue[0].together
     time, longest = within_seats(beside, decode_time(beside, left, first, together, seats), seats, full_step)
-    lengths, rates = _prompt_steps(engines, mean)
+    lengths, rates = _prompt_steps(mean)
     jitter = peakedness(engines.flows) * mean.step * float(engines.work @ engines.slope**2)
     return Steps(
         step=mean.step,
@@ -644,12 +644,13 @@ def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
     )
 
 
-def _prompt_steps(engines: _Engines, mean: _Mean) -> tuple[FloatArray, FloatArray]:
+def _prompt_steps(mean: _Mean) -> tuple[FloatArray, FloatArray]:
     """Length [s] of the steps that prompts make longer and how often they come [1/s]: full ones, then the last of each.
 
     A prompt fills as many steps as it can and its last in part; where it goes first and alone, all of it is one gap.
     """
-    mixed, new = mean.mixed, engines.flows.new_tokens
+    mixed, engines = mean.mixed, mean.engines
+    new = engines.flows.new_tokens
     full = mixed.carried * np.minimum(np.floor(new / mixed.room), mixed.count)
     work = (mixed.turn - mixed.ridden) * mixed.count
     chunk = np.minimum(work / new * mixed.room, mixed.full - mixed.ridden)
