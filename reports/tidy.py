@@ -109,7 +109,7 @@ def rows_parquet(rows: Sequence[Row]) -> bytes:
     """The rows as a Parquet file; what is not known is null, a column of numbers and texts is of texts."""
     arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     flat = flat_rows(rows)
-    columns = {key: _like([row[key] for row in flat]) for key in flat[0]}
+    columns = {key: _like([row[key] for row in flat]) for key in (flat[0] if flat else ())}
     stream = io.BytesIO()
     parquet.write_table(arrow.table(columns), stream)
     return stream.getvalue()

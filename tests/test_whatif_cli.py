@@ -320,15 +320,15 @@ def test_reasons_stand_below_the_table_and_not_among_the_fleets(workload: Path) 
         return " ".join(done.stdout.split())
 
     sweep = text("whatif", workload, "--vary", "budget=0.1,0.2,100", "--jobs", 1, "--no-gap", code=0)
-    assert "No fleet at budget $0.10/h (nor at 1 other): budget of fleet: $" in sweep
+    assert "No fleet at budget $0.10/h (nor at 1 other): $" in sweep
     assert "$0.10/h none found – – –" in sweep
     shadow = text("whatif", workload, "--shadow-prices", "--set", "constraints.budget=0.1", code=3)
-    assert shadow.startswith("No fleet meets the SLO, so no limit has a price. budget of fleet: $")
+    assert shadow.startswith("No fleet meets the SLO, so no limit has a price. $")
     assert "needed, but the budget is $0.10/h." in shadow
     curve = text("frontier", workload, "--over", "ttft", "--between", "1ms:2ms", code=3)
     assert "No fleet meets the SLO from 2 ms to 1 ms." in curve
     slack = text("whatif", workload, "--slack", "5%", "--set", "constraints.budget=0.1", code=3)
-    assert "Cheapest: no fleet. Budget of fleet: $" in slack
+    assert "Cheapest: no fleet. $" in slack
 
 
 def test_fleets_of_the_same_words_that_differ_in_batch_limits_say_so() -> None:

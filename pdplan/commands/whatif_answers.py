@@ -238,11 +238,12 @@ def _alternatives(problem: Problem, base: Path, asked: Asked, slack: float) -> T
 def _chunks(problem: Problem, base: Path, asked: Asked, tell: Callable[[str, float], None]) -> Told:
     from optimizer.whatif.chunks import chunk_curve
     from optimizer.whatif.scenario import Answer
-    from reports.answers.chunks import chunk_document, chunk_record, chunk_rows, no_curve
+    from reports.answers.chunks import chunk_document, chunk_record, chunk_rows
+    from reports.answers.whatif import no_fleet_document
 
     curve = chunk_curve(problem, base, asked.chunks, simulated=bool(asked.looks), progress=tell)
     if isinstance(curve, Answer):
-        return Told("chunks", None, no_curve(curve))
+        return Told("chunks", None, no_fleet_document("No fleet meets the SLO.", curve))
     return Told("chunks", chunk_record(curve), chunk_document(curve), chunk_rows(curve))
 
 

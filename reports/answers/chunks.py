@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from optimizer.plans.records import pool_records
 from optimizer.whatif.chunks import ChunkCurve
-from optimizer.whatif.scenario import Answer
 from reports.answer_charts import HEIGHT, PLOT
 from reports.document import Chart, Document, Section, said, table_of
 from reports.drawing import WIDTH, Drawing, Path, axes, plot, round_steps
 from reports.figures import goal_label
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from reports.sensitivity import fleet_line
-from reports.text import clean, sentence
+from reports.text import clean
 from reports.words import misses_used
 
 MARKS: Final = {"meets": "✓", "misses": "✗", "undecided": "?"}
@@ -64,11 +63,6 @@ def chunk_rows(curve: ChunkCurve) -> list[dict[str, Any]]:
         }
         for row in curve.rows
     ]
-
-
-def no_curve(answer: Answer) -> Document:
-    """Where no fleet meets the SLO, what is in the way."""
-    return Document(("No fleet meets the SLO.",), (Section(sentences=(f"{sentence(answer.binding)}.",)),), False)
 
 
 def tightest_class(curve: ChunkCurve) -> int:

@@ -121,24 +121,23 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Docume
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     reasons = {cell.best["binding"].partition(":")[0]: cell for cell in cells if cell.shape is None}
     solved = DEPTHS[depth].partition(" --gap")[0]
+    grids = (
+        Section(charts=(map_chart(keys, rows),)),
+        Section("The cheapest fleet, C colocated or D disaggregated", table=_grid(keys, cells, _price)),
+        Section(
+            "Disaggregated against colocated", table=_grid(keys, cells, lambda cell: signed_percent(cell.difference))
+        ),
+        Section("GPUs of the cheapest fleet", table=_grid(keys, cells, _gpus)),
+    )
+    notes = said(
+        *(no_fleet_sentence(_place(keys, cell), cell.best["binding"]) for cell in reasons.values()),
+        f"{solved} --csv and --json have both fleets of each cell with all settings.",
+        _looked(sum(row["simulated"] for row in having), len(having)),
+    )
     return Document(
         headline=said(headline(keys, cells), _mix_sentence(cells)),
-        sections=(
-            Section(charts=(map_chart(keys, rows),)),
-            Section("The cheapest fleet, C colocated or D disaggregated", table=_grid(keys, cells, _price)),
-            Section(
-                "Disaggregated against colocated", table=_grid(keys, cells, lambda c: signed_percent(c.difference))
-            ),
-            Section("GPUs of the cheapest fleet", table=_grid(keys, cells, _gpus)),
-            Section(
-                sentences=said(
-                    *(no_fleet_sentence(_place(keys, cell), cell.best["binding"]) for cell in reasons.values()),
-                    f"{solved} --csv and --json have both fleets of each cell with all settings.",
-                    _looked(sum(row["simulated"] for row in having), len(having)),
-                )
-            ),
-        ),
-        positive=any(cell.shape for cell in cells),
+        sections=(*(grids if having else ()), Section(sentences=notes)),
+        positive=bool(having),
     )
 
 

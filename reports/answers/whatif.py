@@ -128,7 +128,21 @@ def refuted_sentence(missed: Missed) -> str:
 
 def no_fleet_sentence(where: str, binding: str) -> str:
     """Say where there is no fleet, and what is in the way."""
-    return f"No fleet {where}: {sentence(binding).removesuffix('.')}."
+    return f"No fleet {where}: {reason(binding)}"
+
+
+def reason(binding: str) -> str:
+    """What is in the way of a fleet, as the end of a sentence.
+
+    >>> reason("budget of fleet: $5.00/h needed, but the budget is $0.10/h.")
+    '$5.00/h needed, but the budget is $0.10/h.'
+    """
+    return f"{sentence(binding.partition(' of fleet: ')[2] or binding).removesuffix('.')}."
+
+
+def no_fleet_document(headline: str, answer: Answer) -> Document:
+    """Where no fleet meets the SLO, what is in the way."""
+    return Document((headline,), (Section(sentences=(capital(reason(answer.binding)),)),), False)
 
 
 def _cost(cost: float | None) -> str:
@@ -465,10 +479,7 @@ def shadow_record(rows: Sequence[ShadowPrice]) -> list[dict[str, Any]]:
 def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
     """What more of each limit is worth; here: the answer for the file as it stands."""
     if here.cost is None:
-        why = sentence(here.binding).removesuffix(".")
-        return Document(
-            ("No fleet meets the SLO, so no limit has a price.",), (Section(sentences=(f"{why}.",)),), False
-        )
+        return no_fleet_document("No fleet meets the SLO, so no limit has a price.", here)
     if not rows:
         none = "The file states no limit that has a shadow price: inventory, budget, power, max_gpus."
         return Document((none,), (Section(),))
@@ -604,10 +615,7 @@ def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document
         for row in rows
     ]
     none = [row for row in rows if row.answer.cost is None]
-    reasons = [
-        f"{capital(row.condition)}: no fleet. {capital(sentence(row.answer.binding).removesuffix('.'))}."
-        for row in none
-    ]
+    reasons = [f"{capital(row.condition)}: no fleet. {capital(reason(row.answer.binding))}" for row in none]
     refuted = [refuted_sentence(missed) for answer in answers if answer.cost is not None for missed in answer.refuted]
     notes = said(*reasons, *dict.fromkeys(refuted), _simulated(answers))
     table = fleet_table(columns, cells, [answer.attainment for answer in answers])
