@@ -2,11 +2,13 @@
 
     import pdplan
 
-    problem = pdplan.load_problem("workload.yaml")
-    plan = pdplan.optimize(problem, level="quick")  # as --effort: quick, standard (the default) or thorough
-    print(plan.status, plan.cost_usd_per_hour)
-    today = pdplan.evaluate(pdplan.load_fleet("fleet.yaml"), level=None)  # level: of the search beside it
-    print(today.outcome, today.plan.goodput_rps)
+    plan = pdplan.optimize("workload.yaml", effort="quick", settings={"workload.request_rate": "5/s"})
+    print(plan.status, plan.cost_usd_per_hour, plan.to_frame())
+    print(pdplan.simulate(plan, rate="6/s").judgement.proven)
+    print(pdplan.evaluate("fleet.yaml", effort="none").outcome)
+    pdplan.deploy(plan, "deploy", target="dynamo")
+
+Options are those of the command line; `pdplan.api` describes them.
 
 The names in `__all__` are the whole public interface. Each is imported on first use: the solver is slow to load.
 """
@@ -21,46 +23,60 @@ TYPE_CHECKING = False  # as typing has it, without the time to import that
 if TYPE_CHECKING:
     from costmodel.errors import ArchitectureError, InfeasibleError, InputError, PdplanError, UnknownNameError
     from optimizer.plans.plan import FleetEvaluation, Plan
-    from optimizer.recommend.evaluate import evaluate
-    from optimizer.recommend.optimize import optimize
     from optimizer.recommend.search import Level
+    from optimizer.whatif.frontier import Frontier
+    from reports.simulated import Simulated
     from search_spaces.fleet_file import StatedFleet, load_fleet
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
 
+    from .api import deploy, evaluate, frontier, optimize, simulate, whatif
+
 __all__ = [
     "ArchitectureError",
     "FleetEvaluation",
+    "Frontier",
     "InfeasibleError",
     "InputError",
     "Level",
     "PdplanError",
     "Plan",
     "Problem",
+    "Simulated",
     "StatedFleet",
     "UnknownNameError",
     "__version__",
+    "deploy",
     "evaluate",
+    "frontier",
     "load_fleet",
     "load_problem",
     "optimize",
+    "simulate",
+    "whatif",
 ]
 
 _HOMES = {
     "ArchitectureError": "costmodel.errors",
     "FleetEvaluation": "optimizer.plans.plan",
+    "Frontier": "optimizer.whatif.frontier",
     "InfeasibleError": "costmodel.errors",
     "InputError": "costmodel.errors",
     "Level": "optimizer.recommend.search",
     "PdplanError": "costmodel.errors",
     "Plan": "optimizer.plans.plan",
     "Problem": "search_spaces.problem",
+    "Simulated": "reports.simulated",
     "StatedFleet": "search_spaces.fleet_file",
     "UnknownNameError": "costmodel.errors",
-    "evaluate": "optimizer.recommend.evaluate",
+    "deploy": "pdplan.api",
+    "evaluate": "pdplan.api",
+    "frontier": "pdplan.api",
     "load_fleet": "search_spaces.fleet_file",
     "load_problem": "search_spaces.loader",
-    "optimize": "optimizer.recommend.optimize",
+    "optimize": "pdplan.api",
+    "simulate": "pdplan.api",
+    "whatif": "pdplan.api",
 }
 
 del TYPE_CHECKING

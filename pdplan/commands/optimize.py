@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from costmodel.errors import BelowFloorError, InputError
+from pdplan import api
 from pdplan.braking import stop_on_interrupt
-from pdplan.console import Console, part_of
+from pdplan.console import Console
 from pdplan.exit_codes import ExitCode
 from pdplan.options import (
     NO_TARGET,
@@ -33,7 +33,6 @@ from search_spaces.bounds import SEED, Bounds
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
-    from optimizer.recommend.search import Brake
     from search_spaces.problem import Problem
 
 EFFORTS = ("quick", "standard", "thorough")
@@ -138,12 +137,11 @@ def optimize(
 
     asked = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem = load_problem(file, overrides=parse_settings(settings, **asked))
-    wanted = Effort(effort, time_limit, sensitivity, front, study)
-    check_study(wanted)
+    options = {"time_limit": time_limit, "sensitivity": sensitivity, "front": front, "study": study}
     with no_empty_folder(output):
         prepare_folders(output, deploy, force)
         try:
-            found = searched(console, problem, file.resolve().parent, wanted)
+            found = searched(console, problem, file.resolve().parent, effort, **options)
         except BelowFloorError:
             if as_json:
                 show_below_floor(console, problem)
@@ -159,66 +157,14 @@ def optimize(
     return 0 if plan.pools else ExitCode.INFEASIBLE
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is done: level by name, longest time for all of it [s], whether every lever is moved.
+def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
+    """Find the fleet, telling how far it is; Ctrl-C ends the search once a fleet is proven."""
+    from optimizer.recommend.search import Brake
 
-    front: fleets that are simulated for the front of cost against tail; None: it is not asked for.
-    study: name of the storage that keeps the tuning study, if any.
-    """
-
-    level: str
-    time_limit: float
-    every_lever: bool
-    front: int | None = None
-    study: str | None = None
-
-    @property
-    def tunes(self) -> bool:
-        """Whether a fleet is tuned at all."""
-        return self.level == "thorough" or self.front is not None
-
-    @property
-    def complete(self) -> bool:
-        """Whether every lever is moved, not prices and limits alone."""
-        return self.every_lever or self.level == "thorough"
-
-    @property
-    def searched(self) -> float:
-        """Share of the work that is done once the fleet is found, before levers are moved."""
-        return 0.6 if self.complete else 0.9
-
-
-def check_study(effort: Effort) -> None:
-    """Refuse, before the search, a study where nothing is tuned, or in a file that cannot be used."""
-    if effort.study is None:
-        return
-    if not effort.tunes:
-        raise InputError(
-            f"--study: nothing is tuned with --effort {effort.level}; allowed: --effort thorough, or --front"
-        )
-    from optimizer.verification.tune import open_storage
-
-    open_storage(effort.study)
-
-
-def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> Plan:
-    """Find the fleet and what the effort adds, telling how far it is; Ctrl-C ends it once a fleet is proven.
-
-    base: folder from which files that the problem names are looked up.
-    """
-    from optimizer.recommend.optimize import optimize as search
-    from optimizer.recommend.search import Brake, Level
-    from optimizer.verification.tune import Wish
-
-    brake, level = Brake(), Level(effort.level)
-    tune = Wish(study=effort.study) if effort.study is not None else None
-    tune = tune if effort.front is None else Wish(effort.front, front=True, study=effort.study)
-    telling = console.progress() if effort.level == "quick" else console.milestones()
+    brake = Brake()
+    telling = console.progress() if effort == "quick" else console.milestones()
     with telling as progress, stop_on_interrupt(brake):
-        searching, moving = part_of(progress, 0.0, effort.searched), part_of(progress, effort.searched, 1.0)
-        found = search(problem, progress=searching, time_limit=effort.time_limit, level=level, brake=brake, tune=tune)
-        found = with_more(found, problem, base, effort, brake=brake, progress=moving)
+        found = api.optimize(problem, effort=effort, base=base, brake=brake, progress=progress, **options)
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may also meet the SLOs")
     return found
@@ -241,27 +187,6 @@ def show_below_floor(console: Console, problem: Problem) -> None:
     from reports.json_text import plan_json
 
     console.show(plan_json(stamped(plan_below_floor(problem), console.command)))
-
-
-def with_more(
-    found: Plan,
-    problem: Problem,
-    base: Path,
-    effort: Effort,
-    *,
-    brake: Brake,
-    progress: Callable[[str, float], None] | None,
-) -> Plan:
-    """The plan with what the effort adds: what features are worth, and how the price moves."""
-    if effort.level == "thorough" and not brake.stopped():
-        from optimizer.recommend.extras import with_worths
-
-        found = with_worths(found, problem)
-    if (effort.complete or effort.level == "standard") and not brake.stopped():
-        from optimizer.whatif.sensitivity import with_sensitivity
-
-        found = with_sensitivity(found, problem, base, complete=effort.complete, brake=brake, progress=progress)
-    return found
 
 
 @contextmanager
