@@ -15,8 +15,8 @@ The names in `__all__` are the whole public interface. Each is imported on first
 
 import importlib as _importlib
 import os as _os
+from importlib.machinery import PathFinder as _PathFinder
 
-from ._siblings import check_siblings as _check_siblings
 from ._version import __version__
 
 TYPE_CHECKING = False  # as typing has it, without the time to import that
@@ -80,6 +80,28 @@ _HOMES = {
 }
 
 del TYPE_CHECKING
+
+_SIBLINGS = ("costmodel", "search_spaces", "optimizer", "reports", "templates")
+"""The packages beside `pdplan`: their names are common, so another project's may stand before them on the path."""
+
+
+def _check_siblings(home: str) -> None:
+    """Raise one clear ImportError when Python would import a foreign package instead of the one in `home`.
+
+    This runs before anything else does, and before Ctrl-C is looked after: hence no pathlib, which takes longer to
+    import than all of this.
+    """
+    for name in _SIBLINGS:
+        spec = _PathFinder.find_spec(name)
+        wanted = f"{home}{_os.sep}{name}"
+        found = spec.origin.rpartition(_os.sep)[0] if spec and spec.origin else None
+        if found is None or _os.path.realpath(found) != _os.path.realpath(wanted):
+            msg = (
+                f"pdplan needs its own package {name!r} at {wanted}, but Python finds {found or 'none'}; "
+                f"move or uninstall the other one, or install pdplan in an environment of its own"
+            )
+            raise ImportError(msg)
+
 
 _check_siblings(_os.path.realpath(f"{__file__}/../.."))
 

@@ -16,7 +16,7 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.quoting import shown
 from search_spaces.bounds import REQUEST_RATE, SEED, TIME_LIMIT, Bounds
 
-from .plan_files import read_fleet
+from .files import read_fleet
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
@@ -332,7 +332,7 @@ def _plan(plan: Plan | StatedFleet | File, alternative: int) -> Plan:
     from optimizer.recommend.evaluate import plan_of, subject_of
     from search_spaces.fleet_file import StatedFleet
 
-    from .plan_files import numbered
+    from .files import numbered
 
     if isinstance(plan, StatedFleet):
         return plan_of(subject_of(plan))

@@ -13,7 +13,7 @@ import pytest
 
 import pdplan
 from optimizer.plans.reading import parse_plan
-from pdplan._siblings import SIBLINGS, check_siblings
+from pdplan import _SIBLINGS, _check_siblings
 from pdplan.commands.optimize import EFFORTS
 from tests.running import tiny
 
@@ -49,10 +49,10 @@ def test_import_loads_nothing_slow() -> None:
 
 
 def test_siblings_are_our_own() -> None:
-    check_siblings(str(ROOT))
+    _check_siblings(str(ROOT))
 
 
-@pytest.mark.parametrize("name", SIBLINGS)
+@pytest.mark.parametrize("name", _SIBLINGS)
 def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
     foreign = tmp_path / name
     foreign.mkdir()
@@ -73,7 +73,7 @@ def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
 
 def test_missing_sibling_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match=f"at {tmp_path / 'costmodel'}, but Python finds"):
-        check_siblings(str(tmp_path))
+        _check_siblings(str(tmp_path))
 
 
 # --- options are those of the command line --------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from pdplan.console import Console
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
+from pdplan.files import check_files, random_arrivals, write_page
 from pdplan.options import (
     PATH,
     console_options,
@@ -21,8 +22,6 @@ from pdplan.options import (
     verify_option,
     whole,
 )
-from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, write_page
 from search_spaces import bounds
 
 

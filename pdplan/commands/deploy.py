@@ -10,8 +10,8 @@ from click.core import ParameterSource
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from pdplan.api import deployment_options
 from pdplan.console import Console
+from pdplan.files import read_fleet
 from pdplan.options import (
     PATH,
     TARGETS,
@@ -22,7 +22,6 @@ from pdplan.options import (
     pairs,
     pass_console,
 )
-from pdplan.plan_files import read_fleet
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -119,6 +118,7 @@ def deploy(
     that it breaks, each once. Files that are not of this plan have a line of their own. Exits with 2 if
     there is any fault.
     """
+    from pdplan.api import deployment_options
     from reports.deploy.files import write_deployment
 
     plan = read_fleet(file, alternative)

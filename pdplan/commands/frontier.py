@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from pdplan.console import Console, part_of
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
+from pdplan.files import check_files, random_arrivals, with_remarks, write_page
 from pdplan.options import (
     PATH,
     Choice,
@@ -20,8 +21,6 @@ from pdplan.options import (
     set_option,
     verify_option,
 )
-from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, with_remarks, write_page
 
 from .whatif_asked import bounds_of
 

@@ -10,10 +10,9 @@ import click
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
+from pdplan.files import check_files, read_fleet, write_page
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
-from pdplan.plan_files import read_fleet
-from pdplan.views import check_files, write_page
 from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 
 html_option = click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")

@@ -11,7 +11,8 @@ import click
 
 from costmodel.quoting import shown
 from pdplan.console import Console, write_text
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
+from pdplan.files import check_files, read_fleet
 from pdplan.options import (
     PATH,
     ROUTERS,
@@ -26,9 +27,7 @@ from pdplan.options import (
     share_within,
     whole,
 )
-from pdplan.plan_files import read_fleet
 from pdplan.simulating import CONCURRENCY, PLANNED, REPLICATIONS, REQUESTS, UNTIL, Asked, simulated, timeline_text
-from pdplan.views import check_files
 from search_spaces.bounds import SEED, Bounds
 
 if TYPE_CHECKING:

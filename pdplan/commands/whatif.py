@@ -9,7 +9,8 @@ import click
 from click.core import ParameterSource
 
 from pdplan.console import Console
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
+from pdplan.files import check_files, random_arrivals, with_remarks
 from pdplan.options import (
     PATH,
     Choice,
@@ -24,8 +25,6 @@ from pdplan.options import (
     verify_option,
     whole,
 )
-from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, with_remarks
 from search_spaces import bounds
 
 from .whatif_answers import answers
