@@ -2,68 +2,106 @@
 
     import pdplan
 
-    problem = pdplan.load_problem("workload.yaml")
-    plan = pdplan.optimize(problem, level="quick")  # as --effort: quick, standard (the default) or thorough
-    print(plan.status, plan.cost_usd_per_hour)
-    today = pdplan.evaluate(pdplan.load_fleet("fleet.yaml"), level=None)  # level: of the search beside it
-    print(today.outcome, today.plan.goodput_rps)
+    plan = pdplan.optimize("workload.yaml", effort="quick", settings={"workload.request_rate": "5/s"})
+    print(plan.status, plan.cost_usd_per_hour, plan.to_frame())
+    print(pdplan.simulate(plan, rate="6/s").judgement.proven)
+    print(pdplan.evaluate("fleet.yaml", effort="none").outcome)
+    pdplan.deploy(plan, "deploy", target="dynamo")
+
+Options are those of the command line; `pdplan.api` describes them.
 
 The names in `__all__` are the whole public interface. Each is imported on first use: the solver is slow to load.
 """
 
 import importlib as _importlib
 import os as _os
+from importlib.machinery import PathFinder as _PathFinder
 
-from ._siblings import check_siblings as _check_siblings
 from ._version import __version__
 
 TYPE_CHECKING = False  # as typing has it, without the time to import that
 if TYPE_CHECKING:
     from costmodel.errors import ArchitectureError, InfeasibleError, InputError, PdplanError, UnknownNameError
     from optimizer.plans.plan import FleetEvaluation, Plan
-    from optimizer.recommend.evaluate import evaluate
-    from optimizer.recommend.optimize import optimize
     from optimizer.recommend.search import Level
+    from optimizer.whatif.frontier import Frontier
+    from reports.simulated import Simulated
     from search_spaces.fleet_file import StatedFleet, load_fleet
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
 
+    from .api import deploy, evaluate, frontier, optimize, simulate, whatif
+
 __all__ = [
     "ArchitectureError",
     "FleetEvaluation",
+    "Frontier",
     "InfeasibleError",
     "InputError",
     "Level",
     "PdplanError",
     "Plan",
     "Problem",
+    "Simulated",
     "StatedFleet",
     "UnknownNameError",
     "__version__",
+    "deploy",
     "evaluate",
+    "frontier",
     "load_fleet",
     "load_problem",
     "optimize",
+    "simulate",
+    "whatif",
 ]
 
 _HOMES = {
     "ArchitectureError": "costmodel.errors",
     "FleetEvaluation": "optimizer.plans.plan",
+    "Frontier": "optimizer.whatif.frontier",
     "InfeasibleError": "costmodel.errors",
     "InputError": "costmodel.errors",
     "Level": "optimizer.recommend.search",
     "PdplanError": "costmodel.errors",
     "Plan": "optimizer.plans.plan",
     "Problem": "search_spaces.problem",
+    "Simulated": "reports.simulated",
     "StatedFleet": "search_spaces.fleet_file",
     "UnknownNameError": "costmodel.errors",
-    "evaluate": "optimizer.recommend.evaluate",
+    "deploy": "pdplan.api",
+    "evaluate": "pdplan.api",
+    "frontier": "pdplan.api",
     "load_fleet": "search_spaces.fleet_file",
     "load_problem": "search_spaces.loader",
-    "optimize": "optimizer.recommend.optimize",
+    "optimize": "pdplan.api",
+    "simulate": "pdplan.api",
+    "whatif": "pdplan.api",
 }
 
 del TYPE_CHECKING
+
+_SIBLINGS = ("costmodel", "search_spaces", "optimizer", "reports", "templates")
+"""The packages beside `pdplan`: their names are common, so another project's may stand before them on the path."""
+
+
+def _check_siblings(home: str) -> None:
+    """Raise one clear ImportError when Python would import a foreign package instead of the one in `home`.
+
+    This runs before anything else does, and before Ctrl-C is looked after: hence no pathlib, which takes longer to
+    import than all of this.
+    """
+    for name in _SIBLINGS:
+        spec = _PathFinder.find_spec(name)
+        wanted = f"{home}{_os.sep}{name}"
+        found = spec.origin.rpartition(_os.sep)[0] if spec and spec.origin else None
+        if found is None or _os.path.realpath(found) != _os.path.realpath(wanted):
+            msg = (
+                f"pdplan needs its own package {name!r} at {wanted}, but Python finds {found or 'none'}; "
+                f"move or uninstall the other one, or install pdplan in an environment of its own"
+            )
+            raise ImportError(msg)
+
 
 _check_siblings(_os.path.realpath(f"{__file__}/../.."))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pdplan.interrupts import end_on_interrupt
+from pdplan.exits import end_on_interrupt
 
 TYPE_CHECKING = False  # as typing has it
 if TYPE_CHECKING:

@@ -18,32 +18,28 @@ import click
 from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name
 from costmodel.quoting import shortened
 from pdplan._version import __version__
+from pdplan.commands.accuracy import calibrate, validate
+from pdplan.commands.catalog import gpus, models
+from pdplan.commands.optimize import evaluate
+from pdplan.commands.report import compare
+from pdplan.commands.workload import init, schema
 from search_spaces.files import MAX_SHOWN, shown_path
 
 from .commands.buy import buy
-from .commands.calibrate import calibrate
-from .commands.compare import compare
 from .commands.deploy import deploy
 from .commands.estimate import estimate
-from .commands.evaluate import evaluate
 from .commands.explain import explain
 from .commands.frontier import frontier
-from .commands.gpus import gpus
 from .commands.map import map_command
-from .commands.models import models
 from .commands.optimize import optimize
-from .commands.problem import init, schema
 from .commands.report import report
 from .commands.resilience import autoscale, resilience
 from .commands.simulate import simulate
-from .commands.validate import validate
 from .commands.whatif import whatif
 from .commands.workload import workload
-from .console import Console, harmless
-from .exit_codes import ExitCode
-from .interrupts import end_on_interrupt
+from .console import Console, ReaderGoneError, guard_streams, harmless
+from .exits import ExitCode, end_on_interrupt
 from .options import console_options
-from .streams import ReaderGoneError, guard_streams
 
 LONGEST_LINE = 300 + MAX_SHOWN
 """Characters of a line of a refusal: a sentence, and the name of a file."""

@@ -27,6 +27,8 @@ Progress = Callable[[str, float], None]
 
 REQUESTS = Bounds(100, 5_000_000, "requests")
 """Fewer tell nothing of a tail; more do not fit in memory beside their times."""
+REPLICATIONS = Bounds(1, 100, "replications")
+CONCURRENCY = Bounds(1, 100_000, "requests")
 NANOSECONDS = 1e9
 GOODPUT_RUNS, CURVE_RUNS = 8, 30
 """Rates that a search for the goodput, and a curve, try, about."""

@@ -51,7 +51,7 @@ _Demand = tuple[Workload, Recorded | None]
 DEFAULT_ATTAINMENT = 0.9
 
 
-def load_problem(path: FilePath, overrides: Mapping[str, Any] | None = None) -> Problem:
+def load_problem(path: FilePath | str, overrides: Mapping[str, Any] | None = None) -> Problem:
     """Return the problem that a workload.yaml states.
 
     Args:

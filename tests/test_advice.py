@@ -21,7 +21,7 @@ from costmodel.errors import InputError, PdplanError, UnknownNameError
 from costmodel.metric import METRICS, Metric
 from costmodel.quoting import LONGEST_SHOWN
 from optimizer.recommend.search import Level
-from pdplan.plan_files import read_plan
+from pdplan.files import read_plan
 from search_spaces import bounds
 from search_spaces.benchmark_results import read_results
 from search_spaces.buying_schema import TermsFile

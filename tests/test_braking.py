@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX sig
 SEARCH = """
 import os, signal, sys
 from optimizer.recommend.search import Brake
-from pdplan.braking import stop_on_interrupt
-from pdplan.interrupts import end, end_on_interrupt
+from pdplan.exits import stop_on_interrupt
+from pdplan.exits import end, end_on_interrupt
 end_on_interrupt()
 brake = Brake(armed={armed})
 with stop_on_interrupt(brake):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from pdplan.cli import run
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
 from reports.deploy.checking import Cause, causes, checked_directory, differences
 from reports.deploy.files import RECORD, SUMS, TARGETS, deployment_files, recorded_options, write_deployment
 from reports.deploy.formats import load_yaml

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pdplan.cli import run
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
 from reports.deploy.checking import causes, differences
 from reports.deploy.files import TARGETS, deployment_files
 from tests.deploy_cases import ENGINES, deployment_of, options, two_classes

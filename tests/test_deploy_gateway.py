@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from pdplan.cli import run
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
 from reports.deploy.checking import differences
 from reports.deploy.deployment import Deployment, Lane
 from reports.deploy.files import deployment_files

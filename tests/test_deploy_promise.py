@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.errors import InputError
 from pdplan.cli import run
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
 from reports.deploy.benchmark import promise_dict
 from reports.deploy.files import deployment_files
 from tests.deploy_cases import Case, options, plan_of

@@ -30,7 +30,7 @@ APART = BUSY | {"search": {"preset": "quick", "roles": ["prefill", "decode"]}}
 
 
 def evaluated(folder: Path, *pools: dict[str, Any], level: str | None = None, **sections: Any) -> FleetEvaluation:
-    return pdplan.evaluate(load_fleet(fleet(folder, *pools, workload=TINY | sections)), level=level)
+    return pdplan.evaluate(load_fleet(fleet(folder, *pools, workload=TINY | sections)), effort=level or "none")
 
 
 def stated_pools(plan: Plan) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def test_the_fleet_of_a_plan_has_the_figures_of_the_plan(short_runs: None, tmp_p
     plan = pdplan.optimize(pdplan.load_problem(tiny(tmp_path, **APART)))
     assert {pool.role for pool in plan.pools} == {"prefill", "decode"}
     evaluation = evaluated(tmp_path, *stated_pools(plan), **APART)
-    again = pdplan.evaluate(plan, level=None)
+    again = pdplan.evaluate(plan, effort="none")
     assert plan.simulation is not None
     assert plan.simulation.confirmation == 1
     np.testing.assert_equal(figures(evaluation.plan), figures(plan))
@@ -122,7 +122,7 @@ def test_headroom_ends_where_a_burst_leaves_the_fleet_behind(short_runs: None, t
     stated = {"workload": str(PROBLEMS / "reasoning-qwen3-32b.yaml"), "pools": [engine | {"replicas": 4}]}
     file.write_text(yaml.safe_dump(stated))
     subject = subject_of(load_fleet(file, overrides={"workload.request_rate": 4.0}))
-    plan = pdplan.evaluate(load_fleet(file, overrides={"workload.request_rate": 4.0}), level=None).plan
+    plan = pdplan.evaluate(load_fleet(file, overrides={"workload.request_rate": 4.0}), effort="none").plan
     assert plan.simulation is not None
     fails = plan.simulation.goodput_fails_rps
     assert fails is not None
@@ -134,8 +134,8 @@ def test_headroom_ends_where_a_burst_leaves_the_fleet_behind(short_runs: None, t
 
 def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path) -> None:
     workload = tiny(tmp_path, constraints={"headroom": {"replicas": 1}})
-    plan = pdplan.optimize(pdplan.load_problem(workload), level="quick")
-    evaluation = pdplan.evaluate(plan, level=None)
+    plan = pdplan.optimize(pdplan.load_problem(workload), effort="quick")
+    evaluation = pdplan.evaluate(plan, effort="none")
     assert evaluation.plan.cost_usd_per_hour == plan.cost_usd_per_hour
     assert [pool.spare_replicas for pool in evaluation.plan.pools] == [1]
     assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(1, 1)]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX sig
 
 STRUCK_WHERE_IT_IS_SWALLOWED = """
 import os, signal
-from pdplan.interrupts import end_on_interrupt
+from pdplan.exits import end_on_interrupt
 end_on_interrupt()
 {before}
 try:
@@ -56,6 +56,6 @@ def test_an_interrupt_removes_what_is_half_written(tmp_path: Path) -> None:
 
 
 def test_the_program_is_ready_for_it_before_it_is_imported() -> None:
-    code = "import sys, pdplan.interrupts; print(' '.join(sys.modules))"
+    code = "import sys, pdplan.exits; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert not {"click", "costmodel", "pathlib", "typing", "re"} & set(loaded.stdout.split())

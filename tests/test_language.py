@@ -6,10 +6,13 @@ a file that no longer has one must be taken off the list.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
+
+from reports.glossary import MORE, WORDS
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -17,6 +20,15 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 GOLDENS = sorted(path for ending in ("txt", "md") for path in GOLDEN.rglob(f"*.{ending}"))
 HELP = sorted((GOLDEN / "cli").glob("help*.txt"))
 MOST_WORDS = 40
+MOST_TERMS = 40
+GLOSSARY = """# Glossary
+
+What the words of answers, reports and pages mean. Names and units of quantities: [nomenclature.md](nomenclature.md).
+
+| term | meaning |
+|---|---|
+{rows}
+"""
 
 BANNED = {
     r"in time": "meets the SLO",
@@ -101,6 +113,18 @@ def test_no_sentence_is_too_long(path: Path) -> None:
     text = path.read_text("utf-8")
     text = help_prose(text) if path in HELP else prose(text)
     assert [said for said in sentences(text) if len(said.split()) > MOST_WORDS] == []
+
+
+def test_the_glossary_page_says_what_the_report_says() -> None:
+    """PDPLAN_UPDATE_GOLDEN=1 writes the page from `reports.glossary`."""
+    terms = sorted((*WORDS, *MORE), key=lambda term: term[0].lower())
+    rows = "\n".join(f"| {term} | {meaning} |" for term, meaning in terms)
+    page = GLOSSARY.format(rows=rows)
+    path = ROOT / "docs" / "glossary.md"
+    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
+        path.write_text(page, "utf-8")
+    assert path.read_text("utf-8") == page
+    assert len(terms) <= MOST_TERMS
 
 
 def test_readme_has_at_most_150_lines() -> None:

@@ -16,7 +16,7 @@ ROOMS = ("costmodel", "search_spaces", "optimizer", "reports", "templates", "pdp
 MAY_IMPORT = {
     "costmodel": {"numpy", "numba", "llvmlite"},
     "search_spaces": {"costmodel", "numpy", "pandas", "pydantic", "pydantic_core", "yaml"},
-    "optimizer": {"costmodel", "search_spaces", "numpy", "pydantic", "ortools", "optuna", "distributed"},
+    "optimizer": {"costmodel", "search_spaces", "numpy", "pandas", "pydantic", "ortools", "optuna", "distributed"},
     "reports": {
         "costmodel",
         "search_spaces",
@@ -44,7 +44,7 @@ FLOORS = (
     "procurement",
 )
 """Folders of the optimizer; each imports from those before it."""
-SLOW = {"distributed", "optuna", "ortools", "pyarrow"}
+SLOW = {"distributed", "optuna", "ortools", "pandas", "pyarrow"}
 """Slow to import, or not installed everywhere: only inside the functions that need them."""
 
 

@@ -18,7 +18,7 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import engine_counts
-from pdplan.plan_files import LARGEST_PLAN, read_plan
+from pdplan.files import LARGEST_PLAN, read_plan
 from reports.answers.plan import plan_page as render_html
 from reports.json_text import plan_json
 from reports.whole_files import is_plan

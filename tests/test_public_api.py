@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import pdplan
-from pdplan._siblings import SIBLINGS, check_siblings
+from optimizer.plans.reading import parse_plan
+from pdplan import _SIBLINGS, _check_siblings
 from pdplan.commands.optimize import EFFORTS
 from tests.running import tiny
 
@@ -46,10 +49,10 @@ def test_import_loads_nothing_slow() -> None:
 
 
 def test_siblings_are_our_own() -> None:
-    check_siblings(str(ROOT))
+    _check_siblings(str(ROOT))
 
 
-@pytest.mark.parametrize("name", SIBLINGS)
+@pytest.mark.parametrize("name", _SIBLINGS)
 def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
     foreign = tmp_path / name
     foreign.mkdir()
@@ -70,7 +73,7 @@ def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
 
 def test_missing_sibling_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match=f"at {tmp_path / 'costmodel'}, but Python finds"):
-        check_siblings(str(tmp_path))
+        _check_siblings(str(tmp_path))
 
 
 # --- options are those of the command line --------------------------------------------------------------------------
@@ -83,21 +86,21 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> pdplan.Problem:
 
 @pytest.mark.parametrize("level", ["quick", "QUICK", pdplan.Level.QUICK])
 def test_a_level_by_its_name_is_that_level(problem: pdplan.Problem, level: pdplan.Level | str) -> None:
-    plan = pdplan.optimize(problem, level=level, time_limit="90s")
+    plan = pdplan.optimize(problem, effort=level, time_limit="90s")
     assert plan.status == "optimal"
     assert plan.simulation is None
 
 
 def test_a_level_by_its_name_is_simulated_where_the_command_line_simulates(problem: pdplan.Problem) -> None:
-    assert pdplan.optimize(problem, level="standard").simulation is not None
+    assert pdplan.optimize(problem, effort="standard").simulation is not None
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"level": "quik"}, "level: 'quik' is not known; did you mean 'quick'? allowed: quick, standard, thorough"),
-        ({"level": None}, "level: nothing is not known; allowed: quick, standard, thorough"),
-        ({"level": True}, "level: true is not known; allowed: quick, standard, thorough"),
+        ({"effort": "quik"}, "effort: 'quik' is not known; did you mean 'quick'? allowed: quick, standard, thorough"),
+        ({"effort": None}, "effort: nothing is not known; allowed: quick, standard, thorough"),
+        ({"effort": True}, "effort: true is not known; allowed: quick, standard, thorough"),
         ({"time_limit": "5 parsec"}, "time_limit: '5 parsec' has the unit 'parsec', but a duration is in "),
         ({"time_limit": -1.0}, "time_limit: -1.0 is out of range; must be at least 0 and at most 1d"),
         ({"time_limit": float("nan")}, "time_limit: nan is not a finite number"),
@@ -114,3 +117,70 @@ def test_another_value_of_an_option_is_refused(
 
 def test_the_levels_are_those_of_the_command_line() -> None:
     assert tuple(pdplan.Level) == EFFORTS
+
+
+def test_a_file_takes_the_options_that_override_it(tmp_path: Path) -> None:
+    file = tiny(tmp_path)
+    plan = pdplan.optimize(file, effort="quick", seed=7, settings={"workload.request_rate": "1/s"})
+    assert (plan.provenance.seed, plan.demand_rps) == (7, 1.0)
+    with pytest.raises(pdplan.InputError, match=r"^seed: overrides a value of a file; give it to load_problem"):
+        pdplan.optimize(pdplan.load_problem(file), seed=7)
+
+
+def test_a_plan_goes_on_to_every_other_function(problem: pdplan.Problem, tmp_path: Path) -> None:
+    plan = pdplan.optimize(problem, effort="quick")
+    assert pdplan.simulate(plan, requests=500, rate="0.5/s").judgement.classes
+    assert pdplan.evaluate(plan, effort="none").cheapest is None
+    assert tmp_path / "deploy" / "README.md" in pdplan.deploy(plan, tmp_path / "deploy", target="vllm")
+    rows = pdplan.whatif(problem, {"rate": ["0.5/s", "1/s"]}, verify=0)
+    assert [row["rate"] for row in rows] == ["0.5/s", "1/s"]
+    curve = pdplan.frontier(problem, "rate", between=(0.5, 2.0), verify=0)
+    assert curve.steps
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda plan: pdplan.simulate(plan, requests=3), "requests: 3 is out of range; must be at least 100"),
+        (lambda plan: pdplan.simulate(plan, rate="fast"), "rate: 'fast' is not a rate"),
+        (lambda plan: pdplan.simulate(plan, curve=True, diurnal="plan"), "--diurnal lets the rate change"),
+        (lambda plan: pdplan.deploy(plan, "x", target="k8s"), "the plan's engine 'k8s' is none of vllm, dynamo"),
+        (lambda plan: pdplan.evaluate(plan, confidence=0.9), "workload, settings and confidence are for the name of"),
+    ],
+)
+def test_a_value_that_a_function_cannot_use_is_one_sentence(
+    call: Callable[[pdplan.Plan], object], sentence: str
+) -> None:
+    plan = parse_plan((ROOT / "tests" / "plans" / "colocated.json").read_bytes())
+    with pytest.raises(pdplan.InputError) as caught:
+        call(plan)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_notebook_shows_the_verdict_and_the_fleet() -> None:
+    plan = parse_plan((ROOT / "tests" / "plans" / "disaggregated.json").read_bytes())
+    frame = plan.to_frame()
+    assert list(frame.index) == [pool.id for pool in plan.pools]
+    assert frame["gpus"].sum() == sum(plan.gpus.values())
+    assert frame["usd_per_hour"].sum() == pytest.approx(plan.cost_usd_per_hour)
+    page = plan._repr_html_()
+    assert f"{sum(plan.gpus.values())} GPUs for ${plan.cost_usd_per_hour:,.2f}/h" in page
+    assert page.count("<tr") == 1 + len(plan.pools)
+    named = plan.model_copy(update={"name": "<script>"})
+    assert "<script>" not in named._repr_html_()
+    none = parse_plan((ROOT / "tests" / "plans" / "infeasible.json").read_bytes())
+    assert "<table" not in none._repr_html_()
+
+
+def test_the_notebook_of_the_examples_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "notebook.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "replicas" in done.stdout
+    assert (tmp_path / "deploy" / "README.md").is_file()

@@ -19,8 +19,8 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
 from optimizer.verification.judge import Judgement, judge_demands
 from pdplan.cli import run
+from pdplan.files import read_plan
 from pdplan.options import ROUTERS
-from pdplan.plan_files import read_plan
 from reports.numbers import rate
 from reports.request_rows import REQUEST_COLUMNS
 from reports.verdict import served_rate

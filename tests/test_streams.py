@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pdplan.streams import ReaderGoneError, guard_streams
+from pdplan.console import ReaderGoneError, guard_streams
 from tests.running import ROOT, SECONDS
 
 FULL = Path("/dev/full")

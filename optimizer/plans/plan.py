@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
+from html import escape
 from typing import Any, Literal, Self
 
 from pydantic import AliasChoices, ConfigDict, Field, model_validator
@@ -358,6 +359,24 @@ class Plan(Record):
     """How the least cost moves with prices, demand, limits and efficiency; null where that was not worked out."""
 
     model_config = ConfigDict(populate_by_name=True)
+
+    def to_frame(self) -> Any:
+        """The pools as a pandas.DataFrame: a row for each, with its settings, its GPUs and its price [$/h]."""
+        from pandas import DataFrame
+
+        fields = [name for name in Pool.model_fields if name not in {"id", "operating_point"}]
+        return DataFrame([[getattr(pool, name) for name in fields] for pool in self.pools],
+                         index=[pool.id for pool in self.pools], columns=fields)  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        """The verdict and the fleet, as a notebook shows a plan."""
+        price = "" if self.cost_usd_per_hour is None else f" for ${self.cost_usd_per_hour:,.2f}/h"
+        classes = [
+            f"{row.name}: {100.0 * row.attainment:.4g} % of requests meet the SLO, goal {100 * row.attainment_goal:g} %"
+            for row in self.classes
+        ]
+        verdict = f"{self.name} ({self.status}): {sum(self.gpus.values())} GPUs{price}. {'; '.join(classes)}"
+        return f"<p>{escape(verdict)}</p>{self.to_frame().to_html() if self.pools else ''}"
 
     def _named_pools(self) -> Iterator[tuple[Path, str]]:
         """Where the plan names a pool, and which."""

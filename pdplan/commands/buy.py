@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pdplan.console import Console
+from pdplan.files import check_files, random_arrivals, show_answer
 from pdplan.options import (
     PATH,
     console_options,
@@ -20,8 +21,6 @@ from pdplan.options import (
     verify_option,
     whole,
 )
-from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, show_answer
 from search_spaces import bounds
 
 

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
+from pdplan.files import read_fleet
 from pdplan.options import (
     PATH,
     TARGETS,
@@ -20,13 +21,10 @@ from pdplan.options import (
     force_option,
     pairs,
     pass_console,
-    value_of,
 )
-from pdplan.plan_files import read_fleet
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
-    from reports.deploy.deployment import Options
 
 MOST_STRAYS = 5
 
@@ -43,13 +41,11 @@ MOST_STRAYS = 5
 @click.option("--check", type=PATH, metavar="DIR", help="Write nothing; check the deployment in DIR against the plan.")
 @click.option(
     "--engine-version",
-    "version",
     metavar="VERSION",
     help="Version of the target that the files are for; default: the newest known.",
 )
 @click.option(
     "--model",
-    "weights",
     metavar="NAME",
     help="Weights to load: a Hugging Face id, or a folder; default: the plan's model.",
 )
@@ -102,6 +98,7 @@ def deploy(
     output: Path | None,
     check: Path | None,
     force: bool,
+    labels: str,
     **asked: Any,
 ) -> None:
     """Examples:
@@ -121,6 +118,7 @@ def deploy(
     that it breaks, each once. Files that are not of this plan have a line of their own. Exits with 2 if
     there is any fault.
     """
+    from pdplan.api import deployment_options
     from reports.deploy.files import write_deployment
 
     plan = read_fleet(file, alternative)
@@ -129,49 +127,11 @@ def deploy(
         return
     if output is None:
         raise click.UsageError("give -o DIR to write a deployment, or --check DIR to check one")
-    written = write_deployment(plan, _options(plan, **asked), output, force=force)
+    written = write_deployment(
+        plan, deployment_options(plan, label=pairs(labels, "--label"), **asked), output, force=force
+    )
     console.note(f"wrote {len(written)} files to {output}")
     console.note(f"Next: {output / 'README.md'} says how to start it")
-
-
-def _options(
-    plan: Plan,
-    *,
-    target: str | None,
-    version: str | None,
-    weights: str | None,
-    image: str | None,
-    bytes_per_token: float | None,
-    namespace: str,
-    rdma: str,
-    claim: str | None,
-    labels: str,
-    api: str,
-) -> Options:
-    """The command line's options as those of a deployment."""
-    from reports.deploy.deployment import Options
-    from reports.deploy.facts import checked_version
-    from reports.deploy.files import planned_target
-
-    target = target or planned_target(plan)
-    if target not in TARGETS:
-        raise InputError(
-            f"the plan's engine {shown(target)} is none of {', '.join(TARGETS)}; name a target with --target"
-        )
-    with value_of("--engine-version"):
-        version = checked_version(target, version)
-    return Options(
-        target=target,
-        version=version,
-        model=weights,
-        image=image,
-        namespace=namespace,
-        rdma=rdma,
-        claim=claim,
-        bytes_per_token=bytes_per_token,
-        labels=pairs(labels, "--label"),
-        api=api,
-    )
 
 
 def _check(console: Console, plan: Plan, directory: Path, target: str | None) -> None:

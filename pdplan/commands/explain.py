@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pdplan.console import Console
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
 from pdplan.options import (
     PATH,
     collected,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pdplan.console import Console, part_of
+from pdplan.files import check_files, random_arrivals, show_answer, write_page
 from pdplan.options import (
     PATH,
     Choice,
@@ -19,8 +20,6 @@ from pdplan.options import (
     set_option,
     verify_option,
 )
-from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, show_answer, write_page
 
 from .whatif_answers import bounds_of
 

@@ -10,6 +10,7 @@ import click
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
+from pdplan.files import check_files, random_arrivals, show_answer, write_page
 from pdplan.options import (
     PATH,
     console_options,
@@ -22,8 +23,6 @@ from pdplan.options import (
     verify_option,
     whole,
 )
-from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, show_answer, write_page
 
 from .whatif_answers import JOBS, swept
 

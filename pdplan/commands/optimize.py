@@ -1,19 +1,19 @@
-"""`pdplan optimize`: from workload.yaml to the cheapest fleet."""
+"""`pdplan optimize` and `pdplan evaluate`: the cheapest fleet for a workload, and what the fleet of today attains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from costmodel.errors import BelowFloorError, InputError
-from pdplan.braking import stop_on_interrupt
-from pdplan.console import Console, part_of
-from pdplan.exit_codes import ExitCode
+from pdplan.console import Console
+from pdplan.exits import ExitCode, stop_on_interrupt
+from pdplan.files import read_plan
 from pdplan.options import (
     NO_TARGET,
     PATH,
@@ -30,10 +30,11 @@ from pdplan.options import (
     whole,
 )
 from search_spaces.bounds import SEED, Bounds
+from search_spaces.files import shown_path
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
-    from optimizer.recommend.search import Brake
+    from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
 
 EFFORTS = ("quick", "standard", "thorough")
@@ -136,12 +137,11 @@ def optimize(
 
     asked = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem = load_problem(file, overrides=parse_settings(settings, **asked))
-    wanted = Effort(effort, time_limit, sensitivity, front, study)
-    check_study(wanted)
+    options = {"time_limit": time_limit, "sensitivity": sensitivity, "front": front, "study": study}
     with no_empty_folder(output):
         prepare_folders(output, deploy, force)
         try:
-            found = searched(console, problem, file.resolve().parent, wanted)
+            found = searched(console, problem, file.resolve().parent, effort, **options)
         except BelowFloorError:
             if as_json:
                 show_below_floor(console, problem)
@@ -157,67 +157,15 @@ def optimize(
     return 0 if plan.pools else ExitCode.INFEASIBLE
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is done: level by name, longest time for all of it [s], whether every lever is moved.
+def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
+    """Find the fleet, telling how far it is; Ctrl-C ends the search once a fleet is proven."""
+    from optimizer.recommend.search import Brake
+    from pdplan import api
 
-    front: fleets that are simulated for the front of cost against tail; None: it is not asked for.
-    study: name of the storage that keeps the tuning study, if any.
-    """
-
-    level: str
-    time_limit: float | None
-    every_lever: bool
-    front: int | None = None
-    study: str | None = None
-
-    @property
-    def tunes(self) -> bool:
-        """Whether a fleet is tuned at all."""
-        return self.level == "thorough" or self.front is not None
-
-    @property
-    def complete(self) -> bool:
-        """Whether every lever is moved, not prices and limits alone."""
-        return self.every_lever or self.level == "thorough"
-
-    @property
-    def searched(self) -> float:
-        """Share of the work that is done once the fleet is found, before levers are moved."""
-        return 0.6 if self.complete else 0.9
-
-
-def check_study(effort: Effort) -> None:
-    """Refuse, before the search, a study where nothing is tuned, or in a file that cannot be used."""
-    if effort.study is None:
-        return
-    if not effort.tunes:
-        raise InputError(
-            f"--study: nothing is tuned with --effort {effort.level}; allowed: --effort thorough, or --front"
-        )
-    from optimizer.verification.tune import open_storage
-
-    open_storage(effort.study)
-
-
-def searched(console: Console, problem: Problem, base: Path, effort: Effort) -> Plan:
-    """Find the fleet and what the effort adds, telling how far it is; Ctrl-C ends it once a fleet is proven.
-
-    base: folder from which files that the problem names are looked up.
-    """
-    from optimizer.recommend.optimize import as_cut
-    from optimizer.recommend.optimize import optimize as search
-    from optimizer.recommend.search import Brake, Level
-    from optimizer.verification.tune import Wish
-
-    brake, level = Brake(), Level(effort.level)
-    tune = Wish(study=effort.study) if effort.study is not None else None
-    tune = tune if effort.front is None else Wish(effort.front, front=True, study=effort.study)
-    telling = console.progress() if effort.level == "quick" else console.milestones()
+    brake = Brake()
+    telling = console.progress() if effort == "quick" else console.milestones()
     with telling as progress, stop_on_interrupt(brake):
-        searching, moving = part_of(progress, 0.0, effort.searched), part_of(progress, effort.searched, 1.0)
-        found = search(problem, progress=searching, time_limit=effort.time_limit, level=level, brake=brake, tune=tune)
-        found = as_cut(with_more(found, problem, base, effort, brake=brake, progress=moving), brake)
+        found = api.optimize(problem, effort=effort, base=base, brake=brake, progress=progress, **options)
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may also meet the SLOs")
     return found
@@ -239,27 +187,6 @@ def show_below_floor(console: Console, problem: Problem) -> None:
     from reports.json_text import plan_json
 
     console.show(plan_json(stamped(plan_below_floor(problem), console.command)))
-
-
-def with_more(
-    found: Plan,
-    problem: Problem,
-    base: Path,
-    effort: Effort,
-    *,
-    brake: Brake,
-    progress: Callable[[str, float], None] | None,
-) -> Plan:
-    """The plan with what the effort adds: what features are worth, and how the price moves."""
-    if effort.level == "thorough" and not brake.stopped():
-        from optimizer.recommend.extras import with_worths
-
-        found = with_worths(found, problem)
-    if (effort.complete or effort.level == "standard") and not brake.stopped():
-        from optimizer.whatif.sensitivity import with_sensitivity
-
-        found = with_sensitivity(found, problem, base, complete=effort.complete, brake=brake, progress=progress)
-    return found
 
 
 @contextmanager
@@ -292,3 +219,100 @@ def stamped(plan: Plan, command: str) -> Plan:
     """Return the plan with the command line that asked for it."""
     run = plan.provenance.run.model_copy(update={"command": command})
     return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"run": run})})
+
+
+SEARCHES = ("none", "quick", "standard")
+"""How the cheapest fleet is sought beside the stated one: not at all, or by such a level of `optimize`."""
+
+
+@click.command(short_help="Evaluate the fleet that runs today, and find the cheapest.")
+@click.argument("file", type=PATH)
+@click.option("--fleet", "fleet_file", type=PATH, metavar="FLEET", help="Fleet file; FILE is then the workload.")
+@click.option("-o", "--output", type=PATH, metavar="DIR", help="Write evaluation.json to DIR.")
+@click.option(
+    "--effort",
+    type=Choice(SEARCHES),
+    default="standard",
+    show_default=True,
+    help="Effort of the search for the cheapest fleet; none skips it.",
+)
+@confidence_option
+@set_option
+@json_option
+@click.option("--force", is_flag=True, help="Replace a file in DIR that pdplan did not write.")
+@console_options
+@pass_console
+def evaluate(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    fleet_file: Path | None,
+    output: Path | None,
+    effort: str,
+    confidence: float | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+) -> int:
+    """Examples:
+
+    \b
+      pdplan evaluate fleet.yaml
+      pdplan evaluate workload.yaml --fleet fleet.yaml --effort none
+      pdplan evaluate plan/plan.json --json | jq .provisioning
+
+    Simulates the fleet that FILE states, as pdplan optimize simulates its own (pdplan init --fleet writes
+    an example). Shows what share of each SLO class meets the SLO, the highest request rate, what binds
+    and the price. Then: how many replicas are missing or to spare, what twice the traffic needs, and the
+    cheapest fleet. FILE may be a plan: its own requests are simulated again.
+
+    Exits with 2 and names the rule when a replica cannot start. Exits with 3 when the fleet misses an
+    SLO, or when the verdict is undecided.
+    """
+    from optimizer.recommend.evaluate import evaluate as judge
+    from reports.answers.evaluation import evaluation_document, evaluation_json
+    from reports.whole_files import EVALUATION_FILE, check_directory, write_whole
+
+    subject = _subject(file, fleet_file, parse_settings(settings, confidence=confidence))
+    with no_empty_folder(output):
+        if output is not None:
+            check_directory(output, (EVALUATION_FILE,), force=force)
+        with console.milestones() as progress:
+            evaluation = judge(subject, progress, level=None if effort == "none" else effort, base=file.parent)
+        best = None if evaluation.cheapest is None else stamped(evaluation.cheapest, console.command)
+        evaluation = evaluation.model_copy(update={"plan": stamped(evaluation.plan, console.command), "cheapest": best})
+        text = evaluation_json(evaluation)
+        if output is not None:
+            write_whole({output / EVALUATION_FILE: text})
+            console.note(f"wrote {output / EVALUATION_FILE}")
+    if as_json:
+        console.show(text)
+    else:
+        then = f"pdplan resilience {quote(str(file))}"
+        if fleet_file is not None:
+            then = f"pdplan optimize {quote(str(file))} -o plan"
+        elif evaluation.outcome != "meets":
+            then = f"change {quote(str(file))}, then run again"
+        console.show(evaluation_document(evaluation, next_step=then))
+    return 0 if evaluation.outcome == "meets" else ExitCode.INFEASIBLE
+
+
+def _subject(file: Path, fleet_file: Path | None, overrides: dict[str, str]) -> StatedFleet | Plan:
+    """The fleet that was named: of a fleet file, or of a plan."""
+    from search_spaces.fleet_file import is_fleet_file, load_fleet
+
+    if fleet_file is not None:
+        return load_fleet(fleet_file, file, overrides)
+    if is_fleet_file(file):
+        return load_fleet(file, overrides=overrides)
+    if file.suffix.lower() in {".yaml", ".yml"}:
+        raise InputError(
+            f"{shown_path(file)}: states no pools, so it is not a fleet file (pdplan init --fleet writes one); if it "
+            "is a workload, name the fleet with --fleet"
+        )
+    if overrides:
+        raise InputError(
+            "--set and --confidence change the workload of a fleet file; a plan is evaluated as it was made"
+        )
+    return read_plan(file)

@@ -10,9 +10,8 @@ import click
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
+from pdplan.files import check_files, read_fleet, show_answer
 from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
-from pdplan.plan_files import read_fleet
-from pdplan.views import check_files, show_answer
 from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 
 html_option = click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")

@@ -11,7 +11,8 @@ import click
 
 from costmodel.quoting import shown
 from pdplan.console import Console, write_text
-from pdplan.exit_codes import ExitCode
+from pdplan.exits import ExitCode
+from pdplan.files import check_files, read_fleet
 from pdplan.options import (
     PATH,
     ROUTERS,
@@ -26,16 +27,12 @@ from pdplan.options import (
     share_within,
     whole,
 )
-from pdplan.plan_files import read_fleet
-from pdplan.simulating import PLANNED, REQUESTS, UNTIL, Asked, simulated, timeline_text
-from pdplan.views import check_files
+from pdplan.simulating import CONCURRENCY, PLANNED, REPLICATIONS, REQUESTS, UNTIL, Asked, simulated, timeline_text
 from search_spaces.bounds import SEED, Bounds
 
 if TYPE_CHECKING:
     from reports.simulated import Simulated
 
-REPLICATIONS = Bounds(1, 100, "replications")
-CONCURRENCY = Bounds(1, 100_000, "requests")
 PARTS = Bounds(2, 1440, "parts of a day")
 SOON_DONE = 50_000
 """So many requests take a few seconds: nobody needs to be told that they are under way."""

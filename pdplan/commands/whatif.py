@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
+from pdplan.files import check_files, random_arrivals, show_answer, write_page
 from pdplan.options import (
     PATH,
     Choice,
@@ -25,8 +26,6 @@ from pdplan.options import (
     verify_option,
     whole,
 )
-from pdplan.random_arrivals import random_arrivals
-from pdplan.views import check_files, show_answer, write_page
 from search_spaces import bounds
 
 from .whatif_answers import JOBS, Asked, answers, sweep_answer

@@ -1,4 +1,4 @@
-"""`pdplan workload`: what a trace says, and the workload.yaml made from it."""
+"""`pdplan init`, `schema` and `workload`: how to write a workload.yaml, by hand or from a trace."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from costmodel.errors import InputError
 from pdplan.console import Console, facts_text, write_text
+from pdplan.files import check_files
 from pdplan.options import (
     PATH,
     Choice,
@@ -23,7 +24,6 @@ from pdplan.options import (
     value_of,
     whole,
 )
-from pdplan.views import check_files
 from search_spaces.bounds import BUCKETS, MAX_TOKENS, WHOLE
 from search_spaces.files import check_name
 
@@ -257,3 +257,50 @@ def _page(measured: dict[str, Any], width: int) -> str:
     notes = [line for note in measured["notes"] for line in wrap(f"Note: {note}", width)]
     parts = [clean(measured["path"], 200), facts_text(facts, width), table, "\n".join(notes)]
     return "\n\n".join(part for part in parts if part)
+
+
+@click.command(short_help="Write a commented workload.yaml to start from.")
+@click.argument("file", type=PATH, required=False)
+@click.option("--fleet", is_flag=True, help="Write a fleet file, of what runs today, for pdplan evaluate.")
+@force_option
+@console_options
+@pass_console
+def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
+    """Examples:
+
+    \b
+      pdplan init
+      pdplan init chat.yaml
+      pdplan init --fleet
+
+    Writes a workload file in which every key is explained, or with --fleet a fleet file. FILE is
+    workload.yaml or fleet.yaml unless named. A '-' prints it instead.
+    """
+    from search_spaces.writing import fleet_text, init_text
+
+    file = file or Path("fleet.yaml" if fleet else "workload.yaml")
+    text = fleet_text() if fleet else init_text()
+    if str(file) == "-":
+        console.show(text)
+        return
+    write_text(file, text, force=force)
+    console.note(f"wrote {file}")
+    then = f"evaluate {quote(str(file))}" if fleet else f"optimize {quote(str(file))} -o plan"
+    console.note(f"Next: pdplan {then}")
+
+
+@click.command(short_help="Print the JSON Schema of workload.yaml.")
+@console_options
+@pass_console
+def schema(console: Console) -> None:
+    """Examples:
+
+    \b
+      pdplan schema > workload.schema.json
+
+    Prints the JSON Schema of workload.yaml. An editor with a YAML language server completes and checks
+    the file when its first line is: # yaml-language-server: $schema=workload.schema.json
+    """
+    from search_spaces.schema import json_schema
+
+    console.show(json_schema())

@@ -18,7 +18,6 @@ from . import facts
 from .deployment import DeployedPool, Deployment, Routing, Settings
 from .flags import (
     SCHEDULER,
-    TRANSFER,
     sglang_settings,
     sglang_words,
     trtllm_options,
@@ -28,7 +27,7 @@ from .flags import (
 )
 from .formats import Raw, dig, load_yaml, namespaces, pod_text, quantity, render, unescaped
 from .gateway import router_config
-from .pods import CACHE_ENV, CACHE_MOUNT, weights_volume
+from .pods import CACHE_ENV, CACHE_MOUNT, pod_worker, weights_volume
 from .readback import Found, FoundRouter, FoundWorker, Words, json_object, plain_words, words_of
 
 FLEET_FILE: Final = "dgd.yaml"
@@ -252,7 +251,6 @@ def _read_by_length(deployment: Deployment, files: Mapping[str, str]) -> Found:
     missing = next((name for name in (CONTROL_FILE, GRID_MAP_FILE) if name not in files), None)
     if missing is not None:
         raise InputError(f"{missing} is missing, so no request finds a pool")
-    _check_lanes(deployment, files)
     pools = [_read_graph(deployment, path, files[path]) for path in sorted(files) if path.startswith("pools/")]
     control = _read_graph(deployment, CONTROL_FILE, files[CONTROL_FILE])
     data = dig(load_yaml(GRID_MAP_FILE, files[GRID_MAP_FILE]), "data", GRID_FILE)
@@ -265,20 +263,6 @@ def _read_by_length(deployment: Deployment, files: Mapping[str, str]) -> Found:
     )
     workers = tuple(one for graph in pools for one in graph.workers)
     return Found(workers, router, None, tuple(name for graph in pools for name in graph.names), namespaces(files))
-
-
-def _check_lanes(deployment: Deployment, files: Mapping[str, str]) -> None:
-    """Both kinds of router know their ends: the global one its grid, each local one its pool."""
-    expected = {CONTROL_FILE: ("GlobalRouter", ["--config", f"{GRID_FOLDER}/{GRID_FILE}"])}
-    for pool in deployment.pools:
-        component = "prefill" if pool.role is Role.PREFILL else "backend"
-        endpoint = f"{pool_namespace(deployment, pool)}.{component}.generate"
-        expected[f"pools/{pool.name}.yaml"] = ("LocalRouter", ["--endpoint", endpoint])
-    for path, (name, start) in expected.items():
-        parts = {part["name"]: part for part in _components(load_yaml(path, files.get(path, "")) or {})}
-        args = (parts[name]["container"].get("args") or []) if name in parts else []
-        if args[:2] != start:
-            raise InputError(f"{path}: {name} is not started with {' '.join(start)}")
 
 
 def _plain(one: FoundWorker) -> tuple[Any, ...]:
@@ -347,32 +331,25 @@ def _read_worker(deployment: Deployment, path: str, part: Mapping[str, Any]) -> 
     where, container = f"{path}: {part['name']}", part["container"]
     words = words_of(where, [unescaped(str(word)) for word in container.get("args") or []])
     values = dict(words)
-    transfer = json_object(f"{where}: {TRANSFER}", values[TRANSFER] or "") if TRANSFER in values else None
     command = container.get("command") or []
     role = Role.COLOCATED.value if part["role"] == "worker" else str(part["role"])
     mode = values.get("--disaggregation-mode")
     if mode not in {None, role} or (mode is None and role != Role.COLOCATED.value):
         raise InputError(f"{where}: --disaggregation-mode {mode} does not fit a component of type {part['role']}")
-    return FoundWorker(
-        where=where,
+    return pod_worker(
+        where,
+        words,
+        container,
+        settings=_settings(deployment, where, part["name"], words),
         pool=part["name"],
         role=role,
-        weights=str(values.get("--model") or values.get("--model-path")),
         replicas=quantity(where, part["replicas"]),
         nodes=quantity(where, part["nodes"]),
         node_gpus=quantity(where, part["gpus"]),
-        words=words,
-        settings=_settings(deployment, where, part["name"], words),
-        transfer=transfer,
-        env={str(item.get("name")): str(item.get("value")) for item in container.get("env") or []},
         label=(part["selector"] or {}).get(facts.fact("gpu_label")),
-        image=container.get("image"),
         program=f"{deployment.engine}_worker" if command[-1:] == [f"dynamo.{deployment.engine}"] else "?",
-        pod={
-            "devices": part["devices"],
-            "shared_memory": part["shared_memory"],
-            "capabilities": dig(container, "securityContext", "capabilities", "add") or [],
-        },
+        devices=part["devices"],
+        shared_memory=part["shared_memory"],
     )
 
 

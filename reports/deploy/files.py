@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -13,40 +12,28 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
-from optimizer.plans.plan import ClassResult, Plan, Status
+from optimizer.plans.plan import Plan
 from optimizer.plans.reading import first_fault
-from reports.asked import Asked
-from reports.numbers import duration, is_number, percent_beside
-from reports.text import clean
 from reports.whole_files import check_origin, first_bytes, write_whole
-from reports.words import slo_words
 from search_spaces.files import read_file, shown_path
 from search_spaces.json_source import JsonText
 from search_spaces.targets import NO_TARGET
 
 from . import facts, lint
-from .benchmark import FOLDER, behind, benchmark_files, requests_of, results_folder
-from .deployment import Deployment, Options, Routing
-from .describe import describe, told_apart
+from .benchmark import benchmark_files
+from .deployment import Deployment, Options
+from .describe import describe
 from .dynamo import dynamo_files, read_dynamo
-from .formats import Raw, render
-from .gateway import gateway_notes, pool_lines
 from .llmd import llmd_files, read_llmd
 from .readback import Found
 from .readme import (
-    accepted_words,
-    benchmark_steps,
     dynamo_steps,
-    fleet_words,
-    folder_steps,
-    job_result,
     llmd_steps,
     plain_steps,
-    setting_rows,
+    readme_page,
     trtllm_steps,
     vllm_steps,
 )
@@ -62,8 +49,6 @@ MARKER: Final = "<!-- pdplan.deployment/1 -->"
 """First line of the page in every directory of ours."""
 LARGEST: Final = 16 * MIB
 """A larger file [byte] is none of ours."""
-LONGEST_COMMAND: Final = 400
-"""Characters of a command on the page."""
 _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
 """What a reader meets in a file of another shape, such as a list where an object should be."""
 
@@ -152,7 +137,8 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     files = target.files(deployment)
     refuse_faults(deployment, files)
     files |= benchmark_files(deployment, target.url(deployment), in_cluster=target.pods)
-    return {README: _readme(plan, deployment, target), RECORD: record_text(deployment), **files}
+    page = f"{MARKER}\n{readme_page(plan, deployment, target.steps(deployment), pods=target.pods)}"
+    return {README: page, RECORD: record_text(deployment), **files}
 
 
 def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
@@ -284,119 +270,6 @@ def _check_claim(deployment: Deployment) -> None:
         raise InputError(
             f"--claim keeps weights that are fetched, and {shown(deployment.weights)} is a folder of the nodes"
         )
-
-
-def _readme(plan: Plan, deployment: Deployment, target: Target) -> str:
-    predicted, stated = behind(plan, deployment.router), plan.status is Status.STATED
-    page = render(
-        "benchmark/README.md",
-        title=deployment.title,
-        target=facts.target_title(deployment.options.target),
-        version=deployment.options.version,
-        sha=deployment.plan_sha,
-        file=Raw("<the fleet.yaml, or the plan.json with --alternative N>" if stated else "<the plan.json>"),
-        pools=[
-            {
-                "id": pool.id,
-                "role": pool.role.value,
-                "replicas": pool.replicas,
-                "gpus": pool.settings.gpus,
-                "accelerator": pool.accelerator,
-                "nodes": pool.nodes,
-            }
-            for pool in deployment.pools
-        ],
-        routes=pool_lines(deployment) if deployment.parted else [],
-        steps=[Raw(step) for step in folder_steps(deployment, pods=target.pods) + target.steps(deployment)],
-        fleet=fleet_words(deployment),
-        accepted=accepted_words(deployment),
-        rows=setting_rows(deployment),
-        checks=[Raw(line) for line in _checks(deployment, target, other=predicted is not plan)],
-        job=[Raw(step) for step in benchmark_steps(deployment)] if target.pods else [],
-        requests=requests_of(deployment.demand),
-        rate=f"{deployment.demand.rate:g}",
-        predicted=_quantiles(predicted),
-        several=told_apart(plan),
-        goals=_goals(predicted),
-        notes=_notes(deployment),
-    )
-    return f"{MARKER}\n{page}"
-
-
-def _checks(deployment: Deployment, target: Target, *, other: bool) -> list[str]:
-    """The commands that compare what was measured with the plan, one for each class; other: router than the plan's."""
-    result = str(facts.fact("benchmark", "result"))
-    checks = []
-    for one in deployment.classes:
-        file = job_result(one) if target.pods else f"{FOLDER}/{results_folder(one)}/{result}"
-        chosen = f" --slo-class {shlex.quote(one.name)}" if one.ending else ""
-        chosen += f" --balancing {deployment.router}" if other else ""
-        checks.append(clean(f"pdplan validate --against {file} --plan plan.json{chosen}", LONGEST_COMMAND))
-    return checks
-
-
-def _goals(plan: Plan) -> list[str]:
-    """What each class asks for, and which share of its requests the plan predicts to meet it."""
-    return [
-        f"{slo_words(_asked(one))}; predicted: {percent_beside(one.attainment, one.attainment_goal)}"
-        for one in plan.classes
-    ]
-
-
-def _asked(one: ClassResult) -> Asked:
-    first, later = (limit if is_number(limit) else None for limit in (one.ttft_limit_s, one.tpot_limit_s))
-    others = {metric: found.limit_s for metric, found in one.metrics.items()}
-    return Asked(one.name, one.share, first, later, one.e2e_limit_s, one.attainment_goal, others)
-
-
-def _quantiles(plan: Plan) -> list[tuple[str, str, str]]:
-    """Predicted quantiles, of each class where there are several."""
-    latencies: list[tuple[str, object, object]] = [("", plan.ttft_s, plan.tpot_s)]
-    if told_apart(plan):
-        latencies = [(f"{one.name} ", one.ttft_s, one.tpot_s) for one in plan.classes]
-    return [
-        (f"{of}{name}", _quantile(ttft, name), _quantile(tpot, name))
-        for of, ttft, tpot in latencies
-        for name in ("p50", "p90", "p99")
-    ]
-
-
-def _quantile(found: object, name: str) -> str:
-    return "-" if found is None else duration(getattr(found, name))
-
-
-def _notes(deployment: Deployment) -> list[str]:
-    notes = []
-    if deployment.routing is Routing.BY_LOAD:
-        notes.append(
-            "The router splits requests over the pools of one role by their load, not in the plan's exact shares."
-        )
-    if deployment.behind_gateway:
-        notes += gateway_notes(deployment)
-    elif deployment.routing is Routing.BY_LENGTH:
-        notes.append("The router tells prompts apart by length alone; a few may go to another pool than planned.")
-    scatters = _scatters(deployment)
-    if scatters:
-        notes.append(
-            f"Prompts with a common prefix may go to different replicas: {scatters}. Each replica fills its own cache. "
-            "A prefix that all prompts share is soon in every cache. Those of conversations are found less often."
-        )
-    if deployment.options.target == "sglang" and sum(pool.replicas for pool in deployment.of_role(Role.PREFILL)) > 1:
-        notes.append(
-            "SGLang's router counts a request at its prefill replica even after its prompt is computed. Prompts may "
-            "wait longer than behind a router that counts only the requests in prefill."
-        )
-    if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
-        notes.append("Step times were predicted for the attention backend that each GPU type would choose by itself.")
-    return notes
-
-
-def _scatters(deployment: Deployment) -> str:
-    """What keeps no prefixes together where the plan counts on them; empty where nothing has to, or the router does."""
-    prompts = deployment.of_role(Role.PREFILL) or deployment.of_role(Role.COLOCATED)
-    if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or sum(pool.replicas for pool in prompts) < 2:
-        return ""
-    return facts.scatters(deployment.options.target, apart=deployment.disaggregated)
 
 
 RECORD: Final = "deployment.json"

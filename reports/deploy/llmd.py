@@ -12,10 +12,10 @@ from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import DeployedPool, Deployment
-from .flags import TRANSFER, node_ranks, place_words, span_words, vllm_settings, vllm_words
+from .flags import node_ranks, place_words, span_words, vllm_settings, vllm_words
 from .formats import dig, load_yaml, namespaces, pod_text, quantity, render, unescaped
-from .pods import CACHE_ENV, CACHE_MOUNT, SECRET, weights_volume
-from .readback import Found, FoundRouter, FoundWorker, json_object, plain_words, words_of
+from .pods import CACHE_ENV, CACHE_MOUNT, SECRET, pod_worker, weights_volume
+from .readback import Found, FoundRouter, FoundWorker, plain_words, words_of
 
 PICKER_FILE: Final = "epp-config.yaml"
 ROUTER_FILE: Final = "router-values.yaml"
@@ -194,25 +194,8 @@ def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
     workers = [_read_values(deployment, path, files[path]) for path in sorted(files) if path.startswith("values/")]
     labels = _labels(deployment)
     workers += [read_group(deployment, path, files[path], labels) for path in sorted(files) if path.startswith(GROUPS)]
-    pool = load_yaml(POOL_FILE, files.get(POOL_FILE, ""))
-    if dig(pool, "spec", "targetPorts") != [{"number": int(facts.fact("ports", "http"))}]:
-        raise InputError(f"{POOL_FILE}: its port is not the one that pods are reached at")
-    if dig(pool, "spec", "selector", "matchLabels") != _labels(deployment):
-        raise InputError(f"{POOL_FILE}: it does not select the labels that the releases give their pods")
-    _check_router(deployment, files)
     names = tuple(f"{deployment.name}-{one.pool}-{one.role}" for one in workers)
     return Found(tuple(workers), _read_picker(deployment, files), None, names, namespaces(files))
-
-
-def _check_router(deployment: Deployment, files: Mapping[str, str]) -> None:
-    """The router's chart gets the picker's configuration as it stands, and finds the pods by their labels."""
-    loaded = dig(load_yaml(ROUTER_FILE, files.get(ROUTER_FILE, "")), "router")
-    name = str(dig(loaded, "epp", "pluginsConfigFile"))
-    config = dig(loaded, "epp", "pluginsCustomConfig", name)
-    if config is None or config != files.get(PICKER_FILE, config):
-        raise InputError(f"{ROUTER_FILE}: its plug-in configuration is not that of {PICKER_FILE}")
-    if dig(loaded, "modelServers", "matchLabels") != _labels(deployment):
-        raise InputError(f"{ROUTER_FILE}: it does not select the labels that the releases give their pods")
 
 
 def _read_picker(deployment: Deployment, files: Mapping[str, str]) -> FoundRouter | None:
@@ -250,39 +233,17 @@ def _check_decider(loaded: Any, declared: list[Any], *, splits: bool) -> None:
         raise InputError(f"{PICKER_FILE}: prompts are not always handed over, as the plan assumes")
 
 
-def _check_release(deployment: Deployment, path: str, loaded: Any, created: str) -> None:
-    """What the chart would fill in otherwise: pods of the other role, another model, labels that nobody selects."""
-    other = "decode" if created == "prefill" else "prefill"
-    if dig(loaded, other, "create") is not False:
-        raise InputError(f"{path}: {other}.create is not false, and the chart would create such pods")
-    artifacts = loaded.get("modelArtifacts") or {}
-    if artifacts.get("uri") != f"hf://{deployment.weights}" or artifacts.get("name") != deployment.weights:
-        raise InputError(f"{path}: modelArtifacts are not those of {deployment.weights}")
-    if not _labels(deployment).items() <= (artifacts.get("labels") or {}).items():
-        raise InputError(f"{path}: its pods lack the labels that the InferencePool selects")
-    if loaded.get("multinode") is not False or dig(loaded, "accelerator", "type") != "nvidia":
-        raise InputError(f"{path}: multinode false and accelerator.type nvidia must be stated")
-    names = [one.get("name") for one in loaded[created].get("volumes") or []]
-    mounts = [one.get("name") for one in (loaded[created]["containers"][0]).get("volumeMounts") or []]
-    if not set(mounts) <= set(names):
-        raise InputError(f"{path}: a volume is mounted that is not there")
-
-
 def _read_values(deployment: Deployment, path: str, text: str) -> FoundWorker:
     loaded = load_yaml(path, text)
     created = [name for name in ("prefill", "decode") if dig(loaded, name, "create")]
     if len(created) != 1:
         raise InputError(f"{path}: a release must create the pods of one pool, and creates {created or 'none'}")
-    _check_release(deployment, path, loaded, created[0])
     section = loaded[created[0]]
     container = (section.get("containers") or [{}])[0]
     if container.get("modelCommand") != "custom":
         raise InputError(f"{path}: modelCommand {container.get('modelCommand')} adds flags that args state again")
     words = words_of(path, ["--model", *(unescaped(str(word)) for word in container.get("args") or [])])
-    values = dict(words)
     proxied = bool(dig(loaded, "routing", "proxy", "enabled"))
-    _check_ports(path, loaded, values, proxied=proxied)
-    transfer = json_object(f"{path}: {TRANSFER}", values[TRANSFER] or "") if TRANSFER in values else None
     split = {name: quantity(path, dig(section, "parallelism", name)) for name in ("tensor", "dataLocal", "workers")}
     limits = dig(container, "resources", "limits") or {}
     gpus = split["tensor"] * split["dataLocal"]
@@ -290,34 +251,20 @@ def _read_values(deployment: Deployment, path: str, text: str) -> FoundWorker:
         raise InputError(
             f"{path}: the chart asks for tensor x dataLocal = {gpus} GPUs, and the resources for another number"
         )
-    return FoundWorker(
-        where=path,
+    return pod_worker(
+        path,
+        words,
+        container,
+        settings=vllm_settings(deployment, path, words),
         pool=path.removeprefix("values/").removesuffix(".yaml"),
         role=_role(created[0], proxied=proxied),
-        weights=str(values.get("--model")),
         replicas=quantity(path, section.get("replicas")),
         nodes=split["workers"],
         node_gpus=gpus,
-        words=words,
-        settings=vllm_settings(deployment, path, words),
-        transfer=transfer,
-        env=read_env(container),
         label=(section.get("nodeSelector") or {}).get(facts.fact("gpu_label")),
-        image=container.get("image"),
-        pod={
-            "devices": limits,
-            "shared_memory": SHARED_MOUNT in (container.get("volumeMounts") or []),
-            "capabilities": dig(container, "securityContext", "capabilities", "add") or [],
-        },
+        devices=limits,
+        shared_memory=SHARED_MOUNT in (container.get("volumeMounts") or []),
     )
-
-
-def _check_ports(path: str, loaded: Any, values: Mapping[str, str | None], *, proxied: bool) -> None:
-    """The engine listens where its proxy, or else the service, looks for it."""
-    routing = loaded.get("routing") or {}
-    expected = dig(routing, "proxy", "targetPort") if proxied else routing.get("servicePort")
-    if values.get("--port") != str(expected):
-        raise InputError(f"{path}: the engine listens on port {values.get('--port')}, and is looked for on {expected}")
 
 
 def _role(section: str, *, proxied: bool) -> str:
@@ -415,68 +362,29 @@ def read_group(deployment: Deployment, path: str, text: str, labels: Mapping[str
     given = dig(leader, "metadata", "labels") or {}
     if not labels.items() <= given.items() or dig(worker, "metadata", "labels"):
         raise InputError(f"{path}: leaders, and they alone, must have the labels that the InferencePool selects")
-    container, other = dig(leader, "spec")["containers"][0], dig(worker, "spec")["containers"][0]
+    container = dig(leader, "spec")["containers"][0]
     pool = deployment.pool(path.removeprefix(GROUPS).removesuffix(".yaml"))
     if pool is None:
         raise InputError(f"{path}: the plan has no such pool")
     words = words_of(path, ["--model", *(unescaped(str(word)) for word in container["args"])])
-    _check_worker(path, pool, container, other)
-    values = dict(words)
-    _check_port(path, dig(leader, "spec"), values)
     limits = dig(container, "resources", "limits") or {}
-    return FoundWorker(
-        where=path,
+    return pod_worker(
+        path,
+        words,
+        container,
+        settings=vllm_settings(deployment, path, words),
         pool=pool.name,
         role=_group_role(given, dig(leader, "spec")),
-        weights=str(values.get("--model")),
         replicas=quantity(path, dig(loaded, "spec", "replicas")),
         nodes=quantity(path, dig(group, "size")),
         node_gpus=quantity(path, limits.get(facts.fact("gpu_resource"))),
-        words=words,
-        settings=vllm_settings(deployment, path, words),
-        transfer=json_object(f"{path}: {TRANSFER}", values[TRANSFER] or "") if TRANSFER in values else None,
-        env=read_env(container),
         label=(dig(leader, "spec", "nodeSelector") or {}).get(facts.fact("gpu_label")),
-        image=container.get("image"),
-        pod={
-            "devices": limits,
-            "shared_memory": SHARED_MOUNT in (container.get("volumeMounts") or []),
-            "capabilities": dig(container, "securityContext", "capabilities", "add") or [],
-        },
+        devices=limits,
+        shared_memory=SHARED_MOUNT in (container.get("volumeMounts") or []),
     )
-
-
-def _check_worker(path: str, pool: DeployedPool, leader: Mapping[str, Any], worker: Mapping[str, Any]) -> None:
-    """A worker is told what its leader is, but for its place and the port, and has the same devices and image."""
-    served = len(place_words(pool, 0)) + 4  # host and port
-    if leader["args"][:-served] + _worker_place(pool) != worker["args"]:
-        raise InputError(f"{path}: workers are not told what their leader is told")
-    if (leader["command"], worker["command"]) != (SERVE, _worker_command(pool)):
-        raise InputError(f"{path}: leader or workers do not start vllm serve")
-    for name in ("image", "env", "resources", "securityContext", "volumeMounts"):
-        if leader.get(name) != worker.get(name):
-            raise InputError(f"{path}: {name} of workers is not that of their leader")
-
-
-def _check_port(path: str, pod: Mapping[str, Any], values: Mapping[str, str | None]) -> None:
-    """Requests reach the engine: itself, or through the proxy beside it."""
-    http = str(facts.fact("ports", "http"))
-    proxies = [one for one in pod.get("initContainers") or [] if one.get("name") == "routing-proxy"]
-    words = proxies[0].get("args") if proxies else [f"--port={http}", f"--vllm-port={http}"]
-    for expected in (f"--port={http}", f"--vllm-port={values.get('--port')}"):
-        if expected not in (words or []):
-            raise InputError(f"{path}: requests do not reach the engine, for {expected} is not so")
 
 
 def _group_role(labels: Mapping[str, str], pod: Mapping[str, Any]) -> str:
     if labels.get(ROLE) == "prefill":
         return Role.PREFILL.value
     return Role.DECODE.value if pod.get("initContainers") else Role.COLOCATED.value
-
-
-def read_env(container: Mapping[str, Any]) -> dict[str, str]:
-    """Environment of a container, with the field that a value comes from in its place."""
-    return {
-        str(item.get("name")): str(item.get("value") or dig(item, "valueFrom", "fieldRef", "fieldPath") or "")
-        for item in container.get("env") or []
-    }

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from costmodel.engine import Role
 from costmodel.words import join_words, percentage
-from optimizer.plans.plan import Plan
-from reports.text import plural
+from optimizer.plans.plan import Plan, Status
+from reports.asked import asked
+from reports.numbers import duration, percent_beside
+from reports.text import clean, plural
+from reports.words import slo_words
 
 from . import facts
-from .benchmark import FOLDER, trace_file
+from .benchmark import FOLDER, behind, requests_of, results_folder, trace_file
 from .deployment import ClassLimits, Deployment, Options, Routing
-from .describe import describe
+from .describe import describe, told_apart
 from .dynamo import can_plan
 from .flags import connector
-from .gateway import chosen_by
+from .formats import Raw, render
+from .gateway import chosen_by, gateway_notes, pool_lines
 from .hosts import Host, hosts_of, place
 from .pods import SECRET
+
+LONGEST_COMMAND: Final = 400
+"""Characters of a command on the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,3 +339,110 @@ def _namespace(deployment: Deployment) -> list[str]:
     )
     secret = f"`kubectl create secret generic {SECRET} -n {space} --from-literal=HF_TOKEN=...`"
     return [*made, f"{secret}, if the weights need a Hugging Face token.", *[kept] * bool(claim)]
+
+
+def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pods: bool) -> str:
+    """The page of a deployment; steps: how its target is started, in Kubernetes where it is in pods."""
+    predicted, stated = behind(plan, deployment.router), plan.status is Status.STATED
+    return render(
+        "benchmark/README.md",
+        title=deployment.title,
+        target=facts.target_title(deployment.options.target),
+        version=deployment.options.version,
+        sha=deployment.plan_sha,
+        file=Raw("<the fleet.yaml, or the plan.json with --alternative N>" if stated else "<the plan.json>"),
+        pools=[
+            {
+                "id": pool.id,
+                "role": pool.role.value,
+                "replicas": pool.replicas,
+                "gpus": pool.settings.gpus,
+                "accelerator": pool.accelerator,
+                "nodes": pool.nodes,
+            }
+            for pool in deployment.pools
+        ],
+        routes=pool_lines(deployment) if deployment.parted else [],
+        steps=[Raw(step) for step in [*folder_steps(deployment, pods=pods), *steps]],
+        fleet=fleet_words(deployment),
+        accepted=accepted_words(deployment),
+        rows=setting_rows(deployment),
+        checks=[Raw(line) for line in _checks(deployment, pods=pods, other=predicted is not plan)],
+        job=[Raw(step) for step in benchmark_steps(deployment)] if pods else [],
+        requests=requests_of(deployment.demand),
+        rate=f"{deployment.demand.rate:g}",
+        predicted=_quantiles(predicted),
+        several=told_apart(plan),
+        goals=_goals(predicted),
+        notes=_notes(deployment),
+    )
+
+
+def _checks(deployment: Deployment, *, pods: bool, other: bool) -> list[str]:
+    """The commands that compare what was measured with the plan, one for each class; other: router than the plan's."""
+    result = str(facts.fact("benchmark", "result"))
+    checks = []
+    for one in deployment.classes:
+        file = job_result(one) if pods else f"{FOLDER}/{results_folder(one)}/{result}"
+        chosen = f" --slo-class {shlex.quote(one.name)}" if one.ending else ""
+        chosen += f" --balancing {deployment.router}" if other else ""
+        checks.append(clean(f"pdplan validate --against {file} --plan plan.json{chosen}", LONGEST_COMMAND))
+    return checks
+
+
+def _goals(plan: Plan) -> list[str]:
+    """What each class asks for, and which share of its requests the plan predicts to meet it."""
+    return [
+        f"{slo_words(limits)}; predicted: {percent_beside(row.attainment, row.attainment_goal)}"
+        for limits, row in zip(asked(plan), plan.classes, strict=True)
+    ]
+
+
+def _quantiles(plan: Plan) -> list[tuple[str, str, str]]:
+    """Predicted quantiles, of each class where there are several."""
+    latencies: list[tuple[str, object, object]] = [("", plan.ttft_s, plan.tpot_s)]
+    if told_apart(plan):
+        latencies = [(f"{one.name} ", one.ttft_s, one.tpot_s) for one in plan.classes]
+    return [
+        (f"{of}{name}", _quantile(ttft, name), _quantile(tpot, name))
+        for of, ttft, tpot in latencies
+        for name in ("p50", "p90", "p99")
+    ]
+
+
+def _quantile(found: object, name: str) -> str:
+    return "-" if found is None else duration(getattr(found, name))
+
+
+def _notes(deployment: Deployment) -> list[str]:
+    notes = []
+    if deployment.routing is Routing.BY_LOAD:
+        notes.append(
+            "The router splits requests over the pools of one role by their load, not in the plan's exact shares."
+        )
+    if deployment.behind_gateway:
+        notes += gateway_notes(deployment)
+    elif deployment.routing is Routing.BY_LENGTH:
+        notes.append("The router tells prompts apart by length alone; a few may go to another pool than planned.")
+    scatters = _scatters(deployment)
+    if scatters:
+        notes.append(
+            f"Prompts with a common prefix may go to different replicas: {scatters}. Each replica fills its own cache. "
+            "A prefix that all prompts share is soon in every cache. Those of conversations are found less often."
+        )
+    if deployment.options.target == "sglang" and sum(pool.replicas for pool in deployment.of_role(Role.PREFILL)) > 1:
+        notes.append(
+            "SGLang's router counts a request at its prefill replica even after its prompt is computed. Prompts may "
+            "wait longer than behind a router that counts only the requests in prefill."
+        )
+    if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
+        notes.append("Step times were predicted for the attention backend that each GPU type would choose by itself.")
+    return notes
+
+
+def _scatters(deployment: Deployment) -> str:
+    """What keeps no prefixes together where the plan counts on them; empty where nothing has to, or the router does."""
+    prompts = deployment.of_role(Role.PREFILL) or deployment.of_role(Role.COLOCATED)
+    if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or sum(pool.replicas for pool in prompts) < 2:
+        return ""
+    return facts.scatters(deployment.options.target, apart=deployment.disaggregated)

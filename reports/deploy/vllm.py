@@ -201,47 +201,14 @@ def _config_words(path: str, text: str) -> Words:
 
 
 def _read_compose(deployment: Deployment, files: Mapping[str, str]) -> dict[str, Any]:
-    """The compose file of every host, each with the host's engines, their GPUs and their config files."""
-    instances, loaded = place(deployment), {}
-    for host in hosts_of(instances):
+    """The compose file of every host."""
+    loaded = {}
+    for host in hosts_of(place(deployment)):
         path = f"compose/{host.name}.yaml"
         if path not in files:
             raise InputError(f"{path} is missing, and with it the containers of {host.name}")
         loaded[path] = load_yaml(path, files[path])
-        services = {name: one for name, one in loaded[path]["services"].items() if name != ROUTER}
-        expected = {f"/workers/{one.name}.yaml": one for one in instances if host in one.hosts}
-        for name, service in services.items():
-            one = expected.pop(_config_of(path, name, service), None)
-            if one is None:
-                raise InputError(f"{path}: service {name} starts no engine of this host")
-            _check_service(f"{path}: service {name}", service, one, host, deployment)
-        if expected:
-            raise InputError(f"{path}: no service starts {next(iter(expected))}")
     return loaded
-
-
-def _config_of(path: str, name: str, service: Mapping[str, Any]) -> str:
-    command = [str(word) for word in service.get("command") or []]
-    if command[:1] != ["--config"] or len(command) < 2:
-        raise InputError(f"{path}: service {name} has no --config")
-    return command[1]
-
-
-def _check_service(where: str, service: Mapping[str, Any], one: Instance, host: Host, deployment: Deployment) -> None:
-    for name, value in (("network_mode", "host"), ("ipc", "host"), ("entrypoint", ["vllm", "serve"])):
-        if service.get(name) != value:
-            raise InputError(f"{where}: {name} is {service.get(name)}, not {value}")
-    for name in ("image", "volumes"):
-        if not service.get(name):
-            raise InputError(f"{where} has no {name}")
-    devices = service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
-    if devices != [str(gpu) for gpu in one.gpus]:
-        raise InputError(f"{where} has GPUs {', '.join(devices)}, not {', '.join(map(str, one.gpus))}")
-    expected = {name: unquoted(value) for name, value in worker_env(deployment, one, host)}
-    env = service.get("environment") or {}
-    for name, value in expected.items():
-        if str(env.get(name)) != value:
-            raise InputError(f"{where}: {name} is {env.get(name)}, not {value} as in its start script")
 
 
 ROUTER: Final = "router"

@@ -1,0 +1,378 @@
+"""The commands as functions: options of the command line are keywords, and results are objects.
+
+A problem, a fleet or a plan is what a function returned, or the name of its file. A quantity is a number in its base
+unit, or a text as the command line takes it, such as "20/s". Nothing is printed; `progress` is called with a label and
+the share of the work that is done [1]. Values that cannot be used raise InputError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.quoting import shown
+from search_spaces.bounds import REQUEST_RATE, SEED, TIME_LIMIT, Bounds
+
+from .files import read_fleet
+
+if TYPE_CHECKING:
+    from optimizer.plans.plan import FleetEvaluation, Plan
+    from optimizer.recommend.search import Brake, Level
+    from optimizer.whatif.frontier import Frontier
+    from optimizer.whatif.workers import Row
+    from reports.deploy.deployment import Options
+    from reports.simulated import Simulated
+    from search_spaces.fleet_file import StatedFleet
+    from search_spaces.problem import Problem
+
+File = str | PathLike[str]
+Progress = Callable[[str, float], None]
+FOUND, FOUND_ALL = 0.9, 0.6
+"""Shares of the work that are done once the fleet is found, before prices, or all levers, are moved."""
+
+
+def optimize(
+    problem: Problem | File,
+    *,
+    effort: Level | str = "standard",
+    time_limit: float | str = "10min",
+    sensitivity: bool = False,
+    front: int | None = None,
+    study: str | None = None,
+    seed: int | None = None,
+    target: str | None = None,
+    confidence: float | str | None = None,
+    prices: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    base: Path | None = None,
+    brake: Brake | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Find the cheapest fleet for a workload, as `pdplan optimize` does.
+
+    effort: quick, standard or thorough; time_limit: of all of it [s]; sensitivity: also move every lever; front: fleets
+    that are simulated to show cost against tail latency; study: where the tuning study is kept. seed, target,
+    confidence, prices and settings (values by dotted path, as --set has them) override those of a file. base: folder
+    of the files that a loaded problem names; brake: pulled to end the search once a fleet is proven.
+
+    Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
+    """
+    from optimizer.recommend.extras import with_worths
+    from optimizer.recommend.optimize import optimize as search
+    from optimizer.recommend.search import Brake, Level
+    from optimizer.verification.tune import Wish, open_storage
+    from optimizer.whatif.sensitivity import with_sensitivity
+    from search_spaces.fields import member, quantity
+    from search_spaces.quantities import Kind
+
+    from .console import part_of
+
+    flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
+    problem, base = _problem(problem, base, settings, flags)
+    level: Level = _value("effort", member(Level), effort)
+    seconds: float = _value("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
+    if study is not None:
+        if level is not Level.THOROUGH and front is None:
+            raise InputError(f"--study: nothing is tuned with --effort {level}; allowed: --effort thorough, or --front")
+        open_storage(study)
+    tune = Wish(study=study) if study is not None else None
+    tune = tune if front is None else Wish(front, front=True, study=study)
+    every, brake = sensitivity or level is Level.THOROUGH, brake or Brake()
+    done = FOUND_ALL if every else FOUND
+    plan = search(
+        problem, progress=part_of(progress, 0.0, done), time_limit=seconds, level=level, brake=brake, tune=tune
+    )
+    if level is Level.THOROUGH and not brake.stopped():
+        plan = with_worths(plan, problem)
+    if (every or level is Level.STANDARD) and not brake.stopped():
+        rest = part_of(progress, done, 1.0)
+        plan = with_sensitivity(plan, problem, base, complete=every, brake=brake, progress=rest)
+    return plan
+
+
+def evaluate(
+    fleet: StatedFleet | Plan | File,
+    workload: File | None = None,
+    *,
+    effort: Level | str = "standard",
+    confidence: float | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> FleetEvaluation:
+    """Say whether a fleet meets its SLOs, what is missing or to spare, and what the cheapest one costs.
+
+    fleet: a fleet file, or a plan; workload: the one that a fleet file serves, default: the one that it names.
+    effort: of the search for the cheapest fleet, "none" for no search. confidence, settings: override the workload's.
+    """
+    from optimizer.plans.plan import Plan
+    from optimizer.recommend.evaluate import evaluate as judge
+    from search_spaces.fleet_file import StatedFleet, is_fleet_file, load_fleet
+
+    stated = _stated(settings, {"confidence": confidence})
+    base = Path()
+    if not isinstance(fleet, StatedFleet | Plan):
+        path = Path(fleet)
+        base = path.parent
+        if workload is not None or is_fleet_file(path):
+            fleet, stated = load_fleet(path, None if workload is None else Path(workload), stated), {}
+        else:
+            fleet = read_fleet(path)
+    if stated or (workload is not None and isinstance(fleet, Plan)):
+        raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
+    return judge(fleet, progress, level=None if effort == "none" else effort, base=base)
+
+
+def simulate(
+    plan: Plan | StatedFleet | File,
+    *,
+    alternative: int = 1,
+    rate: float | str | None = None,
+    diurnal: str | Sequence[float] | None = None,
+    concurrency: int = 0,
+    trace: File | None = None,
+    requests: int = 20_000,
+    seed: int = 0,
+    replications: int = 1,
+    until: float | str | None = None,
+    balancing: str | None = None,
+    goodput: bool = False,
+    curve: bool = False,
+    progress: Progress | None = None,
+) -> Simulated:
+    """Simulate the requests of a plan, or of a fleet file, one by one; options as `pdplan simulate` has them.
+
+    rate: arrivals [1/s]; diurnal: "plan", or multiples of the rate over a day; until: half width of every class's 95 %
+    interval at which runs end [1]. The result's `judgement` has the outcome of every class.
+    """
+    from costmodel.simulator import prepare
+    from search_spaces.fields import member, quantity, share
+    from search_spaces.problem import Balancing
+    from search_spaces.quantities import Kind
+
+    from .simulating import CONCURRENCY, PLANNED, REPLICATIONS, REQUESTS, UNTIL, Asked, simulated
+
+    for name, number, bounds in (
+        ("requests", requests, REQUESTS),
+        ("seed", seed, SEED),
+        ("replications", replications, REPLICATIONS),
+        ("concurrency", concurrency or CONCURRENCY.low, CONCURRENCY),
+    ):
+        _check_whole(name, number, bounds)
+    asked = Asked(
+        rate=None if rate is None else _value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
+        requests=requests,
+        seed=seed,
+        replications=replications,
+        trace=None if trace is None else Path(trace),
+        profile=PLANNED if diurnal == "plan" else None if diurnal is None else tuple(map(float, diurnal)),
+        concurrency=concurrency,
+        goodput=goodput,
+        curve=curve,
+        balancing=None if balancing is None else _value("balancing", member(Balancing), balancing),
+        until=None if until is None else _value("until", share(UNTIL), until),
+    )
+    asked.check()
+    found = _plan(plan, alternative)
+    prepare(None if progress is None else lambda text: progress(text, 0.0))
+    return simulated(found, asked, progress)
+
+
+def whatif(
+    problem: Problem | File,
+    vary: str | Sequence[str] | Mapping[str, object] = (),
+    *,
+    scenario: str | Sequence[str] = (),
+    full: bool = False,
+    simulate: bool = False,
+    gap: bool | None = None,
+    verify: int = 4,
+    jobs: int = 1,
+    prices: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    base: Path | None = None,
+) -> list[Row]:
+    """Solve a workload again for every combination of values: a row for each, which `pandas.DataFrame` takes.
+
+    vary: KEY=SPEC as --vary has it, several of them, or a mapping such as {"price.H200": [2, 3], "rate": "5:80:16"};
+    scenario: names of the file's `scenarios:`; jobs: processes. Requests are random.
+    """
+    from optimizer.whatif.scenario import Depth
+    from optimizer.whatif.sweep import check_scenarios, sweep_of
+    from optimizer.whatif.workers import local_executor, run_sweep
+    from search_spaces.loader import without_recording
+    from search_spaces.scenarios import grid, named_scenarios, parse_axis
+
+    problem, base = _problem(problem, base, settings, {"prices": prices})
+    problem = without_recording(problem)
+    axes = [parse_axis(text) for text in _axes(vary)]
+    known = named_scenarios(problem)
+    names = [scenario] if isinstance(scenario, str) else list(scenario)
+    chosen = list(known.values()) if names == ["all"] else [known[_known("scenario", name, known)] for name in names]
+    if not axes and not chosen:
+        raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
+    scenarios = list(grid(axes, chosen))
+    check_scenarios(problem, base, scenarios)
+    depth = Depth.SIMULATED if simulate else Depth.FULL if full else Depth.SIMPLE
+    sweep = sweep_of(problem, base, scenarios, [axis.key for axis in axes], depth, gap, verify)
+    with local_executor(jobs) as executor:
+        return run_sweep(sweep, executor, jobs)
+
+
+def frontier(
+    problem: Problem | File,
+    over: str,
+    *,
+    between: tuple[float, float] | None = None,
+    verify: int = 12,
+    prices: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    base: Path | None = None,
+    progress: Progress | None = None,
+) -> Frontier:
+    """Find the least cost against rate, ttft, tpot, attainment or budget, as `pdplan frontier` does.
+
+    between: ends of the curve in base units, such as (0.3, 2.0) for a TTFT [s]; verify: steps that are simulated.
+    """
+    from optimizer.whatif.frontier import frontier as curve_over
+    from optimizer.whatif.frontier import with_looks
+    from search_spaces.loader import without_recording
+
+    from .console import part_of
+
+    problem, base = _problem(problem, base, settings, {"prices": prices})
+    problem = without_recording(problem)
+    curve = curve_over(problem, base, over, between, progress=part_of(progress, 0.0, FOUND_ALL))
+    return with_looks(problem, base, over, curve, looks=verify, progress=part_of(progress, FOUND_ALL, 1.0))
+
+
+def deploy(
+    plan: Plan | StatedFleet | File,
+    directory: File,
+    *,
+    target: str | None = None,
+    alternative: int = 1,
+    force: bool = False,
+    **options: Any,
+) -> list[Path]:
+    """Write the files that run a plan into a directory, new or empty, and return their paths.
+
+    target: vllm, dynamo, llmd, sglang or trtllm; None: the plan's, or the plain one of its engine. options: those of
+    `deployment_options`; force: replaces an earlier deployment.
+    """
+    from reports.deploy.files import write_deployment
+
+    found = _plan(plan, alternative)
+    base = None if not isinstance(plan, str | PathLike) else Path(plan).parent
+    asked = deployment_options(found, target=target, **options)
+    return write_deployment(found, asked, Path(directory), force=force, base=base)
+
+
+def deployment_options(
+    plan: Plan,
+    *,
+    target: str | None = None,
+    engine_version: str | None = None,
+    model: str | None = None,
+    image: str | None = None,
+    bytes_per_token: float | None = None,
+    namespace: str = "default",
+    rdma: str = "rdma/ib",
+    claim: str | None = None,
+    label: Mapping[str, str] | None = None,
+    api: str = "v1beta1",
+) -> Options:
+    """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
+    from reports.deploy.deployment import Options
+    from reports.deploy.facts import checked_version, target_names
+    from reports.deploy.files import planned_target
+
+    name, known = target or planned_target(plan), target_names()
+    if name not in known:
+        raise InputError(f"the plan's engine {shown(name)} is none of {', '.join(known)}; name a target with --target")
+    try:
+        version = checked_version(name, engine_version)
+    except InputError as error:
+        raise InputError(f"--engine-version: {error}") from None
+    return Options(
+        target=name,
+        version=version,
+        model=model,
+        image=image,
+        namespace=namespace,
+        rdma=rdma,
+        labels=dict(label or {}),
+        api=api,
+        claim=claim,
+        bytes_per_token=bytes_per_token,
+    )
+
+
+def _problem(
+    problem: Problem | File, base: Path | None, settings: Mapping[str, Any] | None, flags: Mapping[str, Any]
+) -> tuple[Problem, Path]:
+    """The problem, and the folder from which files that it names are looked up."""
+    from search_spaces.loader import load_problem
+    from search_spaces.problem import Problem
+
+    stated = _stated(settings, flags)
+    if isinstance(problem, Problem):
+        if stated:
+            raise InputError(f"{next(iter(stated))}: overrides a value of a file; give it to load_problem instead")
+        return problem, base or Path()
+    path = Path(problem)
+    return load_problem(path, stated), base or path.resolve().parent
+
+
+def _plan(plan: Plan | StatedFleet | File, alternative: int) -> Plan:
+    """The plan that is meant: a fleet's by formula, an alternative's by its number."""
+    from optimizer.plans.plan import Plan
+    from optimizer.recommend.evaluate import plan_of, subject_of
+    from search_spaces.fleet_file import StatedFleet
+
+    from .files import numbered
+
+    if isinstance(plan, StatedFleet):
+        return plan_of(subject_of(plan))
+    return numbered(plan, alternative, Path()) if isinstance(plan, Plan) else read_fleet(Path(plan), alternative)
+
+
+def _stated(settings: Mapping[str, Any] | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {**(settings or {}), **{name: value for name, value in flags.items() if value is not None}}
+
+
+def _value(name: str, reader: Any, value: object) -> Any:
+    """An option as the command line reads it; InputError, which names the option, for what that refuses."""
+    from search_spaces.fields import stated
+
+    try:
+        return stated(reader, value)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _check_whole(name: str, number: float, bounds: Bounds) -> None:
+    if not isinstance(number, int) and not float(number).is_integer():
+        raise InputError(f"{name}: {shown(number)} is not a whole number")
+    if not bounds.holds(number):
+        raise InputError(f"{name}: {number:,} is out of range; {bounds.sentence()}")
+
+
+def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:
+    """Levers with their values, as --vary has them."""
+    if isinstance(vary, str):
+        return [vary]
+    if not isinstance(vary, Mapping):
+        return list(vary)
+    return [
+        f"{key}={spec if isinstance(spec, str) or not isinstance(spec, Sequence) else ','.join(map(str, spec))}"
+        for key, spec in vary.items()
+    ]
+
+
+def _known(what: str, name: str, names: Mapping[str, object]) -> str:
+    if name not in names:
+        raise UnknownNameError(what, name, names)
+    return name
