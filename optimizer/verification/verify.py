@@ -63,8 +63,6 @@ MOST_SHAPES = 6
 
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
-Judge = Callable[[Fleet], Verdict]
-"""Simulates a fleet."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,7 +176,6 @@ class Loop:
     """
 
     bench: Bench
-    judge: Judge
     waiting: Waiting
     rivals: Sequence[Fleet] = ()
     near: Sequence[Fleet] = ()
@@ -192,17 +189,17 @@ class Loop:
     fewer: int = 1
     shapes: bool = False
 
-    def run(self, *, most: float = math.inf, first: bool = False) -> Fleet | None:
+    def run(self, *, first: bool = False) -> Fleet | None:
         """Simulate until nothing waits that costs less than what holds; the fleet that the time left undecided.
 
-        most: fleets that miss; first: stop at the first that holds.
+        first: stop at the first that holds.
         """
         bench = self.bench
-        while len(self.trail) < most and (candidate := self._next()) is not None:
+        while (candidate := self._next()) is not None:
             self.waiting.past.add(fleet_key(candidate.fleet))
             if bench.late() and not bench.judged(candidate.fleet):
                 return candidate.fleet
-            verdict = self.judge(candidate.fleet)
+            verdict = bench.candidate(candidate.fleet)
             if bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation:
                 return candidate.fleet
             if candidate.origin is not None:
@@ -292,22 +289,13 @@ class Loop:
                 self.waiting.add(fleet, what, fewer=self.fewer)
 
 
-def cheapest_verified(
-    bench: Bench,
-    fleets: Sequence[Fleet],
-    *,
-    judge: Judge | None = None,
-    most: float = math.inf,
-) -> Searched:
-    """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated.
-
-    judge: what says whether a fleet holds, the bench's word on candidates if not given; most: fleets that are judged.
-    """
+def cheapest_verified(bench: Bench, fleets: Sequence[Fleet]) -> Searched:
+    """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated."""
     waiting = Waiting(bench.instance, bench.volume)
     for fleet in fleets:
         waiting.add(fleet)
-    loop = Loop(bench, judge or bench.candidate, waiting)
-    undecided = loop.run(most=most, first=True)
+    loop = Loop(bench, waiting)
+    undecided = loop.run(first=True)
     return Searched(loop.best, loop.nearest, tuple(loop.trail), undecided, loop.by_repair)
 
 
@@ -323,7 +311,7 @@ def without_waste(
     """Replace the winner by what costs less and holds, until none of its neighbors does; see `Loop`."""
     instance = bench.instance
     waiting = Waiting(instance, bench.volume, past={fleet_key(winner.fleet)})
-    loop = Loop(bench, bench.candidate, waiting, rivals, near, eligible, stopped, winner)
+    loop = Loop(bench, waiting, rivals, near, eligible, stopped, winner)
     loop.add_fewer()
     loop.run()
     winner, one_less = loop.best or winner, list[Tried]()
