@@ -230,6 +230,7 @@ def test_the_later_confirmations_are_for_fleets_with_room(short_runs: None, monk
 
     monkeypatch.setattr(search, "confirmed", refuted_at_first)
     monkeypatch.setattr(search, "without_room", roomless_at_first)
+    monkeypatch.setattr("optimizer.recommend.optimize.judged_rivals", lambda *_: [])
     plan = optimize(problem(workload=workload(6.0)), extras=False)
     assert [number for number, _ in asked] == [1, 2, 3, 4, 5]
     assert len(dropped) == 2

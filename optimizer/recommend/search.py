@@ -16,7 +16,7 @@ from costmodel.errors import InputError
 from costmodel.workload import scale_rate
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost, pools_apart
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import with_looser_slos
 from optimizer.loads.instance import BoolArray, Deadline, Instance, Late, never
 from optimizer.plans.plan import Status
@@ -34,7 +34,7 @@ from optimizer.search.goodput import (
 from optimizer.search.limits import classes_apart
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
-from optimizer.search.search import FleetSearch, at_best_split, cheapest_held, evaluated, settled, unmixed
+from optimizer.search.search import FleetSearch, at_best_split, evaluated, unmixed
 from optimizer.verification.bench import Bench, Tried, Verdict, fleet_key, make_bench
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
 from optimizer.verification.goodput import OutOfTimeError, goodput_among
@@ -175,12 +175,10 @@ def cheapest_by_formula(space: FleetSearch) -> Fleet:
 
 def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one pool or two, below a cost [$/h]; of more where classes have pools of their own."""
-    instance = space.instance
-    if classes_apart(instance.problem):
-        fleet = cheapest_by_formula(space)
-        return fleet if fleet.pools and fleet_cost(instance, fleet) < below else Fleet(())
-    held = cheapest_held(space, pools_apart(instance.problem), below)
-    return Fleet(()) if held is None else settled(instance, space.fleet(held[0]))
+    if not classes_apart(space.instance.problem):
+        return unmixed(space, below)
+    fleet = cheapest_by_formula(space)
+    return fleet if fleet.pools and fleet_cost(space.instance, fleet) < below else Fleet(())
 
 
 def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
@@ -311,14 +309,10 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
 def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates."""
     late = effort.brake.stopped
-    if late():
-        return None
-    space = at_best_split(instance, late)
-    fleet = cheapest_by_formula(space)
-    if not fleet.pools or effort.level is Level.QUICK:
-        return Solution(space.instance, fleet) if fleet.pools else None
-    result = search_by_formula(space, effort.deadline)
-    if not result.rivals:
+    if effort.level is Level.QUICK:
+        return by_formula(instance, late)
+    result = None if late() else search_by_formula(at_best_split(instance, late), effort.deadline)
+    if result is None or not result.rivals:
         return None
     bench = make_bench(result.instance, late=late)
     winner = cheapest_confirmed(bench, result.fleets, effort.inner, near=result.near).winner

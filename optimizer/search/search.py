@@ -458,9 +458,9 @@ def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | No
     return best
 
 
-def unmixed(search: FleetSearch) -> Fleet:
-    """The cheapest fleet of one pool or two that holds; empty where there is none."""
-    cheapest = cheapest_held(search, pools_apart(search.instance.problem))
+def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
+    """The cheapest fleet of one pool or two that holds, below a cost [$/h]; empty where there is none."""
+    cheapest = cheapest_held(search, pools_apart(search.instance.problem), below)
     return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
 
 

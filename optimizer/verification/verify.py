@@ -189,13 +189,13 @@ class Loop:
     fewer: int = 1
     shapes: bool = False
 
-    def run(self, *, most: float = math.inf, first: bool = False) -> Fleet | None:
+    def run(self, *, first: bool = False) -> Fleet | None:
         """Simulate until nothing waits that costs less than what holds; the fleet that the time left undecided.
 
-        most: fleets that miss; first: stop at the first that holds.
+        first: stop at the first that holds.
         """
         bench = self.bench
-        while len(self.trail) < most and (candidate := self._next()) is not None:
+        while (candidate := self._next()) is not None:
             self.waiting.past.add(fleet_key(candidate.fleet))
             if bench.late() and not bench.judged(candidate.fleet):
                 return candidate.fleet
@@ -289,16 +289,13 @@ class Loop:
                 self.waiting.add(fleet, what, fewer=self.fewer)
 
 
-def cheapest_verified(bench: Bench, fleets: Sequence[Fleet], *, most: float = math.inf) -> Searched:
-    """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated.
-
-    most: fleets that are judged.
-    """
+def cheapest_verified(bench: Bench, fleets: Sequence[Fleet]) -> Searched:
+    """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated."""
     waiting = Waiting(bench.instance, bench.volume)
     for fleet in fleets:
         waiting.add(fleet)
     loop = Loop(bench, waiting)
-    undecided = loop.run(most=most, first=True)
+    undecided = loop.run(first=True)
     return Searched(loop.best, loop.nearest, tuple(loop.trail), undecided, loop.by_repair)
 
 

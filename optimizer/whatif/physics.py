@@ -186,7 +186,7 @@ class Remaining(FleetSearch):
         if not refuted:
             return evaluated
         same = {field.name: getattr(evaluated, field.name) for field in fields(evaluated)}
-        return cls(**same | {"known": {}, "held": {}, "refuted": refuted})
+        return cls(**same | {"pool_sizes": {}, "held": {}, "refuted": refuted})
 
     def carries(self, picks: Picks, volume: float) -> bool:
         """Whether a fleet keeps every goal at `volume` times the demand as evaluated, and is not refuted there."""
