@@ -211,17 +211,21 @@ def test_goodput_lies_where_the_class_begins_to_miss() -> None:
     assert found.rate == pytest.approx(demand * goodput_volume(instance, fleet), rel=0.35)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_goodput_is_the_highest_rate_that_simulate_shows_to_meet_every_goal(seed: int) -> None:
-    """A run of 1,000 requests leaves most rates undecided: that is no miss, and more requests tell."""
+def test_the_goodput_is_the_highest_rate_that_simulate_shows_to_meet_every_goal() -> None:
+    """A run of 1,000 requests leaves most rates undecided: that is no miss, and more requests tell.
+
+    On other requests every goal is met a little below it, and none is shown to be met at the next rate.
+    """
     instance = small()
     fleet, demand = colocated(instance), instance.problem.workload.request_rate
-    found = goodput_of(Bench(instance, seed, 1000), fleet, demand * goodput_volume(instance, fleet), lambda: False)
-    meets, fails = (
-        judge(instance, fleet, requests=100_000, seed=7, volume=rate / demand) for rate in (found.rate, found.fails)
+    found = goodput_of(Bench(instance, 0, 1000), fleet, demand * goodput_volume(instance, fleet), lambda: False)
+    below, above = (
+        judge(instance, fleet, requests=80_000, seed=7, volume=rate / demand).outcome
+        for rate in (0.96 * found.rate, found.fails)
     )
-    assert (meets.outcome, fails.outcome is Outcome.MEETS) == (Outcome.MEETS, False)
-    assert found.rate < found.fails < 1.09 * found.rate
+    assert below is Outcome.MEETS
+    assert above is not Outcome.MEETS
+    assert found.rate < found.fails < 1.03 * found.rate
     assert any(point.classes[0].attainment.count > 1000 for point in found.points)
 
 

@@ -40,7 +40,7 @@ from optimizer.loads.instance import Instance, Late, never
 from optimizer.search.limits import allowed
 
 from .demand import SEEDS, Demand, recorded_trace, simulated_trace
-from .goodput import Goodput, Trials, goodput_among
+from .goodput import TOLERANCE, Goodput, Trials, goodput_among
 from .judge import (
     MOST_JUDGED,
     Blame,
@@ -65,7 +65,8 @@ is two and a half of them long; requests that are spent on that at most."""
 LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
 """Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
 WHOLE = 0.9
-"""Share of the engines of a pool that its slices must have between them."""
+"""Share of the engines of a pool that its slices must have between them [1]; assumed: a slice that lost more to
+rounding would miss where the whole fleet does not."""
 SHORT = 4
 """A full run is so many short ones: 2,000 requests at least, of which 1,800 count, tell most fleets that miss [1]."""
 SETTLED = 20.0
@@ -73,8 +74,6 @@ SETTLED = 20.0
 of it still share, its interval counts (`share_of`) [1]."""
 CLEAR = 0.001
 """Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
-GOODPUT_TOLERANCE = 0.08
-"""Distance of the rates between which the goodput of a plan lies; a run of some thousand requests tells no more."""
 
 Distance = tuple[bool, float]
 """Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
@@ -417,11 +416,11 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, hel
 
     by_formula: what the formulas expect [1/s], which is tried first; held: whether it meets the SLO as planned.
     """
-    part, step = bench.part(fleet), 1.0 + GOODPUT_TOLERANCE
+    part, step = bench.part(fleet), 1.0 + 4.0 * TOLERANCE
     expected = by_formula / bench.instance.problem.workload.request_rate / part.parts
     start = max(part.volume * step, expected) if held else min(part.volume, expected or part.volume)
     trials = bench.trials_of(fleet, late)
-    return goodput_among(trials, GOODPUT_TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
+    return goodput_among(trials, TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
 
 
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:

@@ -60,7 +60,8 @@ MOST_JUDGED = 300_000
 """Requests of one verdict at most: a share of 90 % is known to 0.3 points by then where every tenth request tells
 something new, and predictions are off by more."""
 BLAMED = 0.2
-"""Share of the late requests with which a pool is one of those to blame."""
+"""Share of the late requests with which a pool is one of those to blame [1]; assumed: to mend less is
+of little use."""
 
 
 class Outcome(StrEnum):

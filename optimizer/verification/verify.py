@@ -57,9 +57,11 @@ NEAR = 0.15
 NOTABLE = 1e-3
 """Share by which a fleet must miss less to count as nearer [1]; assumed: a short run tells no less."""
 PROMISING = 0.5
-"""Share of every goal that the formulas must promise of other settings and shapes for them to be simulated [1]."""
+"""Share of every goal that the formulas must predict of other settings and shapes for them to be simulated [1];
+assumed: the formulas err by less."""
 MOST_SHAPES = 6
-"""Fleets of other shapes and smaller rivals that are simulated for one that holds [1]."""
+"""Fleets of other shapes and smaller rivals that are simulated for one that holds [1]; assumed: the likeliest come
+first."""
 
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
