@@ -38,7 +38,7 @@ def optimize(
     problem: Problem | File,
     *,
     effort: Level | str = "standard",
-    time_limit: float | str = "10min",
+    time_limit: float | str | None = None,
     sensitivity: bool = False,
     front: int | None = None,
     study: str | None = None,
@@ -53,14 +53,15 @@ def optimize(
 ) -> Plan:
     """Find the cheapest fleet for a workload, as `pdplan optimize` does.
 
-    effort: quick, standard or thorough; time_limit: of all of it [s]; sensitivity: also move every lever; front: fleets
-    that are simulated to show cost against tail latency; study: where the tuning study is kept. seed, target,
-    confidence, prices and settings (values by dotted path, as --set has them) override those of a file. base: folder
-    of the files that a loaded problem names; brake: pulled to end the search once a fleet is proven.
+    effort: quick, standard or thorough; time_limit: of all of it [s], None: no limit; sensitivity: also move every
+    lever; front: fleets that are simulated to show cost against tail latency; study: where the tuning study is kept.
+    seed, target, confidence, prices and settings (values by dotted path, as --set has them) override those of a file.
+    base: folder of the files that a loaded problem names; brake: pulled to end the search once a fleet is proven.
 
     Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
     """
     from optimizer.recommend.extras import with_worths
+    from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
     from optimizer.recommend.search import Brake, Level
     from optimizer.verification.tune import Wish, open_storage
@@ -73,7 +74,8 @@ def optimize(
     flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem, base = _problem(problem, base, settings, flags)
     level: Level = _value("effort", member(Level), effort)
-    seconds: float = _value("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
+    duration = quantity(Kind.DURATION, TIME_LIMIT)
+    seconds: float | None = None if time_limit is None else _value("time_limit", duration, time_limit)
     if study is not None:
         if level is not Level.THOROUGH and front is None:
             raise InputError(f"--study: nothing is tuned with --effort {level}; allowed: --effort thorough, or --front")
@@ -90,7 +92,7 @@ def optimize(
     if (every or level is Level.STANDARD) and not brake.stopped():
         rest = part_of(progress, done, 1.0)
         plan = with_sensitivity(plan, problem, base, complete=every, brake=brake, progress=rest)
-    return plan
+    return as_cut(plan, brake)
 
 
 def evaluate(

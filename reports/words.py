@@ -231,7 +231,7 @@ def own_pools(plan: Plan) -> list[EnginePool]:
 
 
 def distinct_alternatives(plan: Plan) -> list[Alternative]:
-    """The recommended fleet first, then every other one: the feasible ones by price, then the rest.
+    """The recommended fleet first, then the best of each restriction by price, then runners-up: so they are numbered.
 
     One fleet that is the best of several kinds stands once, under the names of all of them.
     """
@@ -244,9 +244,9 @@ def distinct_alternatives(plan: Plan) -> list[Alternative]:
     return [_as_one(group) for group in groups.values()]
 
 
-def _order(row: Alternative) -> tuple[bool, bool, float, bool, str]:
+def _order(row: Alternative) -> tuple[bool, bool, bool, float, str]:
     price = row.cost_usd_per_hour or 0.0
-    return row.kind != "recommended", not is_feasible(row), price, row.kind == "other_engines", row.label
+    return row.kind != "recommended", row.kind == "other_engines", not is_feasible(row), price, row.label
 
 
 def _as_one(rows: Sequence[Alternative]) -> Alternative:

@@ -19,13 +19,12 @@ from .schema import LengthsSection, WorkloadFile
 
 def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
     """Return the echo of `problem`, which was made from `file`."""
-    key = "name" if file.model.name is not None else "config"
     limits = problem.constraints
     return {
         "schema": file.schema_,
         "name": problem.name,
         "model": {
-            key: file.model.name or file.model.config,
+            **{key: value for key in ("name", "config", "architecture") if (value := getattr(file.model, key))},
             "weight_dtype": problem.weight_dtype,
             "kv_dtype": problem.kv_dtype,
         },

@@ -261,8 +261,7 @@ class _Reading:
 def _with_whole_paths(inputs: dict[str, Any], base: FilePath) -> dict[str, Any]:
     """The inputs with the files that they name as absolute paths, so that they are found from any folder."""
     model = dict(inputs["model"])
-    if "config" in model:
-        model["config"] = str((base / model["config"]).resolve())
+    model |= {key: str((base / model[key]).resolve()) for key in ("config", "architecture") if key in model}
     catalog = inputs["catalog"]
     return inputs | {"model": model, "catalog": None if catalog is None else str((base / catalog).resolve())}
 

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdplan.console import Console, facts_text
-from pdplan.options import catalog_option, console_options, json_option, pass_console, prices_option, value_of
+from costmodel.errors import InputError
+from pdplan.console import Console, facts_text, write_text
+from pdplan.files import check_files
+from pdplan.options import (
+    PATH,
+    catalog_option,
+    console_options,
+    force_option,
+    json_option,
+    pass_console,
+    prices_option,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from costmodel.accelerator import Accelerator, PriceBasis
@@ -179,22 +190,49 @@ def _link(link: dict[str, float]) -> str:
 
 @click.command(short_help="List the models of the catalog, or show one.")
 @click.argument("name", required=False)
+@click.option("--from", "config", metavar="CONFIG", help="The same as NAME.")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write an architecture file of NAME, to be completed.")
 @json_option
+@force_option
 @console_options
 @pass_console
-def models(console: Console, name: str | None, as_json: bool) -> None:
+def models(
+    console: Console,
+    /,
+    *,
+    name: str | None,
+    config: str | None,
+    output: Path | None,
+    as_json: bool,
+    force: bool,
+) -> None:
     """Examples:
 
     \b
       pdplan models
-      pdplan models Llama-3.1-70B
       pdplan models path/to/config.json
+      pdplan models path/to/config.json -o my-model.yaml
 
     Lists the models: parameters, KV cache per token, attention, experts. With NAME, shows every figure of
-    one. NAME may be a Hugging Face config.json, to see how pdplan understands it.
-    """
-    from search_spaces.models import load_model, model_entry, model_names
+    one. NAME may be a Hugging Face config.json, to see how pdplan understands it, or an architecture file.
 
+    -o writes an architecture file: the model as groups of equal layers. Fields of a config that are not
+    understood are left out and named in comments at its top. Plan with it by model: {architecture: FILE}.
+    """
+    from reports.text import plural
+    from search_spaces.architecture import architecture_text
+    from search_spaces.models import load_model, model_entry, model_names, model_to_edit
+
+    name = name or config
+    if output is not None:
+        if name is None:
+            raise InputError("-o FILE writes the architecture file of one model; name it, such as a config.json")
+        check_files({"-o": output}, {}, force=force)
+        with value_of("NAME"):
+            model, gaps = model_to_edit(name)
+        write_text(output, architecture_text(model, gaps), force=force)
+        console.note(f"wrote {output}" + (f"; {plural(len(gaps), 'field')} not understood" if gaps else ""))
+        return
     if name is not None:
         with value_of("NAME"):
             entry = model_entry(load_model(name))
@@ -275,6 +313,6 @@ def _model_page(entry: dict[str, Any], width: int) -> str:
         ("state", f"{si(entry['state_bytes_per_request'], 'B')} per request, whatever its length"),
         ("weights", f"{entry['native_weight_dtype']}{quantized}"),
         ("vocabulary", f"{count(entry['vocabulary'])} tokens, context {count(entry['max_position'])}"),
-        ("source", f"{entry['source']} ({entry['date']})"),
+        ("source", entry["source"] + (f" ({entry['date']})" if entry["date"] else "")),
     ]
     return f"{entry['name']}\n\n{facts_text(facts, width)}"

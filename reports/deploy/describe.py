@@ -145,7 +145,9 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
 
 def _published(plan: Plan, problem: Problem) -> str:
     stated = plan.provenance.inputs.get("model") or {}
-    config = stated.get("config")
+    config, architecture = stated.get("config"), stated.get("architecture")
+    if architecture:
+        raise InputError(f"the plan's model is described by {architecture}; name its checkpoint with --model")
     if config and not Path(config).is_absolute():
         raise InputError(
             f"the plan's model is described by {config}; name its checkpoint or its whole path with --model"
