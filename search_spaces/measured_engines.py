@@ -180,7 +180,14 @@ def check_layers(model: Transformer, layout: Layout) -> None:
 
 
 def measured_engine(
-    catalog: AcceleratorCatalog, accelerator: str, layout: Layout, dtype: str, *, kv_dtype: str, memory_fraction: float
+    catalog: AcceleratorCatalog,
+    accelerator: str,
+    layout: Layout,
+    dtype: str,
+    *,
+    kv_dtype: str,
+    memory_fraction: float,
+    role: Role = Role.COLOCATED,
 ) -> EngineConfig:
     """One worker of a measured deployment, without limits of its scheduler: those belong to the serving policy."""
     ranks = layout.tensor * layout.data
@@ -188,7 +195,7 @@ def measured_engine(
     split = Parallelism(layout.tensor, layout.pipeline, expert, layout.data)
     return EngineConfig(
         accelerator=catalog.accelerator(accelerator),
-        role=Role.COLOCATED,
+        role=role,
         parallelism=split,
         weight_dtype=dtype,
         kv_dtype=kv_dtype,

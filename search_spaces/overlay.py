@@ -27,7 +27,7 @@ from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import MICRO
 
 from . import bounds
-from .efficiency import WIDER, EfficiencyTable, Pair
+from .efficiency import WIDER, EfficiencyTable, Pair, Peaks
 from .engines import EngineChange, EngineChanges, engine_name
 from .faults import Fault, Path
 from .fields import refusal_of, share
@@ -107,14 +107,14 @@ def engine_changes(value: object) -> tuple[dict[str, EngineChange], list[Fault]]
     return changes, faults
 
 
-def changed_efficiency(table: EfficiencyTable, name: str, changes: Changes, file: str) -> EfficiencyTable:
+def changed_efficiency(table: EfficiencyTable, name: str, changes: Changes, file: str, peaks: Peaks) -> EfficiencyTable:
     """The table in which accelerator `name` has all figures of its own, the changed ones among them.
 
     Its relatives take over the changed figures too, as they would have taken the old ones.
     """
     if not changes:
         return table
-    complete = table.complete(name)
+    complete = table.complete(name, peaks)
     changed = {pair: change.over(complete[pair], file) for pair, change in changes.items()}
     return replace(table, known={**table.known, name: {**complete, **changed}})
 
