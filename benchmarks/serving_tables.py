@@ -98,7 +98,7 @@ class Table:
     def predict(self, policy: ServingPolicy, factors: Mapping[str, float]) -> Steady:
         """The steady state under a policy, with the slowdown of prompts by GPU (`generation`)."""
         own = self.batch.policy_of(policy)
-        column = np.array([[1.0 if each.decode else factors[generation(each)]] for each in self.batch.deployments])
+        column = np.array([[1.0 if _plainly(each) else factors[generation(each)]] for each in self.batch.deployments])
         times = self.times(own, column)
         if self.batch.split:
             return settle_pools(times, own, self.batch.load, self.batch.pools)
@@ -139,6 +139,11 @@ def _joined(tables: Sequence[Table]) -> Table:
     return replace(
         tables[0], batch=batch, **{name: np.concatenate([getattr(t, name) for t in tables]) for name in COLUMNS}
     )
+
+
+def _plainly(deployment: Deployment) -> bool:
+    """Whether prompts of a deployment take what the kernels do (`costmodel.engine_arrays`)."""
+    return deployment.decode is not None or not deployment.model.is_moe
 
 
 def generation(deployment: Deployment) -> str:

@@ -131,7 +131,8 @@ class KernelEfficiency:
 class InEngine:
     """How much longer things take inside a serving engine than kernels timed alone say [1].
 
-    prompts: all that the prompts of a step add to it, on engines that decode too; traffic: whatever HBM bounds.
+    prompts: all that prompts of a model with routed experts add to a step, on engines that decode too;
+    traffic: whatever HBM bounds.
     """
 
     prompts: float = 1.0

@@ -210,7 +210,7 @@ def engine_arrays(
         kv_bytes=_column([DTYPE_BYTES[config.kv_dtype] for config in configs]),
         host_step=_column([overhead.step] * len(configs)),
         host_request=_column([overhead.per_request] * len(configs)),
-        slowdown=_column([_slowdown(config) if conditions.in_engine else 1.0 for config in configs]),
+        slowdown=_column([_slowdown(model, config) if conditions.in_engine else 1.0 for config in configs]),
         peak=_column([vendor_peak(config) for config in configs]),
         bandwidth=_column([accelerator.bandwidth for accelerator in accelerators]),
         expert_skew=_column([conditions.expert_skew] * len(configs)),
@@ -220,9 +220,10 @@ def engine_arrays(
     )
 
 
-def _slowdown(config: EngineConfig) -> float:
-    """What prompts take longer than alone; workers that do nothing else reach what the kernels do."""
-    return 1.0 if config.role is Role.PREFILL else config.accelerator.in_engine.prompts
+def _slowdown(model: Transformer, config: EngineConfig) -> float:
+    """What prompts take longer than alone: those of dense models and of workers that do nothing else take no longer."""
+    alone = config.role is Role.PREFILL or not model.is_moe
+    return 1.0 if alone else config.accelerator.in_engine.prompts
 
 
 ATTENTION_CLASSES = ("attention_prefill", "attention_decode", "latent_prefill", "latent_decode")

@@ -220,7 +220,6 @@ def test_the_grid_follows_the_cost_model() -> None:
 
     model, host = llama_8b(), load_engine_overhead("vllm")
     config = EngineConfig(accelerator("H100"), Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192)
-    assert config.accelerator.in_engine.prompts > 1.0
     steps = cost_steps(model, config, host)
     rng = np.random.default_rng(0)
     errors = []
