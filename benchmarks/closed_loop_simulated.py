@@ -8,8 +8,8 @@ Data: serving/closed_loop.csv in PDPLAN_DATA, else ../shared/data. Each row is s
 send at once, each sends its next request when one ends, ten requests per user in all, lengths uniform between the
 shortest and the nominal one, means over all requests (the first wave is one
 in ten of them). The formula is what `pdplan validate` predicts. Engine, memory,
-token budget and every law of a step are those of the formula, and so are the statistics of the closed loop that no
-engine decides (`simulated_means`); concurrency is rounded to whole requests per engine.
+token budget and every law of a step are those of the formula, and so is what no step accounts for (`simulated_means`);
+concurrency is rounded to whole requests per engine.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.engine_arrays import engine_arrays  # noqa: E402
-from costmodel.serving.closed_loop import FULL_SPREAD, burst_share, closed_loop, outside_steps  # noqa: E402
-from costmodel.serving.load import ClosedLoad, uneven_lanes  # noqa: E402
+from costmodel.serving.closed_loop import closed_loop  # noqa: E402
+from costmodel.serving.load import MANY_WAVES, ClosedLoad, uneven_lanes  # noqa: E402
 from costmodel.simulator import SCHEDULERS, Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
 from costmodel.simulator.cost_steps import cost_steps  # noqa: E402
 from costmodel.simulator.fleet import UNLIMITED  # noqa: E402
@@ -42,6 +42,7 @@ from search_spaces.engines import load_serving_policy  # noqa: E402
 from search_spaces.kv_blocks import block_tokens  # noqa: E402
 from search_spaces.measured_batches import Deployment, batches_of, deployments_of  # noqa: E402
 from search_spaces.measured_predictions import Predicted, predict_serving  # noqa: E402
+from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings  # noqa: E402
 from search_spaces.measurements import read_measurements  # noqa: E402
 
 Array = NDArray[np.float64]
@@ -64,7 +65,7 @@ def engine_pool(deployment: Deployment, users: int, longest: int) -> Pool:
     """The simulator's engine of a measured deployment, for so many users and requests of up to `longest` tokens."""
     policy, ranks = load_serving_policy(deployment.engine), deployment.prefill.parallelism.data
     seqs = max(users, deployment.prefill.parallelism.pipeline)
-    budget = max(policy.token_budget * ranks, seqs)
+    budget = max(deployment.token_budget * ranks, seqs)
     config = replace(
         deployment.prefill, max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=max(longest, budget)
     )
@@ -92,49 +93,36 @@ def lengths(mean: float, spread: float, places: Array) -> NDArray[np.int64]:
     return np.maximum(np.rint(longest * (1.0 - spread * places)), 1.0).astype(np.int64)
 
 
-def run_means(deployment: Deployment, closed: ClosedLoad, spread: float, outside: float) -> Array:
-    """Mean TTFT and TPOT of a run in which all users start at once, with lengths so spread [s].
-
-    outside: what each TTFT has that its engine does not see [s]. The front end takes the first requests one by one.
-    """
-    users = max(1, round(deployment.concurrency))
-    size = round(users * deployment.waves)
-    places = np.random.default_rng([SEED, deployment.row.line]).random((2, size))
-    isl, osl = (
-        lengths(float(mean[0, 0]), spread, place) for mean, place in zip((closed.isl, closed.osl), places, strict=True)
-    )
-    late = np.minimum(np.arange(size), users - 1) * load_serving_policy(deployment.engine).frontend
-    pool = engine_pool(deployment, users, int((isl + osl).max()))
-    trace = replace(make_trace(late, isl, osl, concurrency=users), think=outside)
-    result = simulate(trace, Fleet((pool,)))
-    waited = float(late[:users].sum()) / size
-    return np.array([outside + waited + float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))])
-
-
 def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, float]:
-    """Mean TTFT and TPOT of the benchmark's run [s].
+    """Mean TTFT and TPOT of the benchmark's run, in which all users start at once [s].
 
-    What no step of the engine accounts for, and how many requests stay together after the first wave, are statistics of
-    closed loops that the formula has and an engine does not decide (`outside_steps`, `burst_share`). Equal lengths stay
-    together in a simulation and spread ones part; so that share of the run is simulated with equal lengths, the rest
-    with lengths of the same mean that part.
+    What no step of the engine accounts for is the formula's: the way to the engine, what launching a prompt's kernels
+    takes beyond them, and the decode steps that pass until the scheduler looks at its queue.
     """
     policy = load_serving_policy(deployment.engine)
     arrays = engine_arrays(deployment.model, [deployment.prefill], policy.overhead)
-    kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total
     steady = closed_loop(deployment.model, arrays, policy, closed, np.array([[deployment.fits]]))
-    outside = float(outside_steps(policy, closed, steady, kernels)[0, 0])
-    first = 1.0 / deployment.waves
-    together = max(0.0, float((burst_share(policy, closed)[0, 0] - first) / (1.0 - first)))
-    apart = run_means(deployment, closed, deployment.spread or FULL_SPREAD, outside)
-    ttft, tpot = together * run_means(deployment, closed, 0.0, outside) + (1.0 - together) * apart
-    return float(ttft), float(tpot)
+    kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total
+    late = (closed.looks - 1.0) / 2.0 * steady.decode_step
+    outside = float((policy.arrival + np.maximum(steady.prefill - kernels, 0.0) + late)[0, 0])
+    users = max(1, round(deployment.concurrency))
+    size = round(users * MANY_WAVES)
+    places = np.random.default_rng([SEED, deployment.row.line]).random((2, size))
+    isl, osl = (
+        lengths(float(mean[0, 0]), deployment.spread, place)
+        for mean, place in zip((closed.isl, closed.osl), places, strict=True)
+    )
+    pool = engine_pool(deployment, users, int((isl + osl).max()))
+    trace = replace(make_trace(np.zeros(size), isl, osl, concurrency=users), think=outside)
+    result = simulate(trace, Fleet((pool,)))
+    return outside + float(np.mean(result.ttft)), float(np.mean(result.tpot[osl > 1]))
 
 
 def compared(sample: int | None) -> list[Compared]:
     """All rows of the two engines, or a sample of them."""
     folder, catalog = data_folder(), load_catalog()
     _, rows = read_measurements(folder / "serving" / "closed_loop.csv")
+    rows = with_settings(rows, read_scripts(folder / "serving" / SCRIPTS))
     models = folder / "models"
     predicted = {each.line: each for each in predict_serving(rows, catalog, models).predicted}
     chosen = [

@@ -7,8 +7,9 @@ Data: serving/closed_loop.csv and serving/r1_2026.csv in PDPLAN_DATA, else ../sh
 scripts. Kernels are those of the catalog: fit them first. Nineteen rows are fitted with the prefill layout of their
 public recipe in place of the label (`serving_layouts`).
 
-Per engine, ten parameters of the colocated steady state (costmodel/serving/policy.py); for all engines together, three
-of disaggregation and one of data-parallel lanes. With r = ln(predicted / measured), the loss is the mean of
+Per engine, three times of its host; for all engines together, what launching a kernel takes, the wait of equal
+lengths, three figures of disaggregation and one of lanes; for each generation of GPUs, what prompts take inside an
+engine over the kernel tables. With r = ln(predicted / measured), the loss is the mean of
 r^2 / (r^2 + c^2) (Geman and McClure 1987), which counts rows that are near and lets go of those that no model explains
 (warm-up, prefix caches, mislabelled load); a pull towards PRIOR, which is what theory says, settles what the rows leave
 open. One fit with all models goes into the catalog; its error is that of the fits that never saw the model.
@@ -17,7 +18,7 @@ open. One fit with all models goes into the catalog; its error is that of the fi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from itertools import chain
@@ -31,42 +32,33 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from serving_intervals import Logs, Steadies, by_stratum, coverage, factors, logs_of, residuals_of  # noqa: E402
-from serving_tables import FILES, Table, load_tables, plausible  # noqa: E402
+from serving_tables import FILES, GENERATIONS, Table, generation, load_tables, merged, plausible  # noqa: E402
 
 from costmodel.accelerator import Origin  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
-from costmodel.serving.policy import Scheduler, ServingPolicy  # noqa: E402
+from costmodel.serving.load import Steady  # noqa: E402
+from costmodel.serving.policy import ServingPolicy  # noqa: E402
 from costmodel.units import MICRO  # noqa: E402
 from reports.answers.validation import LEAST_RANKED, kendall_tau  # noqa: E402
-from search_spaces.engines import FittedServing, engine_names, load_serving_policy, serving_policy  # noqa: E402
+from search_spaces.engines import FittedServing, engine_names, serving_policy  # noqa: E402
 
 Array = NDArray[np.float64]
 Prior = dict[str, tuple[float, float]]
 
-PRIOR = {
-    "step_us": (400.0, 0.5),
-    "request_us": (12.0, 0.4),
-    "launch_us": (500.0, 0.7),
-    "arrival_ms": (20.0, 0.7),
-    "frontend_ms": (1.5, 0.7),
-    "prefill_wait_fixed": (2.5, 0.3),
-    "prefill_wait_random": (1.8, 0.3),
-    "decode_wait": (1.0, 0.3),
-    "interference": (1.0, 0.15),
-    "burst_fixed": (0.12, 0.3),
-    "burst_random": (0.17, 0.3),
-}
-"""Where a parameter is drawn to, and how far (in its logarithm) it may stray cheaply. A prompt waits for the rest of a
-step with other prompts and then for its own; a prompt adds what it takes alone; the first of ten waves is a burst. The
-times are round figures between the engines'."""
-TOGETHER = {"burst_fixed": (0.9, 0.15), "burst_random": (0.25, 0.3)}
-"""What differs where prompts run first: a wave of equal requests prefills as one, so it ends as one and stays one."""
+PRIOR = {"step_us": (400.0, 0.5), "request_us": (12.0, 0.4), "arrival_ms": (20.0, 0.7)}
+"""Where a parameter of an engine is drawn to, and how far (in its logarithm) it may stray cheaply: round figures."""
 SHARED_PRIOR = {
+    "launch_us": (40.0, 1.0),
+    "equal_wait": (2.0, 0.5),
     "lane_balance": (1.2, 0.5),
     "handover_ms": (80.0, 0.5),
     "handover_wait": (1.4, 0.5),
     "handover_burst": (0.25, 0.3),
 }
+"""The same of what all engines share. Of equal prompts that come one after the other, each waits for the rest of one
+step and, as tokens are read a step late, for another one."""
+FACTOR = (1.3, 0.3)
+"""The same of prompts in an engine over the kernel tables, of every generation of GPUs."""
 PULL = 0.015
 """Weight of a parameter's squared distance from its prior, in units of the second figure."""
 SCALE_TTFT, SCALE_TPOT = 0.35, 0.2
@@ -74,38 +66,29 @@ SCALE_TTFT, SCALE_TPOT = 0.35, 0.2
 BIAS_WEIGHT = 0.3
 """Weight of the median of r: rows that no model explains are mostly slow, and letting go of them alone would make the
 rest look slow too seldom."""
-SOURCE = "closed-loop TTFT and TPOT of serving/closed_loop.csv (InferenceX and NVIDIA), with the catalog's kernels"
+SOURCE = "TTFT and TPOT at fixed concurrency (InferenceX and NVIDIA), with the catalog's kernels"
+ALL_GPUS = ("B200", "H100", "MI355X")
+"""Generations with a factor of their own; one that no row shows has the mean of the others."""
+APART = ("lane_balance", "handover_ms", "handover_wait", "handover_burst")
+"""Parameters that only disaggregated rows and rows with data-parallel lanes show."""
+FIRST_STEP, LAST_STEP = 0.4, 0.02
+"""Of the logarithms of the parameters, in the search."""
 CATALOG = ROOT / "costmodel" / "catalog"
 ERROR_HEAD = """# How wrong the predictions are, by the residuals of models that the fit never saw; written by
 # benchmarks/fit_serving.py --write. Measured lies between low and high times the prediction nine times in ten.
 """
-LEAST_AT_ONE = ("prefill_wait_fixed", "prefill_wait_random", "lane_balance", "handover_wait")
+LEAST_AT_ONE = ("lane_balance", "handover_wait")
 """Parameters that are one plus something."""
 
 
-def policy_of(engine: str, own: Array, shared: Array) -> ServingPolicy:
-    """The policy of an engine whose parameters are these logarithms (of the excess over 1 for LEAST_AT_ONE)."""
-    named = {**_unpack(PRIOR, own), **_unpack(SHARED_PRIOR, shared)}
-    step, request = named.pop("step_us"), named.pop("request_us")
-    overhead = EngineOverhead(step * MICRO, request * MICRO, Origin.FITTED, "trial")
-    named = {key: min(value, 1.0) if "burst" in key else value for key, value in named.items()}
-    return serving_policy(engine, overhead, FittedServing(**named))
-
-
-def _unpack(prior: Prior, logs: Array) -> dict[str, float]:
-    return {
-        name: float(np.exp(log)) + (1.0 if name in LEAST_AT_ONE else 0.0) for name, log in zip(prior, logs, strict=True)
-    }
-
-
-def prior_of(engine: str) -> Prior:
-    """What is believed of an engine before any measurement."""
-    first = load_serving_policy(engine).scheduler is Scheduler.PREFILL_FIRST
-    return {**PRIOR, **TOGETHER} if first else PRIOR
+def prior_of(engines: Sequence[str], gpus: Sequence[str]) -> Prior:
+    """What is believed of all parameters before any measurement."""
+    own = {f"{engine} {name}": belief for engine in engines for name, belief in PRIOR.items()}
+    return own | SHARED_PRIOR | dict.fromkeys(gpus, FACTOR)
 
 
 def start(prior: Prior) -> Array:
-    """The logarithms of the prior."""
+    """The logarithms of the prior (of the excess over 1 for LEAST_AT_ONE)."""
     return np.array([np.log(value - (1.0 if name in LEAST_AT_ONE else 0.0)) for name, (value, _) in prior.items()])
 
 
@@ -114,13 +97,36 @@ def pull(prior: Prior, point: Array) -> float:
     return PULL * float(np.sum(((point - start(prior)) / np.array([reach for _, reach in prior.values()])) ** 2))
 
 
-def residuals(tables: Sequence[Table], policy: ServingPolicy) -> tuple[Array, Array]:
-    """ln(predicted / measured) of TTFT and TPOT over all rows."""
-    found = [table.predict(policy) for table in tables]
-    ttft = [np.log(steady.ttft / table.ttft)[:, 0] for steady, table in zip(found, tables, strict=True)]
-    tpot = [np.log(steady.tpot / table.tpot)[:, 0] for steady, table in zip(found, tables, strict=True)]
-    both = np.concatenate(ttft), np.concatenate(tpot)
-    return both[0][np.isfinite(both[0])], both[1][np.isfinite(both[1])]
+@dataclass(frozen=True)
+class Fit:
+    """Parameters by name: of each engine, shared, and the factors of GPUs."""
+
+    values: Mapping[str, float]
+
+    def policy(self, engine: str) -> ServingPolicy:
+        """The fitted policy of an engine."""
+        step, request, arrival = (self.values[f"{engine} {name}"] for name in PRIOR)
+        overhead = EngineOverhead(step * MICRO, request * MICRO, Origin.FITTED, "trial")
+        shared = {name: self.values[name] for name in SHARED_PRIOR}
+        return serving_policy(engine, overhead, FittedServing(arrival_ms=arrival, **shared))
+
+    def predict(self, table: Table) -> Steady:
+        """The steady state of a table."""
+        return table.predict(self.policy(table.batch.engine), {"default": 1.0, **self.values})
+
+
+def unpacked(prior: Prior, logs: Array) -> Fit:
+    """The parameters that these logarithms stand for."""
+    plain = zip(prior, np.exp(logs).tolist(), strict=True)
+    values = {name: value + (1.0 if name in LEAST_AT_ONE else 0.0) for name, value in plain}
+    return Fit(values | {"handover_burst": min(values["handover_burst"], 1.0)})
+
+
+def residuals(tables: Sequence[Table], fitted: Fit) -> tuple[Array, Array]:
+    """ln(predicted / measured) of TTFT and TPOT over all rows that have them."""
+    found = logs_of(tables, [fitted.predict(table) for table in tables])
+    ttft, tpot = (np.concatenate(part) for part in zip(*found, strict=True))
+    return ttft[np.isfinite(ttft)], tpot[np.isfinite(tpot)]
 
 
 def loss_of(ttft: Array, tpot: Array) -> float:
@@ -130,77 +136,64 @@ def loss_of(ttft: Array, tpot: Array) -> float:
     return float(near + BIAS_WEIGHT * (abs(np.median(ttft)) + abs(np.median(tpot))))
 
 
-def minimise(loss: Callable[[Array], float], origin: Array, rounds: int = 300) -> Array:
-    """The lowest point found by the simplex method of Nelder and Mead (1965)."""
-    simplex = [origin, *(origin + 0.4 * axis for axis in np.eye(origin.size))]
-    values = [loss(point) for point in simplex]
-    for _ in range(rounds):
-        order = np.argsort(values, kind="stable")
-        simplex, values = [simplex[i] for i in order], [values[i] for i in order]
-        centre = np.mean(simplex[:-1], axis=0)
-        tried = centre + (centre - simplex[-1])
-        value = loss(tried)
-        if value < values[0]:
-            further = centre + 2.0 * (centre - simplex[-1])
-            beyond = loss(further)
-            simplex[-1], values[-1] = (further, beyond) if beyond < value else (tried, value)
-        elif value < values[-2]:
-            simplex[-1], values[-1] = tried, value
-        else:
-            tried = centre + 0.5 * (simplex[-1] - centre)
-            value = loss(tried)
-            if value < values[-1]:
-                simplex[-1], values[-1] = tried, value
-            else:
-                simplex = [simplex[0], *(simplex[0] + 0.5 * (point - simplex[0]) for point in simplex[1:])]
-                values = [values[0], *(loss(point) for point in simplex[1:])]
-    return simplex[int(np.argmin(values))]
+def minimise(loss: Callable[[Array], float], origin: Array) -> Array:
+    """A lowest point by pattern search (Hooke and Jeeves 1961): one parameter at a time, then all once more."""
+    point, value, step = origin, loss(origin), FIRST_STEP
+    while step > LAST_STEP:
+        before = point
+        point, value = _explored(loss, point, value, step)
+        if point is before:
+            step *= 0.5
+            continue
+        further = 2.0 * point - before
+        trial, reached = _explored(loss, further, loss(further), step)
+        if reached < value:
+            point, value = trial, reached
+    return point
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Parameters as logarithms: of each engine, and shared."""
-
-    own: dict[str, Array]
-    shared: Array
-
-    def policy(self, engine: str) -> ServingPolicy:
-        """The fitted policy of an engine."""
-        return policy_of(engine, self.own[engine], self.shared)
+def _explored(loss: Callable[[Array], float], origin: Array, value: float, step: float) -> tuple[Array, float]:
+    """The origin itself, or a lower point a step away along some parameters."""
+    point = origin
+    for axis in np.eye(origin.size):
+        for way in (step, -step):
+            trial = point + way * axis
+            reached = loss(trial)
+            if reached < value:
+                point, value = trial, reached
+                break
+    return point, value
 
 
 def fit(tables: Sequence[Table]) -> Fit:
-    """Colocated rows decide each engine's own parameters, then all others the shared ones."""
-    shared = start(SHARED_PRIOR)
-    own: dict[str, Array] = {}
-    for engine in engine_names():
-        mine = [each for each in tables if each.batch.engine == engine and not each.batch.split]
-        own[engine] = start(prior_of(engine))
-        if mine:
-            own[engine] = minimise(_own_loss(mine, engine, shared), own[engine])
-    apart = [each for each in tables if each.batch.split or np.any(each.lanes > 1)]
-    if apart:
-        shared = minimise(_shared_loss(apart, own), shared, 150)
-    return Fit(own, shared)
+    """Colocated rows decide all but what only disaggregated ones and lanes show; the latter decide that."""
+    rows = merged(tables)
+    gpus = sorted({generation(each) for table in tables for each in table.batch.deployments})
+    belief = prior_of(engine_names(), gpus)
+    whole = _fitted([table for table in rows if not table.batch.split], belief, start(belief), APART)
+    apart = [table for table in rows if table.batch.split]
+    apart += [table.only(table.lanes[:, 0] > 1) for table in rows if not table.batch.split and np.any(table.lanes > 1)]
+    values = dict(unpacked(belief, _fitted(apart, belief, whole, set(belief) - set(APART))).values)
+    everywhere = float(np.exp(np.mean([np.log(values[gpu]) for gpu in gpus])))
+    return Fit(dict.fromkeys(ALL_GPUS, everywhere) | values)
 
 
-def _own_loss(tables: Sequence[Table], engine: str, shared: Array) -> Callable[[Array], float]:
-    prior = prior_of(engine)
+def _fitted(tables: Sequence[Table], belief: Prior, origin: Array, kept: Collection[str]) -> Array:
+    """The parameters with the least loss over some rows; those named `kept` stay as they are."""
+    free = np.array([name not in kept for name in belief])
+    if not tables:
+        return origin
+
+    def whole(point: Array) -> Array:
+        found = origin.copy()
+        found[free] = point
+        return found
 
     def loss(point: Array) -> float:
-        ttft, tpot = residuals(tables, policy_of(engine, point, shared))
-        return loss_of(ttft, tpot) + pull(prior, point)
+        ttft, tpot = residuals(tables, unpacked(belief, whole(point)))
+        return loss_of(ttft, tpot) + pull(belief, whole(point))
 
-    return loss
-
-
-def _shared_loss(tables: Sequence[Table], own: dict[str, Array]) -> Callable[[Array], float]:
-    def loss(point: Array) -> float:
-        both = [residuals([each], policy_of(each.batch.engine, own[each.batch.engine], point)) for each in tables]
-        ttft, tpot = (np.concatenate(part) for part in zip(*both, strict=True))
-        return loss_of(ttft, tpot) + pull(SHARED_PRIOR, point)
-
-    return loss
+    return whole(minimise(loss, origin[free]))
 
 
 def score(name: str, ttft: Array, tpot: Array) -> None:
@@ -215,9 +208,7 @@ def score(name: str, ttft: Array, tpot: Array) -> None:
 
 def show(fitted: Fit) -> None:
     """Print the parameters."""
-    for engine, logs in fitted.own.items():
-        print(engine, {name: round(value, 3) for name, value in _unpack(PRIOR, logs).items()})
-    print("shared", {name: round(value, 3) for name, value in _unpack(SHARED_PRIOR, fitted.shared).items()})
+    print({name: float(f"{value:.3g}") for name, value in fitted.values.items()})
 
 
 def groups_of(tables: Sequence[Table], most: int = 3) -> dict[str, list[int]]:
@@ -279,20 +270,28 @@ def rank_correlation(tables: Sequence[Table], steadies: Steadies) -> float:
 
 
 def write_engines(fitted: Fit) -> None:
-    """Put the fitted figures into engines.yaml; what is above them stays."""
+    """Put the fitted figures into engines.yaml, whose head stays, and into in_engine.yaml."""
     path = CATALOG / "engines.yaml"
     text = path.read_text("utf-8")
-    head = text[: text.index("\nsglang:") if text.index("sglang:") < text.index("vllm:") else text.index("\nvllm:")]
+    head = text[: text.index("\nvllm:")]
     content = yaml.safe_load(text)
-    for engine, logs in fitted.own.items():
-        own = {name: float(f"{value:.3g}") for name, value in _unpack(PRIOR, logs).items()}
+    values = {name: float(f"{value:.3g}") for name, value in fitted.values.items()}
+    for engine in engine_names():
         entry = content[engine]
-        entry["step_overhead_us"], entry["per_request_overhead_us"] = own.pop("step_us"), own.pop("request_us")
+        entry["step_overhead_us"], entry["per_request_overhead_us"], arrival = (values[f"{engine} {n}"] for n in PRIOR)
         entry["origin"], entry["source"] = "fitted", SOURCE
-        shared = {name: float(f"{value:.3g}") for name, value in _unpack(SHARED_PRIOR, fitted.shared).items()}
-        entry["serving"]["fitted"] = {**own, **shared}
+        entry["serving"]["fitted"] = {"arrival_ms": arrival, **{name: values[name] for name in SHARED_PRIOR}}
     body = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
     path.write_text(f"{head}\n{body}", "utf-8")
+    path = CATALOG / "in_engine.yaml"
+    text = path.read_text("utf-8")
+    known = yaml.safe_load(text)
+    for name in known:
+        gpu = GENERATIONS.get(name, name)
+        known[name]["prompts"] = values.get(gpu, known[name]["prompts"])
+    known["default"]["prompts"] = values["H100"]
+    body = "".join(f"{name}: {yaml.safe_dump(entry, default_flow_style=True)}" for name, entry in known.items())
+    path.write_text(text[: text.index("default:")] + body, "utf-8")
 
 
 def write_errors(tables: Sequence[Table], steadies: Steadies) -> None:
@@ -335,7 +334,7 @@ def by_gpu(tables: Sequence[Table], name: str, *, without: bool = False) -> list
 
 def predicted(tables: Sequence[Table], fitted: Fit) -> Steadies:
     """The steady states of all tables."""
-    return [table.predict(fitted.policy(table.batch.engine)) for table in tables]
+    return [fitted.predict(table) for table in tables]
 
 
 def report_files(title: str, tables: Sequence[Table], steadies: Steadies, depth: int) -> None:
@@ -362,7 +361,7 @@ def leave_gpus_out(tables: Sequence[Table], sound: Sequence[Table]) -> None:
 def main() -> None:
     """Fit, report, and write if asked to."""
     tables, as_run = load_tables(), load_tables(corrected=True)
-    sound = plausible(as_run)
+    sound = plausible(as_run, dict.fromkeys(ALL_GPUS, 1.0))
     rows = [sum(table.ttft.size for table in each) for each in (tables, sound)]
     print(f"{rows[0]} rows, of which {rows[0] - rows[1]} contradict physics or themselves and are not fitted")
     everything = fit(sound)
@@ -375,7 +374,7 @@ def main() -> None:
     held = {family: fit([table for table in sound if table.family != family]) for family in families}
 
     def left_out(each: Sequence[Table]) -> Steadies:
-        return [table.predict(held[table.family].policy(table.batch.engine)) for table in each]
+        return [held[table.family].predict(table) for table in each]
 
     steadies = left_out(tables)
     report_files("leave one model out", tables, steadies, depth=3)

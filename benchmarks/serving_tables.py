@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +20,14 @@ from serving_layouts import as_run  # noqa: E402
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.host import NO_OVERHEAD  # noqa: E402
 from costmodel.serving.closed_loop import settle  # noqa: E402
-from costmodel.serving.disaggregated import settle_pools  # noqa: E402
+from costmodel.serving.disaggregated import Pools, settle_pools  # noqa: E402
 from costmodel.serving.load import (  # noqa: E402
+    ClosedLoad,
     Prompt,
     Steady,
     Times,
     decode_time,
+    launching_time,
     prompt_time,
     prompts_in_a_step,
     uneven_lanes,
@@ -32,13 +36,15 @@ from costmodel.serving.policy import ServingPolicy  # noqa: E402
 from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.measured_batches import Batch, batches_of, deployments_of  # noqa: E402
+from search_spaces.measured_batches import Batch, Deployment, batches_of, deployments_of  # noqa: E402
 from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings  # noqa: E402
 from search_spaces.measured_suspects import suspicions  # noqa: E402
 from search_spaces.measurements import read_measurements  # noqa: E402
 
 Array = NDArray[np.float64]
 
+GENERATIONS = {"H200": "H100", "GB200": "B200", "MI300X": "MI355X", "MI325X": "MI355X", "MI350X": "MI355X"}
+"""GPUs with the units and kernels of another one, which share its factor."""
 FILES = ("closed_loop.csv", "r1_2026.csv")
 """Measured serving results of the data folder."""
 GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
@@ -47,7 +53,10 @@ GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
 
 @dataclass(frozen=True)
 class Table:
-    """A batch with its kernel times, so that a trial costs no step evaluation; columns of shape (rows, 1)."""
+    """A batch with its kernel times, so that a trial costs no step evaluation; columns of shape (rows, 1).
+
+    steps: of shape (rows, grid); kernels: of a step with prompts [1].
+    """
 
     batch: Batch
     file: str
@@ -55,6 +64,7 @@ class Table:
     alone: Array
     shared: Array
     group: Array
+    kernels: Array
     lanes: Array
     pipeline: Array
     ranks: Array
@@ -63,14 +73,16 @@ class Table:
     ttft: Array
     tpot: Array
 
-    def times(self, policy: ServingPolicy) -> Times:
-        """Times with the policy's overheads on top of the kernels."""
+    def times(self, policy: ServingPolicy, slowdown: Array) -> Times:
+        """Times with the policy's overheads on top of the kernels; slowdown: of each row's prompts [1]."""
         step, each = policy.overhead.step, policy.overhead.per_request
+        least = policy.launch * self.kernels
         uneven = uneven_lanes(policy.lane_balance, self.lanes)
         together = self.group * self.lanes
-        shared = (self.shared + (step + each * self.group) / (together * self.pipeline)) * uneven
-        alone = np.maximum(self.alone + step + each, policy.launch * self.batch.model.num_layers)
-        return Times(Prompt(alone, shared), lambda running: self.decode(running, step, each))
+        busy = np.maximum(slowdown * (self.shared * together * self.pipeline + step + each * self.group), least)
+        alone = np.maximum(slowdown * (self.alone + step + each), least)
+        prompt = Prompt(alone, busy * uneven / (together * self.pipeline))
+        return Times(prompt, lambda running: self.decode(running, step, each))
 
     def decode(self, running: Array, step: float, each: float) -> Array:
         """The decode step, linear between the points of the grid."""
@@ -83,33 +95,68 @@ class Table:
         time: Array = low + (high - low) * part + step + each * busiest_rank(batch, self.ranks)
         return time
 
-    def predict(self, policy: ServingPolicy) -> Steady:
-        """The steady state under a policy."""
+    def predict(self, policy: ServingPolicy, factors: Mapping[str, float]) -> Steady:
+        """The steady state under a policy, with the slowdown of prompts by GPU (`generation`)."""
+        own = self.batch.policy_of(policy)
+        column = np.array([[1.0 if _plainly(each) else factors[generation(each)]] for each in self.batch.deployments])
+        times = self.times(own, column)
         if self.batch.split:
-            return settle_pools(self.times(policy), self.batch.policy_of(policy), self.batch.load, self.batch.pools)
-        return settle(self.times(policy), self.batch.policy_of(policy), self.batch.load, self.batch.pools.fits)
+            return settle_pools(times, own, self.batch.load, self.batch.pools)
+        return settle(times, own, self.batch.load, self.batch.pools.fits)
 
     def only(self, keep: Array) -> Table:
         """The rows where `keep` is true."""
         batch = self.batch
-        load = replace(batch.load, **{item.name: getattr(batch.load, item.name)[keep] for item in fields(batch.load)})
-        pools = replace(
-            batch.pools, **{item.name: getattr(batch.pools, item.name)[keep] for item in fields(batch.pools)}
-        )
         members = tuple(each for each, kept in zip(batch.deployments, keep, strict=True) if kept)
-        arrays = {
-            item.name: getattr(self, item.name)[keep]
-            for item in fields(self)
-            if item.name not in ("batch", "file", "family")
-        }
-        return replace(self, batch=replace(batch, deployments=members, load=load, pools=pools), **arrays)
+        load, pools = columns_of([batch.load], keep), columns_of([batch.pools], keep)
+        part = replace(batch, deployments=members, load=load, pools=pools)
+        return replace(self, batch=part, **{name: getattr(self, name)[keep] for name in COLUMNS})
 
 
-def plausible(tables: list[Table]) -> list[Table]:
+COLUMNS = tuple(item.name for item in fields(Table) if item.name not in ("batch", "file", "family"))
+Columns = TypeVar("Columns", ClosedLoad, Pools)
+
+
+def columns_of(parts: Sequence[Columns], keep: Array | slice = slice(None)) -> Columns:
+    """The kept rows of several loads or pools as one."""
+    names = [item.name for item in fields(parts[0])]
+    return replace(parts[0], **{name: np.vstack([getattr(part, name) for part in parts])[keep] for name in names})
+
+
+def merged(tables: Sequence[Table]) -> list[Table]:
+    """Tables of one engine, mode and token budget as one, whatever the model: a trial has fewer steps to take."""
+    groups: dict[tuple[str, bool, int], list[Table]] = defaultdict(list)
+    for table in tables:
+        groups[table.batch.engine, table.batch.split, table.batch.token_budget].append(table)
+    return [_joined(members) for members in groups.values()]
+
+
+def _joined(tables: Sequence[Table]) -> Table:
+    batches = [table.batch for table in tables]
+    members = tuple(each for batch in batches for each in batch.deployments)
+    load, pools = columns_of([batch.load for batch in batches]), columns_of([batch.pools for batch in batches])
+    batch = replace(batches[0], deployments=members, load=load, pools=pools)
+    return replace(
+        tables[0], batch=batch, **{name: np.concatenate([getattr(t, name) for t in tables]) for name in COLUMNS}
+    )
+
+
+def _plainly(deployment: Deployment) -> bool:
+    """Whether prompts of a deployment take what the kernels do (`costmodel.engine_arrays`)."""
+    return deployment.decode is not None or not deployment.model.is_moe
+
+
+def generation(deployment: Deployment) -> str:
+    """The GPU whose factor holds for a deployment's: the first of the catalog's that have the same kernels."""
+    name = deployment.prefill.accelerator.name
+    return GENERATIONS.get(name, name)
+
+
+def plausible(tables: list[Table], factors: Mapping[str, float]) -> list[Table]:
     """The tables without the rows that contradict physics or their own description."""
     found = []
     for table in tables:
-        doubts = suspicions(table.batch, table.predict(load_serving_policy(table.batch.engine)))
+        doubts = suspicions(table.batch, table.predict(load_serving_policy(table.batch.engine), factors))
         keep = np.array([doubt is None for doubt in doubts])
         if keep.any():
             found.append(table.only(keep))
@@ -119,8 +166,8 @@ def plausible(tables: list[Table]) -> list[Table]:
 def make_table(batch: Batch, file: str) -> Table:
     """Kernel times of a batch, by one call of the step model for each point of the grid."""
     load = batch.load
-    prefill, decode = batch.prefill_engines(NO_OVERHEAD), batch.decode_engines(NO_OVERHEAD)
     bare = replace(batch.policy_of(load_serving_policy(batch.engine)), launch=0.0, lane_balance=1.0)
+    prefill, decode = _plain(batch).prefill_engines(NO_OVERHEAD), batch.decode_engines(NO_OVERHEAD)
     prompt = prompt_time(batch.model, prefill, load, bare)
     top = load.concurrency / batch.pools.decode_workers
     steps = [decode_time(batch.model, decode, np.maximum(top * share, 1e-3), load) for share in GRID]
@@ -132,6 +179,7 @@ def make_table(batch: Batch, file: str) -> Table:
         alone=prompt.alone,
         shared=prompt.shared,
         group=prompts_in_a_step(prefill, load, bare),
+        kernels=np.full_like(top, launching_time(batch.model, replace(bare, launch=1.0))),
         lanes=prefill.data,
         pipeline=prefill.pipeline,
         ranks=decode.data,
@@ -140,6 +188,16 @@ def make_table(batch: Batch, file: str) -> Table:
         ttft=np.array([[row.ttft] for row in rows]),
         tpot=np.array([[row.tpot] for row in rows]),
     )
+
+
+def _plain(batch: Batch) -> Batch:
+    """The batch on GPUs whose prompts take in an engine what they take alone."""
+    members = []
+    for each in batch.deployments:
+        gpu = each.prefill.accelerator
+        plain = replace(gpu, in_engine=replace(gpu.in_engine, prompts=1.0))
+        members.append(replace(each, prefill=replace(each.prefill, accelerator=plain)))
+    return replace(batch, deployments=tuple(members))
 
 
 def load_tables(*, corrected: bool = False) -> list[Table]:

@@ -128,6 +128,18 @@ class KernelEfficiency:
 
 
 @dataclass(frozen=True, slots=True)
+class InEngine:
+    """How much longer things take inside a serving engine than kernels timed alone say [1].
+
+    prompts: all that prompts of a model with routed experts add to a step, on engines that decode too;
+    traffic: whatever HBM bounds.
+    """
+
+    prompts: float = 1.0
+    traffic: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Accelerator:
     """One GPU type.
 
@@ -141,7 +153,8 @@ class Accelerator:
     price: the usual one, on demand where that is quoted; other_prices: those on another basis.
     efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.roofline`.
     generation: whose predictions are as good as whose (hopper, blackwell, cdna3 ...); empty: not known.
-    mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1].
+    mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1];
+    in_engine: what its kernels take inside an engine over those efficiencies.
     """
 
     name: str
@@ -161,6 +174,7 @@ class Accelerator:
     source: str
     date: str
     mxfp4_multiples: tuple[int, int] = (1, 1)
+    in_engine: InEngine = InEngine()
     other_prices: tuple[Price, ...] = ()
     generation: str = ""
 

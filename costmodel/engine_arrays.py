@@ -6,13 +6,13 @@ Every array has shape (engines, 1) and broadcasts against operating points.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import Accelerator, KernelEfficiency
-from .engine import EngineConfig
+from .engine import EngineConfig, Role
 from .errors import InputError
 from .host import EngineOverhead
 from .routing import largest_of
@@ -26,6 +26,9 @@ ACTIVATION_DTYPE = "bf16"
 EXPANDING = 0.85
 """Share of the 16-bit peak left to kernels that expand 8-bit or 4-bit weights on the way (W8A16, W4A16) [1]; fitted:
 TTFT of gpt-oss with MXFP4 weights on H100 and H200 in serving/closed_loop.csv, long prompts under two engines."""
+
+EXPANDING_EXPERTS = 0.35
+"""The same of grouped kernels for routed experts [1]; fitted to the same rows."""
 
 _UNITS_NEEDED = {"fp8": "fp8", "int8": "int8", "fp4": "fp4"}
 _STANDS_IN = {
@@ -51,6 +54,7 @@ class Conditions:
     expert_spread: the same among ordinary experts, without the few hottest, which says how many stay idle [1]; None:
     as the tables draw it (`costmodel.routing.sampled_spread`);
     graphs: decode steps replay a CUDA graph, so that no kernel waits for the host;
+    in_engine: kernels run inside an engine, where they take longer (`Accelerator.in_engine`);
     latent_reductions: all-reduces of a layer with latent attention over the two that tensor parallelism needs [1];
     fp8_kernels: which FP8 kernels run: "fp8" (those that plans assume), "fp8_block" or "fp8_tensor" (by scale).
     """
@@ -58,6 +62,7 @@ class Conditions:
     expert_skew: float = 1.0
     expert_spread: float | None = 0.5
     graphs: bool = True
+    in_engine: bool = True
     latent_reductions: float = 1.0
     fp8_kernels: str = "fp8"
 
@@ -68,7 +73,7 @@ SERVING = Conditions()
 TABLE_SKEW = 3.0
 """Skew of the routing that the kernel tables simulate (power laws with exponents 1.01 and 1.2 over four decades)."""
 
-TABLES = Conditions(TABLE_SKEW, expert_spread=None, graphs=False, latent_reductions=1.5)
+TABLES = Conditions(TABLE_SKEW, expert_spread=None, graphs=False, in_engine=False, latent_reductions=1.5)
 """Kernels as they were timed for the tables: launched one by one, with experts drawn from a power law.
 
 Composed steps of DeepSeek-V3 hold three all-reduces a layer: dispatch and combine count as one of their own."""
@@ -113,7 +118,8 @@ class EngineArrays:
     gemm: rates by model part (a checkpoint quantises some parts and not others); experts: of the grouped GEMM;
     attention: by kernel class; all_reduce, all_reduce_large, all_to_all: links with their efficiency; send: bare links;
     weight_bytes: byte per weight by part; input_bytes: byte per activation that enters a GEMM of that part;
-    kv_bytes: byte per KV element; host_step, host_request [s]; interference: as in `EngineOverhead` [1];
+    kv_bytes: byte per KV element; host_step, host_request [s]; slowdown: what prompts add to a
+    step, over what it takes alone (`Accelerator.in_engine`) [1];
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s];
     expert_skew, expert_spread: standard deviation of the experts' popularity over its mean, with and without the
     hottest [1]; a spread of None grows with the tokens as in the kernel tables;
@@ -138,7 +144,7 @@ class EngineArrays:
     kv_bytes: FloatArray
     host_step: FloatArray
     host_request: FloatArray
-    interference: FloatArray
+    slowdown: FloatArray
     peak: FloatArray
     bandwidth: FloatArray
     expert_skew: FloatArray
@@ -204,7 +210,7 @@ def engine_arrays(
         kv_bytes=_column([DTYPE_BYTES[config.kv_dtype] for config in configs]),
         host_step=_column([overhead.step] * len(configs)),
         host_request=_column([overhead.per_request] * len(configs)),
-        interference=_column([overhead.interference] * len(configs)),
+        slowdown=_column([_slowdown(model, config) if conditions.in_engine else 1.0 for config in configs]),
         peak=_column([vendor_peak(config) for config in configs]),
         bandwidth=_column([accelerator.bandwidth for accelerator in accelerators]),
         expert_skew=_column([conditions.expert_skew] * len(configs)),
@@ -212,6 +218,12 @@ def engine_arrays(
         latent_reductions=conditions.latent_reductions,
         expert_largest=_column([largest_of(split.expert) for split in splits]),
     )
+
+
+def _slowdown(model: Transformer, config: EngineConfig) -> float:
+    """What prompts take longer than alone: those of dense models and of workers that do nothing else take no longer."""
+    alone = config.role is Role.PREFILL or not model.is_moe
+    return 1.0 if alone else config.accelerator.in_engine.prompts
 
 
 ATTENTION_CLASSES = ("attention_prefill", "attention_decode", "latent_prefill", "latent_decode")
@@ -238,7 +250,9 @@ def _matrix_rates(
     A module of latent attention was timed as a whole, so its own launch stands in for the floor of its projections.
     A rank with a single expert has nothing to group: particular kernels for grouped experts do not run there.
     """
-    eager = not conditions.graphs and not (part is Part.ATTENTION and model.is_latent)
+    module = part is Part.ATTENTION and model.is_latent
+    apart = part is Part.EXPERTS or module  # whose conversions their own curves have
+    eager = not conditions.graphs and not module
     experts = max(group.feed_forward.experts for group in model.layers)
     pairs: list[tuple[KernelEfficiency, KernelEfficiency]] = []
     for config in configs:
@@ -247,41 +261,64 @@ def _matrix_rates(
         grouped = part is not Part.EXPERTS or config.parallelism.expert < experts
         kernels = conditions.fp8_kernels if computed == "fp8" and grouped else computed
         compute = kernel_efficiency(config.accelerator, kernel_class, kernels)
+        if conditions.in_engine and computed != ACTIVATION_DTYPE and not apart:
+            compute = _fused(compute, kernel_efficiency(config.accelerator, kernel_class, ACTIVATION_DTYPE))
         weight_only = config.accelerator.efficiency.get((kernel_class, stored), compute)
         pairs.append((compute, weight_only if stored != computed else compute))
-    peaks = [_matrix_peak(model, config, part) for config in configs]
-    return _kernel_rates([config.accelerator for config in configs], peaks, pairs, eager=eager)
+    accelerators = [config.accelerator for config in configs]
+    shares = [_expanding(model, config, part) for config in configs]
+    peaks = [_unit_rate(model, config, part) * share for config, share in zip(configs, shares, strict=True)]
+    rates = _kernel_rates(accelerators, peaks, pairs, conditions, eager=eager)
+    if part is not Part.EXPERTS:
+        return rates
+    return replace(rates, compute_half=rates.compute_half * _column(shares))
 
 
-def _matrix_peak(model: Transformer, config: EngineConfig, part: Part) -> float:
-    """Data-sheet FLOP/s of the units that a part computes on, less what expanding narrower weights takes [FLOP/s]."""
+def _fused(narrow: KernelEfficiency, wide: KernelEfficiency) -> KernelEfficiency:
+    """A narrow GEMM without the separate kernel that converts its inputs, which engines make part of the one before."""
+    return replace(narrow, memory=max(narrow.memory, wide.memory), launch=min(narrow.launch, wide.launch))
+
+
+def _unit_rate(model: Transformer, config: EngineConfig, part: Part) -> float:
+    """Data-sheet FLOP/s of the units that a part computes on [FLOP/s]."""
     stored = part_dtype(model, part, config.weight_dtype)
-    computed = compute_dtype(stored, config.accelerator)
-    return config.accelerator.peak_flops[computed] * (EXPANDING if stored != computed else 1.0)
+    return config.accelerator.peak_flops[compute_dtype(stored, config.accelerator)]
+
+
+def _expanding(model: Transformer, config: EngineConfig, part: Part) -> float:
+    """Share of those that expanding narrower weights leaves; what half fills the GPU takes as long with it."""
+    stored = part_dtype(model, part, config.weight_dtype)
+    if stored == compute_dtype(stored, config.accelerator):
+        return 1.0
+    return EXPANDING_EXPERTS if part is Part.EXPERTS else EXPANDING
 
 
 def _attention_rates(configs: Sequence[EngineConfig], kernel_class: str, conditions: Conditions) -> KernelRates:
     found = [kernel_efficiency(config.accelerator, kernel_class, config.kv_dtype) for config in configs]
     accelerators = [config.accelerator for config in configs]
     peaks = [accelerator.peak_flops[ACTIVATION_DTYPE] for accelerator in accelerators]
-    return _kernel_rates(accelerators, peaks, [(one, one) for one in found], eager=not conditions.graphs)
+    return _kernel_rates(accelerators, peaks, [(one, one) for one in found], conditions, eager=not conditions.graphs)
 
 
 def _kernel_rates(
     accelerators: Sequence[Accelerator],
     peaks: Sequence[float],
     pairs: Sequence[tuple[KernelEfficiency, KernelEfficiency]],
+    conditions: Conditions,
     *,
     eager: bool,
 ) -> KernelRates:
-    """Rates from (efficiency of the arithmetic, efficiency of the traffic) of each accelerator."""
+    """Rates from (efficiency of the arithmetic, of the traffic) of each accelerator."""
     arithmetic = [compute for compute, _ in pairs]
     traffic = [moved for _, moved in pairs]
     bandwidth = [accelerator.bandwidth for accelerator in accelerators]
     floors, singles = ([getattr(one, name) * eager for one in arithmetic] for name in ("floor", "single"))
+    longer = [accelerator.in_engine.traffic if conditions.in_engine else 1.0 for accelerator in accelerators]
     return KernelRates(
         peak=_column([peak * one.compute for peak, one in zip(peaks, arithmetic, strict=True)]),
-        bandwidth=_column([width * one.memory for width, one in zip(bandwidth, traffic, strict=True)]),
+        bandwidth=_column(
+            [width * one.memory / more for width, one, more in zip(bandwidth, traffic, longer, strict=True)]
+        ),
         launch=_column([one.launch + (one.eager if eager else 0.0) for one in traffic]),
         compute_half=_column([one.compute_half for one in arithmetic]),
         depth_half=_column([one.depth_half for one in arithmetic]),

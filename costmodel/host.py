@@ -15,32 +15,31 @@ Seconds = TypeVar("Seconds", float, NDArray[np.float64])
 
 @dataclass(frozen=True, slots=True)
 class EngineOverhead:
-    """CPU time that the GPU waits for, and what a prompt costs the decodes of its step.
+    """CPU time that the GPU waits for.
 
-    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s];
-    interference: what prompts add to a step that decodes too, over what their kernels and their host work add [1].
+    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s].
     """
 
     step: float
     per_request: float
     origin: Origin
     source: str
-    interference: float = 1.0
 
 
 NO_OVERHEAD = EngineOverhead(0.0, 0.0, Origin.ASSUMED, "kernels alone")
 """For comparison with measured kernels, where no scheduler runs."""
 
 
-def beside_decodes(decodes: Seconds, together: Seconds, interference: Seconds) -> Seconds:
-    """Time of a step with prompts and decodes = decodes + interference x (together - decodes) [s].
+def with_prompts(decodes: Seconds, together: Seconds, slowdown: Seconds) -> Seconds:
+    """Time of a step with prompts = decodes + slowdown x (together - decodes) [s].
 
-    decodes: the step without its prompts [s]; together: by kernels and host work, weights read once for both [s].
+    decodes: the step without its prompts, 0 where none decodes [s]; together: by kernels and host work, weights read
+    once for both [s]; slowdown: what prompts take in an engine over that [1].
 
-    >>> beside_decodes(1.0, 3.0, 1.25)
+    >>> with_prompts(1.0, 3.0, 1.25)
     3.5
     """
-    return decodes + interference * (together - decodes)
+    return decodes + slowdown * (together - decodes)
 
 
 def host_time(overhead: EngineOverhead, requests: float) -> float:

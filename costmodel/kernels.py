@@ -39,6 +39,7 @@ __all__ = [
     "elementwise_work",
     "expert_work",
     "head_matrix",
+    "layer_kernels",
     "matrix_work",
     "prefill_attention_work",
     "send_time",
@@ -58,6 +59,9 @@ CONVERTED_OUTSIDE = 0.25
 """Share of an expert's inputs and outputs that separate kernels pass over where it computes in fewer than 16 bit [1]:
 a token is converted once and not for each of its experts, what lies between the two matrices for every row. Fitted: of
 1, 0.5, 0.25 and 0 the one with the least held-out error on H100 and H200 (docs/calibration.md)."""
+EXPERT_KERNELS = 8
+"""Kernels of a layer with routed experts: choosing and sorting tokens, two grouped GEMMs with conversions and the
+activation between them, and summing up; assumed."""
 ROTARY_LAUNCH = 13.2e-6
 """Rotary embedding and the write of the KV cache before prefill attention, per layer [s]; fitted: steps composed from
 kernels exceed the attention kernel by this, on A100, H100 and H200 and at every size."""
@@ -123,6 +127,12 @@ def elementwise_kernels(group: LayerGroup) -> int:
     Parallel blocks share one norm; the activation of routed experts is part of their grouped GEMM.
     """
     return (1 if group.parallel else 2) + (1 if group.feed_forward.intermediate else 0)
+
+
+def layer_kernels(group: LayerGroup) -> int:
+    """Kernels that the host launches for a layer: matrices, small ones, attention, and those of routed experts."""
+    experts = EXPERT_KERNELS if group.feed_forward.experts else 0
+    return len(group.matrices) + elementwise_kernels(group) + 1 + experts
 
 
 def elementwise_work(engines: EngineArrays, group: LayerGroup, tokens: FloatArray) -> Work:

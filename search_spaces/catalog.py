@@ -30,7 +30,7 @@ from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import join_words
 from search_spaces import bounds
-from search_spaces.efficiency import WIDER, EfficiencyTable, Pair, parse_efficiency
+from search_spaces.efficiency import WIDER, EfficiencyTable, Pair, Peaks, parse_efficiency
 from search_spaces.engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from search_spaces.faults import Fault, check_kind
 from search_spaces.faults import Path as FaultPath
@@ -239,14 +239,14 @@ def engine_changes(value: object) -> tuple[dict[str, EngineChange], list[Fault]]
     return changes, faults
 
 
-def changed_efficiency(table: EfficiencyTable, name: str, changes: Changes, file: str) -> EfficiencyTable:
+def changed_efficiency(table: EfficiencyTable, name: str, changes: Changes, file: str, peaks: Peaks) -> EfficiencyTable:
     """The table in which accelerator `name` has all figures of its own, the changed ones among them.
 
     Its relatives take over the changed figures too, as they would have taken the old ones.
     """
     if not changes:
         return table
-    complete = table.complete(name)
+    complete = table.complete(name, peaks)
     changed = {pair: change.over(complete[pair], file) for pair, change in changes.items()}
     return replace(table, known={**table.known, name: {**complete, **changed}})
 
@@ -391,9 +391,10 @@ class _Catalog:
         """The catalog with one more, or one changed, accelerator."""
         entry = AcceleratorEntry.model_validate(raw)
         efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
+        peaks = {each: known["tflops"] for each, known in {**self.raw, name: raw}.items()}
         if change is not None:
-            efficiency = changed_efficiency(efficiency, name, change.figures, change.file)
-        accelerator = _accelerator(name, entry, efficiency)
+            efficiency = changed_efficiency(efficiency, name, change.figures, change.file, peaks)
+        accelerator = _accelerator(name, entry, efficiency, peaks)
         spellings = _with_spellings(self.spellings, name, entry)
         return _Catalog({**self.raw, name: raw}, efficiency, {**self.accelerators, name: accelerator}, spellings)
 
@@ -401,8 +402,10 @@ class _Catalog:
 @cache
 def _shipped() -> _Catalog:
     """The data files of the distribution, read once."""
-    catalog = _Catalog({}, parse_efficiency(_read_data("efficiency.yaml")), {}, {})
-    for name, raw in _read_data("accelerators.yaml")["accelerators"].items():
+    efficiency = parse_efficiency(_read_data("efficiency.yaml"), _read_data("in_engine.yaml"))
+    entries: Mapping[str, RawEntry] = _read_data("accelerators.yaml")["accelerators"]
+    catalog = _Catalog(entries, efficiency, {}, {})  # all entries at once, as one may borrow from another
+    for name, raw in entries.items():
         catalog = catalog.with_entry(name, raw)
     return catalog
 
@@ -519,16 +522,16 @@ def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorE
     return added
 
 
-def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable) -> Accelerator:
+def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable, peaks: Peaks) -> Accelerator:
     """The entry in SI units."""
-    peaks = entry.tflops.model_dump(exclude_none=True)
+    own = entry.tflops.model_dump(exclude_none=True)
     return Accelerator(
         name=name,
         vendor=entry.vendor,
         generation=entry.generation,
         memory=entry.memory_gib * GIB,
         bandwidth=entry.bandwidth_tb_s * TERA,
-        peak_flops={dtype: tflops * TERA for dtype, tflops in peaks.items()},
+        peak_flops={dtype: tflops * TERA for dtype, tflops in own.items()},
         scale_up=_link(entry.scale_up),
         scale_up_size=entry.scale_up.gpus,
         scale_out=_link(entry.scale_out),
@@ -538,10 +541,11 @@ def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable
         kv_domain=entry.kv_domain,
         price=Price(**entry.price.model_dump()),
         other_prices=tuple(Price(**price.model_dump()) for price in entry.other_prices),
-        efficiency=efficiency.complete(name),
+        efficiency=efficiency.complete(name, peaks),
         source=entry.source,
         date=entry.date,
         mxfp4_multiples=(entry.mxfp4_multiples[0], entry.mxfp4_multiples[1]),
+        in_engine=efficiency.in_engine(name),
     )
 
 
@@ -621,6 +625,7 @@ def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
         "mxfp4_multiples": list(accelerator.mxfp4_multiples),
         "price": price_dict(accelerator.price),
         "efficiency": efficiency,
+        "in_engine": {"prompts": accelerator.in_engine.prompts, "traffic": accelerator.in_engine.traffic},
         "source": accelerator.source,
         "date": accelerator.date,
     }

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodel.accelerator import KernelEfficiency, Origin
+from costmodel.accelerator import InEngine, KernelEfficiency, Origin
 from costmodel.errors import InputError
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import MICRO
@@ -40,27 +40,42 @@ _STANDS_IN: Mapping[str, str] = {"all_reduce_large": "all_reduce"}
 """Kernel class whose figures serve where a table leaves the class out altogether."""
 
 Pair = tuple[str, str]
+Peaks = Mapping[str, Mapping[str, float]]
+NO_PEAKS: Peaks = {}
+USUAL = "H100"
+"""The GPU whose size the medians of `default` are about."""
 
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyTable:
-    """Known efficiencies by accelerator (and `default`) and (kernel class, compute dtype); relatives by name."""
+    """Known efficiencies by accelerator (and `default`) and (kernel class, compute dtype); relatives by name.
+
+    engines: by accelerator (and `default`) what kernels take longer inside an engine.
+    """
 
     known: Mapping[str, Mapping[Pair, KernelEfficiency]]
     relatives: Mapping[str, str]
+    engines: Mapping[str, InEngine]
 
     def with_relative(self, name: str, relative: str) -> EfficiencyTable:
         """The same table, where the figures of `relative` serve for `name` (a user's `like:`)."""
         return replace(self, relatives={**self.relatives, name: relative})
 
-    def complete(self, name: str) -> dict[Pair, KernelEfficiency]:
-        """Efficiency of accelerator `name` for every kernel class and compute dtype."""
+    def complete(self, name: str, peaks: Peaks = NO_PEAKS) -> dict[Pair, KernelEfficiency]:
+        """Efficiency of accelerator `name` for every kernel class and compute dtype.
+
+        peaks: by accelerator and compute dtype, in any unit; without them borrowed figures are not sized (`_sized`).
+        """
         owners = tuple(self._owners(name))
         return {
-            (kernel_class, dtype): self._find(owners, kernel_class, dtype)
+            (kernel_class, dtype): self._find(owners, kernel_class, dtype, peaks)
             for kernel_class in KERNEL_CLASSES
             for dtype in WIDER
         }
+
+    def in_engine(self, name: str) -> InEngine:
+        """What kernels of accelerator `name` take longer inside an engine: its own figures, else its relative's."""
+        return next(self.engines[owner] for owner in self._owners(name) if owner in self.engines)
 
     def _owners(self, name: str) -> Iterator[str]:
         seen: set[str] = set()
@@ -71,23 +86,42 @@ class EfficiencyTable:
             owner = self.relatives.get(owner)
         yield DEFAULT
 
-    def _find(self, owners: tuple[str, ...], kernel_class: str, dtype: str) -> KernelEfficiency:
+    def _find(self, owners: tuple[str, ...], kernel_class: str, dtype: str, peaks: Peaks) -> KernelEfficiency:
         for owner in owners:
             for candidate in WIDER[dtype]:
                 efficiency = self.known.get(owner, {}).get((kernel_class, candidate))
                 if efficiency is None:
                     continue
+                efficiency = _sized(efficiency, kernel_class, _share(peaks, owners[0], owner, candidate))
                 if candidate == dtype and owner in {owners[0], DEFAULT}:
                     return efficiency
                 source = f"as {owner} {kernel_class} in {candidate} ({efficiency.source})"
                 return replace(efficiency, origin=Origin.ASSUMED, source=source, error=math.nan)
         if kernel_class in _STANDS_IN:
-            return self._find(owners, _STANDS_IN[kernel_class], dtype)
+            return self._find(owners, _STANDS_IN[kernel_class], dtype, peaks)
         raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
 
 
-def parse_efficiency(raw: Mapping[str, Mapping[str, Any]]) -> EfficiencyTable:
-    """Turn efficiency.yaml (accelerator -> kernel class -> dtype -> figures, and `like`) into a table in SI units."""
+def _share(peaks: Peaks, name: str, owner: str, dtype: str) -> float:
+    """Peak of an accelerator over that of the one whose figures it borrows [1]; 1 where either is not known."""
+    own, other = peaks.get(name, {}), peaks.get(USUAL if owner == DEFAULT else owner, {})
+    return own[dtype] / other[dtype] if dtype in own and dtype in other else 1.0
+
+
+def _sized(figures: KernelEfficiency, kernel_class: str, share: float) -> KernelEfficiency:
+    """Figures of a GPU with `share` of the peak: it has as much fewer units to fill, so half fills it in equal time."""
+    if kernel_class == "gemm":
+        return replace(figures, compute_half=figures.compute_half * share)
+    return replace(figures, fill_half=figures.fill_half * share) if figures.fill_half else figures
+
+
+def parse_efficiency(
+    raw: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mapping[str, float]]
+) -> EfficiencyTable:
+    """Turn efficiency.yaml (accelerator -> kernel class -> dtype -> figures, and `like`) into a table in SI units.
+
+    engines: in_engine.yaml (accelerator -> figures of `InEngine`); all that it leaves out is as in its `default`.
+    """
     table = {
         name: {
             (kernel_class, dtype): _figures(figures, f"{name}.{kernel_class}.{dtype}")
@@ -97,7 +131,8 @@ def parse_efficiency(raw: Mapping[str, Mapping[str, Any]]) -> EfficiencyTable:
         for name, entry in raw.items()
     }
     relatives = {name: str(entry[LIKE]) for name, entry in raw.items() if LIKE in entry}
-    return EfficiencyTable(table, relatives)
+    within = {DEFAULT: InEngine()} | {name: InEngine(**figures) for name, figures in engines.items()}
+    return EfficiencyTable(table, relatives, within)
 
 
 def _classes(name: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

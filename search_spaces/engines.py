@@ -19,7 +19,6 @@ from costmodel.simulator import SCHEDULERS
 from costmodel.units import GIB, MICRO, MILLI
 
 NotNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class FittedServing(BaseModel):
@@ -29,17 +28,11 @@ class FittedServing(BaseModel):
 
     launch_us: NotNegative
     arrival_ms: NotNegative
-    frontend_ms: NotNegative
-    prefill_wait_fixed: Annotated[float, Field(ge=1)]
-    prefill_wait_random: Annotated[float, Field(ge=1)]
-    decode_wait: NotNegative
-    interference: NotNegative
-    burst_fixed: Share
-    burst_random: Share
+    equal_wait: NotNegative
     lane_balance: Annotated[float, Field(ge=1)]
     handover_ms: NotNegative
     handover_wait: Annotated[float, Field(ge=1)]
-    handover_burst: Share
+    handover_burst: Annotated[float, Field(ge=0, le=1)]
 
 
 class _Serving(BaseModel):
@@ -129,13 +122,11 @@ def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> Engi
     if name not in entries:
         raise UnknownNameError("engine", name, entries)
     entry = _changed(entries[name], changes.get(name))
-    mixes = entry.serving.scheduler is Scheduler.TOKEN_BUDGET  # else prompts and decodes never share a step
     return EngineOverhead(
         step=entry.step_overhead_us * MICRO,
         per_request=entry.per_request_overhead_us * MICRO,
         origin=entry.origin,
         source=entry.source,
-        interference=entry.serving.fitted.interference if mixes else 1.0,
     )
 
 
@@ -171,7 +162,6 @@ def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> Servi
 def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -> ServingPolicy:
     """The policy of a known engine with other fitted figures."""
     serving = _entries()[name].serving
-    plain = fitted.model_dump(exclude={"launch_us", "arrival_ms", "frontend_ms", "handover_ms"})
     return ServingPolicy(
         scheduler=serving.scheduler,
         token_budget=serving.token_budget,
@@ -180,10 +170,12 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -
         overhead=overhead,
         launch=fitted.launch_us * MICRO,
         arrival=fitted.arrival_ms * MILLI,
-        frontend=fitted.frontend_ms * MILLI,
+        equal_wait=fitted.equal_wait,
+        lane_balance=fitted.lane_balance,
         handover=fitted.handover_ms * MILLI,
+        handover_wait=fitted.handover_wait,
+        handover_burst=fitted.handover_burst,
         hand_over_steps=float(SCHEDULERS[name].pulls),
-        **plain,
     )
 
 

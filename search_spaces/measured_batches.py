@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.engine import EngineConfig
+from costmodel.engine import EngineConfig, Role
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.host import EngineOverhead
@@ -170,8 +170,10 @@ def deployment_of(
     usual = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
     if stated.kv_dtype:
         usual = "bf16" if weight_dtype(stated.kv_dtype) == "bf16" else "fp8"
-    layouts = [layout for layout in (row.prefill, row.decode) if layout is not None]
-    for layout in layouts:
+    workers = {Role.COLOCATED: row.prefill}
+    if row.decode is not None:
+        workers = {Role.PREFILL: row.prefill, Role.DECODE: row.decode}
+    for layout in workers.values():
         check_layers(model, layout)
     sides = [
         measured_engine(
@@ -182,8 +184,9 @@ def deployment_of(
             kv_dtype=kv_dtype or usual,
             memory_fraction=memory_fraction or stated.memory_fraction or policy.memory_fraction,
             engine=engine,
+            role=role,
         )
-        for layout in layouts
+        for role, layout in workers.items()
     ]
     convention = next(each for each in CONVENTIONS if row.source.startswith(each.prefix))
     mean = (1.0 + convention.shortest) / 2.0

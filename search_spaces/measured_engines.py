@@ -191,6 +191,7 @@ def measured_engine(
     kv_dtype: str,
     memory_fraction: float,
     engine: str = "vllm",
+    role: Role = Role.COLOCATED,
 ) -> EngineConfig:
     """One worker of a measured deployment, without limits of its scheduler: those belong to the serving policy."""
     ranks = layout.tensor * layout.data
@@ -198,7 +199,7 @@ def measured_engine(
     split = Parallelism(layout.tensor, layout.pipeline, expert, layout.data)
     return EngineConfig(
         accelerator=catalog.accelerator(accelerator),
-        role=Role.COLOCATED,
+        role=role,
         parallelism=split,
         weight_dtype=dtype,
         kv_dtype=kv_dtype,

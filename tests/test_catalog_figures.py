@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.accelerator import KernelEfficiency, Origin
+from costmodel.accelerator import InEngine, KernelEfficiency, Origin
 from costmodel.errors import InputError
 from costmodel.roofline import KERNEL_CLASSES
 from search_spaces.catalog import load_catalog
@@ -31,7 +31,7 @@ def table(**entries: Any) -> dict[str, Any]:
 
 
 def found(entries: dict[str, Any], name: str, dtype: str) -> KernelEfficiency:
-    return parse_efficiency(entries).complete(name)["gemm", dtype]
+    return parse_efficiency(entries, {}).complete(name)["gemm", dtype]
 
 
 def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
@@ -55,6 +55,24 @@ def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
     assert found(entries, "Own", "fp4").compute == 0.7
 
 
+def test_borrowed_sizes_shrink_with_the_peak() -> None:
+    """A GPU with a quarter of the peak is half filled by a quarter of the outputs; its own figures are its own."""
+    entries = table(Kin={"gemm": {"bf16": figures(0.5, compute_half=400)}}, Child={"like": "Kin"})
+    peaks = {"Kin": {"bf16": 800.0}, "Child": {"bf16": 200.0}, "H100": {"bf16": 1000.0}}
+    halves = {
+        name: parse_efficiency(entries, {}).complete(name, peaks)["gemm", "bf16"].compute_half
+        for name in ("Kin", "Child", "Stranger")
+    }
+    assert halves == {"Kin": 400, "Child": 100, "Stranger": 0}
+    assert parse_efficiency(entries, {}).complete("Child")["gemm", "bf16"].compute_half == 400
+
+
+def test_what_engines_add_is_a_relatives_where_it_is_not_known() -> None:
+    entries = table(Child={"like": "Kin"})
+    known = parse_efficiency(entries, {"default": {"prompts": 1.1}, "Kin": {"prompts": 1.5, "traffic": 1.2}})
+    assert [known.in_engine(name) for name in ("Child", "Stranger")] == [InEngine(1.5, 1.2), InEngine(1.1)]
+
+
 def test_relatives_in_a_circle_end_at_default() -> None:
     entries = table(A={"like": "B"}, B={"like": "A"})
     assert found(entries, "A", "bf16").compute == 0.1
@@ -71,12 +89,12 @@ def test_relatives_in_a_circle_end_at_default() -> None:
 )
 def test_a_wrong_efficiency_file_is_told(entry: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        parse_efficiency({"X": entry})
+        parse_efficiency({"X": entry}, {})
 
 
 def test_a_default_with_gaps_is_told() -> None:
     with pytest.raises(InputError, match=r"default\.gemm must have figures for 'bf16'"):
-        parse_efficiency({"default": {}}).complete("X")
+        parse_efficiency({"default": {}}, {}).complete("X")
 
 
 def test_shipped_efficiencies_are_shares() -> None:

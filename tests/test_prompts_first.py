@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -39,7 +38,7 @@ def engines(replicas: int) -> Fleet:
 
 
 def test_a_step_of_prompts_carries_no_decodes() -> None:
-    """Whatever runs, 800 tokens take one step as on a prefill engine, and 3000 take three of them."""
+    """Whatever runs, 800 tokens take one step and 3000 take three, as on a prefill engine."""
     tables = served_by("sglang").tables
     assert tables.chunk_count[0, :, 0].tolist() == [[1.0, 3.0]] * tables.seqs.size
     assert tables.mixed_base[0, 0] == pytest.approx(tables.mixed_base[0, -1])
@@ -57,7 +56,7 @@ def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
     """By kernels: it reads the weights once more, so engines keep up with less."""
     needs = []
     for engine in ("vllm", "sglang"):
-        host = replace(load_engine_overhead(engine), interference=1.0)
+        host = load_engine_overhead(engine)
         instance = make_instance(served_by(engine).problem, host)
         every = make_settings(instance)
         needs.append(keeping_up(instance, every.take((every.role == COLOCATED) & (every.seqs >= limit(instance, 2)))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,12 +15,11 @@ from numpy.typing import NDArray
 from costmodel.accelerator import Origin
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.host import NO_OVERHEAD, EngineOverhead
-from costmodel.serving.closed_loop import burst_share, closed_loop, outside_steps, settle
+from costmodel.serving.closed_loop import closed_loop, settle, wave_share
 from costmodel.serving.disaggregated import Pools, disaggregated, settle_pools
-from costmodel.serving.load import ClosedLoad, Prompt, Steady, Times, prompt_time
+from costmodel.serving.load import ClosedLoad, Prompt, Steady, Times, launching_time, prompt_time
 from costmodel.serving.open_loop import OpenLoad, open_loop
 from costmodel.serving.policy import Scheduler, ServingPolicy
-from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import engine_name, engine_names, load_serving_policy
@@ -37,27 +37,24 @@ IDEAL = ServingPolicy(
     overhead=EngineOverhead(0.0, 0.0, Origin.ASSUMED, "none"),
     launch=0.0,
     arrival=0.0,
-    frontend=0.0,
-    prefill_wait_fixed=1.0,
-    prefill_wait_random=1.0,
-    decode_wait=0.0,
-    interference=1.0,
-    burst_fixed=0.0,
-    burst_random=0.0,
+    equal_wait=0.0,
     lane_balance=1.0,
     handover=0.0,
     handover_wait=1.0,
-    handover_burst=0.0,
+    handover_burst=0.1,
 )
-"""No overheads and no bursts: what is left can be worked out by hand."""
+"""No overheads, and no burst but the first wave: what is left can be worked out by hand."""
 
 
 def cell(value: float) -> Array:
     return np.array([[float(value)]])
 
 
-def load(concurrency: float, isl: float = 1000, osl: float = 101, spread: float = 0.2) -> ClosedLoad:
-    return ClosedLoad(cell(concurrency), cell(isl), cell(osl), cell(spread), cell(10))
+def load(
+    concurrency: float, isl: float = 1000, osl: float = 101, spread: float = 0.2, waves: float = math.inf
+) -> ClosedLoad:
+    """A load; without end by default, so that no first wave counts."""
+    return ClosedLoad(cell(concurrency), cell(isl), cell(osl), cell(spread), cell(waves))
 
 
 def times(prompt: float, decode: Callable[[Array], Array] | float) -> Times:
@@ -69,35 +66,54 @@ def test_a_lone_request_is_its_prefill_and_its_steps() -> None:
     steady = settle(times(0.2, 0.01), IDEAL, load(1), cell(100))
     # B = (O - 1) TPOT / (TTFT + (O - 1) TPOT) with TPOT = 10 ms + 200 ms x B / 100: B = 1.0x solves it.
     busy, gaps = float(steady.running[0, 0]), 100
-    assert steady.ttft[0, 0] == pytest.approx(0.2)
+    assert steady.ttft[0, 0] == pytest.approx(0.2 + 0.01)
     assert steady.tpot[0, 0] == pytest.approx(0.01 + 0.2 * busy / gaps, rel=1e-3)
-    assert busy == pytest.approx(gaps * steady.tpot[0, 0] / (0.2 + gaps * steady.tpot[0, 0]), rel=1e-3)
+    assert busy == pytest.approx(gaps * steady.tpot[0, 0] / (0.21 + gaps * steady.tpot[0, 0]), rel=1e-3)
 
 
 def test_memory_for_half_of_the_requests_makes_the_rest_wait_a_residence() -> None:
-    steady = settle(times(1e-9, 0.01), IDEAL, load(64), cell(32))
-    # 32 wait, one is let in every R / 32 with R = 100 steps: R in all, less (64 + 32) / (2 x 10 x 64) = 7.5 %.
+    steady = settle(times(1e-9, 0.01), IDEAL, load(64, waves=10), cell(32))
+    # 32 wait, one is let in every R / 32 with R = 101 steps: R in all, less (64 + 32) / (2 x 10 x 64) = 7.5 %.
     assert steady.admitted[0, 0] == 32
-    assert steady.line[0, 0] == pytest.approx(100 * 0.01 * 0.925, rel=1e-4)
-    assert steady.ttft[0, 0] == pytest.approx(steady.line[0, 0], rel=1e-4)
+    assert steady.line[0, 0] == pytest.approx(101 * 0.01 * 0.925, rel=1e-4)
+    assert steady.ttft[0, 0] == pytest.approx(steady.line[0, 0] + 0.01, rel=1e-4)
 
 
-def test_the_first_wave_waits_for_half_of_itself() -> None:
-    policy = replace(IDEAL, burst_random=0.1)
-    steady = settle(times(0.1, 0.01), policy, load(21), cell(100))
-    assert steady.ttft[0, 0] == pytest.approx(0.1 + 0.1 * 20 / 2 * 0.1)
+def test_of_the_first_wave_each_waits_for_half() -> None:
+    """It is one request in ten of a run of ten waves, and none of a median."""
+    short, endless = (settle(times(1e-3, 1.0), IDEAL, load(21, waves=n), cell(100)) for n in (10, math.inf))
+    assert short.ttft[0, 0] - endless.ttft[0, 0] == pytest.approx(0.1 * 20 / 2 * 1e-3, rel=1e-3)
+    assert endless.ttft[0, 0] == pytest.approx(1.0 + 1e-3, rel=1e-3)
 
 
-def test_bursts_lie_between_equal_and_spread_lengths_and_grow_in_short_runs() -> None:
-    policy = replace(IDEAL, burst_fixed=0.9, burst_random=0.1)
-    shares = [float(burst_share(policy, load(8, spread=spread))[0, 0]) for spread in (0.0, 0.1, 0.2, 0.5)]
-    assert shares == pytest.approx([0.9, 0.5, 0.1, 0.1])
-    short = replace(load(8), waves=cell(1))
-    assert burst_share(policy, short)[0, 0] == pytest.approx(1.0)
+def test_the_wait_for_other_prompts_grows_with_the_share_of_time_that_they_take() -> None:
+    """Little's law for the prompts that wait or run: Q = N (W + s) / R, so W = s Q (N - 1) / N."""
+    waits = []
+    for users in (2, 8, 24):
+        steady = settle(times(0.1, 0.05), IDEAL, load(users), cell(100))
+        wait = float(steady.ttft[0, 0]) - 0.1 - 0.05
+        residence = float((steady.ttft + 100 * steady.tpot)[0, 0])
+        assert wait == pytest.approx(0.1 * (users - 1) * (wait + 0.1) / residence, rel=1e-3)
+        waits.append(wait / float(steady.prefill_share[0, 0]))
+    assert waits == sorted(waits)
+
+
+def test_waves_stay_together_only_where_equal_prompts_go_first() -> None:
+    first = replace(IDEAL, scheduler=Scheduler.PREFILL_FIRST)
+    shares = [float(wave_share(first, load(8, spread=spread, waves=10))[0, 0]) for spread in (0.0, 0.1, 0.2, 0.5)]
+    assert shares == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    assert wave_share(IDEAL, load(8, spread=0.0, waves=10))[0, 0] == pytest.approx(0.1)
+    assert wave_share(IDEAL, load(8, waves=1))[0, 0] == pytest.approx(1.0)
+
+
+def test_a_scheduler_that_looks_seldom_adds_half_of_the_steps_in_between() -> None:
+    often, seldom = (replace(load(4), looks=cell(looks)) for looks in (1, 31))
+    ttft = [float(settle(times(1e-6, 0.01), IDEAL, each, cell(100)).ttft[0, 0]) for each in (often, seldom)]
+    assert ttft[1] - ttft[0] == pytest.approx(15 * 0.01, rel=1e-3)
 
 
 def test_prompts_run_first_spare_the_decodes_of_a_wave_that_stays_together() -> None:
-    mixed = replace(IDEAL, burst_fixed=1.0)
+    mixed = IDEAL
     first = replace(mixed, scheduler=Scheduler.PREFILL_FIRST)
     given_load = load(32, spread=0.0)
     together, apart = (settle(times(0.1, 0.01), policy, given_load, cell(100)) for policy in (first, mixed))
@@ -114,7 +130,7 @@ def test_a_saturated_prefill_pool_lets_out_what_it_can() -> None:
 def test_an_idle_prefill_pool_makes_nobody_wait() -> None:
     pools = Pools(cell(4), cell(2), cell(0.03), cell(1e9))
     steady = settle_pools(times(0.1, 0.02), IDEAL, load(1), pools)
-    assert steady.ttft[0, 0] == pytest.approx(0.13)
+    assert steady.ttft[0, 0] == pytest.approx(0.13 + 0.02)
     assert steady.tpot[0, 0] == pytest.approx(0.02)
 
 
@@ -181,19 +197,14 @@ def served(
     return disaggregated(model, engines, engines, policy, load=kept, pools=pools)
 
 
-def test_outside_its_steps_a_lone_request_waits_for_no_other() -> None:
+def test_launching_the_kernels_is_the_least_that_a_step_with_prompts_takes() -> None:
+    """Kernels, not layers: 32 layers of Llama-3.1-8B have four matrices, three small kernels and attention each."""
     model, engines = h100_engine()
-    kernels = step_time(model, engines, StepLoad.prefill(cell(500.0))).total
-    lengths = {"isl": 500.0, "osl": 200.0, "spread": 0.2, "workers": 0, "fits": 1e3}
-    for engine in engine_names():
-        policy = load_serving_policy(engine)
-        alone, many = (
-            outside_steps(policy, load(users, 500, 200, 0.2), served(engine, users, **lengths), kernels)[0, 0]
-            for users in (1.0, 16.0)
-        )
-        launched = max(policy.launch * model.num_layers - kernels[0, 0], 0.0)
-        assert alone == pytest.approx(policy.arrival + launched)
-        assert many > alone
+    policy = replace(IDEAL, launch=1e-3)
+    assert launching_time(model, policy) == pytest.approx(32 * 8 * 1e-3)
+    assert prompt_time(model, engines, load(1, isl=1), policy).alone[0, 0] == pytest.approx(32 * 8 * 1e-3)
+    long = prompt_time(model, engines, load(1, isl=30_000), policy).alone
+    assert long == pytest.approx(prompt_time(model, engines, load(1, isl=30_000), IDEAL).alone)
 
 
 @settings(deadline=None, max_examples=60)
@@ -234,7 +245,7 @@ def test_an_engine_that_is_idle_at_times_serves_whole_requests(workers: int) -> 
 def test_open_and_closed_loop_agree_where_nobody_waits() -> None:
     model, engines = h100_engine()
     policy = load_serving_policy("vllm")
-    closed = closed_loop(model, engines, replace(policy, burst_random=0.0), load(4, 1000, 200), cell(1e6))
+    closed = closed_loop(model, engines, policy, load(4, 1000, 200), cell(1e6))
     arriving = OpenLoad(closed.rate, cell(1000), cell(200), cell(1), cell(0))
     found = open_loop(model, engines, policy, arriving, cell(1e6))
     assert found.tpot[0, 0] == pytest.approx(closed.tpot[0, 0], rel=0.05)
@@ -260,9 +271,8 @@ def test_every_engine_has_a_policy_with_plausible_figures() -> None:
     for name in engine_names():
         policy = load_serving_policy(name)
         assert 0 < policy.arrival < 0.5
-        assert 1 <= policy.prefill_wait_random <= policy.prefill_wait_fixed < 5
-        assert 0.5 < policy.interference < 2
-        assert 0 < policy.burst_random < 1
+        assert 1e-6 < policy.launch < 1e-4
+        assert 0 < policy.equal_wait < 4
     assert load_serving_policy("sglang").scheduler is Scheduler.PREFILL_FIRST
 
 
@@ -271,16 +281,12 @@ def test_engines_go_by_other_names() -> None:
 
 
 def test_a_lone_request_waits_for_no_other_prompt() -> None:
-    policy = replace(IDEAL, prefill_wait_fixed=3.0, prefill_wait_random=2.0)
-    waits = [
-        float(settle(times(0.1, 1e-9), policy, load(many, spread=spread), cell(100)).ttft[0, 0])
-        for many, spread in ((1, 0.2), (4, 0.2), (4, 0.0))
-    ]
-    assert waits == pytest.approx([0.1, 0.1 * (1 + 1 * 3 / 4), 0.1 * (1 + 2 * 3 / 4)])
-
-
-def test_spread_prompts_of_a_burst_have_steps_of_their_own() -> None:
-    policy = replace(IDEAL, burst_fixed=0.1, burst_random=0.1)
-    shared = Times(Prompt(cell(0.1), cell(0.02)), lambda running: np.full_like(running, 1e-9))
-    spread, equal = (float(settle(shared, policy, load(21, spread=s), cell(100)).ttft[0, 0]) for s in (0.2, 0.0))
-    assert (spread, equal) == pytest.approx((0.1 + 0.1 * 10 * 0.1, 0.1 + 0.1 * 10 * 0.02))
+    policy = replace(IDEAL, equal_wait=2.0)
+    plain, waits = (
+        [
+            float(settle(times(1e-4, 1e-3), each, load(many, spread=spread), cell(100)).ttft[0, 0])
+            for many, spread in ((1, 0.0), (4, 0.2), (4, 0.0))
+        ]
+        for each in (IDEAL, policy)
+    )
+    assert [late - soon for late, soon in zip(waits, plain, strict=True)] == pytest.approx([0, 0, 1.5e-4], abs=1e-6)

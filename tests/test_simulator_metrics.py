@@ -219,7 +219,6 @@ def test_the_grid_follows_the_cost_model() -> None:
     from tests.optimizer_cases import accelerator
 
     model, host = llama_8b(), load_engine_overhead("vllm")
-    assert host.interference > 1.0
     gpu, memory = accelerator("H100"), load_engine_memory("vllm")
     config = EngineConfig(gpu, Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192, memory)
     steps = cost_steps(model, config, host)

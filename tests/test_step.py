@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.accelerator import Link
-from costmodel.engine import EngineConfig
+from costmodel.accelerator import InEngine, Link
+from costmodel.engine import EngineConfig, Role
 from costmodel.engine_arrays import TABLE_SKEW, Conditions, engine_arrays
 from costmodel.host import NO_OVERHEAD
 from costmodel.kernels import (
@@ -230,17 +230,21 @@ def test_nothing_to_do_takes_only_the_host() -> None:
     assert step.arithmetic_intensity[0, 0] == 0
 
 
-def test_prompts_get_in_the_way_of_the_decodes_of_their_step() -> None:
-    """What they add there counts `interference` times; a step of one kind alone takes what it takes."""
-    slowed = replace(OVERHEAD, interference=1.25)
+def test_prompts_of_mixtures_take_longer_inside_an_engine() -> None:
+    """What they add counts `slowdown` times, but on a worker that does nothing else; decodes take what they take."""
+    gpu = replace(toy_config().accelerator, in_engine=InEngine(prompts=1.25))
     load = StepLoad.of(np.array([1, 1, 0]), 800, 0, np.array([16, 0, 16]), 1500)
-    bare, step = (step_time_one(llama_8b(), toy_config(), host, load) for host in (OVERHEAD, slowed))
+    mixed, alone = (replace(toy_config(), accelerator=gpu, role=role) for role in (Role.COLOCATED, Role.PREFILL))
+    bare, step, apart = (step_time_one(deepseek_v3(), each, OVERHEAD, load) for each in (toy_config(), mixed, alone))
     decodes = bare.total[0, 2]
     assert step.total[0].tolist() == pytest.approx(
-        [decodes + 1.25 * (bare.total[0, 0] - decodes), bare.total[0, 1], decodes]
+        [decodes + 1.25 * (bare.total[0, 0] - decodes), 1.25 * bare.total[0, 1], decodes]
     )
     assert sum(getattr(step, part) for part in PARTS)[0] == pytest.approx(step.total[0])
     assert np.array_equal(step.gemm, bare.gemm)
+    assert np.array_equal(apart.total, bare.total)
+    dense, slowed = (step_time_one(llama_8b(), each, OVERHEAD, load).total for each in (toy_config(), mixed))
+    assert np.array_equal(dense, slowed)
 
 
 def test_engines_and_points_broadcast() -> None:

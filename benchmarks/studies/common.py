@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accelerator import Accelerator
+from costmodel.accelerator import Accelerator, InEngine
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.metric import Metric
@@ -62,12 +62,12 @@ def engine_pool(
     if not the cost model's.
     """
     split = Parallelism(tensor, pipeline)
-    config = EngineConfig(
-        gpu or a100(), role, split, "bf16", "bf16", seqs, budget, longest, load_engine_memory("vllm"), memory_fraction
-    )
+    alone = replace(gpu or a100(), in_engine=InEngine())  # fitted to other engines than the published ones
+    memory = load_engine_memory("vllm")
+    config = EngineConfig(alone, role, split, "bf16", "bf16", seqs, budget, longest, memory, memory_fraction)
     blocks = int(kv_capacity_bytes(model, config) / (kv_bytes_per_token_per_gpu(model, config) * BLOCK))
     per_token = model.kv_bytes_per_token("bf16") / (split.gpus * link * TRANSFER_EFFICIENCY) if link else 0.0
-    host = replace(load_engine_overhead("vllm"), interference=1.0)  # fitted to another engine than the published ones
+    host = load_engine_overhead("vllm")
     return Pool(
         role=role,
         steps=steps or cost_steps(model, config, host),

@@ -4,20 +4,19 @@ C requests are in flight, each replaced when it ends; N = min(C, what memory hol
 B decode. A mean C below one is that of an engine which is idle at times and serves a single request at others: N = 1.
 With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
 
-    TPOT = d(B) + interference x s x B / (O - 1)          every decode step carries B / (O - 1) prompts
-    TTFT = arrival + wait x s' + (decode_wait + (looks - 1) / 2) d + burst x (N - 1) / 2 x (s" + frontend) + line
-    B    = N (O - 1) TPOT / (TTFT' + (O - 1) TPOT)        Little's law; TTFT' is TTFT without the line
+    TPOT = d(B) + s x B / (O - 1)                         every decode step carries B / (O - 1) prompts
+    TTFT = arrival + s' + (looks + 1) / 2 d + first x (N - 1) / 2 x s + W + line
+    W    = s x (1 - first) x Q,   Q = (N - 1) (W + s) / R  prompts that one finds (Schweitzer's mean-value analysis)
+    B    = N (O - 1) TPOT / R,    R = TTFT' + (O - 1) TPOT Little's law; TTFT' is TTFT without the line
 
-s' is the prompt alone, at least what the host needs to launch its kernels; wait is 1 and what the N - 1 others add to
-it, by sharing a step with the prompt or by running as it arrives. The burst is the first wave, all of which
-arrives at once, and whatever of it stays together: of N prompts at once each waits for half of the others. Equal
-prompts share steps (s" = s); spread ones come one after the other and have steps of their own (s" = s'). The line is
-what waits outside for memory.
+s' is the prompt alone, at least what the host needs to launch its kernels. The first wave arrives at once, and of N
+prompts at once each waits for half of the others: `first` is its share of the run, 1 / waves. W grows with the share of
+the time that prompts take. Equal lengths are a case of their own, as requests that start together also end together:
+where prompts go first the whole wave stays one, and where they share steps with decodes each waits for those that came
+just before. The line is what waits outside for memory.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +24,13 @@ from numpy.typing import NDArray
 from costmodel.engine_arrays import EngineArrays
 from costmodel.transformer import Transformer
 
-from .load import MANY_WAVES, ClosedLoad, Steady, Times, engine_times, waiting_line
+from .load import ClosedLoad, Steady, Times, engine_times, waiting_line
 from .policy import Scheduler, ServingPolicy
 
 FloatArray = NDArray[np.float64]
 
-ITERATIONS = 12
+ITERATIONS = 25
 """Fixed-point steps, each averaged with the last: the map contracts by a half or better, so 1e-4 is reached."""
-Figure = float | FloatArray
 
 FULL_SPREAD = 0.2
 """Width of a uniform length distribution, relative to its longest, that dissolves waves: InferenceX's [0.8, 1.0]."""
@@ -49,20 +47,23 @@ def settle(times: Times, policy: ServingPolicy, load: ClosedLoad, fits: FloatArr
     """The fixed point of the equations above, given the engine's times."""
     prompt, gaps = times.prompt, load.gaps
     admitted = admitted_requests(policy, load, fits)
-    share = burst_share(policy, load)
-    each = _between(prompt.shared, prompt.alone, load)
-    burst = share * (admitted - 1.0) / 2.0 * (each + policy.frontend)
-    base = policy.arrival + prompts_waited(policy, load, admitted) * prompt.alone + burst
-    felt = policy.interference * prompt.shared / gaps
+    first = wave_share(policy, load)
+    base = policy.arrival + prompt.alone + first * (admitted - 1.0) / 2.0 * prompt.shared
+    base = base + prompts_before(policy, load, admitted) * prompt.alone
+    felt, whole = prompt.shared / gaps, np.zeros_like(admitted)
     if policy.scheduler is Scheduler.PREFILL_FIRST:
-        felt = felt * (1.0 - 0.5 * share)  # prompts of a wave that stays together run before most of its decodes
-    running = admitted
+        whole = first  # a wave that stays together decodes as one, after half of its prompts on average
+        felt = felt * (1.0 - 0.5 * whole)
+    running, queue = admitted, np.zeros_like(admitted)
     for _ in range(ITERATIONS):
-        step = times.decode(running)
-        tpot = step + felt * running
-        inside = base + (policy.decode_wait + (load.looks - 1.0) / 2.0) * step
-        running = 0.5 * running + 0.5 * admitted * gaps * tpot / (inside + gaps * tpot)
-    residence = inside + gaps * tpot
+        batch = running + whole * (admitted - running)
+        step = times.decode(batch)
+        tpot = step + felt * batch
+        inside = base + queue + (load.looks + 1.0) / 2.0 * step
+        residence = inside + gaps * tpot
+        ahead = (admitted - 1.0) * (queue + prompt.shared) / residence
+        queue = 0.5 * queue + 0.5 * (1.0 - first) * prompt.shared * ahead
+        running = 0.5 * running + 0.5 * admitted * gaps * tpot / residence
     rate = np.minimum(load.concurrency, admitted) / residence
     line = waiting_line(load, admitted, residence)
     return Steady(
@@ -79,38 +80,24 @@ def settle(times: Times, policy: ServingPolicy, load: ClosedLoad, fits: FloatArr
     )
 
 
-def burst_share(policy: ServingPolicy, load: ClosedLoad) -> FloatArray:
-    """Share of requests that arrive together with all others [1]: between equal lengths and fully spread ones.
-
-    Fitted to runs of ten waves; the first wave's own share, 1 / waves, grows as a run gets shorter.
-    """
-    share = _between(policy.burst_fixed, policy.burst_random, load)
-    return np.asarray(np.clip(share + 1.0 / load.waves - 1.0 / MANY_WAVES, 0.0, 1.0))
-
-
-def prompts_waited(policy: ServingPolicy, load: ClosedLoad, admitted: FloatArray) -> FloatArray:
-    """Prompts' worth of prefill that a request waits for outside of bursts, its own included [1]: 1 if it is alone."""
-    waited = _between(policy.prefill_wait_fixed, policy.prefill_wait_random, load)
-    return np.asarray(1.0 + (waited - 1.0) * (1.0 - 1.0 / admitted))
+def wave_share(policy: ServingPolicy, load: ClosedLoad) -> FloatArray:
+    """Share of requests that arrive together with all others [1]: the first wave, or all where it stays together."""
+    first = 1.0 / load.waves
+    if policy.scheduler is Scheduler.PREFILL_FIRST:
+        return np.asarray(first + (1.0 - first) * _equality(load))
+    return np.asarray(first + np.zeros_like(load.isl))
 
 
-def outside_steps(policy: ServingPolicy, load: ClosedLoad, steady: Steady, kernels: FloatArray) -> FloatArray:
-    """What a TTFT has outside of bursts that no step of a simulated engine accounts for [s].
-
-    kernels: a prompt's step alone, by its kernels [s]. It is the way to the engine, what launching a prompt takes
-    beyond its kernels, and the wait among many requests with spread lengths (`prompts_waited`), but for the share of
-    the time in which other prompts run, for then a simulated request waits for them by itself. A single request waits
-    for none.
-    """
-    spread = replace(load, spread=np.full_like(load.isl, FULL_SPREAD))
-    waited = prompts_waited(policy, spread, steady.admitted) - 1.0
-    launched = steady.prefill - kernels
-    return np.asarray(policy.arrival + launched + (1.0 - steady.prefill_share) * waited * steady.prefill)
+def prompts_before(policy: ServingPolicy, load: ClosedLoad, admitted: FloatArray) -> FloatArray:
+    """Prompts of equal length that one waits for where prompts share steps with decodes [1]: none if it is alone."""
+    if policy.scheduler is Scheduler.PREFILL_FIRST:
+        return np.zeros_like(admitted)
+    return np.asarray(policy.equal_wait * _equality(load) * (1.0 - 1.0 / admitted))
 
 
-def _between(fixed: Figure, random: Figure, load: ClosedLoad) -> FloatArray:
-    """A figure between that of equal lengths and that of fully spread ones."""
-    return np.asarray(fixed + (random - fixed) * np.clip(load.spread / FULL_SPREAD, 0.0, 1.0))
+def _equality(load: ClosedLoad) -> FloatArray:
+    """1 for equal lengths, 0 for fully spread ones [1]."""
+    return np.asarray(1.0 - np.clip(load.spread / FULL_SPREAD, 0.0, 1.0))
 
 
 def admitted_requests(policy: ServingPolicy, load: ClosedLoad, fits: FloatArray) -> FloatArray:

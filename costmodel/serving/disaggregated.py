@@ -8,6 +8,7 @@ P times as fast): an arrival finds Q (N - 1) / N others, so
     W = s / P x (N - 1) / N x Q,   Q = N (W + s) / (W + Z)
 
 A decode worker that pulls loads KV during a step of the others before one has it (`transfer.step_in_progress`).
+A share of the requests finds all others' prompts ahead of it; fitted to runs of ten waves, of which the first is one.
 Only as many requests are let in as the decode workers' memory holds; the rest wait in front of them. N is at least one:
 a mean C below one is that of a deployment which is idle at times.
 """
@@ -23,7 +24,7 @@ from costmodel.engine_arrays import EngineArrays
 from costmodel.transfer import step_in_progress
 from costmodel.transformer import Transformer
 
-from .load import ClosedLoad, Steady, Times, decode_time, engine_times, waiting_line
+from .load import MANY_WAVES, ClosedLoad, Steady, Times, decode_time, engine_times, waiting_line
 from .policy import ServingPolicy
 
 FloatArray = NDArray[np.float64]
@@ -65,19 +66,20 @@ def settle_pools(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: P
     prompt, gaps = times.prompt, load.gaps
     admitted = np.minimum(np.maximum(load.concurrency, 1.0), pools.decode_workers * np.maximum(pools.fits, 1.0))
     ahead = np.maximum(admitted / pools.prefill_workers - 1.0, 0.0) / 2.0
+    burst = np.clip(policy.handover_burst + 1.0 / load.waves - 1.0 / MANY_WAVES, 0.0, 1.0)
     fixed = (
         policy.arrival
         + policy.handover
         + policy.handover_wait * prompt.alone
         + pools.transfer
-        + policy.handover_burst * ahead * prompt.shared
+        + burst * ahead * prompt.shared
     )
     service = prompt.shared / pools.prefill_workers
     running, queue = 0.5 * admitted, np.zeros_like(admitted)
     for _ in range(ITERATIONS):
         step = times.decode(running / pools.decode_workers)
         others = running / pools.decode_workers * (1.0 - 1.0 / admitted)
-        inside = fixed + queue + (policy.decode_wait + policy.hand_over_steps * step_in_progress(others)) * step
+        inside = fixed + queue + (1.0 + policy.hand_over_steps * step_in_progress(others)) * step
         residence = inside + gaps * step
         found = (admitted - 1.0) * (queue + prompt.shared) / residence
         queue = 0.5 * queue + 0.5 * service * found

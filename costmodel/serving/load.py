@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine_arrays import EngineArrays
+from costmodel.kernels import layer_kernels
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer
 
@@ -104,8 +105,14 @@ def prompt_time(model: Transformer, engines: EngineArrays, load: ClosedLoad, pol
     group = prompts_in_a_step(engines, load, policy)
     together = step_time(model, engines, StepLoad.prefill(load.isl, group * lanes)).total
     uneven = uneven_lanes(policy.lane_balance, lanes)
-    least = policy.launch * model.num_layers
-    return Prompt(np.maximum(alone, least), together * uneven / (group * lanes * engines.pipeline))
+    least = launching_time(model, policy)
+    shared = np.maximum(together, least) * uneven / (group * lanes * engines.pipeline)
+    return Prompt(np.maximum(alone, least), shared)
+
+
+def launching_time(model: Transformer, policy: ServingPolicy) -> float:
+    """Least time of a step with prompts, whose kernels the host launches one by one [s]."""
+    return policy.launch * sum(layer_kernels(group) * group.count for group in model.layers)
 
 
 def uneven_lanes(lane_balance: float, lanes: FloatArray) -> FloatArray:

@@ -3,8 +3,8 @@
 With lambda requests per second, s the engine seconds of a prompt and d(B) a decode step, the requests that decode are
 B = lambda (O - 1) TPOT (Little) and
 
-    TPOT = d(B) / (1 - interference x lambda s)           prompts take their share of the time
-    TTFT = arrival + s' + W + TPOT / 2 + decode_wait d + slot wait
+    TPOT = d(B) / (1 - lambda s)                          prompts take their share of the time
+    TTFT = arrival + s' + W + TPOT / 2 + d + slot wait
 
 W is the mean wait of M/G/c (Allen-Cunneen) for the prefilling engine, TPOT / 2 the rest of the step that is under way,
 and the slot wait that of M/G/N for the N requests that memory holds. Where a load cannot be sustained all times are
@@ -68,10 +68,9 @@ def _as_closed(load: OpenLoad, lanes: FloatArray) -> ClosedLoad:
 
 
 def _settle(times: Times, policy: ServingPolicy, load: OpenLoad, pools: Pools) -> Steady:
-    felt = policy.interference
     prompt, gaps = times.prompt, np.maximum(load.osl - 1.0, 1.0)
     busy = load.rate * prompt.shared / pools.prefill_workers
-    free = np.maximum(1.0 - felt * busy, 1e-9)
+    free = np.maximum(1.0 - busy, 1e-9)
     most = pools.decode_workers * np.minimum(np.maximum(pools.fits, 1.0), 1e9)
     running = np.zeros_like(load.rate)
     for _ in range(ITERATIONS):
@@ -83,9 +82,8 @@ def _settle(times: Times, policy: ServingPolicy, load: OpenLoad, pools: Pools) -
     queue = wait_probability(pools.prefill_workers, np.minimum(busy, 1.0), load.arrival_scv) * conditional_wait(
         pools.prefill_workers, busy, prompt.shared, second, load.arrival_scv
     )
-    rest = 0.5 * tpot * (felt > 0)
-    ttft = policy.arrival + prompt.alone + queue + rest + policy.decode_wait * step + slots
-    unstable = (busy >= 1.0) | (felt * busy >= 1.0) | (load.rate * gaps * tpot >= most)
+    ttft = policy.arrival + prompt.alone + queue + 0.5 * tpot + step + slots
+    unstable = (busy >= 1.0) | (load.rate * gaps * tpot >= most)
     return Steady(
         ttft=np.where(unstable, np.inf, ttft),
         tpot=np.where(unstable, np.inf, tpot),

@@ -24,15 +24,9 @@ class ServingPolicy:
     token_budget: most prompt tokens in a step [token]; memory_fraction: share of HBM that it takes [1];
     quantized_kv_dtype: KV dtype that it chooses for 8-bit and 4-bit checkpoints;
     overhead: CPU time that a step waits for;
-    launch: least time of a step with prompts, which no CUDA graph replays, per layer of the model [s];
+    launch: what launching a kernel of a step with prompts takes, which no CUDA graph replays [s];
     arrival: HTTP, tokenising and scheduling before a lone prompt starts [s];
-    frontend: CPU time that requests which arrive together spend one after the other [s per request];
-    prefill_wait_fixed, prefill_wait_random: prompts' worth of prefill in the TTFT of one request among many outside of
-    bursts, when lengths are equal and when they are spread out: its own, and those whose steps it waits for or shares
-    [1]; decode_wait: decode steps in it [1];
-    interference: what a prompt adds to the decodes beside it, over what it takes alone [1];
-    burst_fixed, burst_random: share of requests that find all others' prompts ahead of them, when lengths are equal
-    (waves stay together) and when they are spread out [1];
+    equal_wait: prompts that one of equal length waits for, as requests that start one after the other also end so [1];
     lane_balance: time of a prompt on an engine with data-parallel lanes over that with all lanes busy [1];
     handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
     handover_wait: prompts' worth of prefill in a disaggregated TTFT without a queue [1];
@@ -48,13 +42,7 @@ class ServingPolicy:
     overhead: EngineOverhead
     launch: float
     arrival: float
-    frontend: float
-    prefill_wait_fixed: float
-    prefill_wait_random: float
-    decode_wait: float
-    interference: float
-    burst_fixed: float
-    burst_random: float
+    equal_wait: float
     lane_balance: float
     handover: float
     handover_wait: float

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.host import beside_decodes
+from costmodel.host import with_prompts
 
 from .compiled import compiled, entry, opened
 from .fleet import COEFFICIENTS, TABLES, UNLIMITED
@@ -20,7 +20,7 @@ from .fleet import least_bytes as bytes_of
 from .fleet import least_flop as flop_of
 from .records import Floats, StepRecord
 
-least_flop, least_bytes, interfered = compiled(flop_of), compiled(bytes_of), compiled(beside_decodes)
+least_flop, least_bytes, slowed = compiled(flop_of), compiled(bytes_of), compiled(with_prompts)
 
 
 class Chosen(NamedTuple):
@@ -129,8 +129,8 @@ def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: i
     time += first
     if batch > 0:
         attention = decode_grid(m, data, batch, total)[0]
-        time = interfered(decode_rest(m, data, batch) + attention, time + attention, m.a2)
-    return time
+        return slowed(decode_rest(m, data, batch) + attention, time + attention, m.a2)
+    return slowed(0.0, time, m.a2)
 
 
 @compiled

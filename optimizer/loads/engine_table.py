@@ -277,14 +277,16 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     policy = load_serving_policy(problem.engine)
     uneven, carried = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
     steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried)
+    dedicated = engine_arrays(model, [replace(config, role=Role.PREFILL) for config in configs], overhead)
+    apart = _Steps(model, dedicated, flows, seqs, chunks, ranks, carried)
     base = steps.times(decodes=seqs / pipeline[:, None])[0]
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     loaded, empty = (steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0))
 
     def unevenly(times: FloatArray) -> FloatArray:
         """What prompts add to the decodes that are carried, as much longer as the lanes are uneven."""
-        apart = (..., *(None,) * (times.ndim - 2))
-        longer, decodes = uneven[:, None][apart], (carried * base)[apart]
+        axes = (..., *(None,) * (times.ndim - 2))
+        longer, decodes = uneven[:, None][axes], (carried * base)[axes]
         return np.asarray(np.where(longer > 1.0, decodes + (times - decodes) * longer, times))
 
     even, count = steps.mixed(ranks)
@@ -315,9 +317,9 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
         chunks=chunks,
-        prefill_alone=steps.prompts(np.ones_like(ranks)),
-        prefill_time=steps.prompts(ranks) * uneven[:, None, None],
-        prefill_shared=steps.shared() * uneven[:, None, None],
+        prefill_alone=apart.prompts(np.ones_like(ranks)),
+        prefill_time=apart.prompts(ranks) * uneven[:, None, None],
+        prefill_shared=apart.shared() * uneven[:, None, None],
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / base[:, 0],
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
