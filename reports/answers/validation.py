@@ -302,15 +302,9 @@ def _fitted(error: ServingError) -> str:
         for meaning, write in (
             ("CPU time per step [µs]", lambda p: f"{p.overhead.step * 1e6:.0f}"),
             ("CPU time per request in a step [µs]", lambda p: f"{p.overhead.per_request * 1e6:.1f}"),
-            ("launching a step with prompts, per layer [µs]", lambda p: f"{p.launch * 1e6:.0f}"),
+            ("launching a kernel of a step with prompts [µs]", lambda p: f"{p.launch * 1e6:.1f}"),
             ("before a lone prompt starts [ms]", lambda p: f"{p.arrival * 1e3:.1f}"),
-            ("front end, per request of a burst [ms]", lambda p: f"{p.frontend * 1e3:.2f}"),
-            ("prompts' worth of prefill in TTFT, equal lengths", lambda p: f"{p.prefill_wait_fixed:.2f}"),
-            ("prompts' worth of prefill in TTFT, spread lengths", lambda p: f"{p.prefill_wait_random:.2f}"),
-            ("decode steps in TTFT", lambda p: f"{p.decode_wait:.2f}"),
-            ("what a prompt adds to decodes, over its time alone", lambda p: f"{p.interference:.2f}"),
-            ("share of requests in bursts, equal lengths", lambda p: f"{p.burst_fixed:.2f}"),
-            ("share of requests in bursts, spread lengths", lambda p: f"{p.burst_random:.2f}"),
+            ("prompts of equal length that one waits for", lambda p: f"{p.equal_wait:.2f}"),
             ("data-parallel lanes: time of a prompt over even lanes", _lane),
             ("hand-over between workers [ms]", lambda p: f"{p.handover * 1e3:.0f}"),
         )
