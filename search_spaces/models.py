@@ -44,7 +44,7 @@ CONFIG_FILE = "config.json"
 MODELOPT_FILE = "hf_quant_config.json"
 """Where NVIDIA's quantiser notes the format, beside a config.json that does not mention it."""
 
-OWN_MODEL = ", or a file of Hugging Face, model: {config: path/to/config.json}"
+OWN_MODEL = ", or model: {config: path/to/config.json}"
 ARCHITECTURES = (".yaml", ".yml")
 """Endings of architecture files."""
 SLIP = 0.92

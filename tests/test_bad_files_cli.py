@@ -185,7 +185,7 @@ CONFIGS = {
     "not-json": ("{", ("config.json:1:", "not valid JSON")),
     "nan": (
         json.dumps(CONFIG | {"hidden_size": float("nan")}),
-        ("config.json:1:40: is not valid JSON: NaN is not a number there",),
+        ("'hidden_size' is nan, but must be a whole number",),
     ),
     "deep": ('{"a":' * 100_000, ("config.json: is nested too deeply",)),
     "missing": (json.dumps({**CONFIG, "hidden_size": None}), ("lacks 'hidden_size'", "does not guess")),

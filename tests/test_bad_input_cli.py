@@ -237,10 +237,14 @@ def test_a_limit_that_leaves_no_fleet_is_named_with_the_nearest_miss(case: str, 
 
 
 def test_an_slo_just_out_of_reach_is_no_success(tmp_path: Path) -> None:
-    floors = [optimize_within(tmp_path, problem(**{f"slo__{limit}": "1us"})).stderr for limit in ("ttft", "tpot")]
+    """One request in a thousand may miss limits that it just meets alone, and eight GPUs are one fast replica."""
+    few = {"constraints": {"max_gpus": 8}, "slo__percentile": "p99.9"}
+    floors = [
+        optimize_within(tmp_path, problem(**few, **{f"slo__{limit}": "1us"})).stderr for limit in ("ttft", "tpot")
+    ]
     ttft, tpot = (float(said.split(" ms for ")[0].split()[-1]) for said in floors)
-    slo = {"ttft": f"{ttft * 1.002}ms", "tpot": f"{tpot * 1.05}ms"}
-    done = optimize_within(tmp_path, problem(slo=slo), "-o", "plan")
+    slo = {"ttft": f"{ttft * 1.002}ms", "tpot": f"{tpot * 1.05}ms", "percentile": "p99.9"}
+    done = optimize_within(tmp_path, problem(constraints=few["constraints"], slo=slo), "-o", "plan")
     assert done.returncode == INFEASIBLE, done.stderr
     assert done.stdout.startswith("No fleet ")
     assert "Nearest miss: " in done.stdout

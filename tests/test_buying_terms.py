@@ -35,7 +35,7 @@ def refusal_of_terms(folder: Path, text: str) -> str:
     [
         (
             '{"schema": "pdplan.plan/1", "pools": []}',
-            "pdplan.plan/1 is not a file of terms (pdplan.terms/1); `pdplan",
+            "pdplan.plan/1 is not a file of terms (pdplan.terms/1)",
         ),
         ("accelerators: [{name: H10O, owned: {gpus: 8}}]", "'H10O' is not in the workload file; did you mean 'H100'?"),
         (

@@ -282,7 +282,7 @@ def test_a_claim_keeps_the_weights_of_releases_and_groups(data: Path) -> None:
         assert {"name": "weights", "persistentVolumeClaim": {"claimName": "models"}} in pod["volumes"]
         assert {"name": "weights", "mountPath": "/model-cache"} in pod["containers"][0]["volumeMounts"]
         assert {"name": "HF_HOME", "value": "/model-cache"} in pod["containers"][0]["env"]
-    assert "PersistentVolumeClaim models, ReadWriteMany" in files["README.md"]
+    assert "PersistentVolumeClaim models (ReadWriteMany)" in files["README.md"]
 
 
 @pytest.mark.parametrize(

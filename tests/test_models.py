@@ -69,7 +69,7 @@ def test_entries_are_ready_for_json() -> None:
 
 def test_unknown_names_offer_the_nearest() -> None:
     with pytest.raises(
-        UnknownNameError, match=r"^model 'Llama-3\.1-70' is not known; did you mean 'Llama-3\.1-70B', or a file of "
+        UnknownNameError, match=r"^model 'Llama-3\.1-70' is not known; did you mean 'Llama-3\.1-70B', or model: "
     ):
         load_model("Llama-3.1-70")
     for name in ("", "\0", "x" * 5000, "~nobody-here/x"):

@@ -15,6 +15,7 @@ from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
 from costmodel.errors import UnknownNameError
 from costmodel.metric import Metric
+from costmodel.words import dollars
 from search_spaces.faults import Path
 from search_spaces.fields import house_error
 
@@ -370,7 +371,7 @@ class Plan(Record):
 
     def _repr_html_(self) -> str:
         """The verdict and the fleet, as a notebook shows a plan."""
-        price = "" if self.cost_usd_per_hour is None else f" for ${self.cost_usd_per_hour:,.2f}/h"
+        price = "" if self.cost_usd_per_hour is None else f" for {dollars(self.cost_usd_per_hour)}/h"
         classes = [
             f"{row.name}: {100.0 * row.attainment:.4g} % of requests meet the SLO, goal {100 * row.attainment_goal:g} %"
             for row in self.classes

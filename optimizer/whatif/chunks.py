@@ -92,7 +92,7 @@ def chunk_curve(
     instance = replace(at_volume(physics.ways[way].instance, rate), problem=problem)
     own = int(instance.tables.chunks[first[3]])
     asked = sorted({*chunks, own})
-    fitting = [size for size in asked if instance.tables.roomy[first[1], _index(instance, size)]]
+    fitting = [size for size in asked if instance.tables.roomy[first[1], first[2], _index(instance, size)]]
     rows = []
     for number, size in enumerate(fitting):
         if progress is not None:

@@ -272,7 +272,7 @@ def _model_table(known: list[Transformer], width: int) -> str:
         Column("name"),
         *(Column(name, "right") for name in ("params", "active")),
         Column("layers", "right", optional=True),
-        Column("attention", shrink=True, lines=4),
+        Column("attention", shrink=True, lines=12),
         *(Column(name, "right") for name in ("experts", "KV/token")),
         Column("weights", optional=True),
         Column("context", "right"),
