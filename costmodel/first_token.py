@@ -128,4 +128,4 @@ class Delay:
 
 def rest_exceeds(slack: FloatArray, step: float) -> FloatArray:
     """P(rest of a step > slack), met at any time with equal chance; 1 where slack is negative [1]."""
-    return np.where(slack < 0.0, 1.0, np.clip(1.0 - slack / step, 0.0, 1.0) if step > 0.0 else 0.0)
+    return 1.0 - np.clip(slack, 0.0, step) / step if step > 0.0 else np.where(slack < 0.0, 1.0, 0.0)

@@ -200,11 +200,13 @@ class TestByHand:
         """running = rate x osl x step, and step = base(running) + running x slope."""
         instance = one_flow(8.0)
         tables = instance.tables
-        state = evaluate(instance, pair(instance, 1, 2)).states[1]
+        fleet = pair(instance, 1, 2)
+        state, pool = evaluate(instance, fleet).states[1], fleet.pools[1]
         assert state.running == pytest.approx(4.0 * 100.0 * state.step, rel=1e-6)
         base = float(np.interp(state.running, tables.seqs, tables.decode_base[0]))
         assert state.step == pytest.approx(base + state.running * float(tables.attention_slope[0, 0]), rel=1e-6)
-        assert state.memory == pytest.approx(state.running * tables.kv_held[0, 0] / tables.kv_capacity[0, 0], rel=1e-6)
+        capacity = tables.kv_capacity[0, pool.seqs, pool.chunk]
+        assert state.memory == pytest.approx(state.running * tables.kv_held[0, 0] / capacity, rel=1e-6)
 
     def test_a_request_meets_steps_that_hold_it_too(self) -> None:
         """Its tokens come at the step of a batch of one more than the mean; for whole bursts, of more."""

@@ -20,7 +20,7 @@ POSED: Posed = (
         "workload.request_rate": "0.3",
         "workload.burstiness": "3",
         "workload.lengths": "{isl: 4000, osl: 120}",
-        "slo": "{ttft: 9.4s, tpot: 19ms, percentile: p90}",
+        "slo": "{ttft: 9.4s, tpot: 20ms, percentile: p90}",
         "accelerators": "[H200]",
         "search.tensor_parallel": "[8]",
         "search.pipeline_parallel": "[1]",

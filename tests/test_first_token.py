@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from costmodel.first_token import (
@@ -102,6 +102,7 @@ class TestDelay:
         )
 
     @settings(deadline=None, max_examples=30)
+    @example(0.5, 0.0, 2.2e-309)
     @given(st.floats(0.05, 0.95), st.floats(0.0, 0.9), st.floats(0.0, 2.0))
     def test_it_is_a_distribution(self, rho: float, card: float, step: float) -> None:
         wait = prompt_wait(Prompts(rho * ONE, ONE, 0.9 * ONE, 4.0, 1.0, 1.0))

@@ -46,7 +46,7 @@ BASE = Path()
 TIGHT: dict[str, Any] = {
     "model": {"name": "Llama-3.1-8B"},
     "workload": {
-        "request_rate": 18.0,
+        "request_rate": 20.0,
         "max_tokens": 8192,
         "lengths": {"histogram": [{"isl": 800, "osl": 150, "share": 0.7}, {"isl": 3000, "osl": 80, "share": 0.3}]},
     },
@@ -54,7 +54,7 @@ TIGHT: dict[str, Any] = {
     "accelerators": [{"name": "H100", "price": 3.0}, {"name": "A100-80", "price": 2.0}, {"name": "L4", "price": 0.7}],
     "search": {"preset": "quick", "tensor_parallel": [1, 2], "max_num_seqs": [32, 128]},
 }
-"""The formulas promise it one H100, which a simulation shows to keep 90 % where 99 % should."""
+"""One H100 meets the SLO by formula; it keeps 90 to 97 % in four runs of 100,000 requests, where 99 % should."""
 MISSED = (0.5, "misses when simulated")
 KEPT = (1.0, "")
 ONE_H100 = engine_counts([engine_cases.engines(1, "H100", 1, "colocated")])

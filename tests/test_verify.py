@@ -101,7 +101,7 @@ def test_a_miss_that_a_run_of_middle_length_shows_takes_no_full_one(monkeypatch:
     monkeypatch.setattr(Bench, "drawn", counted)
     monkeypatch.setattr(Bench, "full", lambda *_: 10_000)
     monkeypatch.setattr(benches, "SHORT", 8)
-    instance = small(23.0)
+    instance = small(25.5)
     missed = Bench(instance, seed=3, requests=2000).verdict(apart(instance, 1, 1))
     assert missed.outcome is Outcome.MISSES
     assert made == [250, 2000]
