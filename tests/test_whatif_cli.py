@@ -249,7 +249,10 @@ def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path
 
 
 def test_a_map_is_over_two_levers(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--over names 1 levers" in refused(capsys, "map", workload, "--over", "rate")
+    one = "--over takes two levers, such as isl,rate; found 1: 'rate'"
+    assert one in refused(capsys, "map", workload, "--over", "rate")
+    three = "found 3: 'price.H100=2,6, rate=5:20:3, isl=500'"
+    assert three in refused(capsys, "map", workload, "--over", "price.H100=2,6,rate=5:20:3,isl=500")
     assert "did you mean 'price'" in refused(capsys, "map", workload, "--over", "rate,prise.H100")
     none = "--over budget: the file has no value of it; state some, such as --over budget=20,40,80"
     assert none in refused(capsys, "map", workload, "--over", "rate,budget")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,9 +122,10 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[Axis]:
     from search_spaces.levers import LEVERS
     from search_spaces.scenarios import parse_axis
 
-    parts = [part.strip() for text in levers for part in ([text] if "=" in text else text.split(","))]
+    # a comma parts two levers, unless it parts two values of one: isl,rate and isl=1,2,rate=3,4
+    parts = [part.strip() for text in levers for part in re.split(r",(?=[^,=]*=)" if "=" in text else ",", text)]
     if len(parts) != 2 or not all(parts):
-        raise InputError(f"--over names {len(parts)} levers ({shown(', '.join(parts))}); name two, such as isl,rate")
+        raise InputError(f"--over takes two levers, such as isl,rate; found {len(parts)}: {shown(', '.join(parts))}")
     axes = []
     for part in parts:
         if "=" in part:
