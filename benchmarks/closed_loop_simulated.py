@@ -157,11 +157,16 @@ def figures(rows: Sequence[Compared], of: Callable[[Compared], tuple[float, floa
 
 
 def show_errors(rows: Sequence[Compared]) -> None:
-    """A line for the formula and one for the simulator, by engine and in all."""
-    for engine in (*ENGINES, "all"):
-        members = [row for row in rows if engine in (row.deployment.engine, "all")]
+    """A line for the formula and one for the simulator, by engine and spread of lengths, and in all."""
+    groups: dict[tuple[str, str], list[Compared]] = {
+        (engine, name): [] for engine in ENGINES for name in ("equal", "spread")
+    }
+    for row in rows:
+        groups[row.deployment.engine, "spread" if row.deployment.spread else "equal"].append(row)
+    for (engine, spread), members in [*groups.items(), (("all", "all"), list(rows))]:
         for name, of in (("formula", lambda row: row.formula), ("simulator", lambda row: row.simulated)):
-            print(f"{engine:<8} {len(members):>4} rows  {name:<10} {figures(members, of)}")
+            if members:
+                print(f"{engine:<7} {spread:<7} {len(members):>4} rows  {name:<10} {figures(members, of)}")
 
 
 def show_ratios(rows: Sequence[Compared]) -> None:
