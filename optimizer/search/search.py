@@ -412,21 +412,22 @@ def settled(instance: Instance, fleet: Fleet) -> Fleet:
 
     The search takes the largest; smaller ones take no room from the fleet, nor from a pool beside others that are busy.
     """
+    pools = list(fleet.pools)
     most = goodput_volume(instance, fleet)
     volume = min(most, 1.0)
-    for index, pool in enumerate(fleet.pools):
+    for index, pool in enumerate(pools):
         if pool.role is Role.PREFILL:
             continue
         alone = max(volume * pool_headroom(instance, fleet, index, volume).load, most)
         target = pool_state(instance, pool, alone).full * (1.0 + 1e-3) + 1e-6
         for seqs in instance.tables.limits_below(pool.seqs):
             less = replace(pool, seqs=seqs)
-            smaller = Fleet((*fleet.pools[:index], less, *fleet.pools[index + 1 :]))
             state = pool_state(instance, less, alone)
-            if state.stable and state.full <= target and holds_at(instance, smaller, most / (1.0 + AS_MUCH)):
-                fleet = smaller
+            if state.stable and state.full <= target:
+                pools[index] = less
                 break
-    return fleet
+    smaller = Fleet(tuple(pools))
+    return smaller if holds_at(instance, smaller, most / (1.0 + AS_MUCH)) else fleet
 
 
 def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
