@@ -43,7 +43,7 @@ def strict_judge(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(**limits: Any) -> Problem:
-    return problem(space=ONE_SHAPE, workload=workload(20.0), constraints=Constraints(**limits))
+    return problem(space=ONE_SHAPE, workload=workload(32.0), constraints=Constraints(**limits))
 
 
 def relaxed(plan: Plan) -> dict[str, float]:
@@ -52,7 +52,7 @@ def relaxed(plan: Plan) -> dict[str, float]:
 
 def test_a_budget_below_the_first_fleet_that_holds_is_what_is_in_the_way(strict_judge: None) -> None:
     """Too little by formula, or enough by formula alone: what is offered is what holds when it is simulated."""
-    plans = [optimize_at(asked(budget=budget)) for budget in (3.0, 11.98)]
+    plans = [optimize_at(asked(budget=budget)) for budget in (7.99, 11.98)]
     for plan in plans:
         assert plan.pools == []
         assert plan.status in {Status.INFEASIBLE, Status.TIME_LIMIT}
@@ -67,9 +67,9 @@ def test_a_budget_below_the_first_fleet_that_holds_is_what_is_in_the_way(strict_
 
 
 def test_gpus_and_inventory_are_offered_as_far_as_they_are_needed(strict_judge: None) -> None:
-    assert relaxed(optimize_at(asked(max_gpus=1))) == {"max_gpus": ENOUGH}
+    assert relaxed(optimize_at(asked(max_gpus=2))) == {"max_gpus": ENOUGH}
     assert optimize_at(asked(max_gpus=ENOUGH)).pools
-    few = replace(asked(), offers=(offer(inventory=1),))
+    few = replace(asked(), offers=(offer(inventory=2),))
     assert relaxed(optimize_at(few)) == {"inventory": ENOUGH}
 
 

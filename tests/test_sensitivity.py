@@ -25,7 +25,7 @@ from tests.test_whatif_answers import BASE, changed, small
 
 @pytest.fixture(scope="module")
 def problem() -> Problem:
-    return small(60.0)
+    return small(70.0)
 
 
 @pytest.fixture(scope="module")

@@ -14,16 +14,16 @@ from search_spaces.problem import Problem
 from tests.running import ROOT
 
 BARE = 5.97
-"""Price of an engine of two A100-80 [$/h], which two or three requests at a time keep within 11 ms a step."""
+"""Price of an engine of two A100-80 [$/h], which two or three requests at a time keep within 10.5 ms a step."""
 
 
-def posed(**search: Any) -> Problem:
-    """A request every three seconds or so, in steps of at most 11 ms."""
+def posed(tpot: str = "10.5ms", **search: Any) -> Problem:
+    """A request every three seconds or so, in steps of at most 10.5 ms."""
     stated = {
         "schema": "pdplan.workload/1",
         "model": {"name": "Qwen3-30B-A3B"},
         "workload": {"request_rate": "0.3/s", "lengths": {"isl": 800, "osl": 300}},
-        "slo": {"ttft": "1s", "tpot": "11ms"},
+        "slo": {"ttft": "1s", "tpot": tpot},
         "accelerators": ["A100-80"],
     }
     return problem_of_values(stated | ({"search": search} if search else {}), "few requests", ROOT)
@@ -34,12 +34,26 @@ def test_presets_know_the_steps_of_single_requests(preset: str) -> None:
     assert posed(preset=preset).space.max_num_seqs[0] == 1
 
 
+def from_eight_on(problem: Problem) -> Problem:
+    """The problem with batch limits of eight requests and more."""
+    later = tuple(limit for limit in problem.space.max_num_seqs if limit >= 8)
+    return replace(problem, space=replace(problem.space, max_num_seqs=later))
+
+
 def test_few_requests_need_no_engine_for_eight(short_runs: None) -> None:
     """Whatever the least batch limit is: fewer requests may run."""
     problem = posed()
-    later = tuple(one for one in problem.space.max_num_seqs if one >= 8)
     plan = optimize(problem, level=Level.STANDARD)
-    other = optimize(replace(problem, space=replace(problem.space, max_num_seqs=later)), level=Level.QUICK)
+    other = optimize(from_eight_on(problem), level=Level.QUICK)
     assert plan.cost_usd_per_hour == pytest.approx(BARE, abs=0.01)
     assert plan.simulation is not None  # it holds not by formula alone
     assert other.cost_usd_per_hour == pytest.approx(BARE, abs=0.01)
+
+
+@pytest.mark.parametrize("tpot", ["8ms", "11ms"])
+def test_small_limits_hide_no_larger_one(tpot: str) -> None:
+    """Eight requests would be too slow, but hardly ever run; two at most would make others wait."""
+    problem = posed(tpot)
+    plan, other = (optimize(each, level=Level.QUICK) for each in (problem, from_eight_on(problem)))
+    assert plan.cost_usd_per_hour == other.cost_usd_per_hour
+    assert plan.pools[0].max_num_seqs > 2

@@ -151,8 +151,7 @@ def _last(possible: BoolArray, axis: int) -> BoolArray:
 def _possible(instance: Instance, settings: Settings) -> BoolArray:
     """Whether the limits hold one engine that decodes within some TPOT limit, with a token for each request in a step.
 
-    Of the batch limits of colocated engines those are dropped whose full batch is too slow for every TPOT limit, but
-    for the smallest of these, which may never be full.
+    A batch limit whose full batch is too slow is kept: few requests never fill it, and smaller limits make them wait.
     """
     problem, table, shape = instance.problem, instance.tables, settings.shape
     gpus, price, ceiling = table.gpus[shape], table.usd_per_hour[shape], problem.constraints
@@ -164,7 +163,4 @@ def _possible(instance: Instance, settings: Settings) -> BoolArray:
         fits &= price <= ceiling.budget * (1.0 + 1e-9)
     longest, colocated = instance.flows.tpot.max(), settings.role == COLOCATED
     fits &= (settings.role == PREFILL) | (table.decode_base.min(axis=1)[shape] < longest)
-    place = np.searchsorted(table.limits, settings.seqs)
-    smaller = table.decode_base[shape, table.limits[np.maximum(place - 1, 0)]]
-    slow = (place > 0) & (smaller >= longest)
-    return np.asarray(fits & ~(colocated & ((table.seqs[settings.seqs] > table.chunks[settings.chunk]) | slow)))
+    return np.asarray(fits & ~(colocated & (table.seqs[settings.seqs] > table.chunks[settings.chunk])))
