@@ -131,8 +131,8 @@ class KernelEfficiency:
 class InEngine:
     """How much longer things take inside a serving engine than kernels timed alone say [1].
 
-    prompts: all that prompts of a model with routed experts add to a step, on engines that decode too;
-    traffic: whatever HBM bounds.
+    prompts: factor on all that prompts of a model with routed experts add to a step, on engines that decode too;
+    traffic: factor on whatever HBM bounds.
     """
 
     prompts: float = 1.0
@@ -149,10 +149,10 @@ class Accelerator:
     scale_out: network card share of one GPU.
     node_size: GPUs per server; tdp: board power [W].
     node_label: value of the Kubernetes product label (nvidia.com/gpu.product or amd.com/gpu.product-name).
-    kv_domain: GPUs that can hand KV blocks to each other carry the same one ("nvidia", "amd").
+    kv_domain: the same for all GPUs that can hand KV blocks to each other ("nvidia", "amd").
     price: the usual one, on demand where that is quoted; other_prices: those on another basis.
     efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.roofline`.
-    generation: whose predictions are as good as whose (hopper, blackwell, cdna3 ...); empty: not known.
+    generation: GPUs of one generation share their error bars (hopper, blackwell, cdna3 ...); empty: not known.
     mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1];
     in_engine: what its kernels take inside an engine over those efficiencies.
     """

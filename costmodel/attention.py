@@ -138,7 +138,7 @@ class SoftmaxAttention:
 
     @property
     def index_bytes_per_token(self) -> float:
-        """A 16-bit index key kept (and read) per token [byte]."""
+        """Bytes of the 16-bit index key that each token keeps, and that a query reads [byte]."""
         return 2.0 * self.index_dim
 
     @property
@@ -264,7 +264,7 @@ class CompressedAttention:
 
     The latent is key and value of all heads at once. head_dim: its width; query_rank: rank of the query compression;
     ratio: tokens per compressed latent (0: the window alone); window: tokens that keep a latent of their own;
-    output_groups, output_rank: low-rank output projection, of each group of heads apart;
+    output_groups, output_rank: low-rank output projection, one for each group of heads;
     index_heads, index_dim, index_topk: indexer that selects compressed latents; 0 where all of them are attended.
     """
 

@@ -27,7 +27,7 @@ def shift(delay: FloatArray, edges: FloatArray) -> NDArray[np.complex128]:
 
 
 def centred(below: FloatArray) -> FloatArray:
-    """Shares of the cells, from what lies below their edges (..., cells + 1), half on either edge: means are kept."""
+    """Shares of the cells, from what lies below their edges (..., cells + 1); half to either edge keeps means."""
     inside = np.diff(below)
     inside[..., 1:] += inside[..., :-1].copy()
     return 0.5 * inside

@@ -114,7 +114,7 @@ class Delay:
 
     @property
     def most(self) -> float:
-        """Beyond which it never is [s]."""
+        """The longest that the delay can be [s]."""
         rest = max((length for _, length in self.rests), default=0.0)
         return float(max(self.wait.seconds[-1], rest) + self.later.max())
 

@@ -33,8 +33,8 @@ NO_OVERHEAD = EngineOverhead(0.0, 0.0, Origin.ASSUMED, "kernels alone")
 def with_prompts(decodes: Seconds, together: Seconds, slowdown: Seconds) -> Seconds:
     """Time of a step with prompts = decodes + slowdown x (together - decodes) [s].
 
-    decodes: the step without its prompts, 0 where none decodes [s]; together: by kernels and host work, weights read
-    once for both [s]; slowdown: what prompts take in an engine over that [1].
+    decodes: the step without its prompts, 0 where none decodes [s]; together: the whole step by kernels and host work,
+    weights read once for both [s]; slowdown: what prompts take in an engine over what they take alone [1].
 
     >>> with_prompts(1.0, 3.0, 1.25)
     3.5

@@ -79,7 +79,7 @@ def runtime_bytes(config: EngineConfig) -> float:
 def kv_capacity_bytes(model: Transformer, config: EngineConfig) -> float:
     """Memory that the engine gives to KV blocks on one GPU [byte]; negative if the weights do not fit.
 
-    free = HBM - runtime - weights - activations. The engine's fraction f (`FractionOf`) leaves of it
+    free = HBM - runtime - weights - activations. With the engine's fraction f (`FractionOf`), KV blocks get
 
         total    f HBM - runtime - weights - activations
         startup  f (HBM - runtime) - weights, and no more than is free
@@ -89,7 +89,7 @@ def kv_capacity_bytes(model: Transformer, config: EngineConfig) -> float:
 
 
 def kv_capacity_by_limit(model: Transformer, config: EngineConfig, seqs: Tokens) -> Tokens:
-    """The same for other values of max_num_seqs, which may be an array [byte]."""
+    """`kv_capacity_bytes` for other values of max_num_seqs, which may be an array [byte]."""
     hbm, share, rule = config.accelerator.memory, config.memory_fraction, config.memory.fraction_of
     startup = hbm - runtime_bytes(config)
     weights = weight_bytes_per_gpu(model, config)

@@ -60,7 +60,7 @@ class PromptWait:
 
 
 def endless_wait(load: float, flows: int) -> PromptWait:
-    """That of a pool which falls behind: a million seconds."""
+    """The wait at a pool that falls behind: a million seconds."""
     everyone = np.zeros(flows, dtype=np.int64)
     return PromptWait(1.0, load, 1.0, np.array([0.0, 1e6]), np.array([[1.0, 0.0]]), everyone, 5e5, 0.0)
 

@@ -111,7 +111,7 @@ def _idle_share(rho: FloatArray, arrival_scv: float) -> FloatArray:
 
 
 def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: ArrayLike = 1.0) -> FloatArray:
-    """Probability that an arrival finds all servers busy [1]: Erlang's, for bursts that of gamma gaps.
+    """Probability that an arrival finds all servers busy [1]: Erlang's, or for bursts that of gamma-distributed gaps.
 
     Beyond BURSTY_SERVERS a Poisson stream to a smaller pool stands in (Hayward), which differs little there.
     """

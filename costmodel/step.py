@@ -248,7 +248,7 @@ def _layer_communication(
 ) -> FloatArray:
     """Two all-reduces, or one for parallel blocks and for a layer without a feed-forward [s].
 
-    With data ranks the combine replaces the last but for a half, which brings every token to all tensor ranks again.
+    With data ranks, the combine replaces half of the last one; the other half brings every token to all tensor ranks.
     """
     mixer = 0.0 if group.parallel else 1.0
     if engines.latent_reductions != 1.0 and group.attention.is_latent:

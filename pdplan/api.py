@@ -53,8 +53,9 @@ def optimize(
 ) -> Plan:
     """Find the cheapest fleet for a workload, as `pdplan optimize` does.
 
-    effort: quick, standard or thorough; time_limit: of all of it [s], None: no limit; sensitivity: also move every
-    lever; front: fleets that are simulated to show cost against tail latency; study: where the tuning study is kept.
+    effort: quick, standard or thorough; time_limit: of the whole search [s], None: no limit; sensitivity: also move
+    every lever; front: fleets that are simulated to show cost against tail latency; study: where the tuning study is
+    kept.
     seed, target, confidence, prices and settings (values by dotted path, as --set has them) override those of a file.
     base: folder of the files that a loaded problem names; brake: pulled to end the search once a fleet is proven.
 

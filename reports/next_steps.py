@@ -131,7 +131,7 @@ def _without(words: Sequence[str]) -> list[str]:
 def deployment(plan: Plan) -> tuple[tuple[str, ...], str]:
     """Names of the files that deploy a plan with every choice left to its default, and the command that writes them.
 
-    Without names where only a file of the user describes the plan's GPUs; without a command where no target runs it.
+    There are no names where only a file of the user describes the plan's GPUs, and no command where no target runs it.
     """
     runs = deployable(plan)
     target = planned_target(plan) if runs is None else runs.target

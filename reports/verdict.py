@@ -358,7 +358,7 @@ SAME_RATE: Final = 1e-6
 
 
 def _next_rate_words(plan: Plan) -> str:
-    """How the next higher rate went that was simulated, an SLO missed or its run undecided; nothing where none was."""
+    """What the next higher simulated rate showed: an SLO missed, or an undecided run; nothing where there was none."""
     simulation = plan.simulation
     if simulation is None or simulation.goodput_fails_rps is None:
         return ""

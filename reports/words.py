@@ -231,9 +231,9 @@ def own_pools(plan: Plan) -> list[EnginePool]:
 
 
 def distinct_alternatives(plan: Plan) -> list[Alternative]:
-    """The recommended fleet first, then the best of each restriction by price, then runners-up: so they are numbered.
+    """The recommended fleet, the best of each restriction by price, then runners-up: in the order of their numbers.
 
-    One fleet that is the best of several kinds stands once, under the names of all of them.
+    A fleet that is the best under several restrictions stands once, under the names of all of them.
     """
     same = same_fleets(plan)
     rows = sorted((row for row in plan.alternatives if row not in same), key=_order)

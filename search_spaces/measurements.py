@@ -101,8 +101,8 @@ class ServingRow:
 
     line: of the file; isl, osl: nominal lengths [token]; concurrency: requests in flight, None where not stated;
     gpus: of the whole deployment; decode is None for a colocated one; ttft, tpot: measured [s], NaN where absent;
-    precision: the file's word for the checkpoint, which counts where gemm_dtype is not given; median: the TTFT is the
-    median of the run, which holds no warm-up, and not its mean; mean_ttft: that mean beside the median [s].
+    precision: the file's word for the checkpoint, which counts where gemm_dtype is not given; median: whether the TTFT
+    is the median of the run, which no warm-up affects, and not its mean; mean_ttft: that mean beside the median [s].
     """
 
     line: int

@@ -1,7 +1,7 @@
 """One colocated engine at fixed concurrency: TTFT and TPOT in steady state, in closed form up to a fixed point.
 
 C requests are in flight, each replaced when it ends; N = min(C, what memory holds) of them are in the engine, of which
-B decode. A mean C below one is that of an engine which is idle at times and serves a single request at others: N = 1.
+B decode. If C is a mean below one, the engine is idle at times and serves a single request at others: N = 1.
 With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
 
     TPOT = d(B) + s x B / (O - 1)                         every decode step carries B / (O - 1) prompts
@@ -9,11 +9,11 @@ With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
     W    = s x (1 - first) x Q,   Q = (N - 1) (W + s) / R  prompts that one finds (Schweitzer's mean-value analysis)
     B    = N (O - 1) TPOT / R,    R = TTFT' + (O - 1) TPOT Little's law; TTFT' is TTFT without the line
 
-s' is the prompt alone, at least what the host needs to launch its kernels. The first wave arrives at once, and of N
-prompts at once each waits for half of the others: `first` is its share of the run, 1 / waves. W grows with the share of
-the time that prompts take. Equal lengths are a case of their own, as requests that start together also end together:
-where prompts go first the whole wave stays one, and where they share steps with decodes each waits for those that came
-just before. The line is what waits outside for memory.
+s' is the prompt alone, at least what the host needs to launch its kernels. The first wave arrives at once, and each of
+N prompts that come at once waits for half of the others: `first` is the share of this wave in the run, 1 / waves. W
+grows with the share of the time that prompts take. Equal lengths are a case of their own, as requests that start
+together also end together: where prompts go first the whole wave stays one, and where they share steps with decodes
+each waits for those that came just before. The line is what waits outside for memory.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def wave_share(policy: ServingPolicy, load: ClosedLoad) -> FloatArray:
 
 
 def prompts_before(policy: ServingPolicy, load: ClosedLoad, admitted: FloatArray) -> FloatArray:
-    """Prompts of equal length that one waits for where prompts share steps with decodes [1]: none if it is alone."""
+    """How many prompts of equal length one waits for where prompts share steps with decodes [1]; 0 if it is alone."""
     if policy.scheduler is Scheduler.PREFILL_FIRST:
         return np.zeros_like(admitted)
     return np.asarray(policy.equal_wait * _equality(load) * (1.0 - 1.0 / admitted))

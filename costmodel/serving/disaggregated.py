@@ -8,9 +8,10 @@ P times as fast): an arrival finds Q (N - 1) / N others, so
     W = s / P x (N - 1) / N x Q,   Q = N (W + s) / (W + Z)
 
 A decode worker that pulls loads KV during a step of the others before one has it (`transfer.step_in_progress`).
-A share of the requests finds all others' prompts ahead of it; fitted to runs of ten waves, of which the first is one.
+A share of the requests finds all others' prompts ahead of it. It is fitted to runs of ten waves, of which the first
+comes at once.
 Only as many requests are let in as the decode workers' memory holds; the rest wait in front of them. N is at least one:
-a mean C below one is that of a deployment which is idle at times.
+with a mean C below one, the deployment is idle at times.
 """
 
 from __future__ import annotations

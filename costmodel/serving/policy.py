@@ -26,7 +26,7 @@ class ServingPolicy:
     overhead: CPU time that a step waits for;
     launch: what launching a kernel of a step with prompts takes, which no CUDA graph replays [s];
     arrival: HTTP, tokenising and scheduling before a lone prompt starts [s];
-    equal_wait: prompts that one of equal length waits for, as requests that start one after the other also end so [1];
+    equal_wait: prompts that a prompt of equal length waits for; requests that start one by one also end one by one [1];
     lane_balance: time of a prompt on an engine with data-parallel lanes over that with all lanes busy [1];
     handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
     handover_wait: prompts' worth of prefill in a disaggregated TTFT without a queue [1];

@@ -392,9 +392,9 @@ def overload(results: Sequence[Result], parts: Sequence[BoolArray] | None = None
     """Whether requests pile up over all runs: both their number in the system and their delay grow while they come.
 
     growth = (in system at the last arrival - at a quarter of the time) / arrivals in between, each summed over the
-    runs; drift: least-squares slope of the end-to-end time over the arrival time, one for all runs. So chance has less
-    to say in several runs than in one. parts: only these requests of each run, which must pile up by more than CHANCE
-    too.
+    runs; drift: least-squares slope of the end-to-end time over the arrival time, one for all runs. So chance matters
+    less in several runs than in one. parts: only these requests of each run count, and they must also pile up by more
+    than CHANCE.
     """
     chosen = parts or [np.ones(result.arrival.size, dtype=np.bool_) for result in results]
     piled, came = np.sum([_piled_up(*pair) for pair in zip(results, chosen, strict=True)], axis=0).tolist()

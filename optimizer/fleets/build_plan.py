@@ -88,7 +88,7 @@ NO_FLEET: dict[str, Any] = {
 
 
 def pool_routes(fleet: Fleet) -> list[list[float]]:
-    """Share of each flow that each pool of a fleet serves, (pools, flows); empty where all serve all."""
+    """Share of each flow that each pool of a fleet serves, (pools, flows); empty where every pool serves all flows."""
     routes = [pool.route.tolist() for pool in fleet.pools]
     return routes if any(share != 1.0 for route in routes for share in route) else []
 

@@ -137,7 +137,7 @@ def _configs(instance: Instance) -> list[EngineConfig]:
 
 
 def step_errors(instance: Instance) -> list[StepError]:
-    """The intervals of every accelerator that can run an engine, as plan files state them; of precisions the widest."""
+    """The intervals of every accelerator that can run an engine, as in plan files; of several precisions the widest."""
     rows: dict[str, StepError] = {}
     for config in _configs(instance):
         accelerator, intervals = config.accelerator, step_intervals(instance.problem, config)
@@ -154,7 +154,7 @@ def _width(interval: Range) -> float:
 
 
 def goal_quantile(goal: float) -> int:
-    """Number of the first of `QUANTILES` that a goal [1] asks to be within its limit; the last one above all.
+    """Index of the first of `QUANTILES` that is at least a goal [1]; of the last one for a goal above all of them.
 
     >>> [QUANTILES[goal_quantile(goal)] for goal in (0.9, 0.93, 0.999)]
     [0.9, 0.95, 0.99]

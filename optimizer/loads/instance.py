@@ -46,7 +46,7 @@ def never() -> bool:
 class Deadline:
     """The time that a user gave: the only clock by which a search may stop.
 
-    until: what `time.perf_counter` tells when the time is up [s]; without an end nothing depends on the clock. whole:
+    until: reading of `time.perf_counter` when the time is up [s]; infinite, nothing depends on the clock. whole:
     the deadline of which this is a part; passed: whether any search was told that the time was up.
     """
 
@@ -55,7 +55,7 @@ class Deadline:
     passed: bool = False
 
     def late(self) -> bool:
-        """Whether the time is up; who asks may stop for it, so that the answer has to say so."""
+        """Whether the time is up; whoever asks may stop because of it, so the answer has to say so."""
         if time.perf_counter() < self.until:
             return False
         self.passed = True

@@ -71,9 +71,9 @@ def describe_miss(instance: Instance, effort: Effort) -> Miss:
 
 
 def describe_impossible(instance: Instance, effort: Effort) -> Miss:
-    """The same where the floor shows that no fleet can do: by formula, which is enough for a miss by so much.
+    """The nearest miss where the floor shows that no fleet meets the SLOs: by formula, enough for a clear miss.
 
-    The limit that is worst in the way says how much all of them together let any fleet serve.
+    The sentence on the worst limit also says how much the limits together let any fleet serve.
     """
     miss = describe_miss(instance, replace(effort, level=Level.QUICK))
     limits = _limit_words(instance.problem)

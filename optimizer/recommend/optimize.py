@@ -146,11 +146,11 @@ def optimize(
 ) -> Plan:
     """Find the best fleet for a problem.
 
-    progress is called with a label and the fraction done; time_limit is what all of it may take [s], or a text such as
-    "90s": where it stops the search the plan's warnings say so. Work is limited by counts, so that without a time limit
-    a plan depends on no clock.
+    progress is called with a label and the fraction done; time_limit is what the whole search may take [s], or a text
+    such as "90s". Where it stops the search, the plan's warnings say so. Work is limited by counts, so that without
+    a time limit a plan depends on no clock.
     level: whether the fleet is proven by simulation, also by its name, as --effort has it; brake: armed once a fleet is
-    proven, and pulled to be content.
+    proven, and pulled to end the search with it.
     tune: how the fleet is tuned; at the highest effort it always is.
     extras: whether a plan of least cost that is simulated also states the cheapest fleet that survives slow GPUs, and
     what narrower precisions save.

@@ -1,8 +1,8 @@
 """The comparison as simulated: the cheapest fleet under each restriction, found and confirmed as the recommended one.
 
-A GPU type or a role is to lose for what it is, not for an error of the formulas about its cheapest fleet, nor for a
-shorter search. So its fleet is that of the plan's own search (`search.cheapest_confirmed`), kept to what the
-restriction allows; the simulations of all are shared.
+A GPU type or a role should lose on its merits, not through an error of the formulas about its cheapest fleet, nor
+through a shorter search. So its fleet comes from the plan's own search (`search.cheapest_confirmed`), kept to what the
+restriction allows; all these searches share their simulations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LAST: Final = MOST_CONFIRMED + 1
 
 
 def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[JudgedRival]:
-    """The rivals whose restriction does not allow the winner, with what the search under it came to."""
+    """The rivals whose restriction does not allow the winner, each with the result of its search."""
     priced = [rival for rival in result.rivals if rival.fleets]
     for rival in result.rivals[1:]:
         restriction = rival.restriction
@@ -50,9 +50,9 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
 
 
 def with_cheaper_rival(bench: Bench, best: SimulatedResult, judged: Iterable[JudgedRival]) -> SimulatedResult:
-    """What the cheapest rival came to, where it costs less than the winner and is confirmed again; else `best`.
+    """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
-    A search under a restriction may come by a fleet that the free one passed over.
+    A search under a restriction may find a fleet that the free search passed over.
     """
     for _, other in sorted(judged, key=lambda row: math.inf if row[1].winner is None else row[1].winner.cost):
         if best.winner is None or other.winner is None or other.winner.cost >= best.winner.cost * (1.0 - SAME_COST):
@@ -66,7 +66,7 @@ def with_cheaper_rival(bench: Bench, best: SimulatedResult, judged: Iterable[Jud
 def compared(
     result: FormulaResult, bench: Bench, winner: Verdict, proof: Proof, judged: Iterable[JudgedRival]
 ) -> list[Alternative]:
-    """The comparison, all simulated that can be: the winner first, then the best under each restriction by price."""
+    """The comparison, simulated as far as possible: the winner first, then the best under each restriction by price."""
     best, by_label = winner_row(bench, winner, proof), {rival.row.label: found for rival, found in judged}
     rows = []
     for rival in result.rivals[1:]:

@@ -76,9 +76,9 @@ class Level(StrEnum):
 
 @dataclass(slots=True)
 class Brake:
-    """A wish to stop: armed once there is a plan worth having, pulled by whoever has no more time.
+    """A request to stop: armed once there is a plan worth having, pulled by whoever has no more time.
 
-    deadline: of the time that the user gave, whether or not there is a plan by then.
+    deadline: the end of the time that the user gave, whether or not there is a plan by then.
     """
 
     armed: bool = False
@@ -199,7 +199,7 @@ def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
 
 
 def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress) -> FormulaResult:
-    """The result of a search for the least cost with what its fleet is compared with; pools per class have nothing."""
+    """The result of a search for the least cost, with fleets to compare; none where pools serve one class each."""
     problem = space.instance.problem
     if not result.rivals or problem.objective.goal is not Goal.MIN_COST or classes_apart(problem):
         return result
@@ -270,7 +270,7 @@ def with_near_fleets(result: FormulaResult, late: Late) -> FormulaResult:
 def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None = None) -> list[Fleet]:
     """The cheapest fleets that hold by formula once the latency limits are looser, or the rate is lower.
 
-    They are judged against what was asked for. usable: see `evaluated`.
+    The fleets are judged against what was asked for. usable: see `evaluated`.
     """
     problem, fleets = instance.problem, dict[object, Fleet]()
     easier = [with_looser_slos(problem, factor) for factor in LOOSER]
@@ -298,7 +298,7 @@ class Solution:
 
 
 def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> Solution | None:
-    """The cheapest fleet that holds by formula; late: once it is, none is looked for; usable: see `evaluated`."""
+    """The cheapest fleet that holds by formula; late: whether to stop looking; usable: see `evaluated`."""
     if late():
         return None
     space = at_best_split(instance, late, usable)
@@ -359,9 +359,9 @@ def cheapest_confirmed(
 
     near: see `without_waste`; eligible: which fleets may be looked at in place of these.
 
-    A fleet that they refute has missed, and the search is made again: what the bench knows takes it no time. Where it
-    is to stop the fleet is not confirmed any more. What is confirmed is tuned then, so that no tuning ends dearer than
-    it began.
+    A fleet that fresh requests refute has missed, and the search is repeated: fleets that the bench has judged take no
+    time. Once the search has to stop, no fleet is confirmed any more. The confirmed fleet is then tuned, so that no
+    tuning ends dearer than it began.
     """
     brake, numbers = effort.brake, iter(range(1, MOST_CONFIRMED + 1))
     number = next(numbers, None)
@@ -524,7 +524,7 @@ def _tuned(
 def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) -> Tuning:
     """The front with the fleets of the comparison that cost more than the winner and keep their goals.
 
-    One that a short run shows to hold is judged in full runs where no other of them beats it, as looks are.
+    A fleet that a short run shows to hold is judged in full runs unless another one of the front beats it.
     """
     instance = bench.instance
     seen = {_front_key(row) for row in tuning.front}

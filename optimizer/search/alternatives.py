@@ -34,7 +34,7 @@ MOST_NEAR = 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restriction:
-    """Fleets of some engines only; kind, label: of its row; usable: which engines in which roles, (roles, shapes)."""
+    """Fleets of some engines only; kind, label: of its row; usable: engines allowed in each role, (roles, shapes)."""
 
     kind: str
     label: str
@@ -80,7 +80,7 @@ def restrictions(instance: Instance, settings: Settings) -> Iterator[Restriction
 def compare(search: FleetSearch, best: Rival) -> list[Rival]:
     """The best fleet first, then the best of the same search under every restriction, by price.
 
-    Those without a fleet come last. Where a restriction allows the best fleet, it is the best there too.
+    Restrictions without a fleet come last. Where a restriction allows the best fleet, it is the best there too.
     """
     rivals = list[Rival]()
     for restriction in restrictions(search.instance, search.settings):
@@ -106,7 +106,7 @@ def _restricted(search: FleetSearch, restriction: Restriction, best: float | Non
 
 
 def candidates(space: FleetSearch, fleet: Fleet, simple: Fleet) -> tuple[tuple[Fleet, ...], tuple[Fleet, ...]]:
-    """The fleets to simulate of a search: its best and the best that is not mixed, and cheaper ones that are near."""
+    """The fleets of a search to simulate: its best, the best that is not mixed, and cheaper ones that narrowly miss."""
     fleets = (fleet,) if fleet is simple or not simple.pools else (fleet, simple)
     return fleets, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR])
 

@@ -355,7 +355,7 @@ def cheaper_mixture(
 ) -> Mixture | None:
     """The cheapest mixture of these kinds that holds and costs less than `below` [$/h]; None where none does.
 
-    starts: fleets that hold, whose pools may be mixed. What mixes no GPU types must save WORTH.
+    starts: fleets that hold, whose pools may be mixed. A mixture of one GPU type must save at least WORTH.
     """
     best: Mixture | None = None
     for kind in kinds:

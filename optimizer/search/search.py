@@ -94,11 +94,11 @@ def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetSearch:
-    """What the evaluation says of the pools of an instance that serve all of their stage.
+    """What the evaluation says of those pools of an instance that serve all of their stage.
 
-    settings: of the engines; least (settings,): engines that keep up with the demand; pool_sizes: of a setting, engines
-    that are too few, and such as are enough if any are; held: whether fleets keep every goal at multiples of the
-    demand; late: whether no more fleets are to be looked at.
+    settings: of the engines; least (settings,): fewest engines that keep up with the demand; pool_sizes: for each
+    setting, a number of engines that is too few, and one that is enough if any is; held: whether fleets keep every goal
+    at multiples of the demand; late: whether no more fleets are to be looked at.
     """
 
     instance: Instance

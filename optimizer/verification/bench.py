@@ -257,7 +257,7 @@ class Bench:
     engines: dict[PoolKey, Pool] = field(default_factory=dict)
 
     def verdict(self, fleet: Fleet) -> Verdict:
-        """Judge a fleet in full runs, or repeat what was found."""
+        """Judge a fleet in full runs, or return the verdict that it has."""
         key = fleet_key(fleet)
         known = self.verdicts.get(key)
         if known is None or (known.held and len(known.judgement.runs) < self.least):
@@ -312,7 +312,7 @@ class Bench:
         return full_length(self.instance, part.fleet, part.requests, part.volume)
 
     def trials_of(self, fleet: Fleet, late: Late) -> Trials:
-        """What is simulated of a fleet at several rates; those that were made are kept."""
+        """The trials of a fleet at several rates; those that were made are kept."""
         part, key = self.part(fleet), fleet_key(fleet)
         if key not in self.trials:
             engines = self.engines_of(part.fleet)

@@ -73,8 +73,8 @@ class RatePoint:
 class Goodput:
     """Goodput [1/s]: at `rate` every goal is shown to be met, at `fails` not; every rate tried, rising.
 
-    A share alone would say yes and no by turns near the goal, and a search for the rate at which it turns finds one
-    where chance said yes.
+    Near the goal a share alone would say yes and no by turns, and a search for the turning point would end at a rate
+    at which chance said yes.
     """
 
     rate: float
@@ -138,7 +138,7 @@ def goodput(
 def goodput_among(
     trials: Trials, tolerance: float, *, proven: float = 0.0, start: float = 1.0, step: float = 2.0
 ) -> Goodput:
-    """The goodput; what the search had to try joins the trials.
+    """The goodput of a fleet; all rates that the search had to try join the trials.
 
     proven: a volume at which the fleet is known to meet its goals; it is not tried up to there. start, step: see
     `boundary`.

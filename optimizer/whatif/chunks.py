@@ -1,7 +1,7 @@
 """What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
 
 The fleet is the cheapest of one or two pools. Its engines that take prompts get each chunk in turn; everything else
-stays, so that the curve is of the chunk alone. A small chunk leaves more steps to a prompt, a large one makes the
+stays, so that the curve is of the chunk alone. A small chunk splits a prompt into more steps; a large one makes the
 tokens of running requests wait for it.
 """
 
@@ -38,8 +38,8 @@ MOST_TIMES: Final = 8
 class ChunkRow:
     """A fleet with one chunk [token].
 
-    classes: attainment [1] and quantiles [s] of each SLO class; outcome: whether they meet, miss, or do not tell;
-    simulated: whether both are of a simulation, else by formula; goodput: the highest rate within the SLOs by
+    classes: attainment [1] and quantiles [s] of each SLO class; outcome: whether they meet, miss or are undecided;
+    simulated: whether both come from a simulation, else by formula; goodput: the highest rate within the SLOs by
     formula [1/s]; replicas, cost: of the engines that take prompts, and of the whole fleet [$/h], where as many of
     them are bought as meet the SLO by formula; None where MOST_TIMES as many do not.
     """
@@ -74,7 +74,7 @@ def chunk_curve(
     simulated: bool = True,
     progress: Callable[[str, float], None] | None = None,
 ) -> ChunkCurve | Answer:
-    """The curve over some chunks and the fleet's own; the answer that says why, where there is no fleet.
+    """The curve over some chunks and the fleet's own; where there is no fleet, the answer that says why.
 
     base: folder of the files that the problem names. Raises InputError where the cheapest fleet of one or two pools is
     not what the problem asks for, or where a chunk is out of range.

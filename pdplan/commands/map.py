@@ -115,7 +115,7 @@ def map_command(
 def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[Axis]:
     """The two axes: stated, or around the values that the problem has.
 
-    Raises InputError where they are not two, or one has no value of its own and none is stated.
+    Raises InputError where there are not two axes, or where an axis has no value in the problem and none is stated.
     """
     from optimizer.whatif.break_even import usual_range
     from optimizer.whatif.scenario import own_value

@@ -158,7 +158,7 @@ def optimize(
 
 
 def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
-    """Find the fleet, telling how far it is; Ctrl-C ends the search once a fleet is proven."""
+    """Find the fleet and report progress; Ctrl-C ends the search once a fleet is proven."""
     from optimizer.recommend.search import Brake
     from pdplan import api
 

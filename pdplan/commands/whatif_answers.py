@@ -69,7 +69,7 @@ class Asked:
         return Depth.SIMULATED if self.simulated else Depth.FULL if self.full else Depth.SIMPLE
 
     def check(self, tables: Sequence[str], *, verifies: bool) -> None:
-        """Raise InputError where nothing is asked, or more than what is asked has use for.
+        """Raise InputError where nothing is asked, or where an option is stated that the questions have no use for.
 
         tables: options that ask for a file of rows; verifies: whether --verify is stated. Whole searches simulate no
         fleets by --verify: neither for the rows of a sweep nor for the ends of a tornado.

@@ -52,7 +52,7 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """What the cheapest disaggregated fleet costs more than the cheapest colocated one, as a share of that [1]."""
+        """How much more the cheapest disaggregated fleet costs than the cheapest colocated one, as a share [1]."""
         alone, split = self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
         return split / alone - 1.0 if alone and split else None
 
