@@ -448,7 +448,8 @@ def _sensitivity(plan: Plan) -> Section:
         )
     view = sensitivity_view(plan)
     lines = said(base_sentence(plan, moved), *told(plan, moved))
-    turns = Section(view.flips_title or "Prices that keep the cheapest fleet", view.prices, view.flips, detail=Detail.PAGE)
+    title = view.flips_title or "Prices that keep the cheapest fleet"
+    turns = Section(title, view.prices, view.flips, detail=Detail.PAGE)
     columns = [Column(name.removeprefix("#"), "right", optional=name == "#change") for name in LEVER_HEADERS[1:]]
     table = table_of([Column(LEVER_HEADERS[0], shrink=True), *columns], lever_rows(moved))
     return Section("Sensitivity", lines, table, charts=view.charts, sections=(turns,))
