@@ -21,7 +21,14 @@ from ._version import __version__
 
 TYPE_CHECKING = False  # as typing has it, without the time to import that
 if TYPE_CHECKING:
-    from costmodel.errors import ArchitectureError, InfeasibleError, InputError, PdplanError, UnknownNameError
+    from costmodel.errors import (
+        ArchitectureError,
+        BelowFloorError,
+        InfeasibleError,
+        InputError,
+        PdplanError,
+        UnknownNameError,
+    )
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.search import Level
     from optimizer.whatif.frontier import Frontier
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArchitectureError",
+    "BelowFloorError",
     "FleetEvaluation",
     "Frontier",
     "InfeasibleError",
@@ -58,6 +66,7 @@ __all__ = [
 
 _HOMES = {
     "ArchitectureError": "costmodel.errors",
+    "BelowFloorError": "costmodel.errors",
     "FleetEvaluation": "optimizer.plans.plan",
     "Frontier": "optimizer.whatif.frontier",
     "InfeasibleError": "costmodel.errors",
