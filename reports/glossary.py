@@ -43,7 +43,7 @@ MORE: Final = (
     ("headroom", "how much more demand the fleet serves before it misses an SLO"),
     ("by formula", "predicted by queueing formulas, in milliseconds of computing"),
     ("in simulation", "judged by simulating every request, queue, batch and KV block"),
-    ("cheapest fleet found", "no fleet of one or two pools is cheaper by formula"),
+    ("cheapest fleet found", "no fleet of one pool, or of a prefill and a decode pool, is cheaper by formula"),
     ("floor", "the least cost of fleets of any shape under this model; no fleet can cost less"),
     ("risk", "what happens if the GPUs are as slow as the worst 5 % of past predictions"),
     ("chunk", "tokens of one step; long prompts are computed in chunks between the tokens of other requests"),

@@ -349,7 +349,7 @@ def _few_pools(plan: Plan, given: str) -> str:
     if not is_number(plan.gap) or bound is None or bound == plan.floor_usd_per_hour:
         return ""
     if plan.gap <= OPTIMAL_GAP:
-        return f"Cheapest fleet found: no fleet of one or two pools is cheaper{given}."
+        return f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{given}."
     return f"By formula a fleet for {hourly(bound)} meets the SLO; in simulation no cheaper fleet than this one does."
 
 

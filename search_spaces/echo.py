@@ -7,6 +7,7 @@ It is itself a workload.yaml: written down and read again, it states the same pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from costmodel.accelerator import Link
@@ -17,14 +18,19 @@ from .problem import Goal, Objective, Offer, Problem, SearchSpace, Slo
 from .schema import LengthsSection, WorkloadFile
 
 
-def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
-    """Return the echo of `problem`, which was made from `file`."""
-    limits = problem.constraints
+def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, Any]:
+    """Return the echo of `problem`, which was made from `file`; base: folder from which that names other files.
+
+    Their paths become absolute, as the echo is read elsewhere.
+    """
+    limits, model = problem.constraints, file.model
+    named = {"config": model.config, "architecture": model.architecture}
     return {
         "schema": file.schema_,
         "name": problem.name,
         "model": {
-            **{key: value for key in ("name", "config", "architecture") if (value := getattr(file.model, key))},
+            **({"name": model.name} if model.name else {}),
+            **{key: _absolute(path, base) for key, path in named.items() if path},
             "weight_dtype": problem.weight_dtype,
             "kv_dtype": problem.kv_dtype,
         },
@@ -32,7 +38,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
         "slo": [_slo(slo) for slo in problem.slos],
         "accelerators": [_offer(offer, problem.offers) for offer in problem.offers if not offer.owned],
         **({} if file.prices is None else {"prices": file.prices.value}),
-        "catalog": file.catalog,
+        "catalog": _absolute(file.catalog, base) if file.catalog else None,
         "search": {"preset": file.search.preset, **_space(problem.space)},
         "objective": _objective(problem.objective),
         "constraints": {
@@ -52,6 +58,10 @@ def inputs_echo(file: WorkloadFile, problem: Problem) -> dict[str, Any]:
         "seed": problem.seed,
         **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),
     }
+
+
+def _absolute(path: str, base: Path) -> str:
+    return str((base / path).resolve())
 
 
 def whole_echo(problem: Problem) -> dict[str, Any]:

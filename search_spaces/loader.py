@@ -121,7 +121,7 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     all_faults += demand_faults
     if all_faults or file is None or model is None or demand is None:
         raise InputError(source.render(all_faults))
-    problem = _problem(_Parts(file, name, model, demand, accelerators, catalog.engines, source))
+    problem = _problem(_Parts(file, name, model, demand, accelerators, catalog.engines, source, base))
     impossible = feasibility_faults(problem)
     if impossible:
         refusal = problem.refusal(impossible)
@@ -180,6 +180,7 @@ class _Parts:
     accelerators: list[Accelerator]
     engine_changes: EngineChanges
     source: Source
+    base: FilePath
 
 
 def _problem(parts: _Parts) -> Problem:
@@ -211,7 +212,7 @@ def _problem(parts: _Parts) -> Problem:
         seed=file.seed,
         recorded=recorded,
     )
-    return replace(problem, inputs=inputs_echo(file, problem), source=parts.source)
+    return replace(problem, inputs=inputs_echo(file, problem, parts.base), source=parts.source)
 
 
 def _target(file: WorkloadFile) -> Target | None:

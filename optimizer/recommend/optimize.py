@@ -59,6 +59,7 @@ from .search import (
     search_summary,
     simulated,
     wish_of,
+    with_cheapest_first,
     with_comparison,
     with_near_fleets,
     with_rivals,
@@ -201,6 +202,7 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
     effort, explain = draft.effort, without_a_limit if result.rivals else describe_miss
     if result.rivals and effort.level is Level.QUICK:
+        result = with_cheapest_first(result)
         rows = [rival.row for rival in result.rivals]
         return draft.plan(result.instance, result.fleet, result.proof, result.volume, rows)
     if not result.rivals and result.proof.status is not Status.INFEASIBLE:

@@ -22,7 +22,7 @@ from optimizer.loads.instance import BoolArray, Deadline, Instance, Late, never
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.plans.records import TunedFleet, Tuning
-from optimizer.search.alternatives import Rival, candidates, cheapest_first, compare, other_fleets, recommended
+from optimizer.search.alternatives import Rival, against, candidates, cheapest_first, compare, other_fleets, recommended
 from optimizer.search.bound import least_cost
 from optimizer.search.goodput import (
     most_per_dollar,
@@ -34,7 +34,7 @@ from optimizer.search.goodput import (
 from optimizer.search.limits import classes_apart
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
-from optimizer.search.search import FleetSearch, at_best_split, evaluated, unmixed
+from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, evaluated, unmixed
 from optimizer.verification.bench import Bench, Tried, Verdict, fleet_key, make_bench
 from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
 from optimizer.verification.goodput import OutOfTimeError, goodput_among
@@ -207,6 +207,25 @@ def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress)
     rivals = compare(space, result.rivals[0])
     rivals[1:] = cheapest_first([*rivals[1:], *other_fleets(space, rivals)])
     return replace(result, rivals=tuple(rivals))
+
+
+def with_cheapest_first(result: FormulaResult) -> FormulaResult:
+    """The same, with the cheapest fleet of the comparison as the best.
+
+    A search under a restriction may find a mixture that saves enough there, and that the free search passed over.
+    """
+    instance, cheaper = result.instance, [rival for rival in result.rivals[1:] if rival.fleets]
+    chosen = min(cheaper, key=lambda rival: fleet_cost(instance, rival.fleets[0]), default=None)
+    if chosen is None:
+        return result
+    fleet, before = chosen.fleets[0], fleet_cost(instance, result.fleet)
+    cost = fleet_cost(instance, fleet)
+    if cost >= before * (1.0 - SAME_COST):
+        return result
+    proof = proof_of_cost(result.proof.few_pools, result.proof.floor, cost)
+    best = Rival(recommended(instance, fleet, proof, result.volume), chosen.fleets, chosen.near)
+    rivals = [against(instance, rival, best) for rival in result.rivals[1:]]
+    return replace(result, proof=proof, rivals=(best, *cheapest_first(rivals)))
 
 
 def _floor(space: FleetSearch, deadline: Deadline, ceiling: float = math.inf) -> float | None:

@@ -82,14 +82,29 @@ def compare(search: FleetSearch, best: Rival) -> list[Rival]:
 
     Restrictions without a fleet come last. Where a restriction allows the best fleet, it is the best there too.
     """
-    rivals = list[Rival]()
-    for restriction in restrictions(search.instance, search.settings):
-        if restriction.allows(best.fleets[0]):
-            same = {"kind": restriction.kind, "label": restriction.label, "why_not": SAME}
-            rivals.append(replace(best, row=best.row.model_copy(update=same), restriction=restriction))
-        else:
-            rivals.append(_restricted(search, restriction, best.row.cost_usd_per_hour))
+    rivals = [
+        _same(best, restriction)
+        if restriction.allows(best.fleets[0])
+        else _restricted(search, restriction, best.row.cost_usd_per_hour)
+        for restriction in restrictions(search.instance, search.settings)
+    ]
     return [best, *cheapest_first(rivals)]
+
+
+def against(instance: Instance, rival: Rival, best: Rival) -> Rival:
+    """A rival compared with another best fleet than before, which it is itself where its restriction allows that."""
+    if rival.restriction is not None and rival.restriction.allows(best.fleets[0]):
+        return _same(best, rival.restriction)
+    if not rival.fleets:
+        return rival
+    lost = why_not(fleet_cost(instance, rival.fleets[0]), fleet_cost(instance, best.fleets[0]))
+    return replace(rival, row=rival.row.model_copy(update={"why_not": lost}))
+
+
+def _same(best: Rival, restriction: Restriction) -> Rival:
+    """The best fleet as that under a restriction."""
+    same = {"kind": restriction.kind, "label": restriction.label, "why_not": SAME}
+    return replace(best, row=best.row.model_copy(update=same), restriction=restriction)
 
 
 def _restricted(search: FleetSearch, restriction: Restriction, best: float | None) -> Rival:

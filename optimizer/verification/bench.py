@@ -549,7 +549,8 @@ def miss_words(found: Verdict) -> str:
         f"{'' if found.replayed else f'; 95 % interval {interval_words(one)}'})"
         for one in behind
     ]
-    verb = "misses the SLO" if any(not one.held for one in behind) else "is not proven to meet the SLO"
+    missed = any(not one.held if found.replayed else one.outcome is Outcome.MISSES for one in behind)
+    verb = "misses the SLO" if missed else "is not proven to meet the SLO"
     return f"{verb} when {where}: {join_words(shares)}"
 
 

@@ -277,7 +277,7 @@ def _page(value: dict[str, Any], width: int) -> str:
 def _priced(value: dict[str, Any]) -> str:
     """How to end the price of the engine: what that of one GPU is."""
     remark = value["price_remark"]
-    return f". {remark}" if remark else " at the catalog's median"
+    return f". {remark}" if remark else " at the catalog's price"
 
 
 def _step_rows(steps: list[dict[str, Any]]) -> list[list[str]]:
@@ -303,7 +303,8 @@ def _held(value: dict[str, Any]) -> tuple[str, str]:
         return "max prompts", f"{plural(value['max_batch'], 'prompt')} of {count(value['isl'])} tokens"
     each = f"{count(value['isl'])} + {count(value['osl'])} tokens"
     most, whole = value["max_batch"], value["max_batch_of_whole_requests"]
-    held = f", {count(value['isl'] + value['osl'] / 2)} fit on average; {count(whole)} if all are about to end"
+    mean = f"{count(value['isl'] + value['osl'] / 2)} tokens"
+    held = f" at a mean of {mean}; {count(whole)} requests if all are about to end"
     return "max batch", f"{plural(most, 'request')} of {each}{held if whole < most else ''}"
 
 

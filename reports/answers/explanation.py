@@ -17,8 +17,8 @@ Explained = tuple[str, Mapping[str, int | str], Explanation]
 Pair = tuple[str, str, Sequence[Ruling]]
 """A prefill config, a decode config, and what the rules say of a hand-over."""
 NOTE: Final = (
-    "Ranked by the cheapest fleet of one or two pools that meets the SLO by formula, not simulated. Fleets of more "
-    "pools may cost less."
+    "Ranked by the cheapest fleet of one pool, or of a prefill and a decode pool, that meets the SLO by formula, not "
+    "simulated. Other fleets may cost less."
 )
 
 

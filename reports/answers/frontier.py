@@ -160,8 +160,8 @@ def _ends(curve: Frontier, *, simulated: bool) -> tuple[str, str]:
     but = ", except for the one at the file's own value" if whole else ""
     sooner = f" A step whose fleet misses there in simulation ends earlier, to {coarse}{what}." if simulated else ""
     return (
-        f"Fleets of one or two pools by formula{but}. Each step ends where its fleet misses the SLO by formula, to "
-        f"{fine}{what}, or with the range.{sooner}",
+        f"Fleets of one pool, or of a prefill and a decode pool, by formula{but}. Each step ends where its fleet "
+        f"misses the SLO by formula, to {fine}{what}, or with the range.{sooner}",
         f"A fleet that is the cheapest over less than {coarse}{what} may be missing.",
     )
 

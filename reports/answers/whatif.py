@@ -54,9 +54,10 @@ FLEET: Final = Column("replicas × GPU", shrink=True, lines=4)
 """The pools of a fleet, whole on a terminal of 80 columns where they are two."""
 BINDS: Final = Column("binds first", shrink=True, lines=4, optional=True)
 DEPTHS: Final = {
-    "simple": "The cheapest fleets of one or two pools, by formula. --gap shows what any other fleet could save; "
-    "--full searches all fleets.",
-    "proven": "The cheapest fleets of one or two pools, by formula. No fleet of any shape saves more than the gap.",
+    "simple": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula. --gap shows "
+    "what any other fleet could save; --full searches all fleets.",
+    "proven": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula. "
+    "No fleet of any shape saves more than the gap.",
     "full": "The whole search, by formula. No other fleet saves more than the gap.",
     "simulated": "The whole search; each fleet meets every SLO in simulation.",
 }

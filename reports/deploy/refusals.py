@@ -64,7 +64,9 @@ def _lengths(deployment: Deployment) -> Reason | None:
         {pool.role.value for pool in deployment.pools}
     ):
         reason = "sends requests of different lengths or classes to different pools of one role"
-        return Reason(f"the plan {reason}, which no router there does", "no router there parts lengths or classes")
+        router = f"no router of {target_of(deployment.options.target).title}"
+        apart = "with prefill replicas" if deployment.disaggregated else "without prefill replicas"
+        return Reason(f"the plan {reason}, which {router} does {apart}", f"{router} parts lengths or classes {apart}")
     fault = _parted_fault(deployment)
     return Reason(fault, fault) if fault else None
 
