@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import ArchitectureError, InputError
 from search_spaces.architecture import architecture_text, read_architecture
-from search_spaces.loader import load_problem
+from search_spaces.loader import load_problem, problem_of
 from search_spaces.models import load_model, model_names, model_to_edit
 
 CONFIG = {
@@ -79,3 +79,23 @@ def test_a_workload_names_an_architecture_file(tmp_path: Path) -> None:
     )
     problem = load_problem(workload)
     assert problem.model.layers == model.layers
+
+
+def test_a_plan_names_its_files_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model("Llama-3.1-8B")
+    (tmp_path / "mine.yaml").write_text(architecture_text(model))
+    (tmp_path / "gpus.yaml").write_text("accelerators:\n  Own: {like: H100, price_usd_per_hour: 2.0}\n")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "workload.yaml").write_text(
+        "name: own\nmodel: {architecture: ../mine.yaml}\ncatalog: ../gpus.yaml\nworkload:\n  request_rate: 1/s\n"
+        "  lengths:\n    histogram: [{isl: 500, osl: 100, share: 1}]\nslo: {ttft: 1s, tpot: 50ms}\n"
+        "accelerators: [Own]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    inputs = load_problem("jobs/workload.yaml").inputs
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = problem_of(inputs, "provenance.inputs", Path())
+    assert again.model.layers == model.layers
+    assert again.offers[0].usd_per_hour == 2.0
+    assert again.inputs == inputs

@@ -237,7 +237,7 @@ def test_gpus_shows_prices_of_one_basis() -> None:
 
 def test_estimate_says_what_its_price_is() -> None:
     asked = ("estimate", "--model", "Llama-3.1-8B", "--gpu")
-    assert "$3.99/h at the catalog's median" in within(*asked, "H100").stdout
+    assert "$3.99/h at the catalog's price" in within(*asked, "H100").stdout
     assert "is a 3-year reserved quote" in " ".join(within(*asked, "MI325X").stdout.split())
     refused = within(*asked, "L4", "--prices", "spot")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

@@ -48,8 +48,13 @@ def test_estimate_names_network_and_host() -> None:
 @pytest.mark.parametrize(
     ("changes", "lengths", "batch", "message"),
     [
-        ({}, (100, 100), None, r"Llama-3.1-70B in bf16 does not fit on 1 x H100: the weights need more than 90 %"),
-        ({"tensor": 2}, (30_000, 100), None, r"the weights and the KV cache of one request need more"),
+        (
+            {},
+            (100, 100),
+            None,
+            r"Llama-3.1-70B in bf16 does not fit on 1 x H100: the weights and activations need more than 90 %",
+        ),
+        ({"tensor": 2}, (30_000, 100), None, r"the weights, activations and the KV cache of one request need more"),
         ({"tensor": 8}, (40_000, 100), None, r"ISL \+ OSL = 40100 tokens exceed max_model_len 32768"),
         ({"tensor": 8}, (0, 100), None, r"ISL and OSL must be at least 1 token; found 0 and 100"),
         ({"tensor": 8}, (float("nan"), 100), None, r"found nan and 100"),

@@ -76,7 +76,7 @@ def test_proof(plan: Plan) -> None:
     least = "No fleet of any shape can cost less than $30.00/h under this model."
     assert verdict.proof_sentence(floored) == f"{dearer} {least}"
     exact = floored.model_copy(update={"gap": 0.0, "status": Status.OPTIMAL})
-    found = "Cheapest fleet found: no fleet of one or two pools is cheaper."
+    found = "Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper."
     assert verdict.proof_sentence(exact) == f"{found} {least}"
     assert verdict.search_outcome(exact) == "cheapest found"
     cheaper = floored.model_copy(update={"gap": 0.388, "bound_usd_per_hour": 30.0})

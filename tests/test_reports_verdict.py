@@ -242,12 +242,12 @@ def test_what_is_proved_of_such_prices_is_so_at_these_prices() -> None:
     shown = proved.model_copy(update={"price_remarks": [REMARK]})
     assert proof_sentence(shown).endswith("cost less than $49.08/h at these prices under this model.")
     less = shown.model_copy(update={"floor_usd_per_hour": 1.0})
-    found = "Cheapest fleet found: no fleet of one or two pools is cheaper at these prices."
+    found = "Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper at these prices."
     assert proof_sentence(less).startswith(found)
 
 
 def test_a_fleet_that_there_was_no_time_to_simulate_may_still_be_the_cheapest_by_formula() -> None:
     plan = having(status=Status.FEASIBLE, gap=0.0, bound_usd_per_hour=PLAN.cost_usd_per_hour, warnings=["Not yet."])
-    assert "no fleet of one or two pools is cheaper" in proof_sentence(plan)
+    assert "no fleet of one pool, or of a prefill and a decode pool, is cheaper" in proof_sentence(plan)
     assert "Not yet." in render_text(plan)
     assert "Not yet." in as_markdown(plan)

@@ -22,7 +22,16 @@ from optimizer.loads.instance import BoolArray, Deadline, Instance, Late, never
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.plans.records import TunedFleet, Tuning
-from optimizer.search.alternatives import Rival, against, candidates, cheapest_first, compare, other_fleets, recommended
+from optimizer.search.alternatives import (
+    Rival,
+    against,
+    candidates,
+    cheapest_first,
+    compare,
+    lacks_other_engines,
+    other_fleets,
+    recommended,
+)
 from optimizer.search.bound import least_cost
 from optimizer.search.goodput import (
     most_per_dollar,
@@ -224,7 +233,7 @@ def with_cheapest_first(result: FormulaResult) -> FormulaResult:
         return result
     proof = proof_of_cost(result.proof.few_pools, result.proof.floor, cost)
     best = Rival(recommended(instance, fleet, proof, result.volume), chosen.fleets, chosen.near)
-    rivals = [against(instance, rival, best) for rival in result.rivals[1:]]
+    rivals = [against(instance, rival, best) for rival in result.rivals[1:] if not lacks_other_engines(rival, fleet)]
     return replace(result, proof=proof, rivals=(best, *cheapest_first(rivals)))
 
 

@@ -28,6 +28,8 @@ SAME = "the same cost"
 OTHERS = 2
 """Fleets of other engines that a plan shows."""
 
+OTHER_ENGINES = "other_engines"
+"""Kind of a row without some engine of the best fleet."""
 MOST_NEAR = 24
 """Cheaper fleets that miss narrowly by formula which a plan simulates all the same."""
 
@@ -146,11 +148,17 @@ def other_fleets(search: FleetSearch, shown: Sequence[Rival]) -> list[Rival]:
     return cheapest_first(others)[:OTHERS]
 
 
+def lacks_other_engines(rival: Rival, fleet: Fleet) -> bool:
+    """Whether a rival lacks engines that a fleet has none of either, so that it is no other fleet."""
+    limit = rival.restriction
+    return limit is not None and limit.kind == OTHER_ENGINES and limit.allows(fleet)
+
+
 def _without_engines(instance: Instance, pool: FleetPool) -> Restriction:
     """Any engines but those of the GPU type, size and role of a pool."""
     tables, role = instance.tables, np.arange(len(ROLES))[:, None] == ROLES.index(pool.role)
     alike = (tables.offer == tables.offer[pool.shape]) & (tables.gpus == tables.gpus[pool.shape])
-    return Restriction("other_engines", f"without {_engine_words(instance, pool)}", ~(role & alike))
+    return Restriction(OTHER_ENGINES, f"without {_engine_words(instance, pool)}", ~(role & alike))
 
 
 def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:

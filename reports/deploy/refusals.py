@@ -66,7 +66,7 @@ def _lengths(deployment: Deployment) -> Reason | None:
         reason = "sends requests of different lengths or classes to different pools of one role"
         router = f"no router of {target_of(deployment.options.target).title}"
         apart = "with prefill replicas" if deployment.disaggregated else "without prefill replicas"
-        return Reason(f"the plan {reason}, which {router} does {apart}", f"{router} parts lengths or classes {apart}")
+        return Reason(f"the plan {reason}, which {router} does {apart}", "no router there parts lengths or classes")
     fault = _parted_fault(deployment)
     return Reason(fault, fault) if fault else None
 
