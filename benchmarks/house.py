@@ -8,10 +8,10 @@ what a reader must know to understand it. A name is vague where it is, as a whol
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,9 +109,14 @@ def is_vague(name: str) -> bool:
 
 def main() -> None:
     """Print the figures."""
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]
-    packages = tuple(sys.argv[2:]) or PACKAGES
-    house = modules(root, packages)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", nargs="?", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE")
+    stated = parser.parse_args()
+    packages = tuple(stated.packages) or PACKAGES
+    house = modules(stated.checkout, packages)
+    if not house:
+        parser.error(f"{stated.checkout} has no modules of {', '.join(packages)}")
     sizes = [len(module.text.splitlines()) for module in house]
     for package in packages:
         lines = [size for size, module in zip(sizes, house, strict=True) if module.name.split(".")[0] == package]
