@@ -1,7 +1,6 @@
 """What a person reads is plain English: no banned phrase, and no sentence that is too long to read once.
 
-Pages, help texts and golden outputs have no phrase of `BANNED`. Golden files in `TODO` still have one;
-a file that no longer has one must be taken off the list.
+Pages, help texts and golden outputs have no phrase of `BANNED`.
 """
 
 from __future__ import annotations
@@ -51,9 +50,6 @@ BANNED = {
 }
 """Phrases that no reader should meet, as regular expressions between word boundaries, with what to say instead."""
 
-TODO: frozenset[str] = frozenset()
-"""Golden files that still have a banned phrase, relative to tests/golden; the list may only shrink."""
-
 
 def prose(text: str) -> str:
     """A Markdown page without fenced blocks, code in the line, addresses, and indented commands and formulas."""
@@ -97,15 +93,7 @@ def test_pages_have_no_banned_phrase(page: Path) -> None:
 
 @pytest.mark.parametrize("path", GOLDENS, ids=lambda path: str(path.relative_to(GOLDEN)))
 def test_golden_outputs_have_no_banned_phrase(path: Path) -> None:
-    found = banned(path.read_text("utf-8"))
-    if str(path.relative_to(GOLDEN)) in TODO:
-        assert found, "has no banned phrase any more: take it off TODO"
-    else:
-        assert found == []
-
-
-def test_the_list_of_exceptions_names_files() -> None:
-    assert TODO - {str(path.relative_to(GOLDEN)) for path in GOLDENS} == set()
+    assert banned(path.read_text("utf-8")) == []
 
 
 @pytest.mark.parametrize("path", [PAGES[0], *HELP], ids=lambda path: path.name)

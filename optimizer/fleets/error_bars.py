@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +41,6 @@ FloatArray = NDArray[np.float64]
 
 ENDS = (0.05, 0.95)
 """Quantiles at the ends of a 90 % interval."""
-
-STEP_TIMES = {
-    "prefill": ("prefill_alone", "prefill_time", "prefill_shared"),
-    "decode": ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "full_base"),
-}
-"""Times in `Tables` by the `StepIntervals` that they take."""
 
 MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
     "colocated": frozenset({Role.COLOCATED}),
@@ -115,15 +109,10 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
     """The same instance with every step as slow as it is at most with `probability`; 0.5 leaves it as it is."""
     if probability == 0.5:
         return instance
-    tables, problem = instance.tables, instance.problem
-    intervals = [step_intervals(problem, config) for config in _configs(instance)]
-    slower: dict[str, Any] = {}
-    for stage, names in STEP_TIMES.items():
-        factor = np.array([factor_at(getattr(interval, stage), probability) for interval in intervals])
-        for name in names:
-            values = getattr(tables, name)
-            slower[name] = values * factor.reshape(-1, *[1] * (values.ndim - 1))
-    return replace(instance, tables=replace(tables, **slower))
+    intervals = [step_intervals(instance.problem, config) for config in _configs(instance)]
+    prefill = np.array([factor_at(interval.prefill, probability) for interval in intervals])
+    decode = np.array([factor_at(interval.decode, probability) for interval in intervals])
+    return replace(instance, tables=instance.tables.with_step_factors(prefill, decode))
 
 
 def planned_instance(problem: Problem, overhead: EngineOverhead) -> Instance:

@@ -14,6 +14,7 @@ from optimizer.loads.instance import Instance, instance_of_problem
 from optimizer.plans.plan import Plan, Pool
 from search_spaces.fleet_file import StatedPool
 from search_spaces.loader import problem_of
+from search_spaces.problem import Problem
 
 from .fleet import Fleet, FleetPool
 
@@ -23,18 +24,25 @@ SAME_LENGTH = 1e-9
 """Relative difference up to which a length of the routing is that of a flow."""
 
 
+def problem_of_plan(plan: Plan, base: Path | None = None) -> Problem:
+    """The problem that a plan states in its provenance; InputError for one with faults.
+
+    base: folder from which the files that the problem names (a model config, a catalog) are looked up.
+    """
+    return problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
+
+
 def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet]:
     """The problem that a plan states in its provenance, with expected step times, and its fleet; spares are left out.
 
-    base: folder from which the files that the problem names (a model config, a catalog) are looked up.
-    Raises InputError for a plan without a fleet, or whose pools or routing do not fit its own problem.
+    base: see `problem_of_plan`. Raises InputError for a plan without a fleet, or whose pools or routing do not fit its
+    own problem.
     """
     if not plan.pools:
         raise InputError(
             f"the plan {shown(plan.name)} has no fleet (its status is {plan.status}), so nothing can be served"
         )
-    problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
-    instance = instance_of_problem(problem)
+    instance = instance_of_problem(problem_of_plan(plan, base))
     _check_routes(plan, instance)
     return instance, Fleet(tuple(_pool(plan, instance, pool) for pool in plan.pools))
 

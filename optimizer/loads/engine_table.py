@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -134,7 +135,11 @@ class EngineTable:
     def with_step_factors(self, prompts: FloatArray, tokens: FloatArray) -> EngineTable:
         """The table with steps of prefill engines, and of those that generate, times a factor (S,) of each [1]."""
         factors = dict.fromkeys(PROMPT_STEPS, prompts) | dict.fromkeys(TOKEN_STEPS, tokens)
-        return replace(self, **{name: (getattr(self, name).T * factor).T for name, factor in factors.items()})
+        slower: dict[str, Any] = {}
+        for name, factor in factors.items():
+            times = getattr(self, name)
+            slower[name] = times * factor.reshape(-1, *[1] * (times.ndim - 1))
+        return replace(self, **slower)
 
     def limit_for(self, requests: float) -> int:
         """Index of the smallest batch limit of at least so many requests, or of the largest."""

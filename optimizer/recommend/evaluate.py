@@ -17,7 +17,7 @@ from costmodel.simulator import prepare
 from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import largest_load
 from optimizer.fleets.fleet import Fleet, FleetPool, FloatArray, can_hand_over, fleet_cost, with_names
-from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume
+from optimizer.fleets.plan_fleet import engines_of, fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, instance_of_problem
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Provisioning, Status
@@ -31,7 +31,6 @@ from optimizer.verification.record import Trail, judged_fleet
 from search_spaces.contracts import HOURS_PER_MONTH
 from search_spaces.fields import member, stated
 from search_spaces.fleet_file import StatedFleet, StatedPool
-from search_spaces.loader import problem_of
 from search_spaces.problem import Goal, Problem
 
 from .optimize import Draft, optimize, origin_of, with_simulation
@@ -226,7 +225,7 @@ def subject_of(stated: StatedFleet) -> Subject:
 
 
 def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
-    """The fleet of a plan with its spares, routed as the plan has it; base: see `fleet_of_plan`."""
+    """The fleet of a plan with its spares, routed as the plan has it; base: see `problem_of_plan`."""
     expected, serving = fleet_of_plan(plan, base)
     instance = at_quantile(expected, slow_end(expected.problem.confidence))
     spares = {pool.id: pool.spare_replicas for pool in plan.pools}
@@ -235,7 +234,7 @@ def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
     def resize(replicas: tuple[int, ...]) -> Fleet:
         return Fleet(tuple(replace(pool, replicas=n) for pool, n in zip(fleet.pools, replicas, strict=True)))
 
-    wanted = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
+    wanted = expected.problem
     volume = 1.0 if wanted.objective.goal is Goal.MIN_COST else planned_volume(plan)
     return Subject(expected, instance, fleet, resize, wanted, plan.name, volume)
 
@@ -244,12 +243,12 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     """The plan of an alternative's fleet for the same problem, by formula and not simulated.
 
     Where the row states no routing, requests are split over the pools of a role in proportion to their capacity, as
-    `subject_of` does; base: see `fleet_of_plan`. Raises InputError for a row without a fleet, or with settings or a
+    `subject_of` does; base: see `problem_of_plan`. Raises InputError for a row without a fleet, or with settings or a
     routing that do not fit the plan's problem.
     """
     if not row.pools:
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
-    problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
+    problem = problem_of_plan(plan, base)
     expected = instance_of_problem(problem)
     instance = at_quantile(expected, slow_end(problem.confidence))
     flows, spares = instance.flows.isl.size, problem.constraints.spare_replicas

@@ -17,7 +17,7 @@ from optimizer.fleets.build_plan import engine_pools, pool_routes
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
-from optimizer.search.alternatives import SAME, Rival, recommended, why_not
+from optimizer.search.alternatives import Rival, recommended, same_row, why_not
 from optimizer.search.search import SAME_COST
 from optimizer.verification.bench import Bench, Verdict, miss_words
 from optimizer.verification.confirm import MOST_BETWEEN, MOST_CONFIRMED, confirmed_once
@@ -73,8 +73,7 @@ def compared(
         if rival.row.label in by_label:
             rows.append(_row(bench.instance, rival.row, by_label[rival.row.label], winner.cost))
         else:
-            same = {"kind": rival.row.kind, "label": rival.row.label, "why_not": SAME}
-            rows.append(best.model_copy(update=same))
+            rows.append(same_row(best, rival.row.kind, rival.row.label))
     rows.sort(key=lambda row: (row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label))
     return [best, *rows]
 

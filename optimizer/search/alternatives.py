@@ -105,8 +105,12 @@ def against(instance: Instance, rival: Rival, best: Rival) -> Rival:
 
 def _same(best: Rival, restriction: Restriction) -> Rival:
     """The best fleet as that under a restriction."""
-    same = {"kind": restriction.kind, "label": restriction.label, "why_not": SAME}
-    return replace(best, row=best.row.model_copy(update=same), restriction=restriction)
+    return replace(best, row=same_row(best.row, restriction.kind, restriction.label), restriction=restriction)
+
+
+def same_row(best: Alternative, kind: str, label: str) -> Alternative:
+    """The row of a kind of fleet whose best is the recommended one."""
+    return best.model_copy(update={"kind": kind, "label": label, "why_not": SAME})
 
 
 def _restricted(search: FleetSearch, restriction: Restriction, best: float | None) -> Rival:

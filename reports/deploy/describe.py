@@ -18,13 +18,12 @@ from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.transformer import Transformer
-from optimizer.fleets.plan_fleet import planned_volume
+from optimizer.fleets.plan_fleet import planned_volume, problem_of_plan
 from optimizer.plans.plan import Plan, Pool
 from reports.numbers import is_number
 from search_spaces.engines import load_engine_memory, load_engine_overhead, load_serving_policy
 from search_spaces.hf_context import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.kv_blocks import block_tokens
-from search_spaces.loader import problem_of
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
 from search_spaces.problem import Problem
 from search_spaces.recorded import Recorded
@@ -54,7 +53,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         )
     version = _engine_version(plan, options)
     _check_options(plan, options)
-    problem = problem_of(plan.provenance.inputs, "provenance.inputs", base or Path())
+    problem = problem_of_plan(plan, base)
     names = file_names([pool.id for pool in plan.pools])
     weights = weights_name(plan, problem, options)
     deployment = Deployment(
