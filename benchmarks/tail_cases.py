@@ -163,6 +163,18 @@ FULL_CASES = tuple(
     for filled in FILLED
 )
 
+IDLE = (
+    *((1, 0.02, 1.0), (1, 0.1, 1.0), (4, 0.05, 1.0), (1, 0.05, 3.0), (1, 0.15, 2.0)),
+    *((2, 0.03, 3.0), (4, 0.02, 2.0), (8, 0.02, 3.0)),
+)
+"""Engines that mostly idle: how many, busy share of their prompt servers, coefficient of variation of the gaps."""
+LIGHT_CASES = tuple(
+    Case(COLOCATED, mix, model, gpu, tensor, 1, *idle, seqs=seqs, chunk=chunk)
+    for seqs in (4, 64)
+    for mix, model, gpu, tensor, chunk in CROWDED
+    for idle in IDLE
+)
+"""Idle engines of few seats, which bursts fill, and of many."""
 
 CHUNKED_CASES = (
     Case(PREFILL, "chat", LARGE, "H100", 1, 2, 2, 0.8, 1.0, chunk=2048),

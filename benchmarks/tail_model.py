@@ -1,7 +1,7 @@
 """The formulas' tails of TTFT and TPOT against the simulator, on pools of every kind.
 
-    python benchmarks/tail_model.py [--full | --chunked | --held-out [--seed 20261122]] [--engine vllm] [--requests N]
-                                    [--balancing fewest_tokens] [--only KIND] [--json FILE]
+    python benchmarks/tail_model.py [--full | --light | --chunked | --held-out [--seed 20261122]] [--engine vllm]
+                                    [--requests N] [--balancing fewest_tokens] [--only KIND] [--json FILE]
 
 Each case is one pool of engines at a stated utilisation (of its prompt servers; of its slots or KV memory for decode),
 under the policy of its engine; steps are read off the batches of the standard preset and smaller ones. Where roles are
@@ -9,9 +9,9 @@ apart, the other side of the fleet is made so large that it hardly queues. Runs 
 Prints P50, P90 and P99 predicted over simulated for each case, then by kind the mean absolute error and the share of
 cases within 5 % (P90) and 10 % (P99), and of those that are not further off than chance in the simulated quantile
 explains (two standard errors). `--held-out` takes pools drawn at random instead, of other models, GPUs and lengths;
-`--full` pools whose batches are full for a part of the time; `--chunked` prefill engines with small chunks; `--engine
-sglang` has prompts go first and alone; `--balancing fewest_requests` has a router that counts requests, which the
-formulas do not know.
+`--full` pools whose batches are full for a part of the time; `--light` engines that mostly idle; `--chunked` prefill
+engines with small chunks; `--engine sglang` has prompts go first and alone; `--balancing fewest_requests` has a router
+that counts requests, which the formulas do not know.
 Fleets that fall behind in the simulation have no quantiles to compare; they are named and left out of the means.
 """
 
@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from tail_cases import CASES, CHUNKED_CASES, FULL_CASES, Case, drawn_cases, lengths_of
+from tail_cases import CASES, CHUNKED_CASES, FULL_CASES, LIGHT_CASES, Case, drawn_cases, lengths_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -243,6 +243,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100_000, help="of each run")
     parser.add_argument("--runs", type=int, default=4, help="runs of each case at least, with seeds of their own")
     parser.add_argument("--full", action="store_true", help="pools with full batches instead of the chosen ones")
+    parser.add_argument("--light", action="store_true", help="engines that mostly idle instead")
     parser.add_argument("--chunked", action="store_true", help="prefill engines with small chunks instead")
     parser.add_argument("--held-out", action="store_true", help="pools drawn at random instead of the chosen ones")
     parser.add_argument("--seed", type=int, default=HELD_OUT_SEED, help="of the draw")
@@ -253,7 +254,15 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     print("predicted / simulated - 1 [%]        ttft p50   p90   p99    tpot p50   p90   p99")
-    chosen = FULL_CASES if arguments.full else CHUNKED_CASES if arguments.chunked else CASES
+    chosen = (
+        FULL_CASES
+        if arguments.full
+        else LIGHT_CASES
+        if arguments.light
+        else CHUNKED_CASES
+        if arguments.chunked
+        else CASES
+    )
     chosen = drawn_cases(HELD_OUT, arguments.seed) if arguments.held_out else chosen
     balancing = Balancing(arguments.balancing)
     for case in (replace(one, engine=arguments.engine, balancing=balancing) for one in chosen):

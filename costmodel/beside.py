@@ -28,6 +28,8 @@ p = 1 - (1 - rho) / (1 - P). Symbols: c engines, lambda prompts per second of ea
 
        s^2 / N = (1 - 1 / c) (1 + C) - (1 - C) s l,   and 1 / 12 more as N is a whole number (Sheppard)
 
+   Of batches below one, 1 / 12 holds only for the share N^2: their numbers are 0 or 1 anyway, of variance N.
+
    Alone, an engine gets the more prompts in a step, the longer it is: of the requests in a batch of N the share
    D = N slope / tau is due to others there. N is the number of arrivals in the last steps, weighted with the share G of
    outputs that are longer: Var N = N (1 + (v - 1) E[G^2] / E[G]) / (1 - D), v the variance over mean of the arrivals in
@@ -130,7 +132,7 @@ class Beside:
         low = (1.0 - self.found) * largest_of(max(self.engines * (1.0 - self.busy), 1.0))
         due = others * (1.0 + self.found)
         spread = self.batch / 2.0 * (np.sqrt(low**2 + 4.0 * due / max(self.batch, 1e-12)) - low)
-        return float(spread**2) + others / 12.0
+        return float(spread**2) + others / 12.0 * min(self.batch, 1.0) ** 2
 
     @cached_property
     def peaked(self) -> float:

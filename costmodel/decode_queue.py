@@ -32,6 +32,8 @@ from .queueing import normal_exceeds, poisson_exceeds
 
 FloatArray = NDArray[np.float64]
 
+LEAST_BETA = 0.5
+"""Sum a + b of the parameters of a beta variable down to which Paulson's approximation is within 0.07 [1]."""
 MOST_BELOW = 100.0
 """Where `_below` is cut off, over the mean [1]: a gamma variable is nearly normal there."""
 
@@ -281,15 +283,20 @@ def beta_exceeds(x: FloatArray, mean: FloatArray, spread: FloatArray, most: floa
     """P(X > x) of a beta variable on (0, most) with this mean and standard deviation, 1 up to 0 [1].
 
     With X / most of parameters a and b, F = (X / a) / ((most - X) / b) has Fisher's distribution, whose cube root is
-    nearly a quotient of normals (Paulson 1942). Without a limit it is `queueing.gamma_exceeds`.
+    nearly a quotient of normals (Paulson 1942). That fails for a + b below LEAST_BETA; from there to a + b = 0, where X
+    is 0 or `most`, the chance is taken linear. Without a limit it is `queueing.gamma_exceeds`.
 
     >>> round(float(beta_exceeds(np.array(0.75), np.array(0.5), np.array(12**-0.5), 1.0)), 2)  # uniform: 0.25
     0.25
+    >>> round(float(beta_exceeds(np.array(0.75), np.array(0.5), np.array(9.0), 1.0)), 2)  # no beta varies more: 0 or 1
+    0.5
     """
     share = np.clip(mean / most, 1e-12, 1.0 - 1e-9)
-    both = np.maximum(share * (1.0 - share) / np.maximum(spread / most, 1e-15) ** 2 - 1.0, 1e-6)
+    parameters = np.maximum(share * (1.0 - share) / np.maximum(spread / most, 1e-15) ** 2 - 1.0, 0.0)
+    both = np.maximum(parameters, LEAST_BETA)
     first, second = 1.0 / (9.0 * share * both), 1.0 / (9.0 * (1.0 - share) * both)
     part = np.clip(x / most, 0.0, 1.0 - 1e-12)
     root = np.cbrt(part / share / ((1.0 - part) / (1.0 - share)))
-    found = normal_exceeds(((1.0 - second) * root - 1.0 + first) / np.sqrt(second * root**2 + first))
-    return np.where(x <= 0.0, 1.0, np.where(x >= most, 0.0, found))
+    exceeds = normal_exceeds(((1.0 - second) * root - 1.0 + first) / np.sqrt(second * root**2 + first))
+    between = share + np.minimum(parameters / LEAST_BETA, 1.0) * (exceeds - share)
+    return np.where(x <= 0.0, 1.0, np.where(x >= most, 0.0, between))

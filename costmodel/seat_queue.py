@@ -19,7 +19,7 @@ batch takes for one request on average, rho = lambda h / c.
 3. Their wait, w = theta'' h / c on average, is that of Allen and Cunneen. But they wait at the engine that they were
    sent to: of k in excess, dealt out in turn, the last has the ceiling of k / c requests there to wait for. For a
    geometric k of mean theta'' that is h / (1 - (1 - 1 / theta'')^c), which is w at one engine.
-4. Decodes. A full batch takes in a prompt when another request ends: about S n / E[n] of them in n steps. What would
+4. Decodes. A full batch takes in a prompt when one of the S - 1 others ends: (S - 1) n / E[n] in n steps. What would
    take a request longer than these and steps of a full batch waits for a seat: its TPOT is held there (`within_seats`).
 """
 
@@ -136,12 +136,12 @@ def seat_wait(seats: Seats) -> float:
 def within_seats(beside: Beside, time: DecodeTime, seats: float, full_step: float) -> tuple[DecodeTime, FloatArray]:
     """Time of decodes that batches of no more than the seats leave, and the largest mean step, (flows,) [s].
 
-    S n / E[n] requests end in n steps beside a full batch, of a variance like that of n; in a short n that begins at
+    (S - 1) n / E[n] others end in n steps of a full batch, of a variance like that of n; in a short n that begins at
     the mean batch N, others find the S - N free seats. The mean step is taken for normal before it is held.
     seats: S [1]; full_step: of a full batch without prompts [s].
     """
     lives = beside.steps / beside.length
-    came = seats * lives + np.maximum(seats - beside.batch, 0.0) * np.maximum(1.0 - lives, 0.0)
+    came = (seats - 1.0) * lives + np.maximum(seats - beside.batch, 0.0) * np.maximum(1.0 - lives, 0.0)
     length_scv = min(float(beside.weight @ beside.steps**2) / beside.length**2 - 1.0, 1.0)
     square = max(beside.second - beside.mean**2 + length_scv * beside.mean**2, 0.0)
     around = np.sqrt(came * square) / beside.steps

@@ -80,11 +80,11 @@ def crowded(steps: float) -> Beside:
 
 
 def test_tokens_are_as_slow_as_ends_of_others_let_prompts_in() -> None:
-    """In the 100 steps of one, each of the 10 seats changes hands once: 10 prompts of 0.1 s, 10 ms a step."""
+    """In the 100 steps of one, each of the 9 other seats changes hands once: 9 prompts of 0.1 s, 9 ms a step."""
     far, near = (DecodeTime(np.array([mean]), np.array([0.001]), np.zeros(1)) for mean in (0.1, 0.005))
     slow, longest = within_seats(crowded(100.0), far, *FULL)
-    assert longest[0] == pytest.approx(0.03)
-    assert 0.02 + slow.mean[0] == pytest.approx(0.03)
+    assert longest[0] == pytest.approx(0.029)
+    assert 0.02 + slow.mean[0] == pytest.approx(0.029)
     assert slow.spread[0] == pytest.approx(0.0, abs=1e-6)
     quick, _ = within_seats(crowded(100.0), near, *FULL)
     assert quick.mean[0] == pytest.approx(0.005)
@@ -93,16 +93,16 @@ def test_tokens_are_as_slow_as_ends_of_others_let_prompts_in() -> None:
 
 def test_half_of_those_at_the_limit_are_held_there() -> None:
     """min(Z, 0) has mean -1 / sqrt(2 pi) and variance 1 / 2 - 1 / (2 pi); equal requests do not vary beyond."""
-    held, _ = within_seats(crowded(100.0), DecodeTime(np.array([0.01]), np.array([0.001]), np.zeros(1)), *FULL)
-    assert held.mean[0] == pytest.approx(0.01 - 0.001 / np.sqrt(2.0 * np.pi))
+    held, _ = within_seats(crowded(100.0), DecodeTime(np.array([0.009]), np.array([0.001]), np.zeros(1)), *FULL)
+    assert held.mean[0] == pytest.approx(0.009 - 0.001 / np.sqrt(2.0 * np.pi))
     assert held.spread[0] == pytest.approx(0.001 * np.sqrt(0.5 - 0.5 / np.pi), rel=1e-4)
 
 
 def test_unequal_requests_let_in_more_prompts_by_chance() -> None:
-    """Of 50 and 150 steps, cs2 = 1/4: 15 come in 150 steps, with a variance of 15 / 4 times 0.1 s squared."""
+    """Of 50 and 150 steps, cs2 = 1/4: in 150 steps 13.5 come of 9 others, of variance 13.5 / 4 times 0.1 s squared."""
     half = np.full(2, 0.5)
     mixed = replace(
         crowded(1.0), weight=half, extra=np.full(2, 0.1), square=np.full(2, 0.01), steps=np.array([50.0, 150.0])
     )
     longest = within_seats(mixed, DecodeTime(np.full(2, 0.01), np.full(2, 0.001), np.zeros(2)), *FULL)[1]
-    assert longest[1] == pytest.approx(0.02 + (1.5 + FAR * 0.1 * np.sqrt(3.75)) / 150.0)
+    assert longest[1] == pytest.approx(0.02 + (1.35 + FAR * 0.1 * np.sqrt(13.5 / 4.0)) / 150.0)
