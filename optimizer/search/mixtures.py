@@ -37,8 +37,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 WORTH = 0.02
-"""Share of the cost that a pool more of the same GPU type must save [1]: it is more to run, and what saves less by a
-better fit has no room left."""
+"""Share of the cost that a pool more of the same GPU types must save [1]: it is more to run, and what saves less by a
+better fit has no room left. A fleet of no more pools than the best one need not."""
 SIZES = 8
 """Sizes of the pool of dearer engines that are tried first, of each two engines."""
 PARTNERS = 2
@@ -85,14 +85,15 @@ class Mixture:
 class Mixing:
     """A search for mixtures of one kind that cost less than the best fleet so far.
 
-    cost: of the best fleet [$/h]; best: the cheapest mixture; usual, preferred (settings,): busy share at which engines
-    hold, and the same and 1 for those that are known to be enough.
+    cost: of the best fleet [$/h]; pools: how many it has; best: the cheapest mixture; usual, preferred (settings,):
+    busy share at which engines hold, and the same and 1 for those that are known to be enough.
     """
 
     search: FleetSearch
     cost: float
     kind: Kind
     best: Mixture | None = None
+    pools: float = math.inf
     problem: Problem = field(init=False)
     split: TrafficSplit = field(init=False)
     usual: FloatArray = field(init=False)
@@ -289,6 +290,9 @@ class Mixing:
         fixed += fleet_gpus(self.search.instance, Fleet(stage.others))
         top = TIMES * self.search.least[seconds] + BESIDE
         cost = self.cost * (NO_DEARER if self._simpler(stage) else 1.0)
+        fewer = self.pools if self.best is None else len(self.best.fleet.pools)
+        if self.kind is not Kind.TYPES and len(stage.others) + 2 > fewer:
+            cost *= 1.0 - WORTH
         return most_engines(self.problem, fixed, each[seconds], top, cost)
 
     def _simpler(self, stage: Stage) -> bool:
@@ -355,12 +359,14 @@ def cheaper_mixture(
 ) -> Mixture | None:
     """The cheapest mixture of these kinds that holds and costs less than `below` [$/h]; None where none does.
 
-    starts: fleets that hold, whose pools may be mixed. A mixture of one GPU type must save at least WORTH.
+    starts: fleets that hold, the best first, whose pools may be mixed. A pool more of the same GPU types must save at
+    least WORTH.
     """
     best: Mixture | None = None
     for kind in kinds:
-        mixing = Mixing(search, below if kind is Kind.TYPES else below * (1.0 - WORTH), kind)
-        mixing.start(starts if best is None else (best.fleet, *starts))
+        fleets = starts if best is None else (best.fleet, *starts)
+        mixing = Mixing(search, below, kind, pools=len(fleets[0].pools) if fleets else math.inf)
+        mixing.start(fleets)
         mixing.run()
         if mixing.best is not None:
             best, below = mixing.best, mixing.cost
