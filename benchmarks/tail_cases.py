@@ -170,7 +170,7 @@ IDLE = (
 """Engines that mostly idle: how many, busy share of their prompt servers, coefficient of variation of the gaps."""
 LIGHT_CASES = tuple(
     Case(COLOCATED, mix, model, gpu, tensor, 1, *idle, seqs=seqs, chunk=chunk)
-    for seqs in (4, 64)
+    for seqs in (8, 64)
     for mix, model, gpu, tensor, chunk in CROWDED
     for idle in IDLE
 )
