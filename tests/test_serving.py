@@ -18,7 +18,6 @@ from costmodel.host import NO_OVERHEAD, EngineOverhead
 from costmodel.serving.closed_loop import closed_loop, settle, wave_share
 from costmodel.serving.disaggregated import Pools, disaggregated, settle_pools
 from costmodel.serving.load import ClosedLoad, Prompt, Steady, Times, launching_time, prompt_time
-from costmodel.serving.open_loop import OpenLoad, open_loop
 from costmodel.serving.policy import Scheduler, ServingPolicy
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
@@ -240,25 +239,6 @@ def test_an_engine_that_is_idle_at_times_serves_whole_requests(workers: int) -> 
     assert eighth.tpot == pytest.approx(lone.tpot)
     assert eighth.rate == pytest.approx(lone.rate / 8)
     assert eighth.prefill_share == pytest.approx(lone.prefill_share / 8)
-
-
-def test_open_and_closed_loop_agree_where_nobody_waits() -> None:
-    model, engines = h100_engine()
-    policy = load_serving_policy("vllm")
-    closed = closed_loop(model, engines, policy, load(4, 1000, 200), cell(1e6))
-    arriving = OpenLoad(closed.rate, cell(1000), cell(200), cell(1), cell(0))
-    found = open_loop(model, engines, policy, arriving, cell(1e6))
-    assert found.tpot[0, 0] == pytest.approx(closed.tpot[0, 0], rel=0.05)
-
-
-def test_a_rate_that_cannot_be_sustained_has_no_steady_state() -> None:
-    model, engines = h100_engine()
-    policy = load_serving_policy("vllm")
-    arriving = [OpenLoad(cell(rate), cell(1000), cell(200), cell(1), cell(0)) for rate in (0.1, 1.0, 5.0, 500.0)]
-    ttft = [float(open_loop(model, engines, policy, each, cell(200)).ttft[0, 0]) for each in arriving]
-    assert ttft == sorted(ttft)
-    assert np.isfinite(ttft[0])
-    assert np.isinf(ttft[-1])
 
 
 def test_short_prompts_share_a_step() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.calibration.suspect import one_row_slower
+from benchmarks.suspect import one_row_slower
 from costmodel.engine_arrays import SERVING, TABLES, Conditions, engine_arrays
 from costmodel.host import NO_OVERHEAD
 from costmodel.step import StepLoad, StepTime, step_time
