@@ -27,7 +27,8 @@ from optimizer.search.limits import shared_out
 from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
-from optimizer.verification.record import Trail, judged_fleet
+from optimizer.verification.record import judged_fleet
+from optimizer.verification.verify import SearchResult
 from search_spaces.contracts import HOURS_PER_MONTH
 from search_spaces.fields import member, stated
 from search_spaces.fleet_file import StatedFleet, StatedPool
@@ -70,8 +71,8 @@ def evaluate(
     report("simulating the fleet", 0.05)
     bench = make_bench(subject.instance, subject.volume)
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
-    shown, trail = replace(verdict, judgement=judgement), Trail((), (), judged=1, repairs=0, interrupted=False)
-    plan = with_simulation(plan_of(subject), bench, shown, trail, Effort(Level.STANDARD, Brake()))
+    shown = replace(verdict, judgement=judgement)
+    plan = with_simulation(plan_of(subject), bench, shown, SearchResult(), Effort(Level.STANDARD, Brake()))
     report("simulating other replicas", 0.2)
     needed = _provisioning(bench, subject, verdict)
     report("simulating twice the rate", 0.3)

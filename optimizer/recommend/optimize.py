@@ -28,15 +28,9 @@ from optimizer.plans.proof import Proof, proof_of_judged
 from optimizer.search.alternatives import recommended
 from optimizer.search.search import at_best_split
 from optimizer.verification.bench import Bench, Verdict, make_bench
-from optimizer.verification.confirm import by_requests
-from optimizer.verification.record import (
-    Trail,
-    as_simulated,
-    other_rates,
-    simulated_error_bars,
-    simulation_of,
-)
+from optimizer.verification.record import as_simulated, other_rates, simulated_error_bars, simulation_of
 from optimizer.verification.tune import Wish
+from optimizer.verification.verify import SearchResult
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity, stated
@@ -53,7 +47,6 @@ from .search import (
     FormulaResult,
     Level,
     Progress,
-    SimulatedResult,
     proof_of,
     search_by_formula,
     search_summary,
@@ -224,7 +217,7 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     return _without_fleet(draft, none, Miss(rows, shortfalls, miss.kept))
 
 
-def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SimulatedResult, winner: Verdict) -> Plan:
+def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
     """The plan of the winner, beside the best of each other kind."""
     effort = draft.effort
     effort.brake.armed = True
@@ -234,23 +227,20 @@ def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: Simulate
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rows = compared(result, bench, winner, proof, judged)
-    tuning = best.tuning
-    if tuning is not None and effort.tune is not None and effort.tune.front:
-        tuning = with_rivals(bench, winner, tuning, effort.brake.stopped)
-    trail = Trail(best.one_less, best.others, len(bench.verdicts), best.repairs, interrupted=False, tuning=tuning)
+    if best.tuning is not None and effort.tune is not None and effort.tune.front:
+        best = replace(best, tuning=with_rivals(bench, winner, best.tuning, effort.brake.stopped))
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
-    plan = with_simulation(plan, bench, winner, trail, effort)
+    plan = with_simulation(plan, bench, winner, best, effort)
     return _with_extras(plan, bench, winner, fleet_cost(result.instance, result.fleet), effort)
 
 
-def with_simulation(plan: Plan, bench: Bench, winner: Verdict, trail: Trail, effort: Effort) -> Plan:
+def with_simulation(plan: Plan, bench: Bench, winner: Verdict, best: SearchResult, effort: Effort) -> Plan:
     """The plan of a fleet that was simulated, with what the simulation showed; plan: by formula."""
     stopped = effort.brake.stopped
     effort.report("simulating other rates", 0.9)
     rates = other_rates(bench, winner, plan.goodput_rps, stopped)
-    counted = by_requests(bench, winner) if winner.held and not stopped() else None
-    trail = replace(trail, interrupted=stopped(), counted=counted)
-    shown = as_simulated(bench.instance, plan, winner.judgement, simulation_of(bench, winner, plan, rates, trail))
+    record = simulation_of(bench, winner, plan, rates, best, stopped=stopped())
+    shown = as_simulated(bench.instance, plan, winner.judgement, record)
     if stopped():
         return shown
     bars = simulated_error_bars(bench, winner.fleet)
@@ -297,9 +287,8 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
         return draft.plan(instance, kept.fleet, proof, rows=[recommended(instance, kept.fleet, proof, 1.0)])
     winner = replace(kept.verdict, cost=cost)
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
-    trail = Trail((), (), judged=1, repairs=0, interrupted=False)
     plan = draft.plan(instance, kept.fleet, proof, rows=[winner_row(bench, winner, proof)])
-    plan = with_simulation(plan, bench, winner, trail, effort)
+    plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
     return _with_extras(plan, bench, winner, cost, effort)
 
 

@@ -23,13 +23,14 @@ from optimizer.verification.bench import Bench, Verdict, miss_words
 from optimizer.verification.confirm import MOST_BETWEEN, MOST_CONFIRMED, confirmed_once
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.record import latencies
+from optimizer.verification.verify import CANDIDATE, SearchResult
 
-from .search import Effort, FormulaResult, SimulatedResult, cheapest_confirmed, nearly_by_formula
+from .search import Effort, FormulaResult, cheapest_confirmed, nearly_by_formula
 
 UNCONFIRMED: Final = "; not confirmed by simulation, for want of time"
 """What is said of a rival that was not put to fresh requests."""
 
-JudgedRival = tuple[Rival, SimulatedResult]
+JudgedRival = tuple[Rival, SearchResult]
 
 
 LAST: Final = MOST_CONFIRMED + 1
@@ -49,7 +50,7 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
 
 
-def with_cheaper_rival(bench: Bench, best: SimulatedResult, judged: Iterable[JudgedRival]) -> SimulatedResult:
+def with_cheaper_rival(bench: Bench, best: SearchResult, judged: Iterable[JudgedRival]) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
     A search under a restriction may find a fleet that the free search passed over.
@@ -100,11 +101,11 @@ def overall(verdict: Verdict) -> float:
     return sum(item.share * item.count for item in shares) / max(sum(item.count for item in shares), 1)
 
 
-def _row(instance: Instance, row: Alternative, searched: SimulatedResult, best: float) -> Alternative:
+def _row(instance: Instance, row: Alternative, searched: SearchResult, best: float) -> Alternative:
     """The row of a restriction once its search was simulated; best: cost of the recommended fleet [$/h]."""
     verdict = searched.winner
     if verdict is None:
-        first = next((missed for _, missed in searched.others), searched.nearest)
+        first = next((missed for what, missed in searched.others if what == CANDIDATE), searched.nearest)
         if first is None or searched.undecided is not None:  # the time was up
             return _unconfirmed(row)
         lost: dict[str, Any] = {

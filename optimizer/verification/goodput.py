@@ -13,18 +13,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Late, never
 
 from .demand import SEEDS, Demand, simulated_trace
-from .judge import (
-    ClassJudgement,
-    Judgement,
-    Outcome,
-    counted,
-    in_time,
-    judge_until,
-    outcome_of,
-    pooled,
-    simulated_fleet,
-    until_decided,
-)
+from .judge import Judgement, counted, in_time, judge_until, pooled, simulated_fleet, until_decided
 
 LEAST_VOLUME = 1e-3
 """Multiple of the demand below which a fleet counts as serving nothing."""
@@ -43,30 +32,19 @@ class OutOfTimeError(PdplanError):
 
 
 @dataclass(frozen=True, slots=True)
-class RatePoint:
-    """The fleet at one rate.
+class RatePoint(Judgement):
+    """The fleet judged at one rate, its runs not kept.
 
-    rate: arrivals [1/s]; classes: attainment and latencies of each; served: requests ended [1/s]; tokens: output tokens
-    [1/s]; in_time: requests ended within the SLO of their class [1/s]; e2e: mean time from arrival to last token [s];
-    overloaded: it falls behind its arrivals; held: it does not, and every class meets its goal; proven: at the lower
-    end of its interval too; full: some engine had as many requests running at once as its batch limit allows.
+    served: requests ended [1/s]; tokens: output tokens [1/s]; in_time: requests ended within the SLO of their class
+    [1/s]; e2e: mean time from arrival to last token [s]; full: some engine had as many requests running at once as its
+    batch limit allows.
     """
 
-    rate: float
-    classes: tuple[ClassJudgement, ...]
     served: float
     tokens: float
     in_time: float
     e2e: float
-    overloaded: bool
-    held: bool
-    proven: bool
     full: bool
-
-    @property
-    def outcome(self) -> Outcome:
-        """Whether the fleet meets every goal at this rate, misses one or falls behind, or the intervals do not tell."""
-        return outcome_of(self.classes, overloaded=self.overloaded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +162,13 @@ def _point(instance: Instance, found: Judgement, rate: float) -> RatePoint:
     return RatePoint(
         rate=rate,
         classes=found.classes,
+        overload=found.overload,
+        engines=found.engines,
+        runs=(),
         served=served,
         tokens=tokens,
         in_time=served * float(np.mean(good)),
         e2e=float(np.mean(times)),
-        overloaded=found.overload.overloaded,
-        held=found.held,
-        proven=found.proven,
         full=_full(found),
     )
 

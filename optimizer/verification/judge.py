@@ -132,14 +132,6 @@ class Run:
         return cls(demand, simulate(demand.trace, engines, gap_edges=demand.gap_edges))
 
 
-def outcome_of(classes: Sequence[ClassJudgement], *, overloaded: bool) -> Outcome:
-    """The outcome of a fleet from those of its classes; one that falls behind its arrivals misses."""
-    outcomes = {judgement.outcome for judgement in classes}
-    if overloaded or Outcome.MISSES in outcomes:
-        return Outcome.MISSES
-    return Outcome.UNDECIDED if Outcome.UNDECIDED in outcomes else Outcome.MEETS
-
-
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What runs say of a fleet; rate: arrivals [1/s]; overload: of the fleet, or of the pool that falls behind most."""
@@ -151,14 +143,19 @@ class Judgement:
     runs: tuple[Run, ...]
 
     @property
+    def overloaded(self) -> bool:
+        """Whether the fleet, or a pool of it, falls behind its arrivals."""
+        return self.overload.overloaded
+
+    @property
     def held(self) -> bool:
         """Whether every class keeps its goal and the fleet keeps up with its arrivals."""
-        return not self.overload.overloaded and all(one.held for one in self.classes)
+        return not self.overloaded and all(one.held for one in self.classes)
 
     @property
     def proven(self) -> bool:
         """Whether every class keeps its goal at the lower end of its confidence interval and the fleet keeps up."""
-        return not self.overload.overloaded and all(one.proven for one in self.classes)
+        return not self.overloaded and all(one.proven for one in self.classes)
 
     @property
     def missed(self) -> bool:
@@ -168,12 +165,14 @@ class Judgement:
     @property
     def refuted(self) -> bool:
         """Whether the fleet is shown to miss a goal or to fall behind its arrivals."""
-        return self.overload.overloaded or self.missed
+        return self.overloaded or self.missed
 
     @property
     def outcome(self) -> Outcome:
         """Whether the fleet meets every goal, misses one or falls behind, or a goal lies within its interval."""
-        return outcome_of(self.classes, overloaded=self.overload.overloaded)
+        if self.refuted:
+            return Outcome.MISSES
+        return Outcome.MEETS if self.proven else Outcome.UNDECIDED
 
     @property
     def deciding(self) -> float:

@@ -37,11 +37,13 @@ from optimizer.plans.records import (
 from search_spaces.problem import Goal
 from search_spaces.recorded import STRETCHES
 
-from .bench import Bench, Tried, Verdict, fleet_key, goodput_of
+from .bench import Bench, Verdict, fleet_key, goodput_of
+from .confirm import by_requests
 from .demand import recorded_trace
-from .goodput import OutOfTimeError, RatePoint
+from .goodput import OutOfTimeError
 from .judge import ClassJudgement, Judgement, Run, counted, in_time, judge_demands, pooled, simulated_fleet
 from .tune import Look, Tuned, Wish, front
+from .verify import SearchResult
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -77,45 +79,33 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Calla
     by_formula: the goodput that the formulas expect [1/s], which is tried first. Where goodput was the goal, it is the
     rate at which the fleet was proven: the runs at other rates are shorter. Once it is to stop, nothing is said.
     """
+    part, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
+    planned = demand * part.volume
     try:
-        return _other_rates(bench, winner, by_formula, stopped)
+        goodput = goodput_of(bench, winner.fleet, by_formula, stopped, held=winner.held)
+        trials = bench.trials_of(winner.fleet, stopped)
+        points = [trials.at(share * part.volume) for share in CURVE]
     except OutOfTimeError:
         return Rates()
-
-
-def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Callable[[], bool]) -> Rates:
-    part, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
-    judged = demand * part.volume
-    found = goodput_of(bench, winner.fleet, by_formula, stopped, held=winner.held)
-    most = max(found.rate, judged) if winner.held else found.rate
-    trials = bench.trials_of(winner.fleet, stopped)
-    points = [trials.at(share * part.volume) for share in CURVE]
-    tried = [point for point in found.points if point.rate <= found.fails and point.rate != judged]
-    points += [point for point in tried if (point.rate > judged) is winner.held]
-    curve = [simulated_rate(point, part.parts) for point in points]
-    curve.append(
-        SimulatedRate(
-            rate_rps=demand * part.volume * part.parts,
-            held=winner.judgement.proven,
-            outcome=winner.judgement.outcome,
-            overloaded=winner.judgement.overload.overloaded,
-            classes=[latencies(one) for one in winner.judgement.classes],
-        )
-    )
-    curve.sort(key=lambda point: point.rate_rps)
+    tried = [point for point in goodput.points if point.rate <= goodput.fails and point.rate != planned]
+    points += [point for point in tried if (point.rate > planned) is winner.held]
+    curve = [simulated_rate(point, point.rate * part.parts) for point in points]
+    curve.append(simulated_rate(winner.judgement, planned * part.parts))
+    most = max(goodput.rate, planned) if winner.held else goodput.rate
     if bench.instance.problem.objective.goal is not Goal.MIN_COST:
-        most = demand * part.volume
-    return Rates(most * part.parts, found.fails * part.parts, tuple(curve), part.requests)
+        most = planned
+    curve.sort(key=lambda row: row.rate_rps)
+    return Rates(most * part.parts, goodput.fails * part.parts, tuple(curve), part.requests)
 
 
-def simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
-    """The fleet at one rate; parts: of the fleet, one of which was simulated."""
+def simulated_rate(judgement: Judgement, rate: float) -> SimulatedRate:
+    """The fleet at one rate [1/s], that of all its parts where one of them was simulated."""
     return SimulatedRate(
-        rate_rps=point.rate * parts,
-        held=point.proven,
-        outcome=point.outcome,
-        overloaded=point.overloaded,
-        classes=[latencies(one) for one in point.classes],
+        rate_rps=rate,
+        held=judgement.proven,
+        outcome=judgement.outcome,
+        overloaded=judgement.overloaded,
+        classes=[latencies(item) for item in judgement.classes],
     )
 
 
@@ -172,25 +162,12 @@ def tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> Tuned
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Trail:
-    """How the winner was found: fleets with one replica fewer, other fleets, how many were judged, and repaired.
-
-    counted: the winner behind a router that counts requests (`balancing`).
-    """
-
-    one_less: Sequence[Tried]
-    others: Sequence[Tried]
-    judged: int
-    repairs: int
-    interrupted: bool
-    tuning: Tuning | None = None
-    counted: Verdict | None = None
-
-
-def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail: Trail) -> Simulation:
-    """The record of a fleet that holds; plan: by formula."""
+def simulation_of(
+    bench: Bench, winner: Verdict, plan: Plan, rates: Rates, result: SearchResult, *, stopped: bool
+) -> Simulation:
+    """The record of the fleet that a search came to; plan: by formula; stopped: whether the search was."""
     found, instance = winner.judgement, bench.instance
+    counting = by_requests(bench, winner) if winner.held and not stopped else None
     runs = [run.result for run in found.runs]
     requests = sum(run.trace.size for run in runs)
     gaps = pooled((run.itl_max for run in runs), counted(instance, found.runs, several=True))
@@ -216,14 +193,14 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
         goodput_by_formula_rps=plan.goodput_rps,
         curve=list(rates.curve),
         curve_requests=rates.requests,
-        one_replica_less=[judged_fleet(instance, what, one) for what, one in trail.one_less],
-        fewest_requests=None if trail.counted is None else judged_fleet(instance, BY_REQUESTS, trail.counted),
+        one_replica_less=[judged_fleet(instance, what, one) for what, one in result.one_less],
+        fewest_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
         recorded=recorded_run(bench, winner.fleet),
-        others=[judged_fleet(instance, what, one) for what, one in trail.others],
-        tuning=trail.tuning,
-        judged=trail.judged,
-        repairs=trail.repairs,
-        interrupted=trail.interrupted,
+        others=[judged_fleet(instance, what, one) for what, one in result.others],
+        tuning=result.tuning,
+        judged=max(len(bench.verdicts), 1),
+        repairs=result.repairs,
+        interrupted=stopped,
     )
 
 

@@ -32,6 +32,7 @@ from optimizer.fleets.evaluate import goodput_volume, promise
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import ROLES, Instance, Late, never
+from optimizer.plans.records import Tuning
 from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
 from optimizer.search.search import TIED, roomiest_fleet
 
@@ -85,31 +86,20 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
-    """What came of the search: the winner, None where nothing held; the nearest miss; all that missed, in order.
+class SearchResult:
+    """What the simulations gave: the cheapest fleet that holds, or, where none does, what came nearest.
 
-    undecided: the cheapest fleet that had not missed when the time was up; by_repair: whether the winner is a repair.
+    undecided: the cheapest fleet that had not missed when the time was up; one_less: the winner with one replica fewer
+    in each pool; others: what else was tried, in order; repairs: how many were judged; tuning: what that tried.
     """
 
-    winner: Verdict | None
-    nearest: Verdict | None
-    missed: tuple[Tried, ...] = ()
+    winner: Verdict | None = None
+    nearest: Verdict | None = None
     undecided: Fleet | None = None
-    by_repair: bool = False
-
-    @property
-    def repairs(self) -> int:
-        """Repairs that were judged."""
-        return sum(what == REPAIRED for what, _ in self.missed) + self.by_repair
-
-
-@dataclass(frozen=True, slots=True)
-class Lean:
-    """A winner, the same with one replica fewer in each pool, and what else was tried in order."""
-
-    winner: Verdict
-    one_less: tuple[Tried, ...]
+    one_less: tuple[Tried, ...] = ()
     others: tuple[Tried, ...] = ()
+    repairs: int = 0
+    tuning: Tuning | None = None
 
 
 @dataclass(slots=True)
@@ -291,27 +281,30 @@ class Loop:
                 self.waiting.add(fleet, what, fewer=self.fewer)
 
 
-def cheapest_verified(bench: Bench, fleets: Sequence[Fleet]) -> Searched:
+def cheapest_verified(bench: Bench, fleets: Sequence[Fleet]) -> SearchResult:
     """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated."""
     waiting = Waiting(bench.instance, bench.volume)
     for fleet in fleets:
         waiting.add(fleet)
     loop = Loop(bench, waiting)
     undecided = loop.run(first=True)
-    return Searched(loop.best, loop.nearest, tuple(loop.trail), undecided, loop.by_repair)
+    repairs = sum(what == REPAIRED for what, _ in loop.trail) + loop.by_repair
+    return SearchResult(loop.best, loop.nearest, undecided, others=tuple(loop.trail), repairs=repairs)
 
 
 def without_waste(
     bench: Bench,
-    winner: Verdict,
+    result: SearchResult,
     rivals: Sequence[Fleet],
     stopped: Late,
     *,
     near: Sequence[Fleet] = (),
     eligible: Callable[[Fleet], bool] = lambda _: True,
-) -> Lean:
-    """Replace the winner by what costs less and holds, until none of its neighbors does; see `Loop`."""
-    instance = bench.instance
+) -> SearchResult:
+    """Replace the winner, if there is one, by what costs less and holds, until no neighbor does; see `Loop`."""
+    instance, winner = bench.instance, result.winner
+    if winner is None:
+        return result
     waiting = Waiting(instance, bench.volume, past={fleet_key(winner.fleet)})
     loop = Loop(bench, waiting, rivals, near, eligible, stopped, winner)
     loop.add_fewer()
@@ -323,7 +316,8 @@ def without_waste(
         if allowed(instance, fleet) and (verdict or bench.judged(less) or not stopped()):
             one_less.append((what, verdict or bench.candidate(less)))
     rows = {id(verdict) for _, verdict in one_less}
-    return Lean(winner, tuple(one_less), tuple(row for row in loop.trail if id(row[1]) not in rows))
+    others = (*result.others, *(row for row in loop.trail if id(row[1]) not in rows))
+    return replace(result, winner=winner, one_less=tuple(one_less), others=others)
 
 
 def more_replicas(instance: Instance, missed: Verdict, rounds: int) -> list[Fleet]:
