@@ -115,7 +115,8 @@ def thinned(knob: Knob, most: int) -> Knob:
         return knob
     kept = np.unique(np.round(np.linspace(0, len(knob.values) - 1, most)).astype(int))
     kept[np.abs(kept - knob.start).argmin()] = knob.start
-    return replace(knob, values=tuple(knob.values[k] for k in kept), start=kept.tolist().index(knob.start))
+    values, shown = (tuple(row[k] for k in kept) for row in (knob.values, knob.shown))
+    return replace(knob, values=values, shown=shown, start=kept.tolist().index(knob.start))
 
 
 def reduced(knobs: Sequence[Knob]) -> tuple[Knob, ...]:
@@ -125,13 +126,11 @@ def reduced(knobs: Sequence[Knob]) -> tuple[Knob, ...]:
 
 
 def far_start(cost: Grid, knobs: Sequence[Knob]) -> Point:
-    """The dearest fleet with the smallest batches, routed as the formulas have it."""
+    """The dearest fleet with the smallest batches."""
     batches = [k for k, knob in enumerate(knobs) if knob.setting in {"seqs", "chunk"}]
-    routes = [k for k, knob in enumerate(knobs) if knob.setting in {"share", "threshold"}]
 
-    def far(point: Point) -> tuple[float, int, int]:
-        moved = sum(abs(point[k] - knobs[k].start) for k in routes)
-        return float(cost[point]), -moved, -sum(point[k] for k in batches)
+    def far(point: Point) -> tuple[float, int]:
+        return float(cost[point]), -sum(point[k] for k in batches)
 
     return max((point for point in np.ndindex(cost.shape) if np.isfinite(cost[point])), key=far)
 

@@ -344,12 +344,11 @@ def buying_program(
     level l of the rate;  y_pmlo 0 or 1: fleet o serves then
     min  sum cost_k0 n_k + sum_p q_p (sum cost_ks n_pks + sum hours_pml running_k u_pmlk)
     sum_o y_pmlo = 1;  sum_{k of t} u_pmlk >= sum_o gpus_ot y_pmlo;  u_pmlk <= sum n_k + n_pks in force in month m
-    Birge and Louveaux, Introduction to Stochastic Programming, section 1.1; with one contract, one type and linear
-    fleets it is the newsvendor: the n-th GPU is reserved if it is needed in a larger share of hours than its price
-    ratio. Spot GPUs need the least headroom of any number that a level uses here, so that the bound is one.
+    Birge and Louveaux, Introduction to Stochastic Programming, section 1.1. Spot GPUs need the least headroom of any
+    number that a level uses here, so that the bound is one.
 
-    paths: hours at each level in each month, (months, levels) [h]; now: GPUs taken at each start of the first month,
-    if that is settled. Returns the programme and its commitments, (paths, starts).
+    paths: hours at each level in each month, (months, levels) [h]; now: GPUs taken at each start of the first month, if
+    that is settled. Returns the programme and its commitments, (paths, starts).
     """
     builder, starts = Builder(), starts_of(terms)
     commitments = _commitments(builder, terms, levels, probabilities, now)

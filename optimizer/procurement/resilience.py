@@ -126,11 +126,9 @@ def resilience(
 def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, volume: float = 1.0) -> Judgement:
     """Simulate `requests` requests of the demand, times `volume`, or more where these do not tell if a pool keeps up.
 
-    A run starts empty: requests pile up until as many run as come while one stays, which is no overload. So a run lasts
-    LIFETIMES / 2 of a mean request at least, as far as MOST_REQUESTS goes; and where requests pile up all the same, yet
-    are in time, it is made longer, up to MOST_JUDGED requests, until that ends, or until the queue has made them late.
-    Near saturation queues come and go so slowly that one run may be of one of them: where a goal lies within its
-    interval, others of as many requests are added, up to SEVERAL.
+    A run starts empty, so it lasts LIFETIMES / 2 of a mean request at least. Where requests pile up, yet are in time,
+    it is made longer until that ends or the queue has made them late. Where a goal lies within its interval, other runs
+    are added, up to SEVERAL.
     """
     filled = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
     requests = max(requests, min(filled, MOST_REQUESTS))

@@ -24,8 +24,7 @@ from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, P
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import EnginePool, JudgedFleet
 from optimizer.search.limits import shared_out
-from optimizer.verification.bench import Bench, Verdict, make_bench
-from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
+from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
 from optimizer.verification.record import judged_fleet
 from optimizer.verification.verify import SearchResult

@@ -141,16 +141,12 @@ def optimize(
     """Find the best fleet for a problem.
 
     progress is called with a label and the fraction done; time_limit is what the whole search may take [s], or a text
-    such as "90s". Where it stops the search, the plan's warnings say so. Work is limited by counts, so that without
-    a time limit a plan depends on no clock.
-    level: whether the fleet is proven by simulation, also by its name, as --effort has it; brake: armed once a fleet is
-    proven, and pulled to end the search with it.
-    tune: how the fleet is tuned; at the highest effort it always is.
-    extras: whether a plan of least cost that is simulated also states the cheapest fleet that survives slow GPUs, and
-    what narrower precisions save.
-    Raises InputError for another level or time limit and when the model fits on no engine of the space,
-    BelowFloorError when physics forbids an SLO.
-    Where no fleet is found, or none is possible, the plan says what is in the way (`Status`).
+    such as "90s"; where it stops the search, the plan's warnings say so. level: how much is simulated, also by its
+    name, as --effort has it; brake: armed once a fleet is proven, and pulled to end the search with it; tune: how the
+    fleet is tuned, which it always is at the highest effort; extras: whether the plan also states the cheapest fleet
+    that survives slow GPUs, and what narrower precisions save. Raises InputError for another level or time limit and
+    when the model fits on no engine of the space, BelowFloorError when physics forbids an SLO. Where no fleet is found,
+    or none is possible, the plan says what is in the way (`Status`).
     """
     effort_level: Level = _option("level", member(Level), level)
     seconds = math.inf if time_limit is None else _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)

@@ -19,8 +19,7 @@ from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.search.alternatives import Rival, recommended, same_row, why_not
 from optimizer.search.search import SAME_COST
-from optimizer.verification.bench import Bench, Verdict, miss_words
-from optimizer.verification.confirm import MOST_BETWEEN, MOST_CONFIRMED, confirmed_once
+from optimizer.verification.bench import MOST_BETWEEN, MOST_CONFIRMED, Bench, Verdict, confirmed_once, miss_words
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.record import latencies
 from optimizer.verification.verify import CANDIDATE, SearchResult

@@ -44,8 +44,7 @@ from optimizer.search.limits import classes_apart
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
 from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, evaluated, unmixed
-from optimizer.verification.bench import Bench, Verdict, fleet_key, make_bench
-from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
+from optimizer.verification.bench import MOST_CONFIRMED, Bench, Verdict, confirmed, fleet_key, make_bench, without_room
 from optimizer.verification.goodput import OutOfTimeError, goodput_among
 from optimizer.verification.judge import Outcome
 from optimizer.verification.record import tuned_fleet, tuning_record

@@ -1,10 +1,7 @@
 """A fleet judged by simulating its requests: the simulator's fleet, its runs, what they say, and which pool to blame.
 
-One loop makes all runs (`judge_until`), and a rule says after each round how many it wants. `until_decided` doubles
-them until every goal lies outside its interval: for a fleet, for it at another rate, for an hour of a day.
-`until_precise` asks for as many as the intervals so far call for, as an interval shrinks with the root of the requests.
-They are at most doubled at once: few looks are few chances to stop at an interval that chance made narrow (Chow and
-Robbins 1965).
+One loop makes all runs (`judge_until`), and a rule says after each round how many it wants. They are at most doubled at
+once: few looks are few chances to stop at an interval that chance made narrow (Chow and Robbins 1965).
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ from optimizer.plans.records import (
 from search_spaces.problem import Goal
 from search_spaces.recorded import STRETCHES
 
-from .bench import Bench, Verdict, fleet_key, goodput_of
-from .confirm import by_requests
+from .bench import Bench, Verdict, by_requests, fleet_key, goodput_of
 from .demand import recorded_trace
 from .goodput import OutOfTimeError
 from .judge import ClassJudgement, Judgement, Run, counted, in_time, judge_demands, pooled, simulated_fleet
@@ -347,9 +346,9 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
     """Limits by formula, those of pools mended where the simulation refutes them.
 
     A pool that the formulas let give out below the goodput took that much in the simulation; and the first that they
-    let give out takes no more where that is beyond the next rate that was tried, at which the fleet missed a goal.
-    Without a simulated goodput the rows stay, but for pools that by formula could not even take the planned load. Of a
-    fleet whose goodput is below the planned rate they stay too: what it lacks is what binds.
+    let give out takes no more where that is beyond the next rate, at which the fleet missed. Without a simulated
+    goodput only the rows stay that can take the planned load; of a fleet whose goodput is below the planned rate all
+    stay.
     """
     if simulation.goodput_rps is None or simulation.goodput_fails_rps is None:
         return [row for row in rows if row.slack >= 0.0]

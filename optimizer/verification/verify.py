@@ -1,19 +1,9 @@
 """The cheapest fleet that holds when it is simulated, and has no cheaper neighbor that does: one loop.
 
-Fleets wait in the order of their cost, of equal cost (to TIED) the one that `room` prefers by formula. The cheapest is
-simulated (`bench`), and what came of it says which of its neighbors wait next:
-
-- One that misses asks for what costs as much or more: other settings of the pools to blame, which cost nothing, looked
-  at in one short run each; where none of them seem to hold, more replicas in these pools.
-- One that holds asks for what costs less: fewer replicas in one pool, ever more at once as long as that holds; where no
-  replica can go, another engine shape in one pool, one pool of colocated engines for all, rivals cut down, and fleets
-  that miss by formula but come near: as many of them as look promising.
-
-A fleet is left out if one of the same engines with as many replicas or more in every pool was refuted.
-
-It ends: no fleet is judged twice, and there are finitely many that cost less than one that holds. Before one holds,
-each miss adds the same engines with other settings, which are finitely many, or with more replicas, ROUNDS times after
-each other at most. What did not hold is never returned as a fleet that does.
+Fleets wait in the order of their cost. The cheapest is simulated (`bench`), and what came of it says which of its
+neighbors wait next: of one that misses other settings of the pools to blame, or more replicas of them; of one that
+holds what costs less. Which these are: docs/verification.md. No fleet is judged twice, and the neighbors of each are
+finitely many, so it ends.
 """
 
 from __future__ import annotations
@@ -36,8 +26,7 @@ from optimizer.plans.records import Tuning
 from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
 from optimizer.search.search import TIED, roomiest_fleet
 
-from .bench import Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid, with_one_life
-from .confirm import MORE
+from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid
 from .goodput import OutOfTimeError
 from .judge import Outcome
 
@@ -107,7 +96,6 @@ class Waiting:
     """Fleets that wait to be simulated, cheapest first; which were taken before, and the replicas of those refuted."""
 
     instance: Instance
-    volume: float = 1.0
     heap: list[Candidate] = field(default_factory=list)
     past: set[Key] = field(default_factory=set)
     misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -116,8 +104,7 @@ class Waiting:
     def add(
         self, fleet: Fleet, what: str = CANDIDATE, rounds: int = 0, fewer: int = 0, origin: Key | None = None
     ) -> None:
-        """Let a fleet wait, unless it was taken before; with fewer seats where it has two lives. See `Candidate`."""
-        fleet = with_one_life(self.instance, fleet, self.volume) if fleet.pools else fleet
+        """Let a fleet wait, unless it was taken before; see `Candidate`."""
         if fleet.pools and fleet_key(fleet) not in self.past:
             cost, self.added = fleet_cost(self.instance, fleet), self.added + 1
             heapq.heappush(self.heap, Candidate(cost, self.added, fleet, what, rounds, fewer, origin))
@@ -163,8 +150,8 @@ class Loop:
 
     best: the cheapest fleet that holds so far; rivals: whose smaller versions may hold; near: fleets that miss narrowly
     by formula; eligible: which neighbors of what holds may be looked at; stopped: asked before each simulation once a
-    fleet holds; trail: all that missed, in order; settings: what a fleet came to with other settings; fewer: replicas
-    that the best is tried without; shapes: whether the best waits in other shapes already.
+    fleet holds; trail: all that missed; settings: what a fleet came to with other settings; fewer: replicas that the
+    best is tried without; shapes: whether it waits in other shapes already.
     """
 
     bench: Bench
@@ -236,11 +223,10 @@ class Loop:
             self.waiting.add(fleet, REPAIRED, candidate.rounds + 1)
 
     def _settings(self, miss: Verdict) -> tuple[Fleet | None, Verdict]:
-        """The fleet with other settings that seem to hold, None where none do; and what came nearest.
+        """The fleet with other settings that seem to hold in a short run, None where none do; and what came nearest.
 
-        They are looked at one after the other, in a short run each, and what comes nearer is gone on from, until one
-        clearly keeps its goals. One that keeps them at its share alone will do where the fleet was refuted: else full
-        runs would be made for another that is left between.
+        What comes nearer is gone on from, until one clearly keeps its goals. One that keeps them at its share alone
+        will do where the fleet was refuted: else full runs would be made for another that is left between.
         """
         bench, center, choice = self.bench, miss, None
         options, looks = other_settings(bench, miss), set[Key]()
@@ -283,7 +269,7 @@ class Loop:
 
 def cheapest_verified(bench: Bench, fleets: Sequence[Fleet]) -> SearchResult:
     """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated."""
-    waiting = Waiting(bench.instance, bench.volume)
+    waiting = Waiting(bench.instance)
     for fleet in fleets:
         waiting.add(fleet)
     loop = Loop(bench, waiting)
@@ -305,16 +291,15 @@ def without_waste(
     instance, winner = bench.instance, result.winner
     if winner is None:
         return result
-    waiting = Waiting(instance, bench.volume, past={fleet_key(winner.fleet)})
+    waiting = Waiting(instance, past={fleet_key(winner.fleet)})
     loop = Loop(bench, waiting, rivals, near, eligible, stopped, winner)
     loop.add_fewer()
     loop.run()
     winner, one_less = loop.best or winner, list[Tried]()
     for what, fleet in fewer_replicas(instance, winner.fleet, 1):
-        less = with_one_life(instance, fleet, bench.volume)
-        verdict = loop.settings.get(fleet_key(less))
-        if allowed(instance, fleet) and (verdict or bench.judged(less) or not stopped()):
-            one_less.append((what, verdict or bench.candidate(less)))
+        verdict = loop.settings.get(fleet_key(fleet))
+        if allowed(instance, fleet) and (verdict or bench.judged(fleet) or not stopped()):
+            one_less.append((what, verdict or bench.candidate(fleet)))
     rows = {id(verdict) for _, verdict in one_less}
     others = (*result.others, *(row for row in loop.trail if id(row[1]) not in rows))
     return replace(result, winner=winner, one_less=tuple(one_less), others=others)
@@ -350,20 +335,28 @@ def other_settings(bench: Bench, missed: Verdict) -> list[Fleet]:
     Chunks are one or two places larger in the table, or smaller: to an engine that stops its decodes for prompts few
     large ones are a mercy, to one that mixes them small ones. Batch limits are the smallest that the formulas think
     enough at MORE of the demand; where a pool has that, a larger one. None where settings mend little: where the fleet
-    misses by far and by formula too, or only its confirmation or a crowd showed it to miss.
+    misses by far and by formula too, or only its confirmation showed it to miss. One that did not come out of a crowd
+    gets the next smaller batch limits: fewer requests at once fill less memory.
     """
     instance, fleet = bench.instance, missed.fleet
-    if missed.blame is None or missed.stuck or missed.confirmation:
+    if missed.blame is None or missed.confirmation:
         return []
+    if missed.stuck:
+        return [_with_fewer_slots(instance, fleet, missed.blame.worst)]
     near = not missed.judgement.overload.overloaded and missed.shortfall <= NEAR
     if not near and promise(instance, fleet) < 1.0:
         return []
-    changed = [
-        other for other in _each_setting(instance, fleet, missed.blame.worst) if valid(instance, other, bench.volume)
-    ]
+    changed = [other for other in _each_setting(instance, fleet, missed.blame.worst) if valid(instance, other)]
     promised = [(promise(instance, other), other) for other in changed]
     ranked = sorted(promised, key=lambda row: -min(row[0], 1.0))
     return [other for share, other in ranked if share >= PROMISING]
+
+
+def _with_fewer_slots(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> Fleet:
+    """The fleet with the next smaller batch limits in the pools to blame, where they have any."""
+    limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in blamed}
+    pools = enumerate(fleet.pools)
+    return Fleet(tuple(replace(pool, seqs=limit) for k, pool in pools for limit in limits.get(k) or [pool.seqs]))
 
 
 def _each_setting(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> Iterator[Fleet]:
@@ -488,12 +481,12 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
 def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
     """A fleet that holds, with its batch limits raised for as long as it then holds at a rate at which it did not.
 
-    The search takes the smallest limits with which a fleet serves all that it can by formula. Simulated engines can
-    bear more at times, and then it would be the limit that binds, which costs nothing to raise.
+    The search takes the smallest limits that serve all by formula; to raise one that binds when simulated costs
+    nothing.
     """
     demand, fleet = bench.instance.problem.workload.request_rate, winner.fleet
     try:
-        while (larger := larger_batches(bench.instance, fleet, bench.volume)) is not None:
+        while (larger := larger_batches(bench.instance, fleet)) is not None:
             served = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late)
             if not any(point.full for point in served.points if point.rate == served.fails):
                 break  # with larger limits the same requests would run at the same time
@@ -506,11 +499,8 @@ def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
     return verdict if verdict.held else winner
 
 
-def larger_batches(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fleet | None:
-    """The fleet with the batch limits of all its pools raised, of each by PLACES; None where none can be.
-
-    volume: multiple of the demand at which its memory must not stay full once it is.
-    """
+def larger_batches(instance: Instance, fleet: Fleet) -> Fleet | None:
+    """The fleet with the batch limits of all its pools raised, of each by PLACES; None where none can be."""
     limits = [instance.tables.limit_above(pool.seqs, PLACES) for pool in fleet.pools]
     pools = [
         pool if pool.role is Role.PREFILL else replace(pool, seqs=limit)
@@ -518,4 +508,4 @@ def larger_batches(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fle
     ]
     larger = Fleet(tuple(pools))
     same = all(pool.seqs == other.seqs for pool, other in zip(pools, fleet.pools, strict=True))
-    return larger if not same and valid(instance, larger, volume) else None
+    return larger if not same and valid(instance, larger) else None

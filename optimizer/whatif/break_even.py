@@ -1,9 +1,7 @@
 """The best fleet as a function of one lever: pieces on which it stays the same, and where it changes.
 
-Along a price the cost of each fleet is a straight line and the least cost their lower envelope: two fleets meet where
-their lines cross, and one more solve says whether a third is cheaper there (Eisner and Severance 1976). Along any other
-lever the range is halved wherever the fleets at its ends differ; where a lever only ever makes the problem harder,
-equal fleets at both ends stand for all in between.
+Along a price the cost of each fleet is a straight line, and two fleets meet where their lines cross (Eisner and
+Severance 1976). Along any other lever the range is halved wherever the fleets at its ends differ.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """The answer to one scenario: its cheapest fleet, by formula, by formula and simulation, or by the whole search.
 
-The cheapest fleet of one or two pools takes milliseconds once the physics and the rate are known: what the evaluation
-says of pools is free of prices and limits (`physics`); these only say which fleets are looked at, and in which order.
-
-Where such a fleet is simulated and does not hold it is refuted, and with it those that have no more of the same engines
-in any pool; the cheapest of those that are left is simulated next. That ends after ROUNDS more, with one that holds or
-with none: a fleet that missed is never shown as an answer. Prices change no physics, so fleets are simulated once for
-all of them.
+The cheapest fleet of one or two pools takes milliseconds once the physics and the rate are known (`physics`). Where it
+is simulated and does not hold it is refuted, and with it those that have no more of the same engines in any pool; the
+cheapest of the others is simulated next, ROUNDS times at most. A fleet that missed is never shown as an answer.
 """
 
 from __future__ import annotations
@@ -36,8 +32,7 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.rival_rows import overall
 from optimizer.recommend.search import Level
 from optimizer.search.search import cheapest_held, settled
-from optimizer.verification.bench import Verdict, make_bench, miss_words
-from optimizer.verification.confirm import confirmed_once
+from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
 from optimizer.verification.judge import MOST_RUNS, Outcome
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import OWNED, Goal, Pools, Problem
@@ -354,11 +349,10 @@ def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float
 
 
 def _verdict(instance: Instance, fleet: Fleet, most: int) -> Verdict:
-    """A fleet refuted by a short run, or confirmed on requests that no run before had (`confirm`).
+    """A fleet refuted by a short run, or confirmed on requests that no run before had.
 
     Formulas chose the fleet, so the runs that confirm it may be the first full ones. Where these do not tell, others
-    say how many it takes, and it is confirmed once more: by intervals beyond whose lower ends the true share lies with
-    a chance of 1.25 and 0.6 %, so one that misses a goal passes with 1.9 % at most.
+    say how many it takes, and it is confirmed once more: one that misses a goal passes with 1.9 % at most.
     """
     bench = make_bench(instance)
     verdict = bench.look(fleet)

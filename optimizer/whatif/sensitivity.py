@@ -1,13 +1,8 @@
 """What the least cost hangs on: the tornado, near-optimal fleets, shadow prices, and the sensitivity of a plan.
 
-Shadow prices say what one more GPU, dollar or watt of a limit would save. The linear relaxation of the floor
-(`rivals.floor`) gives the rate of saving at the margin (`dual`), and solving it again with the limit a little wider the
-same as a finite difference. Whole engines cannot be bought by the margin: `whole` is what the next useful amount saves,
-found by widening the limit until a cheaper fleet of one or two pools fits. A budget never makes the fleet that meets a
-demand cheaper; what it is worth is how much more demand could be served.
-
-Break-even prices of a plan are of the fleets that are the cheapest by formula and of the plan's own: a price changes
-nothing but the cost, so the plan's fleet, whatever it took to prove it, costs a straight line along each.
+Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
+(`dual`, and solved again with the limit a little wider), and in whole engines (`whole`). A budget never makes the fleet
+that meets a demand cheaper; what it is worth is how much more demand could be served.
 """
 
 from __future__ import annotations

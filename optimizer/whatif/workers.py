@@ -1,10 +1,8 @@
 """Many tasks, on all cores or on a cluster, resumable: the same rows in the same order whoever solves them.
 
-Tasks are handed out in batches, each of which depends on nothing but itself; so the number of workers, the order in
-which they finish and a restart in between change no row. A journal has a line per finished task, so that a sweep that
-was killed goes on where it stood: its first line says that the file is a journal and of which sweep (a file without it
-is never touched), and every row ends with a digest of itself and of the sweep, so that one that was damaged, changed or
-taken from elsewhere is refused.
+Batches depend on nothing but themselves, so the number of workers, the order in which they finish and a restart change
+no row. A journal has a line per finished task, after one that says of which sweep it is; each row has a digest of
+itself and of the sweep, so that one that was damaged, changed or taken from elsewhere is refused.
 """
 
 from __future__ import annotations
