@@ -16,7 +16,7 @@ from optimizer.fleets.fleet import Fleet, pools_apart
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
 from optimizer.plans.records import EnginePool
-from optimizer.search.search import BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
+from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import RULES
 from search_spaces.pairs import END_RULES, end_of, pair_refusal
@@ -192,7 +192,7 @@ def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
 def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
     share, timed = percentage(used), binding == IN_WORDS[Resource.TIME]
     full = f"its pool has prompts for {share} of the time" if timed else f"its pool uses {share} of its {binding}"
-    if cost <= best * (1.0 + 1e-9):
+    if cost <= best * (1.0 + SAME_COST):
         return f"no engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
 

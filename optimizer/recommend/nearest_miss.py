@@ -22,6 +22,7 @@ from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
 from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
 from optimizer.loads.instance import Instance, make_settings
 from optimizer.plans.plan import Alternative, Binding, Status
+from optimizer.plans.proof import ROUNDING
 from optimizer.search.bound import most_of_demand
 from optimizer.verification.bench import Verdict, miss_words
 from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, Slo
@@ -29,8 +30,6 @@ from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem
 from .rival_rows import overall
 from .search import Effort, Level, Solution, by_formula, solution_of
 
-ROUNDING: Final = 1e-9
-"""Relative excess of a limit that is none."""
 ON_THE_FLEET: Final = ("budget", "max_gpus", "power", "max_pools", "gateway")
 """Limits of the constraints, in the order in which they are lifted."""
 LESS_SO: Final = 1e-3

@@ -24,7 +24,7 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import ROLES, Instance, Late, never
 from optimizer.plans.records import Tuning
 from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
-from optimizer.search.search import TIED, roomiest_fleet
+from optimizer.search.search import SAME_COST, TIED, roomiest_fleet
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid
 from .goodput import OutOfTimeError
@@ -32,8 +32,6 @@ from .judge import Outcome
 
 IntArray = NDArray[np.int64]
 
-CHEAPER = 1.0 - 1e-9
-"""Factor below which a cost counts as less [1]; assumed: beyond rounding."""
 ROUNDS = 6
 """Repairs of one fleet by more replicas, after each other [1]; assumed: by then a pool has half as many again."""
 GROWTH = 0.03
@@ -194,7 +192,7 @@ class Loop:
     def _next(self) -> Candidate | None:
         """The cheapest fleet that waits; None where none costs less than what holds."""
         while self.best is None or not self.stopped():
-            below = math.inf if self.best is None else self.best.cost * CHEAPER
+            below = math.inf if self.best is None else self.best.cost * (1.0 - SAME_COST)
             if self.waiting.cheapest < below:
                 candidate = self.waiting.next()
                 if not self.waiting.dominated(candidate.fleet):
@@ -252,7 +250,7 @@ class Loop:
             self.add_fewer()
             return True
         self.shapes = True
-        instance, most = self.bench.instance, self.best.cost * CHEAPER
+        instance, most = self.bench.instance, self.best.cost * (1.0 - SAME_COST)
         near = [("near by formula", fleet) for fleet in self.near if fleet_cost(instance, fleet) < most]
         for what, fleet in (*smaller(instance, self.best, self.rivals, self.eligible), *near):
             if allowed(instance, fleet):
@@ -471,9 +469,9 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
     """Most replicas of one pool with which a fleet costs less than `below` [$/h] within the limits; 0 if none do."""
     price = float(instance.tables.usd_per_hour[fleet.pools[index].shape])
     rest = fleet_cost(instance, with_replicas(fleet, index, 1)) - price
-    for count in range(int(max((below * CHEAPER - rest) / price, 0.0)), 0, -1):
+    for count in range(int(max((below * (1.0 - SAME_COST) - rest) / price, 0.0)), 0, -1):
         fewer = with_replicas(fleet, index, count)
-        if fleet_cost(instance, fewer) < below * CHEAPER and allowed(instance, fewer):
+        if fleet_cost(instance, fewer) < below * (1.0 - SAME_COST) and allowed(instance, fewer):
             return count
     return 0
 

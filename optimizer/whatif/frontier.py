@@ -32,7 +32,7 @@ from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.search import Level
-from optimizer.search.search import settled
+from optimizer.search.search import SAME_COST, settled
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
@@ -66,8 +66,6 @@ MOST_DOUBLINGS = 20
 RUNS = 2
 """Full runs after which a fleet that straddles a goal at its end by formula is taken for a miss: each is near one
 there. Elsewhere, and where the curve ends, it gets as many as in any second look, so that no search contradicts it."""
-SAME = 1.0 + 1e-9
-"""Factor on a cost up to which another is no higher."""
 
 LATENCY = MappingProxyType({"ttft": "s", "tpot": "s"})
 OVER = ("rate", *LATENCY, "attainment", "budget")
@@ -354,7 +352,7 @@ def _rising(steps: Sequence[Step]) -> tuple[Step, ...]:
     kept: list[Step] = []
     for step in reversed(steps):
         cost, harder = step.answer.cost, kept[-1].answer.cost if kept else None
-        if cost is not None and harder is not None and cost >= harder * (1.0 - 1e-9):
+        if cost is not None and harder is not None and cost >= harder * (1.0 - SAME_COST):
             kept[-1] = replace(kept[-1], easy=step.easy)
         else:
             kept.append(step)
@@ -367,7 +365,7 @@ def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
 
     def dearer(rate: float, budget: float) -> bool:
         pick = cheapest(ramp.harder(rate), physics)
-        return pick is None or pick.cost > budget * SAME
+        return pick is None or pick.cost > budget * (1.0 + SAME_COST)
 
     low = high = ramp.problem.workload.request_rate
     for _ in range(MOST_DOUBLINGS):
@@ -385,7 +383,7 @@ def _within(curve: Frontier, budgets: tuple[float, float] | None) -> Frontier:
     """The curve between two budgets [$/h]: from what the first one buys to what the last one does."""
     if budgets is None:
         return curve
-    low, high = (budget * SAME for budget in budgets)
+    low, high = (budget * (1.0 + SAME_COST) for budget in budgets)
     kept = [step for step in curve.steps if step.answer.cost is not None and step.answer.cost <= high]
     below = sum(step.answer.cost is not None and step.answer.cost <= low for step in kept)
     return replace(curve, steps=tuple(kept[max(below - 1, 0) :]))
@@ -516,7 +514,7 @@ def own_answer(problem: Problem, curve: Frontier) -> Answer | None:
     """
     if curve.here is None or not curve.steps:
         return None
-    most = (curve.steps[-1].answer.cost or 0.0) * SAME if curve.by_budget else math.inf
+    most = (curve.steps[-1].answer.cost or 0.0) * (1.0 + SAME_COST) if curve.by_budget else math.inf
     with suppress(BelowFloorError, ImpossibleError):
         own = solve_full(problem, Level.STANDARD)
         return own if own.cost is not None and own.attainment is not None and own.cost <= most else None
@@ -528,7 +526,7 @@ def _no_dearer(ramp: Ramp, curve: Frontier) -> list[int]:
     if curve.here is None or curve.own is None:
         return []
     first = len(_easier_steps(ramp, curve, curve.here))
-    most = (curve.own.cost or 0.0) * SAME
+    most = (curve.own.cost or 0.0) * (1.0 + SAME_COST)
     return [
         number
         for number, step in enumerate(curve.steps)
@@ -546,7 +544,7 @@ def _with_own(ramp: Ramp, curve: Frontier) -> Frontier:
         return curve
     before = _easier_steps(ramp, curve, here)
     after = curve.steps[len(before) :]
-    if after and after[0].answer.cost is not None and after[0].answer.cost <= own.cost * SAME:
+    if after and after[0].answer.cost is not None and after[0].answer.cost <= own.cost * (1.0 + SAME_COST):
         return curve
     easy = min([here, *(step.easy for step in after[:1])], key=ramp.hardness)
     begins = ramp.beyond(here, curve.tolerance)

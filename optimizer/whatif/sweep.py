@@ -17,7 +17,7 @@ from typing import Any
 from costmodel.errors import ImpossibleError
 from costmodel.metric import Metric
 from optimizer.fleets.build_plan import package_versions
-from optimizer.plans.proof import status_of
+from optimizer.plans.proof import is_below, status_of
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -32,8 +32,6 @@ LARGEST: Mapping[Depth, int] = {Depth.SIMPLE: 128, Depth.FULL: 4, Depth.SIMULATE
 """Scenarios in a batch at most: some seconds of work."""
 MOST_PROOFS = 64
 """Scenarios of a sweep in which each gets a proof, half a second or more, that nobody has to ask for."""
-ROUNDING = 1e-7
-"""A bound that is so near to the cost is the cost [1]."""
 
 
 def sweep_of(  # noqa: PLR0917
@@ -131,7 +129,7 @@ def with_bound(row: Row, bound: float | None) -> Row:
     cost = row["cost_usd_per_hour"]
     if bound is None or cost is None:
         return row
-    bound = bound if bound < cost * (1.0 - ROUNDING) else cost
+    bound = bound if is_below(cost, bound) else cost
     gap = 1.0 - bound / cost if cost else 0.0
     return row | {"status": status_of(gap).value, "bound_usd_per_hour": bound, "gap": gap}
 
