@@ -186,7 +186,7 @@ class _Scaled:
         judgement = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
         shares = [judged.attainment for judged in judgement.classes]
         rows = np.array([[share.share, share.low, share.high] for share in shares])
-        return np.asarray(rows.T * (not judgement.overload.overloaded))
+        return np.asarray(rows.T * (not judgement.overloaded))
 
     def limit(self, replicas: IntArray) -> float:
         """Highest volume that replicas serve without a queue that grows for ever [1]."""
@@ -225,9 +225,9 @@ def queue_share(volume: float, most: float, time: float, backlog: float) -> tupl
     >>> queue_share(2.0, 1.0, 0.25, 0.0), queue_share(0.5, 1.0, 1.0, 0.25)
     ((1.0, 0.25), (0.5, 0.0))
     """
-    left = backlog + (volume - most) * time
-    if left > 0.0 or time == 0.0:
-        return 1.0, max(left, 0.0)
+    queue = backlog + (volume - most) * time
+    if queue > 0.0 or time == 0.0:
+        return 1.0, max(queue, 0.0)
     return (backlog / (most - volume) / time if backlog > 0.0 else 0.0), 0.0
 
 

@@ -146,14 +146,14 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
     problem = replace(problem, offers=tuple(offer for offer in problem.offers if not offer.owned))
-    every = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
-    rates, prices = level_rates(every, terms.forecast.levels), _prices(problem, terms)
+    rates_ahead = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
+    rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
     simulated: dict[tuple[object, ...], Look] = {}
     for _ in range(1 + ROUNDS):
         misses = [run for run in simulated.values() if run.fault]
         levels = search_levels(problem, rates, prices, progress, [miss.fleet for miss in misses])
         if not all(levels.options):
-            fault = f"no fleet meets the SLOs at {float(every.max()):.4g}/s, the highest rate of the forecast"
+            fault = f"no fleet meets the SLOs at {float(rates_ahead.max()):.4g}/s, the highest rate of the forecast"
             for miss in misses[-1:]:
                 fault += f": a fleet of {miss.fleet.gpus} at {miss.fleet.rate:.4g}/s {miss.fault}"
             raise InfeasibleError(fault)

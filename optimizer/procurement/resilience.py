@@ -133,7 +133,7 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     filled = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
     requests = max(requests, min(filled, MOST_REQUESTS))
     judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
-    while judgement.overload.overloaded and not judgement.missed and requests < MOST_JUDGED:
+    while judgement.overloaded and not judgement.missed and requests < MOST_JUDGED:
         requests = min(LONGER * requests, MOST_JUDGED)
         judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
     if judgement.outcome is not Outcome.UNDECIDED:
@@ -143,7 +143,7 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
         return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
 
     wanted = until_decided(requests, most=SEVERAL * requests)
-    found = judge_until(instance, judgement.engines, drawn, wanted, made=judgement.runs)
+    found = judge_until(instance, judgement.engines, drawn, wanted, before=judgement.runs)
     return replace(found, rate=judgement.rate)
 
 
@@ -192,7 +192,7 @@ def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[set[tuple[int, 
         size, gpus = instance.problem.offers[offer].accelerator.node_size, int(instance.tables.gpus[pool.shape])
         engines, room = nodes.setdefault(offer, []), free.setdefault(offer, [])
         for number in range(pool.replicas):
-            node = next((k for k, left in enumerate(room) if left >= gpus), len(room))
+            node = next((k for k, space in enumerate(room) if space >= gpus), len(room))
             if node == len(room):
                 new = -(-gpus // size)
                 engines += [{(index, number)} for _ in range(new)]
@@ -203,10 +203,10 @@ def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[set[tuple[int, 
     return nodes
 
 
-def engines_against_nodes(needed: int, each: int, count: int) -> tuple[int, int]:
+def engines_against_nodes(needed: int, on_node: int, count: int) -> tuple[int, int]:
     """Engines of a pool and nodes for it so that any `count` nodes less leave `needed` engines: (engines, nodes).
 
-    each: engines that fit on a node. They are spread evenly over `count` more nodes than needed ones fill:
+    on_node: engines that fit on a node. They are spread evenly over `count` more nodes than needed ones fill:
     least N with N - k ceil(N / M) >= n, M = ceil(n / e) + k.
 
     Nine engines, eight to a node, take three nodes of five, five and four:
@@ -214,7 +214,7 @@ def engines_against_nodes(needed: int, each: int, count: int) -> tuple[int, int]
     >>> engines_against_nodes(9, 8, 1), engines_against_nodes(2, 8, 1), engines_against_nodes(3, 1, 2)
     ((14, 3), (4, 2), (5, 5))
     """
-    nodes = -(-needed // each) + count
+    nodes = -(-needed // on_node) + count
     engines = needed + count
     while engines - count * -(-engines // nodes) < needed:
         engines += 1

@@ -78,7 +78,7 @@ def evaluate(
     twice = _provisioning(make_bench(subject.instance, TWICE * subject.volume), subject)
     cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, report)
     cost = fleet_cost(subject.instance, subject.fleet)
-    other = None if cheapest is None else cheapest.cost_usd_per_hour
+    cheapest_cost = None if cheapest is None else cheapest.cost_usd_per_hour
     return FleetEvaluation(
         outcome=str(verdict.outcome),
         stuck=verdict.stuck,
@@ -88,7 +88,7 @@ def evaluate(
         provisioning=needed,
         twice=twice,
         cheapest=cheapest,
-        saving_usd_per_hour=None if other is None else cost - other,
+        saving_usd_per_hour=None if cheapest_cost is None else cost - cheapest_cost,
         no_cheapest=why,
     )
 
@@ -99,9 +99,9 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
     plan: whose fleet it is, if any: the requests are those that confirmed it, as many of them.
     """
     chosen = bench.candidate(subject.fleet)
-    seen = None if plan is None else plan.simulation
-    if seen is not None and seen.confirmation:
-        return on_fresh_requests(bench, chosen, seen.confirmation, seen.replications, seen.requests)
+    simulation = None if plan is None else plan.simulation
+    if simulation is not None and simulation.confirmation:
+        return on_fresh_requests(bench, chosen, simulation.confirmation, simulation.replications, simulation.requests)
     verdict, judgement = on_fresh_requests(bench, chosen, 1, RUNS)
     if verdict.outcome is Outcome.UNDECIDED and judgement.held and not verdict.stuck:
         verdict, judgement = on_fresh_requests(bench, chosen, 2, MOST_RUNS, MOST_BETWEEN)

@@ -112,8 +112,8 @@ def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, Fle
     if not stated.owned:
         meant += [place for place, offer in enumerate(problem.offers) if offer.owned and offer.gpu == stated.gpu]
     explained = [_explain(problem, replace(wanted, offer=place), priced) for place in meant]
-    best, *others = sorted(explained, key=lambda row: (row.cost, not row.feasible))
-    return replace(best, other=next(iter(others), None))
+    best, *rest = sorted(explained, key=lambda row: (row.cost, not row.feasible))
+    return replace(best, other=next(iter(rest), None))
 
 
 def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
@@ -150,8 +150,8 @@ def _standing(space: FleetSearch, wanted: Wanted, role: Role) -> Standing:
         return Standing(role, None, (), None, rivals.size + 1, None if best is None else best[1], None, None, why)
     fleet, cost = own.fleet(held[0]), held[1]
     least = cost if best is None else min(best[1], cost)
-    others = in_role & (space.settings.shape == rivals[:, None])  # its own settings are none
-    rank = 1 + sum(_cheapest_with(space, other, role, cost) is not None for other in others)
+    rivals_in_role = in_role & (space.settings.shape == rivals[:, None])  # its own settings are none
+    rank = 1 + sum(_cheapest_with(space, other, role, cost) is not None for other in rivals_in_role)
     binding, used = _busiest(instance, fleet, role)
     why = _why_rank(cost, least, binding, used)
     return Standing(role, cost, tuple(engine_pools(instance, fleet)), rank, rivals.size + 1, least, binding, used, why)

@@ -99,7 +99,7 @@ def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
         "the nearest of the fleets that were simulated",
         f"It {miss_words(verdict)}.",
     )
-    if verdict.judgement.overload.overloaded:  # no lower goal would do
+    if verdict.judgement.overloaded:  # no lower goal would do
         return Miss([row])
     goals = [goal_missed(item.name, item.attainment.low, item.goal) for item in verdict.judgement.classes]
     return Miss([row], sorted(goals, key=lambda limit: limit.slack))
@@ -203,8 +203,8 @@ class Lift:
 def lifts(problem: Problem) -> list[Lift]:
     """The problem without each of its limits in turn; then without any, where it has several."""
     free = without_limits(problem)
-    each = [Lift(_with_limit(problem, name, None), _with_limit(free, name, most)) for name, most in _limits(problem)]
-    return [*each, Lift(free, problem, all_at_once=True)] if len(each) > 1 else each
+    alone = [Lift(_with_limit(problem, name, None), _with_limit(free, name, most)) for name, most in _limits(problem)]
+    return [*alone, Lift(free, problem, all_at_once=True)] if len(alone) > 1 else alone
 
 
 def _limits(problem: Problem) -> Iterator[tuple[str | int, Any]]:
@@ -245,7 +245,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
         (limits.budget, np.array([offer.usd_per_hour for offer in offers])),
         (limits.power, np.array([offer.accelerator.tdp for offer in offers])),
     ]
-    share = sum((each / max(most, 0.5) for most, each in ceilings if most is not None), np.zeros(len(offers)))
+    share = sum((gpu / max(most, 0.5) for most, gpu in ceilings if most is not None), np.zeros(len(offers)))
     short = [0.0 if offer.inventory is None or offer.owned else 1.0 / max(offer.inventory, 0.5) for offer in offers]
     share = share + short
     if not share.any() or _is_budget_alone(limits, short):

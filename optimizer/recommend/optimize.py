@@ -266,24 +266,24 @@ def _undecided(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
     if fleet is not result.fleet:
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
         first = recommended(instance, fleet, proof, result.volume)
-    others = [rival.row for rival in result.rivals[1:] if (rival.row.cost_usd_per_hour or cost) >= cost]
-    return draft.plan(instance, fleet, proof, result.volume, [first, *others])
+    rows = [rival.row for rival in result.rivals[1:] if (rival.row.cost_usd_per_hour or cost) >= cost]
+    return draft.plan(instance, fleet, proof, result.volume, [first, *rows])
 
 
 def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     """The plan without a fleet; or of the one that the search for the nearest miss came by, which keeps every limit."""
     if miss.kept is None:
         return draft.plan(result.instance, Fleet(()), result.proof, result.volume, miss.rows, miss.shortfalls)
-    kept, effort = miss.kept, draft.effort
-    instance = replace(kept.instance, problem=result.instance.problem)
-    draft = replace(draft, expected=make_instance(kept.instance.problem, instance.overhead))
-    cost = fleet_cost(instance, kept.fleet)
+    solution, effort = miss.kept, draft.effort
+    instance = replace(solution.instance, problem=result.instance.problem)
+    draft = replace(draft, expected=make_instance(solution.instance.problem, instance.overhead))
+    cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
-    if kept.verdict is None:
-        return draft.plan(instance, kept.fleet, proof, rows=[recommended(instance, kept.fleet, proof, 1.0)])
-    winner = replace(kept.verdict, cost=cost)
+    if solution.verdict is None:
+        return draft.plan(instance, solution.fleet, proof, rows=[recommended(instance, solution.fleet, proof, 1.0)])
+    winner = replace(solution.verdict, cost=cost)
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
-    plan = draft.plan(instance, kept.fleet, proof, rows=[winner_row(bench, winner, proof)])
+    plan = draft.plan(instance, solution.fleet, proof, rows=[winner_row(bench, winner, proof)])
     plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
     return _with_extras(plan, bench, winner, cost, effort)
 

@@ -428,11 +428,11 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Search
 
 def _simulated_volume(bench: Bench, fleet: Fleet) -> float:
     """Multiple of the demand up to which one run keeps every goal [1]."""
-    part = bench.part(fleet)
+    portion = bench.part(fleet)
     trials = bench.trials_of(fleet, bench.late)
     step = 1.0 + 4.0 * VOLUME_TOLERANCE
-    goodput = goodput_among(trials, VOLUME_TOLERANCE, start=part.volume, step=step).rate
-    return goodput * part.parts / bench.instance.problem.workload.request_rate
+    goodput = goodput_among(trials, VOLUME_TOLERANCE, start=portion.volume, step=step).rate
+    return goodput * portion.parts / bench.instance.problem.workload.request_rate
 
 
 def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
@@ -529,8 +529,8 @@ def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) ->
     instance = bench.instance
     seen = {_front_key(row) for row in tuning.front}
     dearer = [verdict for verdict in bench.verdicts.values() if verdict.cost > winner.cost and _keeps_goals(verdict)]
-    others = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
-    looks = (Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)) for verdict in others)
+    unlisted = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
+    looks = (Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)) for verdict in unlisted)
     judged = [bench.verdict(look.fleet) for look in front(looks)[:JUDGED] if not stopped()]
     sure = [_front_row(instance, verdict) for verdict in (winner, *judged)]
     # full runs come last, as they say more of a tail than a look
@@ -557,10 +557,10 @@ def unbeaten(rows: Iterable[TunedFleet]) -> list[TunedFleet]:
 
     What holds in full runs is beaten only by what does so too: of others it is not sure that they keep their goals.
     """
-    kept: list[TunedFleet] = []
+    front: list[TunedFleet] = []
     for row in sorted(rows, key=lambda row: (row.cost_usd_per_hour, row.tail)):
         sure = row.outcome == Outcome.MEETS
-        rivals = [other.tail for other in kept if other.outcome == Outcome.MEETS or not sure]
+        rivals = [rival.tail for rival in front if rival.outcome == Outcome.MEETS or not sure]
         if not rivals or row.tail <= min(rivals) - NOTABLE:
-            kept.append(row)
-    return kept
+            front.append(row)
+    return front

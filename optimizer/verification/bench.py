@@ -147,8 +147,8 @@ def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
     flows, longest = instance.flows, 0.0
     for pool in fleet.pools:
         output = flows.share * pool.route @ flows.osl
-        found = float(flows.share * pool.route @ flows.osl**2) / max(float(output), 1e-300)
-        longer = found * float(flows.share @ pool.route) / max(float(output), 1e-300)
+        life = float(flows.share * pool.route @ flows.osl**2) / max(float(output), 1e-300)
+        longer = life * float(flows.share @ pool.route) / max(float(output), 1e-300)
         longest = max(longest, pool_state(instance, pool, volume).relaxation * longer)
     return longest * float(flows.rate.sum()) * volume
 
@@ -212,12 +212,12 @@ class Verdict:
     @property
     def shortfall(self) -> float:
         """By how much the worst class misses its goal [1]; 0 or less where the run itself had no miss."""
-        return max(one.goal - one.attainment.share for one in self.judgement.classes)
+        return max(item.goal - item.attainment.share for item in self.judgement.classes)
 
     @property
     def distance(self) -> Distance:
         """How far the fleet is from holding: one that keeps up is nearer than one that does not."""
-        return self.judgement.overload.overloaded, self.shortfall
+        return self.judgement.overloaded, self.shortfall
 
 
 Tried = tuple[str, Verdict]
@@ -250,8 +250,8 @@ class Bench:
     def verdict(self, fleet: Fleet) -> Verdict:
         """Judge a fleet in full runs, or return the verdict that it has."""
         key = fleet_key(fleet)
-        known = self.verdicts.get(key)
-        if known is None or (known.held and len(known.judgement.runs) < self.least):
+        verdict = self.verdicts.get(key)
+        if verdict is None or (verdict.held and len(verdict.judgement.runs) < self.least):
             self.verdicts[key] = self._judge(fleet)
         return self.verdicts[key]
 
@@ -267,12 +267,13 @@ class Bench:
         """What one short run says of a fleet; it holds where that is clear, and its queues and batches forget in it."""
         key = fleet_key(fleet)
         if key not in self.looks:
-            part = self.part(fleet)
-            runs = self.runs(part, part.short, 0, 1)
-            judgement, load = judge_runs(self.instance, part.engines, runs), (self.instance, part.fleet, part.volume)
-            clear = judgement.proven and fullest(part.engines, runs) <= HALF
-            clear = clear and judge_runs(self.instance, part.engines, runs, tail=CLEAR).proven
-            clear = clear and RELAXATIONS * memory(*load) <= part.short and SETTLED * settling(*load) <= part.short
+            portion = self.part(fleet)
+            runs = self.runs(portion, portion.short, 0, 1)
+            judgement = judge_runs(self.instance, portion.engines, runs)
+            load = self.instance, portion.fleet, portion.volume
+            longest = max(RELAXATIONS * memory(*load), SETTLED * settling(*load)) if judgement.proven else math.inf
+            clear = longest <= portion.short and fullest(portion.engines, runs) <= HALF
+            clear = clear and judge_runs(self.instance, portion.engines, runs, tail=CLEAR).proven
             self.looks[key] = self._in_order(fleet, judgement) if clear else self.settled(fleet, judgement, held=False)
         return self.looks[key]
 
@@ -304,43 +305,43 @@ class Bench:
         requests = min(math.ceil(self.requests / parts), MOST_JUDGED)
         return Slice(sliced, parts, self.volume / parts, requests, self.engines_of(sliced))
 
-    def full(self, part: Slice) -> int:
+    def full(self, portion: Slice) -> int:
         """Requests of a full run of the fleet: its queues and batches forget often enough, as far as MOST_RELAXED."""
-        return full_length(self.instance, part.fleet, part.requests, part.volume)
+        return full_length(self.instance, portion.fleet, portion.requests, portion.volume)
 
     def trials_of(self, fleet: Fleet, late: Late) -> Trials:
         """The trials of a fleet at several rates; those that were made are kept."""
         key = fleet_key(fleet)
         if key not in self.trials:
-            part = self.part(fleet)
-            self.trials[key] = Trials(self.instance, lambda volume: self._at(replace(part, volume=volume)), late)
+            portion = self.part(fleet)
+            self.trials[key] = Trials(self.instance, lambda volume: self._at(replace(portion, volume=volume)), late)
         return self.trials[key]
 
-    def _at(self, part: Slice) -> Judgement:
+    def _at(self, portion: Slice) -> Judgement:
         """What full runs, and one with a crowd, say of a fleet at another volume: as `_judge`."""
-        judgement = self._until_decided(part)
-        stuck = self.stays_behind(part, judgement.runs, 0) if judgement.proven else None
+        judgement = self._until_decided(portion)
+        stuck = self.stays_behind(portion, judgement.runs, 0) if judgement.proven else None
         return stuck or judgement
 
-    def runs(self, part: Slice, requests: int, first: int, last: int) -> list[Run]:
+    def runs(self, portion: Slice, requests: int, first: int, last: int) -> list[Run]:
         """Runs `first` up to `last` of what is simulated of a fleet, `requests` each; a number has its requests."""
-        return [Run.of(self.drawn(part, requests, number), part.engines) for number in range(first, last)]
+        return [Run.of(self.drawn(portion, requests, number), portion.engines) for number in range(first, last)]
 
-    def drawn(self, part: Slice, requests: int, number: int, more: float = 1.0) -> Demand:
+    def drawn(self, portion: Slice, requests: int, number: int, more: float = 1.0) -> Demand:
         """The requests of a number, so many; more: their rate over the planned one."""
         seed = self.seed + SEEDS * number
-        return simulated_trace(self.instance, part.fleet, requests, seed, part.volume * more)
+        return simulated_trace(self.instance, portion.fleet, requests, seed, portion.volume * more)
 
-    def stays_behind(self, part: Slice, runs: Sequence[Run], number: int) -> Judgement | None:
+    def stays_behind(self, portion: Slice, runs: Sequence[Run], number: int) -> Judgement | None:
         """What a run with a crowd, of requests `number`, says of a fleet that does not come out of it; else None.
 
         runs: of the same fleet. Memory that was never more than half full in them is no concern.
         """
-        if fullest(part.engines, runs) <= HALF:
+        if fullest(portion.engines, runs) <= HALF:
             return None
-        count = crowd_of(self.instance, part.fleet, part.engines)
-        demand = crowded(self.drawn(part, max(part.requests, AFTER * count), number), count)
-        return lasting(self.instance, part.engines, Run.of(demand, part.engines))
+        count = crowd_of(self.instance, portion.fleet, portion.engines)
+        demand = crowded(self.drawn(portion, max(portion.requests, AFTER * count), number), count)
+        return lasting(self.instance, portion.engines, Run.of(demand, portion.engines))
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
         """What the recorded requests say of a fleet when they come in order; None where there are none."""
@@ -365,25 +366,25 @@ class Bench:
         return Verdict(fleet, cost, without_runs, False, fault, number, stuck is not None)
 
     def _judge(self, fleet: Fleet) -> Verdict:
-        part, look = self.part(fleet), self.look(fleet)
+        portion, look = self.part(fleet), self.look(fleet)
         if look.judgement.missed or self.late():
             return replace(look, held=False)
-        judgement = self._until_decided(part)
+        judgement = self._until_decided(portion)
         held = judgement.proven and len(judgement.runs) >= self.least
-        stuck = self.stays_behind(part, judgement.runs, 0) if held else None
+        stuck = self.stays_behind(portion, judgement.runs, 0) if held else None
         if held and stuck is None:
             return self._in_order(fleet, judgement)
         return self.settled(fleet, judgement, stuck=stuck, held=held)
 
-    def _until_decided(self, part: Slice) -> Judgement:
+    def _until_decided(self, portion: Slice) -> Judgement:
         """What full runs say; where these are long, a shorter one may show a miss before."""
-        requests = self.full(part)
-        if requests >= 2 * part.requests:
-            alone = judge_runs(self.instance, part.engines, self.runs(part, part.requests, 0, 1))
+        requests = self.full(portion)
+        if requests >= 2 * portion.requests:
+            alone = judge_runs(self.instance, portion.engines, self.runs(portion, portion.requests, 0, 1))
             if alone.missed:
                 return alone
         wanted = until_decided(requests, least=self.least, late=self.late)
-        return judge_until(self.instance, part.engines, lambda number: self.drawn(part, requests, number), wanted)
+        return judge_until(self.instance, portion.engines, lambda number: self.drawn(portion, requests, number), wanted)
 
     def _in_order(self, fleet: Fleet, judgement: Judgement) -> Verdict:
         """The verdict on a fleet that keeps its goals, unless the recorded requests in their own order say otherwise.
@@ -407,11 +408,11 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, hel
 
     by_formula: what the formulas expect [1/s], which is tried first; held: whether it meets the SLO as planned.
     """
-    part, step = bench.part(fleet), 1.0 + 4.0 * TOLERANCE
-    expected = by_formula / bench.instance.problem.workload.request_rate / part.parts
-    start = max(part.volume * step, expected) if held else min(part.volume, expected or part.volume)
+    portion, step = bench.part(fleet), 1.0 + 4.0 * TOLERANCE
+    expected = by_formula / bench.instance.problem.workload.request_rate / portion.parts
+    start = max(portion.volume * step, expected) if held else min(portion.volume, expected or portion.volume)
     trials = bench.trials_of(fleet, late)
-    return goodput_among(trials, TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
+    return goodput_among(trials, TOLERANCE, proven=portion.volume if held else 0.0, start=start, step=step)
 
 
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:
@@ -505,29 +506,31 @@ def on_fresh_requests(
     number: of it, from 1; runs: full ones that it has at least, as far as `most` requests go. The plan's interval is
     the usual one of 95 %; what decides is the wider.
     """
-    part, instance, tail = bench.part(chosen.fleet), bench.instance, tail_of(number)
-    first, count = APART * number, enough(bench, part, chosen, tail, runs=runs, most=most)
-    fresh, last = bench.runs(part, bench.full(part), first, first + count), first + MOST_RUNS
-    judgement = judge_runs(instance, part.engines, fresh)
-    held = judge_runs(instance, part.engines, fresh, tail=tail).proven
-    stuck = bench.stays_behind(part, fresh, last) if held else None
-    behind = gives_way(bench, part, last) if held and stuck is None else None
+    portion, instance, tail = bench.part(chosen.fleet), bench.instance, tail_of(number)
+    first, count = APART * number, enough(bench, portion, chosen, tail, runs=runs, most=most)
+    fresh, last = bench.runs(portion, bench.full(portion), first, first + count), first + MOST_RUNS
+    judgement = judge_runs(instance, portion.engines, fresh)
+    held = judge_runs(instance, portion.engines, fresh, tail=tail).proven
+    stuck = bench.stays_behind(portion, fresh, last) if held else None
+    behind = gives_way(bench, portion, last) if held and stuck is None else None
     verdict = bench.settled(chosen.fleet, behind or judgement, stuck=stuck, held=held and behind is None, number=number)
     bench.verdicts[fleet_key(chosen.fleet)] = verdict
     return verdict, judgement
 
 
-def enough(bench: Bench, part: Slice, chosen: Verdict, tail: float, *, runs: int = 0, most: int = MOST_JUDGED) -> int:
+def enough(
+    bench: Bench, portion: Slice, chosen: Verdict, tail: float, *, runs: int = 0, most: int = MOST_JUDGED
+) -> int:
     """Full runs of a confirmation, from those by which the fleet was chosen: as many at least (two-stage, Stein 1945).
 
     A share p with the lower end p - h at `tail`, z of its standard errors below, is confirmed above a goal g with a
     chance of POWER, whose normal quantile is y, by (1 + y / z)^2 h^2 / (p - g)^2 times as many requests.
     """
-    before, full = chosen.judgement.runs, bench.full(part)
+    before, full = chosen.judgement.runs, bench.full(portion)
     least, wanted = max(len(before), bench.least), float(runs)
     if before:
         wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)
-        judgement = judge_runs(bench.instance, part.engines, before, tail=tail)
+        judgement = judge_runs(bench.instance, portion.engines, before, tail=tail)
         classes = [(item.attainment, item.goal) for item in judgement.classes]
         short = max((share.share - share.low) / max(share.share - goal, 1e-9) for share, goal in classes)
         wanted = max(wanted, (wider * short) ** 2 * sum(run.demand.trace.size for run in before) / full)
@@ -540,21 +543,21 @@ def near_capacity(instance: Instance, fleet: Fleet, volume: float) -> bool:
     return any(busy > BUSY for pool, state in states for busy in utilization(instance, pool, state).values())
 
 
-def gives_way(bench: Bench, part: Slice, number: int) -> Judgement | None:
+def gives_way(bench: Bench, portion: Slice, number: int) -> Judgement | None:
     """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None.
 
     Only near the capacity: a queue just beyond it grows so slowly that its runs end before most requests are late.
     """
-    if not near_capacity(bench.instance, part.fleet, part.volume):
+    if not near_capacity(bench.instance, portion.fleet, portion.volume):
         return None
-    judgement = _at_more(bench, part, number, MORE)
+    judgement = _at_more(bench, portion, number, MORE)
     return judgement if judgement.overloaded else None
 
 
-def _at_more(bench: Bench, part: Slice, number: int, more: float) -> Judgement:
+def _at_more(bench: Bench, portion: Slice, number: int, more: float) -> Judgement:
     """What a full run of requests `number` at `more` times the rate says of a fleet."""
-    run = Run.of(bench.drawn(part, bench.full(part), number, more), part.engines)
-    return judge_runs(bench.instance, part.engines, [run])
+    run = Run.of(bench.drawn(portion, bench.full(portion), number, more), portion.engines)
+    return judge_runs(bench.instance, portion.engines, [run])
 
 
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
@@ -575,31 +578,31 @@ def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def miss_words(found: Verdict) -> str:
+def miss_words(verdict: Verdict) -> str:
     """How a fleet missed, as the end of a sentence."""
-    where = "the recorded requests come in their own order" if found.replayed else "simulated"
-    if found.stuck:
+    where = "the recorded requests come in their own order" if verdict.replayed else "simulated"
+    if verdict.stuck:
         return "stays behind in simulation once its KV memory was full"
-    if found.judgement.overload.overloaded:
+    if verdict.judgement.overloaded:
         return f"falls behind its arrivals when {where}"
-    classes = found.judgement.classes
-    behind = [one for one in classes if not (one.held if found.replayed else one.proven)] or list(classes)
+    classes = verdict.judgement.classes
+    behind = [item for item in classes if not (item.held if verdict.replayed else item.proven)] or list(classes)
     shares = [
-        f"{percentage(one.attainment.share, 1)} of {one.name} ({percentage(one.goal, 1)} asked"
-        f"{'' if found.replayed else f'; 95 % interval {interval_words(one)}'})"
-        for one in behind
+        f"{percentage(item.attainment.share, 1)} of {item.name} ({percentage(item.goal, 1)} asked"
+        f"{'' if verdict.replayed else f'; 95 % interval {interval_words(item)}'})"
+        for item in behind
     ]
-    missed = any(not one.held if found.replayed else one.outcome is Outcome.MISSES for one in behind)
+    missed = any(not item.held if verdict.replayed else item.outcome is Outcome.MISSES for item in behind)
     verb = "misses the SLO" if missed else "is not proven to meet the SLO"
     return f"{verb} when {where}: {join_words(shares)}"
 
 
-def interval_words(one: ClassJudgement) -> str:
+def interval_words(item: ClassJudgement) -> str:
     """The 95 % interval, and why it does not show that a class holds whose share reaches the goal."""
-    low, high = (percentage(end, 1) for end in (one.attainment.low, one.attainment.high))
-    if one.proven:
+    low, high = (percentage(end, 1) for end in (item.attainment.low, item.attainment.high))
+    if item.proven:
         return f"{low} to {high}, lower at the level that confirms"
-    return f"{low} to {high}, the lower end counts" if one.held else f"{low} to {high}"
+    return f"{low} to {high}, the lower end counts" if item.held else f"{low} to {high}"
 
 
 def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:

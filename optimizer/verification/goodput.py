@@ -154,29 +154,29 @@ def _bracket(good: Callable[[float], bool], start: float, step: float) -> tuple[
     return 0.0, volume
 
 
-def _point(instance: Instance, found: Judgement, rate: float) -> RatePoint:
-    served, tokens = np.mean([steady_throughput(run.result) for run in found.runs], axis=0).tolist()
-    counts = counted(instance, found.runs)
-    good = pooled((in_time(instance, run) for run in found.runs), counts)
-    times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in found.runs), counts)
+def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
+    served, tokens = np.mean([steady_throughput(run.result) for run in judgement.runs], axis=0).tolist()
+    counts = counted(instance, judgement.runs)
+    good = pooled((in_time(instance, run) for run in judgement.runs), counts)
+    times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in judgement.runs), counts)
     return RatePoint(
         rate=rate,
-        classes=found.classes,
-        overload=found.overload,
-        engines=found.engines,
+        classes=judgement.classes,
+        overload=judgement.overload,
+        engines=judgement.engines,
         runs=(),
         served=served,
         tokens=tokens,
         in_time=served * float(np.mean(good)),
         e2e=float(np.mean(times)),
-        full=_full(found),
+        full=_full(judgement),
     )
 
 
-def _full(found: Judgement) -> bool:
+def _full(judgement: Judgement) -> bool:
     """Whether some engine had no request slot left; a pipeline shares its slots out among its micro-batches."""
-    uses = [use for run in found.runs for use in run.result.engines]
-    pools = [found.engines.pools[use.pool] for use in uses]
+    uses = [use for run in judgement.runs for use in run.result.engines]
+    pools = [judgement.engines.pools[use.pool] for use in uses]
     slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]
     return any(use.peak_running >= most for use, most in zip(uses, slots, strict=True))
 
@@ -210,9 +210,9 @@ def latency_curve(
             f"{requests} requests are too few for a curve: the fleet falls behind at no rate up to "
             f"{demand * MOST_VOLUME:g} req/s; ask for more requests"
         )
-    found = goodput_among(trials, tolerance)
-    volumes = {volume for volume, point in trials.points.items() if point.rate in (found.rate, demand * saturated)}
+    goodput = goodput_among(trials, tolerance)
+    volumes = {volume for volume, point in trials.points.items() if point.rate in (goodput.rate, demand * saturated)}
     volumes |= {share * (saturated or LEAST_VOLUME) for share in LOADS}
     points = tuple(trials.at(volume) for volume in sorted(volumes))
     knee = max(points, key=lambda point: point.served / point.e2e)
-    return Curve(points, demand * saturated, knee.rate, found)
+    return Curve(points, demand * saturated, knee.rate, goodput)

@@ -147,17 +147,17 @@ class Judgement:
     @property
     def held(self) -> bool:
         """Whether every class keeps its goal and the fleet keeps up with its arrivals."""
-        return not self.overloaded and all(one.held for one in self.classes)
+        return not self.overloaded and all(item.held for item in self.classes)
 
     @property
     def proven(self) -> bool:
         """Whether every class keeps its goal at the lower end of its confidence interval and the fleet keeps up."""
-        return not self.overloaded and all(one.proven for one in self.classes)
+        return not self.overloaded and all(item.proven for item in self.classes)
 
     @property
     def missed(self) -> bool:
         """Whether some class misses its goal even at the upper end of its confidence interval."""
-        return any(one.outcome is Outcome.MISSES for one in self.classes)
+        return any(item.outcome is Outcome.MISSES for item in self.classes)
 
     @property
     def refuted(self) -> bool:
@@ -174,7 +174,7 @@ class Judgement:
     @property
     def deciding(self) -> float:
         """Requests of each run that would decide, if the shares stay as they are [1]; infinite where none would."""
-        lacking = max((one.lacking for one in self.classes if one.outcome is Outcome.UNDECIDED), default=1.0)
+        lacking = max((item.lacking for item in self.classes if item.outcome is Outcome.UNDECIDED), default=1.0)
         return lacking * max(run.demand.trace.size for run in self.runs)
 
 
@@ -236,8 +236,8 @@ def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps
     expected = cost_steps(instance.problem.model, config, instance.overhead, uneven)
     if probability == 0.5:
         return expected
-    known = step_intervals(instance.problem, config)
-    return expected.scaled(factor_at(known.prefill if pool.role is Role.PREFILL else known.decode, probability))
+    intervals = step_intervals(instance.problem, config)
+    return expected.scaled(factor_at(intervals.prefill if pool.role is Role.PREFILL else intervals.decode, probability))
 
 
 def judge(
@@ -255,8 +255,8 @@ def judge(
     engines: the fleet for the simulator, where it was made before (`simulated_fleet`).
     """
     demands = [simulated_trace(instance, fleet, requests, seed + SEEDS * k, volume) for k in range(replications)]
-    found = judge_demands(instance, engines or simulated_fleet(instance, fleet), demands)
-    return replace(found, rate=instance.problem.workload.request_rate * volume)
+    judgement = judge_demands(instance, engines or simulated_fleet(instance, fleet), demands)
+    return replace(judgement, rate=instance.problem.workload.request_rate * volume)
 
 
 def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence[Demand]) -> Judgement:
@@ -265,10 +265,15 @@ def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence
 
 
 def judge_runs(
-    instance: Instance, engines: SimulatedFleet, made: Sequence[Run], *, tail: float = TAIL, warm_up: float = WARM_UP
+    instance: Instance,
+    engines: SimulatedFleet,
+    simulations: Sequence[Run],
+    *,
+    tail: float = TAIL,
+    warm_up: float = WARM_UP,
 ) -> Judgement:
     """Take runs of one fleet together, the first `warm_up` of each left out; tail: of the intervals (`share_of`)."""
-    runs = tuple(made)
+    runs = tuple(simulations)
     classes = tuple(_judged(instance, runs, k, tail, warm_up) for k in range(len(instance.problem.slos)))
     worst = falls_behind(runs, len(engines.pools))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
@@ -288,7 +293,7 @@ def falls_behind(runs: Sequence[Run], pools: int) -> Overload:
     routes = [_pools(run) for run in runs]
     served = [[(first == number) | (later == number) for first, later in routes] for number in range(pools)]
     parts = [overload(results, own) for own in served if any(map(np.any, own)) and not all(map(np.all, own))]
-    return max((part for part in parts if part.overloaded), key=lambda part: part.growth, default=whole)
+    return max((pool for pool in parts if pool.overloaded), key=lambda pool: pool.growth, default=whole)
 
 
 def counted(
@@ -357,18 +362,18 @@ def judge_until(
     wanted: Wanted,
     *,
     first: int = 1,
-    made: Sequence[Run] = (),
+    before: Sequence[Run] = (),
 ) -> Judgement:
     """Simulate `first` runs of a fleet, and more for as long as they are wanted.
 
-    drawn: the requests of each run; made: runs that are there already.
+    drawn: the requests of each run; before: runs that are there already.
     """
-    runs, count = list(made), first
+    runs, count = list(before), first
     while True:
         runs += [Run.of(drawn(number), engines) for number in range(len(runs), count)]
-        found = judge_runs(instance, engines, runs)
-        if (count := wanted(found)) <= len(runs):
-            return found
+        judgement = judge_runs(instance, engines, runs)
+        if (count := wanted(judgement)) <= len(runs):
+            return judgement
 
 
 def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, late: Late = never) -> Wanted:
@@ -377,11 +382,11 @@ def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, lat
     A miss ends the runs at once; goals that are met are shown by `least` runs. late: whether no more are to be made.
     """
 
-    def wanted(found: Judgement) -> int:
-        made = len(found.runs)
-        if found.refuted or (found.proven and made >= least) or late():
-            return made
-        return 2 * made if 2 * made <= max(min(most // requests, MOST_RUNS), least) else made
+    def wanted(judgement: Judgement) -> int:
+        count = len(judgement.runs)
+        if judgement.refuted or (judgement.proven and count >= least) or late():
+            return count
+        return 2 * count if 2 * count <= max(min(most // requests, MOST_RUNS), least) else count
 
     return wanted
 
@@ -389,27 +394,27 @@ def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, lat
 def until_precise(precision: float, requests: int, most: int) -> Wanted:
     """As many runs of so many requests as make the widest interval +- precision [1], as far as `most` requests go."""
 
-    def wanted(found: Judgement) -> int:
-        made, width = len(found.runs), half_width(found)
+    def wanted(judgement: Judgement) -> int:
+        count, width = len(judgement.runs), half_width(judgement)
         if width <= precision:
-            return made
-        return min(max(made + 1, math.ceil(made * min((width / precision) ** 2, 2.0))), max(most // requests, made))
+            return count
+        return min(max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0))), max(most // requests, count))
 
     return wanted
 
 
 def half_width(judgement: Judgement) -> float:
     """Distance of the share of a class from the further end of its interval, of the class where it is largest [1]."""
-    shares = [one.attainment for one in judgement.classes]
-    return max(max(one.share - one.low, one.high - one.share) for one in shares)
+    shares = [share.attainment for share in judgement.classes]
+    return max(max(share.share - share.low, share.high - share.share) for share in shares)
 
 
-def pool_behind(found: Judgement) -> int | None:
+def pool_behind(judgement: Judgement) -> int | None:
     """Index of the pool in which most requests piled up over all runs; None where the fleet keeps up."""
-    if not found.overload.overloaded:
+    if not judgement.overloaded:
         return None
-    roles = [pool.role for pool in found.engines.pools]
-    piled = [sum(piled_up(run, number, role) for run in found.runs) for number, role in enumerate(roles)]
+    roles = [pool.role for pool in judgement.engines.pools]
+    piled = [sum(piled_up(run, number, role) for run in judgement.runs) for number, role in enumerate(roles)]
     return int(np.argmax(piled))
 
 
@@ -421,11 +426,11 @@ def piled_up(run: Run, number: int, role: Role) -> int:
     result, trace = run.result, run.demand.trace
     computed, ended = (np.where(np.isnan(times), np.inf, times) for times in (result.prompt_end, result.finish))
     chosen = trace.decode_pool if role is Role.DECODE else trace.pool
-    mine = np.ones(trace.size, dtype=np.bool_) if chosen is None else chosen == number
-    came: FloatArray = (computed if role is Role.DECODE else result.arrival)[mine]
-    left: FloatArray = (computed if role is Role.PREFILL else ended)[mine]
+    requests = np.ones(trace.size, dtype=np.bool_) if chosen is None else chosen == number
+    came: FloatArray = (computed if role is Role.DECODE else result.arrival)[requests]
+    departure: FloatArray = (computed if role is Role.PREFILL else ended)[requests]
     first, last = float(result.arrival.min()), float(result.arrival.max())
-    quarter, end = (int((came <= t).sum() - (left <= t).sum()) for t in (first + 0.25 * (last - first), last))
+    quarter, end = (int((came <= t).sum() - (departure <= t).sum()) for t in (first + 0.25 * (last - first), last))
     return end - quarter
 
 
@@ -448,12 +453,12 @@ class Blame:
         return [int(index) for index in np.flatnonzero(self.pools >= enough)]
 
 
-def blame(instance: Instance, found: Judgement) -> Blame:
+def blame(instance: Instance, judgement: Judgement) -> Blame:
     """Count the misses of every class that has too many; of all classes where each has few enough."""
-    behind = [not one.proven for one in found.classes]
+    behind = [not item.proven for item in judgement.classes]
     wanted = np.array(behind if any(behind) else [True] * len(behind))
-    pools, first, later = np.zeros(len(found.engines.pools)), 0.0, 0.0
-    for run in found.runs:
+    pools, first, later = np.zeros(len(judgement.engines.pools)), 0.0, 0.0
+    for run in judgement.runs:
         late_first, late_next = _late(instance, run, wanted)
         first, later = first + float(late_first.sum()), later + float(late_next.sum())
         np.add.at(pools, _late_in(run, late_first), 1.0)
@@ -466,14 +471,14 @@ def _late(instance: Instance, run: Run, wanted: BoolArray) -> tuple[BoolArray, B
     """Requests that count and came too late: by the first token, and else by the later ones."""
     result, slo = run.result, instance.flows.slo[run.demand.flow]
     first, later = np.zeros(slo.size, dtype=np.bool_), np.zeros(slo.size, dtype=np.bool_)
-    for number, one in enumerate(instance.problem.slos):
-        mine = steady(result) & (slo == number) & wanted[number]
-        missed = mine & ~within(result, one.limits)
-        tokens = np.nan_to_num(result.tpot, nan=0.0) > one.tpot
+    for number, objective in enumerate(instance.problem.slos):
+        counts = steady(result) & (slo == number) & wanted[number]
+        missed = counts & ~within(result, objective.limits)
+        tokens = np.nan_to_num(result.tpot, nan=0.0) > objective.tpot
         for metric in instance.flows.others:
-            tokens |= measured(result, metric) > one.limit(metric)
-        waited = ~(result.ttft <= one.ttft)  # also where there is none
-        if Metric.E2E in one.limits:  # late as a whole: by whatever took more of the time
+            tokens |= measured(result, metric) > objective.limit(metric)
+        waited = ~(result.ttft <= objective.ttft)  # also where there is none
+        if Metric.E2E in objective.limits:  # late as a whole: by whatever took more of the time
             waited |= ~tokens & (result.ttft > 0.5 * result.e2e)
         first |= missed & waited
         later |= missed & ~waited

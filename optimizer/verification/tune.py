@@ -155,35 +155,35 @@ def fleet_at(fleet: Fleet, knobs: tuple[Knob, ...], point: Point) -> Fleet:
     return Fleet(tuple(pools))
 
 
-def distance(instance: Instance, found: Judgement) -> float:
+def distance(instance: Instance, judgement: Judgement) -> float:
     """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
     worst = 0.0
     for number, slo in enumerate(instance.problem.slos):
-        values = np.concatenate([_relative(instance, run, number) for run in found.runs])
+        values = np.concatenate([_relative(instance, run, number) for run in judgement.runs])
         if values.size:
             worst = max(worst, float(np.quantile(values, slo.attainment, method="higher")))
-    if found.overload.overloaded:
-        worst = max(worst, 1.0 + found.overload.growth)
+    if judgement.overloaded:
+        worst = max(worst, 1.0 + judgement.overload.growth)
     return min(worst, WORST)
 
 
-def tail_of(instance: Instance, found: Judgement) -> float:
+def tail_of(instance: Instance, judgement: Judgement) -> float:
     """The same of a fleet whose runs are not kept, by its quantiles of all but e2e [1]: the next above its goal."""
-    if found.runs:
-        return distance(instance, found)
+    if judgement.runs:
+        return distance(instance, judgement)
     tails = [0.0]
-    for slo, one in zip(instance.problem.slos, found.classes, strict=True):
+    for slo, item in zip(instance.problem.slos, judgement.classes, strict=True):
         at = next((k for k, level in enumerate(QUANTILES) if level >= slo.attainment), -1)
-        tails += [one.ttft[at] / slo.ttft, one.tpot[at] / slo.tpot]
-        tails += [values[at] / slo.limits[metric] for metric, values in one.metrics.items()]
+        tails += [item.ttft[at] / slo.ttft, item.tpot[at] / slo.tpot]
+        tails += [values[at] / slo.limits[metric] for metric, values in item.metrics.items()]
     return min(float(np.nanmax(tails)), WORST)
 
 
 def _relative(instance: Instance, run: Run, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
     result, limits = run.result, instance.problem.slos[number].limits
-    mine = steady(result) & (instance.flows.slo[run.demand.flow] == number)
-    parts = np.stack([measured(result, metric)[mine] / limit for metric, limit in limits.items()])
+    counts = steady(result) & (instance.flows.slo[run.demand.flow] == number)
+    parts = np.stack([measured(result, metric)[counts] / limit for metric, limit in limits.items()])
     return np.asarray(np.nan_to_num(parts, nan=WORST, posinf=WORST).max(axis=0))
 
 
@@ -230,16 +230,16 @@ class Tuner:
         return self.seen[point]
 
     def _look(self, fleet: Fleet) -> Look:
-        bench, part = self.bench, self.bench.part(fleet)
-        found = judge(
+        bench, portion = self.bench, self.bench.part(fleet)
+        judgement = judge(
             bench.instance,
-            part.fleet,
+            portion.fleet,
             requests=self.requests,
             seed=bench.seed,
-            volume=part.volume,
-            engines=bench.engines_of(part.fleet),
+            volume=portion.volume,
+            engines=bench.engines_of(portion.fleet),
         )
-        return Look(fleet, fleet_cost(bench.instance, fleet), distance(bench.instance, found), found.classes)
+        return Look(fleet, fleet_cost(bench.instance, fleet), distance(bench.instance, judgement), judgement.classes)
 
 
 def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish | None = None) -> Tuned:
@@ -253,7 +253,7 @@ def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish
     by_tpe(sizes, value, tuner.start, wish.looks, bench.seed, start_up=start_up, stopped=stopped, kept=kept)
     looks = tuple(tuner.seen.values())
     proven = (bench.verdict(look.fleet) for look in _promising(tuner) if not stopped())
-    winner = next((found for found in proven if found.held), winner)
+    winner = next((verdict for verdict in proven if verdict.held), winner)
     if not wish.front:
         return Tuned(winner, looks)
     better = [look for look in front(looks) if look.cost > winner.cost][:JUDGED]
@@ -367,10 +367,10 @@ class Search:
     def see(self, point: Point) -> Values | None:
         """Look at a point."""
         self.known.add(point)
-        found = self.value(point)
-        if found is not None:
-            self.looks[point] = found
-        return found
+        values = self.value(point)
+        if values is not None:
+            self.looks[point] = values
+        return values
 
     def ended(self, budget: int) -> bool:
         """Whether all looks are taken, or hardly any point is left or allowed."""

@@ -341,7 +341,7 @@ def other_settings(bench: Bench, missed: Verdict) -> list[Fleet]:
         return []
     if missed.stuck:
         return [_with_fewer_slots(instance, fleet, missed.blame.worst)]
-    near = not missed.judgement.overload.overloaded and missed.shortfall <= NEAR
+    near = not missed.judgement.overloaded and missed.shortfall <= NEAR
     if not near and promise(instance, fleet) < 1.0:
         return []
     changed = [other for other in _each_setting(instance, fleet, missed.blame.worst) if valid(instance, other)]

@@ -81,8 +81,8 @@ def chunk_curve(
     """
     if not is_simple(problem):
         raise InputError("--chunk is for the least cost with pools that all classes share")
-    every = sorted({*problem.space.max_num_batched_tokens, *chunks})
-    problem = scenario_problem(problem, Scenario("", {BUDGETS: every}), base)
+    sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
+    problem = scenario_problem(problem, Scenario("", {BUDGETS: sizes}), base)
     answer = solve(problem, base, Depth.CONFIRMED if simulated else Depth.SIMPLE)
     if answer.pick is None:
         return answer

@@ -349,14 +349,14 @@ class Stairs:
 
 def _rising(steps: Sequence[Step]) -> tuple[Step, ...]:
     """A fleet that holds where it is harder holds where it is easier: no step costs more than the next."""
-    kept: list[Step] = []
+    rising: list[Step] = []
     for step in reversed(steps):
-        cost, harder = step.answer.cost, kept[-1].answer.cost if kept else None
+        cost, harder = step.answer.cost, rising[-1].answer.cost if rising else None
         if cost is not None and harder is not None and cost >= harder * (1.0 - SAME_COST):
-            kept[-1] = replace(kept[-1], easy=step.easy)
+            rising[-1] = replace(rising[-1], easy=step.easy)
         else:
-            kept.append(step)
-    return tuple(reversed(kept))
+            rising.append(step)
+    return tuple(reversed(rising))
 
 
 def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
@@ -384,9 +384,9 @@ def _within(curve: Frontier, budgets: tuple[float, float] | None) -> Frontier:
     if budgets is None:
         return curve
     low, high = (budget * (1.0 + SAME_COST) for budget in budgets)
-    kept = [step for step in curve.steps if step.answer.cost is not None and step.answer.cost <= high]
-    below = sum(step.answer.cost is not None and step.answer.cost <= low for step in kept)
-    return replace(curve, steps=tuple(kept[max(below - 1, 0) :]))
+    affordable = [step for step in curve.steps if step.answer.cost is not None and step.answer.cost <= high]
+    below = sum(step.answer.cost is not None and step.answer.cost <= low for step in affordable)
+    return replace(curve, steps=tuple(affordable[max(below - 1, 0) :]))
 
 
 def by_budget(curve: Frontier) -> list[Mapping[str, float]]:
@@ -433,10 +433,10 @@ def with_looks(
             gpus = " + ".join(f"{count} {card}" for card, count in step.answer.gpus.items())
             progress(f"simulating {gpus}", ramp.share(curve, step.easy))
         if _fleet(step) not in by_formula:  # it takes the place of one that missed
-            reached, fault = ramp.look(step, step.easy)
+            attainment, fault = ramp.look(step, step.easy)
             if fault:
-                return step.answer.missed(reached, fault)
-            step = replace(step, answer=replace(step.answer, attainment=reached))
+                return step.answer.missed(attainment, fault)
+            step = replace(step, answer=replace(step.answer, attainment=attainment))
         return _step_as_seen(ramp, curve, step)
 
     ends = (curve.steps[0].easy, curve.steps[-1].hard) if curve.steps else (1.0, 1.0)
@@ -467,10 +467,10 @@ def _step_as_seen(ramp: Ramp, curve: Frontier, step: Step) -> Step | Missed:
     At the problem's own value a step may be as narrow as it is.
     """
     here = curve.here
-    reached, fault = ramp.look(step, step.hard, MOST_RUNS if step.hard == curve.steps[-1].hard else RUNS)
+    attainment, fault = ramp.look(step, step.hard, MOST_RUNS if step.hard == curve.steps[-1].hard else RUNS)
     if not fault:
-        return replace(step, answer=replace(step.answer, attainment=reached))
-    missed = step.answer.missed(reached, fault)
+        return replace(step, answer=replace(step.answer, attainment=attainment))
+    missed = step.answer.missed(attainment, fault)
     held = _last_held(ramp, step)
     if held is None:
         return missed
@@ -493,14 +493,14 @@ def _last_held(ramp: Ramp, step: Step) -> tuple[float, float, float] | None:
     exact = {easy: step.easy, end: step.hard}  # as they are, whatever logarithms make of them
     while bad - good > width * (1.0 + 1e-9):
         from_end = bad - back if bad - back > easy + width else easy
-        tried = from_end if math.isinf(good) else (good + bad) / 2.0
-        reached, fault = ramp.look(step, step.easy if tried == easy else ramp.value_at(tried))
+        value = from_end if math.isinf(good) else (good + bad) / 2.0
+        attainment, fault = ramp.look(step, step.easy if value == easy else ramp.value_at(value))
         if not fault:
-            good, share = tried, reached
-        elif tried == easy:
+            good, share = value, attainment
+        elif value == easy:
             return None
         else:
-            bad, back = tried, 2.0 * back
+            bad, back = value, 2.0 * back
     return exact.get(good, ramp.value_at(good)), exact.get(bad, ramp.value_at(bad)), share
 
 

@@ -185,8 +185,8 @@ class Remaining(FleetSearch):
         """What is left of what was evaluated; the states of pools stay known."""
         if not refuted:
             return evaluated
-        same = {field.name: getattr(evaluated, field.name) for field in fields(evaluated)}
-        return cls(**same | {"pool_sizes": {}, "held": {}, "refuted": refuted})
+        values = {field.name: getattr(evaluated, field.name) for field in fields(evaluated)}
+        return cls(**values | {"pool_sizes": {}, "held": {}, "refuted": refuted})
 
     def carries(self, picks: Picks, volume: float) -> bool:
         """Whether a fleet keeps every goal at `volume` times the demand as evaluated, and is not refuted there."""
@@ -225,12 +225,12 @@ def floor_cost(problem: Problem, physics: Physics) -> float:
         engine = (tables.gpus * prices[tables.offer])[settings.shape]
         need = _engines_kept_busy(evaluated) * engine[:, None]
         whole = (1 + problem.constraints.spare_replicas) * engine
-        each, first = (
+        cheapest, first = (
             {role: costs[settings.role == role].min(axis=0, initial=np.inf) for role in (PREFILL, DECODE, COLOCATED)}
             for costs in (need, whole)
         )
-        parts = np.minimum(each[COLOCATED], each[PREFILL] + each[DECODE]).sum()
-        floors.append(max(float(parts), min(float(first[COLOCATED]), float(first[PREFILL] + first[DECODE]))))
+        shared = np.minimum(cheapest[COLOCATED], cheapest[PREFILL] + cheapest[DECODE]).sum()
+        floors.append(max(float(shared), min(float(first[COLOCATED]), float(first[PREFILL] + first[DECODE]))))
     return min(floors, default=0.0)
 
 

@@ -392,11 +392,11 @@ def cheapest_confirmed(problem: Problem, physics: Physics, refuted: Refuted = NO
         pick = cheapest_settled(problem, physics, frozenset(out))
         if pick is None:
             break
-        reached, fault = look_at(physics, problem.workload.request_rate, problem.seed, *pick.fleet)
+        attainment, fault = look_at(physics, problem.workload.request_rate, problem.seed, *pick.fleet)
         answer = answer_of(problem, physics, pick)
         if not fault:
-            return replace(answer, attainment=reached, refuted=tuple(missed))
-        missed.append(answer.missed(reached, fault))
+            return replace(answer, attainment=attainment, refuted=tuple(missed))
+        missed.append(answer.missed(attainment, fault))
         out.add(refuted_with(pick.pools))
     return unproven(missed) if missed else why_none(problem, physics)
 

@@ -157,10 +157,10 @@ def tornado_of(
     ranked = [(_tornado_row(problem, base, lever, here, depth), lever) for lever in moved]
     ranked.sort(key=lambda pair: -pair[0].swing)
     if looks and is_simple(problem) and depth is Depth.SIMPLE:
-        here, left = solve(problem, base, Depth.CONFIRMED), looks - 1
+        here, budget = solve(problem, base, Depth.CONFIRMED), looks - 1
         for number, (_, lever) in enumerate(ranked):
-            if lever.is_cheap or left >= 2:
-                left -= 0 if lever.is_cheap else 2
+            if lever.is_cheap or budget >= 2:
+                budget -= 0 if lever.is_cheap else 2
                 ranked[number] = _tornado_row(problem, base, lever, here, Depth.CONFIRMED), lever
     return sorted((row for row, _ in ranked), key=lambda row: -row.swing)
 
@@ -240,12 +240,12 @@ def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, list[bo
     names, vendors = [card.name for card in cards], [card.vendor for card in cards]
     used_vendors = {card.vendor for card in cards if card.name in used}
     groups = ((names, names, used), (vendors, sorted(set(vendors)), used_vendors))
-    for each, distinct, taken in groups:
+    for offers, distinct, taken in groups:
         for name in distinct:
-            if name in taken and len(set(each)) > 1:
-                yield f"without {name}", [other != name for other in each]
+            if name in taken and len(set(offers)) > 1:
+                yield f"without {name}", [other != name for other in offers]
             if taken != {name}:
-                yield f"only {name}", [other == name for other in each]
+                yield f"only {name}", [other == name for other in offers]
 
 
 # --- shadow prices --------------------------------------------------------------------------------------------------
@@ -472,15 +472,15 @@ def _flip(
 
     end: its value, fleet and cost.
     """
-    same, (other, pools, cost) = row.value, end
+    inside, (beyond, pools, cost) = row.value, end
     for _ in range(HALVINGS):
-        middle = (same + other) / 2.0
+        middle = (inside + beyond) / 2.0
         answer = answer_at(problem, base, row.lever, middle, Depth.COST)
         if kind_of(answer.pools) == kind_of(here.pools):
-            same = middle
+            inside = middle
         else:
-            other, pools, cost = middle, answer.pools, answer.cost
-    return Flip(same_at=same, other_at=other, pools=list(pools), usd_per_hour=cost)
+            beyond, pools, cost = middle, answer.pools, answer.cost
+    return Flip(same_at=inside, other_at=beyond, pools=list(pools), usd_per_hour=cost)
 
 
 def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:

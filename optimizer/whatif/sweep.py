@@ -51,7 +51,9 @@ def sweep_of(  # noqa: PLR0917
     of others.
     """
     inputs = json.dumps(problem.inputs, sort_keys=True)
-    tasks = tuple({"name": one.name, "changes": dict(one.changes), "shown": list(shown)} for one in scenarios)
+    tasks = tuple(
+        {"name": scenario.name, "changes": dict(scenario.changes), "shown": list(shown)} for scenario in scenarios
+    )
     bounded = depth is Depth.SIMPLE and gap is not False
     proven = bounded and (gap is True or len(tasks) <= MOST_PROOFS)
     identity = {"inputs": json.loads(inputs), "depth": depth.value, "gap": gap, "looks": looks}
@@ -193,10 +195,10 @@ class Looks:
         for number, fleet in stand.fleets.items():
             having.setdefault(fleet, []).append(number)
         again = [number for fleet, numbers in having.items() if stand.missed(fleet) for number in numbers]
-        left = self.most - sum(task.get("first", False) for task in tasks)
+        budget = self.most - sum(task.get("first", False) for task in tasks)
         unseen = (numbers for fleet, numbers in having.items() if fleet not in stand.seen)
         first = [numbers[0] for numbers in sorted(unseen, key=len, reverse=True)]
-        chosen = sorted(again) or first[: max(left, 0)]
+        chosen = sorted(again) or first[: max(budget, 0)]
         return [{**tasks[number], "of": number, "first": not again} for number in chosen]
 
     def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:

@@ -109,17 +109,17 @@ def run_sweep(
     tasks, new = list[Task](), list(sweep.scenarios)
     while new:
         tasks += new
-        left = [(number, task) for number, task in enumerate(tasks) if number not in rows]
-        done = len(tasks) - len(left)
-        handed = apart(list(batches(left, workers, sweep.kinship, sweep.largest)), workers)
+        unsolved = [(number, task) for number, task in enumerate(tasks) if number not in rows]
+        finished = len(tasks) - len(unsolved)
+        handed = apart(list(batches(unsolved, workers, sweep.kinship, sweep.largest)), workers)
         for solved in _solved(executor, sweep.solve, handed):
             if journal is not None:
                 journal.append(solved)
             rows |= {row["number"]: row for row in solved}
-            done += len(solved)
+            finished += len(solved)
             if progress is not None:
-                pace = (time.monotonic() - begun) / max(done - before, 1)
-                progress(done, len(tasks), pace * (len(tasks) - done))
+                pace = (time.monotonic() - begun) / max(finished - before, 1)
+                progress(finished, len(tasks), pace * (len(tasks) - finished))
         new = sweep.rounds.more(tasks, rows) if sweep.rounds else []
     return sweep.rounds.finish(tasks, rows) if sweep.rounds else [rows[number] for number in range(len(tasks))]
 
