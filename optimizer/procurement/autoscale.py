@@ -28,8 +28,6 @@ Stretch = tuple[float, int, IntArray]
 """A share of an hour [1], the hour, and the replicas then, (pools,)."""
 
 DAY = 24 * SECONDS_PER_HOUR
-PRECISION = 1.0
-"""To which the longest start-up time is found [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +230,11 @@ def queue_share(volume: float, most: float, time: float, backlog: float) -> tupl
 
 
 def longest_start_up(good: Callable[[float], bool]) -> float:
-    """The longest start-up time that is good, up to a day [s]; 0 where none is."""
+    """The longest start-up time that is good, up to a day [s], to a second; 0 where none is."""
     low, high = 0.0, DAY
     if good(high):
         return high
-    while high - low > PRECISION:
+    while high - low > 1.0:
         middle = (low + high) / 2.0
         low, high = (middle, high) if good(middle) else (low, middle)
     return low

@@ -29,8 +29,6 @@ Progress = Callable[[str, float], None]
 Engines = tuple[int, ...]
 """Engines of every pool of a fleet."""
 
-LONGER = 2
-"""Factor from one run to the next."""
 SEVERAL = 4
 """Runs of different requests at most, where fewer leave open whether a goal is met: one question of many, each of which
 takes as many."""
@@ -134,7 +132,7 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     requests = max(requests, min(filled, MOST_REQUESTS))
     judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
     while judgement.overloaded and not judgement.missed and requests < MOST_JUDGED:
-        requests = min(LONGER * requests, MOST_JUDGED)
+        requests = min(2 * requests, MOST_JUDGED)
         judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
     if judgement.outcome is not Outcome.UNDECIDED:
         return judgement

@@ -36,17 +36,11 @@ from search_spaces.problem import Goal, Problem
 from .optimize import Draft, optimize, origin_of, with_simulation
 from .search import Brake, Effort, Level, Progress, silent, sure_verdict
 
-RUNS: Final = 2
-"""Full runs that judge a fleet at least, as those that confirm a plan's."""
 DOUBLINGS: Final = 3
 """So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
 would not help then: what they lack is speed."""
 SEARCHED: Final = 0.4
 """Share of the work that is done when the search begins [1]."""
-TWICE: Final = 2.0
-"""Multiple of the demand that is looked at beside it [1]."""
-LEAST_CAPACITY: Final = 1e-9
-"""Of a pool that keeps up with nothing [1/s]: where all are such, each gets as much as the others."""
 
 
 def evaluate(
@@ -75,7 +69,7 @@ def evaluate(
     report("simulating other replicas", 0.2)
     needed = _provisioning(bench, subject, verdict)
     report("simulating twice the rate", 0.3)
-    twice = _provisioning(make_bench(subject.instance, TWICE * subject.volume), subject)
+    twice = _provisioning(make_bench(subject.instance, 2.0 * subject.volume), subject)
     cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, report)
     cost = fleet_cost(subject.instance, subject.fleet)
     cheapest_cost = None if cheapest is None else cheapest.cost_usd_per_hour
@@ -102,7 +96,7 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
     simulation = None if plan is None else plan.simulation
     if simulation is not None and simulation.confirmation:
         return on_fresh_requests(bench, chosen, simulation.confirmation, simulation.replications, simulation.requests)
-    verdict, judgement = on_fresh_requests(bench, chosen, 1, RUNS)
+    verdict, judgement = on_fresh_requests(bench, chosen, 1)
     if verdict.outcome is Outcome.UNDECIDED and judgement.held and not verdict.stuck:
         verdict, judgement = on_fresh_requests(bench, chosen, 2, MOST_RUNS, MOST_BETWEEN)
     if chosen.replayed:  # it misses when the recorded requests come in their own order, which no draw of them shows
@@ -322,14 +316,13 @@ def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:
     """
     roles = {pool.role for pool in pools}
     alone = len(roles) == len(pools) and not {Role.PREFILL, Role.COLOCATED} <= roles
-    capacities = [1.0 if alone else max(_capacity(instance, pool), LEAST_CAPACITY) for pool in pools]
-    return shared_out(pools, [pool.route * capacity for pool, capacity in zip(pools, capacities, strict=True)])
 
+    def capacity(pool: FleetPool) -> float:
+        """Requests that a pool keeps up with, of those that it may get, by formula [1/s]; never nothing."""
+        load = largest_load(lambda load: pool_state(instance, pool, load).stable)
+        return max(float(instance.flows.rate @ pool.route) * load, 1e-9)
 
-def _capacity(instance: Instance, pool: FleetPool) -> float:
-    """Requests that a pool keeps up with, of those that it may get, by formula [1/s]."""
-    rate = float(instance.flows.rate @ pool.route)
-    return rate * largest_load(lambda load: pool_state(instance, pool, load).stable)
+    return shared_out(pools, [pool.route * (1.0 if alone else capacity(pool)) for pool in pools])
 
 
 def plan_of(subject: Subject) -> Plan:

@@ -44,8 +44,18 @@ from optimizer.search.limits import classes_apart
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
 from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, evaluated, unmixed
-from optimizer.verification.bench import MOST_CONFIRMED, Bench, Verdict, confirmed, fleet_key, make_bench, without_room
-from optimizer.verification.goodput import OutOfTimeError, goodput_among
+from optimizer.verification.bench import (
+    LEAST_RUNS,
+    MOST_CONFIRMED,
+    Bench,
+    Verdict,
+    confirmed,
+    fleet_key,
+    goodput_of,
+    make_bench,
+    without_room,
+)
+from optimizer.verification.goodput import OutOfTimeError
 from optimizer.verification.judge import Outcome
 from optimizer.verification.record import tuned_fleet, tuning_record
 from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
@@ -62,8 +72,6 @@ THOROUGH_RUNS: Final = 4
 """Full runs that confirm a fleet at least, at the highest effort."""
 STEPS_DOWN: Final = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 """How far below the goodput of one run volumes are tried, as shares of it."""
-VOLUME_TOLERANCE: Final = 0.02
-"""To which the goodput of one run is found where goodput is the goal (relative)."""
 TUNED: Final = "tuned"
 """What the tuned fleet is called that fresh requests did not confirm."""
 
@@ -123,7 +131,7 @@ class Effort:
     @property
     def runs(self) -> int:
         """Full runs that confirm a fleet at least."""
-        return THOROUGH_RUNS if self.level is Level.THOROUGH else 2
+        return THOROUGH_RUNS if self.level is Level.THOROUGH else LEAST_RUNS
 
     @property
     def inner(self) -> Effort:
@@ -428,11 +436,9 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Search
 
 def _simulated_volume(bench: Bench, fleet: Fleet) -> float:
     """Multiple of the demand up to which one run keeps every goal [1]."""
-    portion = bench.part(fleet)
-    trials = bench.trials_of(fleet, bench.late)
-    step = 1.0 + 4.0 * VOLUME_TOLERANCE
-    goodput = goodput_among(trials, VOLUME_TOLERANCE, start=portion.volume, step=step).rate
-    return goodput * portion.parts / bench.instance.problem.workload.request_rate
+    rate = bench.instance.problem.workload.request_rate
+    goodput = goodput_of(bench, fleet, rate * bench.volume, bench.late, held=False)
+    return goodput.rate * bench.part(fleet).parts / rate
 
 
 def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:

@@ -45,6 +45,8 @@ from .judge import (
     until_decided,
 )
 
+LEAST_RUNS = 2
+"""Full runs that judge a fleet at least."""
 LIFETIMES = 10.0
 """Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
 RELAXATIONS, MOST_RELAXED = 40.0, 100_000
@@ -239,7 +241,7 @@ class Bench:
     requests: int
     probability: float = 0.5
     volume: float = 1.0
-    least: int = 2
+    least: int = LEAST_RUNS
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     looks: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
@@ -397,7 +399,7 @@ class Bench:
         return replace(self.settled(fleet, replay, held=False), replayed=True)
 
 
-def make_bench(instance: Instance, volume: float = 1.0, least: int = 2, late: Late = never) -> Bench:
+def make_bench(instance: Instance, volume: float = 1.0, least: int = LEAST_RUNS, late: Late = never) -> Bench:
     """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
     problem, requests = instance.problem, run_length(instance, volume)
     return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, least, late=late)

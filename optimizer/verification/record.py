@@ -58,8 +58,6 @@ BY_REQUESTS = "router: counts requests"
 """How the plan's fleet behind another router differs, in words."""
 POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""
-TINY = 1e-12
-"""Least time that power is meant over [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +452,7 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
         preemption_rate=preemptions / requests,
         rejected=rejected,
         rejection_rate=rejected / requests,
-        power=energy / max(float(spans.sum()), TINY),
+        power=energy / max(float(spans.sum()), 1e-12),
         tdp=simulated.replicas * config.gpus * config.accelerator.tdp,
         energy=energy,
     )

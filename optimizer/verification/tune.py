@@ -69,9 +69,8 @@ START_UP = 20
 FRONT_START_UP = 10
 """The same where there are two values: the front has many points to learn from (benchmarks/tuning.py)."""
 ASKED = 20
-"""Points that are asked for at most, for each look, where few are allowed."""
-PATIENCE = 20
-"""Draws of known points in a row, for each knob, after which the first that is not known is taken."""
+"""Points that are asked for at most, for each look, where few are allowed; and draws of known points in a row, for each
+knob, after which the first that is not known is taken."""
 SQLITE, JOURNAL = "sqlite:///", "journal:"
 """What stands before the file in a name of a study: how Optuna writes it."""
 FORMS: Final = f"{SQLITE}FILE or {JOURNAL}FILE"
@@ -459,7 +458,7 @@ class Search:
 
     def unknown(self) -> Point:
         """A point that was not asked for; there is one."""
-        for _ in range(PATIENCE * len(self.knobs)):
+        for _ in range(ASKED * len(self.knobs)):
             point = tuple(int(self.draw.integers(size)) for size in self.knobs)
             if point not in self.known:
                 return point

@@ -21,8 +21,8 @@ from .scenario import Answer, Depth, Missed, answer_at, is_simple, own_value
 
 UNORDERED = ("without", "with", "weight_dtype", "kv_dtype", "efficiency")
 """Levers whose values have no order."""
-MOST_PIECES = 500
-"""More are a range too wide."""
+MOST_PIECES = 300
+"""Of a curve; more are a range too wide."""
 STARTS = 9
 """Values at which a lever of unknown manners is looked at first."""
 TIE = 1e-9

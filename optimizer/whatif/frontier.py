@@ -33,11 +33,13 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.search import Level
 from optimizer.search.search import SAME_COST, settled
+from optimizer.verification.bench import LEAST_RUNS
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
+from .break_even import MOST_PIECES
 from .physics import Engine, Physics, fleet_of, physics_of, refuted_with
 from .scenario import (
     Answer,
@@ -56,16 +58,11 @@ from .scenario import (
 
 Progress = Callable[[str, float], None]
 
-MOST_STEPS = 300
-"""A curve of more steps than this is asked over too wide a range."""
 RESOLUTION = 0.01
 """Of the curve, relative to the lever's value (of attainment: to the misses that it permits) [1]: no step is narrower
 but by its range, and what simulation says of an end is found to it."""
 MOST_DOUBLINGS = 20
 """Of the rate at hand, or halvings, in search of a budget's."""
-RUNS = 2
-"""Full runs after which a fleet that straddles a goal at its end by formula is taken for a miss: each is near one
-there. Elsewhere, and where the curve ends, it gets as many as in any second look, so that no search contradicts it."""
 
 LATENCY = MappingProxyType({"ttft": "s", "tpot": "s"})
 OVER = ("rate", *LATENCY, "attainment", "budget")
@@ -296,13 +293,13 @@ class Stairs:
     gone: list[Missed] = field(default_factory=list)
 
     def climb(self) -> list[Step]:
-        """The steps. Raises InputError where there are more than MOST_STEPS."""
+        """The steps. Raises InputError where there are more than MOST_PIECES."""
         ramp, (easy, hard), steps = self.ramp, self.ends, list[Step]()
         value = at = easy
         misses = 0
         while ramp.is_easier(value, hard):
-            if len(steps) >= MOST_STEPS:
-                raise InputError(f"--over {ramp.key}: more than {MOST_STEPS} fleets; narrow the range with --between")
+            if len(steps) >= MOST_PIECES:
+                raise InputError(f"--over {ramp.key}: more than {MOST_PIECES} fleets; narrow the range with --between")
             step = self.seen(self._step(value, at, steps[-1:]))
             if isinstance(step, Missed):
                 self._refute(step.pick)
@@ -464,10 +461,11 @@ def _ranked(steps: Sequence[Step]) -> list[int]:
 def _step_as_seen(ramp: Ramp, curve: Frontier, step: Step) -> Step | Missed:
     """A step as far as its fleet holds when simulated; what it missed by, where that is hardly anywhere.
 
-    At the problem's own value a step may be as narrow as it is.
+    At the problem's own value a step may be as narrow as it is. At its end by formula a fleet is near a goal, so that
+    few runs have to tell; where the curve ends it gets as many as elsewhere.
     """
     here = curve.here
-    attainment, fault = ramp.look(step, step.hard, MOST_RUNS if step.hard == curve.steps[-1].hard else RUNS)
+    attainment, fault = ramp.look(step, step.hard, MOST_RUNS if step.hard == curve.steps[-1].hard else LEAST_RUNS)
     if not fault:
         return replace(step, answer=replace(step.answer, attainment=attainment))
     missed = step.answer.missed(attainment, fault)
