@@ -87,17 +87,12 @@ class Explanation:
         return min((row.cost for row in self.standings if row.cost is not None), default=np.inf)
 
 
-def explain(problem: Problem, wanted: Wanted) -> Explanation:
-    """Check a config against every rule; where it can be, rank it by the cheapest fleet that it is part of.
-
-    Settings outside the search space are tried all the same, and named. Of GPUs that are owned, and more of which can
-    be had, the better of the two offers counts.
-    """
-    return explain_each(problem, [wanted])[0]
-
-
 def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanation]:
-    """The same for several configs; a search space is priced once, for all of those within it."""
+    """Check configs against every rule; where one can be, rank it by the cheapest fleet that it is part of.
+
+    Settings outside the search space are tried all the same, and named; a search space is priced once, for all configs
+    within it. Of GPUs that are owned, and more of which can be had, the better of the two offers counts.
+    """
     priced: dict[SearchSpace, FleetSearch] = {}
     return [_explain_gpu(problem, wanted, priced) for wanted in configs]
 

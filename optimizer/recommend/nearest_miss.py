@@ -25,7 +25,7 @@ from optimizer.plans.plan import Alternative, Binding, Status
 from optimizer.plans.proof import ROUNDING
 from optimizer.search.bound import most_of_demand
 from optimizer.verification.bench import Verdict, miss_words
-from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, Slo
+from search_spaces.problem import Billing, Goal, Objective, Problem, Slo
 
 from .rival_rows import overall
 from .search import Effort, Level, Solution, by_formula, solution_of
@@ -129,11 +129,12 @@ def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
 def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
     """The nearest fleet without each limit on it, or without all where no single one would do; None without any."""
     nearest: list[tuple[Solution, list[Binding]]] = []
-    for lift in lifts(least_demand(instance.problem)):
-        if effort.brake.stopped() or (nearest and lift.all_at_once):
+    pairs = lifts(least_demand(instance.problem))
+    for place, (freed, alone) in enumerate(pairs):
+        if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
             break
-        planned = planned_instance(lift.problem, instance.overhead)
-        solution = solution_of(lift.priced(planned), effort)
+        planned = planned_instance(freed, instance.overhead)
+        solution = solution_of(costing_what_is_short(alone, planned), effort)
         if solution is None:
             continue
         solution = replace(solution, instance=replace(planned, flows=solution.instance.flows))
@@ -185,26 +186,14 @@ def _needs(broken: Sequence[Binding]) -> str:
     return f"It needs {join_words(short)}."
 
 
-@dataclass(frozen=True, slots=True)
-class Lift:
-    """A problem without some of its limits; lifted: with only those that it lacks; all_at_once: of several limits."""
+def lifts(problem: Problem) -> list[tuple[Problem, Problem]]:
+    """The problem without each of its limits in turn, then without any, where it has several; each with what it lacks.
 
-    problem: Problem
-    lifted: Problem
-    all_at_once: bool = False
-
-    def priced(self, planned: Instance) -> Instance:
-        """The instance of the problem, with GPUs at what they take of the limits that are lifted."""
-        if self.problem.constraints.budget is not None:  # which is in dollars
-            return planned
-        return costing_what_is_short(self.lifted, planned)
-
-
-def lifts(problem: Problem) -> list[Lift]:
-    """The problem without each of its limits in turn; then without any, where it has several."""
+    That is the problem with only those limits.
+    """
     free = without_limits(problem)
-    alone = [Lift(_with_limit(problem, name, None), _with_limit(free, name, most)) for name, most in _limits(problem)]
-    return [*alone, Lift(free, problem, all_at_once=True)] if len(alone) > 1 else alone
+    pairs = [(_with_limit(problem, name, None), _with_limit(free, name, most)) for name, most in _limits(problem)]
+    return [*pairs, (free, problem)] if len(pairs) > 1 else pairs
 
 
 def _limits(problem: Problem) -> Iterator[tuple[str | int, Any]]:
@@ -248,8 +237,9 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     share = sum((gpu / max(most, 0.5) for most, gpu in ceilings if most is not None), np.zeros(len(offers)))
     short = [0.0 if offer.inventory is None or offer.owned else 1.0 / max(offer.inventory, 0.5) for offer in offers]
     share = share + short
-    if not share.any() or _is_budget_alone(limits, short):
-        return free
+    in_money = limits.budget is not None and limits.max_gpus is limits.power is None and not any(short)
+    if not share.any() or in_money or free.problem.constraints.budget is not None:
+        return free  # prices in dollars say it all, whole nodes included
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
     share = share + share.max() * LESS_SO * usd / usd.max()
     singly = tuple(
@@ -258,11 +248,6 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     )
     tables = replace(free.tables, usd_per_hour=free.tables.gpus * share[free.tables.offer])
     return replace(free, problem=replace(free.problem, offers=singly), tables=tables)
-
-
-def _is_budget_alone(limits: Constraints, short: list[float]) -> bool:
-    """Whether money is all that is short: then prices say it all, whole nodes included."""
-    return limits.budget is not None and limits.max_gpus is limits.power is None and not any(short)
 
 
 # --- limits on latency and goals ------------------------------------------------------------------------------------

@@ -246,14 +246,9 @@ def lower_bound(problem: Problem, base: Path) -> float | None:
     base: folder of the files that the problem names. Half a second or more.
     """
     free = replace(problem, constraints=replace(problem.constraints, budget=None))
-    ways = physics_of(free, base).ways
-    floors = (least_cost(_priced_instance(free, way.instance), way.settings) for way in ways)
+    prices, floors = np.array([offer.usd_per_hour for offer in problem.offers]), []
+    for way in physics_of(free, base).ways:
+        instance = at_volume(way.instance, problem.workload.request_rate)
+        tables = replace(instance.tables, usd_per_hour=instance.tables.gpus * prices[instance.tables.offer])
+        floors.append(least_cost(replace(instance, problem=free, tables=tables), way.settings))
     return min((floor for floor in floors if floor is not None), default=None)
-
-
-def _priced_instance(problem: Problem, unit: Instance) -> Instance:
-    """An instance at 1 request/s at the rate, prices and limits of a problem."""
-    instance = at_volume(unit, problem.workload.request_rate)
-    prices = [offer.usd_per_hour for offer in problem.offers]
-    tables = replace(instance.tables, usd_per_hour=instance.tables.gpus * [prices[at] for at in instance.tables.offer])
-    return replace(instance, problem=problem, tables=tables)

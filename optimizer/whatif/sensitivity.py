@@ -403,7 +403,8 @@ def sensitivity(
     ]
     rows = tornado_of(problem, base, _until_pulled(moved, brake or Brake(), progress), Depth.COST)
     own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
-    priced = (offer for offer in problem.offers if _has_range(problem, base, offer))
+    keys = {f"price.{offer.accelerator.name}": offer for offer in problem.offers}
+    priced = (offer for key, offer in keys.items() if _can_be(problem, base, key, usual_range(problem, key)))
     return Sensitivity(
         share=SHARE,
         complete=complete and len(rows) == len(moved),
@@ -412,12 +413,6 @@ def sensitivity(
         levers=[_lever_record(problem, base, row, here) for row in rows],
         break_even=[_break_even(problem, base, offer, own) for offer in priced],
     )
-
-
-def _has_range(problem: Problem, base: Path, offer: Offer) -> bool:
-    """Whether a quarter of a price and four times it may be stated."""
-    key = f"price.{offer.accelerator.name}"
-    return _can_be(problem, base, key, usual_range(problem, key))
 
 
 def _can_be(problem: Problem, base: Path, key: str, values: Sequence[float]) -> bool:
