@@ -24,8 +24,16 @@ from optimizer.whatif import frontier as curves
 from optimizer.whatif import scenario
 from optimizer.whatif.break_even import pieces_along
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, frontier
-from optimizer.whatif.physics import physics_of, refuted_with
-from optimizer.whatif.scenario import Depth, Missed, cheapest, cheapest_confirmed, look_at, solve
+from optimizer.whatif.scenario import (
+    Depth,
+    Missed,
+    cheapest,
+    cheapest_confirmed,
+    look_at,
+    physics_of,
+    refuted_with,
+    solve,
+)
 from optimizer.whatif.sensitivity import levers, near_optimal, tornado_of
 from optimizer.whatif.sweep import sweep_of
 from optimizer.whatif.workers import Row, run_sweep

@@ -22,7 +22,7 @@ from optimizer.plans.records import EnginePool
 from optimizer.search.limits import classes_apart
 from optimizer.search.per_class import of_class
 from optimizer.search.search import FleetSearch, cheapest_held
-from optimizer.whatif.physics import Engines, Remaining, Way, engines_of, physics_at, refuted_with
+from optimizer.whatif.scenario import Engines, Remaining, Way, engines_of, physics_at, refuted_with
 from search_spaces.problem import Billing, Constraints, Objective, Problem
 
 FloatArray = NDArray[np.float64]

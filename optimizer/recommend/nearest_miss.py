@@ -17,9 +17,9 @@ from costmodel.workload import scale_rate
 from optimizer.fleets.binding import amount, binding, fleet_bindings
 from optimizer.fleets.build_plan import engine_pools, pool_routes
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import evaluate, predict_misses
+from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
-from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
+from optimizer.loads.diagnose import with_looser_slos, without_limits
 from optimizer.loads.instance import Instance, make_settings
 from optimizer.plans.plan import Alternative, Binding, Status
 from optimizer.plans.proof import ROUNDING
@@ -38,8 +38,6 @@ LITTLE: Final = 0.01
 """Multiple of the demand below which no fleet is worth having where the most goodput is sought."""
 LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 """Factors by which limits on latency are loosened."""
-MORE_MISSES: Final = (2.0, 5.0, 20.0, 100.0, 1e3, 1e6)
-"""Factors by which the share of requests that may miss is raised."""
 FINE: Final = 1e-4
 """To which a lower goal is stated [1]."""
 
@@ -57,16 +55,11 @@ class Miss:
 
 
 def describe_miss(instance: Instance, effort: Effort) -> Miss:
-    """The nearest fleet without one of the limits on it, or SLOs loosened, or goals lowered, and what each takes.
+    """The nearest fleet without one of the limits on it, or with SLOs loosened, and what each takes.
 
     Without any fleet whatever, or once it is late, nothing is named.
     """
-    return (
-        without_a_limit(instance, effort)
-        or _with_looser_latencies(instance, effort)
-        or _with_lower_goals(instance, effort)
-        or Miss()
-    )
+    return without_a_limit(instance, effort) or _with_looser_latencies(instance, effort) or Miss()
 
 
 def describe_impossible(instance: Instance, effort: Effort) -> Miss:
@@ -287,29 +280,6 @@ def _loosened(instance: Instance, factor: float, metrics: Sequence[Metric]) -> I
     """The instance without limits on the fleet, and the limits on these metrics multiplied by `factor`."""
     free = without_limits(least_demand(instance.problem))
     return planned_instance(with_looser_slos(free, factor, metrics), instance.overhead)
-
-
-def _with_lower_goals(instance: Instance, effort: Effort) -> Miss | None:
-    """The nearest fleet once more requests may miss."""
-    free = without_limits(least_demand(instance.problem))
-    for factor in MORE_MISSES:
-        if effort.brake.stopped():
-            return None
-        solution = solution_of(planned_instance(with_fewer_misses(free, factor), instance.overhead), effort)
-        if solution is not None:
-            rows = [*_goals_missed(solution, free.slos), *_broken_limits(instance, solution)]
-            return Miss([nearest_row(solution, "with lower goals", "Too few requests keep their SLO.")], rows)
-    return None
-
-
-def _goals_missed(solution: Solution, slos: Sequence[Slo]) -> list[Binding]:
-    """How far the attainment of each class that misses its goal is from it; simulated, as far as it is proven."""
-    if solution.verdict is None:
-        reached = [float(share) for share in predict_misses(solution.instance, solution.fleet).attainment]
-    else:
-        reached = [item.attainment.low for item in solution.verdict.judgement.classes]
-    pairs = zip(slos, reached, strict=True)
-    return [goal_missed(slo.name, share, slo.attainment) for slo, share in pairs if share < slo.attainment]
 
 
 def goal_missed(name: str, reached: float, goal: float) -> Binding:

@@ -87,7 +87,7 @@ class Level(StrEnum):
     STANDARD = "standard"
     """The cheapest fleet that holds its goals when its requests are simulated."""
     THOROUGH = "thorough"
-    """The same, with engine settings, routing and replicas tuned by simulation."""
+    """The same, with engine settings and replicas tuned by simulation."""
 
 
 @dataclass(slots=True)

@@ -455,7 +455,7 @@ def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement 
     return late if late.refuted else None
 
 
-# --- confirmation ----------------------------------------------------------------------------------------------------
+# --- confirmation -----------------------------------------------------------------------------------------------------
 
 
 def tail_of(number: int) -> float:

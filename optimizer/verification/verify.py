@@ -149,7 +149,7 @@ class Loop:
     best: the cheapest fleet that holds so far; rivals: whose smaller versions may hold; near: fleets that miss narrowly
     by formula; eligible: which neighbors of what holds may be looked at; stopped: asked before each simulation once a
     fleet holds; trail: all that missed; settings: what a fleet came to with other settings; fewer: replicas that the
-    best is tried without; shapes: whether it waits in other shapes already.
+    best is tried without; repairs: that were judged; shapes: whether it waits in other shapes already.
     """
 
     bench: Bench
@@ -159,7 +159,7 @@ class Loop:
     eligible: Callable[[Fleet], bool] = lambda _: True
     stopped: Late = never
     best: Verdict | None = None
-    by_repair: bool = False
+    repairs: int = 0
     nearest: Verdict | None = None
     trail: list[Tried] = field(default_factory=list)
     settings: dict[Key, Verdict] = field(default_factory=dict)
@@ -179,6 +179,7 @@ class Loop:
             verdict = bench.candidate(candidate.fleet)
             if bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation:
                 return candidate.fleet
+            self.repairs += candidate.what == REPAIRED
             if candidate.origin is not None:
                 self.settings[candidate.origin] = verdict
             if not verdict.held:
@@ -203,7 +204,7 @@ class Loop:
 
     def _hold(self, candidate: Candidate, verdict: Verdict) -> None:
         """The fleet is the best; it waits with fewer replicas, with twice as many fewer if that is how it was found."""
-        self.best, self.by_repair, self.shapes = verdict, candidate.what == REPAIRED, False
+        self.best, self.shapes = verdict, False
         self.fewer = 2 * candidate.fewer or 1
         self.add_fewer()
 
@@ -272,8 +273,7 @@ def cheapest_verified(bench: Bench, fleets: Sequence[Fleet]) -> SearchResult:
         waiting.add(fleet)
     loop = Loop(bench, waiting)
     undecided = loop.run(first=True)
-    repairs = sum(what == REPAIRED for what, _ in loop.trail) + loop.by_repair
-    return SearchResult(loop.best, loop.nearest, undecided, others=tuple(loop.trail), repairs=repairs)
+    return SearchResult(loop.best, loop.nearest, undecided, others=tuple(loop.trail), repairs=loop.repairs)
 
 
 def without_waste(

@@ -16,8 +16,7 @@ from optimizer.plans.records import engine_counts
 from search_spaces.problem import Billing, Problem
 from search_spaces.scenarios import LEVERS, changed
 
-from .physics import Engines, refuted_with
-from .scenario import Answer, Depth, Missed, answer_at, is_simple, own_value
+from .scenario import Answer, Depth, Engines, Missed, answer_at, is_simple, own_value, refuted_with
 
 UNORDERED = ("without", "with", "weight_dtype", "kv_dtype", "efficiency")
 """Levers whose values have no order."""

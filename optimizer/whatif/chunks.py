@@ -26,8 +26,7 @@ from optimizer.verification.record import latencies
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .physics import Engines, Physics, break_of, fleet_of, physics_of
-from .scenario import Answer, Depth, is_simple, solve
+from .scenario import Answer, Depth, Engines, Physics, break_of, fleet_of, is_simple, physics_of, solve
 
 BUDGETS: Final = "search.max_num_batched_tokens"
 MOST_TIMES: Final = 8

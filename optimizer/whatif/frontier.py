@@ -40,17 +40,21 @@ from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
 from .break_even import MOST_PIECES
-from .physics import Engine, Physics, fleet_of, physics_of, refuted_with
 from .scenario import (
     Answer,
+    Engine,
     Missed,
+    Physics,
     Pick,
     answer_of,
     cheapest,
+    fleet_of,
     is_simple,
     look,
     nothing,
     own_value,
+    physics_of,
+    refuted_with,
     solve_full,
     unproven,
     why_none,

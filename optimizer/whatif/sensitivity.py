@@ -28,12 +28,12 @@ from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
 from .break_even import TIE, pieces_along, usual_range
-from .physics import Physics, physics_of
 from .scenario import (
     CHEAP_LEVERS,
     STEP_TIME,
     Answer,
     Depth,
+    Physics,
     answer_at,
     answer_of,
     answer_of_plan,
@@ -43,6 +43,7 @@ from .scenario import (
     is_simple,
     nothing,
     own_value,
+    physics_of,
     solve,
 )
 

@@ -22,8 +22,19 @@ from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .physics import floor_cost, lower_bound, physics_of
-from .scenario import CHEAP_LEVERS, Answer, Depth, Pick, answer_row, family_of, nothing, solve
+from .scenario import (
+    CHEAP_LEVERS,
+    Answer,
+    Depth,
+    Pick,
+    answer_row,
+    family_of,
+    floor_cost,
+    lower_bound,
+    nothing,
+    physics_of,
+    solve,
+)
 from .workers import Batch, Row, Sweep, Task
 
 SLO_LEVERS = ("slo", *Metric, "attainment", "ttft_scale", "tpot_scale", "slo_scale")
