@@ -137,22 +137,13 @@ def levers(problem: Problem, share: float = SHARE, depth: Depth = Depth.SIMPLE) 
 
 
 def tornado(
-    problem: Problem, base: Path, share: float = SHARE, depth: Depth = Depth.SIMPLE, looks: int = 0
-) -> list[TornadoRow]:
-    """The cost with each lever `share` lower and higher, the others as they are; the largest swing first.
-
-    base: folder of the files that the problem names; looks: so many costs, that at hand and then those of the largest
-    swings, are of fleets that hold when simulated; those that take no more simulations besides.
-    """
-    return tornado_of(problem, base, levers(problem, share, depth), depth, looks)
-
-
-def tornado_of(
     problem: Problem, base: Path, moved: Iterable[Lever], depth: Depth = Depth.SIMPLE, looks: int = 0
 ) -> list[TornadoRow]:
-    """The same for some levers; the fleets of both ends of one are simulated, or neither.
+    """The cost with each lever lower and higher, the others as they are; the largest swing first.
 
-    Along a price or a limit the fleets of the problem at hand, which are simulated first, mostly do for both.
+    base: folder of the files that the problem names; looks: so many costs, that at hand and then those of the largest
+    swings, are of fleets that hold when simulated, of both ends of a lever or neither. Along a price or a limit the
+    fleets of the problem at hand, which are simulated first, mostly do for both.
     """
     here = solve(problem, base, depth)
     ranked = [(_tornado_row(problem, base, lever, here, depth), lever) for lever in moved]
@@ -402,7 +393,7 @@ def sensitivity(
         if (complete or lever.is_cheap)
         and (lever.key == STEP_TIME or _can_be(problem, base, lever.key, (lever.low, lever.high)))
     ]
-    rows = tornado_of(problem, base, _until_pulled(moved, brake or Brake(), progress), Depth.COST)
+    rows = tornado(problem, base, _until_pulled(moved, brake or Brake(), progress), Depth.COST)
     own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
     keys = {f"price.{offer.accelerator.name}": offer for offer in problem.offers}
     priced = (offer for key, offer in keys.items() if _can_be(problem, base, key, usual_range(problem, key)))
