@@ -268,9 +268,9 @@ def _cheapest(
     best, used = above, None
     ceiling = np.inf if above is None else float(gpu_cost(market, np.array(above.gpus)))
     for number, way in enumerate(ways):
-        held = cheapest_held(way, market, ceiling)
-        if held is not None:
-            picks, ceiling = held
-            sized, used = SizedFleet(group, way.instance, way.fleet(picks)), number
-            best = Option(tuple(fleet_gpus(sized.instance, sized.fleet).tolist()), (sized,))
+        picked = cheapest_held(way, market, ceiling)
+        if picked is not None:
+            picks, ceiling = picked
+            fleet, used = SizedFleet(group, way.instance, way.fleet(picks)), number
+            best = Option(tuple(fleet_gpus(fleet.instance, fleet.fleet).tolist()), (fleet,))
     return best, used

@@ -234,7 +234,7 @@ def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, n
     return fleet_cost(instance, with_replicas(fleet, more)) - fleet_cost(instance, fleet)
 
 
-def without(instance: Instance, fleet: Fleet, left: Sequence[int]) -> Fleet | None:
+def without(instance: Instance, fleet: Fleet, engines: Sequence[int]) -> Fleet | None:
     """The fleet with what is left of its engines, requests routed to them; None where some have no engine.
 
     route'_p = w_p route_p / sum w route over the pools of the stage, w_p: share of its engines that a pool has left.
@@ -243,11 +243,11 @@ def without(instance: Instance, fleet: Fleet, left: Sequence[int]) -> Fleet | No
         np.array([pool.route for pool in fleet.pools]),
         [pool.role for pool in fleet.pools],
         [int(instance.tables.domain[pool.shape]) for pool in fleet.pools],
-        np.array([n / pool.replicas for n, pool in zip(left, fleet.pools, strict=True)]),
+        np.array([n / pool.replicas for n, pool in zip(engines, fleet.pools, strict=True)]),
     )
     if routes is None:
         return None
-    pools = zip(with_replicas(fleet, left).pools, routes, strict=True)
+    pools = zip(with_replicas(fleet, engines).pools, routes, strict=True)
     return Fleet(tuple(replace(pool, route=route) for pool, route in pools if pool.replicas))
 
 

@@ -92,14 +92,16 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
 
     plan: whose fleet it is, if any: the requests are those that confirmed it, as many of them.
     """
-    chosen = bench.candidate(subject.fleet)
+    candidate = bench.candidate(subject.fleet)
     simulation = None if plan is None else plan.simulation
     if simulation is not None and simulation.confirmation:
-        return on_fresh_requests(bench, chosen, simulation.confirmation, simulation.replications, simulation.requests)
-    verdict, judgement = on_fresh_requests(bench, chosen, 1)
+        return on_fresh_requests(
+            bench, candidate, simulation.confirmation, simulation.replications, simulation.requests
+        )
+    verdict, judgement = on_fresh_requests(bench, candidate, 1)
     if verdict.outcome is Outcome.UNDECIDED and judgement.held and not verdict.stuck:
-        verdict, judgement = on_fresh_requests(bench, chosen, 2, MOST_RUNS, MOST_BETWEEN)
-    if chosen.replayed:  # it misses when the recorded requests come in their own order, which no draw of them shows
+        verdict, judgement = on_fresh_requests(bench, candidate, 2, MOST_RUNS, MOST_BETWEEN)
+    if candidate.replayed:  # it misses when the recorded requests come in their own order, which no draw of them shows
         verdict = replace(verdict, held=False, replayed=True)
     return verdict, judgement
 

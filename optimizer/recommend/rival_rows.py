@@ -100,12 +100,12 @@ def overall(verdict: Verdict) -> float:
     return sum(item.share * item.count for item in shares) / max(sum(item.count for item in shares), 1)
 
 
-def _row(instance: Instance, row: Alternative, searched: SearchResult, best: float) -> Alternative:
+def _row(instance: Instance, row: Alternative, result: SearchResult, best: float) -> Alternative:
     """The row of a restriction once its search was simulated; best: cost of the recommended fleet [$/h]."""
-    verdict = searched.winner
+    verdict = result.winner
     if verdict is None:
-        first = next((missed for what, missed in searched.others if what == CANDIDATE), searched.nearest)
-        if first is None or searched.undecided is not None:  # the time was up
+        first = next((missed for what, missed in result.others if what == CANDIDATE), result.nearest)
+        if first is None or result.undecided is not None:  # the time was up
             return _unconfirmed(row)
         lost: dict[str, Any] = {
             "status": Status.TIME_LIMIT,

@@ -263,11 +263,11 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
         return FormulaResult(instance, Proof(status, None, None))
     if by_price:
-        reached, ceiling = per_dollar(instance, (fleet, served)), most_per_dollar_at_all(space)
+        value, ceiling = per_dollar(instance, (fleet, served)), most_per_dollar_at_all(space)
     else:
-        reached, ceiling = served, most_served_at_all(space, served, deadline.left())
+        value, ceiling = served, most_served_at_all(space, served, deadline.left())
         deadline.late()
-    gap = max(0.0, 1.0 - reached / ceiling) if ceiling < math.inf else None
+    gap = max(0.0, 1.0 - value / ceiling) if ceiling < math.inf else None
     proof, volume = Proof(status_of(gap), None, gap), float(min(served, objective.max_volume)) if by_price else served
     best = Rival(recommended(instance, fleet, proof, volume), (fleet,))
     return FormulaResult(instance, proof, volume, (best,))
@@ -403,8 +403,8 @@ def cheapest_confirmed(
 
 def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
     """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
-    chosen = bench.candidate(fleet)
-    return confirmed(bench, chosen, iter((1, 2))) if chosen.held and not chosen.confirmation else chosen
+    candidate = bench.candidate(fleet)
+    return confirmed(bench, candidate, iter((1, 2))) if candidate.held and not candidate.confirmation else candidate
 
 
 def _chosen(

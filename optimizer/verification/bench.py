@@ -467,19 +467,19 @@ def tail_of(number: int) -> float:
     return LEVEL / 2.0**number
 
 
-def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int], least: int = 0) -> Verdict:
+def confirmed(bench: Bench, candidate: Verdict, numbers: Iterator[int], least: int = 0) -> Verdict:
     """The fleet on fresh requests, held where they confirm it; it takes the place of what the bench knew.
 
     Where its share reaches every goal but not the lower end of its interval, a second one of more runs may tell.
     numbers: of the confirmations that are left; least: full runs of each, if more than the bench has.
     """
-    verdict = confirmed_once(bench, chosen, next(numbers), least)
+    verdict = confirmed_once(bench, candidate, next(numbers), least)
     between = verdict.outcome is Outcome.UNDECIDED and verdict.judgement.held and not verdict.stuck
     number = next(numbers, None) if between else None
-    return verdict if number is None else confirmed_once(bench, chosen, number, MOST_RUNS, MOST_BETWEEN)
+    return verdict if number is None else confirmed_once(bench, candidate, number, MOST_RUNS, MOST_BETWEEN)
 
 
-def without_room(bench: Bench, chosen: Verdict, number: int) -> Verdict | None:
+def without_room(bench: Bench, candidate: Verdict, number: int) -> Verdict | None:
     """The fleet as one that missed, where it lacks room for the confirmation of that number; None where it has it.
 
     The second half of the confirmations is for fleets with room, ever more of it: near a capacity, or just at a goal,
@@ -488,47 +488,49 @@ def without_room(bench: Bench, chosen: Verdict, number: int) -> Verdict | None:
     more = MORE ** max(number - MOST_CONFIRMED // 2, 0)
     if more <= 1.0:
         return None
-    judgement = _at_more(bench, bench.part(chosen.fleet), APART * (MOST_CONFIRMED + number), more)
+    judgement = _at_more(bench, bench.part(candidate.fleet), APART * (MOST_CONFIRMED + number), more)
     if judgement.held:
         return None
-    bench.verdicts[fleet_key(chosen.fleet)] = verdict = bench.settled(chosen.fleet, judgement, held=False)
+    bench.verdicts[fleet_key(candidate.fleet)] = verdict = bench.settled(candidate.fleet, judgement, held=False)
     return verdict
 
 
-def confirmed_once(bench: Bench, chosen: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED) -> Verdict:
+def confirmed_once(bench: Bench, candidate: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED) -> Verdict:
     """The fleet on the requests of one confirmation: see `on_fresh_requests`."""
-    return on_fresh_requests(bench, chosen, number, runs, most)[0]
+    return on_fresh_requests(bench, candidate, number, runs, most)[0]
 
 
 def on_fresh_requests(
-    bench: Bench, chosen: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED
+    bench: Bench, candidate: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED
 ) -> tuple[Verdict, Judgement]:
     """The verdict of one confirmation, and what its runs say, which are kept whether the fleet holds or not.
 
     number: of it, from 1; runs: full ones that it has at least, as far as `most` requests go. The plan's interval is
     the usual one of 95 %; what decides is the wider.
     """
-    portion, instance, tail = bench.part(chosen.fleet), bench.instance, tail_of(number)
-    first, count = APART * number, enough(bench, portion, chosen, tail, runs=runs, most=most)
+    portion, instance, tail = bench.part(candidate.fleet), bench.instance, tail_of(number)
+    first, count = APART * number, enough(bench, portion, candidate, tail, runs=runs, most=most)
     fresh, last = bench.runs(portion, bench.full(portion), first, first + count), first + MOST_RUNS
     judgement = judge_runs(instance, portion.engines, fresh)
     held = judge_runs(instance, portion.engines, fresh, tail=tail).proven
     stuck = bench.stays_behind(portion, fresh, last) if held else None
     behind = gives_way(bench, portion, last) if held and stuck is None else None
-    verdict = bench.settled(chosen.fleet, behind or judgement, stuck=stuck, held=held and behind is None, number=number)
-    bench.verdicts[fleet_key(chosen.fleet)] = verdict
+    verdict = bench.settled(
+        candidate.fleet, behind or judgement, stuck=stuck, held=held and behind is None, number=number
+    )
+    bench.verdicts[fleet_key(candidate.fleet)] = verdict
     return verdict, judgement
 
 
 def enough(
-    bench: Bench, portion: Slice, chosen: Verdict, tail: float, *, runs: int = 0, most: int = MOST_JUDGED
+    bench: Bench, portion: Slice, candidate: Verdict, tail: float, *, runs: int = 0, most: int = MOST_JUDGED
 ) -> int:
     """Full runs of a confirmation, from those by which the fleet was chosen: as many at least (two-stage, Stein 1945).
 
     A share p with the lower end p - h at `tail`, z of its standard errors below, is confirmed above a goal g with a
     chance of POWER, whose normal quantile is y, by (1 + y / z)^2 h^2 / (p - g)^2 times as many requests.
     """
-    before, full = chosen.judgement.runs, bench.full(portion)
+    before, full = candidate.judgement.runs, bench.full(portion)
     least, wanted = max(len(before), bench.least), float(runs)
     if before:
         wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)

@@ -41,8 +41,8 @@ def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, 
     """
     flows, load, recorded = instance.flows, instance.problem.workload, instance.problem.recorded
     if recorded is not None:
-        arrival, chosen = recorded.drawn(requests, load.request_rate * volume, seed)
-        return replayed_trace(instance, fleet, arrival, recorded.isl[chosen], recorded.osl[chosen], seed=seed)
+        arrival, places = recorded.drawn(requests, load.request_rate * volume, seed)
+        return replayed_trace(instance, fleet, arrival, recorded.isl[places], recorded.osl[places], seed=seed)
     isl, osl, flow = draw_lengths(flows.isl, flows.osl, flows.share, requests, seed)
     arrival = gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
     return _demand(instance, fleet, (arrival, isl, osl), flow, seed)

@@ -351,7 +351,7 @@ def in_time(instance: Instance, run: Run) -> BoolArray:
     return good
 
 
-Wanted = Callable[[Judgement], int]
+Rule = Callable[[Judgement], int]
 """Runs that are wanted in all, from what those so far say; no more than these where it is clear."""
 
 
@@ -359,7 +359,7 @@ def judge_until(
     instance: Instance,
     engines: SimulatedFleet,
     drawn: Callable[[int], Demand],
-    wanted: Wanted,
+    rule: Rule,
     *,
     first: int = 1,
     before: Sequence[Run] = (),
@@ -372,35 +372,35 @@ def judge_until(
     while True:
         runs += [Run.of(drawn(number), engines) for number in range(len(runs), count)]
         judgement = judge_runs(instance, engines, runs)
-        if (count := wanted(judgement)) <= len(runs):
+        if (count := rule(judgement)) <= len(runs):
             return judgement
 
 
-def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, late: Late = never) -> Wanted:
+def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, late: Late = never) -> Rule:
     """Twice as many runs of so many requests while a goal lies within its interval, as far as `most` requests go.
 
     A miss ends the runs at once; goals that are met are shown by `least` runs. late: whether no more are to be made.
     """
 
-    def wanted(judgement: Judgement) -> int:
+    def rule(judgement: Judgement) -> int:
         count = len(judgement.runs)
         if judgement.refuted or (judgement.proven and count >= least) or late():
             return count
         return 2 * count if 2 * count <= max(min(most // requests, MOST_RUNS), least) else count
 
-    return wanted
+    return rule
 
 
-def until_precise(precision: float, requests: int, most: int) -> Wanted:
+def until_precise(precision: float, requests: int, most: int) -> Rule:
     """As many runs of so many requests as make the widest interval +- precision [1], as far as `most` requests go."""
 
-    def wanted(judgement: Judgement) -> int:
+    def rule(judgement: Judgement) -> int:
         count, width = len(judgement.runs), half_width(judgement)
         if width <= precision:
             return count
         return min(max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0))), max(most // requests, count))
 
-    return wanted
+    return rule
 
 
 def half_width(judgement: Judgement) -> float:
@@ -467,12 +467,12 @@ def blame(instance: Instance, judgement: Judgement) -> Blame:
     return Blame(pools / total, first / total, later / total)
 
 
-def _late(instance: Instance, run: Run, wanted: BoolArray) -> tuple[BoolArray, BoolArray]:
+def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, BoolArray]:
     """Requests that count and came too late: by the first token, and else by the later ones."""
     result, slo = run.result, instance.flows.slo[run.demand.flow]
     first, later = np.zeros(slo.size, dtype=np.bool_), np.zeros(slo.size, dtype=np.bool_)
     for number, objective in enumerate(instance.problem.slos):
-        counts = steady(result) & (slo == number) & wanted[number]
+        counts = steady(result) & (slo == number) & behind[number]
         missed = counts & ~within(result, objective.limits)
         tokens = np.nan_to_num(result.tpot, nan=0.0) > objective.tpot
         for metric in instance.flows.others:

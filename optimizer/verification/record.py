@@ -337,8 +337,8 @@ def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
     """The limits of the plan: misses and the goodput as simulated, headroom of pools by formula where that agrees."""
     rows = with_simulated_headroom([row for row in plan.binding if row.constraint != "attainment"], simulation)
     for item in simulation.classes:
-        missed, permitted = 1.0 - item.attainment, 1.0 - item.attainment_goal
-        rows.append(attainment_binding(item.name, missed, permitted, " when simulated"))
+        misses, permitted = 1.0 - item.attainment, 1.0 - item.attainment_goal
+        rows.append(attainment_binding(item.name, misses, permitted, " when simulated"))
     return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
 
 

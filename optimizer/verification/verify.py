@@ -118,11 +118,11 @@ class Waiting:
         while self.heap and self.cheapest <= tied[0].cost * (1.0 + TIED):
             tied.append(heapq.heappop(self.heap))
         best = roomiest_fleet(self.instance, [candidate.fleet for candidate in tied])
-        chosen = next(candidate for candidate in tied if candidate.fleet is best)
+        roomiest = next(candidate for candidate in tied if candidate.fleet is best)
         for other in tied:
-            if other is not chosen:
+            if other is not roomiest:
                 heapq.heappush(self.heap, other)
-        return chosen
+        return roomiest
 
     def refute(self, fleet: Fleet) -> None:
         """Leave fleets of the same engines out that have no more replicas in any pool."""
@@ -303,21 +303,21 @@ def without_waste(
     return replace(result, winner=winner, one_less=tuple(one_less), others=others)
 
 
-def more_replicas(instance: Instance, missed: Verdict, rounds: int) -> list[Fleet]:
+def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
     """The fleet with more replicas in the pools to blame, cheapest first; none after ROUNDS.
 
     Where the limits forbid that, every largest part of these pools in which they allow it; with one replica more each,
     if they allow no more.
     """
-    if missed.blame is None or rounds >= ROUNDS:
+    if miss.blame is None or rounds >= ROUNDS:
         return []
-    pools = missed.fleet.pools
-    more = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in missed.blame.worst}
+    pools = miss.fleet.pools
+    more = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in miss.blame.worst}
     for each in (more, dict.fromkeys(more, 1)):
         larger: dict[frozenset[int], Fleet] = {}
         for size in range(len(each), 0, -1):
             for blamed in map(frozenset, itertools.combinations(each, size)):
-                fleet = missed.fleet
+                fleet = miss.fleet
                 for index in blamed:
                     fleet = with_replicas(fleet, index, pools[index].replicas + each[index])
                 if not any(blamed < others for others in larger) and allowed(instance, fleet):
@@ -327,7 +327,7 @@ def more_replicas(instance: Instance, missed: Verdict, rounds: int) -> list[Flee
     return []
 
 
-def other_settings(bench: Bench, missed: Verdict) -> list[Fleet]:
+def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
     """The fleet with one setting of all the pools to blame changed, what the formulas promise most of first.
 
     Chunks are one or two places larger in the table, or smaller: to an engine that stops its decodes for prompts few
@@ -336,17 +336,17 @@ def other_settings(bench: Bench, missed: Verdict) -> list[Fleet]:
     misses by far and by formula too, or only its confirmation showed it to miss. One that did not come out of a crowd
     gets the next smaller batch limits: fewer requests at once fill less memory.
     """
-    instance, fleet = bench.instance, missed.fleet
-    if missed.blame is None or missed.confirmation:
+    instance, fleet = bench.instance, miss.fleet
+    if miss.blame is None or miss.confirmation:
         return []
-    if missed.stuck:
-        return [_with_fewer_slots(instance, fleet, missed.blame.worst)]
-    near = not missed.judgement.overloaded and missed.shortfall <= NEAR
+    if miss.stuck:
+        return [_with_fewer_slots(instance, fleet, miss.blame.worst)]
+    near = not miss.judgement.overloaded and miss.shortfall <= NEAR
     if not near and promise(instance, fleet) < 1.0:
         return []
-    changed = [other for other in _each_setting(instance, fleet, missed.blame.worst) if valid(instance, other)]
-    promised = [(promise(instance, other), other) for other in changed]
-    ranked = sorted(promised, key=lambda row: -min(row[0], 1.0))
+    settings = [other for other in _each_setting(instance, fleet, miss.blame.worst) if valid(instance, other)]
+    rated = [(promise(instance, other), other) for other in settings]
+    ranked = sorted(rated, key=lambda row: -min(row[0], 1.0))
     return [other for share, other in ranked if share >= PROMISING]
 
 

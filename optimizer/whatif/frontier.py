@@ -423,9 +423,9 @@ def with_looks(
         progress("searching at the file's own value", 0.0)
     curve = replace(curve, own=own_answer(problem, curve))
     first = _no_dearer(ramp, curve)
-    chosen = list(dict.fromkeys([*first, *_ranked(curve.steps)]))[: max(looks, len(first))]
+    numbers = list(dict.fromkeys([*first, *_ranked(curve.steps)]))[: max(looks, len(first))]
     by_formula = [_fleet(step) for step in curve.steps]
-    trusted = {fleet for number, fleet in enumerate(by_formula) if number not in chosen}
+    trusted = {fleet for number, fleet in enumerate(by_formula) if number not in numbers}
 
     def seen(step: Step) -> Step | Missed:
         if step.answer.pick is None or _fleet(step) in trusted:
@@ -518,8 +518,8 @@ def own_answer(problem: Problem, curve: Frontier) -> Answer | None:
         return None
     most = (curve.steps[-1].answer.cost or 0.0) * (1.0 + SAME_COST) if curve.by_budget else math.inf
     with suppress(BelowFloorError, ImpossibleError):
-        own = solve_full(problem, Level.STANDARD)
-        return own if own.cost is not None and own.attainment is not None and own.cost <= most else None
+        answer = solve_full(problem, Level.STANDARD)
+        return answer if answer.cost is not None and answer.attainment is not None and answer.cost <= most else None
     return None
 
 

@@ -457,11 +457,11 @@ def cheapest(problem: Problem, physics: Physics, refuted: Refuted = NONE) -> Pic
     """
     best: Pick | None = None
     for way, evaluated in enumerate(remaining_at(physics, problem.workload.request_rate, refuted)):
-        held = cheapest_held(evaluated, problem, np.inf if best is None else best.cost)
-        if held is not None:
-            fleet = evaluated.fleet(held[0])
+        best_picks = cheapest_held(evaluated, problem, np.inf if best is None else best.cost)
+        if best_picks is not None:
+            fleet = evaluated.fleet(best_picks[0])
             gpus = fleet_gpus(evaluated.instance, fleet).tolist()
-            best = Pick(way, tuple(map(engines_of, fleet.pools)), tuple(gpus), held[1])
+            best = Pick(way, tuple(map(engines_of, fleet.pools)), tuple(gpus), best_picks[1])
     return best
 
 
@@ -554,8 +554,8 @@ def why_none(problem: Problem, physics: Physics) -> Answer:
     pick = cheapest(replace(problem, constraints=problem.constraints.lifted, offers=offers), physics)
     if pick is None:
         return nothing("by formula no fleet of one or two pools keeps the SLOs", Status.TIME_LIMIT)
-    short = (row for row in _limits(problem, physics, pick) if row.slack < 0.0)
-    why = " ".join(f"{row.constraint} of {row.where}: {row.sentence}" for row in short)
+    limits = (row for row in _limits(problem, physics, pick) if row.slack < 0.0)
+    why = " ".join(f"{row.constraint} of {row.where}: {row.sentence}" for row in limits)
     return nothing(why or "max_pools", Status.TIME_LIMIT)
 
 
