@@ -18,11 +18,10 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.records import TunedFleet
 from optimizer.recommend.search import unbeaten, with_rivals
 from optimizer.verification.bench import Bench, valid
-from optimizer.verification.judge import judge
+from optimizer.verification.judge import WORST, distance, judge
 from optimizer.verification.record import tuning_record
 from optimizer.verification.tune import (
     ASKED,
-    WORST,
     Look,
     Looks,
     Point,
@@ -32,12 +31,10 @@ from optimizer.verification.tune import (
     Values,
     Wish,
     by_tpe,
-    distance,
     fleet_at,
     front,
     front_of,
     knobs_of,
-    tail_of,
     tuned,
 )
 from search_spaces.problem import Constraints
@@ -195,12 +192,12 @@ def test_no_look_is_better_for_missing() -> None:
     instance = small()
     fleet = Fleet((pool(instance, "c-1", Role.COLOCATED, 3),))
     bench = Bench(instance, 0, 2000)
-    tuner = Tuner(bench, fleet, knobs_of(instance, fleet), 500)
+    tuner = Tuner(bench, fleet, knobs_of(instance, fleet))
     (value,) = tuner.value(tuner.start) or ()
     tail = tuner.seen[tuner.start].distance
     assert value == pytest.approx(1.0 + 0.02 * tail)
     assert tuner.both(tuner.start) == (1.0, tail)
-    held = Tuner(bench, fleet, tuner.knobs, 500, lambda: True, dict(tuner.seen))
+    held = Tuner(bench, fleet, tuner.knobs, lambda: True, dict(tuner.seen))
     assert held.value(tuner.start) is None
     assert held.both(tuner.start) is None
 
@@ -224,7 +221,7 @@ def test_looks_are_as_simulated_alone() -> None:
     instance = small()
     fleet = three(instance)
     knobs = knobs_of(instance, fleet)
-    tuner = Tuner(Bench(instance, 0, 2000), fleet, knobs, 500)
+    tuner = Tuner(Bench(instance, 0, 2000), fleet, knobs)
     for point in (tuner.start, tuple(len(knob.values) - 1 for knob in knobs)):
         tuner.value(point)
         alone = judge(instance, fleet_at(fleet, knobs, point), requests=500)
@@ -263,7 +260,7 @@ def test_fleets_of_the_comparison_join_the_front(monkeypatch: pytest.MonkeyPatch
     winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
     rival = bench.candidate(Fleet((pool(instance, "c-1", Role.COLOCATED, 4),)))
     assert len(rival.judgement.runs) == 1
-    assert tail_of(instance, rival.judgement) < distance(instance, winner.judgement)
+    assert rival.tail < distance(instance, winner.judgement)
     record = tuning_record(instance, Tuned(winner, ()), "TPE", Wish(1, front=True), improved=False)
     told = with_rivals(bench, winner, record, lambda: False)
     assert told.compared == 1

@@ -58,7 +58,7 @@ from optimizer.verification.bench import (
 from optimizer.verification.goodput import OutOfTimeError
 from optimizer.verification.judge import Outcome
 from optimizer.verification.record import tuned_fleet, tuning_record
-from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
+from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tuned
 from optimizer.verification.verify import SearchResult, cheapest_verified, with_larger_batches, without_waste
 from search_spaces.problem import Goal, Problem
 
@@ -536,8 +536,7 @@ def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) ->
     seen = {_front_key(row) for row in tuning.front}
     dearer = [verdict for verdict in bench.verdicts.values() if verdict.cost > winner.cost and _keeps_goals(verdict)]
     unlisted = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
-    looks = (Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)) for verdict in unlisted)
-    judged = [bench.verdict(look.fleet) for look in front(looks)[:JUDGED] if not stopped()]
+    judged = [bench.verdict(look.fleet) for look in front(map(Look.of, unlisted))[:JUDGED] if not stopped()]
     sure = [_front_row(instance, verdict) for verdict in (winner, *judged)]
     # full runs come last, as they say more of a tail than a look
     rows = {_front_key(row): row for row in (*tuning.front, *sure) if row.tail <= 1.0}
@@ -546,7 +545,7 @@ def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) ->
 
 def _front_row(instance: Instance, verdict: Verdict) -> TunedFleet:
     """The row of a fleet as it was judged."""
-    return tuned_fleet(instance, Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)), verdict)
+    return tuned_fleet(instance, Look.of(verdict), verdict)
 
 
 def _keeps_goals(verdict: Verdict) -> bool:

@@ -38,6 +38,7 @@ from .judge import (
     Outcome,
     Run,
     blame,
+    distance,
     hand_over,
     judge_runs,
     judge_until,
@@ -192,7 +193,7 @@ class Verdict:
 
     blame: what made it miss; the runs of one that did not hold are not kept. confirmation: the number of the one that
     it was put to last, 0: none. stuck: it did not come out of a crowd; replayed: it missed a goal when the recorded
-    requests came in order. `judgement` is of the run that decided.
+    requests came in order. `judgement` is of the run that decided, and tail its distance to the limits (`distance`).
     """
 
     fleet: Fleet
@@ -203,6 +204,7 @@ class Verdict:
     confirmation: int = 0
     stuck: bool = False
     replayed: bool = False
+    tail: float = 0.0
 
     @property
     def outcome(self) -> Outcome:
@@ -362,10 +364,11 @@ class Bench:
     ) -> Verdict:
         """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses."""
         cost, judgement = fleet_cost(self.instance, fleet), stuck or judgement
+        tail = distance(self.instance, judgement)
         if held and stuck is None:
-            return Verdict(fleet, cost, judgement, True, confirmation=number)
+            return Verdict(fleet, cost, judgement, True, confirmation=number, tail=tail)
         fault, without_runs = blame(self.instance, judgement), replace(judgement, runs=())
-        return Verdict(fleet, cost, without_runs, False, fault, number, stuck is not None)
+        return Verdict(fleet, cost, without_runs, False, fault, number, stuck is not None, tail=tail)
 
     def _judge(self, fleet: Fleet) -> Verdict:
         portion, look = self.part(fleet), self.look(fleet)

@@ -56,6 +56,8 @@ MOST_RUNS = 32
 MOST_JUDGED = 300_000
 """Requests of one verdict at most: a share of 90 % is known to 0.3 points by then where every tenth request tells
 something new, and predictions are off by more."""
+WORST = 10.0
+"""Distances beyond this many limits are alike."""
 BLAMED = 0.2
 """Share of the late requests with which a pool is one of those to blame [1]; assumed: to mend less is
 of little use."""
@@ -340,6 +342,26 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
         tpot=quantiles(Metric.TPOT, several),
         metrics={metric: quantiles(metric, several) for metric in slo.limits if metric not in SHOWN_ALWAYS},
     )
+
+
+def distance(instance: Instance, judgement: Judgement) -> float:
+    """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
+    worst = 0.0
+    for number, slo in enumerate(instance.problem.slos):
+        values = np.concatenate([_relative(instance, run, number) for run in judgement.runs])
+        if values.size:
+            worst = max(worst, float(np.quantile(values, slo.attainment, method="higher")))
+    if judgement.overloaded:
+        worst = max(worst, 1.0 + judgement.overload.growth)
+    return min(worst, WORST)
+
+
+def _relative(instance: Instance, run: Run, number: int) -> FloatArray:
+    """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
+    result, limits = run.result, instance.problem.slos[number].limits
+    counts = steady(result) & (instance.flows.slo[run.demand.flow] == number)
+    parts = np.stack([measured(result, metric)[counts] / limit for metric, limit in limits.items()])
+    return np.asarray(np.nan_to_num(parts, nan=WORST, posinf=WORST).max(axis=0))
 
 
 def in_time(instance: Instance, run: Run) -> BoolArray:

@@ -29,14 +29,12 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.simulator.metrics import measured, steady
-from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
-from .judge import ClassJudgement, Judgement, Run, judge
+from .judge import ClassJudgement
 
 if TYPE_CHECKING:
     import optuna
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
-WORST = 10.0
-"""Distances beyond this many limits are alike."""
 SAMPLER = "TPE and neighbours"
 """What the sampler that is used is called (`samplers.by_tpe`)."""
 LOOKS = 60
@@ -112,6 +108,11 @@ class Look:
     distance: float
     classes: tuple[ClassJudgement, ...] = ()
 
+    @classmethod
+    def of(cls, verdict: Verdict) -> Look:
+        """What a verdict says of its fleet."""
+        return cls(verdict.fleet, verdict.cost, verdict.tail, verdict.judgement.classes)
+
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
@@ -154,46 +155,13 @@ def fleet_at(fleet: Fleet, knobs: tuple[Knob, ...], point: Point) -> Fleet:
     return Fleet(tuple(pools))
 
 
-def distance(instance: Instance, judgement: Judgement) -> float:
-    """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
-    worst = 0.0
-    for number, slo in enumerate(instance.problem.slos):
-        values = np.concatenate([_relative(instance, run, number) for run in judgement.runs])
-        if values.size:
-            worst = max(worst, float(np.quantile(values, slo.attainment, method="higher")))
-    if judgement.overloaded:
-        worst = max(worst, 1.0 + judgement.overload.growth)
-    return min(worst, WORST)
-
-
-def tail_of(instance: Instance, judgement: Judgement) -> float:
-    """The same of a fleet whose runs are not kept, by its quantiles of all but e2e [1]: the next above its goal."""
-    if judgement.runs:
-        return distance(instance, judgement)
-    tails = [0.0]
-    for slo, item in zip(instance.problem.slos, judgement.classes, strict=True):
-        at = next((k for k, level in enumerate(QUANTILES) if level >= slo.attainment), -1)
-        tails += [item.ttft[at] / slo.ttft, item.tpot[at] / slo.tpot]
-        tails += [values[at] / slo.limits[metric] for metric, values in item.metrics.items()]
-    return min(float(np.nanmax(tails)), WORST)
-
-
-def _relative(instance: Instance, run: Run, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
-    result, limits = run.result, instance.problem.slos[number].limits
-    counts = steady(result) & (instance.flows.slo[run.demand.flow] == number)
-    parts = np.stack([measured(result, metric)[counts] / limit for metric, limit in limits.items()])
-    return np.asarray(np.nan_to_num(parts, nan=WORST, posinf=WORST).max(axis=0))
-
-
 @dataclass(slots=True)
 class Tuner:
-    """Looks at points of a fleet's knobs, with `requests` requests each; seen: what each look showed."""
+    """Looks at points of a fleet's knobs; seen: what each look showed."""
 
     bench: Bench
     fleet: Fleet
     knobs: tuple[Knob, ...]
-    requests: int
     stopped: Callable[[], bool] = lambda: False
     seen: dict[Point, Look] = field(default_factory=dict)
 
@@ -222,30 +190,18 @@ class Tuner:
         return fleet_cost(self.bench.instance, self.fleet)
 
     def _seen(self, point: Point) -> Look | None:
-        fleet = fleet_at(self.fleet, self.knobs, point)
-        if self.seen and (self.stopped() or not valid(self.bench.instance, fleet)):
+        fleet, bench = fleet_at(self.fleet, self.knobs, point), self.bench
+        if self.seen and (self.stopped() or not valid(bench.instance, fleet)):
             return None
-        self.seen[point] = self._look(fleet)
+        self.seen[point] = Look.of(bench.look(fleet))
         return self.seen[point]
-
-    def _look(self, fleet: Fleet) -> Look:
-        bench, portion = self.bench, self.bench.part(fleet)
-        judgement = judge(
-            bench.instance,
-            portion.fleet,
-            requests=self.requests,
-            seed=bench.seed,
-            volume=portion.volume,
-            engines=bench.engines_of(portion.fleet),
-        )
-        return Look(fleet, fleet_cost(bench.instance, fleet), distance(bench.instance, judgement), judgement.classes)
 
 
 def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish | None = None) -> Tuned:
     """Tune a fleet that holds; what looks better is only taken once it is proven too."""
     wish = wish or Wish()
     knobs = knobs_of(bench.instance, winner.fleet)
-    tuner = Tuner(bench, winner.fleet, knobs, bench.part(winner.fleet).short, stopped)
+    tuner = Tuner(bench, winner.fleet, knobs, stopped)
     value, start_up = (tuner.both, FRONT_START_UP) if wish.front else (tuner.value, START_UP)
     sizes = [len(knob.values) for knob in knobs]
     kept = None if wish.study is None else kept_study(tuner, wish)
@@ -274,7 +230,7 @@ def kept_study(tuner: Tuner, wish: Wish) -> KeptStudy:
         tuner.seen[point] = Look(fleet, float(kept["usd_per_hour"]), float(kept["share_of_limit"]))
 
     axes = {knob.name: knob.shown for knob in tuner.knobs}
-    runs = tuner.requests, bench.seed, bench.volume, bench.probability
+    runs = bench.part(tuner.fleet).short, bench.seed, bench.volume, bench.probability
     demand = bench.instance.problem.slos, bench.instance.flows.rate.tolist()
     basis = digest_of(bench.instance.tables), runs, demand, fleet_key(tuner.fleet), axes
     goal = "cost and tail" if wish.front else "cost, then tail"
