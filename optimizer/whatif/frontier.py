@@ -466,10 +466,10 @@ def _step_as_seen(ramp: Ramp, curve: Frontier, step: Step) -> Step | Missed:
     """A step as far as its fleet holds when simulated; what it missed by, where that is hardly anywhere.
 
     At the problem's own value a step may be as narrow as it is. At its end by formula a fleet is near a goal, so that
-    few runs have to tell; where the curve ends it gets as many as elsewhere.
+    few runs have to tell; where the range ends it gets as many as elsewhere.
     """
-    here = curve.here
-    attainment, fault = ramp.look(step, step.hard, MOST_RUNS if step.hard == curve.steps[-1].hard else LEAST_RUNS)
+    here, range_ends = curve.here, step.hard == curve.steps[-1].hard and not curve.by_budget
+    attainment, fault = ramp.look(step, step.hard, MOST_RUNS if range_ends else LEAST_RUNS)
     if not fault:
         return replace(step, answer=replace(step.answer, attainment=attainment))
     missed = step.answer.missed(attainment, fault)
