@@ -348,9 +348,9 @@ def distance(instance: Instance, judgement: Judgement) -> float:
     """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
     worst = 0.0
     for number, slo in enumerate(instance.problem.slos):
-        values = np.concatenate([_relative(instance, run, number) for run in judgement.runs])
-        if values.size:
-            worst = max(worst, float(np.quantile(values, slo.attainment, method="higher")))
+        rows = [_relative(instance, run, number) for run in judgement.runs]
+        if any(row.size for row in rows):
+            worst = max(worst, float(np.quantile(np.concatenate(rows), slo.attainment, method="higher")))
     if judgement.overloaded:
         worst = max(worst, 1.0 + judgement.overload.growth)
     return min(worst, WORST)
