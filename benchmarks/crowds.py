@@ -5,9 +5,7 @@
 1. Fleets that the formulas choose, each in `--runs` runs of 40,000 requests: the share in time of the class with the
    least room, how full the memory of the fullest pool was on average and that of the fullest engine at most, how many
    runs preempted, and of how many of `--seeds` seeds the crowd refuses the fleet.
-2. Engines of Qwen3-32B for reasoning with more and more seats: how many requests one of them ends per second that has a
-   backlog, by formula (`optimizer.verification.bench`) and simulated, and whether the fleet has two lives.
-3. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_crowd.py`): of `--seeds` runs of 40,000
+2. A small fleet whose decode engine gets fewer and fewer KV blocks (`tests/test_crowd.py`): of `--seeds` runs of 40,000
    requests those that keep the goal, and of as many seeds those of which it is refused.
 
 Three minutes.
@@ -20,18 +18,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import MEMORY, PROBLEMS, Posed, by_formula  # noqa: E402 -- the repository is found first
-from costmodel.simulator import Fleet as SimulatedFleet  # noqa: E402
-from costmodel.simulator import simulate  # noqa: E402
-from optimizer.fleets.fleet import Fleet, fleet_cost  # noqa: E402
-from optimizer.verification.bench import Bench, Slice, backlog_seconds, crowded, fullest, make_bench, two_lives  # noqa: E402
-from optimizer.verification.demand import simulated_trace  # noqa: E402
-from optimizer.verification.judge import Judgement, judge_runs, simulated_fleet  # noqa: E402
+from optimizer.fleets.fleet import fleet_cost  # noqa: E402
+from optimizer.verification.bench import Bench, Slice, fullest, make_bench  # noqa: E402
+from optimizer.verification.judge import Judgement, judge_runs  # noqa: E402
 from optimizer.verification.record import fleet_use  # noqa: E402
 from reports.numbers import money  # noqa: E402
 
@@ -45,39 +38,36 @@ FLEETS: dict[str, Posed] = {
     "code, Qwen3-32B": ("code", {"model.name": "Qwen3-32B", "workload.request_rate": "8"}),
 }
 BLOCKS = (5_000, 6_000, 7_000, 8_000, 10_000)
-SEATS = (64, 128, 184, 256, 512)
-BACKLOG, MIDDLE = 6_000, (0.15, 0.6)
-"""Requests of a backlog, and the part of them over whose ends the rate is taken [1]."""
 
 
-def judged_alone(bench: Bench, part: Slice, engines: SimulatedFleet, runs: int) -> list[Judgement]:
+def judged_alone(bench: Bench, part: Slice, runs: int) -> list[Judgement]:
     """What each of so many runs says by itself."""
-    made = bench.runs(part, engines, REQUESTS, 0, runs)
-    return [judge_runs(bench.instance, engines, [run]) for run in made]
+    made = bench.runs(part, REQUESTS, 0, runs)
+    return [judge_runs(bench.instance, part.engines, [run]) for run in made]
 
 
-def refusals(bench: Bench, part: Slice, engines: SimulatedFleet, seeds: int) -> int:
+def refusals(bench: Bench, part: Slice, seeds: int) -> int:
     """Of how many seeds a crowd refuses the fleet, its memory looked at in a run as the search makes it."""
     refused = 0
     for number in range(seeds):
-        runs = bench.runs(part, engines, bench.full(part), number, number + 1)
-        refused += bench.stays_behind(part, engines, runs, number) is not None
+        runs = bench.runs(part, bench.full(part), number, number + 1)
+        refused += bench.stays_behind(part, runs, number) is not None
     return refused
 
 
 def fleet_row(name: str, posed: Posed, runs: int, seeds: int) -> str:
     instance, fleet = by_formula(posed)
-    bench, engines = make_bench(instance), simulated_fleet(instance, fleet)
+    bench = make_bench(instance)
     part = bench.part(fleet)
-    alone = judged_alone(bench, part, engines, runs)
+    alone = judged_alone(bench, part, runs)
     made = [run for judged in alone for run in judged.runs]
-    used = max(use.kv_occupancy for use in fleet_use(instance, fleet, judge_runs(instance, engines, made)).pools)
+    used = max(use.kv_occupancy for use in fleet_use(instance, fleet, judge_runs(instance, part.engines, made)).pools)
     shares = ", ".join(f"{min(one.attainment.share for one in judged.classes):.0%}" for judged in alone)
     preempting = sum(any(use.preemptions for use in run.result.engines) for run in made)
     return (
         f"{name} ({money(fleet_cost(instance, fleet))}/h): in time {shares}; memory {used:.0%}"
-        f" full on average, {fullest(engines, made):.0%} at most; {preempting} of {runs} runs preempt; refused of"
-        f" {refusals(bench, part, engines, seeds)} of {seeds} seeds"
+        f" full on average, {fullest(part.engines, made):.0%} at most; {preempting} of {runs} runs preempt; refused of"
+        f" {refusals(bench, part, seeds)} of {seeds} seeds"
     )
 
 
@@ -86,27 +76,11 @@ def blocks_row(blocks: int, seeds: int) -> str:
     from tests.test_crowd import fleet as small_fleet
 
     instance, fleet = small_fleet()
-    bench, engines = make_bench(instance), small_engines(blocks)
-    part = bench.part(fleet)
-    kept = sum(judged.held for judged in judged_alone(bench, part, engines, seeds))
-    refused = refusals(bench, part, engines, seeds)
+    bench = make_bench(instance)
+    part = replace(bench.part(fleet), engines=small_engines(blocks))
+    kept = sum(judged.held for judged in judged_alone(bench, part, seeds))
+    refused = refusals(bench, part, seeds)
     return f"{blocks:,} KV blocks: {kept} of {seeds} runs keep the goal, refused of {refused} of {seeds} seeds"
-
-
-def seats_row(seats: int) -> str:
-    from tests.test_crowd import with_seats
-
-    instance, fleet = with_seats(seats)
-    (pool,) = fleet.pools
-    alone = Fleet((replace(pool, replicas=1),))
-    demand = crowded(simulated_trace(instance, alone, BACKLOG, 5), BACKLOG)
-    ends = np.sort(simulate(demand.trace, simulated_fleet(instance, alone)).finish)
-    first, last = (int(share * BACKLOG) for share in MIDDLE)
-    rate = (last - first) / (ends[last] - ends[first])
-    lives = "two lives" if two_lives(instance, pool) else "one life"
-    return (
-        f"{seats} seats: {1.0 / sum(backlog_seconds(instance, pool)):.2f}/s by formula, {rate:.2f}/s simulated, {lives}"
-    )
 
 
 def main() -> None:
@@ -116,8 +90,6 @@ def main() -> None:
     arguments = parser.parse_args()
     for name, posed in FLEETS.items():
         print(fleet_row(name, posed, arguments.runs, arguments.seeds), flush=True)
-    for seats in SEATS:
-        print(seats_row(seats), flush=True)
     for blocks in BLOCKS:
         print(blocks_row(blocks, arguments.seeds), flush=True)
 

@@ -24,9 +24,8 @@ from optimizer.fleets.build_plan import utilization  # noqa: E402
 from optimizer.fleets.fleet import Fleet, fleet_cost, pool_config  # noqa: E402
 from optimizer.fleets.pool import pool_state  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
-from optimizer.verification.bench import Bench, make_bench  # noqa: E402
-from optimizer.verification.confirm import confirmed_once, gives_way  # noqa: E402
-from optimizer.verification.judge import judge_runs, simulated_fleet  # noqa: E402
+from optimizer.verification.bench import Bench, confirmed_once, gives_way, make_bench  # noqa: E402  # noqa: E402
+from optimizer.verification.judge import judge_runs  # noqa: E402
 from reports.numbers import money  # noqa: E402
 
 FORMER: dict[str, tuple[Posed, str, tuple[int, ...] | None]] = {
@@ -48,10 +47,9 @@ def former_fleet(instance: Instance, like: str, replicas: tuple[int, ...] | None
 def long_runs(bench: Bench, fleet: Fleet, requests: int, runs: int) -> str:
     """Share in time in all of so many runs, and in each."""
     part = bench.part(fleet)
-    engines = simulated_fleet(bench.instance, part.fleet)
-    made = bench.runs(part, engines, requests, 0, runs)
-    each = [judge_runs(bench.instance, engines, [run]).classes[0].attainment.share for run in made]
-    share = judge_runs(bench.instance, engines, made).classes[0].attainment
+    made = bench.runs(part, requests, 0, runs)
+    each = [judge_runs(bench.instance, part.engines, [run]).classes[0].attainment.share for run in made]
+    share = judge_runs(bench.instance, part.engines, made).classes[0].attainment
     told = ", ".join(f"{one:.1%}" for one in each)
     return f"{share.share:.1%} in time ({share.low:.1%} to {share.high:.1%}) in {runs} runs of {requests:,}: {told}"
 
@@ -59,11 +57,11 @@ def long_runs(bench: Bench, fleet: Fleet, requests: int, runs: int) -> str:
 def rules(bench: Bench, fleet: Fleet) -> str:
     """What two runs of the search's length say, and the rules after them."""
     part = bench.part(fleet)
-    engines, requests = simulated_fleet(bench.instance, part.fleet), bench.full(part)
-    made = bench.runs(part, engines, requests, 0, 2)
-    share = judge_runs(bench.instance, engines, made).classes[0].attainment
-    stuck = bench.stays_behind(part, engines, made, 0) is not None
-    behind = gives_way(bench, part, engines, 0) is not None
+    requests = bench.full(part)
+    made = bench.runs(part, requests, 0, 2)
+    share = judge_runs(bench.instance, part.engines, made).classes[0].attainment
+    stuck = bench.stays_behind(part, made, 0) is not None
+    behind = gives_way(bench, part, 0) is not None
     chosen = bench.verdict(fleet)
     then = ""
     if chosen.held:

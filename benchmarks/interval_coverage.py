@@ -36,7 +36,7 @@ from optimizer.fleets.evaluate import goodput_volume  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
 from optimizer.loads.instance import Instance, instance_of_problem  # noqa: E402
 from optimizer.verification.bench import make_bench  # noqa: E402
-from optimizer.verification.judge import Run, judge_runs, simulated_fleet  # noqa: E402
+from optimizer.verification.judge import Run, judge_runs  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 
 LONG = 200_000
@@ -136,21 +136,21 @@ def covered(name: str, case: Case, demand: tuple[float, float], seeds: int, long
     burstiness, load = demand
     instance, fleet = fleet_under(case, burstiness)
     bench = make_bench(instance, load * case.full * goodput_volume(*fleet_under(case, 1.0)))
-    engines, part = simulated_fleet(instance, fleet), bench.part(fleet)
+    part = bench.part(fleet)
     assert part.parts == 1
     length = bench.full(part)
     bench.seed = FRESH_SEED
     good, count = np.zeros(seeds + 1), np.zeros(seeds + 1)
     ends = []
     for seed in range(seeds):
-        judgement = judge_runs(instance, engines, bench.runs(part, engines, length, 2 * seed, 2 * seed + 2))
+        judgement = judge_runs(instance, part.engines, bench.runs(part, length, 2 * seed, 2 * seed + 2))
         worst = min(range(len(judgement.classes)), key=lambda k: judgement.classes[k].attainment.share)
         attainment = judgement.classes[worst].attainment
         ends.append((attainment.low, attainment.high))
         good[seed], count[seed] = attainment.share * attainment.count, attainment.count
     limits = instance.problem.slos[0].limits
     for number in range(long):
-        run = Run.of(bench.drawn(part, LONG, 10_000 + number), engines)
+        run = Run.of(bench.drawn(part, LONG, 10_000 + number), part.engines)
         outcome = within(run.result, limits)[steady(run.result)]
         good[-1], count[-1] = good[-1] + outcome.sum(), count[-1] + outcome.size
     low, high = np.array(ends).T

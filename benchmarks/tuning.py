@@ -33,11 +33,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import TWO_CLASSES, Posed, by_formula  # noqa: E402 -- the repository is found first
 from optimizer.verification.bench import make_bench  # noqa: E402
+from optimizer.verification.judge import WORST  # noqa: E402
 from optimizer.verification.tune import (  # noqa: E402
     FRONT_START_UP,
     MISS,
     TAIL,
-    WORST,
     Knob,
     Looks,
     Point,
@@ -115,7 +115,8 @@ def thinned(knob: Knob, most: int) -> Knob:
         return knob
     kept = np.unique(np.round(np.linspace(0, len(knob.values) - 1, most)).astype(int))
     kept[np.abs(kept - knob.start).argmin()] = knob.start
-    return replace(knob, values=tuple(knob.values[k] for k in kept), start=kept.tolist().index(knob.start))
+    values, shown = (tuple(row[k] for k in kept) for row in (knob.values, knob.shown))
+    return replace(knob, values=values, shown=shown, start=kept.tolist().index(knob.start))
 
 
 def reduced(knobs: Sequence[Knob]) -> tuple[Knob, ...]:
@@ -125,18 +126,16 @@ def reduced(knobs: Sequence[Knob]) -> tuple[Knob, ...]:
 
 
 def far_start(cost: Grid, knobs: Sequence[Knob]) -> Point:
-    """The dearest fleet with the smallest batches, routed as the formulas have it."""
+    """The dearest fleet with the smallest batches."""
     batches = [k for k, knob in enumerate(knobs) if knob.setting in {"seqs", "chunk"}]
-    routes = [k for k, knob in enumerate(knobs) if knob.setting in {"share", "threshold"}]
 
-    def far(point: Point) -> tuple[float, int, int]:
-        moved = sum(abs(point[k] - knobs[k].start) for k in routes)
-        return float(cost[point]), -moved, -sum(point[k] for k in batches)
+    def far(point: Point) -> tuple[float, int]:
+        return float(cost[point]), -sum(point[k] for k in batches)
 
     return max((point for point in np.ndindex(cost.shape) if np.isfinite(cost[point])), key=far)
 
 
-def problem_of(name: str, folder: Path | None, requests: int) -> Problem:
+def problem_of(name: str, folder: Path | None) -> Problem:
     """The grid of a problem, simulated or as it was kept."""
     kept = None if folder is None else folder / f"{name}.npz"
     if kept is not None and kept.exists():
@@ -145,7 +144,7 @@ def problem_of(name: str, folder: Path | None, requests: int) -> Problem:
             return Problem(name, found["cost"], found["tail"], (starts[0], starts[1]))
     instance, fleet = by_formula((DEVELOPMENT | HELD_OUT)[name])
     knobs = reduced(knobs_of(instance, fleet))
-    tuner = Tuner(make_bench(instance), fleet, knobs, requests)
+    tuner = Tuner(make_bench(instance), fleet, knobs)
     sizes = [len(knob.values) for knob in knobs]
     cost, tail = np.full(sizes, np.inf), np.full(sizes, WORST)
     tuner.value(tuner.start)
@@ -288,7 +287,7 @@ def describe(problem: Problem) -> str:
 def run(half: dict[str, Posed], arguments: argparse.Namespace) -> None:
     """Print the problems of a half, and how the samplers do on them."""
     names = [name for name in half if name in (arguments.names or half)]
-    problems = [problem_of(name, arguments.grids, arguments.requests) for name in names]
+    problems = [problem_of(name, arguments.grids) for name in names]
     print("problem, knobs, points allowed, that hold; start, far start, median above the best; within 0.5 % of it")
     for problem in problems:
         print(" ", describe(problem), flush=True)
@@ -312,7 +311,6 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(every))
     parser.add_argument("--budgets", type=int, nargs="+", default=[30, 60])
     parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--requests", type=int, default=2000, help="of a look")
     parser.add_argument("--samplers", nargs="+", metavar="NAME", help=", ".join(SAMPLERS | FRONT_SAMPLERS))
     parser.add_argument("--grids", type=Path, metavar="DIR", help="folder for simulated grids")
     parser.add_argument("--front", action="store_true", help="cost and tail at once")

@@ -15,8 +15,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import JudgedFleet, Quantiles, SimulatedLatencies
-from optimizer.verification.bench import make_bench
-from optimizer.verification.confirm import by_requests
+from optimizer.verification.bench import by_requests, make_bench
 from optimizer.verification.judge import simulated_fleet
 from pdplan.cli import run
 from reports.deploy.benchmark import behind

@@ -19,18 +19,21 @@ from optimizer.loads.instance import Instance
 from optimizer.recommend import search
 from optimizer.recommend.optimize import optimize
 from optimizer.verification import bench as benches
-from optimizer.verification.bench import Bench, Verdict, fleet_key, run_length
-from optimizer.verification.confirm import (
+from optimizer.verification.bench import (
     APART,
     LEVEL,
     MOST_CONFIRMED,
+    Bench,
+    Verdict,
     confirmed,
     confirmed_once,
     enough,
+    fleet_key,
+    run_length,
     tail_of,
     without_room,
 )
-from optimizer.verification.judge import MOST_RUNS, ClassJudgement, Judgement, Outcome, judge_runs, simulated_fleet
+from optimizer.verification.judge import MOST_RUNS, ClassJudgement, Judgement, Outcome, judge_runs
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.small_fleets import apart, pool, small
 
@@ -151,12 +154,12 @@ def test_near_a_goal_a_confirmation_has_as_many_runs_as_the_choice_says_it_takes
     for goal, counts in needed.items():
         instance, fleet = marginal(max(goal, 0.5))
         bench = Bench(instance, 0, 4000)
-        part, engines = bench.part(fleet), simulated_fleet(instance, fleet)
-        told = judge_runs(instance, engines, bench.runs(part, engines, 4000, 0, 2), tail=tail_of(1))
+        part = bench.part(fleet)
+        told = judge_runs(instance, part.engines, bench.runs(part, 4000, 0, 2), tail=tail_of(1))
         chosen = Verdict(fleet, 1.0, told, True)
         one = told.classes[0].attainment
         wider = (1.0 + 1.281552 / 2.241403) * (one.share - one.low) / (one.share - max(goal, 0.5))
-        counts += [enough(bench, part, engines, chosen, tail_of(1)), 2.0 * wider**2]
+        counts += [enough(bench, part, chosen, tail_of(1)), 2.0 * wider**2]
     assert [counts[0] for counts in needed.values()] == [
         min(max(2, math.ceil(counts[1])), MOST_RUNS) for counts in needed.values()
     ]
@@ -188,7 +191,7 @@ def test_the_interval_that_decides_is_wider_than_the_one_that_is_told(monkeypatc
     found = confirmed_once(narrow, chosen, 1)
     assert found.judgement.proven
     assert not found.held
-    monkeypatch.setattr("optimizer.verification.confirm.LEVEL", 2.0 * TAIL)
+    monkeypatch.setattr("optimizer.verification.bench.LEVEL", 2.0 * TAIL)
     assert confirmed_once(narrow, chosen, 1).held
 
 

@@ -16,16 +16,12 @@ from optimizer.verification.bench import (
     FULL,
     HALF,
     Bench,
-    backlog_seconds,
     crowd_of,
     crowded,
     fullest,
     kv_room,
     lasting,
     make_bench,
-    one_life,
-    two_lives,
-    with_one_life,
 )
 from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import Judgement, Run, judge_runs, simulated_fleet
@@ -98,32 +94,25 @@ def test_a_fleet_with_memory_to_spare_comes_out_of_a_crowd() -> None:
 def test_memory_that_was_never_half_full_is_let_off(monkeypatch: pytest.MonkeyPatch) -> None:
     instance, planned = fleet()
     bench = Bench(instance, 0, 1000)
-    part = bench.part(planned)
-    tight, wide = engines(5000), engines(28_000)
-    assert bench.stays_behind(part, tight, bench.runs(part, tight, 1000, 0, 1), 1) is not None
-    runs = bench.runs(part, wide, 1000, 0, 1)
+    tight, wide = (replace(bench.part(planned), engines=engines(blocks)) for blocks in (5000, 28_000))
+    assert bench.stays_behind(tight, bench.runs(tight, 1000, 0, 1), 1) is not None
+    runs = bench.runs(wide, 1000, 0, 1)
     monkeypatch.setattr("optimizer.verification.judge.simulate", None)  # no run is made
-    assert bench.stays_behind(part, wide, runs, 1) is None
+    assert bench.stays_behind(wide, runs, 1) is None
 
 
 def test_a_fleet_that_stays_behind_does_not_hold_and_its_decode_pool_is_to_blame() -> None:
     instance, planned = fleet()
     bench = Bench(instance, 0, 1000)
-    part, made = bench.part(planned), engines(5000)
-    runs = bench.runs(part, made, 1000, 0, 1)
-    stuck = bench.stays_behind(part, made, runs, 1)
-    found = bench.settled(planned, judge_runs(instance, made, runs), stuck=stuck, held=True)
+    part = replace(bench.part(planned), engines=engines(5000))
+    runs = bench.runs(part, 1000, 0, 1)
+    stuck = bench.stays_behind(part, runs, 1)
+    found = bench.settled(planned, judge_runs(instance, part.engines, runs), stuck=stuck, held=True)
     assert not found.held
     assert found.stuck
     assert found.outcome == "misses"
     assert found.blame is not None
     assert found.blame.pools[1] > 0.5
-
-
-def with_seats(seats: int) -> tuple[Instance, Fleet]:
-    instance, planned = collapsing()
-    pool = replace(planned.pools[0], seqs=int(np.searchsorted(instance.tables.seqs, seats)))
-    return instance, Fleet((pool,))
 
 
 def test_a_fleet_that_collapses_after_hours_is_refuted_before_its_full_runs() -> None:
@@ -133,32 +122,3 @@ def test_a_fleet_that_collapses_after_hours_is_refuted_before_its_full_runs() ->
     found = bench.candidate(planned)
     assert (found.held, found.stuck) == (False, True)
     assert found.judgement.classes[0].attainment.high < 0.5
-
-
-@pytest.mark.parametrize(("seats", "rate"), [(64, 1.04), (128, 1.40), (256, 0.59), (512, 0.543)])
-def test_an_engine_with_a_backlog_ends_as_many_requests_as_the_law_says(seats: int, rate: float) -> None:
-    """rate: simulated, of 6,000 requests that are all there at once [1/s]."""
-    instance, planned = with_seats(seats)
-    assert 1.0 / sum(backlog_seconds(instance, planned.pools[0])) == pytest.approx(rate, rel=0.16)
-
-
-def test_more_seats_than_the_memory_holds_give_a_fleet_a_second_life() -> None:
-    """1.25 requests come per second; by simulation an engine with a backlog ends 1.40, 1.08 and 0.59."""
-    lives = [two_lives(instance, planned.pools[0]) for instance, planned in map(with_seats, (128, 184, 256))]
-    assert lives == [False, True, True]
-
-
-def test_seats_are_taken_away_where_the_formulas_promise_as_much_without() -> None:
-    instance, planned = with_seats(184)
-    calm = with_one_life(instance, planned, 0.9)
-    assert not one_life(instance, planned, 0.9)
-    assert one_life(instance, calm, 0.9)
-    assert instance.tables.seqs[calm.pools[0].seqs] == 128
-    assert with_one_life(instance, calm, 0.9) is calm
-    few = with_seats(16)[1]
-    assert one_life(instance, few)  # it falls behind in any case, which is no second life
-
-
-def test_prefill_engines_have_one_life() -> None:
-    instance, planned = fleet()
-    assert not two_lives(instance, planned.pools[0])

@@ -12,7 +12,7 @@ import pytest
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from optimizer.recommend.explain import explain
+from optimizer.recommend.explain import Explanation, explain_each
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from pdplan.cli import run
@@ -35,8 +35,12 @@ def problem(file: Path) -> Problem:
     return load_problem(file)
 
 
+def explained(problem: Problem, wanted: Wanted) -> Explanation:
+    return explain_each(problem, [wanted])[0]
+
+
 def test_a_config_that_breaks_a_rule_is_out_with_the_reason(problem: Problem) -> None:
-    found = explain(problem, parse_wanted({"gpu": "H100", "tp": "3"}, problem))
+    found = explained(problem, parse_wanted({"gpu": "H100", "tp": "3"}, problem))
     refused = {one.rule: one.reason for one in found.rulings if one.reason}
     assert not found.feasible
     assert not found.standings
@@ -57,7 +61,7 @@ def test_the_best_config_ranks_first_and_costs_what_the_search_finds(problem: Pr
     plan = optimize(problem, level=Level.QUICK)
     pool = plan.pools[0]
     wanted = Wanted(0 if pool.accelerator == "H100" else 1, Parallelism(pool.tensor_parallel), Role(pool.role))
-    (standing,) = explain(problem, wanted).standings
+    (standing,) = explained(problem, wanted).standings
     assert standing.rank == 1
     assert standing.cost == pytest.approx(plan.cost_usd_per_hour)
     assert standing.best == standing.cost
@@ -68,7 +72,7 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
     seen: dict[Role, list[tuple[int, float]]] = {}
     for offer in (0, 1):
         for tensor in (1, 2):
-            for one in explain(problem, Wanted(offer, Parallelism(tensor))).standings:
+            for one in explained(problem, Wanted(offer, Parallelism(tensor))).standings:
                 if one.cost is not None and one.rank is not None and one.best is not None:
                     seen.setdefault(one.role, []).append((one.rank, one.cost))
                     assert one.cost >= one.best
@@ -83,7 +87,7 @@ def test_no_config_is_behind_more_engines_than_there_are(problem: Problem) -> No
     """With few requests at once an engine was number 45 of 44: itself with more was counted among the better ones."""
     for wanted in ("1", "2"):
         stated = parse_wanted({"gpu": "H100", "role": "decode", "max_num_seqs": wanted}, problem)
-        (standing,) = explain(problem, stated).standings
+        (standing,) = explained(problem, stated).standings
         if standing.rank is not None:
             assert standing.rank <= standing.of
 
@@ -93,7 +97,7 @@ def test_settings_outside_the_space_are_tried_and_named(problem: Problem) -> Non
     wider, missing = with_wanted(problem, wanted)
     assert missing == {"tensor_parallel": (1, 2), "max_num_seqs": problem.space.max_num_seqs}
     assert 48 in wider.space.max_num_seqs
-    found = explain(problem, wanted)
+    found = explained(problem, wanted)
     assert found.unsearched == missing
     assert found.standings[0].role is Role.DECODE
 
@@ -163,7 +167,7 @@ def test_a_gpu_that_is_owned_too_is_taken_for_the_better_offer(
     assert "Taken for H100 (owned) at $0.091/h per GPU, the better of two offers. On H100 at $3.99/h per GPU: " in said
     assert "On H100 at $3.99/h per GPU: possible, at best number " in said
     either, owned = (
-        explain(load_problem(file), parse_wanted({"gpu": name, "role": "colocated"}, load_problem(file)))
+        explained(load_problem(file), parse_wanted({"gpu": name, "role": "colocated"}, load_problem(file)))
         for name in ("H100", "H100 (owned)")
     )
     assert either.standings == owned.standings
@@ -175,7 +179,7 @@ def test_a_gpu_that_is_owned_too_is_taken_for_the_better_offer(
 def test_an_engine_over_the_budget_is_told_from_one_that_is_too_dear(file: Path) -> None:
     """One H100 costs $3.99/h."""
     problem = load_problem(file, overrides={"constraints.budget": 5.0})
-    (standing,) = explain(problem, parse_wanted({"gpu": "H100", "tp": "2", "role": "colocated"}, problem)).standings
+    (standing,) = explained(problem, parse_wanted({"gpu": "H100", "tp": "2", "role": "colocated"}, problem)).standings
     assert standing.why == "one engine of it costs $7.98/h, over the budget of $5.00/h"
 
 
@@ -183,7 +187,7 @@ def test_a_batch_limit_that_is_never_full_is_possible(problem: Problem) -> None:
     """An L4 reads all weights in some 50 ms, within the limit of 100 ms; of 8,192 requests only a few run at once."""
     slow = replace(problem, slos=tuple(replace(one, limits={**one.limits, Metric.TPOT: 0.1}) for one in problem.slos))
     stated = {"gpu": "L4", "tp": "1", "role": "decode", "max_num_seqs": "8192"}
-    (standing,) = explain(slow, parse_wanted(stated, slow)).standings
+    (standing,) = explained(slow, parse_wanted(stated, slow)).standings
     assert standing.cost is not None
 
 

@@ -20,14 +20,12 @@ from optimizer.whatif import scenario
 from optimizer.whatif.frontier import (
     RESOLUTION,
     Frontier,
-    Step,
-    _wide,
     by_budget,
     frontier,
     ramp_of,
     with_looks,
 )
-from optimizer.whatif.scenario import Answer, look_at, nothing
+from optimizer.whatif.scenario import Answer, look_at
 from reports.answers.frontier import frontier_document, frontier_record
 from reports.views.terminal import render_document
 from search_spaces.loader import problem_of
@@ -108,16 +106,6 @@ def test_the_curve_over_budgets_is_that_over_rates(tight: Problem, judge: Judge)
     for step in rates.steps[:-1]:
         assert step.answer.cost is not None
         assert ends[step.answer.cost] == pytest.approx(step.hard, rel=RESOLUTION)
-
-
-def test_steps_that_simulation_made_narrow_are_left_out() -> None:
-    ramp = ramp_of(problem_of(TIGHT, "tight", BASE), BASE, "rate")
-    steps = [Step(1.0, 2.0, answer(1.0)), Step(2.0002, 2.01, answer(2.0)), Step(2.0101, 3.0, answer(3.0))]
-    wide = _wide(ramp, None, steps)
-    assert [(step.easy, step.hard, step.answer.cost) for step in wide] == [(1.0, 2.0, 1.0), (2.0002, 3.0, 3.0)]
-    assert len(_wide(ramp, 2.005, steps)) == 3  # the file's own value is there
-    assert len(_wide(ramp, None, steps[:2])) == 2  # there is no next one
-    assert len(_wide(ramp, None, [*steps[:2], Step(2.0101, 3.0, nothing("too slow"))])) == 3
 
 
 # --- by formula -----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from optimizer.verification.judge import (
     ClassJudgement,
     Judgement,
     Outcome,
-    Wanted,
+    Rule,
     half_width,
     judge,
     judge_demands,
@@ -144,7 +144,7 @@ def test_runs_end_at_the_most_requests_however_little_is_known() -> None:
     assert len(runs_of(2.0, until_precise(1e-4, 1000, 3500), first=2).runs) == 3
 
 
-def runs_of(volume: float, wanted: Wanted, first: int = 1) -> Judgement:
+def runs_of(volume: float, wanted: Rule, first: int = 1) -> Judgement:
     """Runs of 1000 requests."""
     instance = small()
     fleet = colocated(instance)

@@ -24,7 +24,6 @@ from optimizer.search.mixtures import leanest
 from optimizer.search.program import Builder, solve
 from optimizer.search.search import evaluated
 from optimizer.verification.demand import simulated_trace
-from optimizer.verification.tune import knobs_of
 from search_spaces.dtype_support import engine_refused, kv_refused, weights_refused
 from search_spaces.enumeration import Shape
 from search_spaces.feasibility import feasibility_faults
@@ -329,10 +328,3 @@ def test_a_routing_that_nobody_can_follow_is_told_apart() -> None:
     """TP 8 computes half of the prompts, and TP 8 takes in a third: the rest has nowhere to go."""
     assert not can_hand_over(*hand_made(1.0 / 3.0))
     assert can_hand_over(*hand_made(0.5))
-
-
-def test_shares_are_no_knob_where_not_everyone_can_talk_to_everyone() -> None:
-    instance, fleet = hand_made(0.7)
-    assert "share" not in {knob.setting for knob in knobs_of(instance, fleet)}
-    same = Fleet(tuple(replace(pool, shape=fleet.pools[1].shape) for pool in fleet.pools))
-    assert "share" in {knob.setting for knob in knobs_of(instance, same)}

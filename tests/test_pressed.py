@@ -10,9 +10,8 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
-from optimizer.verification.bench import Bench
-from optimizer.verification.confirm import BUSY, MORE, confirmed_once, gives_way, near_capacity
-from optimizer.verification.judge import Outcome, simulated_fleet
+from optimizer.verification.bench import BUSY, MORE, Bench, confirmed_once, gives_way, near_capacity
+from optimizer.verification.judge import Outcome
 from tests.optimizer_cases import instance_of, problem, slo, workload
 from tests.small_fleets import pool
 
@@ -42,8 +41,7 @@ def test_a_fleet_that_would_fall_behind_gives_way_and_others_are_let_off() -> No
     for share, volume, behind in ((0.97, MORE, True), (0.5, 1.0, False)):
         instance, fleet = busy(share)
         bench = Bench(instance, 0, 20_000, volume=volume)
-        part = bench.part(fleet)
-        found = gives_way(bench, part, simulated_fleet(instance, part.fleet, 0.5), 1)
+        found = gives_way(bench, bench.part(fleet), 1)
         assert (found is not None) is behind
         if found is not None:
             assert found.overload.overloaded

@@ -18,18 +18,18 @@ from optimizer.recommend.search import TUNED, Brake, Effort, FormulaResult, Leve
 from optimizer.search.alternatives import Rival, recommended
 from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.tune import Wish
-from optimizer.verification.verify import Lean
+from optimizer.verification.verify import SearchResult
 from tests.small_fleets import apart, small
 from tests.test_verified_search import Oracle
 
 RECORD = Tuning(sampler="none", objectives=["cost"], looks=1, improved=True, front=[])
 
 
-def tuned_to(better: Lean, monkeypatch: pytest.MonkeyPatch) -> None:
+def tuned_to(better: SearchResult, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tuning find a fleet from which nothing can go."""
     monkeypatch.setattr(search, "tuned", lambda *_: better)
     monkeypatch.setattr(search, "tuning_record", lambda *_: RECORD)
-    monkeypatch.setattr(search, "without_waste", lambda *_: better)
+    monkeypatch.setattr(search, "without_waste", lambda _, result, *rest: replace(result, winner=better.winner))
 
 
 @pytest.mark.parametrize("confirms", [True, False])
@@ -38,7 +38,7 @@ def test_a_tuned_fleet_takes_the_place_of_the_confirmed_one_only_if_it_is_confir
 ) -> None:
     instance = small()
     bench: Any = Oracle(instance, (1, 1))
-    start, better = (Lean(bench.verdict(apart(instance, *counts)), ()) for counts in ((2, 2), (1, 2)))
+    start, better = (SearchResult(bench.verdict(apart(instance, *counts))) for counts in ((2, 2), (1, 2)))
     asked: list[tuple[list[int], int]] = []
 
     def confirmed(bench: Bench, chosen: Verdict, numbers: Iterator[int], least: int) -> Verdict:
@@ -49,9 +49,9 @@ def test_a_tuned_fleet_takes_the_place_of_the_confirmed_one_only_if_it_is_confir
     monkeypatch.setattr(search, "confirmed", confirmed)
     numbers = iter((7, 8))
     effort = Effort(Level.THOROUGH, Brake())
-    lean, record = search._tuned(bench, start, [], effort, numbers=numbers, wish=Wish())
+    lean = search._tuned(bench, start, start.winner, [], effort, Wish(), numbers)
     assert asked == [([7, 8], 4)]
-    assert record.improved is confirms
+    assert lean.tuning.improved is confirms
     assert lean.winner.fleet is (better if confirms else start).winner.fleet
     assert [what for what, _ in lean.others] == ([] if confirms else [TUNED])
 
@@ -59,11 +59,11 @@ def test_a_tuned_fleet_takes_the_place_of_the_confirmed_one_only_if_it_is_confir
 def test_a_tuned_fleet_for_which_no_confirmation_is_left_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = small()
     bench: Any = Oracle(instance, (1, 1))
-    start, better = (Lean(bench.verdict(apart(instance, *counts)), ()) for counts in ((2, 2), (1, 2)))
+    start, better = (SearchResult(bench.verdict(apart(instance, *counts))) for counts in ((2, 2), (1, 2)))
     tuned_to(better, monkeypatch)
-    lean, record = search._tuned(bench, start, [], Effort(Level.STANDARD, Brake()), numbers=iter(()), wish=Wish())
-    assert lean is start
-    assert not record.improved
+    lean = search._tuned(bench, start, start.winner, [], Effort(Level.STANDARD, Brake()), Wish(), iter(()))
+    assert lean.winner is start.winner
+    assert not lean.tuning.improved
 
 
 @pytest.mark.parametrize(("chosen", "known"), [(2, True), (1, False)])

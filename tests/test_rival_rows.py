@@ -18,9 +18,10 @@ from optimizer.plans.proof import Proof
 from optimizer.recommend import rival_rows, search
 from optimizer.recommend.optimize import optimize as optimize_problem
 from optimizer.recommend.rival_rows import compared, judged_rivals, with_cheaper_rival
-from optimizer.recommend.search import Brake, Effort, FormulaResult, Level, SimulatedResult
+from optimizer.recommend.search import Brake, Effort, FormulaResult, Level
 from optimizer.search.alternatives import SAME, Restriction, Rival, recommended, restrictions, rival_row
 from optimizer.verification.bench import Verdict, fleet_key
+from optimizer.verification.verify import SearchResult
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from tests.optimizer_cases import offer, slo, space
@@ -165,9 +166,9 @@ def test_a_cheaper_row_is_recommended_once_it_is_confirmed_again(
 ) -> None:
     monkeypatch.setattr(rival_rows, "confirmed_once", confirming(least))
     winner, lean = bench.verdict(one_pool(9)), bench.verdict(apart(small(), 1, 1))
-    best, cheaper = SimulatedResult(winner=winner), SimulatedResult(winner=lean)
+    best, cheaper = SearchResult(winner=winner), SearchResult(winner=lean)
     rival = posed(APART, one_pool(9), apart(small(), 1, 1)).rivals[1]
-    chosen = with_cheaper_rival(bench, best, [(rival, cheaper), (rival, SimulatedResult())]).winner
+    chosen = with_cheaper_rival(bench, best, [(rival, cheaper), (rival, SearchResult())]).winner
     assert chosen is not None
     assert chosen.fleet is (winner if least else lean).fleet
 

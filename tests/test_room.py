@@ -115,7 +115,7 @@ def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_fi
     instance: Instance = small()
     fleets = [apart(instance, 1, 3), apart(instance, 3, 1), apart(instance, 2, 2)]
     rooms = [goodput_volume(instance, fleet) for fleet in fleets]
-    waiting = Waiting(instance, 1.0)
+    waiting = Waiting(instance)
     for fleet in fleets:
         waiting.add(fleet)
     assert waiting.next().fleet is fleets[int(np.argmax(rooms))]
@@ -140,11 +140,11 @@ def test_fleets_that_no_target_routes_wait_behind_those_of_nearly_their_cost() -
 
 def test_candidates_within_a_thousandth_of_cost_are_tied() -> None:
     instance = small()
-    waiting, fleets = Waiting(instance, 1.0), [apart(instance, 1, 3), apart(instance, 2, 2)]
+    waiting, fleets = Waiting(instance), [apart(instance, 1, 3), apart(instance, 2, 2)]
     for number, fleet in enumerate(fleets):
         heapq.heappush(waiting.heap, Candidate(10.0 * (1.0 + 0.9 * TIED * number), number, fleet))
     assert waiting.next().fleet is roomiest_fleet(instance, fleets)
-    far = Waiting(instance, 1.0)
+    far = Waiting(instance)
     for number, fleet in enumerate(fleets):
         heapq.heappush(far.heap, Candidate(10.0 * (1.0 + 1.1 * TIED * number), number, fleet))
     assert far.next().fleet is fleets[0]

@@ -19,7 +19,7 @@ from optimizer.plans.plan import Binding
 from optimizer.plans.records import Simulation
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, full_length, make_bench, memory, run_length, settling
-from optimizer.verification.judge import judge_runs, simulated_fleet
+from optimizer.verification.judge import judge_runs
 from optimizer.verification.record import with_simulated_headroom
 from tests.optimizer_cases import instance_of, limit, problem, workload
 from tests.reasoning_fleets import flattered
@@ -78,10 +78,10 @@ def test_batches_remember_requests_that_are_longer_than_a_mean_one() -> None:
 def test_the_interval_of_a_fleet_for_long_answers_holds_its_long_run_value() -> None:
     """Ten runs of 100,000 requests say 95.5 % at 2 % more load, which two of 20,000 are too short to see."""
     instance, fleet = flattered()
-    bench, engines = replace(make_bench(instance), volume=1.02), simulated_fleet(instance, fleet)
+    bench = replace(make_bench(instance), volume=1.02)
     part = bench.part(fleet)
     short, full = (
-        judge_runs(instance, engines, bench.runs(part, engines, requests, 9, 11)).classes[0].attainment
+        judge_runs(instance, part.engines, bench.runs(part, requests, 9, 11)).classes[0].attainment
         for requests in (20_000, bench.full(part))
     )
     assert short.low > 0.955

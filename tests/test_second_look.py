@@ -24,9 +24,17 @@ from optimizer.whatif import frontier as curves
 from optimizer.whatif import scenario
 from optimizer.whatif.break_even import pieces_along
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, frontier
-from optimizer.whatif.physics import physics_of, refuted_with
-from optimizer.whatif.scenario import Depth, Missed, cheapest, cheapest_confirmed, look_at, solve
-from optimizer.whatif.sensitivity import levers, near_optimal, tornado_of
+from optimizer.whatif.scenario import (
+    Depth,
+    Missed,
+    cheapest,
+    cheapest_confirmed,
+    look_at,
+    physics_of,
+    refuted_with,
+    solve,
+)
+from optimizer.whatif.sensitivity import levers, near_optimal, tornado
 from optimizer.whatif.sweep import sweep_of
 from optimizer.whatif.workers import Row, run_sweep
 from pdplan.cli import cli
@@ -218,7 +226,7 @@ def test_along_a_price_no_piece_has_a_refuted_fleet(tight: Problem, seen: Any) -
 def test_the_tornado_and_the_slack_compare_fleets_that_hold(tight: Problem, seen: Any) -> None:
     seen(lambda _instance, fleet: MISSED if engines(fleet) == 1 else KEPT)
     some = [one for one in levers(tight) if one.key.partition(".")[0] in {"price", "rate_scale", "burstiness"}]
-    rows = tornado_of(tight, BASE, some, looks=3)
+    rows = tornado(tight, BASE, some, looks=3)
     sure = [row for row in rows if row.attainment is not None]
     assert {row.lever for row in sure} == {"price.H100", "price.A100-80", "price.L4", "rate_scale"}
     assert {row.cost for row in sure} == {5.0}

@@ -24,6 +24,7 @@ from optimizer.verification.bench import Bench, Verdict, fleet_key
 from optimizer.verification.judge import Blame, ClassJudgement, Judgement
 from optimizer.verification.verify import (
     ROUNDS,
+    SearchResult,
     Waiting,
     cheapest_verified,
     more_replicas,
@@ -98,7 +99,7 @@ def test_the_winner_is_the_cheapest_that_was_tried_and_held(
     if found.winner is None:
         assert not held
         assert found.nearest is not None
-        assert len(found.missed) > ROUNDS
+        assert len(found.others) > ROUNDS
     else:
         assert held == [found.winner]
         assert all(cost <= found.winner.cost * (1 + 1e-9) for cost in [one.cost for one in bench.verdicts.values()])
@@ -110,7 +111,7 @@ def test_nothing_can_go_from_what_is_left(needed: tuple[int, int], extra: tuple[
     instance = small()
     bench: Any = Oracle(instance, needed)
     start = apart(instance, *(n + more for n, more in zip(needed, extra, strict=True)))
-    lean = without_waste(bench, bench.verdict(start), [], lambda: False)
+    lean = without_waste(bench, SearchResult(bench.verdict(start)), [], lambda: False)
     assert replicas(lean.winner.fleet) == needed
     assert [what for what, _ in lean.one_less] == [
         f"{name}: one replica fewer" for name, count in zip(("prefill-1", "decode-1"), needed, strict=True) if count > 1
@@ -122,7 +123,7 @@ def test_a_stopped_search_keeps_what_it_has() -> None:
     instance = small()
     bench: Any = Oracle(instance, (1, 1))
     start = bench.verdict(apart(instance, 3, 3))
-    lean = without_waste(bench, start, [], lambda: True)
+    lean = without_waste(bench, SearchResult(start), [], lambda: True)
     assert lean.winner is start
     assert lean.one_less == ()
 
@@ -179,15 +180,14 @@ def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], s
     bench: Any = Limited(instance, needed)
     with mending(first_limit):
         found = cheapest_verified(bench, [apart(instance, *start)])
-    first, second, *rest = [*(tried for _, tried in found.missed), *([found.winner] if found.winner else [])]
+    first, second, *rest = [*(tried for _, tried in found.others), *([found.winner] if found.winner else [])]
     assert (replicas(first.fleet), first.fleet.pools[-1].seqs) == (start, limit(instance, 1))
     rest = [second, *rest]
     assert all(one.fleet.pools[-1].seqs == limit(instance, 0) for one in rest)  # repairs are of what came nearer
-    assert found.repairs == len(found.missed) - 1 + found.by_repair
+    assert found.repairs == len(found.others) - 1 + (found.winner is not None)
     if all(np.array(start) >= needed):
         assert (replicas(second.fleet), second.cost) == (start, first.cost)
         assert found.winner is second
-        assert found.by_repair
 
 
 def test_other_settings_that_come_no_nearer_are_dropped() -> None:
@@ -195,7 +195,7 @@ def test_other_settings_that_come_no_nearer_are_dropped() -> None:
     bench: Any = Oracle(instance, (9, 9))
     with mending(first_limit):
         found = cheapest_verified(bench, [apart(instance, 1, 1)])
-    assert all(one.fleet.pools[-1].seqs == limit(instance, 1) for _, one in found.missed)
+    assert all(one.fleet.pools[-1].seqs == limit(instance, 1) for _, one in found.others)
 
 
 def test_a_smaller_fleet_is_tried_with_other_settings_too() -> None:
@@ -203,7 +203,7 @@ def test_a_smaller_fleet_is_tried_with_other_settings_too() -> None:
     bench: Any = Limited(instance, (1, 1))
     start = replace(bench.verdict(apart(instance, 1, 3)), held=True)
     with mending(first_limit):
-        lean = without_waste(bench, start, [], lambda: False)
+        lean = without_waste(bench, SearchResult(start), [], lambda: False)
     assert (replicas(lean.winner.fleet), lean.winner.fleet.pools[-1].seqs) == ((1, 1), limit(instance, 0))
 
 
@@ -237,7 +237,7 @@ def test_no_waste_that_the_gateway_cannot_route(sizes: list[int]) -> None:
     parts = (pool(instance, f"colocated-{k + 1}", Role.COLOCATED, sizes[k]) for k in range(3))
     fleet = Fleet(tuple(replace(one, route=np.eye(3)[k]) for k, one in enumerate(parts)))
     bench: Any = Oracle(instance, (0, 0, 0))
-    lean = without_waste(bench, bench.verdict(fleet), [], lambda: False)
+    lean = without_waste(bench, SearchResult(bench.verdict(fleet)), [], lambda: False)
     assert all(allowed(instance, one.fleet) for one in (lean.winner, *(tried for _, tried in lean.others)))
     assert replicas(lean.winner.fleet) == (1, 1, 1)
 
@@ -253,7 +253,7 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
     instance = small()
     start = apart(instance, 6, 6)
     refusing: Any = Oracle(instance, (6, 6))
-    kept = without_waste(refusing, refusing.verdict(start), [], lambda: False)
+    kept = without_waste(refusing, SearchResult(refusing.verdict(start)), [], lambda: False)
     assert fleet_key(kept.winner.fleet) == fleet_key(start)
     looked = [one for _, one in kept.others if len(one.fleet.pools) == 1]
     assert looked
@@ -261,7 +261,7 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
     assert all([pool.role for pool in one.fleet.pools] == [Role.COLOCATED] for one in looked)
     assert len({one.fleet.pools[0].shape for one in looked}) == len(looked)
     taking: Any = Oracle(instance, (6, 6), others=True)
-    found = without_waste(taking, taking.verdict(start), [], lambda: False).winner
+    found = without_waste(taking, SearchResult(taking.verdict(start)), [], lambda: False).winner
     assert len(found.fleet.pools) == 1
     assert found.cost < kept.winner.cost
 
@@ -269,7 +269,7 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
 def test_no_colocated_engines_where_the_space_has_none() -> None:
     instance = small(space=replace(small().problem.space, roles=(Role.PREFILL, Role.DECODE)))
     bench: Any = Oracle(instance, (6, 6), others=True)
-    lean = without_waste(bench, bench.verdict(apart(instance, 6, 6)), [], lambda: False)
+    lean = without_waste(bench, SearchResult(bench.verdict(apart(instance, 6, 6))), [], lambda: False)
     assert replicas(lean.winner.fleet) == (6, 6)
 
 

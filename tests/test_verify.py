@@ -20,7 +20,7 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Brake, Level
 from optimizer.search.limits import with_replicas
 from optimizer.verification import bench as benches
-from optimizer.verification.bench import Bench, Slice, Verdict, make_bench, run_length, slice_of
+from optimizer.verification.bench import Bench, Slice, Verdict, make_bench, run_length
 from optimizer.verification.demand import Demand
 from optimizer.verification.judge import MOST_JUDGED, Outcome, blame, judge, simulated_fleet
 from optimizer.verification.record import POOL_LIMITS
@@ -132,16 +132,17 @@ def test_a_run_lasts_several_permitted_lifetimes() -> None:
 
 def test_of_a_large_fleet_a_slice_is_simulated() -> None:
     fleet = apart(small(), 50, 21)
-    part = slice_of(fleet, 10 * benches.MOST_REQUESTS - 1, 3.0)
+    part = Bench(small(), 0, 10 * benches.MOST_REQUESTS - 1, volume=3.0).part(fleet)
     assert (part.parts, replicas(part.fleet)) == (10, (5, 2))
     assert part.volume == pytest.approx(0.3)
     assert part.requests == benches.MOST_REQUESTS
     for name, one in zip(("prefill-1", "decode-1"), part.fleet.pools, strict=True):
         whole = next(pool for pool in fleet.pools if pool.name == name)
         assert one.replicas / part.volume <= whole.replicas / 3.0 * (1 + 1e-9)
-    odd = slice_of(apart(small(), 50, 19), 10 * benches.MOST_REQUESTS, 3.0)
+    bench = Bench(small(), 0, 10 * benches.MOST_REQUESTS, volume=3.0)
+    odd = bench.part(apart(small(), 50, 19))
     assert (odd.parts, replicas(odd.fleet)) == (9, (5, 2))
-    alone = slice_of(apart(small(), 50, 1), 10 * benches.MOST_REQUESTS, 3.0)
+    alone = bench.part(apart(small(), 50, 1))
     assert (alone.parts, alone.requests) == (1, MOST_JUDGED)
 
 

@@ -179,8 +179,16 @@ def test_nothing_is_looked_at_where_the_formulas_say_too_that_it_misses_by_far()
         assert mended(start, judge) is None
         assert mended(missed(colocated(256, 512), 0.85, behind=True), Bench(busy, seed=0, requests=800)) is None
         assert mended(replace(start, blame=None)) is None
-        assert mended(replace(missed(colocated(256, 512), 0.85), stuck=True)) is None
     assert looked == []
+
+
+def test_a_fleet_that_does_not_come_out_of_a_crowd_gets_fewer_batch_slots_and_nothing_else() -> None:
+    stuck = replace(missed(colocated(256, 512), 0.85), stuck=True)
+    fewer = SEQS[SEQS.index(256) - 1]
+    with simulated(lambda _: 1.0) as looked:
+        better = mended(stuck)
+    assert better is looked[-1]
+    assert [told(fleet)[0] for fleet in looked[:1]] == [(fewer, 512)]
 
 
 @settings(deadline=None, max_examples=40)

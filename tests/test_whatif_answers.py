@@ -17,7 +17,7 @@ from optimizer.recommend.search import Level
 from optimizer.whatif.break_even import Piece, Pieces, _wide, pieces_along, usual_range
 from optimizer.whatif.frontier import by_budget, frontier
 from optimizer.whatif.scenario import Answer, answer_at, nothing, solve
-from optimizer.whatif.sensitivity import near_optimal, shadow_prices, tornado
+from optimizer.whatif.sensitivity import levers, near_optimal, shadow_prices, tornado
 from reports.answers.whatif import break_even_document, break_even_record
 from reports.views.terminal import render_document
 from search_spaces.loader import problem_of
@@ -240,7 +240,7 @@ def test_in_whole_fleets_a_wider_inventory_saves_what_the_cheaper_fleet_does() -
 
 def test_the_tornado_moves_one_lever_at_a_time_and_sorts_by_swing() -> None:
     problem = small(60.0)
-    rows = tornado(problem, BASE, 0.25)
+    rows = tornado(problem, BASE, levers(problem, 0.25))
     assert [row.swing for row in rows] == sorted((row.swing for row in rows), reverse=True)
     by_lever = {row.lever: row for row in rows}
     assert {"price.H100", "price.A100-80", "price.L4", "rate_scale", "isl_scale", "ttft_scale"} <= set(by_lever)

@@ -16,8 +16,7 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.search.limits import still_holds
 from optimizer.whatif import sweep
-from optimizer.whatif.physics import evaluated_at, floor_cost, lower_bound, physics_at, physics_of
-from optimizer.whatif.scenario import Depth, solve
+from optimizer.whatif.scenario import Depth, evaluated_at, floor_cost, lower_bound, physics_at, physics_of, solve
 from optimizer.whatif.workers import local_executor, run_sweep
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem

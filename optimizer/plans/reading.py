@@ -56,7 +56,10 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
         raise text.error(f"it is {json_kind(record)}, and a plan is an object with the schema {PLAN_SCHEMA}")
     _check_schema(text, record)
     try:
-        return Plan.model_validate(_upgraded(text, record) if record["schema"] == PLAN_1 else record)
+        if record["schema"] == PLAN_1:  # settings that it does not state are null
+            fleets = {key: _structured(text, record[key], (key,)) for key in _PLACES if key in record}
+            record = {**record, **fleets, "schema": PLAN_SCHEMA}
+        return Plan.model_validate(record)
     except ValidationError as error:
         raise text.fault(first_fault(error)) from error
     except RecursionError as error:
@@ -101,12 +104,6 @@ def _sentence(details: Mapping[str, Any]) -> str:
         return f"{given} is none of {context['expected']}"
     field_type = _TYPES.get(kind.partition("_")[0])
     return f"{given} is not {field_type}" if field_type else f"{given} cannot stand here"
-
-
-def _upgraded(text: JsonText, record: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan/1 record as plan/2; settings that it does not state are null. Raises InputError for a line of no pool."""
-    fleets = {key: _structured(text, record[key], (key,)) for key in _PLACES if key in record}
-    return {**record, **fleets, "schema": PLAN_SCHEMA}
 
 
 def _structured(text: JsonText, value: Any, path: Path) -> Any:

@@ -28,8 +28,6 @@ Stretch = tuple[float, int, IntArray]
 """A share of an hour [1], the hour, and the replicas then, (pools,)."""
 
 DAY = 24 * SECONDS_PER_HOUR
-PRECISION = 1.0
-"""To which the longest start-up time is found [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +184,7 @@ class _Scaled:
         judgement = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
         shares = [judged.attainment for judged in judgement.classes]
         rows = np.array([[share.share, share.low, share.high] for share in shares])
-        return np.asarray(rows.T * (not judgement.overload.overloaded))
+        return np.asarray(rows.T * (not judgement.overloaded))
 
     def limit(self, replicas: IntArray) -> float:
         """Highest volume that replicas serve without a queue that grows for ever [1]."""
@@ -225,18 +223,18 @@ def queue_share(volume: float, most: float, time: float, backlog: float) -> tupl
     >>> queue_share(2.0, 1.0, 0.25, 0.0), queue_share(0.5, 1.0, 1.0, 0.25)
     ((1.0, 0.25), (0.5, 0.0))
     """
-    left = backlog + (volume - most) * time
-    if left > 0.0 or time == 0.0:
-        return 1.0, max(left, 0.0)
+    queue = backlog + (volume - most) * time
+    if queue > 0.0 or time == 0.0:
+        return 1.0, max(queue, 0.0)
     return (backlog / (most - volume) / time if backlog > 0.0 else 0.0), 0.0
 
 
 def longest_start_up(good: Callable[[float], bool]) -> float:
-    """The longest start-up time that is good, up to a day [s]; 0 where none is."""
+    """The longest start-up time that is good, up to a day [s], to a second; 0 where none is."""
     low, high = 0.0, DAY
     if good(high):
         return high
-    while high - low > PRECISION:
+    while high - low > 1.0:
         middle = (low + high) / 2.0
         low, high = (middle, high) if good(middle) else (low, middle)
     return low

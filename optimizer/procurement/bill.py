@@ -42,14 +42,14 @@ class Commitment:
 
 def value_lost(contract: Contract, month: int, months: int) -> float:
     """Value that one GPU bought in a month loses up to the horizon [$]."""
-    left = months - month - contract.delay
-    return contract.once if contract.life is None else contract.charge * min(left, contract.life)
+    months_left = months - month - contract.delay
+    return contract.once if contract.life is None else contract.charge * min(months_left, contract.life)
 
 
 def fees(contract: Contract, month: int, months: int) -> float:
     """Hosting of one GPU up to the horizon, or what reserving it costs for the whole term, also beyond it [$]."""
-    left = months - month - contract.delay
-    return contract.monthly * (left if contract.term is None else contract.term)
+    months_left = months - month - contract.delay
+    return contract.monthly * (months_left if contract.term is None else contract.term)
 
 
 def commitment_cost(contract: Contract, month: int, months: int) -> float:

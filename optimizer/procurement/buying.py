@@ -146,19 +146,19 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
     problem = replace(problem, offers=tuple(offer for offer in problem.offers if not offer.owned))
-    every = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
-    rates, prices = level_rates(every, terms.forecast.levels), _prices(problem, terms)
-    simulated: dict[tuple[object, ...], Look] = {}
+    rates_ahead = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
+    rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
+    looks_by_fleet: dict[tuple[object, ...], Look] = {}
     for _ in range(1 + ROUNDS):
-        misses = [run for run in simulated.values() if run.fault]
+        misses = [run for run in looks_by_fleet.values() if run.fault]
         levels = search_levels(problem, rates, prices, progress, [miss.fleet for miss in misses])
         if not all(levels.options):
-            fault = f"no fleet meets the SLOs at {float(every.max()):.4g}/s, the highest rate of the forecast"
+            fault = f"no fleet meets the SLOs at {float(rates_ahead.max()):.4g}/s, the highest rate of the forecast"
             for miss in misses[-1:]:
                 fault += f": a fleet of {miss.fleet.gpus} at {miss.fleet.rate:.4g}/s {miss.fault}"
             raise InfeasibleError(fault)
         plan = buy_at(problem, terms, levels, progress)
-        plan = replace(plan, looks=_looks(simulated, plan.outcomes, looks, progress))
+        plan = replace(plan, looks=_looks(looks_by_fleet, plan.outcomes, looks, progress))
         if not plan.looks.missed:
             break
     return plan
@@ -175,7 +175,7 @@ def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
 
 
 def _looks(
-    simulated: dict[tuple[object, ...], Look], outcomes: Sequence[Outcome], most: int, progress: Progress | None
+    looks_by_fleet: dict[tuple[object, ...], Look], outcomes: Sequence[Outcome], most: int, progress: Progress | None
 ) -> Looks:
     """Simulate fleets that serve some hour, each at the rate that it is sized for, up to `most` in all.
 
@@ -187,20 +187,20 @@ def _looks(
             level, sum_of_hours, first = rows.get(sized.key, (hours.level, 0.0, sized))
             rows[sized.key] = max(level, hours.level), sum_of_hours + hours.hours, first
     fleets = {key: row[2] for key, row in sorted(rows.items(), key=lambda item: (-item[1][0], -item[1][1]))}
-    new = [key for key in fleets if key not in simulated][: max(most - len(simulated), 0)]
+    new = [key for key in fleets if key not in looks_by_fleet][: max(most - len(looks_by_fleet), 0)]
     for number, key in enumerate(new):
         sized, instance = fleets[key], fleets[key].instance
         if progress is not None:
             progress(f"simulating {sized.gpus} at {sized.rate:.3g} req/s", 0.7 + 0.3 * number / len(new))
         load = replace(instance.problem.workload, request_rate=sized.rate)
         here = replace(instance, problem=replace(instance.problem, workload=load))
-        simulated[key] = Look(sized, *look(here, settled(instance, sized.fleet)))
-    runs = [simulated[key] for key in fleets if key in simulated]
+        looks_by_fleet[key] = Look(sized, *look(here, settled(instance, sized.fleet)))
+    runs = [looks_by_fleet[key] for key in fleets if key in looks_by_fleet]
     return Looks(
         every=len(fleets),
         held=tuple(run for run in runs if not run.fault),
         missed=tuple(run for run in runs if run.fault),
-        refuted=tuple(run for key, run in simulated.items() if run.fault and key not in fleets),
+        refuted=tuple(run for key, run in looks_by_fleet.items() if run.fault and key not in fleets),
     )
 
 
@@ -344,12 +344,11 @@ def buying_program(
     level l of the rate;  y_pmlo 0 or 1: fleet o serves then
     min  sum cost_k0 n_k + sum_p q_p (sum cost_ks n_pks + sum hours_pml running_k u_pmlk)
     sum_o y_pmlo = 1;  sum_{k of t} u_pmlk >= sum_o gpus_ot y_pmlo;  u_pmlk <= sum n_k + n_pks in force in month m
-    Birge and Louveaux, Introduction to Stochastic Programming, section 1.1; with one contract, one type and linear
-    fleets it is the newsvendor: the n-th GPU is reserved if it is needed in a larger share of hours than its price
-    ratio. Spot GPUs need the least headroom of any number that a level uses here, so that the bound is one.
+    Birge and Louveaux, Introduction to Stochastic Programming, section 1.1. Spot GPUs need the least headroom of any
+    number that a level uses here, so that the bound is one.
 
-    paths: hours at each level in each month, (months, levels) [h]; now: GPUs taken at each start of the first month,
-    if that is settled. Returns the programme and its commitments, (paths, starts).
+    paths: hours at each level in each month, (months, levels) [h]; now: GPUs taken at each start of the first month, if
+    that is settled. Returns the programme and its commitments, (paths, starts).
     """
     builder, starts = Builder(), starts_of(terms)
     commitments = _commitments(builder, terms, levels, probabilities, now)

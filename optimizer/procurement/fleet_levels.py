@@ -22,7 +22,7 @@ from optimizer.plans.records import EnginePool
 from optimizer.search.limits import classes_apart
 from optimizer.search.per_class import of_class
 from optimizer.search.search import FleetSearch, cheapest_held
-from optimizer.whatif.physics import Engines, Remaining, Way, engines_of, physics_at, refuted_with
+from optimizer.whatif.scenario import Engines, Remaining, Way, engines_of, physics_at, refuted_with
 from search_spaces.problem import Billing, Constraints, Objective, Problem
 
 FloatArray = NDArray[np.float64]
@@ -207,8 +207,8 @@ def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
     offers = [replace(offer, usd_per_hour=usd) for offer, usd in zip(problem.offers, prices, strict=True)]
     yield replace(problem, offers=tuple(offers))
     if len(offers) > 1:
-        for kept in offers:
-            stock = tuple(offer if offer is kept else replace(offer, inventory=0) for offer in offers)
+        for alone in offers:
+            stock = tuple(offer if offer is alone else replace(offer, inventory=0) for offer in offers)
             yield replace(problem, offers=stock)
 
 
@@ -255,8 +255,8 @@ def _evaluated(way: Way, rate: float, enough: dict[int, int], refuted: Sequence[
     """What the evaluation says at a rate [1/s]; enough: engines of each setting that are enough at a higher one."""
     instance = at_volume(way.instance, rate)
     most = float(instance.flows.rate.sum()) * (1.0 + SAME)
-    lost = frozenset(refuted_with(sized.engines) for sized in refuted if sized.rate <= most)
-    evaluated = Remaining.after(FleetSearch.of(instance, way.settings), lost)
+    out = frozenset(refuted_with(sized.engines) for sized in refuted if sized.rate <= most)
+    evaluated = Remaining.after(FleetSearch.of(instance, way.settings), out)
     evaluated.pool_sizes.update({k: (int(evaluated.least[k]) - 1, high) for k, high in enough.items()})
     return evaluated
 
@@ -268,9 +268,9 @@ def _cheapest(
     best, used = above, None
     ceiling = np.inf if above is None else float(gpu_cost(market, np.array(above.gpus)))
     for number, way in enumerate(ways):
-        held = cheapest_held(way, market, ceiling)
-        if held is not None:
-            picks, ceiling = held
-            sized, used = SizedFleet(group, way.instance, way.fleet(picks)), number
-            best = Option(tuple(fleet_gpus(sized.instance, sized.fleet).tolist()), (sized,))
+        picked = cheapest_held(way, market, ceiling)
+        if picked is not None:
+            picks, ceiling = picked
+            fleet, used = SizedFleet(group, way.instance, way.fleet(picks)), number
+            best = Option(tuple(fleet_gpus(fleet.instance, fleet.fleet).tolist()), (fleet,))
     return best, used

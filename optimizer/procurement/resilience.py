@@ -29,8 +29,6 @@ Progress = Callable[[str, float], None]
 Engines = tuple[int, ...]
 """Engines of every pool of a fleet."""
 
-LONGER = 2
-"""Factor from one run to the next."""
 SEVERAL = 4
 """Runs of different requests at most, where fewer leave open whether a goal is met: one question of many, each of which
 takes as many."""
@@ -126,17 +124,15 @@ def resilience(
 def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, volume: float = 1.0) -> Judgement:
     """Simulate `requests` requests of the demand, times `volume`, or more where these do not tell if a pool keeps up.
 
-    A run starts empty: requests pile up until as many run as come while one stays, which is no overload. So a run lasts
-    LIFETIMES / 2 of a mean request at least, as far as MOST_REQUESTS goes; and where requests pile up all the same, yet
-    are in time, it is made longer, up to MOST_JUDGED requests, until that ends, or until the queue has made them late.
-    Near saturation queues come and go so slowly that one run may be of one of them: where a goal lies within its
-    interval, others of as many requests are added, up to SEVERAL.
+    A run starts empty, so it lasts LIFETIMES / 2 of a mean request at least. Where requests pile up, yet are in time,
+    it is made longer until that ends or the queue has made them late. Where a goal lies within its interval, other runs
+    are added, up to SEVERAL.
     """
     filled = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
     requests = max(requests, min(filled, MOST_REQUESTS))
     judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
-    while judgement.overload.overloaded and not judgement.missed and requests < MOST_JUDGED:
-        requests = min(LONGER * requests, MOST_JUDGED)
+    while judgement.overloaded and not judgement.missed and requests < MOST_JUDGED:
+        requests = min(2 * requests, MOST_JUDGED)
         judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
     if judgement.outcome is not Outcome.UNDECIDED:
         return judgement
@@ -145,7 +141,7 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
         return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
 
     wanted = until_decided(requests, most=SEVERAL * requests)
-    found = judge_until(instance, judgement.engines, drawn, wanted, made=judgement.runs)
+    found = judge_until(instance, judgement.engines, drawn, wanted, before=judgement.runs)
     return replace(found, rate=judgement.rate)
 
 
@@ -194,7 +190,7 @@ def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[set[tuple[int, 
         size, gpus = instance.problem.offers[offer].accelerator.node_size, int(instance.tables.gpus[pool.shape])
         engines, room = nodes.setdefault(offer, []), free.setdefault(offer, [])
         for number in range(pool.replicas):
-            node = next((k for k, left in enumerate(room) if left >= gpus), len(room))
+            node = next((k for k, space in enumerate(room) if space >= gpus), len(room))
             if node == len(room):
                 new = -(-gpus // size)
                 engines += [{(index, number)} for _ in range(new)]
@@ -205,10 +201,10 @@ def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[set[tuple[int, 
     return nodes
 
 
-def engines_against_nodes(needed: int, each: int, count: int) -> tuple[int, int]:
+def engines_against_nodes(needed: int, on_node: int, count: int) -> tuple[int, int]:
     """Engines of a pool and nodes for it so that any `count` nodes less leave `needed` engines: (engines, nodes).
 
-    each: engines that fit on a node. They are spread evenly over `count` more nodes than needed ones fill:
+    on_node: engines that fit on a node. They are spread evenly over `count` more nodes than needed ones fill:
     least N with N - k ceil(N / M) >= n, M = ceil(n / e) + k.
 
     Nine engines, eight to a node, take three nodes of five, five and four:
@@ -216,7 +212,7 @@ def engines_against_nodes(needed: int, each: int, count: int) -> tuple[int, int]
     >>> engines_against_nodes(9, 8, 1), engines_against_nodes(2, 8, 1), engines_against_nodes(3, 1, 2)
     ((14, 3), (4, 2), (5, 5))
     """
-    nodes = -(-needed // each) + count
+    nodes = -(-needed // on_node) + count
     engines = needed + count
     while engines - count * -(-engines // nodes) < needed:
         engines += 1
@@ -238,7 +234,7 @@ def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, n
     return fleet_cost(instance, with_replicas(fleet, more)) - fleet_cost(instance, fleet)
 
 
-def without(instance: Instance, fleet: Fleet, left: Sequence[int]) -> Fleet | None:
+def without(instance: Instance, fleet: Fleet, engines: Sequence[int]) -> Fleet | None:
     """The fleet with what is left of its engines, requests routed to them; None where some have no engine.
 
     route'_p = w_p route_p / sum w route over the pools of the stage, w_p: share of its engines that a pool has left.
@@ -247,11 +243,11 @@ def without(instance: Instance, fleet: Fleet, left: Sequence[int]) -> Fleet | No
         np.array([pool.route for pool in fleet.pools]),
         [pool.role for pool in fleet.pools],
         [int(instance.tables.domain[pool.shape]) for pool in fleet.pools],
-        np.array([n / pool.replicas for n, pool in zip(left, fleet.pools, strict=True)]),
+        np.array([n / pool.replicas for n, pool in zip(engines, fleet.pools, strict=True)]),
     )
     if routes is None:
         return None
-    pools = zip(with_replicas(fleet, left).pools, routes, strict=True)
+    pools = zip(with_replicas(fleet, engines).pools, routes, strict=True)
     return Fleet(tuple(replace(pool, route=route) for pool, route in pools if pool.replicas))
 
 

@@ -24,10 +24,10 @@ from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, P
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import EnginePool, JudgedFleet
 from optimizer.search.limits import shared_out
-from optimizer.verification.bench import Bench, Verdict, make_bench
-from optimizer.verification.confirm import MOST_BETWEEN, on_fresh_requests
+from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
-from optimizer.verification.record import Trail, judged_fleet
+from optimizer.verification.record import judged_fleet
+from optimizer.verification.verify import SearchResult
 from search_spaces.contracts import HOURS_PER_MONTH
 from search_spaces.fields import member, stated
 from search_spaces.fleet_file import StatedFleet, StatedPool
@@ -36,17 +36,11 @@ from search_spaces.problem import Goal, Problem
 from .optimize import Draft, optimize, origin_of, with_simulation
 from .search import Brake, Effort, Level, Progress, silent, sure_verdict
 
-RUNS: Final = 2
-"""Full runs that judge a fleet at least, as those that confirm a plan's."""
 DOUBLINGS: Final = 3
 """So often the replicas of a fleet that misses are doubled to find one that meets the SLOs; more of the same engines
 would not help then: what they lack is speed."""
 SEARCHED: Final = 0.4
 """Share of the work that is done when the search begins [1]."""
-TWICE: Final = 2.0
-"""Multiple of the demand that is looked at beside it [1]."""
-LEAST_CAPACITY: Final = 1e-9
-"""Of a pool that keeps up with nothing [1/s]: where all are such, each gets as much as the others."""
 
 
 def evaluate(
@@ -70,15 +64,15 @@ def evaluate(
     report("simulating the fleet", 0.05)
     bench = make_bench(subject.instance, subject.volume)
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
-    shown, trail = replace(verdict, judgement=judgement), Trail((), (), judged=1, repairs=0, interrupted=False)
-    plan = with_simulation(plan_of(subject), bench, shown, trail, Effort(Level.STANDARD, Brake()))
+    shown = replace(verdict, judgement=judgement)
+    plan = with_simulation(plan_of(subject), bench, shown, SearchResult(), Effort(Level.STANDARD, Brake()))
     report("simulating other replicas", 0.2)
     needed = _provisioning(bench, subject, verdict)
     report("simulating twice the rate", 0.3)
-    twice = _provisioning(make_bench(subject.instance, TWICE * subject.volume), subject)
+    twice = _provisioning(make_bench(subject.instance, 2.0 * subject.volume), subject)
     cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, report)
     cost = fleet_cost(subject.instance, subject.fleet)
-    other = None if cheapest is None else cheapest.cost_usd_per_hour
+    cheapest_cost = None if cheapest is None else cheapest.cost_usd_per_hour
     return FleetEvaluation(
         outcome=str(verdict.outcome),
         stuck=verdict.stuck,
@@ -88,7 +82,7 @@ def evaluate(
         provisioning=needed,
         twice=twice,
         cheapest=cheapest,
-        saving_usd_per_hour=None if other is None else cost - other,
+        saving_usd_per_hour=None if cheapest_cost is None else cost - cheapest_cost,
         no_cheapest=why,
     )
 
@@ -98,14 +92,16 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
 
     plan: whose fleet it is, if any: the requests are those that confirmed it, as many of them.
     """
-    chosen = bench.candidate(subject.fleet)
-    seen = None if plan is None else plan.simulation
-    if seen is not None and seen.confirmation:
-        return on_fresh_requests(bench, chosen, seen.confirmation, seen.replications, seen.requests)
-    verdict, judgement = on_fresh_requests(bench, chosen, 1, RUNS)
+    candidate = bench.candidate(subject.fleet)
+    simulation = None if plan is None else plan.simulation
+    if simulation is not None and simulation.confirmation:
+        return on_fresh_requests(
+            bench, candidate, simulation.confirmation, simulation.replications, simulation.requests
+        )
+    verdict, judgement = on_fresh_requests(bench, candidate, 1)
     if verdict.outcome is Outcome.UNDECIDED and judgement.held and not verdict.stuck:
-        verdict, judgement = on_fresh_requests(bench, chosen, 2, MOST_RUNS, MOST_BETWEEN)
-    if chosen.replayed:  # it misses when the recorded requests come in their own order, which no draw of them shows
+        verdict, judgement = on_fresh_requests(bench, candidate, 2, MOST_RUNS, MOST_BETWEEN)
+    if candidate.replayed:  # it misses when the recorded requests come in their own order, which no draw of them shows
         verdict = replace(verdict, held=False, replayed=True)
     return verdict, judgement
 
@@ -322,14 +318,13 @@ def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:
     """
     roles = {pool.role for pool in pools}
     alone = len(roles) == len(pools) and not {Role.PREFILL, Role.COLOCATED} <= roles
-    capacities = [1.0 if alone else max(_capacity(instance, pool), LEAST_CAPACITY) for pool in pools]
-    return shared_out(pools, [pool.route * capacity for pool, capacity in zip(pools, capacities, strict=True)])
 
+    def capacity(pool: FleetPool) -> float:
+        """Requests that a pool keeps up with, of those that it may get, by formula [1/s]; never nothing."""
+        load = largest_load(lambda load: pool_state(instance, pool, load).stable)
+        return max(float(instance.flows.rate @ pool.route) * load, 1e-9)
 
-def _capacity(instance: Instance, pool: FleetPool) -> float:
-    """Requests that a pool keeps up with, of those that it may get, by formula [1/s]."""
-    rate = float(instance.flows.rate @ pool.route)
-    return rate * largest_load(lambda load: pool_state(instance, pool, load).stable)
+    return shared_out(pools, [pool.route * (1.0 if alone else capacity(pool)) for pool in pools])
 
 
 def plan_of(subject: Subject) -> Plan:

@@ -16,7 +16,7 @@ from optimizer.fleets.fleet import Fleet, pools_apart
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
 from optimizer.plans.records import EnginePool
-from optimizer.search.search import BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
+from optimizer.search.search import SAME_COST, BoolArray, FleetSearch, Picks, at_best_split, cheapest_held
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import RULES
 from search_spaces.pairs import END_RULES, end_of, pair_refusal
@@ -87,86 +87,81 @@ class Explanation:
         return min((row.cost for row in self.standings if row.cost is not None), default=np.inf)
 
 
-def explain(problem: Problem, wanted: Wanted) -> Explanation:
-    """Check a config against every rule; where it can be, rank it by the cheapest fleet that it is part of.
-
-    Settings outside the search space are tried all the same, and named. Of GPUs that are owned, and more of which can
-    be had, the better of the two offers counts.
-    """
-    return explain_each(problem, [wanted])[0]
-
-
 def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanation]:
-    """The same for several configs; a search space is priced once, for all of those within it."""
+    """Check configs against every rule; where one can be, rank it by the cheapest fleet that it is part of.
+
+    Settings outside the search space are tried all the same, and named; a search space is priced once, for all configs
+    within it. Of GPUs that are owned, and more of which can be had, the better of the two offers counts.
+    """
     priced: dict[SearchSpace, FleetSearch] = {}
-    return [_explain_gpu(problem, wanted, priced) for wanted in configs]
+    return [_explain_gpu(problem, config, priced) for config in configs]
 
 
-def _explain_gpu(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
+def _explain_gpu(problem: Problem, config: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
     """Of the offers that a config means, the one with the cheapest fleet, or that no rule refuses; the stated if any.
 
     Whoever writes a GPU's name means those that are owned too; whoever writes that of the owned ones means no others.
     """
-    stated = problem.offers[wanted.offer]
-    meant = [wanted.offer]
+    stated = problem.offers[config.offer]
+    meant = [config.offer]
     if not stated.owned:
         meant += [place for place, offer in enumerate(problem.offers) if offer.owned and offer.gpu == stated.gpu]
-    explained = [_explain(problem, replace(wanted, offer=place), priced) for place in meant]
-    best, *others = sorted(explained, key=lambda row: (row.cost, not row.feasible))
-    return replace(best, other=next(iter(others), None))
+    explained = [_explain(problem, replace(config, offer=place), priced) for place in meant]
+    best, *rest = sorted(explained, key=lambda row: (row.cost, not row.feasible))
+    return replace(best, other=next(iter(rest), None))
 
 
-def _explain(problem: Problem, wanted: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
-    wider, unsearched = with_wanted(problem, wanted)
-    offer, shape = wider.offers[wanted.offer], wanted.shape(wider)
+def _explain(problem: Problem, config: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
+    wider, unsearched = with_wanted(problem, config)
+    offer, shape = wider.offers[config.offer], config.shape(wider)
     rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
     if any(ruling.reason is not None for ruling in rulings):
         return Explanation(offer, rulings, unsearched, ())
     if wider.space not in priced:
         overhead = load_engine_overhead(wider.engine, wider.engine_changes)
         priced[wider.space] = at_best_split(planned_instance(wider, overhead))
-    roles = wider.space.roles if wanted.role is None else (wanted.role,)
-    standings = tuple(_standing(priced[wider.space], wanted, role) for role in roles)
+    roles = wider.space.roles if config.role is None else (config.role,)
+    standings = tuple(_standing(priced[wider.space], config, role) for role in roles)
     return Explanation(offer, rulings, unsearched, standings)
 
 
 def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
     """What every rule on a hand-over says of a prefill and a decode config."""
-    ends = [end_of(problem, wanted.shape(problem)) for wanted in (prefill, decode)]
+    ends = [end_of(problem, config.shape(problem)) for config in (prefill, decode)]
     return tuple(Ruling(name, rule(problem, *ends)) for name, rule in END_RULES.items())
 
 
-def _standing(space: FleetSearch, wanted: Wanted, role: Role) -> Standing:
+def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:
     """Where the config stands among the engines of one role."""
     instance, number = space.instance, ROLES.index(role)
     in_role = space.settings.role == number
     engines = np.unique(space.settings.shape[in_role])
-    rivals = engines[engines != instance.tables.shapes.index(wanted.shape(instance.problem))]
+    rivals = engines[engines != instance.tables.shapes.index(config.shape(instance.problem))]
     best = _cheapest_with(space, in_role, role)
-    own = FleetSearch.of(instance, _with_config(instance, wanted, number))
+    own = FleetSearch.of(instance, _with_config(instance, config, number))
     held = _cheapest_with(own, own.settings.role == number, role)
     if held is None:
-        why = _why_none(own, wanted, role)
+        why = _why_none(own, config, role)
         return Standing(role, None, (), None, rivals.size + 1, None if best is None else best[1], None, None, why)
     fleet, cost = own.fleet(held[0]), held[1]
     least = cost if best is None else min(best[1], cost)
-    others = in_role & (space.settings.shape == rivals[:, None])  # its own settings are none
-    rank = 1 + sum(_cheapest_with(space, other, role, cost) is not None for other in others)
+    rivals_in_role = in_role & (space.settings.shape == rivals[:, None])  # its own settings are none
+    rank = 1 + sum(_cheapest_with(space, other, role, cost) is not None for other in rivals_in_role)
     binding, used = _busiest(instance, fleet, role)
     why = _why_rank(cost, least, binding, used)
     return Standing(role, cost, tuple(engine_pools(instance, fleet)), rank, rivals.size + 1, least, binding, used, why)
 
 
-def _with_config(instance: Instance, wanted: Wanted, role: int) -> Settings:
+def _with_config(instance: Instance, config: Wanted, role: int) -> Settings:
     """The settings of a config in a role, and those of every possible partner."""
     tables, settings = instance.tables, make_settings(instance, every_limit=True)
-    shape = tables.shapes.index(wanted.shape(instance.problem))
+    shape = tables.shapes.index(config.shape(instance.problem))
     own = (settings.shape == shape) & (settings.role == role)
-    if wanted.max_num_seqs is not None and role != PREFILL:
-        own &= tables.seqs[settings.seqs] == wanted.max_num_seqs
+    if config.max_num_seqs is not None and role != PREFILL:
+        own &= tables.seqs[settings.seqs] == config.max_num_seqs
     several = role == COLOCATED or (role == PREFILL and tables.pipeline[shape] > 1.0)  # budgets are searched
-    if wanted.max_num_batched_tokens is not None and several:
-        own &= tables.chunks[settings.chunk] == wanted.max_num_batched_tokens
+    if config.max_num_batched_tokens is not None and several:
+        own &= tables.chunks[settings.chunk] == config.max_num_batched_tokens
     partner = (settings.role != role) & ((settings.role != DECODE) | (settings.seqs == tables.limits[-1]))
     return settings.take(own | partner)
 
@@ -192,16 +187,16 @@ def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
 def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
     share, timed = percentage(used), binding == IN_WORDS[Resource.TIME]
     full = f"its pool has prompts for {share} of the time" if timed else f"its pool uses {share} of its {binding}"
-    if cost <= best * (1.0 + 1e-9):
+    if cost <= best * (1.0 + SAME_COST):
         return f"no engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
 
 
-def _why_none(chosen: FleetSearch, wanted: Wanted, role: Role) -> str:
-    """Why no fleet of one or two pools with the config holds; chosen: its settings, and its possible partners."""
-    instance, tables, flows = chosen.instance, chosen.instance.tables, chosen.instance.flows
-    own = np.flatnonzero(chosen.settings.role == ROLES.index(role))
-    shape = tables.shapes.index(wanted.shape(instance.problem))
+def _why_none(space: FleetSearch, config: Wanted, role: Role) -> str:
+    """Why no fleet of one or two pools with the config holds; space: its settings, and its possible partners."""
+    instance, tables, flows = space.instance, space.instance.tables, space.instance.flows
+    own = np.flatnonzero(space.settings.role == ROLES.index(role))
+    shape = tables.shapes.index(config.shape(instance.problem))
     step, limit = float(tables.decode_base[shape].min()), float(flows.tpot.max())
     if not own.size:
         partners = tables.talks[shape] if role is Role.PREFILL else tables.talks[:, shape]
@@ -211,9 +206,9 @@ def _why_none(chosen: FleetSearch, wanted: Wanted, role: Role) -> str:
             return (
                 f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the TPOT limit of {limit * 1e3:,.4g} ms"
             )
-        return _why_unsearched(instance, wanted)
-    if not any(chosen.able(int(setting), chosen.most(int(setting))) for setting in own):
-        most = max(chosen.most(int(setting)) for setting in own)
+        return _why_unsearched(instance, config)
+    if not any(space.able(int(setting), space.most(int(setting))) for setting in own):
+        most = max(space.most(int(setting)) for setting in own)
         return f"too many requests miss their SLO even with {most:,} engines of it, beside the best of partners"
     constraints = instance.problem.constraints
     limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if getattr(constraints, name) is not None]
@@ -229,13 +224,13 @@ def _why_silent(instance: Instance, shape: int, role: Role) -> str:
     return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
 
 
-def _why_unsearched(instance: Instance, wanted: Wanted) -> str:
+def _why_unsearched(instance: Instance, config: Wanted) -> str:
     """Why an engine is in no fleet that no rule refuses, and that has partners and short enough steps."""
     tables, budget = instance.tables, instance.problem.constraints.budget
-    shape = tables.shapes.index(wanted.shape(instance.problem))
-    price, chunk = float(tables.usd_per_hour[shape]), wanted.max_num_batched_tokens
+    shape = tables.shapes.index(config.shape(instance.problem))
+    price, chunk = float(tables.usd_per_hour[shape]), config.max_num_batched_tokens
     if budget is not None and price > budget:
         return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
     if not tables.roomy[shape, :, slice(None) if chunk is None else tables.chunks == chunk].any():
         return "beside a batch of its token budget there is no memory for the longest request"
-    return f"its decode steps of {wanted.max_num_seqs} requests are not below the TPOT limit"
+    return f"its decode steps of {config.max_num_seqs} requests are not below the TPOT limit"

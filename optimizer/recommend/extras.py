@@ -195,6 +195,6 @@ def formula_price(problem: Problem) -> float | None:
 def _worth(name: str, base: float, price: float | None) -> str:
     if price is None:
         return f"Without {name} no fleet of the search space is found that meets the SLOs."
-    if price <= base * (1.0 + 1e-6):
+    if price <= base * (1.0 + SAME_COST):
         return f"Without {name} a fleet of the same price meets the SLOs."
     return f"Without {name} the cheapest fleet costs {dearer(price, base)}."

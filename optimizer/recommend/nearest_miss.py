@@ -17,20 +17,19 @@ from costmodel.workload import scale_rate
 from optimizer.fleets.binding import amount, binding, fleet_bindings
 from optimizer.fleets.build_plan import engine_pools, pool_routes
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import evaluate, predict_misses
+from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
-from optimizer.loads.diagnose import with_fewer_misses, with_looser_slos, without_limits
+from optimizer.loads.diagnose import with_looser_slos, without_limits
 from optimizer.loads.instance import Instance, make_settings
 from optimizer.plans.plan import Alternative, Binding, Status
+from optimizer.plans.proof import ROUNDING
 from optimizer.search.bound import most_of_demand
 from optimizer.verification.bench import Verdict, miss_words
-from search_spaces.problem import Billing, Constraints, Goal, Objective, Problem, Slo
+from search_spaces.problem import Billing, Goal, Objective, Problem, Slo
 
 from .rival_rows import overall
 from .search import Effort, Level, Solution, by_formula, solution_of
 
-ROUNDING: Final = 1e-9
-"""Relative excess of a limit that is none."""
 ON_THE_FLEET: Final = ("budget", "max_gpus", "power", "max_pools", "gateway")
 """Limits of the constraints, in the order in which they are lifted."""
 LESS_SO: Final = 1e-3
@@ -39,8 +38,6 @@ LITTLE: Final = 0.01
 """Multiple of the demand below which no fleet is worth having where the most goodput is sought."""
 LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 """Factors by which limits on latency are loosened."""
-MORE_MISSES: Final = (2.0, 5.0, 20.0, 100.0, 1e3, 1e6)
-"""Factors by which the share of requests that may miss is raised."""
 FINE: Final = 1e-4
 """To which a lower goal is stated [1]."""
 
@@ -58,16 +55,11 @@ class Miss:
 
 
 def describe_miss(instance: Instance, effort: Effort) -> Miss:
-    """The nearest fleet without one of the limits on it, or SLOs loosened, or goals lowered, and what each takes.
+    """The nearest fleet without one of the limits on it, or with SLOs loosened, and what each takes.
 
     Without any fleet whatever, or once it is late, nothing is named.
     """
-    return (
-        without_a_limit(instance, effort)
-        or _with_looser_latencies(instance, effort)
-        or _with_lower_goals(instance, effort)
-        or Miss()
-    )
+    return without_a_limit(instance, effort) or _with_looser_latencies(instance, effort) or Miss()
 
 
 def describe_impossible(instance: Instance, effort: Effort) -> Miss:
@@ -100,7 +92,7 @@ def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
         "the nearest of the fleets that were simulated",
         f"It {miss_words(verdict)}.",
     )
-    if verdict.judgement.overload.overloaded:  # no lower goal would do
+    if verdict.judgement.overloaded:  # no lower goal would do
         return Miss([row])
     goals = [goal_missed(item.name, item.attainment.low, item.goal) for item in verdict.judgement.classes]
     return Miss([row], sorted(goals, key=lambda limit: limit.slack))
@@ -130,11 +122,12 @@ def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
 def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
     """The nearest fleet without each limit on it, or without all where no single one would do; None without any."""
     nearest: list[tuple[Solution, list[Binding]]] = []
-    for lift in lifts(least_demand(instance.problem)):
-        if effort.brake.stopped() or (nearest and lift.all_at_once):
+    pairs = lifts(least_demand(instance.problem))
+    for place, (freed, alone) in enumerate(pairs):
+        if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
             break
-        planned = planned_instance(lift.problem, instance.overhead)
-        solution = solution_of(lift.priced(planned), effort)
+        planned = planned_instance(freed, instance.overhead)
+        solution = solution_of(costing_what_is_short(alone, planned), effort)
         if solution is None:
             continue
         solution = replace(solution, instance=replace(planned, flows=solution.instance.flows))
@@ -186,26 +179,14 @@ def _needs(broken: Sequence[Binding]) -> str:
     return f"It needs {join_words(short)}."
 
 
-@dataclass(frozen=True, slots=True)
-class Lift:
-    """A problem without some of its limits; lifted: with only those that it lacks; all_at_once: of several limits."""
+def lifts(problem: Problem) -> list[tuple[Problem, Problem]]:
+    """The problem without each of its limits in turn, then without any, where it has several; each with what it lacks.
 
-    problem: Problem
-    lifted: Problem
-    all_at_once: bool = False
-
-    def priced(self, planned: Instance) -> Instance:
-        """The instance of the problem, with GPUs at what they take of the limits that are lifted."""
-        if self.problem.constraints.budget is not None:  # which is in dollars
-            return planned
-        return costing_what_is_short(self.lifted, planned)
-
-
-def lifts(problem: Problem) -> list[Lift]:
-    """The problem without each of its limits in turn; then without any, where it has several."""
+    That is the problem with only those limits.
+    """
     free = without_limits(problem)
-    each = [Lift(_with_limit(problem, name, None), _with_limit(free, name, most)) for name, most in _limits(problem)]
-    return [*each, Lift(free, problem, all_at_once=True)] if len(each) > 1 else each
+    pairs = [(_with_limit(problem, name, None), _with_limit(free, name, most)) for name, most in _limits(problem)]
+    return [*pairs, (free, problem)] if len(pairs) > 1 else pairs
 
 
 def _limits(problem: Problem) -> Iterator[tuple[str | int, Any]]:
@@ -246,11 +227,12 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
         (limits.budget, np.array([offer.usd_per_hour for offer in offers])),
         (limits.power, np.array([offer.accelerator.tdp for offer in offers])),
     ]
-    share = sum((each / max(most, 0.5) for most, each in ceilings if most is not None), np.zeros(len(offers)))
+    share = sum((gpu / max(most, 0.5) for most, gpu in ceilings if most is not None), np.zeros(len(offers)))
     short = [0.0 if offer.inventory is None or offer.owned else 1.0 / max(offer.inventory, 0.5) for offer in offers]
     share = share + short
-    if not share.any() or _is_budget_alone(limits, short):
-        return free
+    in_money = limits.budget is not None and limits.max_gpus is limits.power is None and not any(short)
+    if not share.any() or in_money or free.problem.constraints.budget is not None:
+        return free  # prices in dollars say it all, whole nodes included
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
     share = share + share.max() * LESS_SO * usd / usd.max()
     singly = tuple(
@@ -259,11 +241,6 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     )
     tables = replace(free.tables, usd_per_hour=free.tables.gpus * share[free.tables.offer])
     return replace(free, problem=replace(free.problem, offers=singly), tables=tables)
-
-
-def _is_budget_alone(limits: Constraints, short: list[float]) -> bool:
-    """Whether money is all that is short: then prices say it all, whole nodes included."""
-    return limits.budget is not None and limits.max_gpus is limits.power is None and not any(short)
 
 
 # --- limits on latency and goals ------------------------------------------------------------------------------------
@@ -303,29 +280,6 @@ def _loosened(instance: Instance, factor: float, metrics: Sequence[Metric]) -> I
     """The instance without limits on the fleet, and the limits on these metrics multiplied by `factor`."""
     free = without_limits(least_demand(instance.problem))
     return planned_instance(with_looser_slos(free, factor, metrics), instance.overhead)
-
-
-def _with_lower_goals(instance: Instance, effort: Effort) -> Miss | None:
-    """The nearest fleet once more requests may miss."""
-    free = without_limits(least_demand(instance.problem))
-    for factor in MORE_MISSES:
-        if effort.brake.stopped():
-            return None
-        solution = solution_of(planned_instance(with_fewer_misses(free, factor), instance.overhead), effort)
-        if solution is not None:
-            rows = [*_goals_missed(solution, free.slos), *_broken_limits(instance, solution)]
-            return Miss([nearest_row(solution, "with lower goals", "Too few requests keep their SLO.")], rows)
-    return None
-
-
-def _goals_missed(solution: Solution, slos: Sequence[Slo]) -> list[Binding]:
-    """How far the attainment of each class that misses its goal is from it; simulated, as far as it is proven."""
-    if solution.verdict is None:
-        reached = [float(share) for share in predict_misses(solution.instance, solution.fleet).attainment]
-    else:
-        reached = [item.attainment.low for item in solution.verdict.judgement.classes]
-    pairs = zip(slos, reached, strict=True)
-    return [goal_missed(slo.name, share, slo.attainment) for slo, share in pairs if share < slo.attainment]
 
 
 def goal_missed(name: str, reached: float, goal: float) -> Binding:

@@ -28,15 +28,9 @@ from optimizer.plans.proof import Proof, proof_of_judged
 from optimizer.search.alternatives import recommended
 from optimizer.search.search import at_best_split
 from optimizer.verification.bench import Bench, Verdict, make_bench
-from optimizer.verification.confirm import by_requests
-from optimizer.verification.record import (
-    Trail,
-    as_simulated,
-    other_rates,
-    simulated_error_bars,
-    simulation_of,
-)
+from optimizer.verification.record import as_simulated, other_rates, simulated_error_bars, simulation_of
 from optimizer.verification.tune import Wish
+from optimizer.verification.verify import SearchResult
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity, stated
@@ -53,7 +47,6 @@ from .search import (
     FormulaResult,
     Level,
     Progress,
-    SimulatedResult,
     proof_of,
     search_by_formula,
     search_summary,
@@ -148,16 +141,12 @@ def optimize(
     """Find the best fleet for a problem.
 
     progress is called with a label and the fraction done; time_limit is what the whole search may take [s], or a text
-    such as "90s". Where it stops the search, the plan's warnings say so. Work is limited by counts, so that without
-    a time limit a plan depends on no clock.
-    level: whether the fleet is proven by simulation, also by its name, as --effort has it; brake: armed once a fleet is
-    proven, and pulled to end the search with it.
-    tune: how the fleet is tuned; at the highest effort it always is.
-    extras: whether a plan of least cost that is simulated also states the cheapest fleet that survives slow GPUs, and
-    what narrower precisions save.
-    Raises InputError for another level or time limit and when the model fits on no engine of the space,
-    BelowFloorError when physics forbids an SLO.
-    Where no fleet is found, or none is possible, the plan says what is in the way (`Status`).
+    such as "90s"; where it stops the search, the plan's warnings say so. level: how much is simulated, also by its
+    name, as --effort has it; brake: armed once a fleet is proven, and pulled to end the search with it; tune: how the
+    fleet is tuned, which it always is at the highest effort; extras: whether the plan also states the cheapest fleet
+    that survives slow GPUs, and what narrower precisions save. Raises InputError for another level or time limit and
+    when the model fits on no engine of the space, BelowFloorError when physics forbids an SLO. Where no fleet is found,
+    or none is possible, the plan says what is in the way (`Status`).
     """
     effort_level: Level = _option("level", member(Level), level)
     seconds = math.inf if time_limit is None else _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
@@ -224,7 +213,7 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     return _without_fleet(draft, none, Miss(rows, shortfalls, miss.kept))
 
 
-def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SimulatedResult, winner: Verdict) -> Plan:
+def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
     """The plan of the winner, beside the best of each other kind."""
     effort = draft.effort
     effort.brake.armed = True
@@ -234,23 +223,20 @@ def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: Simulate
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rows = compared(result, bench, winner, proof, judged)
-    tuning = best.tuning
-    if tuning is not None and effort.tune is not None and effort.tune.front:
-        tuning = with_rivals(bench, winner, tuning, effort.brake.stopped)
-    trail = Trail(best.one_less, best.others, len(bench.verdicts), best.repairs, interrupted=False, tuning=tuning)
+    if best.tuning is not None and effort.tune is not None and effort.tune.front:
+        best = replace(best, tuning=with_rivals(bench, winner, best.tuning, effort.brake.stopped))
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
-    plan = with_simulation(plan, bench, winner, trail, effort)
+    plan = with_simulation(plan, bench, winner, best, effort)
     return _with_extras(plan, bench, winner, fleet_cost(result.instance, result.fleet), effort)
 
 
-def with_simulation(plan: Plan, bench: Bench, winner: Verdict, trail: Trail, effort: Effort) -> Plan:
+def with_simulation(plan: Plan, bench: Bench, winner: Verdict, best: SearchResult, effort: Effort) -> Plan:
     """The plan of a fleet that was simulated, with what the simulation showed; plan: by formula."""
     stopped = effort.brake.stopped
     effort.report("simulating other rates", 0.9)
     rates = other_rates(bench, winner, plan.goodput_rps, stopped)
-    counted = by_requests(bench, winner) if winner.held and not stopped() else None
-    trail = replace(trail, interrupted=stopped(), counted=counted)
-    shown = as_simulated(bench.instance, plan, winner.judgement, simulation_of(bench, winner, plan, rates, trail))
+    record = simulation_of(bench, winner, plan, rates, best, stopped=stopped())
+    shown = as_simulated(bench.instance, plan, winner.judgement, record)
     if stopped():
         return shown
     bars = simulated_error_bars(bench, winner.fleet)
@@ -280,26 +266,25 @@ def _undecided(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
     if fleet is not result.fleet:
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
         first = recommended(instance, fleet, proof, result.volume)
-    others = [rival.row for rival in result.rivals[1:] if (rival.row.cost_usd_per_hour or cost) >= cost]
-    return draft.plan(instance, fleet, proof, result.volume, [first, *others])
+    rows = [rival.row for rival in result.rivals[1:] if (rival.row.cost_usd_per_hour or cost) >= cost]
+    return draft.plan(instance, fleet, proof, result.volume, [first, *rows])
 
 
 def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     """The plan without a fleet; or of the one that the search for the nearest miss came by, which keeps every limit."""
     if miss.kept is None:
         return draft.plan(result.instance, Fleet(()), result.proof, result.volume, miss.rows, miss.shortfalls)
-    kept, effort = miss.kept, draft.effort
-    instance = replace(kept.instance, problem=result.instance.problem)
-    draft = replace(draft, expected=make_instance(kept.instance.problem, instance.overhead))
-    cost = fleet_cost(instance, kept.fleet)
+    solution, effort = miss.kept, draft.effort
+    instance = replace(solution.instance, problem=result.instance.problem)
+    draft = replace(draft, expected=make_instance(solution.instance.problem, instance.overhead))
+    cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
-    if kept.verdict is None:
-        return draft.plan(instance, kept.fleet, proof, rows=[recommended(instance, kept.fleet, proof, 1.0)])
-    winner = replace(kept.verdict, cost=cost)
+    if solution.verdict is None:
+        return draft.plan(instance, solution.fleet, proof, rows=[recommended(instance, solution.fleet, proof, 1.0)])
+    winner = replace(solution.verdict, cost=cost)
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
-    trail = Trail((), (), judged=1, repairs=0, interrupted=False)
-    plan = draft.plan(instance, kept.fleet, proof, rows=[winner_row(bench, winner, proof)])
-    plan = with_simulation(plan, bench, winner, trail, effort)
+    plan = draft.plan(instance, solution.fleet, proof, rows=[winner_row(bench, winner, proof)])
+    plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
     return _with_extras(plan, bench, winner, cost, effort)
 
 

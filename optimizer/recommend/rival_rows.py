@@ -19,17 +19,17 @@ from optimizer.plans.plan import Alternative, Status
 from optimizer.plans.proof import Proof, bound_for, gap_of
 from optimizer.search.alternatives import Rival, recommended, same_row, why_not
 from optimizer.search.search import SAME_COST
-from optimizer.verification.bench import Bench, Verdict, miss_words
-from optimizer.verification.confirm import MOST_BETWEEN, MOST_CONFIRMED, confirmed_once
+from optimizer.verification.bench import MOST_BETWEEN, MOST_CONFIRMED, Bench, Verdict, confirmed_once, miss_words
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.record import latencies
+from optimizer.verification.verify import CANDIDATE, SearchResult
 
-from .search import Effort, FormulaResult, SimulatedResult, cheapest_confirmed, nearly_by_formula
+from .search import Effort, FormulaResult, cheapest_confirmed, nearly_by_formula
 
 UNCONFIRMED: Final = "; not confirmed by simulation, for want of time"
 """What is said of a rival that was not put to fresh requests."""
 
-JudgedRival = tuple[Rival, SimulatedResult]
+JudgedRival = tuple[Rival, SearchResult]
 
 
 LAST: Final = MOST_CONFIRMED + 1
@@ -49,7 +49,7 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
 
 
-def with_cheaper_rival(bench: Bench, best: SimulatedResult, judged: Iterable[JudgedRival]) -> SimulatedResult:
+def with_cheaper_rival(bench: Bench, best: SearchResult, judged: Iterable[JudgedRival]) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
     A search under a restriction may find a fleet that the free search passed over.
@@ -100,12 +100,12 @@ def overall(verdict: Verdict) -> float:
     return sum(item.share * item.count for item in shares) / max(sum(item.count for item in shares), 1)
 
 
-def _row(instance: Instance, row: Alternative, searched: SimulatedResult, best: float) -> Alternative:
+def _row(instance: Instance, row: Alternative, result: SearchResult, best: float) -> Alternative:
     """The row of a restriction once its search was simulated; best: cost of the recommended fleet [$/h]."""
-    verdict = searched.winner
+    verdict = result.winner
     if verdict is None:
-        first = next((missed for _, missed in searched.others), searched.nearest)
-        if first is None or searched.undecided is not None:  # the time was up
+        first = next((missed for what, missed in result.others if what == CANDIDATE), result.nearest)
+        if first is None or result.undecided is not None:  # the time was up
             return _unconfirmed(row)
         lost: dict[str, Any] = {
             "status": Status.TIME_LIMIT,

@@ -44,13 +44,22 @@ from optimizer.search.limits import classes_apart
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
 from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, evaluated, unmixed
-from optimizer.verification.bench import Bench, Tried, Verdict, fleet_key, make_bench
-from optimizer.verification.confirm import MOST_CONFIRMED, confirmed, without_room
-from optimizer.verification.goodput import OutOfTimeError, goodput_among
+from optimizer.verification.bench import (
+    LEAST_RUNS,
+    MOST_CONFIRMED,
+    Bench,
+    Verdict,
+    confirmed,
+    fleet_key,
+    goodput_of,
+    make_bench,
+    without_room,
+)
+from optimizer.verification.goodput import OutOfTimeError
 from optimizer.verification.judge import Outcome
 from optimizer.verification.record import tuned_fleet, tuning_record
-from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tail_of, tuned
-from optimizer.verification.verify import Lean, Searched, cheapest_verified, with_larger_batches, without_waste
+from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tuned
+from optimizer.verification.verify import SearchResult, cheapest_verified, with_larger_batches, without_waste
 from search_spaces.problem import Goal, Problem
 
 LOOSER: Final = (1.25, 2.0)
@@ -63,8 +72,6 @@ THOROUGH_RUNS: Final = 4
 """Full runs that confirm a fleet at least, at the highest effort."""
 STEPS_DOWN: Final = (0.0, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5)
 """How far below the goodput of one run volumes are tried, as shares of it."""
-VOLUME_TOLERANCE: Final = 0.02
-"""To which the goodput of one run is found where goodput is the goal (relative)."""
 TUNED: Final = "tuned"
 """What the tuned fleet is called that fresh requests did not confirm."""
 
@@ -80,7 +87,7 @@ class Level(StrEnum):
     STANDARD = "standard"
     """The cheapest fleet that holds its goals when its requests are simulated."""
     THOROUGH = "thorough"
-    """The same, with engine settings, routing and replicas tuned by simulation."""
+    """The same, with engine settings and replicas tuned by simulation."""
 
 
 @dataclass(slots=True)
@@ -124,7 +131,7 @@ class Effort:
     @property
     def runs(self) -> int:
         """Full runs that confirm a fleet at least."""
-        return THOROUGH_RUNS if self.level is Level.THOROUGH else 2
+        return THOROUGH_RUNS if self.level is Level.THOROUGH else LEAST_RUNS
 
     @property
     def inner(self) -> Effort:
@@ -256,11 +263,11 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
         return FormulaResult(instance, Proof(status, None, None))
     if by_price:
-        reached, ceiling = per_dollar(instance, (fleet, served)), most_per_dollar_at_all(space)
+        value, ceiling = per_dollar(instance, (fleet, served)), most_per_dollar_at_all(space)
     else:
-        reached, ceiling = served, most_served_at_all(space, served, deadline.left())
+        value, ceiling = served, most_served_at_all(space, served, deadline.left())
         deadline.late()
-    gap = max(0.0, 1.0 - reached / ceiling) if ceiling < math.inf else None
+    gap = max(0.0, 1.0 - value / ceiling) if ceiling < math.inf else None
     proof, volume = Proof(status_of(gap), None, gap), float(min(served, objective.max_volume)) if by_price else served
     best = Rival(recommended(instance, fleet, proof, volume), (fleet,))
     return FormulaResult(instance, proof, volume, (best,))
@@ -350,24 +357,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
 # --- by simulation --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedResult:
-    """What the simulations gave: the cheapest fleet that is confirmed, or, where none is, what came nearest.
-
-    one_less: the winner with one replica fewer in each pool; others: what else was tried, in order; undecided: the
-    cheapest fleet that had not missed when the time was up; repairs: how many were judged.
-    """
-
-    winner: Verdict | None = None
-    nearest: Verdict | None = None
-    undecided: Fleet | None = None
-    one_less: Sequence[Tried] = ()
-    others: Sequence[Tried] = ()
-    repairs: int = 0
-    tuning: Tuning | None = None
-
-
-def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SimulatedResult]:
+def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
     """The best fleet for the problem's goal when it is simulated, and the bench that judged it."""
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return most_confirmed(result, effort)
@@ -382,7 +372,7 @@ def cheapest_confirmed(
     *,
     near: Sequence[Fleet] = (),
     eligible: Callable[[Fleet], bool] = lambda _: True,
-) -> SimulatedResult:
+) -> SearchResult:
     """The cheapest of some fleets, and of their repairs, that fresh requests confirm, without what it can spare.
 
     near: see `without_waste`; eligible: which fleets may be looked at in place of these.
@@ -394,27 +384,27 @@ def cheapest_confirmed(
     brake, numbers = effort.brake, iter(range(1, MOST_CONFIRMED + 1))
     number = next(numbers, None)
     while number is not None:
-        searched, lean = _chosen(bench, fleets, near, effort, eligible)
-        if lean is None or brake.stopped():
-            return _simulated_result(searched, lean)
+        result = _chosen(bench, fleets, near, effort, eligible)
+        if result.winner is None or brake.stopped():
+            return result
         effort.report("confirming the fleet", 0.8)
-        if without_room(bench, lean.winner, number) is not None:
+        if without_room(bench, result.winner, number) is not None:
             continue
-        verdict = confirmed(bench, lean.winner, itertools.chain([number], numbers), effort.runs)
+        verdict = confirmed(bench, result.winner, itertools.chain([number], numbers), effort.runs)
         if verdict.held:
-            lean = replace(lean, winner=verdict)
+            result = replace(result, winner=verdict)
             if effort.tune is None or brake.stopped():
-                return _simulated_result(searched, lean)
+                return result
             effort.report("tuning", 0.8)
-            return _simulated_result(searched, *_tuned(bench, lean, fleets, effort, numbers=numbers, wish=effort.tune))
+            return _tuned(bench, result, verdict, fleets, effort, effort.tune, numbers)
         number = next(numbers, None)
-    return _simulated_result(replace(searched, winner=None, nearest=verdict), None)
+    return replace(result, winner=None, nearest=verdict, one_less=())
 
 
 def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
     """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
-    chosen = bench.candidate(fleet)
-    return confirmed(bench, chosen, iter((1, 2))) if chosen.held and not chosen.confirmation else chosen
+    candidate = bench.candidate(fleet)
+    return confirmed(bench, candidate, iter((1, 2))) if candidate.held and not candidate.confirmation else candidate
 
 
 def _chosen(
@@ -423,52 +413,35 @@ def _chosen(
     near: Sequence[Fleet],
     effort: Effort,
     eligible: Callable[[Fleet], bool],
-) -> tuple[Searched, Lean | None]:
+) -> SearchResult:
     """The cheapest fleet that holds on the requests that all fleets get."""
-    searched = cheapest_verified(bench, fleets)
-    if searched.winner is None:
-        return searched, None
+    result = cheapest_verified(bench, fleets)
+    if result.winner is None:
+        return result
     effort.brake.armed = True
     effort.report("simulating smaller fleets", 0.75)
-    lean = without_waste(bench, searched.winner, fleets, effort.brake.stopped, near=near, eligible=eligible)
-    return searched, replace(lean, winner=with_larger_batches(bench, lean.winner, effort.brake.stopped))
+    result = without_waste(bench, result, fleets, effort.brake.stopped, near=near, eligible=eligible)
+    return replace(result, winner=result.winner and with_larger_batches(bench, result.winner, effort.brake.stopped))
 
 
-def _simulated_result(searched: Searched, lean: Lean | None, tuning: Tuning | None = None) -> SimulatedResult:
-    """What the search and the savings after it gave."""
-    return SimulatedResult(
-        winner=None if lean is None else lean.winner,
-        nearest=searched.nearest,
-        undecided=searched.undecided,
-        one_less=() if lean is None else lean.one_less,
-        others=(*searched.missed, *(() if lean is None else lean.others)),
-        repairs=searched.repairs,
-        tuning=tuning,
-    )
-
-
-def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SimulatedResult]:
+def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
     """The most of the demand that the fleet is confirmed to serve near its simulated goodput, within what was asked."""
     late = effort.brake.stopped
     bench = make_bench(result.instance, result.volume, effort.runs, late)
     try:
         return _confirmed_below(_simulated_volume(bench, result.fleet), bench, result, effort)
     except OutOfTimeError:
-        return bench, SimulatedResult(undecided=result.fleet)
+        return bench, SearchResult(undecided=result.fleet)
 
 
 def _simulated_volume(bench: Bench, fleet: Fleet) -> float:
     """Multiple of the demand up to which one run keeps every goal [1]."""
-    part = bench.part(fleet)
-    trials = bench.trials_of(fleet, bench.late)
-    step = 1.0 + 4.0 * VOLUME_TOLERANCE
-    goodput = goodput_among(trials, VOLUME_TOLERANCE, start=part.volume, step=step).rate
-    return goodput * part.parts / bench.instance.problem.workload.request_rate
+    rate = bench.instance.problem.workload.request_rate
+    goodput = goodput_of(bench, fleet, rate * bench.volume, bench.late, held=False)
+    return goodput.rate * bench.part(fleet).parts / rate
 
 
-def _confirmed_below(
-    volume: float, bench: Bench, result: FormulaResult, effort: Effort
-) -> tuple[Bench, SimulatedResult]:
+def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
     """The largest multiple of the demand, `volume` or STEPS_DOWN below it, at which the fleet is confirmed.
 
     Raises OutOfTimeError where it is late before one is.
@@ -486,9 +459,9 @@ def _confirmed_below(
         verdict = bench.verdict(fleet)
         verdict = confirmed(bench, verdict, numbers) if verdict.held else verdict
         if verdict.held:
-            return bench, SimulatedResult(winner=verdict)
+            return bench, SearchResult(winner=verdict)
         nearest = verdict
-    return bench, SimulatedResult(nearest=nearest or bench.verdict(fleet))
+    return bench, SearchResult(nearest=nearest or bench.verdict(fleet))
 
 
 def proof_of(result: FormulaResult, winner: Verdict, volume: float) -> Proof:
@@ -525,28 +498,33 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
     return wish
 
 
-def _tuned(
-    bench: Bench, lean: Lean, fleets: Sequence[Fleet], effort: Effort, *, numbers: Iterator[int], wish: Wish
-) -> tuple[Lean, Tuning]:
-    """The confirmed fleet with its knobs tuned, without waste, where fresh requests confirm that too; else as it was.
+def _tuned(  # noqa: PLR0917
+    bench: Bench,
+    result: SearchResult,
+    winner: Verdict,
+    fleets: Sequence[Fleet],
+    effort: Effort,
+    wish: Wish,
+    numbers: Iterator[int],
+) -> SearchResult:
+    """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm that too; else as it was.
 
     numbers: of the confirmations that are left; fleets: see `without_waste`.
     """
     stopped = effort.brake.stopped
-    best = tuned(bench, lean.winner, stopped, wish)
-    improved = best.winner is not lean.winner
-    record = tuning_record(bench.instance, best, SAMPLER, wish, improved)
+    best = tuned(bench, winner, stopped, wish)
+    improved = best.winner is not winner
+    result = replace(result, tuning=tuning_record(bench.instance, best, SAMPLER, wish, improved))
     if not improved:
-        return lean, record
-    better = without_waste(bench, best.winner, fleets, stopped)
-    better = replace(better, others=(*lean.others, *better.others))
+        return result
+    better = without_waste(bench, replace(result, winner=best.winner), fleets, stopped)
     number = next(numbers, None)
-    if number is not None and not stopped():
+    if number is not None and better.winner is not None and not stopped():
         verdict = confirmed(bench, better.winner, itertools.chain([number], numbers), effort.runs)
         if verdict.held:
-            return replace(better, winner=verdict), record
-        lean = replace(lean, others=(*better.others, (TUNED, verdict)))
-    return lean, record.model_copy(update={"improved": False})
+            return replace(better, winner=verdict)
+        result = replace(result, others=(*better.others, (TUNED, verdict)))
+    return replace(result, tuning=result.tuning and result.tuning.model_copy(update={"improved": False}))
 
 
 def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) -> Tuning:
@@ -557,9 +535,8 @@ def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) ->
     instance = bench.instance
     seen = {_front_key(row) for row in tuning.front}
     dearer = [verdict for verdict in bench.verdicts.values() if verdict.cost > winner.cost and _keeps_goals(verdict)]
-    others = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
-    looks = (Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)) for verdict in others)
-    judged = [bench.verdict(look.fleet) for look in front(looks)[:JUDGED] if not stopped()]
+    unlisted = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
+    judged = [bench.verdict(look.fleet) for look in front(map(Look.of, unlisted))[:JUDGED] if not stopped()]
     sure = [_front_row(instance, verdict) for verdict in (winner, *judged)]
     # full runs come last, as they say more of a tail than a look
     rows = {_front_key(row): row for row in (*tuning.front, *sure) if row.tail <= 1.0}
@@ -568,7 +545,7 @@ def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) ->
 
 def _front_row(instance: Instance, verdict: Verdict) -> TunedFleet:
     """The row of a fleet as it was judged."""
-    return tuned_fleet(instance, Look(verdict.fleet, verdict.cost, tail_of(instance, verdict.judgement)), verdict)
+    return tuned_fleet(instance, Look.of(verdict), verdict)
 
 
 def _keeps_goals(verdict: Verdict) -> bool:
@@ -585,10 +562,10 @@ def unbeaten(rows: Iterable[TunedFleet]) -> list[TunedFleet]:
 
     What holds in full runs is beaten only by what does so too: of others it is not sure that they keep their goals.
     """
-    kept: list[TunedFleet] = []
+    front: list[TunedFleet] = []
     for row in sorted(rows, key=lambda row: (row.cost_usd_per_hour, row.tail)):
         sure = row.outcome == Outcome.MEETS
-        rivals = [other.tail for other in kept if other.outcome == Outcome.MEETS or not sure]
+        rivals = [rival.tail for rival in front if rival.outcome == Outcome.MEETS or not sure]
         if not rivals or row.tail <= min(rivals) - NOTABLE:
-            kept.append(row)
-    return kept
+            front.append(row)
+    return front

@@ -1,41 +1,29 @@
-"""Whether a fleet holds its goals: simulated with the same requests as every other fleet, for as long as it takes.
+"""Whether a fleet holds its goals: simulated with the same requests as every other fleet, then confirmed on fresh ones.
 
 A fleet holds where the lower end of every class's 95 % interval reaches the goal, the fleet keeps up with its arrivals,
-over two full runs at least, and it comes out of a crowd. It misses where an upper end lies below the goal, which one
-short run may show: a run starts empty, so its beginning only flatters. Where the interval straddles the goal the runs
-are doubled (`judge.until_decided`); a fleet that is then still between is undecided, and not taken. What is chosen so
-is confirmed on other requests (`confirm`), so a fleet that a short run shows clearly to hold need not have full ones
-before. Every question is answered in this way: for the winner, its rivals, and the fleet at another rate.
-
-An interval tells only of what the run has seen: a queue near its capacity is short for a long time, then long for as
-long. So the runs of a fleet last many times as long as its queues and batches remember.
-
-Crowds. An engine without a free KV block preempts a request and computes it again later. That takes time of the others,
-who keep their blocks for longer, so that a fleet may have two lives at one rate (`costmodel.second_life`): it goes well
-as long as the memory never fills, and once it has, it stays behind. A run that starts empty tells of the first only. So
-a fleet is started from the other end too (Gelman and Rubin 1992): as many requests as fill its memory come at once, the
-rest at their rate, and by the second half of the run the goals must be kept again. Let off are fleets that do not
-preempt in the crowd, and memory that was never more than half full in the runs: occupancy is a sum of many requests
-that end independently, whose tail falls at least as fast as an exponential one, P(X > 1) <= P(X > 1/2)^2.
+over two full runs at least, and it comes out of a crowd: as many requests as fill its memory at once. It misses where
+an upper end lies below the goal. Where the interval straddles the goal the runs are doubled (`judge.until_decided`).
+What the search chooses is confirmed on requests that no choice was made by, the k-th time with a chance of
+LEVEL / 2^k that a fleet which misses passes. Why so: docs/verification.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 
 import numpy as np
 
 from costmodel.engine import Role
-from costmodel.second_life import backlog_batch, full_chance, recomputed_tokens, resident_context, running_share
-from costmodel.simulator import SCHEDULERS, Pool
 from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import Pool, Router
 from costmodel.words import join_words, percentage
+from optimizer.fleets.build_plan import utilization
 from optimizer.fleets.error_bars import slow_end
-from optimizer.fleets.evaluate import promise
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
-from optimizer.fleets.pool import decode_base, pool_key, pool_state
+from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import Instance, Late, never
 from optimizer.search.limits import allowed
 
@@ -43,13 +31,14 @@ from .demand import SEEDS, Demand, recorded_trace, simulated_trace
 from .goodput import TOLERANCE, Goodput, Trials, goodput_among
 from .judge import (
     MOST_JUDGED,
+    MOST_RUNS,
     Blame,
     ClassJudgement,
     Judgement,
     Outcome,
     Run,
     blame,
-    engine_limits,
+    distance,
     hand_over,
     judge_runs,
     judge_until,
@@ -57,6 +46,8 @@ from .judge import (
     until_decided,
 )
 
+LEAST_RUNS = 2
+"""Full runs that judge a fleet at least."""
 LIFETIMES = 10.0
 """Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
 RELAXATIONS, MOST_RELAXED = 40.0, 100_000
@@ -75,6 +66,22 @@ of it still share, its interval counts (`share_of`) [1]."""
 CLEAR = 0.001
 """Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
 
+LEVEL = 0.025
+"""Chance at most that a fleet which misses a goal is said to hold [1]."""
+POWER = 0.9
+"""Chance at least that a fleet is confirmed which is as good as the runs showed by which it was chosen [1]."""
+MOST_CONFIRMED = 8
+"""Confirmations of one search; fleets that are refuted so often are no chance."""
+MOST_BETWEEN = 2 * MOST_JUDGED
+"""Requests of the second confirmation of a fleet that the first left between."""
+APART = MOST_RUNS + 1
+"""Distance of the numbers of two confirmations' first runs: each has up to 32 runs, and one with a crowd."""
+BUSY = 0.95
+"""Busy share of a resource, by formula, from which a fleet is near its capacity: 1 / (1 - rho)^2 is 400 there [1]."""
+MORE = 1.05
+"""Rate at which it must keep up, over the planned one; 2 % of the requests piling up is what counts as falling behind,
+so that what passes has 3 % or so left."""
+
 Distance = tuple[bool, float]
 """Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
 PoolKey = tuple[object, ...]
@@ -91,10 +98,9 @@ HALF = 0.5
 
 
 def run_length(instance: Instance, volume: float) -> int:
-    """Requests of a full run at `volume` times the demand, whatever the fleet.
+    """Requests of a full run at `volume` times the demand, whatever the fleet; recorded ones are as many as they are.
 
-    Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new. Recorded
-    requests are as many as they are.
+    Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new.
     """
     recorded = instance.problem.recorded
     least = LEAST_REQUESTS if recorded is None else max(LEAST_REQUESTS, recorded.arrival.size)
@@ -118,9 +124,8 @@ def _alike(instance: Instance) -> float:
 def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
     """Requests that come until the slowest queue of prompts has forgotten how long it was; infinite if it is too busy.
 
-    A busy queue is a Brownian motion that drifts back by 1 - rho and spreads by ca^2 + cs^2 with every prompt, so it
-    remembers rho (ca^2 + cs^2) / (1 - rho)^2 of its prompts (Whitt 1989, Planning queueing simulations); rho and cs^2
-    by formula.
+    A busy queue remembers rho (ca^2 + cs^2) / (1 - rho)^2 of its prompts (Whitt 1989, Planning queueing simulations);
+    rho and cs^2 by formula.
     """
     longest = 0.0
     for pool in fleet.pools:
@@ -140,14 +145,13 @@ def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
 def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
     """Requests that come in the time in which the slowest batches come back to their means (`PoolState.relaxation`).
 
-    That is of requests of a mean life. The requests that run at a moment are longer: one found running has a life of
-    E[osl^2] / E[osl] steps, all of which a batch remembers.
+    A request found running has a life of E[osl^2] / E[osl] steps, all of which a batch remembers.
     """
     flows, longest = instance.flows, 0.0
     for pool in fleet.pools:
         output = flows.share * pool.route @ flows.osl
-        found = float(flows.share * pool.route @ flows.osl**2) / max(float(output), 1e-300)
-        longer = found * float(flows.share @ pool.route) / max(float(output), 1e-300)
+        life = float(flows.share * pool.route @ flows.osl**2) / max(float(output), 1e-300)
+        longer = life * float(flows.share @ pool.route) / max(float(output), 1e-300)
         longest = max(longest, pool_state(instance, pool, volume).relaxation * longer)
     return longest * float(flows.rate.sum()) * volume
 
@@ -162,28 +166,20 @@ def full_length(instance: Instance, fleet: Fleet, least: int, volume: float) -> 
 class Slice:
     """What is simulated of a fleet: one in `parts` of its engines with as much of the demand, `requests` in a full run.
 
-    Large fleets need more requests until they are full than a search has time for. A slice has at most its share of
-    the engines, rounded down, and fewer of them share a queue: what holds in it holds in the whole.
+    Large fleets need more requests until they are full than a search has time for. Fewer engines share a queue in a
+    slice, so what holds in it holds in the whole. engines: of it, as the simulator has them.
     """
 
     fleet: Fleet
     parts: int
     volume: float
     requests: int
+    engines: SimulatedFleet
 
     @property
     def short(self) -> int:
         """Requests of a short run."""
         return self.requests // SHORT
-
-
-def slice_of(fleet: Fleet, requests: int, volume: float) -> Slice:
-    """As small a slice as ends a full run within MOST_REQUESTS, if rounding down takes little of any pool."""
-    counts = [pool.replicas for pool in fleet.pools]
-    most = min(math.ceil(requests / MOST_REQUESTS), *counts)
-    parts = next(part for part in range(most, 0, -1) if all(n // part * part >= WHOLE * n for n in counts))
-    pools = tuple(replace(pool, replicas=pool.replicas // parts) for pool in fleet.pools)
-    return Slice(Fleet(pools), parts, volume / parts, min(math.ceil(requests / parts), MOST_JUDGED))
 
 
 def fleet_key(fleet: Fleet) -> Key:
@@ -195,10 +191,9 @@ def fleet_key(fleet: Fleet) -> Key:
 class Verdict:
     """A fleet that was simulated; cost [$/h]; held: whether it is shown to keep every goal.
 
-    blame: what made it miss, None where it held; the runs of one that did not hold are not kept.
-    confirmation: the number of the one that it was put to last, and that `judgement` is of (`confirm`); 0: none.
-    stuck: it did not come out of a crowd, whose run `judgement` is of then (`crowd`); replayed: it missed a goal when
-    the recorded requests came in order, whose run `judgement` is of then.
+    blame: what made it miss; the runs of one that did not hold are not kept. confirmation: the number of the one that
+    it was put to last, 0: none. stuck: it did not come out of a crowd; replayed: it missed a goal when the recorded
+    requests came in order. `judgement` is of the run that decided, and tail its distance to the limits (`distance`).
     """
 
     fleet: Fleet
@@ -209,6 +204,7 @@ class Verdict:
     confirmation: int = 0
     stuck: bool = False
     replayed: bool = False
+    tail: float = 0.0
 
     @property
     def outcome(self) -> Outcome:
@@ -220,12 +216,12 @@ class Verdict:
     @property
     def shortfall(self) -> float:
         """By how much the worst class misses its goal [1]; 0 or less where the run itself had no miss."""
-        return max(one.goal - one.attainment.share for one in self.judgement.classes)
+        return max(item.goal - item.attainment.share for item in self.judgement.classes)
 
     @property
     def distance(self) -> Distance:
         """How far the fleet is from holding: one that keeps up is nearer than one that does not."""
-        return self.judgement.overload.overloaded, self.shortfall
+        return self.judgement.overloaded, self.shortfall
 
 
 Tried = tuple[str, Verdict]
@@ -236,11 +232,10 @@ Tried = tuple[str, Verdict]
 class Bench:
     """Judges fleets of one instance, each once.
 
-    seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times;
-    volume: multiple of the demand; least: full runs of a fleet that holds; verdicts: of all fleets so far, in order;
-    looks: of a short run each; late: whether no more runs are to be made, asked before each; trials: of fleets at other
-    rates; replays: of fleets that recorded requests in order were tried on; engines: of pools, as the simulator has
-    them.
+    seed: of the first run; requests: of a full run of the whole fleet; probability: quantile of the step times; volume:
+    multiple of the demand; least: full runs of a fleet that holds; late: whether no more runs are to be made. Kept are
+    the verdicts on all fleets, looks of a short run each, trials at other rates, replays of recorded requests, and
+    engines.
     """
 
     instance: Instance
@@ -248,7 +243,7 @@ class Bench:
     requests: int
     probability: float = 0.5
     volume: float = 1.0
-    least: int = 2
+    least: int = LEAST_RUNS
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     looks: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
@@ -259,8 +254,8 @@ class Bench:
     def verdict(self, fleet: Fleet) -> Verdict:
         """Judge a fleet in full runs, or return the verdict that it has."""
         key = fleet_key(fleet)
-        known = self.verdicts.get(key)
-        if known is None or (known.held and len(known.judgement.runs) < self.least):
+        verdict = self.verdicts.get(key)
+        if verdict is None or (verdict.held and len(verdict.judgement.runs) < self.least):
             self.verdicts[key] = self._judge(fleet)
         return self.verdicts[key]
 
@@ -276,14 +271,14 @@ class Bench:
         """What one short run says of a fleet; it holds where that is clear, and its queues and batches forget in it."""
         key = fleet_key(fleet)
         if key not in self.looks:
-            part = self.part(fleet)
-            engines = self.engines_of(part.fleet)
-            runs = self.runs(part, engines, part.short, 0, 1)
-            found, told = judge_runs(self.instance, engines, runs), (self.instance, part.fleet, part.volume)
-            clear = found.proven and fullest(engines, runs) <= HALF
-            clear = clear and judge_runs(self.instance, engines, runs, tail=CLEAR).proven
-            forgets = clear and RELAXATIONS * memory(*told) <= part.short and SETTLED * settling(*told) <= part.short
-            self.looks[key] = self._in_order(fleet, found) if forgets else self.settled(fleet, found, held=False)
+            portion = self.part(fleet)
+            runs = self.runs(portion, portion.short, 0, 1)
+            judgement = judge_runs(self.instance, portion.engines, runs)
+            load = self.instance, portion.fleet, portion.volume
+            longest = max(RELAXATIONS * memory(*load), SETTLED * settling(*load)) if judgement.proven else math.inf
+            clear = longest <= portion.short and fullest(portion.engines, runs) <= HALF
+            clear = clear and judge_runs(self.instance, portion.engines, runs, tail=CLEAR).proven
+            self.looks[key] = self._in_order(fleet, judgement) if clear else self.settled(fleet, judgement, held=False)
         return self.looks[key]
 
     def engines_of(self, fleet: Fleet) -> SimulatedFleet:
@@ -302,49 +297,55 @@ class Bench:
         return fleet_key(fleet) in self.verdicts
 
     def part(self, fleet: Fleet) -> Slice:
-        """What is simulated of a fleet; all of it where requests were recorded, whose waves have no parts."""
-        if self.instance.problem.recorded is not None:
-            return Slice(fleet, 1, self.volume, min(self.requests, MOST_JUDGED))
-        return slice_of(fleet, self.requests, self.volume)
+        """As small a slice as ends a full run within MOST_REQUESTS, if rounding down takes little of any pool.
 
-    def full(self, part: Slice) -> int:
+        All of the fleet where requests were recorded, whose waves have no parts.
+        """
+        counts, parts = [pool.replicas for pool in fleet.pools], 1
+        if self.instance.problem.recorded is None:
+            most = min(math.ceil(self.requests / MOST_REQUESTS), *counts)
+            parts = next(n for n in range(most, 0, -1) if all(have // n * n >= WHOLE * have for have in counts))
+        sliced = Fleet(tuple(replace(pool, replicas=pool.replicas // parts) for pool in fleet.pools))
+        requests = min(math.ceil(self.requests / parts), MOST_JUDGED)
+        return Slice(sliced, parts, self.volume / parts, requests, self.engines_of(sliced))
+
+    def full(self, portion: Slice) -> int:
         """Requests of a full run of the fleet: its queues and batches forget often enough, as far as MOST_RELAXED."""
-        return full_length(self.instance, part.fleet, part.requests, part.volume)
+        return full_length(self.instance, portion.fleet, portion.requests, portion.volume)
 
     def trials_of(self, fleet: Fleet, late: Late) -> Trials:
         """The trials of a fleet at several rates; those that were made are kept."""
-        part, key = self.part(fleet), fleet_key(fleet)
+        key = fleet_key(fleet)
         if key not in self.trials:
-            engines = self.engines_of(part.fleet)
-            self.trials[key] = Trials(self.instance, lambda volume: self._at(part, engines, volume), late)
+            portion = self.part(fleet)
+            self.trials[key] = Trials(self.instance, lambda volume: self._at(replace(portion, volume=volume)), late)
         return self.trials[key]
 
-    def _at(self, part: Slice, engines: SimulatedFleet, volume: float) -> Judgement:
+    def _at(self, portion: Slice) -> Judgement:
         """What full runs, and one with a crowd, say of a fleet at another volume: as `_judge`."""
-        loaded = replace(part, volume=volume)
-        found = self._until_decided(loaded, engines)
-        stuck = self.stays_behind(loaded, engines, found.runs, 0) if found.proven else None
-        return stuck or found
+        judgement = self._until_decided(portion)
+        stuck = self.stays_behind(portion, judgement.runs, 0) if judgement.proven else None
+        return stuck or judgement
 
-    def runs(self, part: Slice, engines: SimulatedFleet, requests: int, first: int, last: int) -> list[Run]:
+    def runs(self, portion: Slice, requests: int, first: int, last: int) -> list[Run]:
         """Runs `first` up to `last` of what is simulated of a fleet, `requests` each; a number has its requests."""
-        return [Run.of(self.drawn(part, requests, number), engines) for number in range(first, last)]
+        return [Run.of(self.drawn(portion, requests, number), portion.engines) for number in range(first, last)]
 
-    def drawn(self, part: Slice, requests: int, number: int, more: float = 1.0) -> Demand:
+    def drawn(self, portion: Slice, requests: int, number: int, more: float = 1.0) -> Demand:
         """The requests of a number, so many; more: their rate over the planned one."""
         seed = self.seed + SEEDS * number
-        return simulated_trace(self.instance, part.fleet, requests, seed, part.volume * more)
+        return simulated_trace(self.instance, portion.fleet, requests, seed, portion.volume * more)
 
-    def stays_behind(self, part: Slice, engines: SimulatedFleet, runs: Sequence[Run], number: int) -> Judgement | None:
+    def stays_behind(self, portion: Slice, runs: Sequence[Run], number: int) -> Judgement | None:
         """What a run with a crowd, of requests `number`, says of a fleet that does not come out of it; else None.
 
-        runs: of the same fleet, which tell whether its memory is a concern.
+        runs: of the same fleet. Memory that was never more than half full in them is no concern.
         """
-        if fullest(engines, runs) <= HALF:
+        if fullest(portion.engines, runs) <= HALF:
             return None
-        count = crowd_of(self.instance, part.fleet, engines)
-        demand = crowded(self.drawn(part, max(part.requests, AFTER * count), number), count)
-        return lasting(self.instance, engines, Run.of(demand, engines))
+        count = crowd_of(self.instance, portion.fleet, portion.engines)
+        demand = crowded(self.drawn(portion, max(portion.requests, AFTER * count), number), count)
+        return lasting(self.instance, portion.engines, Run.of(demand, portion.engines))
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
         """What the recorded requests say of a fleet when they come in order; None where there are none."""
@@ -359,53 +360,49 @@ class Bench:
         return self.replays[key]
 
     def settled(
-        self, fleet: Fleet, found: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
+        self, fleet: Fleet, judgement: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
     ) -> Verdict:
         """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses."""
-        cost, found = fleet_cost(self.instance, fleet), stuck or found
+        cost, judgement = fleet_cost(self.instance, fleet), stuck or judgement
+        tail = distance(self.instance, judgement)
         if held and stuck is None:
-            return Verdict(fleet, cost, found, True, confirmation=number)
-        fault, lean = blame(self.instance, found), replace(found, runs=())
-        return Verdict(fleet, cost, lean, False, fault, number, stuck is not None)
+            return Verdict(fleet, cost, judgement, True, confirmation=number, tail=tail)
+        fault, without_runs = blame(self.instance, judgement), replace(judgement, runs=())
+        return Verdict(fleet, cost, without_runs, False, fault, number, stuck is not None, tail=tail)
 
     def _judge(self, fleet: Fleet) -> Verdict:
-        part, look = self.part(fleet), self.look(fleet)
+        portion, look = self.part(fleet), self.look(fleet)
         if look.judgement.missed or self.late():
             return replace(look, held=False)
-        engines = self.engines_of(part.fleet)
-        if not one_life(self.instance, part.fleet, part.volume):
-            early = self.stays_behind(part, engines, self.runs(part, engines, part.requests, 0, 1), 0)
-            if early is not None:
-                return self.settled(fleet, early, stuck=early, held=False)
-        found = self._until_decided(part, engines)
-        held = found.proven and len(found.runs) >= self.least
-        stuck = self.stays_behind(part, engines, found.runs, 0) if held else None
+        judgement = self._until_decided(portion)
+        held = judgement.proven and len(judgement.runs) >= self.least
+        stuck = self.stays_behind(portion, judgement.runs, 0) if held else None
         if held and stuck is None:
-            return self._in_order(fleet, found)
-        return self.settled(fleet, found, stuck=stuck, held=held)
+            return self._in_order(fleet, judgement)
+        return self.settled(fleet, judgement, stuck=stuck, held=held)
 
-    def _until_decided(self, part: Slice, engines: SimulatedFleet) -> Judgement:
+    def _until_decided(self, portion: Slice) -> Judgement:
         """What full runs say; where these are long, a shorter one may show a miss before."""
-        requests = self.full(part)
-        if requests >= 2 * part.requests:
-            alone = judge_runs(self.instance, engines, self.runs(part, engines, part.requests, 0, 1))
+        requests = self.full(portion)
+        if requests >= 2 * portion.requests:
+            alone = judge_runs(self.instance, portion.engines, self.runs(portion, portion.requests, 0, 1))
             if alone.missed:
                 return alone
         wanted = until_decided(requests, least=self.least, late=self.late)
-        return judge_until(self.instance, engines, lambda number: self.drawn(part, requests, number), wanted)
+        return judge_until(self.instance, portion.engines, lambda number: self.drawn(portion, requests, number), wanted)
 
-    def _in_order(self, fleet: Fleet, found: Judgement) -> Verdict:
+    def _in_order(self, fleet: Fleet, judgement: Judgement) -> Verdict:
         """The verdict on a fleet that keeps its goals, unless the recorded requests in their own order say otherwise.
 
         They come once, so what counts is the share of them in time: there is no interval about it.
         """
-        recorded = self.replayed(fleet)
-        if recorded is None or all(one.held for one in recorded.classes):
-            return self.settled(fleet, found)
-        return replace(self.settled(fleet, recorded, held=False), replayed=True)
+        replay = self.replayed(fleet)
+        if replay is None or all(item.held for item in replay.classes):
+            return self.settled(fleet, judgement)
+        return replace(self.settled(fleet, replay, held=False), replayed=True)
 
 
-def make_bench(instance: Instance, volume: float = 1.0, least: int = 2, late: Late = never) -> Bench:
+def make_bench(instance: Instance, volume: float = 1.0, least: int = LEAST_RUNS, late: Late = never) -> Bench:
     """A bench for the demand times `volume`, with the problem's seed and at its confidence."""
     problem, requests = instance.problem, run_length(instance, volume)
     return Bench(instance, problem.seed, requests, slow_end(problem.confidence), volume, least, late=late)
@@ -416,11 +413,11 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, hel
 
     by_formula: what the formulas expect [1/s], which is tried first; held: whether it meets the SLO as planned.
     """
-    part, step = bench.part(fleet), 1.0 + 4.0 * TOLERANCE
-    expected = by_formula / bench.instance.problem.workload.request_rate / part.parts
-    start = max(part.volume * step, expected) if held else min(part.volume, expected or part.volume)
+    portion, step = bench.part(fleet), 1.0 + 4.0 * TOLERANCE
+    expected = by_formula / bench.instance.problem.workload.request_rate / portion.parts
+    start = max(portion.volume * step, expected) if held else min(portion.volume, expected or portion.volume)
     trials = bench.trials_of(fleet, late)
-    return goodput_among(trials, TOLERANCE, proven=part.volume if held else 0.0, start=start, step=step)
+    return goodput_among(trials, TOLERANCE, proven=portion.volume if held else 0.0, start=start, step=step)
 
 
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:
@@ -449,10 +446,7 @@ def crowded(demand: Demand, count: int) -> Demand:
 
 
 def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
-    """Requests of a crowd: FULL times those that fill the memory, however many may be there at once by their limits.
-
-    What a fleet permits says nothing of where it may get: a second life has as many requests as fill the memory.
-    """
+    """Requests of a crowd: FULL times those that fill the memory, however many may be there at once by their limits."""
     return max(1, math.ceil(FULL * kv_room(instance, fleet, engines)))
 
 
@@ -464,102 +458,158 @@ def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement 
     return late if late.refuted else None
 
 
-def backlog_seconds(instance: Instance, pool: FleetPool) -> tuple[float, float]:
-    """Seconds of one engine of a pool for each request that it ends while it has a backlog, and those for preemption.
+# --- confirmation -----------------------------------------------------------------------------------------------------
 
-    The former without what is computed again; by formula. Prompts cost what they add to the decode steps that carry
-    them, and so does a token of them that is computed again.
+
+def tail_of(number: int) -> float:
+    """Chance of the k-th confirmation that a share lies below its interval [1].
+
+    >>> tail_of(1), tail_of(2)
+    (0.0125, 0.00625)
     """
-    tables, flows, shape = instance.tables, instance.flows, pool.shape
-    policy, limits = SCHEDULERS[instance.problem.engine], engine_limits(instance, pool)
-    share, tokens = flows.share * pool.route, float(limits.kv_blocks) * limits.block_size
-    context = resident_context(share, flows.isl, flows.osl)
-    weight = running_share(share, flows.osl)
-    promised = float(weight @ (flows.isl + policy.reserve_output * flows.osl))
-    batch = backlog_batch(max(context[0], promised), limits.max_num_seqs, tokens)
-    again = full_chance(context, limits.max_num_seqs, tokens) * recomputed_tokens(
-        share,
-        flows.isl,
-        flows.osl,
-        batch=batch,
-        budget=max(min(limits.max_num_batched_tokens - batch, limits.long_prefill_threshold), 1.0),
-        grown=1.0 - policy.reserve_output,
-        whole_prompts=policy.whole_prompt_blocks,
+    return LEVEL / 2.0**number
+
+
+def confirmed(bench: Bench, candidate: Verdict, numbers: Iterator[int], least: int = 0) -> Verdict:
+    """The fleet on fresh requests, held where they confirm it; it takes the place of what the bench knew.
+
+    Where its share reaches every goal but not the lower end of its interval, a second one of more runs may tell.
+    numbers: of the confirmations that are left; least: full runs of each, if more than the bench has.
+    """
+    verdict = confirmed_once(bench, candidate, next(numbers), least)
+    between = verdict.outcome is Outcome.UNDECIDED and verdict.judgement.held and not verdict.stuck
+    number = next(numbers, None) if between else None
+    return verdict if number is None else confirmed_once(bench, candidate, number, MOST_RUNS, MOST_BETWEEN)
+
+
+def without_room(bench: Bench, candidate: Verdict, number: int) -> Verdict | None:
+    """The fleet as one that missed, where it lacks room for the confirmation of that number; None where it has it.
+
+    The second half of the confirmations is for fleets with room, ever more of it: near a capacity, or just at a goal,
+    runs flatter one fleet after another. The requests are none of those that it was chosen by, nor of a confirmation.
+    """
+    more = MORE ** max(number - MOST_CONFIRMED // 2, 0)
+    if more <= 1.0:
+        return None
+    judgement = _at_more(bench, bench.part(candidate.fleet), APART * (MOST_CONFIRMED + number), more)
+    if judgement.held:
+        return None
+    bench.verdicts[fleet_key(candidate.fleet)] = verdict = bench.settled(candidate.fleet, judgement, held=False)
+    return verdict
+
+
+def confirmed_once(bench: Bench, candidate: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED) -> Verdict:
+    """The fleet on the requests of one confirmation: see `on_fresh_requests`."""
+    return on_fresh_requests(bench, candidate, number, runs, most)[0]
+
+
+def on_fresh_requests(
+    bench: Bench, candidate: Verdict, number: int, runs: int = 0, most: int = MOST_JUDGED
+) -> tuple[Verdict, Judgement]:
+    """The verdict of one confirmation, and what its runs say, which are kept whether the fleet holds or not.
+
+    number: of it, from 1; runs: full ones that it has at least, as far as `most` requests go. The plan's interval is
+    the usual one of 95 %; what decides is the wider.
+    """
+    portion, instance, tail = bench.part(candidate.fleet), bench.instance, tail_of(number)
+    first, count = APART * number, enough(bench, portion, candidate, tail, runs=runs, most=most)
+    fresh, last = bench.runs(portion, bench.full(portion), first, first + count), first + MOST_RUNS
+    judgement = judge_runs(instance, portion.engines, fresh)
+    held = judge_runs(instance, portion.engines, fresh, tail=tail).proven
+    stuck = bench.stays_behind(portion, fresh, last) if held else None
+    behind = gives_way(bench, portion, last) if held and stuck is None else None
+    verdict = bench.settled(
+        candidate.fleet, behind or judgement, stuck=stuck, held=held and behind is None, number=number
     )
-    at = (shape, slice(None), pool.chunk)
-    longer = (tables.mixed_base[at] - tables.carried * tables.decode_base[shape][:, None]) * tables.chunk_count[at]
-    lanes = float(tables.pipeline[shape] * tables.ranks[shape])
-    prompts = np.array([float(np.interp(batch, tables.seqs, column)) for column in np.maximum(longer, 0.0).T]) / lanes
-    token = float(share @ prompts) / float(share @ flows.new_tokens)
-    prompt = float(share @ prompts / share.sum()) if pool.role is Role.COLOCATED else 0.0
-    step = decode_base(instance, pool, batch) + batch * float(weight @ tables.attention_slope[shape])
-    return float(share @ flows.osl / share.sum()) * step / batch + prompt, token * again
+    bench.verdicts[fleet_key(candidate.fleet)] = verdict
+    return verdict, judgement
 
 
-def two_lives(instance: Instance, pool: FleetPool, volume: float = 1.0) -> bool:
-    """Whether the engines of a pool keep up with `volume` times the demand, but not once their memory is full.
+def enough(
+    bench: Bench, portion: Slice, candidate: Verdict, tail: float, *, runs: int = 0, most: int = MOST_JUDGED
+) -> int:
+    """Full runs of a confirmation, from those by which the fleet was chosen: as many at least (two-stage, Stein 1945).
 
-    Prefill engines preempt nothing: they keep a prompt's KV until it is handed over. Engines that do not keep up in any
-    case are no concern here.
+    A share p with the lower end p - h at `tail`, z of its standard errors below, is confirmed above a goal g with a
+    chance of POWER, whose normal quantile is y, by (1 + y / z)^2 h^2 / (p - g)^2 times as many requests.
     """
-    rate = float(instance.flows.rate @ pool.route) * volume / pool.replicas
-    if pool.role is Role.PREFILL or rate <= 0.0:
-        return False
-    usual, preempting = backlog_seconds(instance, pool)
-    return rate * usual < 1.0 <= rate * (usual + preempting)
+    before, full = candidate.judgement.runs, bench.full(portion)
+    least, wanted = max(len(before), bench.least), float(runs)
+    if before:
+        wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)
+        judgement = judge_runs(bench.instance, portion.engines, before, tail=tail)
+        classes = [(item.attainment, item.goal) for item in judgement.classes]
+        short = max((share.share - share.low) / max(share.share - goal, 1e-9) for share, goal in classes)
+        wanted = max(wanted, (wider * short) ** 2 * sum(run.demand.trace.size for run in before) / full)
+    return min(max(least, math.ceil(wanted)), max(least, min(most // full, MOST_RUNS)))
 
 
-def one_life(instance: Instance, fleet: Fleet, volume: float = 1.0) -> bool:
-    """Whether no pool of a fleet has two lives."""
-    return not any(two_lives(instance, pool, volume) for pool in fleet.pools)
+def near_capacity(instance: Instance, fleet: Fleet, volume: float) -> bool:
+    """Whether the formulas say that some resource of a fleet is busy for more than BUSY of the time."""
+    states = ((pool, pool_state(instance, pool, volume)) for pool in fleet.pools)
+    return any(busy > BUSY for pool, state in states for busy in utilization(instance, pool, state).values())
 
 
-def with_one_life(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fleet:
-    """The fleet with the largest batch limits with which its pools have one life, where it keeps its promise.
+def gives_way(bench: Bench, portion: Slice, number: int) -> Judgement | None:
+    """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None.
 
-    The same fleet where they do, or where the formulas promise less of it with such limits.
+    Only near the capacity: a queue just beyond it grows so slowly that its runs end before most requests are late.
     """
-    pools = tuple(_with_fewer_seats(instance, pool, volume) for pool in fleet.pools)
-    if all(pool is other for pool, other in zip(pools, fleet.pools, strict=True)):
-        return fleet
-    steady = replace(fleet, pools=pools)
-    kept = promise(instance, steady, volume) >= min(promise(instance, fleet, volume), 1.0)
-    return steady if kept else fleet
+    if not near_capacity(bench.instance, portion.fleet, portion.volume):
+        return None
+    judgement = _at_more(bench, portion, number, MORE)
+    return judgement if judgement.overloaded else None
 
 
-def _with_fewer_seats(instance: Instance, pool: FleetPool, volume: float) -> FleetPool:
-    """The pool with the largest batch limit with which it has one life; as it is where it has, or with none has."""
-    if not two_lives(instance, pool, volume):
-        return pool
-    fewer = (replace(pool, seqs=limit) for limit in reversed(instance.tables.limits_below(pool.seqs)))
-    return next((other for other in fewer if not two_lives(instance, other, volume)), pool)
+def _at_more(bench: Bench, portion: Slice, number: int, more: float) -> Judgement:
+    """What a full run of requests `number` at `more` times the rate says of a fleet."""
+    run = Run.of(bench.drawn(portion, bench.full(portion), number, more), portion.engines)
+    return judge_runs(bench.instance, portion.engines, [run])
 
 
-def miss_words(found: Verdict) -> str:
+def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
+    """What the requests that proved the winner say of it there; None where the routers choose alike.
+
+    They do for one engine, and for those of a problem with `fewest_requests`. It holds by the interval that decided of
+    the winner.
+    """
+    instance, engines = bench.instance, winner.judgement.engines
+    if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines.pools):
+        return None
+    counting = replace(engines, pools=tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines.pools))
+    runs = [Run.of(proof.demand, counting) for proof in winner.judgement.runs]
+    held = judge_runs(instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
+    return bench.settled(winner.fleet, judge_runs(instance, counting, runs), held=held)
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+
+def miss_words(verdict: Verdict) -> str:
     """How a fleet missed, as the end of a sentence."""
-    where = "the recorded requests come in their own order" if found.replayed else "simulated"
-    if found.stuck:
+    where = "the recorded requests come in their own order" if verdict.replayed else "simulated"
+    if verdict.stuck:
         return "stays behind in simulation once its KV memory was full"
-    if found.judgement.overload.overloaded:
+    if verdict.judgement.overloaded:
         return f"falls behind its arrivals when {where}"
-    classes = found.judgement.classes
-    behind = [one for one in classes if not (one.held if found.replayed else one.proven)] or list(classes)
+    classes = verdict.judgement.classes
+    behind = [item for item in classes if not (item.held if verdict.replayed else item.proven)] or list(classes)
     shares = [
-        f"{percentage(one.attainment.share, 1)} of {one.name} ({percentage(one.goal, 1)} asked"
-        f"{'' if found.replayed else f'; 95 % interval {interval_words(one)}'})"
-        for one in behind
+        f"{percentage(item.attainment.share, 1)} of {item.name} ({percentage(item.goal, 1)} asked"
+        f"{'' if verdict.replayed else f'; 95 % interval {interval_words(item)}'})"
+        for item in behind
     ]
-    missed = any(not one.held if found.replayed else one.outcome is Outcome.MISSES for one in behind)
+    missed = any(not item.held if verdict.replayed else item.outcome is Outcome.MISSES for item in behind)
     verb = "misses the SLO" if missed else "is not proven to meet the SLO"
     return f"{verb} when {where}: {join_words(shares)}"
 
 
-def interval_words(one: ClassJudgement) -> str:
+def interval_words(item: ClassJudgement) -> str:
     """The 95 % interval, and why it does not show that a class holds whose share reaches the goal."""
-    low, high = (percentage(end, 1) for end in (one.attainment.low, one.attainment.high))
-    if one.proven:
+    low, high = (percentage(end, 1) for end in (item.attainment.low, item.attainment.high))
+    if item.proven:
         return f"{low} to {high}, lower at the level that confirms"
-    return f"{low} to {high}, the lower end counts" if one.held else f"{low} to {high}"
+    return f"{low} to {high}, the lower end counts" if item.held else f"{low} to {high}"
 
 
 def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
@@ -567,16 +617,12 @@ def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
     return sorted({*np.flatnonzero(instance.tables.roomy[pool.shape, pool.seqs]).tolist(), pool.chunk})
 
 
-def valid(instance: Instance, fleet: Fleet, volume: float = 1.0) -> bool:
-    """Whether the limits on the fleet and the engine's own allow it, and no memory stays full once it is.
-
-    A step needs a token for each running request, and the longest request memory. volume: multiple of the demand
-    (`second_life`).
-    """
+def valid(instance: Instance, fleet: Fleet) -> bool:
+    """Whether the limits on the fleet and the engine's own allow it: a step needs a token for each running request."""
     tables = instance.tables
 
     def fits(pool: FleetPool) -> bool:
         enough = pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
         return bool(enough and tables.roomy[pool.shape, pool.seqs, pool.chunk])
 
-    return allowed(instance, fleet) and all(map(fits, fleet.pools)) and one_life(instance, fleet, volume)
+    return allowed(instance, fleet) and all(map(fits, fleet.pools))

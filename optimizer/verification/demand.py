@@ -41,8 +41,8 @@ def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, 
     """
     flows, load, recorded = instance.flows, instance.problem.workload, instance.problem.recorded
     if recorded is not None:
-        arrival, chosen = recorded.drawn(requests, load.request_rate * volume, seed)
-        return replayed_trace(instance, fleet, arrival, recorded.isl[chosen], recorded.osl[chosen], seed=seed)
+        arrival, places = recorded.drawn(requests, load.request_rate * volume, seed)
+        return replayed_trace(instance, fleet, arrival, recorded.isl[places], recorded.osl[places], seed=seed)
     isl, osl, flow = draw_lengths(flows.isl, flows.osl, flows.share, requests, seed)
     arrival = gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
     return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
@@ -73,8 +73,8 @@ def replayed_trace(
     drawn = np.random.default_rng([seed, 4]).choice(len(slos), size=isl.size, p=shares / shares.sum())
     flow = np.zeros(isl.size, dtype=np.int64)
     for k in range(len(slos)):
-        mine, own = np.flatnonzero(drawn == k), np.flatnonzero(flows.slo == k)
-        flow[mine] = own[_nearest(flows.isl[own], flows.osl[own], isl[mine], osl[mine])]
+        requests, own = np.flatnonzero(drawn == k), np.flatnonzero(flows.slo == k)
+        flow[requests] = own[_nearest(flows.isl[own], flows.osl[own], isl[requests], osl[requests])]
     return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
 
 
@@ -114,11 +114,11 @@ def _decoded(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, 
         [index for index, pool in enumerate(fleet.pools) if pool.role is role] for role in (Role.PREFILL, Role.DECODE)
     )
     for index, mix in zip(prefills, mixes, strict=True):
-        mine = np.flatnonzero(first == index)
+        requests = np.flatnonzero(first == index)
         pools = list(fleet.pools)
-        for at, part in zip(decodes, mix, strict=True):
-            pools[at] = replace(pools[at], route=pools[at].route * part)
-        later[mine] = _routed(Fleet(tuple(pools)), flow[mine], draw[mine], decode=True)
+        for at, share in zip(decodes, mix, strict=True):
+            pools[at] = replace(pools[at], route=pools[at].route * share)
+        later[requests] = _routed(Fleet(tuple(pools)), flow[requests], draw[requests], decode=True)
     return later
 
 

@@ -13,18 +13,7 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, Late, never
 
 from .demand import SEEDS, Demand, simulated_trace
-from .judge import (
-    ClassJudgement,
-    Judgement,
-    Outcome,
-    counted,
-    in_time,
-    judge_until,
-    outcome_of,
-    pooled,
-    simulated_fleet,
-    until_decided,
-)
+from .judge import Judgement, counted, in_time, judge_until, pooled, simulated_fleet, until_decided
 
 LEAST_VOLUME = 1e-3
 """Multiple of the demand below which a fleet counts as serving nothing."""
@@ -43,30 +32,19 @@ class OutOfTimeError(PdplanError):
 
 
 @dataclass(frozen=True, slots=True)
-class RatePoint:
-    """The fleet at one rate.
+class RatePoint(Judgement):
+    """The fleet judged at one rate, its runs not kept.
 
-    rate: arrivals [1/s]; classes: attainment and latencies of each; served: requests ended [1/s]; tokens: output tokens
-    [1/s]; in_time: requests ended within the SLO of their class [1/s]; e2e: mean time from arrival to last token [s];
-    overloaded: it falls behind its arrivals; held: it does not, and every class meets its goal; proven: at the lower
-    end of its interval too; full: some engine had as many requests running at once as its batch limit allows.
+    served: requests ended [1/s]; tokens: output tokens [1/s]; in_time: requests ended within the SLO of their class
+    [1/s]; e2e: mean time from arrival to last token [s]; full: some engine had as many requests running at once as its
+    batch limit allows.
     """
 
-    rate: float
-    classes: tuple[ClassJudgement, ...]
     served: float
     tokens: float
     in_time: float
     e2e: float
-    overloaded: bool
-    held: bool
-    proven: bool
     full: bool
-
-    @property
-    def outcome(self) -> Outcome:
-        """Whether the fleet meets every goal at this rate, misses one or falls behind, or the intervals do not tell."""
-        return outcome_of(self.classes, overloaded=self.overloaded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,29 +154,29 @@ def _bracket(good: Callable[[float], bool], start: float, step: float) -> tuple[
     return 0.0, volume
 
 
-def _point(instance: Instance, found: Judgement, rate: float) -> RatePoint:
-    served, tokens = np.mean([steady_throughput(run.result) for run in found.runs], axis=0).tolist()
-    counts = counted(instance, found.runs)
-    good = pooled((in_time(instance, run) for run in found.runs), counts)
-    times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in found.runs), counts)
+def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
+    served, tokens = np.mean([steady_throughput(run.result) for run in judgement.runs], axis=0).tolist()
+    counts = counted(instance, judgement.runs)
+    good = pooled((in_time(instance, run) for run in judgement.runs), counts)
+    times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in judgement.runs), counts)
     return RatePoint(
         rate=rate,
-        classes=found.classes,
+        classes=judgement.classes,
+        overload=judgement.overload,
+        engines=judgement.engines,
+        runs=(),
         served=served,
         tokens=tokens,
         in_time=served * float(np.mean(good)),
         e2e=float(np.mean(times)),
-        overloaded=found.overload.overloaded,
-        held=found.held,
-        proven=found.proven,
-        full=_full(found),
+        full=_full(judgement),
     )
 
 
-def _full(found: Judgement) -> bool:
+def _full(judgement: Judgement) -> bool:
     """Whether some engine had no request slot left; a pipeline shares its slots out among its micro-batches."""
-    uses = [use for run in found.runs for use in run.result.engines]
-    pools = [found.engines.pools[use.pool] for use in uses]
+    uses = [use for run in judgement.runs for use in run.result.engines]
+    pools = [judgement.engines.pools[use.pool] for use in uses]
     slots = [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in pools]
     return any(use.peak_running >= most for use, most in zip(uses, slots, strict=True))
 
@@ -232,9 +210,9 @@ def latency_curve(
             f"{requests} requests are too few for a curve: the fleet falls behind at no rate up to "
             f"{demand * MOST_VOLUME:g} req/s; ask for more requests"
         )
-    found = goodput_among(trials, tolerance)
-    volumes = {volume for volume, point in trials.points.items() if point.rate in (found.rate, demand * saturated)}
+    goodput = goodput_among(trials, tolerance)
+    volumes = {volume for volume, point in trials.points.items() if point.rate in (goodput.rate, demand * saturated)}
     volumes |= {share * (saturated or LEAST_VOLUME) for share in LOADS}
     points = tuple(trials.at(volume) for volume in sorted(volumes))
     knee = max(points, key=lambda point: point.served / point.e2e)
-    return Curve(points, demand * saturated, knee.rate, found)
+    return Curve(points, demand * saturated, knee.rate, goodput)

@@ -1,10 +1,7 @@
 """A fleet judged by simulating its requests: the simulator's fleet, its runs, what they say, and which pool to blame.
 
-One loop makes all runs (`judge_until`), and a rule says after each round how many it wants. `until_decided` doubles
-them until every goal lies outside its interval: for a fleet, for it at another rate, for an hour of a day.
-`until_precise` asks for as many as the intervals so far call for, as an interval shrinks with the root of the requests.
-They are at most doubled at once: few looks are few chances to stop at an interval that chance made narrow (Chow and
-Robbins 1965).
+One loop makes all runs (`judge_until`), and a rule says after each round how many it wants. They are at most doubled at
+once: few looks are few chances to stop at an interval that chance made narrow (Chow and Robbins 1965).
 """
 
 from __future__ import annotations
@@ -59,6 +56,8 @@ MOST_RUNS = 32
 MOST_JUDGED = 300_000
 """Requests of one verdict at most: a share of 90 % is known to 0.3 points by then where every tenth request tells
 something new, and predictions are off by more."""
+WORST = 10.0
+"""Distances beyond this many limits are alike."""
 BLAMED = 0.2
 """Share of the late requests with which a pool is one of those to blame [1]; assumed: to mend less is
 of little use."""
@@ -132,14 +131,6 @@ class Run:
         return cls(demand, simulate(demand.trace, engines, gap_edges=demand.gap_edges))
 
 
-def outcome_of(classes: Sequence[ClassJudgement], *, overloaded: bool) -> Outcome:
-    """The outcome of a fleet from those of its classes; one that falls behind its arrivals misses."""
-    outcomes = {judgement.outcome for judgement in classes}
-    if overloaded or Outcome.MISSES in outcomes:
-        return Outcome.MISSES
-    return Outcome.UNDECIDED if Outcome.UNDECIDED in outcomes else Outcome.MEETS
-
-
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What runs say of a fleet; rate: arrivals [1/s]; overload: of the fleet, or of the pool that falls behind most."""
@@ -151,34 +142,41 @@ class Judgement:
     runs: tuple[Run, ...]
 
     @property
+    def overloaded(self) -> bool:
+        """Whether the fleet, or a pool of it, falls behind its arrivals."""
+        return self.overload.overloaded
+
+    @property
     def held(self) -> bool:
         """Whether every class keeps its goal and the fleet keeps up with its arrivals."""
-        return not self.overload.overloaded and all(one.held for one in self.classes)
+        return not self.overloaded and all(item.held for item in self.classes)
 
     @property
     def proven(self) -> bool:
         """Whether every class keeps its goal at the lower end of its confidence interval and the fleet keeps up."""
-        return not self.overload.overloaded and all(one.proven for one in self.classes)
+        return not self.overloaded and all(item.proven for item in self.classes)
 
     @property
     def missed(self) -> bool:
         """Whether some class misses its goal even at the upper end of its confidence interval."""
-        return any(one.outcome is Outcome.MISSES for one in self.classes)
+        return any(item.outcome is Outcome.MISSES for item in self.classes)
 
     @property
     def refuted(self) -> bool:
         """Whether the fleet is shown to miss a goal or to fall behind its arrivals."""
-        return self.overload.overloaded or self.missed
+        return self.overloaded or self.missed
 
     @property
     def outcome(self) -> Outcome:
         """Whether the fleet meets every goal, misses one or falls behind, or a goal lies within its interval."""
-        return outcome_of(self.classes, overloaded=self.overload.overloaded)
+        if self.refuted:
+            return Outcome.MISSES
+        return Outcome.MEETS if self.proven else Outcome.UNDECIDED
 
     @property
     def deciding(self) -> float:
         """Requests of each run that would decide, if the shares stay as they are [1]; infinite where none would."""
-        lacking = max((one.lacking for one in self.classes if one.outcome is Outcome.UNDECIDED), default=1.0)
+        lacking = max((item.lacking for item in self.classes if item.outcome is Outcome.UNDECIDED), default=1.0)
         return lacking * max(run.demand.trace.size for run in self.runs)
 
 
@@ -240,8 +238,8 @@ def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps
     expected = cost_steps(instance.problem.model, config, instance.overhead, uneven)
     if probability == 0.5:
         return expected
-    known = step_intervals(instance.problem, config)
-    return expected.scaled(factor_at(known.prefill if pool.role is Role.PREFILL else known.decode, probability))
+    intervals = step_intervals(instance.problem, config)
+    return expected.scaled(factor_at(intervals.prefill if pool.role is Role.PREFILL else intervals.decode, probability))
 
 
 def judge(
@@ -259,8 +257,8 @@ def judge(
     engines: the fleet for the simulator, where it was made before (`simulated_fleet`).
     """
     demands = [simulated_trace(instance, fleet, requests, seed + SEEDS * k, volume) for k in range(replications)]
-    found = judge_demands(instance, engines or simulated_fleet(instance, fleet), demands)
-    return replace(found, rate=instance.problem.workload.request_rate * volume)
+    judgement = judge_demands(instance, engines or simulated_fleet(instance, fleet), demands)
+    return replace(judgement, rate=instance.problem.workload.request_rate * volume)
 
 
 def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence[Demand]) -> Judgement:
@@ -269,10 +267,15 @@ def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence
 
 
 def judge_runs(
-    instance: Instance, engines: SimulatedFleet, made: Sequence[Run], *, tail: float = TAIL, warm_up: float = WARM_UP
+    instance: Instance,
+    engines: SimulatedFleet,
+    simulations: Sequence[Run],
+    *,
+    tail: float = TAIL,
+    warm_up: float = WARM_UP,
 ) -> Judgement:
     """Take runs of one fleet together, the first `warm_up` of each left out; tail: of the intervals (`share_of`)."""
-    runs = tuple(made)
+    runs = tuple(simulations)
     classes = tuple(_judged(instance, runs, k, tail, warm_up) for k in range(len(instance.problem.slos)))
     worst = falls_behind(runs, len(engines.pools))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
@@ -292,7 +295,7 @@ def falls_behind(runs: Sequence[Run], pools: int) -> Overload:
     routes = [_pools(run) for run in runs]
     served = [[(first == number) | (later == number) for first, later in routes] for number in range(pools)]
     parts = [overload(results, own) for own in served if any(map(np.any, own)) and not all(map(np.all, own))]
-    return max((part for part in parts if part.overloaded), key=lambda part: part.growth, default=whole)
+    return max((pool for pool in parts if pool.overloaded), key=lambda pool: pool.growth, default=whole)
 
 
 def counted(
@@ -341,6 +344,26 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
     )
 
 
+def distance(instance: Instance, judgement: Judgement) -> float:
+    """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
+    worst = 0.0
+    for number, slo in enumerate(instance.problem.slos):
+        rows = [_relative(instance, run, number) for run in judgement.runs]
+        if any(row.size for row in rows):
+            worst = max(worst, float(np.quantile(np.concatenate(rows), slo.attainment, method="higher")))
+    if judgement.overloaded:
+        worst = max(worst, 1.0 + judgement.overload.growth)
+    return min(worst, WORST)
+
+
+def _relative(instance: Instance, run: Run, number: int) -> FloatArray:
+    """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
+    result, limits = run.result, instance.problem.slos[number].limits
+    counts = steady(result) & (instance.flows.slo[run.demand.flow] == number)
+    parts = np.stack([measured(result, metric)[counts] / limit for metric, limit in limits.items()])
+    return np.asarray(np.nan_to_num(parts, nan=WORST, posinf=WORST).max(axis=0))
+
+
 def in_time(instance: Instance, run: Run) -> BoolArray:
     """Which requests of a run are within the SLO of their own class."""
     member = instance.flows.slo[run.demand.flow]
@@ -350,7 +373,7 @@ def in_time(instance: Instance, run: Run) -> BoolArray:
     return good
 
 
-Wanted = Callable[[Judgement], int]
+Rule = Callable[[Judgement], int]
 """Runs that are wanted in all, from what those so far say; no more than these where it is clear."""
 
 
@@ -358,62 +381,62 @@ def judge_until(
     instance: Instance,
     engines: SimulatedFleet,
     drawn: Callable[[int], Demand],
-    wanted: Wanted,
+    rule: Rule,
     *,
     first: int = 1,
-    made: Sequence[Run] = (),
+    before: Sequence[Run] = (),
 ) -> Judgement:
     """Simulate `first` runs of a fleet, and more for as long as they are wanted.
 
-    drawn: the requests of each run; made: runs that are there already.
+    drawn: the requests of each run; before: runs that are there already.
     """
-    runs, count = list(made), first
+    runs, count = list(before), first
     while True:
         runs += [Run.of(drawn(number), engines) for number in range(len(runs), count)]
-        found = judge_runs(instance, engines, runs)
-        if (count := wanted(found)) <= len(runs):
-            return found
+        judgement = judge_runs(instance, engines, runs)
+        if (count := rule(judgement)) <= len(runs):
+            return judgement
 
 
-def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, late: Late = never) -> Wanted:
+def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, late: Late = never) -> Rule:
     """Twice as many runs of so many requests while a goal lies within its interval, as far as `most` requests go.
 
     A miss ends the runs at once; goals that are met are shown by `least` runs. late: whether no more are to be made.
     """
 
-    def wanted(found: Judgement) -> int:
-        made = len(found.runs)
-        if found.refuted or (found.proven and made >= least) or late():
-            return made
-        return 2 * made if 2 * made <= max(min(most // requests, MOST_RUNS), least) else made
+    def rule(judgement: Judgement) -> int:
+        count = len(judgement.runs)
+        if judgement.refuted or (judgement.proven and count >= least) or late():
+            return count
+        return 2 * count if 2 * count <= max(min(most // requests, MOST_RUNS), least) else count
 
-    return wanted
+    return rule
 
 
-def until_precise(precision: float, requests: int, most: int) -> Wanted:
+def until_precise(precision: float, requests: int, most: int) -> Rule:
     """As many runs of so many requests as make the widest interval +- precision [1], as far as `most` requests go."""
 
-    def wanted(found: Judgement) -> int:
-        made, width = len(found.runs), half_width(found)
+    def rule(judgement: Judgement) -> int:
+        count, width = len(judgement.runs), half_width(judgement)
         if width <= precision:
-            return made
-        return min(max(made + 1, math.ceil(made * min((width / precision) ** 2, 2.0))), max(most // requests, made))
+            return count
+        return min(max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0))), max(most // requests, count))
 
-    return wanted
+    return rule
 
 
 def half_width(judgement: Judgement) -> float:
     """Distance of the share of a class from the further end of its interval, of the class where it is largest [1]."""
-    shares = [one.attainment for one in judgement.classes]
-    return max(max(one.share - one.low, one.high - one.share) for one in shares)
+    shares = [share.attainment for share in judgement.classes]
+    return max(max(share.share - share.low, share.high - share.share) for share in shares)
 
 
-def pool_behind(found: Judgement) -> int | None:
+def pool_behind(judgement: Judgement) -> int | None:
     """Index of the pool in which most requests piled up over all runs; None where the fleet keeps up."""
-    if not found.overload.overloaded:
+    if not judgement.overloaded:
         return None
-    roles = [pool.role for pool in found.engines.pools]
-    piled = [sum(piled_up(run, number, role) for run in found.runs) for number, role in enumerate(roles)]
+    roles = [pool.role for pool in judgement.engines.pools]
+    piled = [sum(piled_up(run, number, role) for run in judgement.runs) for number, role in enumerate(roles)]
     return int(np.argmax(piled))
 
 
@@ -425,11 +448,11 @@ def piled_up(run: Run, number: int, role: Role) -> int:
     result, trace = run.result, run.demand.trace
     computed, ended = (np.where(np.isnan(times), np.inf, times) for times in (result.prompt_end, result.finish))
     chosen = trace.decode_pool if role is Role.DECODE else trace.pool
-    mine = np.ones(trace.size, dtype=np.bool_) if chosen is None else chosen == number
-    came: FloatArray = (computed if role is Role.DECODE else result.arrival)[mine]
-    left: FloatArray = (computed if role is Role.PREFILL else ended)[mine]
+    requests = np.ones(trace.size, dtype=np.bool_) if chosen is None else chosen == number
+    came: FloatArray = (computed if role is Role.DECODE else result.arrival)[requests]
+    departure: FloatArray = (computed if role is Role.PREFILL else ended)[requests]
     first, last = float(result.arrival.min()), float(result.arrival.max())
-    quarter, end = (int((came <= t).sum() - (left <= t).sum()) for t in (first + 0.25 * (last - first), last))
+    quarter, end = (int((came <= t).sum() - (departure <= t).sum()) for t in (first + 0.25 * (last - first), last))
     return end - quarter
 
 
@@ -452,12 +475,12 @@ class Blame:
         return [int(index) for index in np.flatnonzero(self.pools >= enough)]
 
 
-def blame(instance: Instance, found: Judgement) -> Blame:
+def blame(instance: Instance, judgement: Judgement) -> Blame:
     """Count the misses of every class that has too many; of all classes where each has few enough."""
-    behind = [not one.proven for one in found.classes]
+    behind = [not item.proven for item in judgement.classes]
     wanted = np.array(behind if any(behind) else [True] * len(behind))
-    pools, first, later = np.zeros(len(found.engines.pools)), 0.0, 0.0
-    for run in found.runs:
+    pools, first, later = np.zeros(len(judgement.engines.pools)), 0.0, 0.0
+    for run in judgement.runs:
         late_first, late_next = _late(instance, run, wanted)
         first, later = first + float(late_first.sum()), later + float(late_next.sum())
         np.add.at(pools, _late_in(run, late_first), 1.0)
@@ -466,18 +489,18 @@ def blame(instance: Instance, found: Judgement) -> Blame:
     return Blame(pools / total, first / total, later / total)
 
 
-def _late(instance: Instance, run: Run, wanted: BoolArray) -> tuple[BoolArray, BoolArray]:
+def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, BoolArray]:
     """Requests that count and came too late: by the first token, and else by the later ones."""
     result, slo = run.result, instance.flows.slo[run.demand.flow]
     first, later = np.zeros(slo.size, dtype=np.bool_), np.zeros(slo.size, dtype=np.bool_)
-    for number, one in enumerate(instance.problem.slos):
-        mine = steady(result) & (slo == number) & wanted[number]
-        missed = mine & ~within(result, one.limits)
-        tokens = np.nan_to_num(result.tpot, nan=0.0) > one.tpot
+    for number, objective in enumerate(instance.problem.slos):
+        counts = steady(result) & (slo == number) & behind[number]
+        missed = counts & ~within(result, objective.limits)
+        tokens = np.nan_to_num(result.tpot, nan=0.0) > objective.tpot
         for metric in instance.flows.others:
-            tokens |= measured(result, metric) > one.limit(metric)
-        waited = ~(result.ttft <= one.ttft)  # also where there is none
-        if Metric.E2E in one.limits:  # late as a whole: by whatever took more of the time
+            tokens |= measured(result, metric) > objective.limit(metric)
+        waited = ~(result.ttft <= objective.ttft)  # also where there is none
+        if Metric.E2E in objective.limits:  # late as a whole: by whatever took more of the time
             waited |= ~tokens & (result.ttft > 0.5 * result.e2e)
         first |= missed & waited
         later |= missed & ~waited

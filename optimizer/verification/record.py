@@ -37,11 +37,12 @@ from optimizer.plans.records import (
 from search_spaces.problem import Goal
 from search_spaces.recorded import STRETCHES
 
-from .bench import Bench, Tried, Verdict, fleet_key, goodput_of
+from .bench import Bench, Verdict, by_requests, fleet_key, goodput_of
 from .demand import recorded_trace
-from .goodput import OutOfTimeError, RatePoint
+from .goodput import OutOfTimeError
 from .judge import ClassJudgement, Judgement, Run, counted, in_time, judge_demands, pooled, simulated_fleet
 from .tune import Look, Tuned, Wish, front
+from .verify import SearchResult
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -57,8 +58,6 @@ BY_REQUESTS = "router: counts requests"
 """How the plan's fleet behind another router differs, in words."""
 POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""
-TINY = 1e-12
-"""Least time that power is meant over [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,56 +76,44 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Calla
     by_formula: the goodput that the formulas expect [1/s], which is tried first. Where goodput was the goal, it is the
     rate at which the fleet was proven: the runs at other rates are shorter. Once it is to stop, nothing is said.
     """
+    portion, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
+    planned = demand * portion.volume
     try:
-        return _other_rates(bench, winner, by_formula, stopped)
+        goodput = goodput_of(bench, winner.fleet, by_formula, stopped, held=winner.held)
+        trials = bench.trials_of(winner.fleet, stopped)
+        points = [trials.at(share * portion.volume) for share in CURVE]
     except OutOfTimeError:
         return Rates()
-
-
-def _other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Callable[[], bool]) -> Rates:
-    part, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
-    judged = demand * part.volume
-    found = goodput_of(bench, winner.fleet, by_formula, stopped, held=winner.held)
-    most = max(found.rate, judged) if winner.held else found.rate
-    trials = bench.trials_of(winner.fleet, stopped)
-    points = [trials.at(share * part.volume) for share in CURVE]
-    tried = [point for point in found.points if point.rate <= found.fails and point.rate != judged]
-    points += [point for point in tried if (point.rate > judged) is winner.held]
-    curve = [simulated_rate(point, part.parts) for point in points]
-    curve.append(
-        SimulatedRate(
-            rate_rps=demand * part.volume * part.parts,
-            held=winner.judgement.proven,
-            outcome=winner.judgement.outcome,
-            overloaded=winner.judgement.overload.overloaded,
-            classes=[latencies(one) for one in winner.judgement.classes],
-        )
-    )
-    curve.sort(key=lambda point: point.rate_rps)
+    tried = [point for point in goodput.points if point.rate <= goodput.fails and point.rate != planned]
+    points += [point for point in tried if (point.rate > planned) is winner.held]
+    curve = [simulated_rate(point, point.rate * portion.parts) for point in points]
+    curve.append(simulated_rate(winner.judgement, planned * portion.parts))
+    most = max(goodput.rate, planned) if winner.held else goodput.rate
     if bench.instance.problem.objective.goal is not Goal.MIN_COST:
-        most = demand * part.volume
-    return Rates(most * part.parts, found.fails * part.parts, tuple(curve), part.requests)
+        most = planned
+    curve.sort(key=lambda row: row.rate_rps)
+    return Rates(most * portion.parts, goodput.fails * portion.parts, tuple(curve), portion.requests)
 
 
-def simulated_rate(point: RatePoint, parts: int) -> SimulatedRate:
-    """The fleet at one rate; parts: of the fleet, one of which was simulated."""
+def simulated_rate(judgement: Judgement, rate: float) -> SimulatedRate:
+    """The fleet at one rate [1/s], that of all its parts where one of them was simulated."""
     return SimulatedRate(
-        rate_rps=point.rate * parts,
-        held=point.proven,
-        outcome=point.outcome,
-        overloaded=point.overloaded,
-        classes=[latencies(one) for one in point.classes],
+        rate_rps=rate,
+        held=judgement.proven,
+        outcome=judgement.outcome,
+        overloaded=judgement.overloaded,
+        classes=[latencies(item) for item in judgement.classes],
     )
 
 
-def latencies(one: ClassJudgement) -> SimulatedLatencies:
+def latencies(item: ClassJudgement) -> SimulatedLatencies:
     """A class as simulated."""
     return SimulatedLatencies(
-        name=one.name,
-        attainment=one.attainment.share,
-        ttft_s=quantiles(one.ttft),
-        tpot_s=quantiles(one.tpot),
-        metrics={metric: quantiles(values) for metric, values in one.metrics.items()},
+        name=item.name,
+        attainment=item.attainment.share,
+        ttft_s=quantiles(item.ttft),
+        tpot_s=quantiles(item.tpot),
+        metrics={metric: quantiles(values) for metric, values in item.metrics.items()},
     )
 
 
@@ -135,28 +122,28 @@ def quantiles(values: Sequence[float]) -> Quantiles:
     return stated_quantiles(np.where(np.isnan(values), 0.0, values))
 
 
-def judged_fleet(instance: Instance, what: str, found: Verdict) -> JudgedFleet:
+def judged_fleet(instance: Instance, what: str, verdict: Verdict) -> JudgedFleet:
     """A fleet beside the plan's."""
     return JudgedFleet(
         what=what,
-        pools=engine_pools(instance, found.fleet),
-        cost_usd_per_hour=found.cost,
-        held=found.held,
-        outcome=str(found.outcome),
-        stuck=found.stuck,
-        replayed=found.replayed,
-        overloaded=found.judgement.overload.overloaded,
-        attainment={one.name: one.attainment.share for one in found.judgement.classes},
-        latencies=[latencies(one) for one in found.judgement.classes],
+        pools=engine_pools(instance, verdict.fleet),
+        cost_usd_per_hour=verdict.cost,
+        held=verdict.held,
+        outcome=str(verdict.outcome),
+        stuck=verdict.stuck,
+        replayed=verdict.replayed,
+        overloaded=verdict.judgement.overloaded,
+        attainment={item.name: item.attainment.share for item in verdict.judgement.classes},
+        latencies=[latencies(item) for item in verdict.judgement.classes],
     )
 
 
-def tuning_record(instance: Instance, found: Tuned, sampler: str, wish: Wish, improved: bool) -> Tuning:
+def tuning_record(instance: Instance, tuned: Tuned, sampler: str, wish: Wish, improved: bool) -> Tuning:
     """What tuning looked at, and what it judged of that."""
-    judged = {fleet_key(one.fleet): one for one in (*found.judged, found.winner)}
-    best = [tuned_fleet(instance, look, judged.get(fleet_key(look.fleet))) for look in front(found.looks)]
+    judged = {fleet_key(verdict.fleet): verdict for verdict in (*tuned.judged, tuned.winner)}
+    best = [tuned_fleet(instance, look, judged.get(fleet_key(look.fleet))) for look in front(tuned.looks)]
     objectives = ["cost", "tail"] if wish.front else ["cost"]
-    return Tuning(sampler=sampler, objectives=objectives, looks=len(found.looks), improved=improved, front=best)
+    return Tuning(sampler=sampler, objectives=objectives, looks=len(tuned.looks), improved=improved, front=best)
 
 
 def tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> TunedFleet:
@@ -168,33 +155,20 @@ def tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> Tuned
         cost_usd_per_hour=look.cost,
         tail=look.distance,
         outcome=None if judged is None else str(judged.outcome),
-        latencies=[latencies(one) for one in (look.classes if judged is None else judged.judgement.classes)],
+        latencies=[latencies(item) for item in (look.classes if judged is None else judged.judgement.classes)],
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Trail:
-    """How the winner was found: fleets with one replica fewer, other fleets, how many were judged, and repaired.
-
-    counted: the winner behind a router that counts requests (`balancing`).
-    """
-
-    one_less: Sequence[Tried]
-    others: Sequence[Tried]
-    judged: int
-    repairs: int
-    interrupted: bool
-    tuning: Tuning | None = None
-    counted: Verdict | None = None
-
-
-def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail: Trail) -> Simulation:
-    """The record of a fleet that holds; plan: by formula."""
-    found, instance = winner.judgement, bench.instance
-    runs = [run.result for run in found.runs]
+def simulation_of(
+    bench: Bench, winner: Verdict, plan: Plan, rates: Rates, result: SearchResult, *, stopped: bool
+) -> Simulation:
+    """The record of the fleet that a search came to; plan: by formula; stopped: whether the search was."""
+    judgement, instance = winner.judgement, bench.instance
+    counting = by_requests(bench, winner) if winner.held and not stopped else None
+    runs = [run.result for run in judgement.runs]
     requests = sum(run.trace.size for run in runs)
-    gaps = pooled((run.itl_max for run in runs), counted(instance, found.runs, several=True))
-    good = pooled((in_time(instance, run) for run in found.runs), counted(instance, found.runs))
+    gaps = pooled((run.itl_max for run in runs), counted(instance, judgement.runs, several=True))
+    good = pooled((in_time(instance, run) for run in judgement.runs), counted(instance, judgement.runs))
     rejected = sum(engine.rejected for run in runs for engine in run.engines)
     return Simulation(
         requests=requests,
@@ -205,7 +179,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
         held=winner.held,
         confirmation=winner.confirmation,
         attainment=float(good.mean()),
-        classes=[_class(instance, found, plan.classes[k], k) for k in range(len(found.classes))],
+        classes=[_class(instance, judgement, plan.classes[k], k) for k in range(len(judgement.classes))],
         cdf_shares=list(CDF_SHARES),
         itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, (0.99,))[0],
         preemptions_per_request=sum(engine.preemptions for run in runs for engine in run.engines) / requests,
@@ -216,56 +190,58 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, rates: Rates, trail
         goodput_by_formula_rps=plan.goodput_rps,
         curve=list(rates.curve),
         curve_requests=rates.requests,
-        one_replica_less=[judged_fleet(instance, what, one) for what, one in trail.one_less],
-        fewest_requests=None if trail.counted is None else judged_fleet(instance, BY_REQUESTS, trail.counted),
+        one_replica_less=[judged_fleet(instance, what, verdict) for what, verdict in result.one_less],
+        fewest_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
         recorded=recorded_run(bench, winner.fleet),
-        others=[judged_fleet(instance, what, one) for what, one in trail.others],
-        tuning=trail.tuning,
-        judged=trail.judged,
-        repairs=trail.repairs,
-        interrupted=trail.interrupted,
+        others=[judged_fleet(instance, what, verdict) for what, verdict in result.others],
+        tuning=result.tuning,
+        judged=max(len(bench.verdicts), 1),
+        repairs=result.repairs,
+        interrupted=stopped,
     )
 
 
 def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
     """What the recorded requests in their own order say of the plan's fleet; None where there are none."""
-    recorded, found = bench.instance.problem.recorded, bench.replayed(fleet)
-    if recorded is None or found is None:
+    recorded, replay = bench.instance.problem.recorded, bench.replayed(fleet)
+    if recorded is None or replay is None:
         return None
     return RecordedRun(
         source=recorded.source,
         requests=recorded.arrival.size,
         of=recorded.of,
-        stretch_s=recorded.arrival.size / found.rate / STRETCHES,
-        classes=[latencies(one) for one in found.classes],
+        stretch_s=recorded.arrival.size / replay.rate / STRETCHES,
+        classes=[latencies(item) for item in replay.classes],
     )
 
 
-def _class(instance: Instance, found: Judgement, planned: ClassResult, number: int) -> SimulatedClass:
-    one = found.classes[number]
-    ttft, tpot = _first_and_later(instance, found, number)
+def _class(instance: Instance, judgement: Judgement, planned: ClassResult, number: int) -> SimulatedClass:
+    item = judgement.classes[number]
+    ttft, tpot = _first_and_later(instance, judgement, number)
     return SimulatedClass(
-        **dict(latencies(one)),
-        attainment_goal=one.goal,
-        attainment_low=one.attainment.low,
-        attainment_high=one.attainment.high,
-        counted=one.attainment.count,
+        **dict(latencies(item)),
+        attainment_goal=item.goal,
+        attainment_low=item.attainment.low,
+        attainment_high=item.attainment.high,
+        counted=item.attainment.count,
         by_formula=SimulatedLatencies(
-            name=one.name,
+            name=item.name,
             attainment=planned.attainment,
             ttft_s=planned.ttft_s,
             tpot_s=planned.tpot_s,
-            metrics={metric: found.quantiles_s for metric, found in planned.metrics.items()},
+            metrics={metric: judgement.quantiles_s for metric, judgement in planned.metrics.items()},
         ),
-        e2e_s=quantiles(class_e2e(instance, found)[number]),
+        e2e_s=quantiles(class_e2e(instance, judgement)[number]),
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
         tpot_cdf_s=list(percentiles(tpot, CDF_SHARES)) if tpot.size else [],
     )
 
 
-def _first_and_later(instance: Instance, found: Judgement, number: int | None = None) -> tuple[FloatArray, FloatArray]:
+def _first_and_later(
+    instance: Instance, judgement: Judgement, number: int | None = None
+) -> tuple[FloatArray, FloatArray]:
     """TTFT of the requests of a class that count, or of all, and TPOT of those of more than one token [s]."""
-    runs = found.runs
+    runs = judgement.runs
     ttft = pooled((run.result.ttft for run in runs), counted(instance, runs, number))
     return ttft, pooled((run.result.tpot for run in runs), counted(instance, runs, number, several=True))
 
@@ -275,12 +251,12 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
 
     Stretches of a recording differ much, so that all of it is served, in order.
     """
-    instance, part, recorded = bench.instance, bench.part(fleet), bench.instance.problem.recorded
+    instance, portion, recorded = bench.instance, bench.part(fleet), bench.instance.problem.recorded
     if recorded is None:
-        demand = bench.drawn(part, part.requests, 0)
+        demand = bench.drawn(portion, portion.requests, 0)
     else:
         demand = recorded_trace(instance, fleet, recorded, bench.volume)
-    quick, slow = (judge_demands(instance, simulated_fleet(instance, part.fleet, end), [demand]) for end in ENDS)
+    quick, slow = (judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS)
 
     def latency(low: Sequence[float], high: Sequence[float], at: int) -> Range:
         ends = [list(dict(quantiles(values)).values())[at] for values in (low, high)]
@@ -300,15 +276,15 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
     return bars
 
 
-def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: Simulation) -> Plan:
+def as_simulated(instance: Instance, plan: Plan, judgement: Judgement, simulation: Simulation) -> Plan:
     """The plan with the simulated figures where the simulation has them; loads stay by formula."""
     classes = [_class_as_simulated(*pair) for pair in zip(plan.classes, simulation.classes, strict=True)]
-    reached = route_attainment(instance, found)
+    reached = route_attainment(instance, judgement)
     routing = [
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
         for route, share in zip(plan.routing, reached, strict=True)
     ]
-    ttft, tpot = _first_and_later(instance, found)
+    ttft, tpot = _first_and_later(instance, judgement)
     goodput = plan.goodput_rps if simulation.goodput_rps is None else simulation.goodput_rps
     return plan.model_copy(
         update={
@@ -327,14 +303,14 @@ def as_simulated(instance: Instance, plan: Plan, found: Judgement, simulation: S
     )
 
 
-def _class_as_simulated(item: ClassResult, one: SimulatedClass) -> ClassResult:
+def _class_as_simulated(item: ClassResult, simulation: SimulatedClass) -> ClassResult:
     """What a class gets, as simulated."""
     metrics = {
-        metric: MetricResult(limit_s=planned.limit_s, quantiles_s=one.metrics[metric])
+        metric: MetricResult(limit_s=planned.limit_s, quantiles_s=simulation.metrics[metric])
         for metric, planned in item.metrics.items()
     }
-    times = {"ttft_s": one.ttft_s, "tpot_s": one.tpot_s, "metrics": metrics}
-    return item.model_copy(update={"attainment": one.attainment, **times})
+    times = {"ttft_s": simulation.ttft_s, "tpot_s": simulation.tpot_s, "metrics": metrics}
+    return item.model_copy(update={"attainment": simulation.attainment, **times})
 
 
 def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
@@ -347,11 +323,11 @@ def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
     return [said if line == ANALYTIC else line for line in plan.provenance.assumptions]
 
 
-def route_attainment(instance: Instance, found: Judgement) -> FloatArray:
+def route_attainment(instance: Instance, judgement: Judgement) -> FloatArray:
     """Share of each flow's requests within their SLOs, (flows,); NaN where none came."""
-    flows, counts = instance.flows.isl.size, counted(instance, found.runs)
-    flow = pooled((run.demand.flow for run in found.runs), counts)
-    good = pooled((in_time(instance, run) for run in found.runs), counts)
+    flows, counts = instance.flows.isl.size, counted(instance, judgement.runs)
+    flow = pooled((run.demand.flow for run in judgement.runs), counts)
+    good = pooled((in_time(instance, run) for run in judgement.runs), counts)
     came = np.bincount(flow, minlength=flows)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.bincount(flow, weights=good, minlength=flows) / came)
@@ -360,9 +336,9 @@ def route_attainment(instance: Instance, found: Judgement) -> FloatArray:
 def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
     """The limits of the plan: misses and the goodput as simulated, headroom of pools by formula where that agrees."""
     rows = with_simulated_headroom([row for row in plan.binding if row.constraint != "attainment"], simulation)
-    for one in simulation.classes:
-        missed, permitted = 1.0 - one.attainment, 1.0 - one.attainment_goal
-        rows.append(attainment_binding(one.name, missed, permitted, " when simulated"))
+    for item in simulation.classes:
+        misses, permitted = 1.0 - item.attainment, 1.0 - item.attainment_goal
+        rows.append(attainment_binding(item.name, misses, permitted, " when simulated"))
     return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
 
 
@@ -370,9 +346,9 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
     """Limits by formula, those of pools mended where the simulation refutes them.
 
     A pool that the formulas let give out below the goodput took that much in the simulation; and the first that they
-    let give out takes no more where that is beyond the next rate that was tried, at which the fleet missed a goal.
-    Without a simulated goodput the rows stay, but for pools that by formula could not even take the planned load. Of a
-    fleet whose goodput is below the planned rate they stay too: what it lacks is what binds.
+    let give out takes no more where that is beyond the next rate, at which the fleet missed. Without a simulated
+    goodput only the rows stay that can take the planned load; of a fleet whose goodput is below the planned rate all
+    stay.
     """
     if simulation.goodput_rps is None or simulation.goodput_fails_rps is None:
         return [row for row in rows if row.slack >= 0.0]
@@ -476,7 +452,7 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
         preemption_rate=preemptions / requests,
         rejected=rejected,
         rejection_rate=rejected / requests,
-        power=energy / max(float(spans.sum()), TINY),
+        power=energy / max(float(spans.sum()), 1e-12),
         tdp=simulated.replicas * config.gpus * config.accelerator.tdp,
         energy=energy,
     )
@@ -530,11 +506,11 @@ def slots_of_day(instance: Instance, judgement: Judgement, profile: FloatArray, 
     slot = np.concatenate(came)
     good = np.concatenate([in_time(instance, run) for run in judgement.runs])
     member = np.concatenate([instance.flows.slo[run.demand.flow] for run in judgement.runs])
-    found = []
+    slots = []
     for number, rate in enumerate(rates.tolist()):
-        mine = [good[(slot == number) & (member == k)] for k in range(len(instance.problem.slos))]
-        found.append(Slot(rate, tuple(float(part.mean()) if part.size else math.nan for part in mine)))
-    return tuple(found)
+        outcomes = [good[(slot == number) & (member == k)] for k in range(len(instance.problem.slos))]
+        slots.append(Slot(rate, tuple(float(share.mean()) if share.size else math.nan for share in outcomes)))
+    return tuple(slots)
 
 
 def _slots(arrival: FloatArray, rates: FloatArray) -> NDArray[np.int64]:

@@ -1,20 +1,14 @@
 """Tuning by simulation: what the search took to be linear, or left as it was, tried on a sampled trace.
 
 Knobs of each pool: max_num_seqs, max_num_batched_tokens, one replica more or less (so also the balance of prefill and
-decode); where pools share a stage, how much of it goes there, and up to which length of prompts. A look simulates one
-short run, whose requests all looks share. Its value is smooth, also where every goal is met or missed (a share in time
-alone gives a sampler nothing to follow):
+decode). A look simulates one short run, whose requests all looks share. Its value is smooth, also where every goal is
+met or missed (a share in time alone gives a sampler nothing to follow):
 
     value = cost / cost of the start + TAIL min(s, 1) + MISS log max(s, 1)
     s     = largest over classes of the goal's quantile of max(metric / limit over its metrics)
 
-s <= 1 says that the class keeps its goal. Where it is asked for, cost and s are two objectives instead, and what costs
-more than the winner is judged too. What looks best is then judged like every other fleet (`bench`).
-
-The looks are chosen by studies of Optuna: a point is a tuple of indices, one for each knob; less is better of each of
-its values. Every sampler starts from a given point, never looks at a point twice, and stops after `budget` looks or
-when no point is left; the same seed gives the same looks. Points that are not allowed cost no look. A study may be kept
-in a file, for `optuna-dashboard` to show and for a second run to go on from.
+s <= 1 says that the class keeps its goal. For a front, cost and s are two objectives instead. What looks best is then
+judged like every other fleet (`bench`). A study of Optuna chooses the looks; what it does: docs/verification.md.
 """
 
 from __future__ import annotations
@@ -35,25 +29,19 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.simulator.metrics import measured, steady
-from optimizer.fleets.evaluate import QUANTILES
-from optimizer.fleets.fleet import Fleet, fleet_cost, hand_over_mix
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance
-from optimizer.search.limits import TRACE_OF_A_ROUTE, shared_out
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
-from .judge import ClassJudgement, Judgement, Run, judge
+from .judge import ClassJudgement
+
+if TYPE_CHECKING:
+    import optuna
 
 FloatArray = NDArray[np.float64]
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
-WORST = 10.0
-"""Distances beyond this many limits are alike."""
-SHARES = (0.8, 1.0, 1.25)
-"""Factors on what a pool gets of its stage."""
-STEPS = (-2, -1, 0, 1, 2)
-"""Lengths of prompts by which the threshold between two pools moves."""
 SAMPLER = "TPE and neighbours"
 """What the sampler that is used is called (`samplers.by_tpe`)."""
 LOOKS = 60
@@ -66,15 +54,8 @@ GAIN = 0.001
 """By how much less a look must be worth than the start to be judged: short runs tell no more, and a 20th of a limit
 buys nothing."""
 
-
-if TYPE_CHECKING:
-    import optuna
-
-
 Point = tuple[int, ...]
 Values = tuple[float, ...]
-
-
 Looks = dict[Point, Values]
 """Values of every point that was looked at, in order."""
 Value = Callable[[Point], Values | None]
@@ -84,9 +65,8 @@ START_UP = 20
 FRONT_START_UP = 10
 """The same where there are two values: the front has many points to learn from (benchmarks/tuning.py)."""
 ASKED = 20
-"""Points that are asked for at most, for each look, where few are allowed."""
-PATIENCE = 20
-"""Draws of known points in a row, for each knob, after which the first that is not known is taken."""
+"""Points that are asked for at most, for each look, where few are allowed; and draws of known points in a row, for each
+knob, after which the first that is not known is taken."""
 SQLITE, JOURNAL = "sqlite:///", "journal:"
 """What stands before the file in a name of a study: how Optuna writes it."""
 FORMS: Final = f"{SQLITE}FILE or {JOURNAL}FILE"
@@ -94,12 +74,17 @@ FORMS: Final = f"{SQLITE}FILE or {JOURNAL}FILE"
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A setting of one pool and the values that it may take: indices into the tables, replicas, or share factors."""
+    """A setting of one pool and the values that it may take: indices into the tables, or replicas.
+
+    name, shown: how a study shows it, with the values that engines have.
+    """
 
     pool: int
     setting: str
-    values: tuple[float, ...]
+    values: tuple[int, ...]
     start: int
+    name: str = ""
+    shown: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +108,11 @@ class Look:
     distance: float
     classes: tuple[ClassJudgement, ...] = ()
 
+    @classmethod
+    def of(cls, verdict: Verdict) -> Look:
+        """What a verdict says of its fleet."""
+        return cls(verdict.fleet, verdict.cost, verdict.tail, verdict.judgement.classes)
+
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
@@ -140,127 +130,38 @@ def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
     """The knobs of a fleet; those with one value only are left out.
 
     How many prompts a prefill engine takes at once is none: its tokens end a batch first (distances change by 0.003).
-    Shares and thresholds stay where not all pools can talk to all.
     """
-    knobs, anyone = [], bool((hand_over_mix(instance, fleet) == 1.0).all())
+    tables, knobs = instance.tables, list[Knob]()
     for index, pool in enumerate(fleet.pools):
-        fewest = max(pool.replicas - 1, 1)
-        knobs.append(Knob(index, "replicas", tuple(range(fewest, pool.replicas + 2)), pool.replicas - fewest))
+        counts = tuple(range(max(pool.replicas - 1, 1), pool.replicas + 2))
+        knobs.append(Knob(index, "replicas", counts, counts.index(pool.replicas), f"{pool.name} replicas", counts))
         if pool.role is not Role.PREFILL:
-            limits = instance.tables.limits.tolist()
-            knobs.append(Knob(index, "seqs", tuple(limits), limits.index(pool.seqs)))
+            limits = tuple(tables.limits.tolist())
+            name, shown = f"{pool.name} max_num_seqs", tuple(tables.seqs[list(limits)].tolist())
+            knobs.append(Knob(index, "seqs", limits, limits.index(pool.seqs), name, shown))
         if pool.role is not Role.DECODE:
-            chunks = chunks_of(instance, pool)
-            knobs.append(Knob(index, "chunk", tuple(chunks), chunks.index(pool.chunk)))
-        if anyone and _has_a_share(fleet, index):
-            knobs.append(Knob(index, "share", SHARES, SHARES.index(1.0)))
-        if anyone and _shorter(instance, fleet, index) is not None:
-            knobs.append(Knob(index, "threshold", STEPS, STEPS.index(0)))
+            chunks = tuple(chunks_of(instance, pool))
+            name, shown = f"{pool.name} max_num_batched_tokens", tuple(tables.chunks[list(chunks)].tolist())
+            knobs.append(Knob(index, "chunk", chunks, chunks.index(pool.chunk), name, shown))
     return tuple(knob for knob in knobs if len(knob.values) > 1)
 
 
-def _stage(fleet: Fleet, index: int) -> list[int]:
-    """The pools that do what a pool does: compute prompts, or decode what others have computed."""
-    decodes = fleet.pools[index].role is Role.DECODE
-    return [k for k, pool in enumerate(fleet.pools) if (pool.role is Role.DECODE) == decodes]
-
-
-def _has_a_share(fleet: Fleet, index: int) -> bool:
-    """Whether a pool takes part of what others of its stage serve too; of the first of them nothing is to be said."""
-    stage, mine = _stage(fleet, index), fleet.pools[index].route
-    others = (fleet.pools[k].route for k in stage if k != index)
-    return stage[0] != index and any(np.any(np.minimum(route, mine) > 0.0) for route in others)
-
-
-def _shorter(instance: Instance, fleet: Fleet, index: int) -> int | None:
-    """The pool of its stage whose prompts are the next shorter, by a token on average; None where there is none."""
-    rate, isl = instance.flows.rate, instance.flows.isl
-    mean = {k: float(fleet.pools[k].route * rate @ isl / (fleet.pools[k].route @ rate)) for k in _stage(fleet, index)}
-    return max((k for k in mean if mean[k] + 1.0 < mean[index]), key=mean.__getitem__, default=None)
-
-
-def fleet_at(instance: Instance, fleet: Fleet, knobs: tuple[Knob, ...], point: Point) -> Fleet:
+def fleet_at(fleet: Fleet, knobs: tuple[Knob, ...], point: Point) -> Fleet:
     """The fleet with its knobs at a point."""
-    pools, weights, moved = list(fleet.pools), [pool.route for pool in fleet.pools], False
-    for knob, chosen in zip(knobs, point, strict=True):
-        pool, value = pools[knob.pool], knob.values[chosen]
-        match knob.setting:
-            case "share":
-                weights[knob.pool] = weights[knob.pool] * value
-                moved = moved or value != 1.0
-            case "threshold":
-                weights = _with_threshold(instance, fleet, weights, knob.pool, int(value))
-                moved = moved or value != 0
-            case "replicas":
-                pools[knob.pool] = replace(pool, replicas=int(value))
-            case "seqs":
-                pools[knob.pool] = replace(pool, seqs=int(value))
-            case _:
-                pools[knob.pool] = replace(pool, chunk=int(value))
-    some = [weight + TRACE_OF_A_ROUTE for weight in weights]
-    return shared_out(pools, some) if moved else Fleet(tuple(pools))
-
-
-def _with_threshold(
-    instance: Instance, fleet: Fleet, weights: list[FloatArray], index: int, steps: int
-) -> list[FloatArray]:
-    """Weights (flows,) of pools once one takes that many more lengths from the one with shorter prompts; or gives.
-
-    A pool keeps the shortest or longest of its lengths, whatever is asked for.
-    """
-    other = _shorter(instance, fleet, index)
-    if steps == 0 or other is None:
-        return weights
-    giver, taker = (other, index) if steps > 0 else (index, other)
-    isl, given = instance.flows.isl, weights[giver] > 0.0
-    lengths = np.unique(isl[given])
-    lengths = lengths[1:][-steps:] if steps > 0 else lengths[:-1][:-steps]
-    goes, changed = np.isin(isl, lengths) & given, list(weights)
-    changed[taker] = weights[taker] + np.where(goes, weights[giver], 0.0)
-    changed[giver] = np.where(goes, 0.0, weights[giver])
-    return changed
-
-
-def distance(instance: Instance, found: Judgement) -> float:
-    """How far the worst class is from its limits at the quantile of its goal [1]; above 1 where it misses."""
-    worst = 0.0
-    for number, slo in enumerate(instance.problem.slos):
-        values = np.concatenate([_relative(instance, run, number) for run in found.runs])
-        if values.size:
-            worst = max(worst, float(np.quantile(values, slo.attainment, method="higher")))
-    if found.overload.overloaded:
-        worst = max(worst, 1.0 + found.overload.growth)
-    return min(worst, WORST)
-
-
-def tail_of(instance: Instance, found: Judgement) -> float:
-    """The same of a fleet whose runs are not kept, by its quantiles of all but e2e [1]: the next above its goal."""
-    if found.runs:
-        return distance(instance, found)
-    tails = [0.0]
-    for slo, one in zip(instance.problem.slos, found.classes, strict=True):
-        at = next((k for k, level in enumerate(QUANTILES) if level >= slo.attainment), -1)
-        tails += [one.ttft[at] / slo.ttft, one.tpot[at] / slo.tpot]
-        tails += [values[at] / slo.limits[metric] for metric, values in one.metrics.items()]
-    return min(float(np.nanmax(tails)), WORST)
-
-
-def _relative(instance: Instance, run: Run, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
-    result, limits = run.result, instance.problem.slos[number].limits
-    mine = steady(result) & (instance.flows.slo[run.demand.flow] == number)
-    parts = np.stack([measured(result, metric)[mine] / limit for metric, limit in limits.items()])
-    return np.asarray(np.nan_to_num(parts, nan=WORST, posinf=WORST).max(axis=0))
+    pools = list(fleet.pools)
+    for knob, place in zip(knobs, point, strict=True):
+        setting: dict[str, Any] = {knob.setting: knob.values[place]}
+        pools[knob.pool] = replace(pools[knob.pool], **setting)
+    return Fleet(tuple(pools))
 
 
 @dataclass(slots=True)
 class Tuner:
-    """Looks at points of a fleet's knobs, with `requests` requests each; seen: what each look showed."""
+    """Looks at points of a fleet's knobs; seen: what each look showed."""
 
     bench: Bench
     fleet: Fleet
     knobs: tuple[Knob, ...]
-    requests: int
     stopped: Callable[[], bool] = lambda: False
     seen: dict[Point, Look] = field(default_factory=dict)
 
@@ -289,37 +190,25 @@ class Tuner:
         return fleet_cost(self.bench.instance, self.fleet)
 
     def _seen(self, point: Point) -> Look | None:
-        fleet = fleet_at(self.bench.instance, self.fleet, self.knobs, point)
-        if self.seen and (self.stopped() or not valid(self.bench.instance, fleet, self.bench.volume)):
+        fleet, bench = fleet_at(self.fleet, self.knobs, point), self.bench
+        if self.seen and (self.stopped() or not valid(bench.instance, fleet)):
             return None
-        self.seen[point] = self._look(fleet)
+        self.seen[point] = Look.of(bench.look(fleet))
         return self.seen[point]
-
-    def _look(self, fleet: Fleet) -> Look:
-        bench, part = self.bench, self.bench.part(fleet)
-        found = judge(
-            bench.instance,
-            part.fleet,
-            requests=self.requests,
-            seed=bench.seed,
-            volume=part.volume,
-            engines=bench.engines_of(part.fleet),
-        )
-        return Look(fleet, fleet_cost(bench.instance, fleet), distance(bench.instance, found), found.classes)
 
 
 def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish | None = None) -> Tuned:
     """Tune a fleet that holds; what looks better is only taken once it is proven too."""
     wish = wish or Wish()
     knobs = knobs_of(bench.instance, winner.fleet)
-    tuner = Tuner(bench, winner.fleet, knobs, bench.part(winner.fleet).short, stopped)
+    tuner = Tuner(bench, winner.fleet, knobs, stopped)
     value, start_up = (tuner.both, FRONT_START_UP) if wish.front else (tuner.value, START_UP)
     sizes = [len(knob.values) for knob in knobs]
     kept = None if wish.study is None else kept_study(tuner, wish)
     by_tpe(sizes, value, tuner.start, wish.looks, bench.seed, start_up=start_up, stopped=stopped, kept=kept)
     looks = tuple(tuner.seen.values())
     proven = (bench.verdict(look.fleet) for look in _promising(tuner) if not stopped())
-    winner = next((found for found in proven if found.held), winner)
+    winner = next((verdict for verdict in proven if verdict.held), winner)
     if not wish.front:
         return Tuned(winner, looks)
     better = [look for look in front(looks) if look.cost > winner.cost][:JUDGED]
@@ -331,27 +220,22 @@ def kept_study(tuner: Tuner, wish: Wish) -> KeptStudy:
 
     Raises InputError for a storage that cannot be used.
     """
-    bench, tables = tuner.bench, tuner.bench.instance.tables
-    scales = {"seqs": ("max_num_seqs", tables.seqs), "chunk": ("max_num_batched_tokens", tables.chunks)}
-
-    def axis(knob: Knob) -> Axis:
-        name, scale = scales.get(knob.setting, (knob.setting, None))
-        values = knob.values if scale is None else scale[np.array(knob.values, dtype=np.int64)].tolist()
-        return Axis(f"{tuner.fleet.pools[knob.pool].name} {name}", tuple(values))
+    bench = tuner.bench
 
     def attributes(point: Point) -> dict[str, float]:
         return {"usd_per_hour": tuner.seen[point].cost, "share_of_limit": tuner.seen[point].distance}
 
     def recall(point: Point, kept: Mapping[str, Any]) -> None:
-        fleet = fleet_at(bench.instance, tuner.fleet, tuner.knobs, point)
+        fleet = fleet_at(tuner.fleet, tuner.knobs, point)
         tuner.seen[point] = Look(fleet, float(kept["usd_per_hour"]), float(kept["share_of_limit"]))
 
-    axes = tuple(map(axis, tuner.knobs))
-    runs = tuner.requests, bench.seed, bench.volume, bench.probability
+    axes = {knob.name: knob.shown for knob in tuner.knobs}
+    runs = bench.part(tuner.fleet).short, bench.seed, bench.volume, bench.probability
     demand = bench.instance.problem.slos, bench.instance.flows.rate.tolist()
-    parts = hashlib.sha256(repr((digest_of(tables), runs, demand, fleet_key(tuner.fleet), axes)).encode())
+    basis = digest_of(bench.instance.tables), runs, demand, fleet_key(tuner.fleet), axes
     goal = "cost and tail" if wish.front else "cost, then tail"
-    name = f"{bench.instance.problem.name}: {goal}, {parts.hexdigest()[:12]}"
+    digest = hashlib.sha256(repr(basis).encode()).hexdigest()[:12]
+    name = f"{bench.instance.problem.name}: {goal}, {digest}"
     return KeptStudy(open_storage(wish.study or ""), name, axes, attributes, recall)
 
 
@@ -429,8 +313,8 @@ class Search:
         kept: KeptStudy | None = None,
     ) -> None:
         self.knobs, self.value, self.near, self.stopped, self.kept = knobs, value, near, stopped, kept
-        plain = [Axis(str(knob), range(size)) for knob, size in enumerate(knobs)]
-        self.axes: Sequence[Axis] = plain if kept is None else kept.axes
+        plain = {str(knob): range(size) for knob, size in enumerate(knobs)}
+        self.axes: Mapping[str, Sequence[int]] = plain if kept is None else kept.axes
         self.draw = np.random.default_rng([seed, 7])
         self.known: set[Point] = set()
         self.looks: Looks = {}
@@ -438,10 +322,10 @@ class Search:
     def see(self, point: Point) -> Values | None:
         """Look at a point."""
         self.known.add(point)
-        found = self.value(point)
-        if found is not None:
-            self.looks[point] = found
-        return found
+        values = self.value(point)
+        if values is not None:
+            self.looks[point] = values
+        return values
 
     def ended(self, budget: int) -> bool:
         """Whether all looks are taken, or hardly any point is left or allowed."""
@@ -457,7 +341,7 @@ class Search:
         if first is None:
             return self.looks
         space: dict[str, optuna.distributions.BaseDistribution] = {
-            axis.name: optuna.distributions.CategoricalDistribution(tuple(axis.values)) for axis in self.axes
+            name: optuna.distributions.CategoricalDistribution(tuple(values)) for name, values in self.axes.items()
         }
         study = optuna.create_study(
             sampler=sampler,
@@ -501,12 +385,12 @@ class Search:
         """What is kept of a point besides its values."""
         return () if self.kept is None else self.kept.attributes(point).items()
 
-    def _params(self, point: Point) -> dict[str, float]:
+    def _params(self, point: Point) -> dict[str, int]:
         """A point as the parameters of a trial."""
-        return {axis.name: axis.values[chosen] for axis, chosen in zip(self.axes, point, strict=True)}
+        return {name: values[place] for (name, values), place in zip(self.axes.items(), point, strict=True)}
 
-    def _point(self, params: Mapping[str, float]) -> Point:
-        return tuple(axis.values.index(params[axis.name]) for axis in self.axes)
+    def _point(self, params: Mapping[str, int]) -> Point:
+        return tuple(values.index(params[name]) for name, values in self.axes.items())
 
     def _next(self, study: optuna.Study, space: dict[str, optuna.distributions.BaseDistribution]) -> optuna.Trial:
         """A trial of a point that is not known."""
@@ -530,7 +414,7 @@ class Search:
 
     def unknown(self) -> Point:
         """A point that was not asked for; there is one."""
-        for _ in range(PATIENCE * len(self.knobs)):
+        for _ in range(ASKED * len(self.knobs)):
             point = tuple(int(self.draw.integers(size)) for size in self.knobs)
             if point not in self.known:
                 return point
@@ -544,23 +428,15 @@ def _neighbours(knobs: Sequence[int], point: Point) -> Iterator[Point]:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """A knob as the study shows it: its name, and its values in words or numbers, by their index."""
-
-    name: str
-    values: Sequence[float | int]
-
-
-@dataclass(frozen=True, slots=True)
 class KeptStudy:
-    """Where a study is kept, under which name, and how its points are shown.
+    """Where a study is kept, under which name, and the names and values of its knobs.
 
     attributes: what is kept of a point besides its values; recall: gives that back for a point of an earlier run.
     """
 
     storage: optuna.storages.BaseStorage
     name: str
-    axes: Sequence[Axis]
+    axes: Mapping[str, Sequence[int]]
     attributes: Callable[[tuple[int, ...]], Mapping[str, float]]
     recall: Callable[[tuple[int, ...], Mapping[str, Any]], None]
 

@@ -1,19 +1,9 @@
 """The cheapest fleet that holds when it is simulated, and has no cheaper neighbor that does: one loop.
 
-Fleets wait in the order of their cost, of equal cost (to TIED) the one that `room` prefers by formula. The cheapest is
-simulated (`bench`), and what came of it says which of its neighbors wait next:
-
-- One that misses asks for what costs as much or more: other settings of the pools to blame, which cost nothing, looked
-  at in one short run each; where none of them seem to hold, more replicas in these pools.
-- One that holds asks for what costs less: fewer replicas in one pool, ever more at once as long as that holds; where no
-  replica can go, another engine shape in one pool, one pool of colocated engines for all, rivals cut down, and fleets
-  that miss by formula but come near: as many of them as look promising.
-
-A fleet is left out if one of the same engines with as many replicas or more in every pool was refuted.
-
-It ends: no fleet is judged twice, and there are finitely many that cost less than one that holds. Before one holds,
-each miss adds the same engines with other settings, which are finitely many, or with more replicas, ROUNDS times after
-each other at most. What did not hold is never returned as a fleet that does.
+Fleets wait in the order of their cost. The cheapest is simulated (`bench`), and what came of it says which of its
+neighbors wait next: of one that misses other settings of the pools to blame, or more replicas of them; of one that
+holds what costs less. Which these are: docs/verification.md. No fleet is judged twice, and the neighbors of each are
+finitely many, so it ends.
 """
 
 from __future__ import annotations
@@ -32,18 +22,16 @@ from optimizer.fleets.evaluate import goodput_volume, promise
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import ROLES, Instance, Late, never
+from optimizer.plans.records import Tuning
 from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
-from optimizer.search.search import TIED, roomiest_fleet
+from optimizer.search.search import SAME_COST, TIED, roomiest_fleet
 
-from .bench import Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid, with_one_life
-from .confirm import MORE
+from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid
 from .goodput import OutOfTimeError
 from .judge import Outcome
 
 IntArray = NDArray[np.int64]
 
-CHEAPER = 1.0 - 1e-9
-"""Factor below which a cost counts as less [1]; assumed: beyond rounding."""
 ROUNDS = 6
 """Repairs of one fleet by more replicas, after each other [1]; assumed: by then a pool has half as many again."""
 GROWTH = 0.03
@@ -85,31 +73,20 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
-    """What came of the search: the winner, None where nothing held; the nearest miss; all that missed, in order.
+class SearchResult:
+    """What the simulations gave: the cheapest fleet that holds, or, where none does, what came nearest.
 
-    undecided: the cheapest fleet that had not missed when the time was up; by_repair: whether the winner is a repair.
+    undecided: the cheapest fleet that had not missed when the time was up; one_less: the winner with one replica fewer
+    in each pool; others: what else was tried, in order; repairs: how many were judged; tuning: what that tried.
     """
 
-    winner: Verdict | None
-    nearest: Verdict | None
-    missed: tuple[Tried, ...] = ()
+    winner: Verdict | None = None
+    nearest: Verdict | None = None
     undecided: Fleet | None = None
-    by_repair: bool = False
-
-    @property
-    def repairs(self) -> int:
-        """Repairs that were judged."""
-        return sum(what == REPAIRED for what, _ in self.missed) + self.by_repair
-
-
-@dataclass(frozen=True, slots=True)
-class Lean:
-    """A winner, the same with one replica fewer in each pool, and what else was tried in order."""
-
-    winner: Verdict
-    one_less: tuple[Tried, ...]
+    one_less: tuple[Tried, ...] = ()
     others: tuple[Tried, ...] = ()
+    repairs: int = 0
+    tuning: Tuning | None = None
 
 
 @dataclass(slots=True)
@@ -117,7 +94,6 @@ class Waiting:
     """Fleets that wait to be simulated, cheapest first; which were taken before, and the replicas of those refuted."""
 
     instance: Instance
-    volume: float = 1.0
     heap: list[Candidate] = field(default_factory=list)
     past: set[Key] = field(default_factory=set)
     misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -126,8 +102,7 @@ class Waiting:
     def add(
         self, fleet: Fleet, what: str = CANDIDATE, rounds: int = 0, fewer: int = 0, origin: Key | None = None
     ) -> None:
-        """Let a fleet wait, unless it was taken before; with fewer seats where it has two lives. See `Candidate`."""
-        fleet = with_one_life(self.instance, fleet, self.volume) if fleet.pools else fleet
+        """Let a fleet wait, unless it was taken before; see `Candidate`."""
         if fleet.pools and fleet_key(fleet) not in self.past:
             cost, self.added = fleet_cost(self.instance, fleet), self.added + 1
             heapq.heappush(self.heap, Candidate(cost, self.added, fleet, what, rounds, fewer, origin))
@@ -143,11 +118,11 @@ class Waiting:
         while self.heap and self.cheapest <= tied[0].cost * (1.0 + TIED):
             tied.append(heapq.heappop(self.heap))
         best = roomiest_fleet(self.instance, [candidate.fleet for candidate in tied])
-        chosen = next(candidate for candidate in tied if candidate.fleet is best)
+        roomiest = next(candidate for candidate in tied if candidate.fleet is best)
         for other in tied:
-            if other is not chosen:
+            if other is not roomiest:
                 heapq.heappush(self.heap, other)
-        return chosen
+        return roomiest
 
     def refute(self, fleet: Fleet) -> None:
         """Leave fleets of the same engines out that have no more replicas in any pool."""
@@ -173,8 +148,8 @@ class Loop:
 
     best: the cheapest fleet that holds so far; rivals: whose smaller versions may hold; near: fleets that miss narrowly
     by formula; eligible: which neighbors of what holds may be looked at; stopped: asked before each simulation once a
-    fleet holds; trail: all that missed, in order; settings: what a fleet came to with other settings; fewer: replicas
-    that the best is tried without; shapes: whether the best waits in other shapes already.
+    fleet holds; trail: all that missed; settings: what a fleet came to with other settings; fewer: replicas that the
+    best is tried without; repairs: that were judged; shapes: whether it waits in other shapes already.
     """
 
     bench: Bench
@@ -184,7 +159,7 @@ class Loop:
     eligible: Callable[[Fleet], bool] = lambda _: True
     stopped: Late = never
     best: Verdict | None = None
-    by_repair: bool = False
+    repairs: int = 0
     nearest: Verdict | None = None
     trail: list[Tried] = field(default_factory=list)
     settings: dict[Key, Verdict] = field(default_factory=dict)
@@ -204,6 +179,7 @@ class Loop:
             verdict = bench.candidate(candidate.fleet)
             if bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation:
                 return candidate.fleet
+            self.repairs += candidate.what == REPAIRED
             if candidate.origin is not None:
                 self.settings[candidate.origin] = verdict
             if not verdict.held:
@@ -217,7 +193,7 @@ class Loop:
     def _next(self) -> Candidate | None:
         """The cheapest fleet that waits; None where none costs less than what holds."""
         while self.best is None or not self.stopped():
-            below = math.inf if self.best is None else self.best.cost * CHEAPER
+            below = math.inf if self.best is None else self.best.cost * (1.0 - SAME_COST)
             if self.waiting.cheapest < below:
                 candidate = self.waiting.next()
                 if not self.waiting.dominated(candidate.fleet):
@@ -228,7 +204,7 @@ class Loop:
 
     def _hold(self, candidate: Candidate, verdict: Verdict) -> None:
         """The fleet is the best; it waits with fewer replicas, with twice as many fewer if that is how it was found."""
-        self.best, self.by_repair, self.shapes = verdict, candidate.what == REPAIRED, False
+        self.best, self.shapes = verdict, False
         self.fewer = 2 * candidate.fewer or 1
         self.add_fewer()
 
@@ -246,11 +222,10 @@ class Loop:
             self.waiting.add(fleet, REPAIRED, candidate.rounds + 1)
 
     def _settings(self, miss: Verdict) -> tuple[Fleet | None, Verdict]:
-        """The fleet with other settings that seem to hold, None where none do; and what came nearest.
+        """The fleet with other settings that seem to hold in a short run, None where none do; and what came nearest.
 
-        They are looked at one after the other, in a short run each, and what comes nearer is gone on from, until one
-        clearly keeps its goals. One that keeps them at its share alone will do where the fleet was refuted: else full
-        runs would be made for another that is left between.
+        What comes nearer is gone on from, until one clearly keeps its goals. One that keeps them at its share alone
+        will do where the fleet was refuted: else full runs would be made for another that is left between.
         """
         bench, center, choice = self.bench, miss, None
         options, looks = other_settings(bench, miss), set[Key]()
@@ -276,7 +251,7 @@ class Loop:
             self.add_fewer()
             return True
         self.shapes = True
-        instance, most = self.bench.instance, self.best.cost * CHEAPER
+        instance, most = self.bench.instance, self.best.cost * (1.0 - SAME_COST)
         near = [("near by formula", fleet) for fleet in self.near if fleet_cost(instance, fleet) < most]
         for what, fleet in (*smaller(instance, self.best, self.rivals, self.eligible), *near):
             if allowed(instance, fleet):
@@ -291,56 +266,58 @@ class Loop:
                 self.waiting.add(fleet, what, fewer=self.fewer)
 
 
-def cheapest_verified(bench: Bench, fleets: Sequence[Fleet]) -> Searched:
+def cheapest_verified(bench: Bench, fleets: Sequence[Fleet]) -> SearchResult:
     """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated."""
-    waiting = Waiting(bench.instance, bench.volume)
+    waiting = Waiting(bench.instance)
     for fleet in fleets:
         waiting.add(fleet)
     loop = Loop(bench, waiting)
     undecided = loop.run(first=True)
-    return Searched(loop.best, loop.nearest, tuple(loop.trail), undecided, loop.by_repair)
+    return SearchResult(loop.best, loop.nearest, undecided, others=tuple(loop.trail), repairs=loop.repairs)
 
 
 def without_waste(
     bench: Bench,
-    winner: Verdict,
+    result: SearchResult,
     rivals: Sequence[Fleet],
     stopped: Late,
     *,
     near: Sequence[Fleet] = (),
     eligible: Callable[[Fleet], bool] = lambda _: True,
-) -> Lean:
-    """Replace the winner by what costs less and holds, until none of its neighbors does; see `Loop`."""
-    instance = bench.instance
-    waiting = Waiting(instance, bench.volume, past={fleet_key(winner.fleet)})
+) -> SearchResult:
+    """Replace the winner, if there is one, by what costs less and holds, until no neighbor does; see `Loop`."""
+    instance, winner = bench.instance, result.winner
+    if winner is None:
+        return result
+    waiting = Waiting(instance, past={fleet_key(winner.fleet)})
     loop = Loop(bench, waiting, rivals, near, eligible, stopped, winner)
     loop.add_fewer()
     loop.run()
     winner, one_less = loop.best or winner, list[Tried]()
     for what, fleet in fewer_replicas(instance, winner.fleet, 1):
-        less = with_one_life(instance, fleet, bench.volume)
-        verdict = loop.settings.get(fleet_key(less))
-        if allowed(instance, fleet) and (verdict or bench.judged(less) or not stopped()):
-            one_less.append((what, verdict or bench.candidate(less)))
+        verdict = loop.settings.get(fleet_key(fleet))
+        if allowed(instance, fleet) and (verdict or bench.judged(fleet) or not stopped()):
+            one_less.append((what, verdict or bench.candidate(fleet)))
     rows = {id(verdict) for _, verdict in one_less}
-    return Lean(winner, tuple(one_less), tuple(row for row in loop.trail if id(row[1]) not in rows))
+    others = (*result.others, *(row for row in loop.trail if id(row[1]) not in rows))
+    return replace(result, winner=winner, one_less=tuple(one_less), others=others)
 
 
-def more_replicas(instance: Instance, missed: Verdict, rounds: int) -> list[Fleet]:
+def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
     """The fleet with more replicas in the pools to blame, cheapest first; none after ROUNDS.
 
     Where the limits forbid that, every largest part of these pools in which they allow it; with one replica more each,
     if they allow no more.
     """
-    if missed.blame is None or rounds >= ROUNDS:
+    if miss.blame is None or rounds >= ROUNDS:
         return []
-    pools = missed.fleet.pools
-    more = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in missed.blame.worst}
+    pools = miss.fleet.pools
+    more = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in miss.blame.worst}
     for each in (more, dict.fromkeys(more, 1)):
         larger: dict[frozenset[int], Fleet] = {}
         for size in range(len(each), 0, -1):
             for blamed in map(frozenset, itertools.combinations(each, size)):
-                fleet = missed.fleet
+                fleet = miss.fleet
                 for index in blamed:
                     fleet = with_replicas(fleet, index, pools[index].replicas + each[index])
                 if not any(blamed < others for others in larger) and allowed(instance, fleet):
@@ -350,26 +327,34 @@ def more_replicas(instance: Instance, missed: Verdict, rounds: int) -> list[Flee
     return []
 
 
-def other_settings(bench: Bench, missed: Verdict) -> list[Fleet]:
+def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
     """The fleet with one setting of all the pools to blame changed, what the formulas promise most of first.
 
     Chunks are one or two places larger in the table, or smaller: to an engine that stops its decodes for prompts few
     large ones are a mercy, to one that mixes them small ones. Batch limits are the smallest that the formulas think
     enough at MORE of the demand; where a pool has that, a larger one. None where settings mend little: where the fleet
-    misses by far and by formula too, or only its confirmation or a crowd showed it to miss.
+    misses by far and by formula too, or only its confirmation showed it to miss. One that did not come out of a crowd
+    gets the next smaller batch limits: fewer requests at once fill less memory.
     """
-    instance, fleet = bench.instance, missed.fleet
-    if missed.blame is None or missed.stuck or missed.confirmation:
+    instance, fleet = bench.instance, miss.fleet
+    if miss.blame is None or miss.confirmation:
         return []
-    near = not missed.judgement.overload.overloaded and missed.shortfall <= NEAR
+    if miss.stuck:
+        return [_with_fewer_slots(instance, fleet, miss.blame.worst)]
+    near = not miss.judgement.overloaded and miss.shortfall <= NEAR
     if not near and promise(instance, fleet) < 1.0:
         return []
-    changed = [
-        other for other in _each_setting(instance, fleet, missed.blame.worst) if valid(instance, other, bench.volume)
-    ]
-    promised = [(promise(instance, other), other) for other in changed]
-    ranked = sorted(promised, key=lambda row: -min(row[0], 1.0))
+    settings = [other for other in _each_setting(instance, fleet, miss.blame.worst) if valid(instance, other)]
+    rated = [(promise(instance, other), other) for other in settings]
+    ranked = sorted(rated, key=lambda row: -min(row[0], 1.0))
     return [other for share, other in ranked if share >= PROMISING]
+
+
+def _with_fewer_slots(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> Fleet:
+    """The fleet with the next smaller batch limits in the pools to blame, where they have any."""
+    limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in blamed}
+    pools = enumerate(fleet.pools)
+    return Fleet(tuple(replace(pool, seqs=limit) for k, pool in pools for limit in limits.get(k) or [pool.seqs]))
 
 
 def _each_setting(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> Iterator[Fleet]:
@@ -484,9 +469,9 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
     """Most replicas of one pool with which a fleet costs less than `below` [$/h] within the limits; 0 if none do."""
     price = float(instance.tables.usd_per_hour[fleet.pools[index].shape])
     rest = fleet_cost(instance, with_replicas(fleet, index, 1)) - price
-    for count in range(int(max((below * CHEAPER - rest) / price, 0.0)), 0, -1):
+    for count in range(int(max((below * (1.0 - SAME_COST) - rest) / price, 0.0)), 0, -1):
         fewer = with_replicas(fleet, index, count)
-        if fleet_cost(instance, fewer) < below * CHEAPER and allowed(instance, fewer):
+        if fleet_cost(instance, fewer) < below * (1.0 - SAME_COST) and allowed(instance, fewer):
             return count
     return 0
 
@@ -494,12 +479,12 @@ def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -
 def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
     """A fleet that holds, with its batch limits raised for as long as it then holds at a rate at which it did not.
 
-    The search takes the smallest limits with which a fleet serves all that it can by formula. Simulated engines can
-    bear more at times, and then it would be the limit that binds, which costs nothing to raise.
+    The search takes the smallest limits that serve all by formula; to raise one that binds when simulated costs
+    nothing.
     """
     demand, fleet = bench.instance.problem.workload.request_rate, winner.fleet
     try:
-        while (larger := larger_batches(bench.instance, fleet, bench.volume)) is not None:
+        while (larger := larger_batches(bench.instance, fleet)) is not None:
             served = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late)
             if not any(point.full for point in served.points if point.rate == served.fails):
                 break  # with larger limits the same requests would run at the same time
@@ -512,11 +497,8 @@ def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
     return verdict if verdict.held else winner
 
 
-def larger_batches(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fleet | None:
-    """The fleet with the batch limits of all its pools raised, of each by PLACES; None where none can be.
-
-    volume: multiple of the demand at which its memory must not stay full once it is.
-    """
+def larger_batches(instance: Instance, fleet: Fleet) -> Fleet | None:
+    """The fleet with the batch limits of all its pools raised, of each by PLACES; None where none can be."""
     limits = [instance.tables.limit_above(pool.seqs, PLACES) for pool in fleet.pools]
     pools = [
         pool if pool.role is Role.PREFILL else replace(pool, seqs=limit)
@@ -524,4 +506,4 @@ def larger_batches(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Fle
     ]
     larger = Fleet(tuple(pools))
     same = all(pool.seqs == other.seqs for pool, other in zip(pools, fleet.pools, strict=True))
-    return larger if not same and valid(instance, larger, volume) else None
+    return larger if not same and valid(instance, larger) else None

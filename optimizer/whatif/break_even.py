@@ -1,9 +1,7 @@
 """The best fleet as a function of one lever: pieces on which it stays the same, and where it changes.
 
-Along a price the cost of each fleet is a straight line and the least cost their lower envelope: two fleets meet where
-their lines cross, and one more solve says whether a third is cheaper there (Eisner and Severance 1976). Along any other
-lever the range is halved wherever the fleets at its ends differ; where a lever only ever makes the problem harder,
-equal fleets at both ends stand for all in between.
+Along a price the cost of each fleet is a straight line, and two fleets meet where their lines cross (Eisner and
+Severance 1976). Along any other lever the range is halved wherever the fleets at its ends differ.
 """
 
 from __future__ import annotations
@@ -18,13 +16,12 @@ from optimizer.plans.records import engine_counts
 from search_spaces.problem import Billing, Problem
 from search_spaces.scenarios import LEVERS, changed
 
-from .physics import Engines, refuted_with
-from .scenario import Answer, Depth, Missed, answer_at, is_simple, own_value
+from .scenario import Answer, Depth, Engines, Missed, answer_at, is_simple, own_value, refuted_with
 
 UNORDERED = ("without", "with", "weight_dtype", "kv_dtype", "efficiency")
 """Levers whose values have no order."""
-MOST_PIECES = 500
-"""More are a range too wide."""
+MOST_PIECES = 300
+"""Of a curve; more are a range too wide."""
 STARTS = 9
 """Values at which a lever of unknown manners is looked at first."""
 TIE = 1e-9

@@ -26,8 +26,7 @@ from optimizer.verification.record import latencies
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .physics import Engines, Physics, break_of, fleet_of, physics_of
-from .scenario import Answer, Depth, is_simple, solve
+from .scenario import Answer, Depth, Engines, Physics, break_of, fleet_of, is_simple, physics_of, solve
 
 BUDGETS: Final = "search.max_num_batched_tokens"
 MOST_TIMES: Final = 8
@@ -81,8 +80,8 @@ def chunk_curve(
     """
     if not is_simple(problem):
         raise InputError("--chunk is for the least cost with pools that all classes share")
-    every = sorted({*problem.space.max_num_batched_tokens, *chunks})
-    problem = scenario_problem(problem, Scenario("", {BUDGETS: every}), base)
+    sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
+    problem = scenario_problem(problem, Scenario("", {BUDGETS: sizes}), base)
     answer = solve(problem, base, Depth.CONFIRMED if simulated else Depth.SIMPLE)
     if answer.pick is None:
         return answer

@@ -4,10 +4,8 @@ Along a lever that only makes the problem harder, the cheapest fleet stays the c
 evaluation of that one fleet says where. So each step of the curve takes one search and one bisection. The next fleet is
 searched for RESOLUTION beyond that end: what would be the cheapest over less than that has no step.
 
-Then steps are simulated where they end (`with_looks`). A fleet that misses there is tried at ever easier values until
-it holds, then by bisection, so that where its step ends depends on the fleet and not on the range of the
-curve. One that holds nowhere in its stretch has no step. From there on the cheapest fleet that holds when simulated is
-searched for, until the next step begins, whose fleet holds where it is harder and would have taken over.
+With simulation the staircase is the same, and a step ends where its fleet was seen to hold, found by bisection
+(`_last_held`); a fleet that holds nowhere in its stretch is refuted, and the cheapest of the others takes its place.
 
 At the problem's own value the whole search is made, which knows more fleets: the curve is never above it there. Nor has
 it a fleet there that costs less by formula alone, as the whole search has most likely refuted it: it is simulated.
@@ -16,9 +14,9 @@ it a fleet there that costs less by formula alone, as the whole search has most 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -34,43 +32,41 @@ from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.search import Level
-from optimizer.search.search import settled
+from optimizer.search.search import SAME_COST, settled
+from optimizer.verification.bench import LEAST_RUNS
 from optimizer.verification.judge import MOST_RUNS
+from optimizer.verification.verify import ROUNDS
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .physics import Physics, Refuted, fleet_of, physics_of, refuted_with
+from .break_even import MOST_PIECES
 from .scenario import (
     Answer,
+    Engine,
     Missed,
+    Physics,
     Pick,
     answer_of,
     cheapest,
-    cheapest_confirmed,
+    fleet_of,
     is_simple,
     look,
     nothing,
     own_value,
+    physics_of,
+    refuted_with,
     solve_full,
+    unproven,
     why_none,
 )
 
 Progress = Callable[[str, float], None]
 
-MOST_STEPS = 300
-"""A curve of more steps than this is asked over too wide a range."""
 RESOLUTION = 0.01
 """Of the curve, relative to the lever's value (of attainment: to the misses that it permits) [1]: no step is narrower
 but by its range, and what simulation says of an end is found to it."""
 MOST_DOUBLINGS = 20
 """Of the rate at hand, or halvings, in search of a budget's."""
-RUNS = 2
-"""Full runs after which a fleet that straddles a goal at its end by formula is taken for a miss: each is near one
-there. Elsewhere it gets as many as in any second look, so that one search does not contradict another."""
-BETWEEN = 3
-"""Fleets searched for where one misses, before that of the next step takes over."""
-SAME = 1.0 + 1e-9
-"""Factor on a cost up to which another is no higher."""
 
 LATENCY = MappingProxyType({"ttft": "s", "tpot": "s"})
 OVER = ("rate", *LATENCY, "attainment", "budget")
@@ -183,6 +179,11 @@ class Ramp:
         """Whether the problem is easier at one value than at the other."""
         return value < other if self.upwards else value > other
 
+    def share(self, curve: Frontier, value: float) -> float:
+        """How much of a curve is easier than a value [1]."""
+        easy, hard = self.hardness(curve.steps[0].easy), self.hardness(curve.steps[-1].hard)
+        return (self.hardness(value) - easy) / max(hard - easy, 1e-9)
+
     def beyond(self, value: float, tolerance: float) -> float:
         """The first value that is harder by a tolerance."""
         if self.key == "attainment":
@@ -260,19 +261,10 @@ def frontier(
         low, high = rates_for(ramp, budgets)
     easy, hard = (low, high) if ramp.upwards else (high, low)
     here = ramp.own_value if ramp.own_value is not None and low <= ramp.own_value <= high else None
-    steps, value, at = list[Step](), easy, easy
-    while ramp.is_easier(value, hard):
-        if len(steps) >= MOST_STEPS:
-            raise InputError(f"--over {name}: more than {MOST_STEPS} fleets; narrow the range with --between")
-        steps.append(_step(ramp, value, at, hard, tolerance))
-        end = steps[-1].hard
-        stops = (stop for stop in (hard, here) if stop is not None and ramp.is_easier(end, stop))
-        at = min([ramp.beyond(end, RESOLUTION), *stops], key=ramp.hardness)
-        value = min(at, ramp.beyond(end, tolerance), key=ramp.hardness)
-        if progress is not None:
-            progress(f"{len(steps)} fleet{'s' * (len(steps) > 1)}, at {value:.4g}", (value - easy) / (hard - easy))
+    stairs = Stairs(ramp, (easy, hard), here, tolerance, progress=progress)
+    steps = stairs.climb()
     if name == "budget" and budgets is None:  # it buys all that its last fleet serves, also beyond the range
-        steps[-1] = replace(steps[-1], hard=max(end, steps[-1].answer.goodput))
+        steps[-1] = replace(steps[-1], hard=max(steps[-1].hard, steps[-1].answer.goodput))
     curve = Frontier(ramp.key, ramp.unit, _rising(steps), tolerance, by_budget=name == "budget", here=here)
     return _within(curve, budgets)
 
@@ -285,32 +277,87 @@ def _check_range(name: str, low: float, high: float) -> None:
         raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999{meant}")
 
 
-def _step(ramp: Ramp, easy: float, at: float, hard: float, tolerance: float) -> Step:
-    """The step from `easy` on of the cheapest fleet at one value, as far as it holds.
+@dataclass(slots=True)
+class Stairs:
+    """The staircase of a lever between two values, the easiest first.
 
-    Where there is none, there is none further on, and the step begins there.
+    here: the problem's own value, where one step ends at the latest and another begins; seen: what simulation makes of
+    a step, which by formula stays as it is; further: harder values to go on from where ROUNDS fleets missed; out:
+    engines of fleets that were refuted; gone: those without a step.
     """
-    try:
-        problem = ramp.at(at)
-    except ImpossibleError as error:
-        return Step(at, hard, nothing(str(error)))
-    physics = physics_of(problem, ramp.base)
-    pick = cheapest(problem, physics)
-    if pick is None:
-        return Step(at, hard, why_none(problem, physics))
-    return Step(easy, ramp.held_to(physics, pick, (at, hard), tolerance), answer_of(problem, physics, pick))
+
+    ramp: Ramp
+    ends: tuple[float, float]
+    here: float | None
+    tolerance: float
+    seen: Callable[[Step], Step | Missed] = lambda step: step
+    further: Sequence[float] = ()
+    progress: Progress | None = None
+    out: set[tuple[Engine, ...]] = field(default_factory=set)
+    gone: list[Missed] = field(default_factory=list)
+
+    def climb(self) -> list[Step]:
+        """The steps. Raises InputError where there are more than MOST_PIECES."""
+        ramp, (easy, hard), steps = self.ramp, self.ends, list[Step]()
+        value = at = easy
+        misses = 0
+        while ramp.is_easier(value, hard):
+            if len(steps) >= MOST_PIECES:
+                raise InputError(f"--over {ramp.key}: more than {MOST_PIECES} fleets; narrow the range with --between")
+            step = self.seen(self._step(value, at, steps[-1:]))
+            if isinstance(step, Missed):
+                self._refute(step.pick)
+                self.gone.append(step)
+                misses += 1
+                if misses > ROUNDS:
+                    stop = next((stop for stop in self.further if ramp.is_easier(at, stop)), None)
+                    if stop is None:
+                        return [*steps, Step(at, hard, unproven(self.gone[-misses:]))]
+                    at, misses = stop, 0
+                continue
+            misses = 0
+            steps.append(step)
+            if step.missed is not None:
+                self._refute(step.answer.pick)
+            stops = (stop for stop in (hard, self.here) if stop is not None and ramp.is_easier(step.hard, stop))
+            at = min([ramp.beyond(step.hard, RESOLUTION), *stops], key=ramp.hardness)
+            value = min(at, ramp.beyond(step.hard, self.tolerance), key=ramp.hardness)
+            if self.progress is not None:
+                fleets = f"{len(steps)} fleet{'s' * (len(steps) > 1)}, at {value:.4g}"
+                self.progress(fleets, (value - easy) / (hard - easy))
+        return steps
+
+    def _refute(self, pick: Pick | None) -> None:
+        self.out |= set() if pick is None else {refuted_with(pick.pools)}
+
+    def _step(self, easy: float, at: float, before: Sequence[Step]) -> Step:
+        """The step from `easy` on of the cheapest fleet at one value, as far as it holds by formula.
+
+        Where there is none, there is none further on, and the step begins there.
+        """
+        ramp, hard = self.ramp, self.ends[1]
+        try:
+            problem = ramp.at(at)
+        except ImpossibleError as error:
+            return Step(at, hard, nothing(str(error)))
+        physics = physics_of(problem, ramp.base)
+        pick = cheapest(problem, physics, frozenset(self.out))
+        if pick is None:
+            missed = [*(missed for step in before for missed in step.answer.refuted), *self.gone][-1:]
+            return Step(at, hard, unproven(missed) if missed else why_none(problem, physics))
+        return Step(easy, ramp.held_to(physics, pick, (at, hard), self.tolerance), answer_of(problem, physics, pick))
 
 
 def _rising(steps: Sequence[Step]) -> tuple[Step, ...]:
     """A fleet that holds where it is harder holds where it is easier: no step costs more than the next."""
-    kept: list[Step] = []
+    rising: list[Step] = []
     for step in reversed(steps):
-        cost, harder = step.answer.cost, kept[-1].answer.cost if kept else None
-        if cost is not None and harder is not None and cost >= harder * (1.0 - 1e-9):
-            kept[-1] = replace(kept[-1], easy=step.easy)
+        cost, harder = step.answer.cost, rising[-1].answer.cost if rising else None
+        if cost is not None and harder is not None and cost >= harder * (1.0 - SAME_COST):
+            rising[-1] = replace(rising[-1], easy=step.easy)
         else:
-            kept.append(step)
-    return tuple(reversed(kept))
+            rising.append(step)
+    return tuple(reversed(rising))
 
 
 def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
@@ -319,7 +366,7 @@ def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
 
     def dearer(rate: float, budget: float) -> bool:
         pick = cheapest(ramp.harder(rate), physics)
-        return pick is None or pick.cost > budget * SAME
+        return pick is None or pick.cost > budget * (1.0 + SAME_COST)
 
     low = high = ramp.problem.workload.request_rate
     for _ in range(MOST_DOUBLINGS):
@@ -337,10 +384,10 @@ def _within(curve: Frontier, budgets: tuple[float, float] | None) -> Frontier:
     """The curve between two budgets [$/h]: from what the first one buys to what the last one does."""
     if budgets is None:
         return curve
-    low, high = (budget * SAME for budget in budgets)
-    kept = [step for step in curve.steps if step.answer.cost is not None and step.answer.cost <= high]
-    below = sum(step.answer.cost is not None and step.answer.cost <= low for step in kept)
-    return replace(curve, steps=tuple(kept[max(below - 1, 0) :]))
+    low, high = (budget * (1.0 + SAME_COST) for budget in budgets)
+    affordable = [step for step in curve.steps if step.answer.cost is not None and step.answer.cost <= high]
+    below = sum(step.answer.cost is not None and step.answer.cost <= low for step in affordable)
+    return replace(curve, steps=tuple(affordable[max(below - 1, 0) :]))
 
 
 def by_budget(curve: Frontier) -> list[Mapping[str, float]]:
@@ -376,27 +423,35 @@ def with_looks(
         progress("searching at the file's own value", 0.0)
     curve = replace(curve, own=own_answer(problem, curve))
     first = _no_dearer(ramp, curve)
-    chosen = list(dict.fromkeys([*first, *_ranked(curve.steps)]))[: max(looks, len(first))]
-    kept: list[Step] = []
-    gone: list[Missed] = []
-    for number, step in enumerate(curve.steps):
-        if progress is not None and number in chosen:
+    numbers = list(dict.fromkeys([*first, *_ranked(curve.steps)]))[: max(looks, len(first))]
+    by_formula = [_fleet(step) for step in curve.steps]
+    trusted = {fleet for number, fleet in enumerate(by_formula) if number not in numbers}
+
+    def seen(step: Step) -> Step | Missed:
+        if step.answer.pick is None or _fleet(step) in trusted:
+            return step
+        if progress is not None:
             gpus = " + ".join(f"{count} {card}" for card, count in step.answer.gpus.items())
-            progress(f"simulating {gpus}", (1 + number) / (1 + len(curve.steps)))
-        outcome = _step_as_seen(ramp, step) if number in chosen else step
-        if isinstance(outcome, Missed):
-            gone.append(outcome)
-        else:
-            kept += _with_those_before(ramp, curve, kept, outcome)
-    last = curve.steps[-1] if curve.steps and name != "budget" else None
-    if last is not None and (not kept or kept[-1].hard != last.hard):
-        there = ramp.at(last.hard)
-        final = Step(last.hard, last.hard, cheapest_confirmed(there, physics_of(there, base)))
-        kept += _with_those_before(ramp, curve, kept, final)
-    steps = _wide(ramp, curve.here, _merged(_rising(kept)))
-    shown_fleets = {_engines(step) for step in steps}  # at easier values, by a search in between
-    refuted = tuple(missed for missed in gone if engine_counts(missed.pools) not in shown_fleets)
+            progress(f"simulating {gpus}", ramp.share(curve, step.easy))
+        if _fleet(step) not in by_formula:  # it takes the place of one that missed
+            attainment, fault = ramp.look(step, step.easy)
+            if fault:
+                return step.answer.missed(attainment, fault)
+            step = replace(step, answer=replace(step.answer, attainment=attainment))
+        return _step_as_seen(ramp, curve, step)
+
+    ends = (curve.steps[0].easy, curve.steps[-1].hard) if curve.steps else (1.0, 1.0)
+    stairs = Stairs(ramp, ends, curve.here, curve.tolerance, seen, [step.easy for step in curve.steps])
+    steps = _rising(stairs.climb())
+    shown_fleets = {engine_counts(step.answer.pools) for step in steps}
+    expected = (missed for missed in stairs.gone if missed.pick is not None and missed.pick.fleet in by_formula)
+    refuted = tuple(missed for missed in expected if engine_counts(missed.pools) not in shown_fleets)
     return _with_own(ramp, replace(curve, steps=steps, refuted=refuted))
+
+
+def _fleet(step: Step) -> object:
+    """What tells the fleet of a step from others."""
+    return None if step.answer.pick is None else step.answer.pick.fleet
 
 
 def _ranked(steps: Sequence[Step]) -> list[int]:
@@ -407,16 +462,24 @@ def _ranked(steps: Sequence[Step]) -> list[int]:
     return list(dict.fromkeys([*having[-1:], *having[:1], *(number for _, number in sorted(jumps))]))
 
 
-def _step_as_seen(ramp: Ramp, step: Step) -> Step | Missed:
-    """A step as far as its fleet holds when simulated; what it missed by, where that is nowhere."""
-    reached, fault = ramp.look(step, step.hard, RUNS)
+def _step_as_seen(ramp: Ramp, curve: Frontier, step: Step) -> Step | Missed:
+    """A step as far as its fleet holds when simulated; what it missed by, where that is hardly anywhere.
+
+    At the problem's own value a step may be as narrow as it is. At its end by formula a fleet is near a goal, so that
+    few runs have to tell; where the range ends it gets as many as elsewhere.
+    """
+    here, range_ends = curve.here, step.hard == curve.steps[-1].hard and not curve.by_budget
+    attainment, fault = ramp.look(step, step.hard, MOST_RUNS if range_ends else LEAST_RUNS)
     if not fault:
-        return replace(step, answer=replace(step.answer, attainment=reached))
-    missed = step.answer.missed(reached, fault)
+        return replace(step, answer=replace(step.answer, attainment=attainment))
+    missed = step.answer.missed(attainment, fault)
     held = _last_held(ramp, step)
     if held is None:
         return missed
     good, bad, share = held
+    own = here is not None and min(step.easy, good) <= here <= max(step.easy, good)
+    if not own and ramp.hardness(good) - ramp.hardness(step.easy) < math.log1p(RESOLUTION):
+        return missed
     answer = replace(step.answer, attainment=share, refuted=(missed,))
     return replace(step, hard=good, answer=answer, promised=step.hard, missed=bad)
 
@@ -432,91 +495,15 @@ def _last_held(ramp: Ramp, step: Step) -> tuple[float, float, float] | None:
     exact = {easy: step.easy, end: step.hard}  # as they are, whatever logarithms make of them
     while bad - good > width * (1.0 + 1e-9):
         from_end = bad - back if bad - back > easy + width else easy
-        tried = from_end if math.isinf(good) else (good + bad) / 2.0
-        reached, fault = ramp.look(step, step.easy if tried == easy else ramp.value_at(tried))
+        value = from_end if math.isinf(good) else (good + bad) / 2.0
+        attainment, fault = ramp.look(step, step.easy if value == easy else ramp.value_at(value))
         if not fault:
-            good, share = tried, reached
-        elif tried == easy:
+            good, share = value, attainment
+        elif value == easy:
             return None
         else:
-            bad, back = tried, 2.0 * back
+            bad, back = value, 2.0 * back
     return exact.get(good, ramp.value_at(good)), exact.get(bad, ramp.value_at(bad)), share
-
-
-def _with_those_before(ramp: Ramp, curve: Frontier, kept: Sequence[Step], step: Step) -> list[Step]:
-    """A step from where the last one kept ends, after the cheaper fleets that hold where those of the curve do not.
-
-    By formula its own fleet is the cheapest only from its beginning on. Each of these is the cheapest that holds where
-    the one before was seen to miss, as far as it does; where something is harder it holds where it is easier.
-    """
-    between: list[Step] = []
-    before = kept[-1:]
-    bare = step.easy  # where nothing holds, if the step has no fleet
-    most = math.inf if step.answer.cost is None else step.answer.cost * (1.0 - 1e-9)
-    easy, at = _after(ramp, curve, before)
-    while len(between) < BETWEEN and ramp.is_easier(ramp.beyond(at, curve.tolerance), step.easy):
-        problem = ramp.at(at)
-        physics = physics_of(problem, ramp.base)
-        answer = cheapest_confirmed(problem, physics, _missed_at(before, at))
-        if answer.pick is None or answer.cost is None or answer.cost >= most:
-            bare = at
-            break
-        end = ramp.held_to(physics, answer.pick, (at, step.easy), curve.tolerance)
-        outcome = _step_as_seen(ramp, Step(at, end, answer))
-        if isinstance(outcome, Missed):  # not where it was just seen to hold
-            break
-        between.append(replace(outcome, easy=easy))
-        before = between[-1:]
-        easy, at = _after(ramp, curve, before)
-    begins = easy if step.answer.cost is not None else bare
-    return between if ramp.is_easier(step.hard, begins) else [*between, replace(step, easy=begins)]
-
-
-def _missed_at(before: Sequence[Step], at: float) -> Refuted:
-    """The fleet of the step before, where it is the one that was seen to miss at a value."""
-    return frozenset(refuted_with(step.answer.pick.pools) for step in before if step.answer.pick and step.missed == at)
-
-
-def _after(ramp: Ramp, curve: Frontier, before: Sequence[Step]) -> tuple[float, float]:
-    """Where the step after another begins, and where its fleet has to hold."""
-    if not before:
-        return curve.steps[0].easy, curve.steps[0].easy
-    easy = ramp.beyond(before[-1].hard, curve.tolerance)
-    return easy, easy if before[-1].missed is None else before[-1].missed
-
-
-def _wide(ramp: Ramp, here: float | None, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps less those that simulation made narrower than RESOLUTION: the fleet of the next one holds there too.
-
-    Both ends stay, and so does the step at the problem's own value `here`.
-    """
-    kept: list[Step] = []
-    begins: float | None = None
-    for number, step in enumerate(steps):
-        easy = step.easy if begins is None else begins
-        own = here is not None and min(easy, step.hard) <= here <= max(easy, step.hard)
-        followed = number + 1 < len(steps) and steps[number + 1].answer.cost is not None
-        if followed and not own and ramp.hardness(step.hard) - ramp.hardness(easy) < math.log1p(RESOLUTION):
-            begins = easy
-        else:
-            kept.append(replace(step, easy=easy))
-            begins = None
-    return tuple(kept)
-
-
-def _engines(step: Step) -> Hashable:
-    return engine_counts(step.answer.pools)
-
-
-def _merged(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """One step of those next to each other that have the same fleet."""
-    merged: list[Step] = []
-    for step in steps:
-        if merged and step.answer.pools and _engines(step) == _engines(merged[-1]):
-            merged[-1] = replace(step, easy=merged[-1].easy)
-        else:
-            merged.append(step)
-    return tuple(merged)
 
 
 # --- at the problem's own value -------------------------------------------------------------------------------------
@@ -529,10 +516,10 @@ def own_answer(problem: Problem, curve: Frontier) -> Answer | None:
     """
     if curve.here is None or not curve.steps:
         return None
-    most = (curve.steps[-1].answer.cost or 0.0) * SAME if curve.by_budget else math.inf
+    most = (curve.steps[-1].answer.cost or 0.0) * (1.0 + SAME_COST) if curve.by_budget else math.inf
     with suppress(BelowFloorError, ImpossibleError):
-        own = solve_full(problem, Level.STANDARD)
-        return own if own.cost is not None and own.attainment is not None and own.cost <= most else None
+        answer = solve_full(problem, Level.STANDARD)
+        return answer if answer.cost is not None and answer.attainment is not None and answer.cost <= most else None
     return None
 
 
@@ -541,7 +528,7 @@ def _no_dearer(ramp: Ramp, curve: Frontier) -> list[int]:
     if curve.here is None or curve.own is None:
         return []
     first = len(_easier_steps(ramp, curve, curve.here))
-    most = (curve.own.cost or 0.0) * SAME
+    most = (curve.own.cost or 0.0) * (1.0 + SAME_COST)
     return [
         number
         for number, step in enumerate(curve.steps)
@@ -559,7 +546,7 @@ def _with_own(ramp: Ramp, curve: Frontier) -> Frontier:
         return curve
     before = _easier_steps(ramp, curve, here)
     after = curve.steps[len(before) :]
-    if after and after[0].answer.cost is not None and after[0].answer.cost <= own.cost * SAME:
+    if after and after[0].answer.cost is not None and after[0].answer.cost <= own.cost * (1.0 + SAME_COST):
         return curve
     easy = min([here, *(step.easy for step in after[:1])], key=ramp.hardness)
     begins = ramp.beyond(here, curve.tolerance)

@@ -1,20 +1,19 @@
 """The answer to one scenario: its cheapest fleet, by formula, by formula and simulation, or by the whole search.
 
-The cheapest fleet of one or two pools takes milliseconds once the physics and the rate are known: what the evaluation
-says of pools is free of prices and limits (`physics`); these only say which fleets are looked at, and in which order.
-
-Where such a fleet is simulated and does not hold it is refuted, and with it those that have no more of the same engines
-in any pool; the cheapest of those that are left is simulated next. That ends after ROUNDS more, with one that holds or
-with none: a fleet that missed is never shown as an answer. Prices change no physics, so fleets are simulated once for
-all of them.
+What prices, limits on the fleet and the rate leave alone (`Physics`) is worked out once for all scenarios that share
+it: a pure function of the scenario's text without those, so that a row is the same whether it is solved alone or after
+a thousand others. Then the cheapest fleet of one or two pools takes milliseconds. Where it is simulated and does not
+hold it is refuted, and with it those that have no more of the same engines in any pool; the cheapest of the others is
+simulated next, ROUNDS times at most. A fleet that missed is never shown as an answer.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -23,48 +22,267 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import ImpossibleError
+from costmodel.engine import Role
+from costmodel.errors import ImpossibleError, InputError
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage
 from optimizer.fleets.binding import fleet_bindings
 from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.fleet import Fleet, fleet_gpus, with_rented
-from optimizer.loads.instance import Instance, at_volume
+from optimizer.fleets.error_bars import at_quantile, slow_end
+from optimizer.fleets.evaluate import Misses, fuller, holds_at, largest_load, predict_misses
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_gpus, with_rented
+from optimizer.loads.diagnose import check_floors
+from optimizer.loads.engine_table import Resource
+from optimizer.loads.flows import splits
+from optimizer.loads.instance import (
+    COLOCATED,
+    DECODE,
+    PREFILL,
+    ROLES,
+    Instance,
+    Settings,
+    at_volume,
+    instance_of_problem,
+    make_settings,
+)
 from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.rival_rows import overall
 from optimizer.recommend.search import Level
-from optimizer.search.search import cheapest_held, settled
-from optimizer.verification.bench import Verdict, make_bench, miss_words
-from optimizer.verification.confirm import confirmed_once
+from optimizer.search.bound import keeping_up, least_cost
+from optimizer.search.search import FleetSearch, Picks, cheapest_held, settled
+from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
 from optimizer.verification.judge import MOST_RUNS, Outcome
 from optimizer.verification.verify import ROUNDS
+from search_spaces.loader import problem_of_values
 from search_spaces.problem import OWNED, Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .physics import (
-    NONE,
-    Engine,
-    Engines,
-    Physics,
-    Refuted,
-    break_of,
-    engines_of,
-    evaluated_at,
-    fleet_of,
-    physics_of,
-    physics_text,
-    refuted_with,
-    remaining_at,
-)
-
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 CHEAP_LEVERS = ("price", "prices", "inventory", "owned", "owned_price", "budget", "power", "max_gpus", "max_pools")
 """What leaves the physics and the rate alone."""
 STEP_TIME = "step_time_quantile"
 """The lever of efficiency: how slow all steps are within the errors of past predictions; 0.5: as predicted."""
+
+# --- what scenarios share ---------------------------------------------------------------------------------------------
+
+ANY = 10_000_000
+"""More GPUs than any fleet has."""
+
+Engines = tuple[int, int, int, int, int]
+"""Role, shape, batch limit, token budget (as indices) and how many engines the demand needs."""
+Engine = tuple[int, int, int, int]
+"""Role, shape and token budget of an engine (as indices), and how many of it."""
+Refuted = frozenset[tuple[Engine, ...]]
+"""The pools of each fleet that did not hold when it was simulated."""
+NONE: Refuted = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """One split of end-to-end limits between first and later tokens: the instance at 1 request/s, and its engines."""
+
+    instance: Instance
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Physics:
+    """A problem at 1 request/s, free of prices and limits; floor: why its SLOs cannot be kept at any price, or ""."""
+
+    problem: Problem
+    ways: tuple[Way, ...]
+    floor: str
+
+
+def physics_of(problem: Problem, base: Path) -> Physics:
+    """What a problem shares with every other that differs in prices, limits, rate or name alone.
+
+    base: folder of the files that the problem names.
+    """
+    return _physics(physics_text(problem), base, problem.confidence)
+
+
+def physics_text(problem: Problem) -> str:
+    """The inputs of a problem less what its physics does not depend on, the confidence apart."""
+    inputs = dict(problem.inputs) | {
+        "name": "physics",
+        "prices": None,
+        "seed": 0,
+        "confidence": 0.0,
+        "objective": {"goal": "min_cost"},
+        "workload": problem.inputs["workload"] | {"request_rate": 1.0, "diurnal": None},
+        "constraints": {
+            "headroom": {"replicas": problem.constraints.spare_replicas},
+            "balancing": problem.constraints.balancing.value,
+        },
+        "accelerators": [
+            entry
+            | {"price": 1.0, "catalog_price": None, "inventory": None, "billing": "gpu"}
+            | ({"owned": ANY, "owned_price": 1.0} if entry.get("owned") else {})
+            for entry in problem.inputs["accelerators"]
+        ],
+    }
+    return json.dumps(inputs, sort_keys=True)
+
+
+@lru_cache(maxsize=48)
+def _physics(text: str, base: Path, confidence: float) -> Physics:
+    problem = replace(problem_of_values(json.loads(text), "scenario", base), confidence=confidence)
+    expected = instance_of_problem(problem)
+    try:
+        check_floors(expected)
+    except InputError as error:
+        return Physics(problem, (), str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
+    return physics_at(expected)
+
+
+def physics_at(expected: Instance) -> Physics:
+    """The physics of an instance at 1 request/s, free of prices and limits, whose SLOs are above every floor."""
+    problem = expected.problem
+    slow = at_quantile(expected, slow_end(problem.confidence))
+    instances = [replace(slow, flows=flows) for flows in splits(problem)]
+    return Physics(problem, tuple(Way(instance, make_settings(instance)) for instance in instances), "")
+
+
+# --- fleets -----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=48)
+def evaluated_at(physics: Physics, rate: float) -> tuple[FleetSearch, ...]:
+    """What the evaluation says of any pools at a rate [1/s], for each way."""
+    return tuple(FleetSearch.of(at_volume(way.instance, rate), way.settings) for way in physics.ways)
+
+
+def fleet_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> Fleet:
+    """The fleet of these pools, each of which serves all of its stage."""
+    spares, route = physics.problem.constraints.spare_replicas, np.ones(physics.ways[way].instance.flows.isl.size)
+    named = ((ROLES[engines[0]], engines[1:]) for engines in pools)
+    return Fleet(tuple(FleetPool(f"{role.value}-1", role, *engine, spares, route) for role, engine in named))
+
+
+def engines_of(pool: FleetPool) -> Engines:
+    """The engines of a pool."""
+    return ROLES.index(pool.role), pool.shape, pool.seqs, pool.chunk, pool.replicas
+
+
+@lru_cache(maxsize=20_000)
+def break_of(physics: Physics, way: int, pools: tuple[Engines, ...]) -> tuple[float, str]:
+    """The highest rate at which a fleet keeps every goal [1/s], and what gives out first beyond it, in which pool."""
+    instance, fleet = physics.ways[way].instance, fleet_of(physics, way, pools)
+    most = largest_load(lambda rate: holds_at(instance, fleet, rate), tolerance=2e-4)
+    before, after = (predict_misses(instance, fleet, max(most, 1e-3) * factor) for factor in (1.0, 1.01))
+    _, resource, pool = max(_reasons(instance, fleet, before, after), key=lambda reason: reason[0])
+    return most, f"{resource} of {pool}"
+
+
+def _reasons(instance: Instance, fleet: Fleet, before: Misses, after: Misses) -> Iterator[tuple[float, Resource, str]]:
+    """How much each reason to miss grows between two loads, with what is behind it and in which pool."""
+    share = instance.flows.share
+    first = next(pool for pool in fleet.pools if pool.role is not Role.DECODE)
+    last = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.PREFILL)
+    pool = fleet.pools[last]
+    yield float(share @ (after.ttft - before.ttft)), Resource.TIME, first.name
+    yield float(share @ (after.tpot - before.tpot)), Resource.ATTENTION_TIME, pool.name
+    yield float(share @ (after.full - before.full)), fuller(instance, pool, after.states[last]), pool.name
+
+
+# --- fleets that a simulation refuted ---------------------------------------------------------------------------------
+
+
+def refuted_with(pools: Iterable[Engines]) -> tuple[Engine, ...]:
+    """What is refuted with a fleet: so many of its engines, whatever their batch limit.
+
+    >>> refuted_with([(0, 7, 0, 2, 3), (1, 4, 5, 0, 1)])
+    ((0, 7, 2, 3), (1, 4, 0, 1))
+    """
+    return tuple((role, shape, chunk, replicas) for role, shape, _seqs, chunk, replicas in pools)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Remaining(FleetSearch):
+    """The same, less the fleets that were refuted, and those that have no more of the same engines in any pool."""
+
+    refuted: Refuted = NONE
+
+    @classmethod
+    def after(cls, evaluated: FleetSearch, refuted: Refuted) -> FleetSearch:
+        """What is left of what was evaluated; the states of pools stay known."""
+        if not refuted:
+            return evaluated
+        values = {field.name: getattr(evaluated, field.name) for field in fields(evaluated)}
+        return cls(**values | {"pool_sizes": {}, "held": {}, "refuted": refuted})
+
+    def carries(self, picks: Picks, volume: float) -> bool:
+        """Whether a fleet keeps every goal at `volume` times the demand as evaluated, and is not refuted there."""
+        role, shape, chunk = self.settings.role, self.settings.shape, self.settings.chunk
+        engines = [(int(role[at]), int(shape[at]), int(chunk[at]), count) for at, count in picks]
+        return not (volume >= 1.0 and self._lost(engines)) and FleetSearch.carries(self, picks, volume)
+
+    def _lost(self, engines: list[Engine]) -> bool:
+        """Whether a refuted fleet has the same kinds of engines, and as many or more of each."""
+        return any(
+            [engine[:3] for engine in engines] == [engine[:3] for engine in other]
+            and all(engine[3] <= more[3] for engine, more in zip(engines, other, strict=True))
+            for other in self.refuted
+        )
+
+
+@lru_cache(maxsize=48)
+def remaining_at(physics: Physics, rate: float, refuted: Refuted) -> tuple[FleetSearch, ...]:
+    """What the evaluation says of any pools at a rate [1/s], for each way, less the fleets that were refuted there."""
+    return tuple(Remaining.after(evaluated, refuted) for evaluated in evaluated_at(physics, rate))
+
+
+# --- floors -----------------------------------------------------------------------------------------------------------
+
+
+def floor_cost(problem: Problem, physics: Physics) -> float:
+    """What no fleet that keeps up with the demand can cost less than [$/h], in next to no time.
+
+    Parts of engines: each flow goes to the colocated engine that takes it for the least, or to the cheapest prefill and
+    decode engines. And at least one whole engine in each role, with its spares.
+    """
+    floors = []
+    for evaluated in evaluated_at(physics, problem.workload.request_rate):
+        tables, settings = evaluated.instance.tables, evaluated.settings
+        prices = np.array([offer.usd_per_hour for offer in problem.offers])
+        engine = (tables.gpus * prices[tables.offer])[settings.shape]
+        need = _engines_kept_busy(evaluated) * engine[:, None]
+        whole = (1 + problem.constraints.spare_replicas) * engine
+        cheapest, first = (
+            {role: costs[settings.role == role].min(axis=0, initial=np.inf) for role in (PREFILL, DECODE, COLOCATED)}
+            for costs in (need, whole)
+        )
+        shared = np.minimum(cheapest[COLOCATED], cheapest[PREFILL] + cheapest[DECODE]).sum()
+        floors.append(max(float(shared), min(float(first[COLOCATED]), float(first[PREFILL] + first[DECODE]))))
+    return min(floors, default=0.0)
+
+
+@lru_cache(maxsize=64)
+def _engines_kept_busy(evaluated: FleetSearch) -> FloatArray:
+    """Engines of each setting that each flow keeps busy at least, (settings, flows)."""
+    return np.asarray(keeping_up(evaluated.instance, evaluated.settings) * evaluated.instance.flows.rate)
+
+
+def lower_bound(problem: Problem, base: Path) -> float | None:
+    """What no fleet of whole engines, the budget apart, can cost less than [$/h]; None where none can hold.
+
+    base: folder of the files that the problem names. Half a second or more.
+    """
+    free = replace(problem, constraints=replace(problem.constraints, budget=None))
+    prices, floors = np.array([offer.usd_per_hour for offer in problem.offers]), []
+    for way in physics_of(free, base).ways:
+        instance = at_volume(way.instance, problem.workload.request_rate)
+        tables = replace(instance.tables, usd_per_hour=instance.tables.gpus * prices[instance.tables.offer])
+        floors.append(least_cost(replace(instance, problem=free, tables=tables), way.settings))
+    return min((floor for floor in floors if floor is not None), default=None)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 class Depth(StrEnum):
@@ -229,7 +447,7 @@ def answer_of_plan(plan: Plan) -> Answer:
     )
 
 
-# --- by formula -----------------------------------------------------------------------------------------------------
+# --- by formula -------------------------------------------------------------------------------------------------------
 
 
 def cheapest(problem: Problem, physics: Physics, refuted: Refuted = NONE) -> Pick | None:
@@ -239,11 +457,11 @@ def cheapest(problem: Problem, physics: Physics, refuted: Refuted = NONE) -> Pic
     """
     best: Pick | None = None
     for way, evaluated in enumerate(remaining_at(physics, problem.workload.request_rate, refuted)):
-        held = cheapest_held(evaluated, problem, np.inf if best is None else best.cost)
-        if held is not None:
-            fleet = evaluated.fleet(held[0])
+        best_picks = cheapest_held(evaluated, problem, np.inf if best is None else best.cost)
+        if best_picks is not None:
+            fleet = evaluated.fleet(best_picks[0])
             gpus = fleet_gpus(evaluated.instance, fleet).tolist()
-            best = Pick(way, tuple(map(engines_of, fleet.pools)), tuple(gpus), held[1])
+            best = Pick(way, tuple(map(engines_of, fleet.pools)), tuple(gpus), best_picks[1])
     return best
 
 
@@ -310,7 +528,7 @@ def _bought(problem: Problem, pick: Pick) -> IntArray:
     return np.asarray(with_rented(problem, np.array(pick.gpus, dtype=np.int64)), dtype=np.int64)
 
 
-# --- without a fleet ------------------------------------------------------------------------------------------------
+# --- without a fleet --------------------------------------------------------------------------------------------------
 
 
 def nothing(why: str, status: Status = Status.INFEASIBLE) -> Answer:
@@ -336,12 +554,12 @@ def why_none(problem: Problem, physics: Physics) -> Answer:
     pick = cheapest(replace(problem, constraints=problem.constraints.lifted, offers=offers), physics)
     if pick is None:
         return nothing("by formula no fleet of one or two pools keeps the SLOs", Status.TIME_LIMIT)
-    short = (row for row in _limits(problem, physics, pick) if row.slack < 0.0)
-    why = " ".join(f"{row.constraint} of {row.where}: {row.sentence}" for row in short)
+    limits = (row for row in _limits(problem, physics, pick) if row.slack < 0.0)
+    why = " ".join(f"{row.constraint} of {row.where}: {row.sentence}" for row in limits)
     return nothing(why or "max_pools", Status.TIME_LIMIT)
 
 
-# --- by simulation --------------------------------------------------------------------------------------------------
+# --- by simulation ----------------------------------------------------------------------------------------------------
 
 
 def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float, str]:
@@ -354,11 +572,10 @@ def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float
 
 
 def _verdict(instance: Instance, fleet: Fleet, most: int) -> Verdict:
-    """A fleet refuted by a short run, or confirmed on requests that no run before had (`confirm`).
+    """A fleet refuted by a short run, or confirmed on requests that no run before had.
 
     Formulas chose the fleet, so the runs that confirm it may be the first full ones. Where these do not tell, others
-    say how many it takes, and it is confirmed once more: by intervals beyond whose lower ends the true share lies with
-    a chance of 1.25 and 0.6 %, so one that misses a goal passes with 1.9 % at most.
+    say how many it takes, and it is confirmed once more: one that misses a goal passes with 1.9 % at most.
     """
     bench = make_bench(instance)
     verdict = bench.look(fleet)
@@ -398,16 +615,16 @@ def cheapest_confirmed(problem: Problem, physics: Physics, refuted: Refuted = NO
         pick = cheapest_settled(problem, physics, frozenset(out))
         if pick is None:
             break
-        reached, fault = look_at(physics, problem.workload.request_rate, problem.seed, *pick.fleet)
+        attainment, fault = look_at(physics, problem.workload.request_rate, problem.seed, *pick.fleet)
         answer = answer_of(problem, physics, pick)
         if not fault:
-            return replace(answer, attainment=reached, refuted=tuple(missed))
-        missed.append(answer.missed(reached, fault))
+            return replace(answer, attainment=attainment, refuted=tuple(missed))
+        missed.append(answer.missed(attainment, fault))
         out.add(refuted_with(pick.pools))
     return unproven(missed) if missed else why_none(problem, physics)
 
 
-# --- for JSON -------------------------------------------------------------------------------------------------------
+# --- for JSON ---------------------------------------------------------------------------------------------------------
 
 
 def answer_row(answer: Answer) -> dict[str, Any]:

@@ -1,13 +1,8 @@
 """What the least cost hangs on: the tornado, near-optimal fleets, shadow prices, and the sensitivity of a plan.
 
-Shadow prices say what one more GPU, dollar or watt of a limit would save. The linear relaxation of the floor
-(`rivals.floor`) gives the rate of saving at the margin (`dual`), and solving it again with the limit a little wider the
-same as a finite difference. Whole engines cannot be bought by the margin: `whole` is what the next useful amount saves,
-found by widening the limit until a cheaper fleet of one or two pools fits. A budget never makes the fleet that meets a
-demand cheaper; what it is worth is how much more demand could be served.
-
-Break-even prices of a plan are of the fleets that are the cheapest by formula and of the plan's own: a price changes
-nothing but the cost, so the plan's fleet, whatever it took to prove it, costs a straight line along each.
+Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
+(`dual`, and solved again with the limit a little wider), and in whole engines (`whole`). A budget never makes the fleet
+that meets a demand cheaper; what it is worth is how much more demand could be served.
 """
 
 from __future__ import annotations
@@ -33,12 +28,12 @@ from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
 from .break_even import TIE, pieces_along, usual_range
-from .physics import Physics, physics_of
 from .scenario import (
     CHEAP_LEVERS,
     STEP_TIME,
     Answer,
     Depth,
+    Physics,
     answer_at,
     answer_of,
     answer_of_plan,
@@ -48,6 +43,7 @@ from .scenario import (
     is_simple,
     nothing,
     own_value,
+    physics_of,
     solve,
 )
 
@@ -141,31 +137,22 @@ def levers(problem: Problem, share: float = SHARE, depth: Depth = Depth.SIMPLE) 
 
 
 def tornado(
-    problem: Problem, base: Path, share: float = SHARE, depth: Depth = Depth.SIMPLE, looks: int = 0
-) -> list[TornadoRow]:
-    """The cost with each lever `share` lower and higher, the others as they are; the largest swing first.
-
-    base: folder of the files that the problem names; looks: so many costs, that at hand and then those of the largest
-    swings, are of fleets that hold when simulated; those that take no more simulations besides.
-    """
-    return tornado_of(problem, base, levers(problem, share, depth), depth, looks)
-
-
-def tornado_of(
     problem: Problem, base: Path, moved: Iterable[Lever], depth: Depth = Depth.SIMPLE, looks: int = 0
 ) -> list[TornadoRow]:
-    """The same for some levers; the fleets of both ends of one are simulated, or neither.
+    """The cost with each lever lower and higher, the others as they are; the largest swing first.
 
-    Along a price or a limit the fleets of the problem at hand, which are simulated first, mostly do for both.
+    base: folder of the files that the problem names; looks: so many costs, that at hand and then those of the largest
+    swings, are of fleets that hold when simulated, of both ends of a lever or neither. Along a price or a limit the
+    fleets of the problem at hand, which are simulated first, mostly do for both.
     """
     here = solve(problem, base, depth)
     ranked = [(_tornado_row(problem, base, lever, here, depth), lever) for lever in moved]
     ranked.sort(key=lambda pair: -pair[0].swing)
     if looks and is_simple(problem) and depth is Depth.SIMPLE:
-        here, left = solve(problem, base, Depth.CONFIRMED), looks - 1
+        here, budget = solve(problem, base, Depth.CONFIRMED), looks - 1
         for number, (_, lever) in enumerate(ranked):
-            if lever.is_cheap or left >= 2:
-                left -= 0 if lever.is_cheap else 2
+            if lever.is_cheap or budget >= 2:
+                budget -= 0 if lever.is_cheap else 2
                 ranked[number] = _tornado_row(problem, base, lever, here, Depth.CONFIRMED), lever
     return sorted((row for row, _ in ranked), key=lambda row: -row.swing)
 
@@ -245,12 +232,12 @@ def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, list[bo
     names, vendors = [card.name for card in cards], [card.vendor for card in cards]
     used_vendors = {card.vendor for card in cards if card.name in used}
     groups = ((names, names, used), (vendors, sorted(set(vendors)), used_vendors))
-    for each, distinct, taken in groups:
+    for offers, distinct, taken in groups:
         for name in distinct:
-            if name in taken and len(set(each)) > 1:
-                yield f"without {name}", [other != name for other in each]
+            if name in taken and len(set(offers)) > 1:
+                yield f"without {name}", [other != name for other in offers]
             if taken != {name}:
-                yield f"only {name}", [other == name for other in each]
+                yield f"only {name}", [other == name for other in offers]
 
 
 # --- shadow prices --------------------------------------------------------------------------------------------------
@@ -406,9 +393,10 @@ def sensitivity(
         if (complete or lever.is_cheap)
         and (lever.key == STEP_TIME or _can_be(problem, base, lever.key, (lever.low, lever.high)))
     ]
-    rows = tornado_of(problem, base, _until_pulled(moved, brake or Brake(), progress), Depth.COST)
+    rows = tornado(problem, base, _until_pulled(moved, brake or Brake(), progress), Depth.COST)
     own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
-    priced = (offer for offer in problem.offers if _has_range(problem, base, offer))
+    keys = {f"price.{offer.accelerator.name}": offer for offer in problem.offers}
+    priced = (offer for key, offer in keys.items() if _can_be(problem, base, key, usual_range(problem, key)))
     return Sensitivity(
         share=SHARE,
         complete=complete and len(rows) == len(moved),
@@ -417,12 +405,6 @@ def sensitivity(
         levers=[_lever_record(problem, base, row, here) for row in rows],
         break_even=[_break_even(problem, base, offer, own) for offer in priced],
     )
-
-
-def _has_range(problem: Problem, base: Path, offer: Offer) -> bool:
-    """Whether a quarter of a price and four times it may be stated."""
-    key = f"price.{offer.accelerator.name}"
-    return _can_be(problem, base, key, usual_range(problem, key))
 
 
 def _can_be(problem: Problem, base: Path, key: str, values: Sequence[float]) -> bool:
@@ -477,15 +459,15 @@ def _flip(
 
     end: its value, fleet and cost.
     """
-    same, (other, pools, cost) = row.value, end
+    inside, (beyond, pools, cost) = row.value, end
     for _ in range(HALVINGS):
-        middle = (same + other) / 2.0
+        middle = (inside + beyond) / 2.0
         answer = answer_at(problem, base, row.lever, middle, Depth.COST)
         if kind_of(answer.pools) == kind_of(here.pools):
-            same = middle
+            inside = middle
         else:
-            other, pools, cost = middle, answer.pools, answer.cost
-    return Flip(same_at=same, other_at=other, pools=list(pools), usd_per_hour=cost)
+            beyond, pools, cost = middle, answer.pools, answer.cost
+    return Flip(same_at=inside, other_at=beyond, pools=list(pools), usd_per_hour=cost)
 
 
 def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:

@@ -17,13 +17,24 @@ from typing import Any
 from costmodel.errors import ImpossibleError
 from costmodel.metric import Metric
 from optimizer.fleets.build_plan import package_versions
-from optimizer.plans.proof import status_of
+from optimizer.plans.proof import is_below, status_of
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .physics import floor_cost, lower_bound, physics_of
-from .scenario import CHEAP_LEVERS, Answer, Depth, Pick, answer_row, family_of, nothing, solve
+from .scenario import (
+    CHEAP_LEVERS,
+    Answer,
+    Depth,
+    Pick,
+    answer_row,
+    family_of,
+    floor_cost,
+    lower_bound,
+    nothing,
+    physics_of,
+    solve,
+)
 from .workers import Batch, Row, Sweep, Task
 
 SLO_LEVERS = ("slo", *Metric, "attainment", "ttft_scale", "tpot_scale", "slo_scale")
@@ -32,8 +43,6 @@ LARGEST: Mapping[Depth, int] = {Depth.SIMPLE: 128, Depth.FULL: 4, Depth.SIMULATE
 """Scenarios in a batch at most: some seconds of work."""
 MOST_PROOFS = 64
 """Scenarios of a sweep in which each gets a proof, half a second or more, that nobody has to ask for."""
-ROUNDING = 1e-7
-"""A bound that is so near to the cost is the cost [1]."""
 
 
 def sweep_of(  # noqa: PLR0917
@@ -53,7 +62,9 @@ def sweep_of(  # noqa: PLR0917
     of others.
     """
     inputs = json.dumps(problem.inputs, sort_keys=True)
-    tasks = tuple({"name": one.name, "changes": dict(one.changes), "shown": list(shown)} for one in scenarios)
+    tasks = tuple(
+        {"name": scenario.name, "changes": dict(scenario.changes), "shown": list(shown)} for scenario in scenarios
+    )
     bounded = depth is Depth.SIMPLE and gap is not False
     proven = bounded and (gap is True or len(tasks) <= MOST_PROOFS)
     identity = {"inputs": json.loads(inputs), "depth": depth.value, "gap": gap, "looks": looks}
@@ -131,7 +142,7 @@ def with_bound(row: Row, bound: float | None) -> Row:
     cost = row["cost_usd_per_hour"]
     if bound is None or cost is None:
         return row
-    bound = bound if bound < cost * (1.0 - ROUNDING) else cost
+    bound = bound if is_below(cost, bound) else cost
     gap = 1.0 - bound / cost if cost else 0.0
     return row | {"status": status_of(gap).value, "bound_usd_per_hour": bound, "gap": gap}
 
@@ -195,10 +206,10 @@ class Looks:
         for number, fleet in stand.fleets.items():
             having.setdefault(fleet, []).append(number)
         again = [number for fleet, numbers in having.items() if stand.missed(fleet) for number in numbers]
-        left = self.most - sum(task.get("first", False) for task in tasks)
+        budget = self.most - sum(task.get("first", False) for task in tasks)
         unseen = (numbers for fleet, numbers in having.items() if fleet not in stand.seen)
         first = [numbers[0] for numbers in sorted(unseen, key=len, reverse=True)]
-        chosen = sorted(again) or first[: max(left, 0)]
+        chosen = sorted(again) or first[: max(budget, 0)]
         return [{**tasks[number], "of": number, "first": not again} for number in chosen]
 
     def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:

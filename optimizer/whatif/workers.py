@@ -1,10 +1,8 @@
 """Many tasks, on all cores or on a cluster, resumable: the same rows in the same order whoever solves them.
 
-Tasks are handed out in batches, each of which depends on nothing but itself; so the number of workers, the order in
-which they finish and a restart in between change no row. A journal has a line per finished task, so that a sweep that
-was killed goes on where it stood: its first line says that the file is a journal and of which sweep (a file without it
-is never touched), and every row ends with a digest of itself and of the sweep, so that one that was damaged, changed or
-taken from elsewhere is refused.
+Batches depend on nothing but themselves, so the number of workers, the order in which they finish and a restart change
+no row. A journal has a line per finished task, after one that says of which sweep it is; each row has a digest of
+itself and of the sweep, so that one that was damaged, changed or taken from elsewhere is refused.
 """
 
 from __future__ import annotations
@@ -111,17 +109,17 @@ def run_sweep(
     tasks, new = list[Task](), list(sweep.scenarios)
     while new:
         tasks += new
-        left = [(number, task) for number, task in enumerate(tasks) if number not in rows]
-        done = len(tasks) - len(left)
-        handed = apart(list(batches(left, workers, sweep.kinship, sweep.largest)), workers)
+        unsolved = [(number, task) for number, task in enumerate(tasks) if number not in rows]
+        finished = len(tasks) - len(unsolved)
+        handed = apart(list(batches(unsolved, workers, sweep.kinship, sweep.largest)), workers)
         for solved in _solved(executor, sweep.solve, handed):
             if journal is not None:
                 journal.append(solved)
             rows |= {row["number"]: row for row in solved}
-            done += len(solved)
+            finished += len(solved)
             if progress is not None:
-                pace = (time.monotonic() - begun) / max(done - before, 1)
-                progress(done, len(tasks), pace * (len(tasks) - done))
+                pace = (time.monotonic() - begun) / max(finished - before, 1)
+                progress(finished, len(tasks), pace * (len(tasks) - finished))
         new = sweep.rounds.more(tasks, rows) if sweep.rounds else []
     return sweep.rounds.finish(tasks, rows) if sweep.rounds else [rows[number] for number in range(len(tasks))]
 

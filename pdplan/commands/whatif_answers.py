@@ -220,10 +220,10 @@ def _shadow_prices(problem: Problem, base: Path, asked: Asked) -> Told:
 
 
 def _tornado(problem: Problem, base: Path, asked: Asked, share: float) -> Told:
-    from optimizer.whatif.sensitivity import tornado
+    from optimizer.whatif.sensitivity import levers, tornado
     from reports.answers.whatif import tornado_document, tornado_record
 
-    rows = tornado(problem, base, share, asked.depth, asked.looks)
+    rows = tornado(problem, base, levers(problem, share, asked.depth), asked.depth, asked.looks)
     return Told("tornado", tornado_record(rows), tornado_document(rows))
 
 
