@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.search import Level
     from optimizer.whatif.frontier import Frontier
-    from reports.simulated import Simulated
+    from reports.answers.simulation import Simulated
     from search_spaces.fleet_file import StatedFleet, load_fleet
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
@@ -75,7 +75,7 @@ _HOMES = {
     "PdplanError": "costmodel.errors",
     "Plan": "optimizer.plans.plan",
     "Problem": "search_spaces.problem",
-    "Simulated": "reports.simulated",
+    "Simulated": "reports.answers.simulation",
     "StatedFleet": "search_spaces.fleet_file",
     "UnknownNameError": "costmodel.errors",
     "deploy": "pdplan.api",

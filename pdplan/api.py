@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from optimizer.recommend.search import Brake, Level
     from optimizer.whatif.frontier import Frontier
     from optimizer.whatif.workers import Row
+    from reports.answers.simulation import Simulated
     from reports.deploy.deployment import Options
-    from reports.simulated import Simulated
     from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
 

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
 from costmodel.errors import InputError
 from costmodel.quoting import escaped
 from costmodel.words import percentage
+
+if TYPE_CHECKING:
+    from reports.document import Document
 
 PIPED_WIDTH = 100
 """Columns of a table when nobody's terminal says otherwise."""
@@ -70,14 +73,19 @@ class Console:
         """Write what was asked for to stdout: text as it is, an answer for the terminal, anything else as JSON."""
         from reports.document import Document
         from reports.json_text import finite
-        from reports.views.terminal import render_document
 
         if isinstance(value, Document):
-            text = render_document(value, self.width, color=self.colored)
+            text = self.render(value, color=self.colored)
         else:
             text = value if isinstance(value, str) else json.dumps(finite(value), indent=2)
         self.shown = True
         click.echo(harmless(text, styled=self.colored), color=self.colored, nl=not text.endswith("\n"))
+
+    def render(self, document: Document, *, color: bool) -> str:
+        """An answer as text as wide as this terminal."""
+        from reports.views.terminal import render_document
+
+        return render_document(document, self.width, color=color)
 
     def note(self, text: str) -> None:
         """Narrate on stderr."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
     from optimizer.verification.demand import Demand
     from optimizer.verification.judge import Judgement
-    from reports.simulated import Simulated
+    from reports.answers.simulation import Simulated
     from search_spaces.recorded import Recorded
 
 Progress = Callable[[str, float], None]
@@ -139,7 +139,7 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked, progress
     from optimizer.fleets.evaluate import evaluate
     from optimizer.verification.judge import judge_demands, pool_behind, simulated_fleet
     from optimizer.verification.record import class_e2e, class_gaps, fleet_use, slots_of_day
-    from reports.simulated import Simulated
+    from reports.answers.simulation import Simulated
 
     volume = _volume(plan, instance, asked)
     start, left_out, most = time.process_time(), "", MOST_UNTIL
@@ -318,7 +318,7 @@ def timeline_text(pools: list[str], found: Judgement, window: float) -> str:
 
     from costmodel.simulator import simulate as run
     from costmodel.simulator.metrics import steady
-    from reports.simulated import timeline_json
+    from reports.answers.simulation import timeline_json
 
     first = found.runs[0]
     start = float(first.result.arrival[int(np.argmax(steady(first.result)))])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.answers.validation import by_accelerator
+from reports.answers.accuracy import by_accelerator
 from search_spaces.serving_error import load_serving_error
 
 

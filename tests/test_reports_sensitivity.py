@@ -19,7 +19,7 @@ from reports.deploy.files import SUMS, deploy_plan
 from reports.drawing import Rect
 from reports.json_text import plan_json
 from reports.next_steps import deployment
-from reports.sensitivity_section import draw_strips, draw_tornado, sensitivity_view
+from reports.sensitivity import draw_strips, draw_tornado, sensitivity_view
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.report_cases import lever, load, with_accuracy, with_command, with_sensitivity

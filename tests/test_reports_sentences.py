@@ -8,7 +8,7 @@ import pytest
 from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
 from optimizer.plans.records import Quantiles
 from reports import verdict, words
-from reports.answers.calibration import point_text
+from reports.answers.accuracy import point_text
 from reports.answers.plan import latency_table
 from reports.answers.plan_charts import cost_chart, roofline_sentence, split_sentence
 from reports.asked import Asked, asked

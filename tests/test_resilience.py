@@ -23,9 +23,9 @@ from optimizer.procurement.resilience import (
     without,
 )
 from optimizer.verification.judge import Judgement, judge
-from pdplan.commands.resilience import least_requests
+from pdplan.commands.procurement import least_requests
 from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
-from reports.simulated import requests_to_decide
+from reports.answers.simulation import requests_to_decide
 from reports.views import html
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 from pdplan.cli import cli, run
 from pdplan.console import Console
-from reports.answers.validation import kendall_tau, validation_dict, validation_document
+from reports.answers.accuracy import kendall_tau, validation_dict, validation_document
 from reports.views.terminal import render_document
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_batches import deployments_of

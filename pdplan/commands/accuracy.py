@@ -106,7 +106,7 @@ def calibrate(
     Exits with 2 and writes nothing where no such machine explains the results: a flag is wrong, or the
     model does not know what ran. --force keeps the fit.
     """
-    from reports.answers.calibration import calibration_dict, calibration_document
+    from reports.answers.accuracy import calibration_dict, calibration_document
     from reports.text import plural
     from search_spaces.benchmark_results import read_results
     from search_spaces.benchmark_results.calibration import calibrate as fit
@@ -263,7 +263,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     scheduler_recv_interval, else from engine_settings.csv beside the file. Exits with 2 where no row
     can be predicted.
     """
-    from reports.answers.validation import accuracy_page, validation_document
+    from reports.answers.accuracy import accuracy_page, validation_document
     from search_spaces.catalog import load_catalog
 
     flags = Checks(**options)
@@ -344,7 +344,7 @@ def _files(flags: Checks) -> list[Path]:
 
 
 def _errors(file: Path, known: AcceleratorCatalog, models: Path | None, with_rows: bool) -> dict[str, Any]:
-    from reports.answers.validation import validation_dict
+    from reports.answers.accuracy import validation_dict
     from search_spaces.measured_predictions import predict_serving, predict_steps
     from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings
     from search_spaces.measurements import Format, read_measurements

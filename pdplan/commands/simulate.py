@@ -31,7 +31,7 @@ from pdplan.simulating import CONCURRENCY, PLANNED, REPLICATIONS, REQUESTS, UNTI
 from search_spaces.bounds import SEED, Bounds
 
 if TYPE_CHECKING:
-    from reports.simulated import Simulated
+    from reports.answers.simulation import Simulated
 
 PARTS = Bounds(2, 1440, "parts of a day")
 SOON_DONE = 50_000
@@ -188,8 +188,7 @@ def simulate(
         shown = simulated(plan, asked, progress)
     console.note(f"simulated in {shown.cpu_seconds:.1f} CPU-seconds")
     _write_files(console, shown, files, window, force=force)
-    from reports.answers.simulation import simulation_document
-    from reports.simulated import simulation_json
+    from reports.answers.simulation import simulation_document, simulation_json
 
     console.show(simulation_json(shown) if as_json else simulation_document(shown))
     return 0 if shown.judgement.proven else ExitCode.INFEASIBLE
@@ -199,7 +198,7 @@ def _write_files(
     console: Console, shown: Simulated, files: Mapping[str, Path | None], window: float, *, force: bool
 ) -> None:
     """Write what was asked for beside the result."""
-    from reports.request_rows import requests_csv, requests_parquet
+    from reports.rows import requests_csv, requests_parquet
 
     pools = [pool.name for pool in shown.use.pools]
     makers: dict[str, Callable[[], str | bytes]] = {

@@ -31,8 +31,7 @@ from reports.numbers import (
     rate,
     signed_percent,
 )
-from reports.sensitivity import base_sentence, more_sentence, told
-from reports.sensitivity_section import LEVER_HEADERS, lever_rows, sensitivity_view
+from reports.sensitivity import LEVER_HEADERS, base_sentence, lever_rows, more_sentence, sensitivity_view, told
 from reports.table import Column
 from reports.text import clean, moment, plural
 from reports.views.html import render_document

@@ -22,12 +22,12 @@ from reports.sensitivity import (
     TornadoFigure,
     capital,
     depends_words,
+    draw_tornado,
     exact_words,
     fleet_line,
     lever_words,
     value_words,
 )
-from reports.sensitivity_section import draw_tornado
 from reports.table import Column
 from reports.text import clean, plural, sentence
 from reports.words import constraint_words, cost_or_status
