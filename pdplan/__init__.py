@@ -103,10 +103,10 @@ def _check_siblings(home: str) -> None:
     for name in _SIBLINGS:
         spec = _PathFinder.find_spec(name)
         wanted = f"{home}{_os.sep}{name}"
-        found = spec.origin.rpartition(_os.sep)[0] if spec and spec.origin else None
-        if found is None or _os.path.realpath(found) != _os.path.realpath(wanted):
+        actual = spec.origin.rpartition(_os.sep)[0] if spec and spec.origin else None
+        if actual is None or _os.path.realpath(actual) != _os.path.realpath(wanted):
             msg = (
-                f"pdplan needs its own package {name!r} at {wanted}, but Python finds {found or 'none'}; "
+                f"pdplan needs its own package {name!r} at {wanted}, but Python finds {actual or 'none'}; "
                 f"move or uninstall the other one, or install pdplan in an environment of its own"
             )
             raise ImportError(msg)

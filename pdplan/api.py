@@ -83,16 +83,16 @@ def optimize(
         open_storage(study)
     tune = Wish(study=study) if study is not None else None
     tune = tune if front is None else Wish(front, front=True, study=study)
-    every, brake = sensitivity or level is Level.THOROUGH, brake or Brake()
-    done = FOUND_ALL if every else FOUND
+    complete, brake = sensitivity or level is Level.THOROUGH, brake or Brake()
+    done = FOUND_ALL if complete else FOUND
     plan = search(
         problem, progress=part_of(progress, 0.0, done), time_limit=seconds, level=level, brake=brake, tune=tune
     )
     if level is Level.THOROUGH and not brake.stopped():
         plan = with_worths(plan, problem)
-    if (every or level is Level.STANDARD) and not brake.stopped():
+    if (complete or level is Level.STANDARD) and not brake.stopped():
         rest = part_of(progress, done, 1.0)
-        plan = with_sensitivity(plan, problem, base, complete=every, brake=brake, progress=rest)
+        plan = with_sensitivity(plan, problem, base, complete=complete, brake=brake, progress=rest)
     return as_cut(plan, brake)
 
 
@@ -164,7 +164,7 @@ def simulate(
         ("concurrency", concurrency or CONCURRENCY.low, CONCURRENCY),
     ):
         _check_whole(name, number, bounds)
-    asked = Asked(
+    request = Asked(
         rate=None if rate is None else _value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
         requests=requests,
         seed=seed,
@@ -177,10 +177,10 @@ def simulate(
         balancing=None if balancing is None else _value("balancing", member(Balancing), balancing),
         until=None if until is None else _value("until", share(UNTIL), until),
     )
-    asked.check()
-    found = _plan(plan, alternative)
+    request.check()
+    chosen_plan = _plan(plan, alternative)
     prepare(None if progress is None else lambda text: progress(text, 0.0))
-    return simulated(found, asked, progress)
+    return simulated(chosen_plan, request, progress)
 
 
 def whatif(
@@ -211,9 +211,13 @@ def whatif(
     problem, base = _problem(problem, base, settings, {"prices": prices})
     problem = without_recording(problem)
     axes = [parse_axis(text) for text in _axes(vary)]
-    known = named_scenarios(problem)
+    scenarios_of_file = named_scenarios(problem)
     names = [scenario] if isinstance(scenario, str) else list(scenario)
-    chosen = list(known.values()) if names == ["all"] else [known[_known("scenario", name, known)] for name in names]
+    chosen = (
+        list(scenarios_of_file.values())
+        if names == ["all"]
+        else [scenarios_of_file[_known("scenario", name, scenarios_of_file)] for name in names]
+    )
     if not axes and not chosen:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
     scenarios = list(grid(axes, chosen))
@@ -267,10 +271,10 @@ def deploy(
     """
     from reports.deploy.files import write_deployment
 
-    found = _plan(plan, alternative)
+    chosen_plan = _plan(plan, alternative)
     base = None if not isinstance(plan, str | PathLike) else Path(plan).parent
-    asked = deployment_options(found, target=target, **options)
-    return write_deployment(found, asked, Path(directory), force=force, base=base)
+    settings = deployment_options(chosen_plan, target=target, **options)
+    return write_deployment(chosen_plan, settings, Path(directory), force=force, base=base)
 
 
 def deployment_options(
@@ -292,9 +296,11 @@ def deployment_options(
     from reports.deploy.facts import checked_version, target_names
     from reports.deploy.files import planned_target
 
-    name, known = target or planned_target(plan), target_names()
-    if name not in known:
-        raise InputError(f"the plan's engine {shown(name)} is none of {', '.join(known)}; name a target with --target")
+    name, targets = target or planned_target(plan), target_names()
+    if name not in targets:
+        raise InputError(
+            f"the plan's engine {shown(name)} is none of {', '.join(targets)}; name a target with --target"
+        )
     try:
         version = checked_version(name, engine_version)
     except InputError as error:

@@ -156,12 +156,12 @@ def _rising(tell: Callable[[str, float], None]) -> Callable[[str, float], None]:
     """A callback that never tells less than it has told: work that is gone through again stays where it was."""
     most = 0.0
 
-    def told(stage: str, share: float) -> None:
+    def tell_more(stage: str, share: float) -> None:
         nonlocal most
         most = max(most, min(share, 1.0))
         tell(stage, most)
 
-    return told
+    return tell_more
 
 
 def obeys_codes(stream: TextIO) -> bool:

@@ -71,8 +71,8 @@ def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
     if alternative > len(rows):
         where = f"pdplan report {shown_path(path)} -v numbers them"
         raise InputError(f"--alternative {alternative}: the plan has {len(rows)} fleets; {where}")
-    found = plan_of_alternative(plan, rows[alternative - 1], path.parent)
-    return found.model_copy(update={"name": f"alternative {alternative} of plan {plan.name}"})
+    chosen = plan_of_alternative(plan, rows[alternative - 1], path.parent)
+    return chosen.model_copy(update={"name": f"alternative {alternative} of plan {plan.name}"})
 
 
 def read_fleet(path: Path, alternative: int = 1) -> Plan:

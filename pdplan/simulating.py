@@ -108,132 +108,136 @@ EXCLUDED = {
 """Options that leave no room for others: why, and for which."""
 
 
-def simulated(plan: Plan, asked: Asked, progress: Progress | None) -> Simulated:
+def simulated(plan: Plan, request: Asked, progress: Progress | None) -> Simulated:
     """Simulate what was asked."""
     from optimizer.fleets.plan_fleet import fleet_of_plan
     from optimizer.verification.goodput import goodput, latency_curve
     from search_spaces.problem import Balancing
 
     instance, fleet = fleet_of_plan(plan)
-    if asked.balancing is not None:
-        limits = replace(instance.problem.constraints, balancing=Balancing(asked.balancing))
+    if request.balancing is not None:
+        limits = replace(instance.problem.constraints, balancing=Balancing(request.balancing))
         instance = replace(instance, problem=replace(instance.problem, constraints=limits))
     if progress is not None:
         progress("simulating", 0.3)
-    shown = _judged(plan, instance, fleet, asked, progress)
-    settings = {"requests": asked.requests, "seed": asked.seed}
-    if asked.curve:
+    simulation = _judged(plan, instance, fleet, request, progress)
+    settings = {"requests": request.requests, "seed": request.seed}
+    if request.curve:
         if progress is not None:
             progress("going through the rates", 0.5)
         curve = latency_curve(instance, fleet, **settings)
-        shown = replace(shown, curve=curve, goodput=curve.goodput)
-    elif asked.goodput:
+        simulation = replace(simulation, curve=curve, goodput=curve.goodput)
+    elif request.goodput:
         if progress is not None:
             progress("finding the goodput", 0.6)
-        shown = replace(shown, goodput=goodput(instance, fleet, **settings))
-    return shown
+        simulation = replace(simulation, goodput=goodput(instance, fleet, **settings))
+    return simulation
 
 
-def _judged(plan: Plan, instance: Instance, fleet: Fleet, asked: Asked, progress: Progress | None) -> Simulated:
+def _judged(plan: Plan, instance: Instance, fleet: Fleet, request: Asked, progress: Progress | None) -> Simulated:
     """The run, or runs, that were asked for."""
     from optimizer.fleets.evaluate import evaluate
     from optimizer.verification.judge import judge_demands, pool_behind, simulated_fleet
     from optimizer.verification.record import class_e2e, class_gaps, fleet_use, slots_of_day
     from reports.answers.simulation import Simulated
 
-    volume = _volume(plan, instance, asked)
+    volume = _volume(plan, instance, request)
     start, left_out, most = time.process_time(), "", MOST_UNTIL
-    if asked.until is None:
-        demands, left_out, most = _demands(instance, fleet, asked, volume)
-        found = judge_demands(instance, simulated_fleet(instance, fleet), demands)
+    if request.until is None:
+        demands, left_out, most = _demands(instance, fleet, request, volume)
+        judgement = judge_demands(instance, simulated_fleet(instance, fleet), demands)
     else:
-        found = _until_known(instance, fleet, asked, volume, progress)
-    steady = asked.trace is None and asked.profile is None and not asked.concurrency
-    profile = None if asked.profile is None else _profile(instance, asked.profile)
-    behind = pool_behind(found)
+        judgement = _until_known(instance, fleet, request, volume, progress)
+    steady = request.trace is None and request.profile is None and not request.concurrency
+    profile = None if request.profile is None else _profile(instance, request.profile)
+    behind = pool_behind(judgement)
     return Simulated(
         plan=plan,
         instance=instance,
-        judgement=replace(found, rate=instance.problem.workload.request_rate * volume) if steady else found,
-        use=fleet_use(instance, fleet, found),
-        gaps=class_gaps(instance, found),
-        e2e=class_e2e(instance, found),
+        judgement=replace(judgement, rate=instance.problem.workload.request_rate * volume) if steady else judgement,
+        use=fleet_use(instance, fleet, judgement),
+        gaps=class_gaps(instance, judgement),
+        e2e=class_e2e(instance, judgement),
         behind=None if behind is None else fleet.pools[behind].name,
-        source=_source(asked, profile, found, instance.problem.recorded) + left_out + own_rate(plan, asked, found),
+        source=_source(request, profile, judgement, instance.problem.recorded)
+        + left_out
+        + own_rate(plan, request, judgement),
         most=most,
-        concurrency=asked.concurrency,
+        concurrency=request.concurrency,
         analytic=evaluate(instance, fleet, volume) if steady else None,
-        slots=() if profile is None else slots_of_day(instance, found, profile, volume),
-        seed=None if asked.trace is not None else asked.seed,
-        until=asked.until,
+        slots=() if profile is None else slots_of_day(instance, judgement, profile, volume),
+        seed=None if request.trace is not None else request.seed,
+        until=request.until,
         cpu_seconds=time.process_time() - start,
     )
 
 
-def _until_known(instance: Instance, fleet: Fleet, asked: Asked, volume: float, progress: Progress | None) -> Judgement:
+def _until_known(
+    instance: Instance, fleet: Fleet, request: Asked, volume: float, progress: Progress | None
+) -> Judgement:
     """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
     from optimizer.verification.bench import full_length
     from optimizer.verification.demand import SEEDS, simulated_trace
     from optimizer.verification.judge import half_width, judge_until, simulated_fleet, until_precise
 
-    precision = asked.until or UNTIL.high
-    requests = full_length(instance, fleet, asked.requests, volume)
+    precision = request.until or UNTIL.high
+    requests = full_length(instance, fleet, request.requests, volume)
     enough = until_precise(precision, requests, MOST_UNTIL)
 
     def drawn(number: int) -> Demand:
-        return simulated_trace(instance, fleet, requests, asked.seed + SEEDS * number, volume)
+        return simulated_trace(instance, fleet, requests, request.seed + SEEDS * number, volume)
 
-    def wanted(found: Judgement) -> int:
+    def wanted(judgement: Judgement) -> int:
         if progress is not None:
-            made, reached = len(found.runs) * requests, half_width(found)
+            made, reached = len(judgement.runs) * requests, half_width(judgement)
             most = max(made / MOST_UNTIL, min((precision / max(reached, 1e-9)) ** 2, 1.0))
             progress(f"{made:,} requests, ±{percentage(reached, 2)}", 0.9 * most)
-        return enough(found)
+        return enough(judgement)
 
     return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=2)
 
 
-def own_rate(plan: Plan, asked: Asked, found: Judgement) -> str:
+def own_rate(plan: Plan, request: Asked, judgement: Judgement) -> str:
     """That a trace came at another rate than that of the plan; empty where it did not, or one was asked for."""
     from reports.numbers import rate
 
-    if asked.trace is None or asked.rate is not None or asked.concurrency:
+    if request.trace is None or request.rate is not None or request.concurrency:
         return ""
-    near = abs(found.rate / plan.demand_rps - 1.0) <= OTHER_RATE
+    near = abs(judgement.rate / plan.demand_rps - 1.0) <= OTHER_RATE
     return "" if near else f", at its own rate; the plan is for {rate(plan.demand_rps)} (--rate)"
 
 
-def _volume(plan: Plan, instance: Instance, asked: Asked) -> float:
+def _volume(plan: Plan, instance: Instance, request: Asked) -> float:
     """Multiple of the demand that comes."""
     from optimizer.fleets.plan_fleet import planned_volume
 
-    return planned_volume(plan) if asked.rate is None else asked.rate / instance.problem.workload.request_rate
+    return planned_volume(plan) if request.rate is None else request.rate / instance.problem.workload.request_rate
 
 
-def _demands(instance: Instance, fleet: Fleet, asked: Asked, volume: float) -> tuple[list[Demand], str, int]:
+def _demands(instance: Instance, fleet: Fleet, request: Asked, volume: float) -> tuple[list[Demand], str, int]:
     """Requests of each run, what is to be said of those of a trace that no engine takes, the most a run can have."""
     from optimizer.verification.demand import SEEDS, closed_demand, diurnal_demands, simulated_trace
 
     left_out, most = "", int(REQUESTS.high)
-    if asked.profile is not None:
+    if request.profile is not None:
         demands = diurnal_demands(
             instance,
             fleet,
-            _profile(instance, asked.profile),
-            requests=asked.requests,
-            seed=asked.seed,
+            _profile(instance, request.profile),
+            requests=request.requests,
+            seed=request.seed,
             volume=volume,
-            replications=asked.replications,
+            replications=request.replications,
         )
-    elif asked.trace is not None:
-        demand, left_out, whole = replay(instance, fleet, asked)
+    elif request.trace is not None:
+        demand, left_out, whole = replay(instance, fleet, request)
         demands = [demand]
         most = demand.trace.size if whole else most
     else:
-        seeds = [asked.seed + SEEDS * number for number in range(asked.replications)]
-        demands = [simulated_trace(instance, fleet, asked.requests, seed, volume) for seed in seeds]
-    if asked.concurrency:
-        demands = [closed_demand(demand, asked.concurrency) for demand in demands]
+        seeds = [request.seed + SEEDS * number for number in range(request.replications)]
+        demands = [simulated_trace(instance, fleet, request.requests, seed, volume) for seed in seeds]
+    if request.concurrency:
+        demands = [closed_demand(demand, request.concurrency) for demand in demands]
     return demands, left_out, most
 
 
@@ -252,26 +256,26 @@ def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple
 
 
 def _source(
-    asked: Asked,
+    request: Asked,
     profile: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None,
-    found: Judgement,
+    judgement: Judgement,
     recorded: Recorded | None,
 ) -> str:
     """Where the requests come from, in words."""
     from reports.numbers import duration
 
     drawn = "the plan's demand" if recorded is None else f"{recorded.source}, as the plan's were"
-    words = f"drawn from {drawn}" if asked.trace is None else f"replayed from {asked.trace.name}"
-    if asked.balancing is not None:
-        words += f", sent to the engine with the {asked.balancing.replace('_', ' ')}"
-    if asked.concurrency:
-        return f"{words}, {asked.concurrency} at a time"
+    words = f"drawn from {drawn}" if request.trace is None else f"replayed from {request.trace.name}"
+    if request.balancing is not None:
+        words += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
+    if request.concurrency:
+        return f"{words}, {request.concurrency} at a time"
     if profile is not None:
-        return f"{words} over a day that is made to last {duration(float(found.runs[0].result.arrival.max()))}"
+        return f"{words} over a day that is made to last {duration(float(judgement.runs[0].result.arrival.max()))}"
     return words
 
 
-def replay(instance: Instance, fleet: Fleet, asked: Asked) -> tuple[Demand, str, bool]:
+def replay(instance: Instance, fleet: Fleet, request: Asked) -> tuple[Demand, str, bool]:
     """The first requests of a trace; with a rate, their arrivals are stretched to it.
 
     Also what is to be said of those that are left out as no engine can serve them, or as they are longer than the
@@ -283,36 +287,36 @@ def replay(instance: Instance, fleet: Fleet, asked: Asked) -> tuple[Demand, str,
     from search_spaces.recorded import spread
     from search_spaces.traces import Unservable, in_order, read_rows, read_trace
 
-    path, most = asked.trace or Path(), instance.problem.workload.max_tokens
+    path, most = request.trace or Path(), instance.problem.workload.max_tokens
     unservable = Unservable()
-    rows_of = list(in_order(path, read_rows(path, limit=asked.requests, unservable=unservable)))
-    parts = [rows.pick(np.flatnonzero(rows.isl + rows.osl <= most)) for rows in rows_of]
-    too_long = sum(len(rows) for rows in rows_of) - sum(len(rows) for rows in parts)
+    rows_of = list(in_order(path, read_rows(path, limit=request.requests, unservable=unservable)))
+    batches = [rows.pick(np.flatnonzero(rows.isl + rows.osl <= most)) for rows in rows_of]
+    too_long = sum(len(rows) for rows in rows_of) - sum(len(rows) for rows in batches)
     nanoseconds, isl, osl = (
-        np.concatenate([getattr(rows, name) for rows in parts]) if parts else np.zeros(0, dtype=np.int64)
+        np.concatenate([getattr(rows, name) for rows in batches]) if batches else np.zeros(0, dtype=np.int64)
         for name in ("nanoseconds", "isl", "osl")
     )
-    least = max(int(REQUESTS.low), PER_USER * asked.concurrency)
+    least = max(int(REQUESTS.low), PER_USER * request.concurrency)
     if isl.size < least:
         from reports.text import plural
 
         fit = f" of at most {most:,} tokens" if too_long else ""
         raise InputError(f"{path}: has {plural(isl.size, 'request')}{fit}; {least:,} are needed at least")
-    stats = read_trace(path, limit=asked.requests, most_tokens=most).arrivals
+    stats = read_trace(path, limit=request.requests, most_tokens=most).arrivals
     arrival = spread((nanoseconds - nanoseconds[0]) / NANOSECONDS, stats)
     span = float(arrival[-1])
     if span <= 0.0:
         raise InputError(f"{path}: all requests arrive at once")
-    if asked.rate is not None:
-        arrival *= (isl.size - 1) / span / asked.rate
+    if request.rate is not None:
+        arrival *= (isl.size - 1) / span / request.rate
     said = f", of which {unservable.words}" if unservable.count else ""
     if too_long:
         said += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
-    demand = replayed_trace(instance, fleet, arrival, isl, osl, seed=asked.seed)
-    return demand, said, unservable.rows < asked.requests
+    demand = replayed_trace(instance, fleet, arrival, isl, osl, seed=request.seed)
+    return demand, said, unservable.rows < request.requests
 
 
-def timeline_text(pools: list[str], found: Judgement, window: float) -> str:
+def timeline_text(pools: list[str], judgement: Judgement, window: float) -> str:
     """Steps of the first run in a window [s] that begins where the warm-up ends; the run is made again with a log."""
     import numpy as np
 
@@ -320,7 +324,7 @@ def timeline_text(pools: list[str], found: Judgement, window: float) -> str:
     from costmodel.simulator.metrics import steady
     from reports.answers.simulation import timeline_json
 
-    first = found.runs[0]
+    first = judgement.runs[0]
     start = float(first.result.arrival[int(np.argmax(steady(first.result)))])
-    logged = run(first.demand.trace, found.engines, until=start + window, log_rows=first.result.events)
-    return timeline_json(pools, found.engines, logged, start, start + window)
+    logged = run(first.demand.trace, judgement.engines, until=start + window, log_rows=first.result.events)
+    return timeline_json(pools, judgement.engines, logged, start, start + window)

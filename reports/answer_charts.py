@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .drawing import WIDTH, Box, Drawing, Mark, Path, Rect, Text, Ticks, axes, plot, text_width
+from .drawing import WIDTH, Box, Drawing, Mark, Rect, Text, Ticks, axes, plot, text_width
 from .text import fit
 
 PLOT: Final = Box(54.0, 26.0, WIDTH - 8.0, 190.0)
@@ -58,33 +58,6 @@ def draw_stacks(stacks: Sequence[Stack], frame: Frame, summary: str) -> Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """One row of `draw_shares`: a share [1], its goal [1], and what is written beside them."""
-
-    label: str
-    value: float
-    goal: float
-    note: str
-
-
-def draw_shares(rows: Sequence[Share], summary: str) -> Drawing:
-    """Draw shares as bars from 0 to 100 %, red where they miss the goal, which is a line."""
-    marks: list[Mark] = []
-    y = 2.0
-    for row in rows:
-        room = int((WIDTH - text_width(row.note) - 12) / text_width("n"))
-        marks.append(Text(0, y + 11, fit(row.label, max(8, room)), "label"))
-        marks.append(Text(WIDTH, y + 11, row.note, "label", "end"))
-        marks.append(Rect(0, y + 17, WIDTH, 10, "track"))
-        tone = "good" if row.value >= row.goal else "over"
-        marks.append(Rect(0, y + 17, max(1.5, row.value * WIDTH), 10, tone, f"{row.label}: {row.note}"))
-        at = row.goal * WIDTH
-        marks.append(Path(((at, y + 15), (at, y + 29)), "limit"))
-        y += 36
-    return Drawing(WIDTH, max(y - 4, 1.0), summary, tuple(marks))
-
-
-@dataclass(frozen=True, slots=True)
 class HeatCell:
     """One cell: its values of both levers, the lines of text in it, its tone, and what a pointer over it shows."""
 
@@ -132,12 +105,12 @@ def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str, summary: st
         if value
     ]
     bottom = _TOP + height * len(rows)
-    every = max(round(40.0 / width), 1)
-    room = int((every * width - CELL_GAP) / text_width("0"))
+    step = max(round(40.0 / width), 1)
+    room = int((step * width - CELL_GAP) / text_width("0"))
     marks += [
         Text(_LEFT + (n + 0.5) * width, bottom + 16, fit(value.removesuffix(f" {units[1]}"), room), "tick", "middle")
         for n, value in enumerate(columns)
-        if n % every == 0
+        if n % step == 0
     ]
     return Drawing(WIDTH, bottom + 24, summary, tuple(marks))
 

@@ -50,7 +50,7 @@ def asked(plan: Plan) -> list[Asked]:
                 _stated(c.tpot_limit_s),
                 c.e2e_limit_s,
                 c.attainment_goal,
-                {metric: one.limit_s for metric, one in c.metrics.items()},
+                {metric: limit.limit_s for metric, limit in c.metrics.items()},
             )
             for c in plan.classes
         ]
@@ -81,9 +81,9 @@ def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
     inputs = plan.provenance.inputs
     rows = [_gpu_words(row) for row in _rows(inputs.get("accelerators"))[:MOST_GPUS]]
     limits = inputs.get("constraints")
-    known = limits if isinstance(limits, Mapping) else {}
-    pairs = [(name, _number(known.get(key)), unit) for key, name, unit in _LIMITS]
-    spare = known.get("headroom")
+    limits = limits if isinstance(limits, Mapping) else {}
+    pairs = [(name, _number(limits.get(key)), unit) for key, name, unit in _LIMITS]
+    spare = limits.get("headroom")
     spares = _number(spare.get("replicas")) if isinstance(spare, Mapping) else None
     return (
         *((("GPU types", ", ".join(rows)),) if rows else ()),
@@ -98,10 +98,10 @@ def _rows(value: object) -> list[Mapping[str, Any]]:
 
 def _gpu_words(row: Mapping[str, Any]) -> str:
     price, stock = _number(row.get("price")), _number(row.get("inventory"))
-    told = [listed(price)] if price is not None else []
-    told += [f"at most {count(stock)}"] if stock is not None else []
+    terms = [listed(price)] if price is not None else []
+    terms += [f"at most {count(stock)}"] if stock is not None else []
     name = clean(str(row.get("name", MISSING)), 24)
-    return f"{name} ({', '.join(told)})" if told else name
+    return f"{name} ({', '.join(terms)})" if terms else name
 
 
 def _from_inputs(row: Mapping[str, Any]) -> Asked:
@@ -130,8 +130,8 @@ def _number(value: object) -> float | None:
     >>> _number("0.05s"), _number(0.9), _number("4.9e-06s"), _number(None), _number("soon")
     (0.05, 0.9, 4.9e-06, None, None)
     """
-    found = _SECONDS.fullmatch(str(value))
-    return float(found[1]) if found else None
+    match = _SECONDS.fullmatch(str(value))
+    return float(match[1]) if match else None
 
 
 def recorded_source(plan: Plan) -> str | None:
@@ -157,8 +157,8 @@ def readable_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if recorded is None:
         return dict(inputs)
     digest = hashlib.sha256(str(recorded.get("packed")).encode()).hexdigest()[:16]
-    shown = dict(recorded) | {"packed": f"SHA-256 {digest}…"}
-    return dict(inputs) | {"workload": dict(inputs["workload"]) | {"recorded": shown}}
+    summary = dict(recorded) | {"packed": f"SHA-256 {digest}…"}
+    return dict(inputs) | {"workload": dict(inputs["workload"]) | {"recorded": summary}}
 
 
 def _recorded(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:

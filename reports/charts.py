@@ -79,17 +79,17 @@ def draw_split(rows: Sequence[SplitRow]) -> Drawing:
 
 
 def _split_bar(row: SplitRow, y: float) -> list[Mark]:
-    total = sum(part for part in row.parts if is_number(part)) or 1.0
+    total = sum(share for share in row.parts if is_number(share)) or 1.0
     marks: list[Mark] = []
     x = 0.0
-    for name, part in zip(PARTS, row.parts, strict=True):
-        if not is_number(part) or part <= 0:
+    for name, share in zip(PARTS, row.parts, strict=True):
+        if not is_number(share) or share <= 0:
             continue
-        width = part / total * WIDTH
-        tip = f"{row.pool}: {part_words(name)} {percent(part)} of {duration(row.step)}"
+        width = share / total * WIDTH
+        tip = f"{row.pool}: {part_words(name)} {percent(share)} of {duration(row.step)}"
         marks.append(Rect(x, y, width, 20, f"part-{name}", tip))
-        if width > text_width(percent(part)) + 8:
-            marks.append(Text(x + width / 2, y + 14, percent(part), f"on-{name}", "middle"))
+        if width > text_width(percent(share)) + 8:
+            marks.append(Text(x + width / 2, y + 14, percent(share), f"on-{name}", "middle"))
         x += width
     return marks
 
@@ -108,23 +108,23 @@ def draw_heat(figure: LengthMap) -> Drawing:
 def draw_cells(figure: LengthMap, tone_of: Callable[[float], str], summary: str, what: str) -> Drawing:
     """Draw a table of shares by input length (columns) and output length (rows); what: the numbers are."""
     labels = figure.labels
-    left, top, height = 44.0, 30.0, 26.0
-    width = (WIDTH - left - 8) / len(labels[0])
+    margin, top, height = 44.0, 30.0, 26.0
+    width = (WIDTH - margin - 8) / len(labels[0])
     marks: list[Mark] = [Text(0, 12, "output tokens", "muted")]
     for r, row in enumerate(figure.cells):
         for c, share in enumerate(row):
             tone, text = ("heat-0", "") if share is None else (tone_of(share), percent(share).removesuffix(" %"))
-            x, y = left + c * width, top + r * height
+            x, y = margin + c * width, top + r * height
             tip = f"{labels[0][c]} in, {labels[1][r]} out: {f'{text} %' if text else 'none'}"
             marks.append(Rect(x, y, width - 1.5, height - 1.5, tone, tip))
             if text:
                 marks.append(Text(x + width / 2, y + 17, text, f"on-{tone}", "middle"))
     bottom = top + height * len(figure.cells)
     for r, edge in enumerate(reversed(figure.osl_edges)):
-        marks.append(Text(left - 5, top + r * height + 3, power_of_two(edge), "tick", "end"))
+        marks.append(Text(margin - 5, top + r * height + 3, power_of_two(edge), "tick", "end"))
     for c, edge in enumerate(figure.isl_edges):
         last = c == len(labels[0])
-        at = WIDTH if last else left + c * width
+        at = WIDTH if last else margin + c * width
         marks.append(Text(at, bottom + 16, power_of_two(edge), "tick", "end" if last else "middle"))
     marks.append(Text(WIDTH, bottom + 34, f"input tokens · {what}", "muted", "end"))
     return Drawing(WIDTH, bottom + 40, summary, tuple(marks))
@@ -248,21 +248,21 @@ def _fleet_panel(points: Sequence[FleetPoint], metric: str, top: float) -> list[
     marks = axes(frame, [(v, f"${significant(v)}") for v in step], heights, "price per hour", title)
     marks.append(Path(((box.left, frame.y(1.0)), (box.right, frame.y(1.0))), "limit", "the limit"))
     inside = [point for point in points if getattr(point, metric) <= frame.y.high]
-    held = [point for point in inside if point.held]
-    front = [(point.cost, getattr(point, metric)) for point in undominated(held, metric)]
+    meeting = [point for point in inside if point.held]
+    front = [(point.cost, getattr(point, metric)) for point in undominated(meeting, metric)]
     stairs = [corner for a, b in itertools.pairwise(front) for corner in (a, (b[0], a[1]))] + front[-1:]
     marks += line(frame, stairs, "front")
-    taken = []
+    boxes = []
     for point in sorted(points, key=lambda p: p.recommended):
         value = min(getattr(point, metric), frame.y.high)
         x, y = frame.at((point.cost, value))
         tone = "good" if point.recommended else "other" if point.held else "over"
         marks.append(Symbol(x, y, tone, _fleet_tip(point, metric)))
         beside = 6 if point.recommended else 24  # a label next to another fleet's mark would seem to be of that fleet
-        taken.append(Box(x - beside, y - 6, x + beside, y + 6))
+        boxes.append(Box(x - beside, y - 6, x + beside, y + 6))
     own = next(p for p in points if p.recommended)
     x, y = frame.at((own.cost, min(getattr(own, metric), frame.y.high)))
-    label = place_label(x, y, f"recommended {money(own.cost)}", taken, plot=box, tone="halo")
+    label = place_label(x, y, f"recommended {money(own.cost)}", boxes, plot=box, tone="halo")
     return [*marks, *([label] if label else [])]
 
 
@@ -292,17 +292,17 @@ def draw_roofline(figure: RooflineFigure) -> Drawing:
     """Draw roofs, then each pool's operating point below its roof, then labels where they fit."""
     x, y = _scales(figure)
     at = [(x(p.intensity), y(p.mfu), y(p.attainable)) for p in figure.points]
-    taken = [Box(left - 6, top - 6, left + 6, top + 6) for left, top, _ in at]
+    boxes = [Box(x_at - 6, top - 6, x_at + 6, top + 6) for x_at, top, _ in at]
     marks = [*_axes(x, y), *(_roof(roof, x, y) for roof in figure.roofs)]
-    marks.extend(Path(((left, top), (left, roof)), "drop") for left, top, roof in at)
-    for point, (left, top, _) in zip(figure.points, at, strict=True):
-        marks.append(Symbol(left, top, point.role, _tip(point)))
-    for point, (left, top, _) in zip(figure.points, at, strict=True):
-        label = place_label(left, top, point.pool, taken, plot=_PLOT, tone="halo")
+    marks.extend(Path(((x_at, top), (x_at, roof)), "drop") for x_at, top, roof in at)
+    for point, (x_at, top, _) in zip(figure.points, at, strict=True):
+        marks.append(Symbol(x_at, top, point.role, _tip(point)))
+    for point, (x_at, top, _) in zip(figure.points, at, strict=True):
+        label = place_label(x_at, top, point.pool, boxes, plot=_PLOT, tone="halo")
         if label is not None:
             marks.append(label)
-            taken.append(label.box)
-    marks.extend(_ridges(figure, x, taken))
+            boxes.append(label.box)
+    marks.extend(_ridges(figure, x, boxes))
     summary = "; ".join(_tip(point) for point in figure.points[:6])
     return Drawing(WIDTH, HEIGHT, f"roofline: {summary}", tuple(marks))
 

@@ -192,8 +192,8 @@ def step_splits(plan: Plan) -> tuple[SplitRow, ...]:
     rows = []
     for pool in _dearest_first(plan.pools)[:MOST_ROWS]:
         at = pool.operating_point
-        parts = tuple(float(getattr(at.time_split, part)) for part in PARTS)
-        rows.append(SplitRow(clean(pool.id, 20), pool.role, at.step_s, parts))
+        shares = tuple(float(getattr(at.time_split, name)) for name in PARTS)
+        rows.append(SplitRow(clean(pool.id, 20), pool.role, at.step_s, shares))
     return tuple(rows)
 
 
@@ -203,7 +203,7 @@ def heat_map(load: WorkloadSummary) -> LengthMap:
 
 
 def length_map(
-    isl: Sequence[float], osl: Sequence[float], parts: Sequence[float], wholes: Sequence[float] | None = None
+    isl: Sequence[float], osl: Sequence[float], terms: Sequence[float], wholes: Sequence[float] | None = None
 ) -> LengthMap:
     """Sum parts by powers of two of both lengths, or of four, eight … where that keeps the columns few.
 
@@ -211,15 +211,15 @@ def length_map(
     """
     isl_edges, osl_edges = bin_edges(isl), bin_edges(osl)
     sums: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for x, y, part, whole in zip(isl, osl, parts, wholes or [1.0] * len(parts), strict=True):
-        sums.setdefault((bin_of(y, osl_edges), bin_of(x, isl_edges)), []).append((part, whole))
+    for x, y, term, whole in zip(isl, osl, terms, wholes or [1.0] * len(terms), strict=True):
+        sums.setdefault((bin_of(y, osl_edges), bin_of(x, isl_edges)), []).append((term, whole))
 
     def cell(row: int, column: int) -> float | None:
         pairs = sums.get((row, column))
         if pairs is None:
             return None
-        part, whole = (math.fsum(values) for values in zip(*pairs, strict=True))
-        return part if wholes is None else part / whole
+        term, whole = (math.fsum(values) for values in zip(*pairs, strict=True))
+        return term if wholes is None else term / whole
 
     rows, columns = len(osl_edges) - 1, len(isl_edges) - 1
     cells = tuple(tuple(cell(row, column) for column in range(columns)) for row in reversed(range(rows)))
@@ -333,15 +333,15 @@ def distributions(plan: Plan) -> tuple[ClassDistributions, ...]:
     """The simulated distributions of each class, tightest class first; none of a plan that was not simulated."""
     if plan.simulation is None:
         return ()
-    simulated, shares = {one.name: one for one in plan.simulation.classes}, plan.simulation.cdf_shares
+    simulated, shares = {case.name: case for case in plan.simulation.classes}, plan.simulation.cdf_shares
     figures = []
     for item in tightest_first(plan):
-        one = simulated.get(item.name)
-        if one is None:
+        case = simulated.get(item.name)
+        if case is None:
             continue
         panels = [
-            _distribution("TTFT", item.ttft_limit_s, one.ttft_cdf_s, shares, one.by_formula.ttft_s),
-            _distribution("TPOT", item.tpot_limit_s, one.tpot_cdf_s, shares, one.by_formula.tpot_s),
+            _distribution("TTFT", item.ttft_limit_s, case.ttft_cdf_s, shares, case.by_formula.ttft_s),
+            _distribution("TPOT", item.tpot_limit_s, case.tpot_cdf_s, shares, case.by_formula.tpot_s),
         ]
         drawn = tuple(panel for panel in panels[: 1 + has_tpot(item)] if panel.points and is_number(panel.limit))
         if drawn:
@@ -359,25 +359,31 @@ def _distribution(
 
 def load_figure(plan: Plan) -> LoadFigure | None:
     """Latency against load; None of a plan whose curve was not simulated."""
-    found = plan.simulation
-    if found is None or len(found.curve) < 2:
+    simulation = plan.simulation
+    if simulation is None or len(simulation.curve) < 2:
         return None
     points = tuple(
-        Load(one.rate_rps, one.missed, one.overloaded, *_tails(one.classes, plan.classes), _typical(one.classes, plan))
-        for one in found.curve
+        Load(
+            point.rate_rps,
+            point.missed,
+            point.overloaded,
+            *_tails(point.classes, plan.classes),
+            _typical(point.classes, plan),
+        )
+        for point in simulation.curve
     )
-    return LoadFigure(points, plan.demand_rps, found.goodput_rps, found.goodput_fails_rps, _knee(points))
+    return LoadFigure(points, plan.demand_rps, simulation.goodput_rps, simulation.goodput_fails_rps, _knee(points))
 
 
 def _typical(simulated: Sequence[SimulatedLatencies], plan: Plan) -> float:
     """Median TTFT and, for the mean output length, median TPOT: the mean over the classes by their shares [s]."""
     shares = {item.name: item.share for item in plan.classes}
     gaps = max(plan.workload.mean_osl - 1.0, 0.0)
-    parts = [
-        (shares.get(one.name, 0.0), one.ttft_s.p50 + (gaps * one.tpot_s.p50 if gaps else 0.0)) for one in simulated
+    terms = [
+        (shares.get(case.name, 0.0), case.ttft_s.p50 + (gaps * case.tpot_s.p50 if gaps else 0.0)) for case in simulated
     ]
-    whole = math.fsum(share for share, _ in parts)
-    return math.fsum(share * seconds for share, seconds in parts) / whole if whole else math.nan
+    whole = math.fsum(share for share, _ in terms)
+    return math.fsum(share * seconds for share, seconds in terms) / whole if whole else math.nan
 
 
 def _knee(points: Sequence[Load]) -> float | None:
@@ -391,17 +397,17 @@ def _knee(points: Sequence[Load]) -> float | None:
 
 def fleet_points(plan: Plan) -> tuple[FleetPoint, ...]:
     """The recommended fleet and every other one that was simulated with its latencies, cheapest first."""
-    found = plan.simulation
-    if found is None or plan.cost_usd_per_hour is None:
+    simulation = plan.simulation
+    if simulation is None or plan.cost_usd_per_hour is None:
         return ()
-    own = _tails(found.classes, plan.classes)
-    points = [FleetPoint("recommended", plan.cost_usd_per_hour, *own, HOLDS if found.held else NOT_SHOWN, True)]
+    own = _tails(simulation.classes, plan.classes)
+    points = [FleetPoint("recommended", plan.cost_usd_per_hour, *own, HOLDS if simulation.held else NOT_SHOWN, True)]
     for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
             tails = _tails(row.latencies, plan.classes)
             outcome = HOLDS if is_feasible(row) else NOT_SHOWN
             points.append(FleetPoint(named_fleet(row), row.cost_usd_per_hour, *tails, outcome, False))
-    for fleet in (one.best for one in tried_fleets(plan)):
+    for fleet in (tried.best for tried in tried_fleets(plan)):
         if fleet.latencies:
             tails = _tails(fleet.latencies, plan.classes)
             outcome = outcome_words(fleet, plan)
@@ -423,13 +429,13 @@ def undominated(points: Iterable[FleetPoint], metric: str) -> list[FleetPoint]:
 
 def _tails(simulated: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
     """TTFT and TPOT at the quantile of the goal, each over its limit, in the class where that is most [1]."""
-    asked = {item.name: item for item in classes}
+    goals = {item.name: item for item in classes}
     ttft, tpot = [0.0], [0.0]
-    for one in simulated:
-        item = asked.get(one.name)
+    for case in simulated:
+        item = goals.get(case.name)
         if item is not None:
-            ttft.append(_tail(one.ttft_s, item.ttft_limit_s, item.attainment_goal))
-            tpot.append(_tail(one.tpot_s, item.tpot_limit_s, item.attainment_goal))
+            ttft.append(_tail(case.ttft_s, item.ttft_limit_s, item.attainment_goal))
+            tpot.append(_tail(case.tpot_s, item.tpot_limit_s, item.attainment_goal))
     return max(ttft), max(tpot)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from optimizer.plans.plan import Plan, Pool, Transfer
 
 from .drawing import FleetDiagram, LinkLine, PoolBox
-from .numbers import count, duration, hourly, percent, rate, si, tokens
+from .numbers import count, duration, hourly, percent, rate, si, significant
 from .text import clean, plural
 from .verdict import served_rate
 from .words import busiest_words, gpus_per_engine, is_overloaded, split_words
@@ -47,12 +47,12 @@ def fleet_diagram(plan: Plan) -> FleetDiagram:
         key=lambda t: (t.source not in drawn or t.target not in drawn, -t.requests_per_second, t.source, t.target),
     )
     place = {pool.id: index for index, pool in enumerate((*prefill, *decode))}
-    shown = sorted(links[:MOST_LINKS], key=lambda t: (place.get(t.source, 0), place.get(t.target, 0)))
+    nearest = sorted(links[:MOST_LINKS], key=lambda t: (place.get(t.source, 0), place.get(t.target, 0)))
     return FleetDiagram(
         prefill=_boxes(prefill, flow),
         decode=_boxes(decode, flow),
         colocated=_boxes(_of_role(plan, "colocated"), flow),
-        links=tuple(_link(item) for item in shown),
+        links=tuple(_link(item) for item in nearest),
         more_links=max(0, len(links) - MOST_LINKS),
         entry=_entry(plan),
         exit=_exit(plan),
@@ -60,16 +60,16 @@ def fleet_diagram(plan: Plan) -> FleetDiagram:
 
 
 def _entry(plan: Plan) -> tuple[str, str]:
-    served, each = served_rate(plan), f"{tokens(plan.workload.mean_isl)} input tokens each"
+    served, length = served_rate(plan), f"{significant(plan.workload.mean_isl)} input tokens each"
     if plan.objective == "min_cost":
-        return rate(served), each
+        return rate(served), length
     of = f"served of {rate(plan.demand_rps)}" if served < plan.demand_rps else f"the demand is {rate(plan.demand_rps)}"
-    return rate(served), f"{of}; {each}"
+    return rate(served), f"{of}; {length}"
 
 
 def _exit(plan: Plan) -> tuple[str, str]:
     generated = served_rate(plan) * plan.workload.mean_osl
-    return si(generated, "tokens/s").replace(" k", "k "), f"{tokens(plan.workload.mean_osl)} output tokens each"
+    return si(generated, "tokens/s").replace(" k", "k "), f"{significant(plan.workload.mean_osl)} output tokens each"
 
 
 def _of_role(plan: Plan, role: str) -> list[Pool]:
@@ -78,9 +78,9 @@ def _of_role(plan: Plan, role: str) -> list[Pool]:
 
 
 def _boxes(ordered: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, ...]:
-    shown = ordered if len(ordered) <= MOST_BOXES else ordered[: MOST_BOXES - 1]
-    boxes = [_box(pool, flow.get(pool.id, ""), len(shown) > 2) for pool in shown]
-    rest = ordered[len(shown) :]
+    drawn = ordered if len(ordered) <= MOST_BOXES else ordered[: MOST_BOXES - 1]
+    boxes = [_box(pool, flow.get(pool.id, ""), len(drawn) > 2) for pool in drawn]
+    rest = ordered[len(drawn) :]
     if rest:
         boxes.append(_rest_box(rest))
     return tuple(boxes)
@@ -88,19 +88,19 @@ def _boxes(ordered: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, .
 
 def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
     at = pool.operating_point
-    each, gpu = gpus_per_engine(pool), clean(pool.accelerator, 24)
+    gpus, gpu = gpus_per_engine(pool), clean(pool.accelerator, 24)
     used = "overloaded by formula" if is_overloaded(pool) else busiest_words(at)
-    squares = min(each, MOST_SQUARES)
+    squares = min(gpus, MOST_SQUARES)
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
     working = pool.replicas - pool.spare_replicas
     hidden = [plural(pool.replicas - drawn, "more replica")] if pool.replicas > drawn else []
-    hidden += [f"{each} GPUs in each replica"] if each > squares else []
+    hidden += [f"{gpus} GPUs in each replica"] if gpus > squares else []
     spare = f", {pool.spare_replicas} spare" if pool.spare_replicas else ""
     return PoolBox(
         title=f"{clean(pool.id, 20)} · {pool.role}",
         role=pool.role,
         lines=(
-            f"{plural(pool.replicas, 'replica')} of {each} × {gpu}{spare} · {split_words(pool)}",
+            f"{plural(pool.replicas, 'replica')} of {gpus} × {gpu}{spare} · {split_words(pool)}",
             f"{rate(at.request_rate_rps)} · {used} · {hourly(pool.usd_per_hour)}",
             *([flow] if flow else []),
         ),
@@ -171,5 +171,5 @@ def _flow(plan: Plan) -> dict[str, str]:
             continue
         isl, osl = (math.fsum(row.share * getattr(row, name) for row in stage) / share for name in ("isl", "osl"))
         of = f" ({', '.join(dict.fromkeys(row.slo_class for row in stage[:3]))})" if several else ""
-        flow[pool.id] = f"{percent(share)} of requests{of}: {tokens(isl)} tokens in, {tokens(osl)} out"
+        flow[pool.id] = f"{percent(share)} of requests{of}: {significant(isl)} tokens in, {significant(osl)} out"
     return flow

@@ -89,15 +89,6 @@ def count(value: float | None) -> str:
     return _special(value) or f"{round(value or 0):,d}"
 
 
-def tokens(value: float | None) -> str:
-    """Write a mean number of tokens; below 1,000 to three significant digits, above to the token's thousandth.
-
-    >>> tokens(1184.7), tokens(210.4)
-    ('1,180', '210')
-    """
-    return significant(value)
-
-
 def power_of_two(value: float) -> str:
     """Write a token count in binary thousands, as context lengths are named.
 
@@ -224,11 +215,11 @@ def with_one_form_of_percent(text: str) -> str:
     'p0 can take 1,640 % more load, +2.1 % against 90 %, less than 0.01 %'
     """
 
-    def written(found: re.Match[str]) -> str:
-        scaled = float(found[2].replace(",", ""))
+    def written(match: re.Match[str]) -> str:
+        scaled = float(match[2].replace(",", ""))
         if scaled == 0:
-            return "±0 %" if found[1] else "0 %"
-        return f"{found[1]}{significant(scaled) if scaled >= 100 else f'{scaled:g}'} %"
+            return "±0 %" if match[1] else "0 %"
+        return f"{match[1]}{significant(scaled) if scaled >= 100 else f'{scaled:g}'} %"
 
     return _WRITTEN_PERCENT.sub(written, text)
 

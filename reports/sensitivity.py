@@ -18,7 +18,7 @@ from optimizer.plans.records import (
     Sensitivity,
     engine_counts,
 )
-from reports.document import Chart, Table, table_of
+from reports.document import Chart, Detail, Section, Table, said, table_of
 from reports.drawing import WIDTH, Box, Drawing, Linear, Log, Mark, Path, Rect, Text, text_width
 from reports.numbers import (
     MISSING,
@@ -32,7 +32,8 @@ from reports.numbers import (
     signed_percent,
     significant,
 )
-from reports.text import clean, fit
+from reports.table import Column
+from reports.text import capital, clean, fit
 from reports.words import engine_cell, in_words, own_pools
 from search_spaces.levers import kind_of
 from search_spaces.problem import OWNED
@@ -83,14 +84,6 @@ class LeverBar:
 
 
 @dataclass(frozen=True, slots=True)
-class TornadoFigure:
-    """The least cost as it is [$/h], and each lever's costs, the largest swing first."""
-
-    base: float
-    bars: tuple[LeverBar, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Stretch:
     """Prices over the price at hand [1] between which one fleet is the cheapest; here: the price at hand is in it."""
 
@@ -109,41 +102,45 @@ class PriceStrip:
     stretches: tuple[Stretch, ...]
 
 
-def still(found: Sensitivity) -> list[LeverSensitivity]:
+def still(sensitivity: Sensitivity) -> list[LeverSensitivity]:
     """Levers that do not move the price."""
-    ends = ((row, (row.usd_per_hour_low, row.usd_per_hour_high)) for row in found.levers)
-    return [row for row, costs in ends if None not in costs and _is_flat(found, row)]
+    ends = ((row, (row.usd_per_hour_low, row.usd_per_hour_high)) for row in sensitivity.levers)
+    return [row for row, costs in ends if None not in costs and _is_flat(sensitivity, row)]
 
 
-def _is_flat(found: Sensitivity, row: LeverSensitivity) -> bool:
+def _is_flat(sensitivity: Sensitivity, row: LeverSensitivity) -> bool:
     costs = [cost for cost in (row.usd_per_hour_low, row.usd_per_hour_high) if cost is not None]
-    return all(abs(cost - found.usd_per_hour) <= 1e-9 * found.usd_per_hour for cost in costs)
+    return all(abs(cost - sensitivity.usd_per_hour) <= 1e-9 * sensitivity.usd_per_hour for cost in costs)
 
 
-def still_sentence(found: Sensitivity) -> str:
+def still_sentence(sensitivity: Sensitivity) -> str:
     """Name the levers that do not move the price; empty where all do."""
-    names = [lever_words(row.lever) for row in still(found)]
+    names = [lever_words(row.lever) for row in still(sensitivity)]
     return f"Not moved by: {', '.join(names)}." if names else ""
 
 
-def tornado_figure(found: Sensitivity) -> TornadoFigure:
-    """The tornado's bars; levers that move nothing have none, unless none moves anything."""
-    unmoved = still(found)
-    drawn = [row for row in found.levers if row not in unmoved] or found.levers
-    bars = [
-        LeverBar(
-            lever_words(row.lever),
-            End(value_words(row.lever, row.low), row.usd_per_hour_low),
-            End(value_words(row.lever, row.high), row.usd_per_hour_high),
-        )
-        for row in drawn[:MOST_LEVERS]
+def lever_bar(lever: str, low: float, cost_low: float | None, high: float, cost_high: float | None) -> LeverBar:
+    """The bar of a lever that is moved to two values."""
+    return LeverBar(
+        lever_words(lever), End(value_words(lever, low), cost_low), End(value_words(lever, high), cost_high)
+    )
+
+
+def _bar(row: LeverSensitivity) -> LeverBar:
+    return lever_bar(row.lever, row.low, row.usd_per_hour_low, row.high, row.usd_per_hour_high)
+
+
+def lever_bars(sensitivity: Sensitivity) -> list[LeverBar]:
+    """The tornado's bars, the largest swing first; levers that move nothing have none, unless none moves anything."""
+    unmoved = still(sensitivity)
+    return [_bar(row) for row in ([row for row in sensitivity.levers if row not in unmoved] or sensitivity.levers)][
+        :MOST_LEVERS
     ]
-    return TornadoFigure(found.usd_per_hour, tuple(bars))
 
 
-def price_strips(found: Sensitivity) -> tuple[PriceStrip, ...]:
+def price_strips(sensitivity: Sensitivity) -> tuple[PriceStrip, ...]:
     """A strip for each accelerator with a price, those whose change is nearest first."""
-    rows = sorted((row for row in found.break_even if row.usd_per_gpu_hour > 0), key=_nearness)
+    rows = sorted((row for row in sensitivity.break_even if row.usd_per_gpu_hour > 0), key=_nearness)
     return tuple(_strip(row) for row in rows[:MOST_STRIPS])
 
 
@@ -215,35 +212,31 @@ def lever_unit(key: str) -> str:
     return "1" if head in _SHARES else FACTOR if head.endswith("_scale") else ""
 
 
-def base_sentence(plan: Plan, found: Sensitivity) -> str:
+def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say what the section's prices are of, and how the recommended fleet stands to it."""
     own = hourly(plan.cost_usd_per_hour)
-    same = own == hourly(found.usd_per_hour)
+    same = own == hourly(sensitivity.usd_per_hour)
     beside = "as the recommended fleet does" if same else f"the recommended fleet costs {own}"
-    spread = " Step times move over their 90 % interval." if found.complete else ""
+    spread = " Step times move over their 90 % interval." if sensitivity.complete else ""
     return (
         f"One lever moves at a time, by formula, over fleets of {_SEARCHED}: "
-        f"the cheapest costs {hourly(found.usd_per_hour)}, {beside}.{spread}"
+        f"the cheapest costs {hourly(sensitivity.usd_per_hour)}, {beside}.{spread}"
     )
 
 
-def swing_sentence(found: Sensitivity) -> str:
+def swing_sentence(sensitivity: Sensitivity) -> str:
     """Say which lever moves the cost most."""
-    if not found.levers:
+    if not sensitivity.levers:
         return "No lever was moved"
-    if _is_flat(found, found.levers[0]) and not _lost(found):
-        return f"No lever changes the cost within {percent(found.share)}: this fleet has room"
-    row = (_lost(found) or found.levers)[0]
-    ends = (
-        End(value_words(row.lever, row.low), row.usd_per_hour_low),
-        End(value_words(row.lever, row.high), row.usd_per_hour_high),
-    )
-    return depends_words(LeverBar(lever_words(row.lever), *ends), found.usd_per_hour)
+    if _is_flat(sensitivity, sensitivity.levers[0]) and not _lost(sensitivity):
+        return f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
+    row = (_lost(sensitivity) or sensitivity.levers)[0]
+    return depends_words(_bar(row), sensitivity.usd_per_hour)
 
 
-def _lost(found: Sensitivity) -> list[LeverSensitivity]:
+def _lost(sensitivity: Sensitivity) -> list[LeverSensitivity]:
     """Levers with an end at which there is no fleet."""
-    return [row for row in found.levers if None in {row.usd_per_hour_low, row.usd_per_hour_high}]
+    return [row for row in sensitivity.levers if None in {row.usd_per_hour_low, row.usd_per_hour_high}]
 
 
 def depends_words(bar: LeverBar, base: float) -> str:
@@ -276,9 +269,9 @@ def price_sentence(row: BreakEven) -> str:
     return f"{name}: the cheapest fleet stays from {hourly(here.low)} to {hourly(here.high)} a GPU (now {now}){beyond}."
 
 
-def price_sentences(found: Sensitivity) -> list[str]:
+def price_sentences(sensitivity: Sensitivity) -> list[str]:
     """Say it for every accelerator, those whose change is nearest first."""
-    return [price_sentence(row) for row in sorted(found.break_even, key=_nearness)]
+    return [price_sentence(row) for row in sorted(sensitivity.break_even, key=_nearness)]
 
 
 def _changes(row: BreakEven) -> list[tuple[float, PricePiece]]:
@@ -298,12 +291,12 @@ def _nearness(row: BreakEven) -> tuple[float, str]:
     return min(distances, default=math.inf), row.accelerator
 
 
-def flip_sentence(plan: Plan, found: Sensitivity) -> str:
+def flip_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say at which price of a GPU another fleet takes over first.
 
     What changes is the cheapest fleet by formula, which is named where the recommended one costs more.
     """
-    rows = [(row, *change) for row in found.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
+    rows = [(row, *change) for row in sensitivity.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
     if not rows:
         owned = any(name.endswith(OWNED) for name in plan.gpus)
         which = "a GPU to rent (what owned ones cost was not moved)" if owned else "a GPU"
@@ -313,16 +306,18 @@ def flip_sentence(plan: Plan, found: Sensitivity) -> str:
     own = own_pools(plan)
     side = "above" if away >= 0 else "below"
     change = f"{side} {hourly(at)} per {clean(row.accelerator, 24)} ({signed_percent(away)})"
-    if _costs_least(plan, found):
+    if _costs_least(plan, sensitivity):
         return f"Break-even by formula: {change}, {_taking_over(piece, own)}"
-    cheapest = f"By formula the cheapest fleet is {fleet_line(found.pools)} for {hourly(found.usd_per_hour)}"
+    cheapest = (
+        f"By formula the cheapest fleet is {fleet_line(sensitivity.pools)} for {hourly(sensitivity.usd_per_hour)}"
+    )
     return f"{cheapest}; {change}, {_taking_over(piece, own)}"
 
 
-def _costs_least(plan: Plan, found: Sensitivity) -> bool:
+def _costs_least(plan: Plan, sensitivity: Sensitivity) -> bool:
     """Whether no fleet by formula is cheaper than the recommended one, which may be what a simulation left."""
     own = plan.cost_usd_per_hour
-    return own is None or own < found.usd_per_hour or hourly(own) == hourly(found.usd_per_hour)
+    return own is None or own < sensitivity.usd_per_hour or hourly(own) == hourly(sensitivity.usd_per_hour)
 
 
 def _taking_over(piece: PricePiece, own: Sequence[EnginePool]) -> str:
@@ -337,18 +332,18 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
     return bool(own) and engine_counts(own) == engine_counts(pools)
 
 
-def flips(found: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
+def flips(sensitivity: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
     """Levers other than prices that change the kind of fleet, with where."""
-    return [(row, flip) for row in found.levers for flip in row.flips]
+    return [(row, flip) for row in sensitivity.levers for flip in row.flips]
 
 
-def flips_sentence(found: Sensitivity) -> str:
+def flips_sentence(sensitivity: Sensitivity) -> str:
     """Say which levers other than prices change the kind of fleet; empty where only prices were moved."""
-    if not found.complete:
+    if not sensitivity.complete:
         return ""
-    names = list(dict.fromkeys(lever_words(row.lever) for row, _ in flips(found)))
+    names = list(dict.fromkeys(lever_words(row.lever) for row, _ in flips(sensitivity)))
     if not names:
-        return f"No other lever changes the fleet within {percent(found.share)}"
+        return f"No other lever changes the fleet within {percent(sensitivity.share)}"
     return f"Another fleet becomes the cheapest with other {join_words(names)}"
 
 
@@ -365,35 +360,36 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
     return f"{capital(lever_words(row.lever))} at {at} (not yet at {same}): {fleet}{price}"
 
 
-def swing_words(found: Sensitivity, cost: float | None) -> str:
+def swing_words(sensitivity: Sensitivity, cost: float | None) -> str:
     """Write a price's difference to the one at hand.
 
     Without a fleet there is none.
     """
     if cost is None or not is_number(cost):
         return "no fleet"
-    return signed_percent(cost / found.usd_per_hour - 1.0) if found.usd_per_hour else "–"
+    return signed_percent(cost / sensitivity.usd_per_hour - 1.0) if sensitivity.usd_per_hour else "–"
 
 
-def told(plan: Plan, found: Sensitivity) -> list[str]:
+def told(plan: Plan, sensitivity: Sensitivity) -> list[str]:
     """The section in a few sentences: what moves the price most, which price changes the answer, what else does."""
     own = own_pools(plan)
-    others = [flip_words(row, flip, own) for row, flip in flips(found)[:MOST_TOLD]] or [flips_sentence(found)]
-    said = [swing_sentence(found) if found.complete else "", flip_sentence(plan, found), *others]
-    return [f"{text}." for text in said if text]
-
-
-def capital(text: str) -> str:
-    """The same with a capital letter at its start."""
-    return text[:1].upper() + text[1:]
+    flip_sentences = [flip_words(row, flip, own) for row, flip in flips(sensitivity)[:MOST_TOLD]] or [
+        flips_sentence(sensitivity)
+    ]
+    sentences = [
+        swing_sentence(sensitivity) if sensitivity.complete else "",
+        flip_sentence(plan, sensitivity),
+        *flip_sentences,
+    ]
+    return [f"{text}." for text in sentences if text]
 
 
 def more_sentence(plan: Plan) -> tuple[str, str]:
     """Say how to get what is not there, and by which command; empty where all levers were moved."""
-    found, command = plan.sensitivity, clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
-    if found is not None:
+    sensitivity, command = plan.sensitivity, clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
+    if sensitivity is not None:
         others = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
-        return ("", "") if found.complete else (others, f"{command} --sensitivity")
+        return ("", "") if sensitivity.complete else (others, f"{command} --sensitivity")
     if plan.objective != "min_cost":
         return "Not worked out: it is of the least cost, which this plan does not seek.", ""
     if "--sensitivity" in command or "thorough" in command:
@@ -405,68 +401,60 @@ FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Ticks of prices over the price at hand."""
 
 
-@dataclass(frozen=True, slots=True)
-class SensitivityView:
-    """What the section shows; without charts where it was not worked out, and then `more` and `command` say how to."""
-
-    basis: str
-    charts: tuple[Chart, ...]
-    prices: tuple[str, ...]
-    flips_title: str
-    flips: Table
-    more: str
-    command: str
-
-
-def sensitivity_view(plan: Plan) -> SensitivityView:
-    """Compute the section of a plan that has a fleet."""
-    found = plan.sensitivity
-    if found is None:
-        return SensitivityView("", (), (), "", table_of((), ()), *more_sentence(plan))
-    more, command = more_sentence(plan)
-    return SensitivityView(
-        basis=base_sentence(plan, found),
-        charts=tuple(chart for chart in (_tornado_chart(found), _price_chart(plan, found)) if chart is not None),
-        prices=tuple(price_sentences(found)),
-        flips_title=flips_sentence(found),
-        flips=_flips(found),
-        more=more,
-        command=command,
+def sensitivity_section(plan: Plan) -> Section:
+    """The section of a plan that has a fleet; where levers were not moved, the command that moves them."""
+    sensitivity, (more, command) = plan.sensitivity, more_sentence(plan)
+    if sensitivity is None:
+        how = f"{more.removesuffix('.')}{':' if command else '.'}"
+        return Section("Sensitivity", (how,), code=command, detail=Detail.PAGE)
+    charts = (tornado_chart(sensitivity), price_chart(plan, sensitivity))
+    title = flips_sentence(sensitivity) or "Prices that keep the cheapest fleet"
+    return Section(
+        "Sensitivity",
+        said(base_sentence(plan, sensitivity), *told(plan, sensitivity)),
+        levers_table(sensitivity),
+        charts=tuple(chart for chart in charts if chart is not None),
+        sections=(Section(title, tuple(price_sentences(sensitivity)), _flips(sensitivity), detail=Detail.PAGE),),
     )
 
 
-def lever_rows(found: Sensitivity) -> list[tuple[str, ...]]:
+def levers_table(sensitivity: Sensitivity) -> Table:
     """Each lever with its ends and what the cheapest fleet costs there, the largest swing first."""
-    return [
+    change = Column("change", "right", optional=True)
+    columns = (Column("lever", shrink=True), "#lower", "#$/h fleet", change, "#higher", "#$/h fleet", change)
+    rows = [
         (
             lever_words(row.lever),
             value_words(row.lever, row.low),
             hourly(row.usd_per_hour_low),
-            swing_words(found, row.usd_per_hour_low),
+            swing_words(sensitivity, row.usd_per_hour_low),
             value_words(row.lever, row.high),
             hourly(row.usd_per_hour_high),
-            swing_words(found, row.usd_per_hour_high),
+            swing_words(sensitivity, row.usd_per_hour_high),
         )
-        for row in found.levers
+        for row in sensitivity.levers
     ]
+    return table_of(columns, rows)
 
 
-LEVER_HEADERS: Final = ("lever", "#lower", "#$/h fleet", "#change", "#higher", "#$/h fleet", "#change")
+TORNADO_KEY: Final = "Upper bar: the lever lower; lower bar: higher; left of the line is cheaper."
 
 
-def _tornado_chart(found: Sensitivity) -> Chart | None:
-    if not found.levers:
+def tornado_chart(sensitivity: Sensitivity) -> Chart | None:
+    """Draw the swing of every lever; None where none was moved."""
+    if not sensitivity.levers:
         return None
     return Chart(
-        title=swing_sentence(found),
-        caption=f"Upper bar: the lever lower; lower bar: higher; left of the line is cheaper. {still_sentence(found)}",
-        drawing=draw_tornado(tornado_figure(found)),
-        table=table_of(LEVER_HEADERS, lever_rows(found)),
+        title=swing_sentence(sensitivity),
+        caption=f"{TORNADO_KEY} {still_sentence(sensitivity)}",
+        drawing=draw_tornado(lever_bars(sensitivity), sensitivity.usd_per_hour),
+        table=levers_table(sensitivity),
     )
 
 
-def _price_chart(plan: Plan, found: Sensitivity) -> Chart | None:
-    strips = price_strips(found)
+def price_chart(plan: Plan, sensitivity: Sensitivity) -> Chart | None:
+    """Draw which fleet is the cheapest at each price of a GPU; None where no GPU has a price."""
+    strips = price_strips(sensitivity)
     if not strips:
         return None
     rows = [
@@ -479,19 +467,19 @@ def _price_chart(plan: Plan, found: Sensitivity) -> Chart | None:
             hourly(piece.usd_per_hour_high),
             "yes" if piece is piece_here(row) else "no",
         )
-        for row in found.break_even
+        for row in sensitivity.break_even
         for piece in row.pieces
     ]
     headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "at hand")
     return Chart(
-        title=flip_sentence(plan, found),
+        title=flip_sentence(plan, sensitivity),
         caption="Price of one GPU over its price now (the mark); where a piece ends, another fleet is the cheapest.",
         drawing=draw_strips(strips),
         table=table_of(headers, rows),
     )
 
 
-def _flips(found: Sensitivity) -> Table:
+def _flips(sensitivity: Sensitivity) -> Table:
     rows = [
         (
             lever_words(row.lever),
@@ -501,29 +489,25 @@ def _flips(found: Sensitivity) -> Table:
             fleet_line(flip.pools),
             hourly(flip.usd_per_hour) if flip.usd_per_hour is not None else MISSING,
         )
-        for row, flip in flips(found)
+        for row, flip in flips(sensitivity)
     ]
     return table_of(("lever", "#at hand", "#same kind at", "#another at", "which", "#$/h fleet"), rows)
 
 
-def draw_tornado(figure: TornadoFigure) -> Drawing:
-    """Draw two bars for each lever from the line of the price at hand: the upper for the lower value."""
-    costs = [end.cost for bar in figure.bars for end in (bar.low, bar.high) if end.cost is not None]
-    low, high = min([figure.base, *costs]), max([figure.base, *costs])
-    least = 0.1 * figure.base  # so that a bar of a hundredth of the price looks like one
-    scale = Linear(min(low, figure.base - least), max(high, figure.base + least), 0, WIDTH)
+def draw_tornado(bars: Sequence[LeverBar], base: float) -> Drawing:
+    """Draw two bars for each lever from the line of the price at hand, base [$/h]: the upper for the lower value."""
+    costs = [end.cost for bar in bars for end in (bar.low, bar.high) if end.cost is not None]
+    low, high = min([base, *costs]), max([base, *costs])
+    least = 0.1 * base  # so that a bar of a hundredth of the price looks like one
+    scale = Linear(min(low, base - least), max(high, base + least), 0, WIDTH)
     marks: list[Mark] = []
     y = 2.0
-    for bar in figure.bars:
-        marks += _lever_marks(bar, figure.base, scale, y)
+    for bar in bars:
+        marks += _lever_marks(bar, base, scale, y)
         y += 42
-    marks.append(Text(*_base_place(scale(figure.base), y + 12), f"{hourly(figure.base)}", "muted", "middle"))
-    summary = "; ".join(f"{bar.name} {_end_words(bar.low)}, {_end_words(bar.high)}" for bar in figure.bars)
-    return Drawing(WIDTH, y + 16, f"least cost {hourly(figure.base)}: {summary}", tuple(marks))
-
-
-def _base_place(at: float, y: float) -> tuple[float, float]:
-    return min(max(at, 30.0), WIDTH - 30.0), y
+    marks.append(Text(min(max(scale(base), 30.0), WIDTH - 30.0), y + 12, hourly(base), "muted", "middle"))
+    summary = "; ".join(f"{bar.name} {_end_words(bar.low)}, {_end_words(bar.high)}" for bar in bars)
+    return Drawing(WIDTH, y + 16, f"least cost {hourly(base)}: {summary}", tuple(marks))
 
 
 def _end_words(end: End) -> str:
@@ -531,7 +515,7 @@ def _end_words(end: End) -> str:
 
 
 def _lever_marks(bar: LeverBar, base: float, scale: Linear, y: float) -> list[Mark]:
-    note = f"{_price(bar.low)} · {_price(bar.high)}"
+    note = " · ".join("no fleet" if end.cost is None else money(end.cost) for end in (bar.low, bar.high))
     room = int((WIDTH - text_width(note) - 12) / text_width("n"))
     at = scale(base)
     marks: list[Mark] = [
@@ -542,10 +526,6 @@ def _lever_marks(bar: LeverBar, base: float, scale: Linear, y: float) -> list[Ma
     for number, end in enumerate((bar.low, bar.high)):
         marks += _end_bar(bar, end, scale, at, y + 18 + 7 * number)
     return [*marks, Path(((at, y + 15), (at, y + 34)), "drop")]
-
-
-def _price(end: End) -> str:
-    return money(end.cost) if end.cost is not None else "no fleet"
 
 
 def _end_bar(bar: LeverBar, end: End, scale: Linear, at: float, y: float) -> list[Mark]:
@@ -586,20 +566,20 @@ def draw_strips(strips: tuple[PriceStrip, ...]) -> Drawing:
 
 
 def _stretch_mark(stretch: Stretch, scale: Log, y: float) -> Rect:
-    left, right = scale(stretch.low), scale(stretch.high)
-    return Rect(left, y, max(right - left - 1.5, 1.0), 14, "good" if stretch.here else "other", stretch.tip)
+    start, right = scale(stretch.low), scale(stretch.high)
+    return Rect(start, y, max(right - start - 1.5, 1.0), 14, "good" if stretch.here else "other", stretch.tip)
 
 
 def _boundaries(strip: PriceStrip, scale: Log, y: float) -> list[Mark]:
     """Prices at which pieces meet, as many as fit; those next to the price at hand first."""
     ends = sorted({stretch.high for stretch in strip.stretches[:-1]}, key=lambda end: abs(end - 1.0))
     marks: list[Mark] = []
-    taken: list[Box] = []
+    boxes: list[Box] = []
     for end in ends:
         name = money(end * strip.price)
         half = text_width(name) / 2
         label = Text(min(max(scale(end), half), WIDTH - half), y, name, "tick", "middle")
-        if not any(label.box.overlaps(box) for box in taken):
+        if not any(label.box.overlaps(box) for box in boxes):
             marks.append(label)
-            taken.append(label.box)
+            boxes.append(label.box)
     return marks

@@ -69,8 +69,10 @@ def render_table(
         if len(row) != len(columns):
             raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row!r}")
     kept = _kept(rows, columns, width - indent)
-    parts = [_part(rows, columns, part, width - indent, style) for part in _parts(rows, columns, kept, width - indent)]
-    return "\n\n".join("\n".join(_indented(block, indent) for block in blocks) for blocks in parts)
+    blocks_of_columns = [
+        _part(rows, columns, part, width - indent, style) for part in _parts(rows, columns, kept, width - indent)
+    ]
+    return "\n\n".join("\n".join(_indented(block, indent) for block in blocks) for blocks in blocks_of_columns)
 
 
 def kept_headers(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[str]:
@@ -183,9 +185,9 @@ def _head_lines(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
     """The headers, broken at blanks where they are wider than their columns, above the first row."""
     broken = [wrap(column.header, width) for column, width in zip(columns, widths, strict=True)]
     height = max(map(len, broken))
-    lines = zip(*([""] * (height - len(parts)) + parts for parts in broken), strict=True)
+    lines = zip(*([""] * (height - len(cells)) + cells for cells in broken), strict=True)
     return [
-        "  ".join(pad(part, w, c.align) for part, c, w in zip(parts, columns, widths, strict=True)) for parts in lines
+        "  ".join(pad(cell, w, c.align) for cell, c, w in zip(cells, columns, widths, strict=True)) for cells in lines
     ]
 
 
@@ -200,8 +202,8 @@ def _row_lines(
 ) -> list[str]:
     broken = [_cell_lines(cell, column, w) for cell, column, w in zip(row, columns, widths, strict=True)]
     lines = []
-    for parts in zip_longest(*broken, fillvalue=""):
-        cells = [pad(part, w, c.align) for part, c, w in zip(parts, columns, widths, strict=True)]
+    for cells_of_line in zip_longest(*broken, fillvalue=""):
+        cells = [pad(text, w, c.align) for text, c, w in zip(cells_of_line, columns, widths, strict=True)]
         if style is not None:
             cells = [style(index, i, cell) for i, cell in zip(kept, cells, strict=True)]
         lines.append("  ".join(cells))

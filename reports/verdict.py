@@ -200,11 +200,11 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False) -> str:
         verdict = "Not proven to meet"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
-    known = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
+    basis = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
     result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
     if brief:
         return f"{result}, simulated (95 % interval {low} to {high}).{_recorded_words(simulation)}"
-    return f"{result}, simulated over {known} (95 % interval {low} to {high}).{_recorded_words(simulation)}"
+    return f"{result}, simulated over {basis} (95 % interval {low} to {high}).{_recorded_words(simulation)}"
 
 
 def _result(verdict: str, name: str, met: str, goal: float, classes: int) -> str:
@@ -226,16 +226,18 @@ def _by_formula(plan: Plan) -> str:
     return f"{_result(verdict, worst.name, met, goal, len(plan.classes))}, by formula, not simulated."
 
 
-def _recorded_words(found: Simulation) -> str:
+def _recorded_words(simulation: Simulation) -> str:
     """Say what the fleet attains when the recorded requests come in their own order; empty where there are none."""
-    run = found.recorded
+    run = simulation.recorded
     if run is None:
         return ""
-    goals = {item.name: item.attainment_goal for item in found.classes}
+    goals = {item.name: item.attainment_goal for item in simulation.classes}
     worst = max(run.classes, key=lambda item: misses_used(item.attainment, goals.get(item.name, 0.0)))
-    held = percent_beside(worst.attainment, goals.get(worst.name, 0.0))
-    part = "all" if run.requests == run.of else f"{count(run.requests)} of"
-    return f" Replayed in order, {part} its {count(run.of)} requests: {held} of {clean(worst.name, 30)} meet the SLO."
+    share = percent_beside(worst.attainment, goals.get(worst.name, 0.0))
+    number = "all" if run.requests == run.of else f"{count(run.requests)} of"
+    return (
+        f" Replayed in order, {number} its {count(run.of)} requests: {share} of {clean(worst.name, 30)} meet the SLO."
+    )
 
 
 def waste_sentence(plan: Plan) -> str:
@@ -272,17 +274,17 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
 
 def router_sentence(plan: Plan) -> str:
     """Say what the fleet attains behind a router that counts requests; empty where that was not simulated."""
-    found = plan.simulation
-    if found is None or found.fewest_requests is None:
+    simulation = plan.simulation
+    if simulation is None or simulation.fewest_requests is None:
         return ""
-    kept = kept_by_requests(found, found.fewest_requests)
-    verdict = "Also meets the SLO" if found.fewest_requests.held else "Not shown to meet the SLO"
-    return f"{verdict} behind a least-requests router (vLLM's default): {kept}."
+    share = kept_by_requests(simulation, simulation.fewest_requests)
+    verdict = "Also meets the SLO" if simulation.fewest_requests.held else "Not shown to meet the SLO"
+    return f"{verdict} behind a least-requests router (vLLM's default): {share}."
 
 
-def kept_by_requests(found: Simulation, row: JudgedFleet) -> str:
+def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
     """The share of the tightest class that meets the SLO behind a least-requests router."""
-    goals = {item.name: item.attainment_goal for item in found.classes}
+    goals = {item.name: item.attainment_goal for item in simulation.classes}
     worst = _worst_class(row, goals)
     share = percent_beside(row.attainment[worst], goals[worst])
     return f"{share} of {clean(worst, 30)} ({percent(goals[worst])} asked)"
@@ -334,8 +336,8 @@ def cost_proof(plan: Plan) -> str:
     """
     floor, given = hourly(plan.floor_usd_per_hour), " at these prices" if plan.price_remarks else ""
     if beats_the_floor(plan):
-        known = "No lower bound on the price is known"
-        return f"{known}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
+        no_bound = "No lower bound on the price is known"
+        return f"{no_bound}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
     any_shape = f"o fleet of any shape can cost less than {floor}{given} under this model."
     if is_cheapest_possible(plan):
         return f"Cheapest fleet possible: n{any_shape}"
@@ -385,10 +387,10 @@ def volume_sentence(plan: Plan) -> str:
 
 def _bounds(plan: Plan) -> tuple[float, float] | None:
     """Least and greatest multiple of the demand that a fleet may serve [1]; None where the plan does not say."""
-    asked = plan.provenance.inputs.get("objective")
-    found = [asked.get(key) for key in ("min_volume", "max_volume")] if isinstance(asked, Mapping) else []
-    known = [float(one) for one in found if isinstance(one, int | float) and is_number(one)]
-    return (known[0], known[1]) if len(known) == 2 else None
+    objective = plan.provenance.inputs.get("objective")
+    values = [objective.get(key) for key in ("min_volume", "max_volume")] if isinstance(objective, Mapping) else []
+    numbers = [float(value) for value in values if isinstance(value, int | float) and is_number(value)]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
 
 
 def proof_sentence(plan: Plan) -> str:

@@ -128,9 +128,9 @@ def kind_words(kind: str) -> str:
     return in_words(kind, _KINDS)
 
 
-def part_words(part: str) -> str:
+def part_words(name: str) -> str:
     """Say a part of an engine step in words."""
-    return in_words(part, _PARTS)
+    return in_words(name, _PARTS)
 
 
 def has_fleet(plan: Plan) -> bool:
@@ -143,15 +143,15 @@ def split_words(pool: EnginePool) -> str:
 
     Tensor parallelism is always named.
     """
-    parts = [f"TP{pool.tensor_parallel}"]
+    words = [f"TP{pool.tensor_parallel}"]
     for prefix, ranks in (
         ("PP", pool.pipeline_parallel),
         ("EP", pool.expert_parallel),
         ("DP", pool.data_parallel),
     ):
         if ranks > 1:
-            parts.append(f"{prefix}{ranks}")
-    return " ".join(parts)
+            words.append(f"{prefix}{ranks}")
+    return " ".join(words)
 
 
 def gpus_per_engine(pool: EnginePool) -> int:
@@ -161,8 +161,8 @@ def gpus_per_engine(pool: EnginePool) -> int:
 
 def pool_words(pool: EnginePool) -> str:
     """Write one pool, such as "2 prefill replicas of 4 × H200"."""
-    each = f"{gpus_per_engine(pool)} × {clean(pool.accelerator)}"
-    return f"{plural(pool.replicas, f'{pool.role} replica')} of {each}"
+    replicas = plural(pool.replicas, f"{pool.role} replica")
+    return f"{replicas} of {gpus_per_engine(pool)} × {clean(pool.accelerator)}"
 
 
 def fleet_words(plan: Plan) -> str:
@@ -277,8 +277,8 @@ def status_words(row: Alternative) -> str:
 
 def extra_cost(row: Alternative, plan: Plan) -> float | None:
     """Price of an alternative above the plan's, as a share of the plan's [1]."""
-    own, other = plan.cost_usd_per_hour, row.cost_usd_per_hour
-    return None if not own or other is None else (other - own) / own
+    own, price = plan.cost_usd_per_hour, row.cost_usd_per_hour
+    return None if not own or price is None else (price - own) / own
 
 
 def alternative_name(row: Alternative) -> str:
@@ -339,7 +339,7 @@ def has_tpot(item: ClassResult) -> bool:
 
 def other_metrics(item: ClassResult) -> list[tuple[str, Quantiles, float]]:
     """Label, quantiles and limit [s] of the metrics that a class limits beyond those that every class is shown by."""
-    return [(METRICS[metric].label, one.quantiles_s, one.limit_s) for metric, one in item.metrics.items()]
+    return [(METRICS[metric].label, result.quantiles_s, result.limit_s) for metric, result in item.metrics.items()]
 
 
 def limited_metrics(classes: Sequence[ClassResult]) -> list[Metric]:
@@ -349,8 +349,8 @@ def limited_metrics(classes: Sequence[ClassResult]) -> list[Metric]:
 
 def tightest(plan: Plan) -> Binding | None:
     """Return the limit with the least slack; None when none is known."""
-    known = [binding for binding in plan.binding if not math.isnan(binding.slack)]
-    return min(known, key=lambda binding: binding.slack) if known else None
+    limits = [binding for binding in plan.binding if not math.isnan(binding.slack)]
+    return min(limits, key=lambda binding: binding.slack) if limits else None
 
 
 def by_slack(plan: Plan) -> list[Binding]:
@@ -368,8 +368,8 @@ def nearest_miss(plan: Plan) -> Alternative | None:
     named = [row for row in plan.alternatives if row.kind == "nearest_miss"]
     if named:
         return named[0]
-    known = [row for row in plan.alternatives if is_number(row.attainment)]
-    return max(known, key=lambda row: row.attainment or 0.0) if known else None
+    rows = [row for row in plan.alternatives if is_number(row.attainment)]
+    return max(rows, key=lambda row: row.attainment or 0.0) if rows else None
 
 
 def basis_words(plan: Plan) -> str:
@@ -413,31 +413,31 @@ def tried_fleets(plan: Plan) -> list[TriedFleet]:
     if plan.simulation is None:
         return []
     attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}
-    for one in (*plan.simulation.one_replica_less, *plan.simulation.others):
-        attempts.setdefault((engine_counts(one.pools), one.cost_usd_per_hour), []).append(one)
+    for fleet in (*plan.simulation.one_replica_less, *plan.simulation.others):
+        attempts.setdefault((engine_counts(fleet.pools), fleet.cost_usd_per_hour), []).append(fleet)
     goals = {item.name: item.attainment_goal for item in plan.classes}
 
-    def merit(one: JudgedFleet) -> tuple[bool, bool, float]:
-        used = [misses_used(share, goals.get(name, 0.0)) for name, share in one.attainment.items()]
-        return one.held, not one.overloaded, -max(used, default=math.inf)
+    def merit(fleet: JudgedFleet) -> tuple[bool, bool, float]:
+        used = [misses_used(share, goals.get(name, 0.0)) for name, share in fleet.attainment.items()]
+        return fleet.held, not fleet.overloaded, -max(used, default=math.inf)
 
     return [TriedFleet(max(alike, key=merit), len(alike)) for alike in attempts.values()]
 
 
-def origin_words(one: JudgedFleet) -> str:
+def origin_words(fleet: JudgedFleet) -> str:
     """Say in words how the search came by a fleet."""
-    return _OF_A_SEARCH.get(one.what, clean(one.what))
+    return _OF_A_SEARCH.get(fleet.what, clean(fleet.what))
 
 
-def outcome_words(one: JudgedFleet, plan: Plan) -> str:
+def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
     """Say whether a fleet holds; one whose interval straddles a goal is not proven to."""
-    if one.held or one.stuck:
-        return HOLDS if one.held else "behind once its KV memory was full"
-    if one.replayed:
+    if fleet.held or fleet.stuck:
+        return HOLDS if fleet.held else "behind once its KV memory was full"
+    if fleet.replayed:
         return "misses the SLO in the trace's own order"
-    if one.overloaded:
+    if fleet.overloaded:
         return "overloaded"
-    return UNPROVEN if undecided(one, plan) else "misses the SLO"
+    return UNPROVEN if undecided(fleet, plan) else "misses the SLO"
 
 
 def met_words(outcomes: Sequence[str]) -> str:
@@ -448,19 +448,19 @@ def met_words(outcomes: Sequence[str]) -> str:
     >>> met_words(["meets the SLO", "not proven"])
     '1 meets the SLO'
     """
-    held = outcomes.count(HOLDS)
-    if held:
-        return f"{held} {'meets' if held == 1 else 'meet'} the SLO"
+    number = outcomes.count(HOLDS)
+    if number:
+        return f"{number} {'meets' if number == 1 else 'meet'} the SLO"
     return "none is proven to meet the SLO" if {UNPROVEN, NOT_SHOWN} & set(outcomes) else "none meets the SLO"
 
 
-def undecided(one: JudgedFleet, plan: Plan) -> bool:
+def undecided(fleet: JudgedFleet, plan: Plan) -> bool:
     """Whether the simulation does not tell if a fleet holds; older plans do not say: then the shares are compared."""
-    if one.outcome is not None:
-        return one.outcome == "undecided"
+    if fleet.outcome is not None:
+        return fleet.outcome == "undecided"
     goals = {item.name: item.attainment_goal for item in plan.classes}
-    reached = all(share >= goals.get(name, 0.0) for name, share in one.attainment.items())
-    return reached and not one.held and not one.overloaded
+    reached = all(share >= goals.get(name, 0.0) for name, share in fleet.attainment.items())
+    return reached and not fleet.held and not fleet.overloaded
 
 
 def limit_words(binding: Binding) -> str:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from optimizer.plans.plan import Plan, WorkloadSummary
 from reports import figures
-from reports.answers.plan_details import source_rows
 from reports.charts import draw_costs, draw_heat, draw_roofline, draw_split
 from reports.drawing import Box, Drawing, Linear, Log, Rect, Symbol, Text
 from reports.drawing import Path as Line
@@ -165,14 +164,3 @@ def test_scales() -> None:
     assert Log(1, 1000, 0, 30)(0.1) == 0
     assert Box(0, 0, 1, 1).overlaps(Box(0.5, 0.5, 2, 2))
     assert not Box(0, 0, 1, 1).overlaps(Box(1, 0, 2, 1))
-
-
-def test_every_figure_of_an_accelerator_says_its_origin(plan: Plan) -> None:
-    rows = source_rows(plan.provenance.accelerators)
-    assert {row[3] for row in rows} == {"vendor", "measured", "fitted", "assumed"}
-    sheet = rows[0]
-    assert sheet[2].startswith("memory 80 GB; bandwidth 3.35 TB/s; peak flops bf16 989 TFLOP/s")
-    fitted = next(row for row in rows if row[3] == "fitted")
-    assert (fitted[1], fitted[2], fitted[4]) == (
-        "efficiency gemm bf16", "compute 72 %; memory 85 %; launch 4 µs", "6.1 %",
-    )  # fmt: skip

@@ -179,19 +179,19 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[Axis]:
     from search_spaces.scenarios import parse_axis
 
     # a comma parts two levers, unless it parts two values of one: isl,rate and isl=1,2,rate=3,4
-    parts = [part.strip() for text in levers for part in re.split(r",(?=[^,=]*=)" if "=" in text else ",", text)]
-    if len(parts) != 2 or not all(parts):
-        raise InputError(f"--over takes two levers, such as isl,rate; found {len(parts)}: {shown(', '.join(parts))}")
+    words = [word.strip() for text in levers for word in re.split(r",(?=[^,=]*=)" if "=" in text else ",", text)]
+    if len(words) != 2 or not all(words):
+        raise InputError(f"--over takes two levers, such as isl,rate; found {len(words)}: {shown(', '.join(words))}")
     axes = []
-    for part in parts:
-        if "=" in part:
-            axes.append(parse_axis(part))
+    for word in words:
+        if "=" in word:
+            axes.append(parse_axis(word))
             continue
-        lever = LEVERS.get(part.partition(".")[0])
-        if lever is not None and own_value(problem, part) is None:
-            raise InputError(f"--over {part}: the file has no value of it; state some, such as --over {lever.example}")
-        low, high = usual_range(problem, part)
-        if part in LENGTHS and problem.model.max_position:  # no prompt outgrows the model's context
+        lever = LEVERS.get(word.partition(".")[0])
+        if lever is not None and own_value(problem, word) is None:
+            raise InputError(f"--over {word}: the file has no value of it; state some, such as --over {lever.example}")
+        low, high = usual_range(problem, word)
+        if word in LENGTHS and problem.model.max_position:  # no prompt outgrows the model's context
             high = min(high, 4.0 * low * problem.model.max_position / problem.workload.max_tokens)
-        axes.append(parse_axis(f"{part}={low!r}:{high!r}:{VALUES}:log"))
+        axes.append(parse_axis(f"{word}={low!r}:{high!r}:{VALUES}:log"))
     return axes

@@ -137,18 +137,18 @@ def optimize(
     """
     from search_spaces.loader import load_problem
 
-    asked = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
-    problem = load_problem(file, overrides=parse_settings(settings, **asked))
+    flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
+    problem = load_problem(file, overrides=parse_settings(settings, **flags))
     options = {"time_limit": time_limit, "sensitivity": sensitivity, "front": front, "study": study}
     with no_empty_folder(output):
         prepare_folders(output, deploy, force)
         try:
-            found = searched(console, problem, file.resolve().parent, effort, **options)
+            plan = searched(console, problem, file.resolve().parent, effort, **options)
         except BelowFloorError:
             if as_json:
                 show_below_floor(console, problem)
             raise
-        plan = stamped(found, console.command)
+        plan = stamped(plan, console.command)
         for warning in plan.warnings:
             console.warn(warning)
         show(console, plan, output, as_json=as_json, force=force)
@@ -167,10 +167,10 @@ def searched(console: Console, problem: Problem, base: Path, effort: str, **opti
     brake = Brake()
     telling = console.progress() if effort == "quick" else console.milestones()
     with telling as progress, stop_on_interrupt(brake):
-        found = api.optimize(problem, effort=effort, base=base, brake=brake, progress=progress, **options)
+        plan = api.optimize(problem, effort=effort, base=base, brake=brake, progress=progress, **options)
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may also meet the SLOs")
-    return found
+    return plan
 
 
 def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
@@ -194,7 +194,7 @@ def show_below_floor(console: Console, problem: Problem) -> None:
 @contextmanager
 def no_empty_folder(directory: Path | None) -> Iterator[None]:
     """Take away folders that were made for files which were not written, as no fleet was found."""
-    new = [] if directory is None else [one for one in (directory, *directory.parents) if not one.exists()]
+    new = [] if directory is None else [folder for folder in (directory, *directory.parents) if not folder.exists()]
     try:
         yield
     finally:
@@ -369,15 +369,15 @@ def explain(
     problem = load_problem(file, overrides=parse_settings(settings, prices=prices))
     wanted = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
     assumed = [one.assumed(problem) for one in wanted]
-    found = list(zip(configs, assumed, explain_each(problem, wanted), strict=True))
+    explanations = list(zip(configs, assumed, explain_each(problem, wanted), strict=True))
     ends = [
         [(config, one) for config, one in zip(configs, wanted, strict=True) if one.role is role]
         for role in (Role.PREFILL, Role.DECODE)
     ]
     pairs_ = [(a, b, explain_pair(problem, first, second)) for (a, first), (b, second) in product(*ends)]
     if as_json:
-        console.show([*(explanation_dict(*one) for one in found), *(pair_dict(*one) for one in pairs_)])
+        console.show([*(explanation_dict(*one) for one in explanations), *(pair_dict(*one) for one in pairs_)])
     else:
-        console.show(explanation_document(found, pairs_))
-    ranked = any(one.rank is not None for _, _, explanation in found for one in explanation.standings)
+        console.show(explanation_document(explanations, pairs_))
+    ranked = any(one.rank is not None for _, _, explanation in explanations for one in explanation.standings)
     return 0 if ranked else ExitCode.INFEASIBLE

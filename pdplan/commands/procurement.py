@@ -73,7 +73,7 @@ def resilience(
     plan = read_fleet(file)
     instance, fleet = fleet_of_plan(plan, file.parent)
     with console.milestones() as progress:
-        found = ask(
+        answer = ask(
             instance,
             fleet,
             count=losses,
@@ -83,14 +83,14 @@ def resilience(
             volume=planned_volume(plan),
             progress=progress,
         )
-    document = resilience_document(found, losses, plan.name, seen_in_the_plan(plan, losses))
-    return output.show(console, document, resilience_dict(found))
+    document = resilience_document(answer, losses, plan.name, seen_in_the_plan(plan, losses))
+    return output.show(console, document, resilience_dict(answer))
 
 
 def least_requests(plan: Plan) -> int:
     """Requests of a run that tells as much as one of those that proved the plan."""
-    found = plan.simulation
-    return LEAST_REQUESTS if found is None else max(LEAST_REQUESTS, found.requests // found.replications)
+    simulation = plan.simulation
+    return LEAST_REQUESTS if simulation is None else max(LEAST_REQUESTS, simulation.requests // simulation.replications)
 
 
 @click.command(short_help="Say what scaling a plan's fleet over the day saves.")
@@ -153,10 +153,10 @@ def _rates(text: str) -> list[float]:
     24
     """
     try:
-        rates = [float(part) for part in text.split(",")]
+        rates = [float(word) for word in text.split(",")]
     except ValueError:
         raise InputError(f"--by-hour {shown(text)} is not a list of 24 numbers") from None
-    if len(rates) != HOURS or not all(HOURLY_RATE.holds(one) for one in rates) or max(rates) <= 0.0:
+    if len(rates) != HOURS or not all(HOURLY_RATE.holds(rate) for rate in rates) or max(rates) <= 0.0:
         raise InputError(f"--by-hour needs {HOURS} rates of at least 0, one above 0, but has {len(rates)} values")
     return rates
 
@@ -235,5 +235,5 @@ def buy(
     flags = {"months": months, "growth": growth, "low": low, "high": high}
     stated = load_terms(problem, terms, {name: value for name, value in flags.items() if value is not None})
     with console.milestones() as progress:
-        found = choose(problem, stated, progress, looks)
-    return output.show(console, buying_document(found), buying_dict(found))
+        purchase = choose(problem, stated, progress, looks)
+    return output.show(console, buying_document(purchase), buying_dict(purchase))

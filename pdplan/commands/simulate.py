@@ -43,16 +43,16 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     if value is None or value.strip() == "plan":
         return None if value is None else PLANNED
     try:
-        found = tuple(float(part) for part in value.split(","))
+        multiples = tuple(float(word) for word in value.split(","))
     except ValueError as error:
         raise click.BadParameter(
             f"{shown(value[:80])} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
         ) from error
-    if not PARTS.holds(len(found)):
-        raise click.BadParameter(f"has {len(found)} multiples; {PARTS.sentence()}")
-    if not all(math.isfinite(one) and one >= 0.0 for one in found) or max(found) <= 0.0:
+    if not PARTS.holds(len(multiples)):
+        raise click.BadParameter(f"has {len(multiples)} multiples; {PARTS.sentence()}")
+    if not all(math.isfinite(multiple) and multiple >= 0.0 for multiple in multiples) or max(multiples) <= 0.0:
         raise click.BadParameter("its multiples must be finite, 0 or more, and one of them above 0")
-    return found
+    return multiples
 
 
 def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -176,35 +176,35 @@ def simulate(
     from costmodel.simulator import prepare
 
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
-    asked = Asked(
+    request = Asked(
         rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing, until
     )
-    asked.check()
+    request.check()
     check_files(files, {"FILE": file, "--trace": trace}, force=force)
-    telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
+    telling = console.progress() if request.work <= SOON_DONE else console.milestones()
     plan = read_fleet(file, alternative)
     with telling as progress:
         prepare(None if progress is None else lambda text: progress(text, 0.0))
-        shown = simulated(plan, asked, progress)
-    console.note(f"simulated in {shown.cpu_seconds:.1f} CPU-seconds")
-    _write_files(console, shown, files, window, force=force)
+        simulation = simulated(plan, request, progress)
+    console.note(f"simulated in {simulation.cpu_seconds:.1f} CPU-seconds")
+    _write_files(console, simulation, files, window, force=force)
     from reports.answers.simulation import simulation_document, simulation_json
 
-    console.show(simulation_json(shown) if as_json else simulation_document(shown))
-    return 0 if shown.judgement.proven else ExitCode.INFEASIBLE
+    console.show(simulation_json(simulation) if as_json else simulation_document(simulation))
+    return 0 if simulation.judgement.proven else ExitCode.INFEASIBLE
 
 
 def _write_files(
-    console: Console, shown: Simulated, files: Mapping[str, Path | None], window: float, *, force: bool
+    console: Console, simulation: Simulated, files: Mapping[str, Path | None], window: float, *, force: bool
 ) -> None:
     """Write what was asked for beside the result."""
     from reports.rows import requests_csv, requests_parquet
 
-    pools = [pool.name for pool in shown.use.pools]
+    pools = [pool.name for pool in simulation.use.pools]
     makers: dict[str, Callable[[], str | bytes]] = {
-        "--csv": lambda: requests_csv(shown.instance, pools, shown.judgement),
-        "--parquet": lambda: requests_parquet(shown.instance, pools, shown.judgement),
-        "--timeline": lambda: timeline_text(pools, shown.judgement, window),
+        "--csv": lambda: requests_csv(simulation.instance, pools, simulation.judgement),
+        "--parquet": lambda: requests_parquet(simulation.instance, pools, simulation.judgement),
+        "--timeline": lambda: timeline_text(pools, simulation.judgement, window),
     }
     for flag, path in files.items():
         if path is not None:

@@ -51,7 +51,7 @@ def chunks_of(_context: click.Context | None, _parameter: click.Parameter | None
     >>> chunks_of(None, None, "512, 2048")
     (512, 2048)
     """
-    sizes = [part.strip() for part in text.split(",")] if text is not None else []
+    sizes = [word.strip() for word in text.split(",")] if text is not None else []
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise InputError(f"--chunk {shown(text or '')} is not a list of whole numbers of tokens, such as 512,2048")
     return tuple(map(int, sizes))
@@ -179,24 +179,24 @@ def whatif(
     from optimizer.fleets.error_bars import price_remarks
     from reports.answers.whatif import whatif_document
 
-    asked = Asked(**options)
-    output.check(FILE=file, resume=asked.journal)
+    questions = Asked(**options)
+    output.check(FILE=file, resume=questions.journal)
     verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
-    asked.check("--csv" if output.csv else "--parquet" if output.parquet else "", verifies=verifies)
+    questions.check("--csv" if output.csv else "--parquet" if output.parquet else "", verifies=verifies)
     problem = random_problem(console, file, settings, prices)
     base, remarks = file.resolve().parent, price_remarks(problem)
-    told = [sweep_answer(console, problem, base, asked)] if asked.sweeps else []
+    answered = [sweep_answer(console, problem, base, questions)] if questions.sweeps else []
     with console.progress() as progress:
-        told += answers(problem, base, asked, progress or (lambda _what, _share: None))
+        answered += answers(problem, base, questions, progress or (lambda _what, _share: None))
     record: dict[str, Any] = {
         "schema": "pdplan.whatif/2",
         "file": str(file),
-        "search": asked.depth.value,
-        "simulated": asked.simulated,
+        "search": questions.depth.value,
+        "simulated": questions.simulated,
     }
-    record |= {"price_remarks": remarks} | {answer.key: answer.record for answer in told}
-    document = whatif_document([answer.document for answer in told], remarks, ("What if?", problem.name))
-    rows = next((answer.rows for answer in told if answer.rows), ())
+    record |= {"price_remarks": remarks} | {answer.key: answer.record for answer in answered}
+    document = whatif_document([answer.document for answer in answered], remarks, ("What if?", problem.name))
+    rows = next((answer.rows for answer in answered if answer.rows), ())
     return output.show(console, document, record, rows)
 
 
@@ -278,23 +278,25 @@ class Told:
 # --- the sweep ------------------------------------------------------------------------------------------------------
 
 
-def sweep_answer(console: Console, problem: Problem, base: Path, asked: Asked) -> Told:
+def sweep_answer(console: Console, problem: Problem, base: Path, questions: Asked) -> Told:
     """The rows of a sweep; base: folder of the files that the problem names."""
     from optimizer.whatif.sweep import check_scenarios, sweep_of
     from reports.answers.whatif import sweep_document
     from search_spaces.scenarios import grid, parse_axis
 
-    varied = [parse_axis(axis) for axis in asked.axes]
-    scenarios = list(grid(varied, chosen_scenarios(problem, asked.names)))
-    if len(scenarios) > MOST_UNLOGGED and asked.journal is None:
+    varied = [parse_axis(axis) for axis in questions.axes]
+    scenarios = list(grid(varied, chosen_scenarios(problem, questions.names)))
+    if len(scenarios) > MOST_UNLOGGED and questions.journal is None:
         raise InputError(
             f"the axes make {len(scenarios):,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
             "finished rows to go on from"
         )
     check_scenarios(problem, base, scenarios)
-    sweep = sweep_of(problem, base, scenarios, [axis.key for axis in varied], asked.depth, asked.gap, asked.looks)
-    rows = swept(console, sweep, asked.jobs, asked.journal, asked.address)
-    return Told("rows", rows, sweep_document(rows, asked.depth.value), rows)
+    sweep = sweep_of(
+        problem, base, scenarios, [axis.key for axis in varied], questions.depth, questions.gap, questions.looks
+    )
+    rows = swept(console, sweep, questions.jobs, questions.journal, questions.address)
+    return Told("rows", rows, sweep_document(rows, questions.depth.value), rows)
 
 
 def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
@@ -328,11 +330,11 @@ def swept(
         else:
             executor, workers = stack.enter_context(dask_executor(address))
 
-        def tell(done: int, total: int, left: float) -> None:
+        def tell(done: int, total: int, seconds: float) -> None:
             if progress is None:
                 return
             if total == first:
-                progress(f"{done:,} of {total:,} scenarios, {left:,.0f} s left", PROVING * done / total)
+                progress(f"{done:,} of {total:,} scenarios, {seconds:,.0f} s left", PROVING * done / total)
             else:
                 more = f"{done - first:,} of {total - first:,} simulated fleets"
                 progress(more, PROVING + (1.0 - PROVING) * (done - first) / (total - first))
@@ -343,72 +345,72 @@ def swept(
 # --- questions about the best fleet ---------------------------------------------------------------------------------
 
 
-def answers(problem: Problem, base: Path, asked: Asked, tell: Callable[[str, float], None]) -> Iterator[Told]:
+def answers(problem: Problem, base: Path, questions: Asked, tell: Callable[[str, float], None]) -> Iterator[Told]:
     """The answer to each question besides a sweep; base: folder of the files that the problem names."""
-    second = f", {asked.looks} fleets at most simulated" if asked.looks else ""
-    if asked.break_even:
-        tell(f"fleets along {asked.break_even}", 0.0)
-        yield _break_even(problem, base, asked, asked.break_even)
-    if asked.shadow:
+    second = f", {questions.looks} fleets at most simulated" if questions.looks else ""
+    if questions.break_even:
+        tell(f"fleets along {questions.break_even}", 0.0)
+        yield _break_even(problem, base, questions, questions.break_even)
+    if questions.shadow:
         tell("shadow prices", 0.3)
-        yield _shadow_prices(problem, base, asked)
-    if asked.swing is not None:
+        yield _shadow_prices(problem, base, questions)
+    if questions.swing is not None:
         tell(f"moving each lever{second}", 0.5)
-        yield _tornado(problem, base, asked, asked.swing)
-    if asked.slack is not None:
+        yield _tornado(problem, base, questions, questions.swing)
+    if questions.slack is not None:
         tell(f"fleets without each GPU type{second}", 0.8)
-        yield _alternatives(problem, base, asked, asked.slack)
-    if asked.chunks:
+        yield _alternatives(problem, base, questions, questions.slack)
+    if questions.chunks:
         tell("the cheapest fleet", 0.9)
-        yield _chunks(problem, base, asked, tell)
+        yield _chunks(problem, base, questions, tell)
 
 
-def _break_even(problem: Problem, base: Path, asked: Asked, key: str) -> Told:
+def _break_even(problem: Problem, base: Path, questions: Asked, key: str) -> Told:
     from optimizer.whatif.break_even import by_price, pieces_along, usual_range
     from optimizer.whatif.scenario import Depth
     from reports.answers.whatif import break_even_document, break_even_record
 
-    low, high = bounds_of(asked.between, "--between", key) if asked.between else usual_range(problem, key)
+    low, high = bounds_of(questions.between, "--between", key) if questions.between else usual_range(problem, key)
     simulable = by_price(problem, key)
-    looks = asked.looks if simulable else 0
-    depth = Depth.SIMPLE if looks else asked.depth
+    looks = questions.looks if simulable else 0
+    depth = Depth.SIMPLE if looks else questions.depth
     pieces = pieces_along(problem, base, key, low, high, TOLERANCE, depth, looks=looks)
     return Told("break_even", break_even_record(pieces), break_even_document(pieces, simulable=simulable))
 
 
-def _shadow_prices(problem: Problem, base: Path, asked: Asked) -> Told:
+def _shadow_prices(problem: Problem, base: Path, questions: Asked) -> Told:
     from optimizer.whatif.scenario import solve
     from optimizer.whatif.sensitivity import shadow_prices
     from reports.answers.whatif import shadow_document, shadow_record
 
-    here = solve(problem, base, asked.depth)
+    here = solve(problem, base, questions.depth)
     prices = [] if here.cost is None else shadow_prices(problem, base)
     return Told("shadow_prices", shadow_record(prices), shadow_document(prices, here))
 
 
-def _tornado(problem: Problem, base: Path, asked: Asked, share: float) -> Told:
+def _tornado(problem: Problem, base: Path, questions: Asked, share: float) -> Told:
     from optimizer.whatif.sensitivity import tornado
     from reports.answers.whatif import tornado_document, tornado_record
 
-    rows = tornado(problem, base, share, asked.depth, asked.looks)
+    rows = tornado(problem, base, share, questions.depth, questions.looks)
     return Told("tornado", tornado_record(rows), tornado_document(rows))
 
 
-def _alternatives(problem: Problem, base: Path, asked: Asked, slack: float) -> Told:
+def _alternatives(problem: Problem, base: Path, questions: Asked, slack: float) -> Told:
     from optimizer.whatif.sensitivity import near_optimal
     from reports.answers.whatif import alternatives_document, alternatives_record
 
-    others = near_optimal(problem, base, slack, asked.looks)
+    others = near_optimal(problem, base, slack, questions.looks)
     return Told("alternatives", alternatives_record(others), alternatives_document(others, slack))
 
 
-def _chunks(problem: Problem, base: Path, asked: Asked, tell: Callable[[str, float], None]) -> Told:
+def _chunks(problem: Problem, base: Path, questions: Asked, tell: Callable[[str, float], None]) -> Told:
     from optimizer.whatif.chunks import chunk_curve
     from optimizer.whatif.scenario import Answer
     from reports.answers.chunks import chunk_document, chunk_record, chunk_rows
     from reports.answers.whatif import no_fleet_document
 
-    curve = chunk_curve(problem, base, asked.chunks, simulated=bool(asked.looks), progress=tell)
+    curve = chunk_curve(problem, base, questions.chunks, simulated=bool(questions.looks), progress=tell)
     if isinstance(curve, Answer):
         return Told("chunks", None, no_fleet_document("No fleet meets the SLO.", curve))
     return Told("chunks", chunk_record(curve), chunk_document(curve), chunk_rows(curve))

@@ -114,7 +114,7 @@ def workload(
     too_long = "" if served is None else _context_advice(summary, served)
     whole = limit is None or summary.requests + summary.dropped + summary.too_long < limit
     recorded = whole and tells_waves(summary)
-    advice = [one for one in (too_long, _peak_advice(summary, rate, recorded=recorded)) if one]
+    advice = [text for text in (too_long, _peak_advice(summary, rate, recorded=recorded)) if text]
     measured = summary_dict(summary)
     measured["notes"] += advice
     if output is not None:
@@ -143,9 +143,9 @@ def _measured(  # noqa: PLR0917
 
     named = pairs(columns, "--columns") or None
     with console.progress() as progress:
-        told = None if progress is None else lambda share: progress("reading the trace", share)
+        tell = None if progress is None else lambda share: progress("reading the trace", share)
         try:
-            return read_trace(trace, trace_format, named, limit, told, most_tokens=max_tokens)
+            return read_trace(trace, trace_format, named, limit, tell, most_tokens=max_tokens)
         except UnnamedColumnError as error:
             raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
 
@@ -255,8 +255,8 @@ def _page(measured: dict[str, Any], width: int) -> str:
     heads = [head.replace("p100", "max") for head in measured["isl"]]
     table = render_table(rows, [Column("token"), *(Column(head, "right") for head in ("mean", *heads))], width)
     notes = [line for note in measured["notes"] for line in wrap(f"Note: {note}", width)]
-    parts = [clean(measured["path"], 200), facts_text(facts, width), table, "\n".join(notes)]
-    return "\n\n".join(part for part in parts if part)
+    blocks = [clean(measured["path"], 200), facts_text(facts, width), table, "\n".join(notes)]
+    return "\n\n".join(block for block in blocks if block)
 
 
 @click.command(short_help="Write a commented workload.yaml to start from.")

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from costmodel.calibration.scales import SPREAD, Quantity
 from costmodel.engine import EngineConfig
-from costmodel.serving.interval import ASSUMED_WIDENING, interval_of
-from costmodel.serving.policy import ServingPolicy
 from costmodel.words import percentage
 from reports.document import Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, percent, signed_percent, significant
@@ -22,10 +20,8 @@ from reports.table import Column
 from reports.text import clean, plural
 from search_spaces.benchmark_results.calibration import Calibration, Row, where_of
 from search_spaces.benchmark_results.deployed import MeasuredRun
-from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
 from search_spaces.measurements import Format
-from search_spaces.serving_error import ServingError, load_serving_error, step_widths
 
 Figure = tuple[str, str, Callable[[float], str]]
 """A column: header, key of its figure, how that is written."""
@@ -71,14 +67,14 @@ def _figures(group: dict[str, Any], figures: Sequence[Figure]) -> list[str]:
     return [count, *("–" if group[key] is None else written(group[key]) for _, key, written in figures)]
 
 
-def validation_document(parts: Mapping[str, dict[str, Any]]) -> Document:
+def validation_document(files: Mapping[str, dict[str, Any]]) -> Document:
     """The answer: of each file its errors by quantity, and which rows were refused and why."""
     return Document(
         headline=tuple(
             f"{name}: {value['predicted']:,} of {plural(value['rows'], 'row')} predicted."
-            for name, value in parts.items()
+            for name, value in files.items()
         ),
-        sections=tuple(section for name, value in parts.items() for section in _file(name, value)),
+        sections=tuple(section for name, value in files.items() for section in _file(name, value)),
     )
 
 
@@ -145,41 +141,41 @@ def validation_dict(kind: Format, outcome: Outcome, *, with_rows: bool = False) 
             {**dict(group), "rows": len(members), "predicted": len(members), **_errors(kind, members)}
             for group, members in _groups(outcome.predicted)
         ],
-        "refused": [{"line": one.line, "reason": one.reason} for one in outcome.refused[:MOST_REASONS]],
-        "refused_reasons": dict(Counter(one.reason for one in outcome.refused)),
-        "notes": dict(Counter(note for one in outcome.predicted for note in one.notes)),
+        "refused": [{"line": row.line, "reason": row.reason} for row in outcome.refused[:MOST_REASONS]],
+        "refused_reasons": dict(Counter(row.reason for row in outcome.refused)),
+        "notes": dict(Counter(note for row in outcome.predicted for note in row.notes)),
     }
     if kind is Format.SERVING:
-        sound = [one for one in outcome.predicted if not one.suspect]
-        doubts = Counter((one.suspect, *one.group.values()) for one in outcome.predicted if one.suspect)
+        sound = [row for row in outcome.predicted if not row.suspect]
+        doubts = Counter((row.suspect, *row.group.values()) for row in outcome.predicted if row.suspect)
         value["suspect"] = [
             dict(zip(("rule", *SERVING_GROUP, "rows"), (*key, rows), strict=True))
             for key, rows in sorted(doubts.items())
         ]
         value["without_suspect"] = {"rows": len(sound), **_errors(kind, sound)}
         value["throughput_kendall_tau"] = throughput_tau(outcome.predicted)
-        for mode in sorted({one.group["mode"] for one in outcome.predicted}):
-            members = [one for one in outcome.predicted if one.group["mode"] == mode]
+        for mode in sorted({row.group["mode"] for row in outcome.predicted}):
+            members = [row for row in outcome.predicted if row.group["mode"] == mode]
             value[mode] = {"rows": len(members), **_errors(kind, members)}
     if with_rows:
-        value["predictions"] = [_row(one) for one in outcome.predicted]
+        value["predictions"] = [_row(row) for row in outcome.predicted]
     return value
 
 
 def _errors(kind: Format, members: Sequence[Predicted]) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+    errors: dict[str, float | None] = {}
     for quantity in SERVING_QUANTITIES if kind is Format.SERVING else ("latency",):
-        values = [one.values[quantity] for one in members if one.values[quantity].measured > 0]
+        values = [row.values[quantity] for row in members if row.values[quantity].measured > 0]
         error = np.array([value.error for value in values])
         covered = [value.covered for value in values]
         steps = quantity == "latency"
-        found[f"{quantity}_mape_pct" if steps else f"{quantity}_median_abs_pct"] = _of(
+        errors[f"{quantity}_mape_pct" if steps else f"{quantity}_median_abs_pct"] = _of(
             np.mean if steps else np.median, np.abs(error)
         )
-        found[f"{quantity}_p90_abs_pct"] = _of(lambda data: np.quantile(data, 0.9), np.abs(error))
-        found[f"{quantity}_bias_pct"] = _of(np.mean if steps else np.median, error)
-        found[f"{quantity}_interval90_coverage"] = float(np.mean(covered)) if covered else None
-    return found
+        errors[f"{quantity}_p90_abs_pct"] = _of(lambda data: np.quantile(data, 0.9), np.abs(error))
+        errors[f"{quantity}_bias_pct"] = _of(np.mean if steps else np.median, error)
+        errors[f"{quantity}_interval90_coverage"] = float(np.mean(covered)) if covered else None
+    return errors
 
 
 def _of(statistic: Any, error: FloatArray) -> float | None:
@@ -189,8 +185,8 @@ def _of(statistic: Any, error: FloatArray) -> float | None:
 def _groups(members: Iterable[Predicted]) -> list[tuple[tuple[tuple[str, str], ...], list[Predicted]]]:
     """Rows by model, accelerator, engine and mode (steps: phase and dtype), in alphabetical order."""
     groups: dict[tuple[tuple[str, str], ...], list[Predicted]] = defaultdict(list)
-    for one in members:
-        groups[tuple(one.group.items())].append(one)
+    for row in members:
+        groups[tuple(row.group.items())].append(row)
     return sorted(groups.items())
 
 
@@ -200,9 +196,9 @@ def throughput_tau(members: Iterable[Predicted]) -> float | None:
     Mean over (model, accelerator), weighted by configs; pairs that the measurement ties do not count.
     """
     groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for one in members:
-        if math.isfinite(sum(one.throughput)):
-            groups[one.group["model"], one.group["accelerator"]].append(one.throughput)
+    for row in members:
+        if math.isfinite(sum(row.throughput)):
+            groups[row.group["model"], row.group["accelerator"]].append(row.throughput)
     sizes = [len(pairs) for pairs in groups.values() if len(pairs) >= LEAST_RANKED]
     taus = [kendall_tau(*np.array(pairs).T) for pairs in groups.values() if len(pairs) >= LEAST_RANKED]
     return float(np.average(taus, weights=sizes)) if taus else None
@@ -220,10 +216,10 @@ def kendall_tau(first: FloatArray, second: FloatArray) -> float:
     return float(agreement.sum() / untied) if untied else 1.0
 
 
-def _row(one: Predicted) -> dict[str, Any]:
+def _row(prediction: Predicted) -> dict[str, Any]:
     times = {
         f"{quantity}_{name}_ms": 1e3 * number if math.isfinite(number) else None
-        for quantity, value in one.values.items()
+        for quantity, value in prediction.values.items()
         for name, number in (
             ("predicted", value.predicted),
             ("low", value.low),
@@ -231,169 +227,13 @@ def _row(one: Predicted) -> dict[str, Any]:
             ("measured", value.measured),
         )
     }
-    return {"line": one.line, **one.group, **times, "notes": list(one.notes), "suspect": one.suspect or None}
-
-
-INTRODUCTION = """# Accuracy
-
-Written by `pdplan validate DATA --write docs/accuracy.md`; every figure below is computed from the data folder given
-and from the catalog's own record of its fits. Errors are relative to the measured value. For TTFT and TPOT the tables
-have medians, and the bias is the median of predicted / measured − 1; for single steps both are means. "in 90 %" is the
-share of measured values inside the 90 % interval that every prediction carries.
-"""
-
-FLATTERED = """These figures flatter a little. Some choices saw every model's rows, and no refit undoes them: how FP4
-kernels of B200 move bytes, what expanding narrow weights costs, how unevenly experts are chosen, which rows are
-suspect,
-the form of the equations and where their parameters are drawn to. The shared parameters of disaggregation rest on
-DeepSeek alone; without it they are what they are drawn to."""
-
-SUSPECT = """### Suspect rows
-
-These rows contradict physics or their own description, with wide margins. They count in the tables above like all
-others; no parameter is fitted to them. *load not stated*: no concurrency. *more prompts than the kernels can compute*:
-1.25 times what the roofline of the fitted kernels allows, so a prefix cache or another load. *tokens faster than the
-memory*: less than one read of the active weights. *first token later than any queue*: over three times what all
-requests in flight take to prefill one after the other, with memory for all of them: compilation or warm-up."""
-
-DISTRUST = """## Where not to trust it
-
-* **Warm-up and mislabeled load.** Some measured rows include compilation in their TTFT (seconds at concurrency 4), a
-  prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. They are scored
-  like all others; those that a rule detects are listed above and not fitted, and the fit lets go of other outliers.
-* **Where the goals are missed** (disaggregated and SGLang's TTFT, vLLM's Qwen3-235B, experts of B200), the evidence
-  why stands in [calibration.md](calibration.md#what-is-still-missed-and-why).
-* **Equal lengths or spread ones.** Whether requests that start together stay together decides TTFT at high concurrency
-  by a factor of up to ten on engines that run prompts first. Real traffic is spread, fixed lengths are not.
-* **Disaggregated serving** was measured for one model with a stated load, so its hand-over time rests on it.
-* **Accelerators without measured kernels** take efficiencies from a relative; their intervals are widened.
-* **Beyond the data**: prompts over 10,000 tokens, more than 8 tensor ranks, speculative decoding, prefix caches, LoRA.
-"""
-
-
-def accuracy_page(parts: dict[str, dict[str, Any]]) -> str:
-    """The page; `parts` holds the errors of each file by its name."""
-    error = load_serving_error()
-    sections = [INTRODUCTION, _fitted(error), _held_out(error), by_accelerator(error), _intervals(error)]
-    for name, value in parts.items():
-        header, rows = cells(value)
-        head = f"## {name}\n\n{value['predicted']} of {value['rows']} rows predicted."
-        tau = value.get("throughput_kendall_tau")
-        if tau is not None:
-            head += f" Kendall's tau of throughput per GPU among the configs of one model and GPU: {tau:.2f}."
-        sections.append(f"{head}\n\n{markdown_table(header, rows, 4)}\n")
-        sections += _suspects(value)
-    return "\n".join([*sections, DISTRUST])
-
-
-def _suspects(value: dict[str, Any]) -> list[str]:
-    """Rows that contradict physics or their own description, and the errors without them."""
-    found, rest = value.get("suspect", []), value.get("without_suspect", {})
-    if not found:
-        return []
-    rows = [[str(one[key]) for key in ("rule", "model", "accelerator", "engine", "mode", "rows")] for one in found]
-    table = markdown_table(["rule", "model", "accelerator", "engine", "mode", "rows"], rows, 5)
-    errors = ", ".join(
-        f"{name.upper()} {rest[f'{name}_median_abs_pct']:.1f} % (bias {rest[f'{name}_bias_pct']:+.1f} %)"
-        for name in ("ttft", "tpot")
-    )
-    return [f"{SUSPECT}\n\n{table}\n\nThe other {rest['rows']} rows: {errors}.\n"]
-
-
-def _fitted(error: ServingError) -> str:
-    names = engine_names()
-    policies = [load_serving_policy(name) for name in names]
-    rows = [
-        [meaning, *(write(policy) for policy in policies)]
-        for meaning, write in (
-            ("CPU time per step [µs]", lambda p: f"{p.overhead.step * 1e6:.0f}"),
-            ("CPU time per request in a step [µs]", lambda p: f"{p.overhead.per_request * 1e6:.1f}"),
-            ("launching a kernel of a step with prompts [µs]", lambda p: f"{p.launch * 1e6:.1f}"),
-            ("before a lone prompt starts [ms]", lambda p: f"{p.arrival * 1e3:.1f}"),
-            ("prompts of equal length that one waits for", lambda p: f"{p.equal_wait:.2f}"),
-            ("data-parallel lanes: time of a prompt over even lanes", _lane),
-            ("hand-over between workers [ms]", lambda p: f"{p.handover * 1e3:.0f}"),
-        )
-    ]
-    table = markdown_table(["parameter", *names], rows, 1)
-    return f"## What was fitted\n\nKernels: see [calibration.md](calibration.md). Serving: {error.source}.\n\n{table}\n"
-
-
-def _lane(policy: ServingPolicy) -> str:
-    return f"{policy.lane_balance:.2f}"
-
-
-def by_accelerator(error: ServingError) -> str:
-    """The section on each accelerator and way of serving, which the report of a plan shows of its own ones."""
-    rows = [
-        [
-            one.accelerator,
-            one.mode,
-            one.engine or "any",
-            one.model or "any",
-            str(one.rows),
-            f"{one.ttft_median_abs_pct:.1f} %",
-            f"{one.ttft_bias_pct:+.1f} %",
-            f"{one.tpot_median_abs_pct:.1f} %",
-            f"{one.tpot_bias_pct:+.1f} %",
-        ]
-        for one in error.held_out_on
-    ]
-    headers = ["accelerator", "mode", "engine", "model", "rows", "TTFT", "bias", "TPOT", "bias"]
-    return (
-        "## By accelerator and mode\n\nThe same predictions, on each accelerator that serving was measured on: of all "
-        "engines, of each engine, and of each engine with each model. This is the record that a report shows under "
-        "Trust; what has no row here was not measured, and the report says so.\n\n"
-        f"{markdown_table(headers, rows, 4)}\n"
-    )
-
-
-def _held_out(error: ServingError) -> str:
-    rows = [
-        [
-            one.group,
-            str(one.rows),
-            f"{one.ttft_median_abs_pct:.1f} %",
-            f"{one.ttft_bias_pct:+.1f} %",
-            percentage(one.ttft_interval90_coverage),
-            f"{one.tpot_median_abs_pct:.1f} %",
-            f"{one.tpot_bias_pct:+.1f} %",
-            percentage(one.tpot_interval90_coverage),
-        ]
-        for one in error.held_out
-    ]
-    table = markdown_table(["held out", "rows", "TTFT", "bias", "in 90 %", "TPOT", "bias", "in 90 %"], rows, 1)
-    return (
-        "## How wrong, on models that the fit never saw\n\nEach model's rows are predicted with serving parameters "
-        f'fitted to all other models (`benchmarks/fit_serving.py`, {error.date}), and "in 90 %" is the share inside '
-        f"intervals from the other models' rows. Kendall's tau of throughput per GPU: {error.kendall_tau:.2f}."
-        f"\n\n{FLATTERED}"
-        f"\n\n{table}\n"
-    )
-
-
-def _intervals(error: ServingError) -> str:
-    rows = [
-        [quantity, key, str(one.rows), f"{one.low:.2f}", f"{one.high:.2f}"]
-        for quantity, strata in error.quantities.items()
-        for key, one in strata.items()
-    ]
-    for kind, widths in step_widths().items():
-        for origin, width in widths.items():
-            low, high = interval_of(width)
-            rows.append(["step", f"{kind}, kernels {origin}", "", f"{low:.2f}", f"{high:.2f}"])
-    table = markdown_table(["quantity", "stratum", "rows", "low", "high"], rows, 2)
-    return (
-        "## Error bars\n\nThe measured value lies between low × and high × the prediction nine times in ten, by the "
-        "residuals of held-out rows. For TTFT and TPOT on accelerators without measured kernels both are raised to the "
-        f"power {ASSUMED_WIDENING:g}.\n\n{table}\n"
-    )
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """A Markdown table, the first `left` columns set left."""
-    rule = ["---" if index < left else "---:" for index in range(len(header))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+    return {
+        "line": prediction.line,
+        **prediction.group,
+        **times,
+        "notes": list(prediction.notes),
+        "suspect": prediction.suspect or None,
+    }
 
 
 SCHEMA = "pdplan.calibration/1"
@@ -413,15 +253,15 @@ NEEDS = {
 """What each scale needs to be seen."""
 
 
-def calibration_dict(found: Calibration, overlay: str | None) -> dict[str, Any]:
+def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str, Any]:
     """The calibration as JSON-ready values; errors are predicted / measured - 1."""
-    fit = found.fit
+    fit = calibration.fit
     return {
         "schema": SCHEMA,
-        "model": found.setup.model.name,
-        "accelerator": found.setup.accelerator.name,
-        "engine": found.engine,
-        "rows": len(found.rows),
+        "model": calibration.setup.model.name,
+        "accelerator": calibration.setup.accelerator.name,
+        "engine": calibration.engine,
+        "rows": len(calibration.rows),
         "scales": {
             name: {
                 "scale": getattr(fit.scales, name),
@@ -435,27 +275,27 @@ def calibration_dict(found: Calibration, overlay: str | None) -> dict[str, Any]:
         "error": {key: _summary(getattr(fit, key)) for key in ("before", "after", "held")},
         "times": [
             {
-                "where": where_of(found.rows[one.row]),
-                "point": point_text(found.rows[one.row]),
-                "quantity": one.quantity.value,
-                "measured_s": one.seconds,
+                "where": where_of(calibration.rows[time.row]),
+                "point": point_text(calibration.rows[time.row]),
+                "quantity": time.quantity.value,
+                "measured_s": time.seconds,
                 "error_before": math.expm1(before),
                 "error_after": math.expm1(after),
-                "error_held": math.expm1(held),
+                "error_held": math.expm1(held_out),
             }
-            for one, before, after, held in zip(found.seen, fit.before, fit.after, fit.held, strict=True)
+            for time, before, after, held_out in zip(calibration.seen, fit.before, fit.after, fit.held, strict=True)
         ],
         "explained": fit.explains,
         "strain": fit.strain,
-        "refusal": found.refusal or None,
-        "notes": [{"where": note.where, "reason": note.reason} for note in found.notes],
+        "refusal": calibration.refusal or None,
+        "notes": [{"where": note.where, "reason": note.reason} for note in calibration.notes],
         "overlay": overlay,
     }
 
 
 def calibration_document(value: dict[str, Any]) -> Document:
     """The answer, of a `calibration_dict`."""
-    before, after, held = (value["error"][key] for key in ("before", "after", "held"))
+    before, after, held_out = (value["error"][key] for key in ("before", "after", "held"))
     return Document(
         headline=(
             f"{value['model']} on {value['accelerator']}, {value['engine']}: median error "
@@ -465,7 +305,7 @@ def calibration_document(value: dict[str, Any]) -> Document:
         sections=(
             Section(
                 sentences=(
-                    f"On rows left out of the fit the median error is {percent(held['median_abs'])}. The bias is "
+                    f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}. The bias is "
                     f"{signed_percent(before['bias'], 0)} before and {signed_percent(after['bias'], 0)} after.",
                 ),
             ),
@@ -480,10 +320,12 @@ def calibration_document(value: dict[str, Any]) -> Document:
 def point_text(row: Row) -> str:
     """The operating point of a row in a few words."""
     if isinstance(row, MeasuredRun):
-        each = row.deployment
-        layout = layout_text(each.prefill) + (f" > {layout_text(each.decode)}" if each.decode else "")
-        flight = each.concurrency * (1 if each.decode else each.row.prefill.workers)
-        return f"{count(round(each.isl))} + {count(round(each.osl))} tokens, {flight:,.3g} in flight, {layout}"
+        deployment = row.deployment
+        layout = layout_text(deployment.prefill) + (f" > {layout_text(deployment.decode)}" if deployment.decode else "")
+        flight = deployment.concurrency * (1 if deployment.decode else deployment.row.prefill.workers)
+        return (
+            f"{count(round(deployment.isl))} + {count(round(deployment.osl))} tokens, {flight:,.3g} in flight, {layout}"
+        )
     step = row.step
     words = []
     if step.prompts:

@@ -64,8 +64,8 @@ def inputs_table(comparison: Comparison) -> Table:
 
 
 def _figures(figures: Sequence[Figure]) -> Table:
-    shown = [figure for figure in figures if figure.differs]
-    return table_of(FIGURES, [figure_words(figure) for figure in shown], [tone(figure) for figure in shown])
+    differing = [figure for figure in figures if figure.differs]
+    return table_of(FIGURES, [figure_words(figure) for figure in differing], [tone(figure) for figure in differing])
 
 
 def _slo_figures(item: SloChange) -> Table | None:
@@ -297,8 +297,8 @@ def _note(before: Plan, after: Plan) -> str:
 
 def _plan_figures(before: Plan, after: Plan) -> tuple[Figure, ...]:
     def pair(name: str, field: str, unit: str, better: Better) -> Figure:
-        known = [_known(getattr(plan, field)) if has_fleet(plan) or not better else None for plan in (before, after)]
-        return Figure(name, known[0], known[1], unit, better)
+        values = [_known(getattr(plan, field)) if has_fleet(plan) or not better else None for plan in (before, after)]
+        return Figure(name, values[0], values[1], unit, better)
 
     gaps = [_known(gap_of_any_fleet(plan)) if has_fleet(plan) else None for plan in (before, after)]
     gpus = [float(sum(plan.gpus.values())) if has_fleet(plan) else None for plan in (before, after)]
@@ -324,19 +324,19 @@ def shape_words(pool: Pool) -> str:
 
 def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[PoolChange]:
     """Pair pools of one shape, those of one name first; what is left over was removed or added."""
-    left = list(after)
+    unmatched = list(after)
     lone: list[Pool] = []
     for pool in before:
-        twins = [other for other in left if shape_words(other) == shape_words(pool)]
+        twins = [candidate for candidate in unmatched if shape_words(candidate) == shape_words(pool)]
         if not twins:
             lone.append(pool)
             continue
-        twin = next((other for other in twins if other.id == pool.id), twins[0])
-        left.remove(twin)
+        twin = next((candidate for candidate in twins if candidate.id == pool.id), twins[0])
+        unmatched.remove(twin)
         yield _changed(pool, twin)
     for pool in lone:
         yield PoolChange("removed", clean(pool.id, 20), shape_words(pool), (pool.replicas, 0), (pool.usd_per_hour, 0.0))
-    for pool in left:
+    for pool in unmatched:
         yield PoolChange("added", clean(pool.id, 20), shape_words(pool), (0, pool.replicas), (0.0, pool.usd_per_hour))
 
 
@@ -404,12 +404,12 @@ def _input_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
         for inputs in (before, after)
     )
     lone = ({path[:2] for path in old} ^ {path[:2] for path in new}) - {path for path in (*old, *new) if len(path) < 3}
-    told = set()
+    heads = set()
     for path in [*old, *(path for path in new if path not in old)]:
         if path[:2] in lone:
-            if path[:2] not in told:
+            if path[:2] not in heads:
                 yield Change(_dotted(path[:2]), *(_leaves(inputs, path[:2]) for inputs in (old, new)))
-            told.add(path[:2])
+            heads.add(path[:2])
         elif old.get(path) != new.get(path):
             a, b = ((value_words(inputs[path]) if path in inputs else None) for inputs in (old, new))
             yield Change(_dotted(path), a, f"{b}, other ones" if a == b else b)
@@ -421,9 +421,9 @@ def _dotted(path: Sequence[str]) -> str:
 
 def _leaves(inputs: Mapping[tuple[str, ...], Any], head: tuple[str, ...]) -> str | None:
     """Write what the inputs hold below a path, but its name; None where there is nothing."""
-    known = [(path[2:], value) for path, value in inputs.items() if path[:2] == head and value is not None]
-    words = [f"{path[0]} {value_words(value)}" for path, value in known if len(path) == 1 and path != ("name",)]
-    return (clean(", ".join(words), MOST_LEAVES) or "there") if known else None
+    leaves = [(path[2:], value) for path, value in inputs.items() if path[:2] == head and value is not None]
+    words = [f"{path[0]} {value_words(value)}" for path, value in leaves if len(path) == 1 and path != ("name",)]
+    return (clean(", ".join(words), MOST_LEAVES) or "there") if leaves else None
 
 
 def _flat(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -452,6 +452,6 @@ def value_words(value: object) -> str:
     return clean(str(value), 60)
 
 
-def comparison_record(found: Comparison) -> dict[str, Any]:
+def comparison_record(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as plain values for JSON."""
-    return {"schema": SCHEMA, "same": found.same} | asdict(found)
+    return {"schema": SCHEMA, "same": comparison.same} | asdict(comparison)

@@ -124,9 +124,9 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     return f"{join_words([words for words in (said, spare) if words])}, {price}"
 
 
-def _counted(parts: list[str]) -> str:
+def _counted(changes: list[str]) -> str:
     """Such as "2 more replicas in prefill-1 and 1 more in decode-1"."""
-    first, *others = parts
+    first, *others = changes
     number, word, where = first.split(" ", 2)
     noun = "replica" if number == "1" else "replicas"
     return join_words([f"{number} {word} {noun} {where}", *others])

@@ -182,14 +182,16 @@ def _own(curve: Frontier) -> str:
     if curve.here is None or curve.own is None:
         return ""
     value, cost = _at(curve, curve.here), hourly(curve.own.cost)
-    found = f"At {value}, the file's own value, pdplan optimize finds {cost}"
-    step = next((one for one in curve.steps if min(one.easy, one.hard) <= curve.here <= max(one.easy, one.hard)), None)
+    sentence = f"At {value}, the file's own value, pdplan optimize finds {cost}"
+    step = next(
+        (step for step in curve.steps if min(step.easy, step.hard) <= curve.here <= max(step.easy, step.hard)), None
+    )
     if step is None:
-        return f"{found}."
+        return f"{sentence}."
     if step.answer is curve.own:
-        return f"{found}. Its fleet has the step that ends there; how much further it meets the SLO is unknown."
-    shown = hourly(step.answer.cost)
-    return f"{found}, as this curve does." if shown == cost else f"{found}, and this curve {shown}."
+        return f"{sentence}. Its fleet has the step that ends there; how much further it meets the SLO is unknown."
+    price = hourly(step.answer.cost)
+    return f"{sentence}, as this curve does." if price == cost else f"{sentence}, and this curve {price}."
 
 
 def _reasons(curve: Frontier) -> list[str]:
@@ -365,11 +367,11 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Docume
     )
 
 
-def _looked(simulated: int, every: int) -> str:
+def _looked(simulated: int, total: int) -> str:
     """How many of the fleets were simulated."""
     if not simulated:
-        return simulated_note(0, every)
-    return f"{simulated:,} of {every:,} fleets were simulated and meet the SLO; --verify N simulates others."
+        return simulated_note(0, total)
+    return f"{simulated:,} of {total:,} fleets were simulated and meet the SLO; --verify N simulates others."
 
 
 def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
@@ -378,10 +380,10 @@ def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
     split = [cell for cell in having if cell.shape == "disaggregated"]
     if not having:
         return "No fleet meets the SLO in any cell."
-    every = plural(len(having), "cell") + ("" if len(having) == len(cells) else " with a fleet")
+    total = plural(len(having), "cell") + ("" if len(having) == len(cells) else " with a fleet")
     if not split:
-        return f"Colocated fleets are the cheapest in all {every}."
-    where = f"in {len(split)} of {every}" if len(split) < len(having) else f"in all {every}"
+        return f"Colocated fleets are the cheapest in all {total}."
+    where = f"in {len(split)} of {total}" if len(split) < len(having) else f"in all {total}"
     saved = [cell for cell in split if cell.difference is not None]
     if not saved:
         return f"Only disaggregated fleets meet the SLO {where}."

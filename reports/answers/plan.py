@@ -13,7 +13,7 @@ from optimizer.plans.records import Quantiles
 from reports import verdict
 from reports.answers.plan_charts import cost_charts
 from reports.asked import asked, asked_table
-from reports.document import Detail, Document, Facts, Section, Table, said, table_of, without_empty
+from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import QUANTILES, goal_label, goal_words
 from reports.fleet_figure import fleet_diagram
 from reports.front import front_headers, front_note, front_rows, front_sentence
@@ -31,7 +31,7 @@ from reports.numbers import (
     rate,
     signed_percent,
 )
-from reports.sensitivity import LEVER_HEADERS, base_sentence, lever_rows, more_sentence, sensitivity_view, told
+from reports.sensitivity import sensitivity_section
 from reports.table import Column
 from reports.text import clean, moment, plural
 from reports.views.html import render_document
@@ -175,7 +175,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         Section("What binds", table=_limits(plan), charts=why_charts(plan), sections=(pools_section(plan),)),
         _front(plan),
         _alternatives(plan, brief=False),
-        _sensitivity(plan),
+        sensitivity_section(plan),
         workload_section(plan),
         settings_section(plan),
         _trust(plan),
@@ -228,9 +228,9 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("busiest", shrink=True, lines=2, optional=True),
     ]
     hidden = ("role" if named else "") if brief else "busiest" if len(pools) <= MOST_POOLS else ""
-    shown = [at for at, column in enumerate(columns) if column.header != hidden]
+    places = [at for at, column in enumerate(columns) if column.header != hidden]
     rows = [_pool_row(pool) for pool in _dearest(pools, brief=brief)]
-    return table_of([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
+    return table_of([columns[at] for at in places], [[row[at] for at in places] for row in rows])
 
 
 def busiest_sentence(pools: Sequence[Pool]) -> str:
@@ -381,11 +381,11 @@ def _asked(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | Non
 
 def _alternatives(plan: Plan, *, brief: bool) -> Section:
     """The cheapest fleet of each kind; brief: without the recommended one, which stands above, and runners-up."""
-    every = list(enumerate(distinct_alternatives(plan), 1))
+    numbered = list(enumerate(distinct_alternatives(plan), 1))
     if not has_fleet(plan):
-        every = [(number, row) for number, row in every if row.kind not in {"recommended", "nearest_miss"}]
+        numbered = [(number, row) for number, row in numbered if row.kind not in {"recommended", "nearest_miss"}]
     left_out = {"recommended", "other_engines"} if brief else set[str]()
-    kinds = [(number, row) for number, row in every if row.kind not in left_out]
+    kinds = [(number, row) for number, row in numbered if row.kind not in left_out]
     if all(row.kind == "recommended" for _, row in kinds):
         return Section()
     columns = (
@@ -396,15 +396,15 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         Column("extra", "right"),
         Column("SLO met", "right", optional=True),
     )
-    shown = kinds[:BRIEF_ROWS] if brief else kinds
-    cut = len(kinds) - len(shown)
+    rows = kinds[:BRIEF_ROWS] if brief else kinds
+    cut = len(kinds) - len(rows)
     notes = [f"{plural(cut, 'more alternative')}: see -v or plan.json."] if cut else []
     notes += (
         ["--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."] if has_fleet(plan) else []
     )
-    notes += [] if brief else [f"{number}: {text}" for number, row in shown if (text := _reason(row, plan))]
-    tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
-    table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in shown], tones)
+    notes += [] if brief else [f"{number}: {text}" for number, row in rows if (text := _reason(row, plan))]
+    tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in rows]
+    table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in rows], tones)
     charts = () if brief else cost_charts(plan)
     return Section("" if brief else "Alternatives", table=table, notes=tuple(notes), charts=charts)
 
@@ -437,21 +437,6 @@ def _front(plan: Plan) -> Section:
         return Section()
     table = table_of((Column(headers[0], shrink=True, lines=6), *headers[1:]), rows)
     return Section(f"What a dollar more buys: {front_sentence(plan)}", (), table, (front_note(plan),))
-
-
-def _sensitivity(plan: Plan) -> Section:
-    moved, (more, command) = plan.sensitivity, more_sentence(plan)
-    if moved is None:
-        return Section(
-            "Sensitivity", (f"{more.removesuffix('.')}{':' if command else '.'}",), code=command, detail=Detail.PAGE
-        )
-    view = sensitivity_view(plan)
-    lines = said(base_sentence(plan, moved), *told(plan, moved))
-    title = view.flips_title or "Prices that keep the cheapest fleet"
-    turns = Section(title, view.prices, view.flips, detail=Detail.PAGE)
-    columns = [Column(name.removeprefix("#"), "right", optional=name == "#change") for name in LEVER_HEADERS[1:]]
-    table = table_of([Column(LEVER_HEADERS[0], shrink=True), *columns], lever_rows(moved))
-    return Section("Sensitivity", lines, table, charts=view.charts, sections=(turns,))
 
 
 def _trust(plan: Plan) -> Section:

@@ -41,7 +41,6 @@ from reports.numbers import (
     percent,
     rate,
     significant,
-    tokens,
 )
 from reports.text import capital, clean, plural
 from reports.verdict import growth_sentence
@@ -80,7 +79,7 @@ def cost_charts(plan: Plan) -> tuple[Chart, ...]:
 
 
 def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
-    item = next(one for one in plan.classes if clean(one.name, 30) == figure.name)
+    item = next(case for case in plan.classes if clean(case.name, 30) == figure.name)
     label, goal = goal_label(item.attainment_goal), percent(figure.goal)
     rows = [
         (panel.metric, percent(share), duration(seconds), duration(panel.limit))
@@ -172,12 +171,12 @@ def fleets_chart(plan: Plan) -> Chart | None:
         return None
     rows = [(p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.outcome) for p in points]
     far = sum(p.cost > FAR * (plan.cost_usd_per_hour or 0.0) for p in points)
-    left = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
+    note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
     return Chart(
         title=fleets_sentence(points),
         caption=(
             "Latency at the goal's quantile over its limit, worst class; the steps join fleets that meet the SLO "
-            f"and that none beats.{left}"
+            f"and that none beats.{note}"
         ),
         drawing=draw_fleets(points),
         table=table_of(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
@@ -191,8 +190,8 @@ def fleets_sentence(points: Sequence[FleetPoint]) -> str:
     cheaper = [point for point in points if point.cost < own.cost]
     if not cheaper:
         return f"The cheapest of the {len(points)} fleets drawn"
-    held = met_words([point.outcome for point in cheaper])
-    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {held}"
+    words = met_words([point.outcome for point in cheaper])
+    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {words}"
 
 
 def cost_chart(plan: Plan) -> Chart | None:
@@ -255,14 +254,14 @@ def _split_chart(plan: Plan) -> Chart:
     rows = []
     for pool in plan.pools:
         at = pool.operating_point
-        shares = (percent(getattr(at.time_split, part)) for part in figures.PARTS)
+        shares = (percent(getattr(at.time_split, name)) for name in figures.PARTS)
         rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
-    parts = tuple(part_words(part) for part in figures.PARTS)
+    names = tuple(part_words(name) for name in figures.PARTS)
     return Chart(
         title=split_sentence(plan.pools),
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
         drawing=draw_split(figures.step_splits(plan)),
-        table=table_of(("pool", "#step", "#requests", *(f"#{part}" for part in parts)), rows),
+        table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in names)), rows),
         legend=tuple((f"part-{name}", part_words(name)) for name in figures.PARTS),
     )
 
@@ -280,7 +279,9 @@ def _lengths_chart(plan: Plan) -> Chart | None:
     (share, row, column), (columns, lines) = figure.peak, figure.labels
     where = f"{columns[-column]} input and {lines[-row]} output tokens"
     others = f", as often as in {plural(figure.peaks - 1, 'other cell')}" if figure.peaks > 1 else ""
-    rows = [(tokens(i), tokens(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)]
+    rows = [
+        (significant(i), significant(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)
+    ]
     return Chart(
         title=f"Most frequent: {where}, {percent(share)} of requests{others}",
         caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
@@ -309,7 +310,7 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
     by_bound: dict[str, list[str]] = {}
     for pool in dearest_of_each_role(pools):
         bound = pool.operating_point.bound_by
-        agreed = all(other.operating_point.bound_by == bound for other in pools if other.role == pool.role)
+        agreed = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
         by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if agreed else f' of {clean(pool.id, 20)}'}")
     if not by_bound:
         return "No pool runs"
@@ -321,13 +322,13 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
 def split_sentence(pools: Sequence[Pool]) -> str:
     """Say what takes most of a step in each role, by the pools that cost most."""
     largest = [(pool.role, *_largest_part(pool)) for pool in dearest_of_each_role(pools)]
-    parts = [f"{part} in {role} ({percent(share)})" for role, part, share in largest if is_number(share)]
-    return f"Largest part of a step: {join_words(parts)}" if parts else "No step times are known"
+    shares = [f"{name} in {role} ({percent(share)})" for role, name, share in largest if is_number(share)]
+    return f"Largest part of a step: {join_words(shares)}" if shares else "No step times are known"
 
 
 def _largest_part(pool: Pool) -> tuple[str, float]:
-    parts = {name: share for name, share in pool.operating_point.time_split.model_dump().items() if is_number(share)}
-    if not parts:
+    shares = {name: share for name, share in pool.operating_point.time_split.model_dump().items() if is_number(share)}
+    if not shares:
         return "", math.nan
-    name = max(parts, key=lambda part: parts[part])
-    return part_words(name), parts[name]
+    name = max(shares, key=lambda name: shares[name])
+    return part_words(name), shares[name]

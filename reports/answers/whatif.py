@@ -17,19 +17,17 @@ from reports.document import Chart, Detail, Document, Section, Table, said, tabl
 from reports.numbers import MISSING, hourly, is_number, monthly, percent, quantity, rate, significant
 from reports.sensitivity import (
     FACTOR,
-    End,
+    TORNADO_KEY,
     LeverBar,
-    TornadoFigure,
-    capital,
     depends_words,
     draw_tornado,
     exact_words,
     fleet_line,
-    lever_words,
+    lever_bar,
     value_words,
 )
 from reports.table import Column
-from reports.text import clean, plural, sentence
+from reports.text import capital, clean, plural, sentence
 from reports.words import constraint_words, cost_or_status
 from search_spaces.levers import LEVERS, number_of
 from search_spaces.quantities import QuantityError
@@ -79,7 +77,7 @@ def whatif_document(answers: Sequence[Document], remarks: Sequence[str], about: 
     remarks: what a buyer has to know of the prices; about: the question, and the name of the problem.
     """
     first, *others = answers
-    below = (part for other in others for part in _below(other))
+    below = (section for document in others for section in _below(document))
     sections = (*first.sections, *below, Section(sentences=tuple(remarks)))
     return replace(first, sections=sections, positive=any(item.positive for item in answers), about=tuple(about))
 
@@ -105,7 +103,7 @@ def fleet_cell(pools: Sequence[EnginePool]) -> str:
     return fleet_line(pools) if pools else MISSING
 
 
-def simulated_note(simulated: int, every: int, what: str = "rows") -> str:
+def simulated_note(simulated: int, total: int, what: str = "rows") -> str:
     """How many of so many rows are of simulated fleets; empty where there is no row.
 
     >>> simulated_note(0, 0), simulated_note(2, 2).partition(". ")[2]
@@ -113,12 +111,12 @@ def simulated_note(simulated: int, every: int, what: str = "rows") -> str:
     """
     if not simulated:
         return (
-            "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)." if every else ""
+            "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)." if total else ""
         )
     meaning = "SLO met: share of fresh simulated requests within their limits."
-    if simulated == every:
+    if simulated == total:
         return f"{meaning} Every fleet meets its SLO."
-    which = f"{simulated:,} of {every:,} {what}"
+    which = f"{simulated:,} of {total:,} {what}"
     return f"{meaning} The fleets of {which} were simulated and meet the SLO; the others are by formula (--verify N)."
 
 
@@ -350,7 +348,7 @@ def _heat_cell(row: Row, down: str, across: str, span: tuple[float, float]) -> H
 # --- break-even -----------------------------------------------------------------------------------------------------
 
 
-def break_even_record(found: Pieces) -> dict[str, Any]:
+def break_even_record(pieces: Pieces) -> dict[str, Any]:
     """The pieces and the values at which the best fleet changes."""
     changes = [
         {
@@ -360,9 +358,9 @@ def break_even_record(found: Pieces) -> dict[str, Any]:
             "below": pool_records(unpriced(below.answer.pools)),
             "above": pool_records(unpriced(above.answer.pools)),
         }
-        for below, above in found.changes
+        for below, above in pieces.changes
     ]
-    pieces = [
+    stretches = [
         {
             "from": piece.low,
             "to": piece.high,
@@ -373,57 +371,57 @@ def break_even_record(found: Pieces) -> dict[str, Any]:
             "status": piece.answer.status.value,
             "simulated_attainment": piece.answer.attainment,
         }
-        for piece in found.pieces
+        for piece in pieces.pieces
     ]
-    record = {"lever": found.key, "tolerance": found.tolerance, "changes": changes, "pieces": pieces}
-    return record | {"refuted": refuted_rows(found.refuted)}
+    record = {"lever": pieces.key, "tolerance": pieces.tolerance, "changes": changes, "pieces": stretches}
+    return record | {"refuted": refuted_rows(pieces.refuted)}
 
 
-def break_even_document(found: Pieces, *, simulable: bool) -> Document:
+def break_even_document(pieces: Pieces, *, simulable: bool) -> Document:
     """The best fleet over the range of a lever; simulable: whether fleets along the lever can be simulated."""
-    turns, answers = taking_turns(found.pieces), [piece.answer for piece in found.pieces]
+    turns, answers = taking_turns(pieces.pieces), [piece.answer for piece in pieces.pieces]
     reasons = [
-        no_fleet_sentence(f"from {_at(found, piece.low)} to {_at(found, piece.high)}", piece.answer.binding)
-        for piece in found.pieces
+        no_fleet_sentence(f"from {_at(pieces, piece.low)} to {_at(pieces, piece.high)}", piece.answer.binding)
+        for piece in pieces.pieces
         if piece.answer.cost is None
     ]
     others = "Others: fleets of the same GPUs at the same cost; --json shows where each is the cheapest."
     looked = _simulated(answers)
     if looked and not simulable and all(answer.attainment is None for answer in answers):
-        looked = _not_simulable(found.key)
-    notes = (others if len(turns) < len(found.pieces) else "", *map(refuted_sentence, found.refuted), looked)
+        looked = _not_simulable(pieces.key)
+    notes = (others if len(turns) < len(pieces.pieces) else "", *map(refuted_sentence, pieces.refuted), looked)
     return Document(
-        headline=(_changes_sentence(found, turns),),
-        sections=(Section(table=_turns_table(found, turns)), Section(sentences=said(*reasons, *notes))),
+        headline=(_changes_sentence(pieces, turns),),
+        sections=(Section(table=_turns_table(pieces, turns)), Section(sentences=said(*reasons, *notes))),
         positive=any(answer.cost is not None for answer in answers),
     )
 
 
-def _at(found: Pieces, value: float) -> str:
-    return exact_words(found.key, value)
+def _at(pieces: Pieces, value: float) -> str:
+    return exact_words(pieces.key, value)
 
 
-def _changes_sentence(found: Pieces, turns: Sequence[Sequence[Piece]]) -> str:
+def _changes_sentence(pieces: Pieces, turns: Sequence[Sequence[Piece]]) -> str:
     """At which values the cheapest fleet changes, and how exactly they are known."""
-    low, high = _at(found, found.pieces[0].low), _at(found, found.pieces[-1].high)
-    values = [_at(found, turn[0].low) for turn in turns[1:]]
+    low, high = _at(pieces, pieces.pieces[0].low), _at(pieces, pieces.pieces[-1].high)
+    values = [_at(pieces, turn[0].low) for turn in turns[1:]]
     if not values:
-        return f"From {low} to {high}, {found.key} does not change the cheapest fleet."
+        return f"From {low} to {high}, {pieces.key} does not change the cheapest fleet."
     times = "once" if len(values) == 1 else f"{len(values)} times"
     where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
-    tolerance = exact_words(found.key, found.tolerance, 2).removeprefix(FACTOR)
-    return f"From {low} to {high}, {found.key} changes the cheapest fleet {times}{where} (exact to {tolerance})."
+    tolerance = exact_words(pieces.key, pieces.tolerance, 2).removeprefix(FACTOR)
+    return f"From {low} to {high}, {pieces.key} changes the cheapest fleet {times}{where} (exact to {tolerance})."
 
 
-def _turns_table(found: Pieces, turns: Sequence[Sequence[Piece]]) -> Table:
+def _turns_table(pieces: Pieces, turns: Sequence[Sequence[Piece]]) -> Table:
     """Each stretch of the lever with its fleet, how many GPUs that buys, and the cost at both ends."""
-    name = found.key.partition(".")[2]
-    by_price = found.key.startswith("price.")
-    columns = (f"#{found.key} from", "#to", f"#{name} bought" if by_price else "#GPUs", "#cost from", "#to", FLEET)
+    name = pieces.key.partition(".")[2]
+    by_price = pieces.key.startswith("price.")
+    columns = (f"#{pieces.key} from", "#to", f"#{name} bought" if by_price else "#GPUs", "#cost from", "#to", FLEET)
     rows = [
         (
-            _at(found, turn[0].low),
-            _at(found, turn[-1].high),
+            _at(pieces, turn[0].low),
+            _at(pieces, turn[-1].high),
             str(_bought(turn[0].answer, name) if by_price else sum(turn[0].answer.gpus.values())),
             _cost(turn[0].cost_low),
             _cost(turn[-1].cost_high),
@@ -559,16 +557,15 @@ def _tornado_chart(rows: Sequence[TornadoRow]) -> tuple[Chart, ...]:
     return (
         Chart(
             title=_swing_sentence(rows),
-            caption="Upper bar: the lever lower; lower bar: higher; left of the line is cheaper.",
-            drawing=draw_tornado(TornadoFigure(base, tuple(bars))),
+            caption=TORNADO_KEY,
+            drawing=draw_tornado(bars, base),
             table=table_of(("lever", "#lower", "#cost", "#higher", "#cost"), table),
         ),
     )
 
 
 def _bar(row: TornadoRow) -> LeverBar:
-    ends = (row.low, row.cost_low), (row.high, row.cost_high)
-    return LeverBar(lever_words(row.lever), *(End(value_words(row.lever, value), cost) for value, cost in ends))
+    return lever_bar(row.lever, row.low, row.cost_low, row.high, row.cost_high)
 
 
 def _swing_sentence(rows: Sequence[TornadoRow]) -> str:
