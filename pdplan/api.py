@@ -151,11 +151,10 @@ def simulate(
     interval at which runs end [1]. The result's `judgement` has the outcome of every class.
     """
     from costmodel.simulator import prepare
+    from pdplan.commands.simulate import CONCURRENCY, PLANNED, REPLICATIONS, REQUESTS, UNTIL, Asked, simulated
     from search_spaces.fields import member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
-
-    from .simulating import CONCURRENCY, PLANNED, REPLICATIONS, REQUESTS, UNTIL, Asked, simulated
 
     for name, number, bounds in (
         ("requests", requests, REQUESTS),
@@ -296,11 +295,9 @@ def deployment_options(
     from reports.deploy.facts import checked_version, target_names
     from reports.deploy.files import planned_target
 
-    name, targets = target or planned_target(plan), target_names()
-    if name not in targets:
-        raise InputError(
-            f"the plan's engine {shown(name)} is none of {', '.join(targets)}; name a target with --target"
-        )
+    name, known = target or planned_target(plan), target_names()
+    if name not in known:
+        raise InputError(f"the plan's engine {shown(name)} is none of {', '.join(known)}; name a target with --target")
     try:
         version = checked_version(name, engine_version)
     except InputError as error:

@@ -165,3 +165,31 @@ def _recorded(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
     workload = inputs.get("workload")
     recorded = workload.get("recorded") if isinstance(workload, Mapping) else None
     return recorded if isinstance(recorded, Mapping) else None
+
+
+HOURS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Mean rate of each hour [1/s], and the one that the fleet carries."""
+
+    hourly: tuple[float, ...]
+    planned: float
+
+    @property
+    def use(self) -> float:
+        """Mean rate over the planned one: what the fleet is used over the day, were it never more than planned [1]."""
+        return sum(min(value, self.planned) for value in self.hourly) / (len(self.hourly) * self.planned)
+
+
+def arrivals(plan: Plan) -> Arrivals | None:
+    """The stated profile; None where one mean rate was stated."""
+    workload: Any = plan.provenance.inputs.get("workload")
+    profile = workload.get("diurnal") if isinstance(workload, Mapping) else None
+    rates = profile.get("requests_per_second_by_hour") if isinstance(profile, Mapping) else None
+    if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
+        return None
+    if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
+        return None
+    return Arrivals(tuple(float(value) for value in rates), plan.demand_rps)

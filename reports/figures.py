@@ -9,23 +9,31 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from optimizer.plans.plan import ClassResult, Plan, Pool, Route, WorkloadSummary
+from optimizer.plans.plan import ClassResult, Plan, Pool, Route, Transfer, WorkloadSummary
 from optimizer.plans.records import Quantiles, SimulatedLatencies
-from reports.drawing import Point
-from reports.words import HOLDS, NOT_SHOWN, misses_used, origin_words, tried_fleets
-
-from .numbers import is_number, power_of_two
-from .text import clean
-from .words import (
+from reports.drawing import FleetDiagram, LinkLine, Point, PoolBox
+from reports.numbers import count, duration, hourly, is_number, percent, power_of_two, rate, si, significant
+from reports.text import clean, plural
+from reports.verdict import served_rate
+from reports.words import (
+    HOLDS,
+    NOT_SHOWN,
+    busiest_words,
     distinct_alternatives,
+    gpus_per_engine,
     has_tpot,
     is_feasible,
+    is_overloaded,
+    misses_used,
     named_fleet,
+    origin_words,
     outcome_words,
+    split_words,
     status_words,
     tightest_first,
+    tried_fleets,
 )
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -468,29 +476,161 @@ def worst_bucket(plan: Plan) -> Route | None:
     return min(routes, key=lambda r: (-misses_used(r.attainment, goals[r.slo_class]), r.isl, r.osl))
 
 
-HOURS: Final = 24
+MOST_BOXES: Final = 5
+MOST_ENGINES: Final = 8
+MOST_GPUS_OF_MANY: Final = 8
+"""GPUs drawn of each pool when a stage has more than two pools; two engines at least."""
+MOST_SQUARES: Final = 16
+MOST_LINKS: Final = 8
+LEAST_SHARE: Final = 5e-4
+"""Share of all requests below which a route is not told: percentages have one decimal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Mean rate of each hour [1/s], and the one that the fleet carries."""
+class ClassShare:
+    """What of one class is routed to one pool: share of all requests and their mean lengths [token]."""
 
-    hourly: tuple[float, ...]
-    planned: float
+    pool: str
+    stage: str
+    slo_class: str
+    share: float
+    isl: float
+    osl: float
 
-    @property
-    def use(self) -> float:
-        """Mean rate over the planned one: what the fleet is used over the day, were it never more than planned [1]."""
-        return sum(min(value, self.planned) for value in self.hourly) / (len(self.hourly) * self.planned)
+
+def fleet_diagram(plan: Plan) -> FleetDiagram:
+    """Lay the plan's pools out by role; of the links those of most requests, beside the pools that they join."""
+    prefill, decode = _of_role(plan, "prefill"), _of_role(plan, "decode")
+    flow = _flow(plan)
+    drawn = {pool.id for pool in (*prefill[: MOST_BOXES - 1], *decode[: MOST_BOXES - 1])}
+    links = sorted(
+        plan.transfers,
+        key=lambda t: (t.source not in drawn or t.target not in drawn, -t.requests_per_second, t.source, t.target),
+    )
+    place = {pool.id: index for index, pool in enumerate((*prefill, *decode))}
+    nearest = sorted(links[:MOST_LINKS], key=lambda t: (place.get(t.source, 0), place.get(t.target, 0)))
+    return FleetDiagram(
+        prefill=_boxes(prefill, flow),
+        decode=_boxes(decode, flow),
+        colocated=_boxes(_of_role(plan, "colocated"), flow),
+        links=tuple(_link(item) for item in nearest),
+        more_links=max(0, len(links) - MOST_LINKS),
+        entry=_entry(plan),
+        exit=_exit(plan),
+    )
 
 
-def arrivals(plan: Plan) -> Arrivals | None:
-    """The stated profile; None where one mean rate was stated."""
-    workload: Any = plan.provenance.inputs.get("workload")
-    profile = workload.get("diurnal") if isinstance(workload, Mapping) else None
-    rates = profile.get("requests_per_second_by_hour") if isinstance(profile, Mapping) else None
-    if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
-        return None
-    if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
-        return None
-    return Arrivals(tuple(float(value) for value in rates), plan.demand_rps)
+def _entry(plan: Plan) -> tuple[str, str]:
+    served, length = served_rate(plan), f"{significant(plan.workload.mean_isl)} input tokens each"
+    if plan.objective == "min_cost":
+        return rate(served), length
+    of = f"served of {rate(plan.demand_rps)}" if served < plan.demand_rps else f"the demand is {rate(plan.demand_rps)}"
+    return rate(served), f"{of}; {length}"
+
+
+def _exit(plan: Plan) -> tuple[str, str]:
+    generated = served_rate(plan) * plan.workload.mean_osl
+    return si(generated, "tokens/s").replace(" k", "k "), f"{significant(plan.workload.mean_osl)} output tokens each"
+
+
+def _of_role(plan: Plan, role: str) -> list[Pool]:
+    members = [pool for pool in plan.pools if pool.role == role]
+    return sorted(members, key=lambda pool: (-pool.usd_per_hour, pool.id))
+
+
+def _boxes(ordered: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, ...]:
+    drawn = ordered if len(ordered) <= MOST_BOXES else ordered[: MOST_BOXES - 1]
+    boxes = [_box(pool, flow.get(pool.id, ""), len(drawn) > 2) for pool in drawn]
+    rest = ordered[len(drawn) :]
+    if rest:
+        boxes.append(_rest_box(rest))
+    return tuple(boxes)
+
+
+def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
+    at = pool.operating_point
+    gpus, gpu = gpus_per_engine(pool), clean(pool.accelerator, 24)
+    used = "overloaded by formula" if is_overloaded(pool) else busiest_words(at)
+    squares = min(gpus, MOST_SQUARES)
+    drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
+    working = pool.replicas - pool.spare_replicas
+    hidden = [plural(pool.replicas - drawn, "more replica")] if pool.replicas > drawn else []
+    hidden += [f"{gpus} GPUs in each replica"] if gpus > squares else []
+    spare = f", {pool.spare_replicas} spare" if pool.spare_replicas else ""
+    return PoolBox(
+        title=f"{clean(pool.id, 20)} · {pool.role}",
+        role=pool.role,
+        lines=(
+            f"{plural(pool.replicas, 'replica')} of {gpus} × {gpu}{spare} · {split_words(pool)}",
+            f"{rate(at.request_rate_rps)} · {used} · {hourly(pool.usd_per_hour)}",
+            *([flow] if flow else []),
+        ),
+        engines=tuple((squares, index >= working) for index in range(drawn)),
+        columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
+        more=", ".join(hidden),
+    )
+
+
+def _rest_box(pools: Sequence[Pool]) -> PoolBox:
+    gpus, usd = sum(pool.gpus for pool in pools), math.fsum(pool.usd_per_hour for pool in pools)
+    replicas = sum(pool.replicas for pool in pools)
+    return PoolBox(
+        title=plural(len(pools), f"more {pools[0].role} pool"),
+        role=pools[0].role,
+        lines=(f"{plural(replicas, 'replica')} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings."),
+        engines=(),
+        columns=1,
+        more="",
+    )
+
+
+def _link(item: Transfer) -> LinkLine:
+    return LinkLine(
+        source=clean(item.source, 20),
+        target=clean(item.target, 20),
+        lines=(
+            f"{rate(item.requests_per_second)} · {si(item.bytes_per_second, 'B/s')} of KV cache",
+            f"{duration(item.seconds_per_request)} each · {percent(item.link_utilization)} of the link",
+        ),
+    )
+
+
+def routed(plan: Plan) -> tuple[ClassShare, ...]:
+    """Sum the routes by stage, pool and class; the shares of each stage sum to the share of all routes."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for route in plan.routing:
+        both = route.prefill == route.decode
+        stages = (
+            (("prefill and decode", route.prefill),) if both else (("prefill", route.prefill), ("decode", route.decode))
+        )
+        for stage, fractions in stages:
+            for pool, fraction in fractions.items():
+                weight = fraction * route.share
+                key = (stage, pool, route.slo_class)
+                sums.setdefault(key, []).extend((weight, weight * route.isl, weight * route.osl))
+    rows = []
+    for (stage, pool, slo_class), terms in sums.items():
+        share = math.fsum(terms[0::3])
+        if share > LEAST_SHARE:
+            means = math.fsum(terms[1::3]) / share, math.fsum(terms[2::3]) / share
+            rows.append(ClassShare(clean(pool, 20), stage, clean(slo_class, 30), share, *means))
+    return tuple(sorted(rows, key=lambda row: (row.stage != "prefill", row.pool, -row.share, row.slo_class)))
+
+
+def _flow(plan: Plan) -> dict[str, str]:
+    """Say for each pool which requests it serves; nothing where one pool serves all requests of one class."""
+    by_pool: dict[str, list[ClassShare]] = {}
+    for row in routed(plan):
+        by_pool.setdefault(row.pool, []).append(row)
+    several = len({route.slo_class for route in plan.routing}) > 1
+    flow = {}
+    for pool in plan.pools:
+        rows = by_pool.get(clean(pool.id, 20), [])
+        stage = [row for row in rows if row.stage == rows[0].stage]
+        share = math.fsum(row.share for row in stage)
+        if not stage or (share > 1 - LEAST_SHARE and not several):
+            continue
+        isl, osl = (math.fsum(row.share * getattr(row, name) for row in stage) / share for name in ("isl", "osl"))
+        of = f" ({', '.join(dict.fromkeys(row.slo_class for row in stage[:3]))})" if several else ""
+        flow[pool.id] = f"{percent(share)} of requests{of}: {significant(isl)} tokens in, {significant(osl)} out"
+    return flow

@@ -11,7 +11,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Range, Status
 from optimizer.plans.proof import OPTIMAL_GAP, is_below
 from optimizer.plans.records import JudgedFleet, PrecisionSaving, SafeStatus, Simulation
-from reports.figures import arrivals
+from reports.asked import arrivals
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 
 from .numbers import (

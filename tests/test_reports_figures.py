@@ -12,7 +12,7 @@ from reports import figures
 from reports.charts import draw_costs, draw_heat, draw_roofline, draw_split
 from reports.drawing import Box, Drawing, Linear, Log, Rect, Symbol, Text
 from reports.drawing import Path as Line
-from reports.fleet_figure import fleet_diagram, routed
+from reports.figures import fleet_diagram, routed
 
 PLANS = Path(__file__).parent / "plans"
 FOUND = ("disaggregated", "colocated", "hostile", "hundred-pools")

@@ -27,11 +27,11 @@ from reports.answers.plan_details import (
     settings_table,
     simulation_sections,
 )
+from reports.asked import arrivals
 from reports.deploy.readme import settings
 from reports.drawing import Box, Drawing, Rect, Text, axes, headings, line, plot, round_steps
 from reports.drawing import Path as Line
 from reports.figures import (
-    arrivals,
     bucket_maps,
     distributions,
     fleet_points,

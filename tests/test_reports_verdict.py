@@ -11,8 +11,7 @@ from reports.answers.plan_details import searched, worth_hint
 from reports.asked import offered
 from reports.charts import draw_fleets
 from reports.drawing import Path, Symbol
-from reports.figures import fleet_points
-from reports.fleet_figure import fleet_diagram
+from reports.figures import fleet_diagram, fleet_points
 from reports.verdict import growth_sentence, proof_sentence
 from reports.words import nearest_miss, origin_sentence
 from tests.engine_cases import engines

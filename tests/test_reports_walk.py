@@ -10,8 +10,7 @@ import pytest
 from optimizer.plans.plan import Plan
 from reports import figures, numbers
 from reports.answers.plan import plan_page
-from reports.figures import bucket_maps, fleet_points, load_figure
-from reports.fleet_figure import routed
+from reports.figures import bucket_maps, fleet_points, load_figure, routed
 from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
 from tests.report_cases import markdown_of as render_markdown

@@ -141,7 +141,7 @@ def _problem(flags: Flags) -> Problem:
     quote = accelerator.price_on(None if flags.prices is None else PriceBasis(flags.prices))
     if quote is None:
         raise InputError(unquoted(accelerator, PriceBasis(str(flags.prices))))
-    unit, length = np.ones(1), flags.isl + flags.osl
+    one, length = np.ones(1), flags.isl + flags.osl
     if length > model.max_position:
         raise InputError(
             f"--isl {flags.isl:,} and --osl {flags.osl:,} are {length:,} tokens, which exceed the context of "
@@ -152,7 +152,7 @@ def _problem(flags: Flags) -> Problem:
         model=model,
         weight_dtype=weight_dtype,
         kv_dtype=flags.kv_dtype,
-        workload=Workload(unit * flags.isl, unit * flags.osl, unit, request_rate=1.0, max_tokens=length),
+        workload=Workload(one * flags.isl, one * flags.osl, one, request_rate=1.0, max_tokens=length),
         slos=(),
         offers=(Offer(accelerator, quote.usd_per_hour, quote=quote),),
         space=SearchSpace(

@@ -10,7 +10,7 @@ from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import DAY, Day
 from optimizer.procurement.resilience import with_replicas
-from reports.answer_charts import Frame, Stack, draw_stacks
+from reports.charts import Frame, Stack, draw_stacks
 from reports.document import Chart, Document, Section, Table, table_of
 from reports.drawing import round_steps
 from reports.numbers import count, duration, hourly, money, percent, rate, significant

@@ -22,7 +22,7 @@ from optimizer.procurement.bill import (
     payback_months,
 )
 from optimizer.procurement.buying import BuyingPlan, Look, Outcome
-from reports.answer_charts import Frame, Stack, draw_stacks
+from reports.charts import Frame, Stack, draw_stacks
 from reports.document import Chart, Document, Section, Table, said, table_of
 from reports.drawing import round_steps
 from reports.numbers import MISSING, count, hourly, is_number, money, percent, rate, signed_percent, significant

@@ -12,7 +12,6 @@ from costmodel.words import join_words
 from optimizer.plans.records import pool_records, read_pools
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, by_budget
 from optimizer.whatif.scenario import answer_row, refuted_rows
-from reports.answer_charts import HEIGHT, PLOT, HeatCell, draw_heat_map, tone_of
 from reports.answers.whatif import (
     DEPTHS,
     FLEET,
@@ -23,6 +22,7 @@ from reports.answers.whatif import (
     simulated_note,
     varied_words,
 )
+from reports.charts import HEIGHT, PLOT, HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Document, Section, Table, said, table_of
 from reports.drawing import WIDTH, Drawing, Path, Text, axes, plot, round_steps, round_ticks
 from reports.numbers import MISSING, hourly, monthly, percent, rate, signed_percent, significant

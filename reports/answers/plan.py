@@ -14,8 +14,7 @@ from reports import verdict
 from reports.answers.plan_charts import cost_charts
 from reports.asked import asked, asked_table
 from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
-from reports.figures import QUANTILES, goal_label, goal_words
-from reports.fleet_figure import fleet_diagram
+from reports.figures import QUANTILES, fleet_diagram, goal_label, goal_words
 from reports.front import front_headers, front_note, front_rows, front_sentence
 from reports.json_text import plan_json, plan_record
 from reports.next_steps import deploy_sentence, next_command

@@ -9,6 +9,7 @@ from typing import Final
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports import figures
+from reports.asked import arrivals
 from reports.charts import (
     FAR,
     draw_arrivals,
@@ -28,7 +29,6 @@ from reports.figures import (
     FleetPoint,
     Load,
     LoadFigure,
-    arrivals,
     fleet_points,
     goal_label,
     goal_words,

@@ -14,11 +14,10 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool, Transfer
 from optimizer.plans.records import LARGEST, AccuracyRecord, SimulatedClass
 from reports.answers.plan_charts import workload_charts
-from reports.asked import arrival_facts, offered, readable_inputs
+from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
 from reports.document import Detail, Facts, Section, Table, said, table_of
-from reports.figures import arrivals, goal_label, pool_label, worst_bucket
-from reports.fleet_figure import ClassShare, routed
+from reports.figures import ClassShare, goal_label, pool_label, routed, worst_bucket
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
     MISSING,

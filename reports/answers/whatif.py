@@ -12,7 +12,7 @@ from optimizer.whatif.break_even import Piece, Pieces
 from optimizer.whatif.frontier import OVER
 from optimizer.whatif.scenario import Answer, Missed, answer_row, refuted_rows
 from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
-from reports.answer_charts import HeatCell, draw_heat_map, tone_of
+from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Detail, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, hourly, is_number, monthly, percent, quantity, rate, significant
 from reports.sensitivity import (
