@@ -114,16 +114,16 @@ def evaluate(
     from optimizer.recommend.evaluate import evaluate as judge
     from search_spaces.fleet_file import StatedFleet, is_fleet_file, load_fleet
 
-    stated = _stated(settings, {"confidence": confidence})
+    overrides = _stated(settings, {"confidence": confidence})
     base = Path()
     if not isinstance(fleet, StatedFleet | Plan):
         path = Path(fleet)
         base = path.parent
         if workload is not None or is_fleet_file(path):
-            fleet, stated = load_fleet(path, None if workload is None else Path(workload), stated), {}
+            fleet, overrides = load_fleet(path, None if workload is None else Path(workload), overrides), {}
         else:
             fleet = read_fleet(path)
-    if stated or (workload is not None and isinstance(fleet, Plan)):
+    if overrides or (workload is not None and isinstance(fleet, Plan)):
         raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
     return judge(fleet, progress, level=None if effort == "none" else effort, base=base)
 
@@ -151,7 +151,15 @@ def simulate(
     interval at which runs end [1]. The result's `judgement` has the outcome of every class.
     """
     from costmodel.simulator import prepare
-    from pdplan.commands.simulate import CONCURRENCY, PLANNED, REPLICATIONS, REQUESTS, UNTIL, Asked, simulated
+    from pdplan.commands.simulate import (
+        CONCURRENCY,
+        PLANNED,
+        REPLICATIONS,
+        REQUESTS,
+        UNTIL,
+        SimulationRequest,
+        simulated,
+    )
     from search_spaces.fields import member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
@@ -163,7 +171,7 @@ def simulate(
         ("concurrency", concurrency or CONCURRENCY.low, CONCURRENCY),
     ):
         _check_whole(name, number, bounds)
-    request = Asked(
+    request = SimulationRequest(
         rate=None if rate is None else _value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
         requests=requests,
         seed=seed,
@@ -212,14 +220,14 @@ def whatif(
     axes = [parse_axis(text) for text in _axes(vary)]
     scenarios_of_file = named_scenarios(problem)
     names = [scenario] if isinstance(scenario, str) else list(scenario)
-    chosen = (
+    scenarios_of_names = (
         list(scenarios_of_file.values())
         if names == ["all"]
         else [scenarios_of_file[_known("scenario", name, scenarios_of_file)] for name in names]
     )
-    if not axes and not chosen:
+    if not axes and not scenarios_of_names:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
-    scenarios = list(grid(axes, chosen))
+    scenarios = list(grid(axes, scenarios_of_names))
     check_scenarios(problem, base, scenarios)
     depth = Depth.SIMULATED if simulate else Depth.FULL if full else Depth.SIMPLE
     sweep = sweep_of(problem, base, scenarios, [axis.key for axis in axes], depth, gap, verify)
@@ -323,13 +331,13 @@ def _problem(
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
 
-    stated = _stated(settings, flags)
+    overrides = _stated(settings, flags)
     if isinstance(problem, Problem):
-        if stated:
-            raise InputError(f"{next(iter(stated))}: overrides a value of a file; give it to load_problem instead")
+        if overrides:
+            raise InputError(f"{next(iter(overrides))}: overrides a value of a file; give it to load_problem instead")
         return problem, base or Path()
     path = Path(problem)
-    return load_problem(path, stated), base or path.resolve().parent
+    return load_problem(path, overrides), base or path.resolve().parent
 
 
 def _plan(plan: Plan | StatedFleet | File, alternative: int) -> Plan:

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,16 +193,10 @@ def write_text(path: Path, text: str | bytes, *, force: bool, rival: str = "the 
 
     rival: what would take the place of a plan, which is kept even then; empty for a plan.
     """
-    write_texts({path: text}, force=force, rival=rival)
-
-
-def write_texts(texts: Mapping[Path, str | bytes], *, force: bool, rival: str = "the file") -> None:
-    """Write all of some files that the user named, or none; force, rival: as of `write_text`."""
     from reports.whole_files import check_target, write_whole
 
-    for path in texts:  # something may have come into its place since the command began
-        check_target(path, force=force, rival=rival)
-    write_whole(texts)
+    check_target(path, force=force, rival=rival)  # something may have come into its place since the command began
+    write_whole({path: text})
 
 
 def facts_text(facts: list[tuple[str, str]], width: int) -> str:

@@ -27,7 +27,7 @@ _SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClassTarget:
     """One class: share of the requests [1], limits [s], goal [1]; None where the plan does not tell."""
 
     name: str
@@ -39,11 +39,11 @@ class Asked:
     others: Mapping[Metric, float] = field(default_factory=dict)
 
 
-def asked(plan: Plan) -> list[Asked]:
+def asked(plan: Plan) -> list[ClassTarget]:
     """The classes of a plan; of one without a fleet, which has no results, those of its inputs."""
     if plan.classes:
         return [
-            Asked(
+            ClassTarget(
                 c.name,
                 c.share,
                 _stated(c.ttft_limit_s),
@@ -104,8 +104,8 @@ def _gpu_words(row: Mapping[str, Any]) -> str:
     return f"{name} ({', '.join(terms)})" if terms else name
 
 
-def _from_inputs(row: Mapping[str, Any]) -> Asked:
-    return Asked(
+def _from_inputs(row: Mapping[str, Any]) -> ClassTarget:
+    return ClassTarget(
         name=str(row.get("name") or "default"),
         share=_number(row.get("share", 1.0)),
         ttft=_number(row.get("ttft")),
@@ -136,8 +136,8 @@ def _number(value: object) -> float | None:
 
 def recorded_source(plan: Plan) -> str | None:
     """Name of the trace whose requests the plan was simulated with; None where they were random."""
-    recorded = _recorded(plan.provenance.inputs)
-    return None if recorded is None else clean(str(recorded.get("source", "a trace")), 60)
+    recording = _recording(plan.provenance.inputs)
+    return None if recording is None else clean(str(recording.get("source", "a trace")), 60)
 
 
 def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -153,15 +153,15 @@ def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def readable_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of a plan with a digest in place of the packed requests."""
-    recorded = _recorded(inputs)
-    if recorded is None:
+    recording = _recording(inputs)
+    if recording is None:
         return dict(inputs)
-    digest = hashlib.sha256(str(recorded.get("packed")).encode()).hexdigest()[:16]
-    summary = dict(recorded) | {"packed": f"SHA-256 {digest}…"}
+    digest = hashlib.sha256(str(recording.get("packed")).encode()).hexdigest()[:16]
+    summary = dict(recording) | {"packed": f"SHA-256 {digest}…"}
     return dict(inputs) | {"workload": dict(inputs["workload"]) | {"recorded": summary}}
 
 
-def _recorded(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _recording(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
     workload = inputs.get("workload")
     recorded = workload.get("recorded") if isinstance(workload, Mapping) else None
     return recorded if isinstance(recorded, Mapping) else None

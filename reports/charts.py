@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from optimizer.plans.plan import Pool
 from reports.asked import HOURS, Arrivals
 from reports.drawing import (
     WIDTH,
@@ -32,7 +33,6 @@ from reports.drawing import (
     text_width,
 )
 from reports.figures import (
-    PARTS,
     Bar,
     ClassDistributions,
     ClassMap,
@@ -40,14 +40,13 @@ from reports.figures import (
     FleetPoint,
     LengthMap,
     LoadFigure,
-    Roof,
-    RooflineFigure,
     RooflinePoint,
-    SplitRow,
+    pool_label,
+    step_parts,
     undominated,
 )
 from reports.numbers import duration, hourly, is_number, money, percent, power_of_two, rate, si, significant
-from reports.text import fit
+from reports.text import clean, fit
 from reports.words import part_words
 
 
@@ -71,31 +70,32 @@ def draw_costs(bars: Sequence[Bar], base: float) -> Drawing:
     return Drawing(WIDTH, max(y - 4, 1.0), f"dollars per hour: {summary}", tuple(marks))
 
 
-def draw_split(rows: Sequence[SplitRow]) -> Drawing:
+def draw_split(pools: Sequence[Pool]) -> Drawing:
     """Draw the parts of each pool's step as one bar of full width."""
     marks: list[Mark] = []
     y = 2.0
-    for row in rows:
-        marks.append(Text(0, y + 11, f"{row.pool} · {row.role}", "label"))
-        marks.append(Text(WIDTH, y + 11, f"{duration(row.step)} a step", "label", "end"))
-        marks.extend(_split_bar(row, y + 17))
+    for pool in pools:
+        marks.append(Text(0, y + 11, pool_label(pool), "label"))
+        marks.append(Text(WIDTH, y + 11, f"{duration(pool.operating_point.step_s)} a step", "label", "end"))
+        marks.extend(_split_bar(pool, y + 17))
         y += 46
     summary = "; ".join(
-        f"{row.pool}: " + ", ".join(f"{part_words(p)} {percent(v)}" for p, v in zip(PARTS, row.parts, strict=True))
-        for row in rows
+        f"{clean(pool.id, 20)}: "
+        + ", ".join(f"{part_words(name)} {percent(share)}" for name, share in step_parts(pool))
+        for pool in pools
     )
     return Drawing(WIDTH, max(y - 4, 1.0), f"time of one step: {summary}", tuple(marks))
 
 
-def _split_bar(row: SplitRow, y: float) -> list[Mark]:
-    total = sum(share for share in row.parts if is_number(share)) or 1.0
+def _split_bar(pool: Pool, y: float) -> list[Mark]:
+    shares = [(name, share) for name, share in step_parts(pool) if is_number(share)]
+    total, x = sum(share for _, share in shares) or 1.0, 0.0
     marks: list[Mark] = []
-    x = 0.0
-    for name, share in zip(PARTS, row.parts, strict=True):
-        if not is_number(share) or share <= 0:
+    for name, share in shares:
+        if share <= 0:
             continue
-        width = share / total * WIDTH
-        tip = f"{row.pool}: {part_words(name)} {percent(share)} of {duration(row.step)}"
+        width, step = share / total * WIDTH, duration(pool.operating_point.step_s)
+        tip = f"{clean(pool.id, 20)}: {part_words(name)} {percent(share)} of {step}"
         marks.append(Rect(x, y, width, 20, f"part-{name}", tip))
         if width > text_width(percent(share)) + 8:
             marks.append(Text(x + width / 2, y + 14, percent(share), f"on-{name}", "middle"))
@@ -217,17 +217,17 @@ def draw_load(figure: LoadFigure) -> Drawing:
 
 def _upright(figure: LoadFigure, frame: Plot) -> list[Mark]:
     box = frame.box
-    named = [(frame.x(figure.demand), f"demand {rate(figure.demand)}", "strong")]
-    marks: list[Mark] = [Path(((named[0][0], box.top), (named[0][0], box.bottom)), "drop")]
+    names = [(frame.x(figure.demand), f"demand {rate(figure.demand)}", "strong")]
+    marks: list[Mark] = [Path(((names[0][0], box.top), (names[0][0], box.bottom)), "drop")]
     if figure.goodput is not None:
         at = frame.x(figure.goodput)
-        named.append((at, f"meets the SLO up to {rate(figure.goodput)}", "good"))
+        names.append((at, f"meets the SLO up to {rate(figure.goodput)}", "good"))
         marks.append(Path(((at, box.top), (at, box.bottom)), "knee"))
     if figure.knee is not None:
         at = frame.x(figure.knee)
-        named.append((at, f"knee {rate(figure.knee)}", "muted"))
+        names.append((at, f"knee {rate(figure.knee)}", "muted"))
         marks.append(Path(((at, box.bottom - 12), (at, box.bottom)), "axis", "throughput over time is greatest here"))
-    return [*marks, *headings(named, box, 14)]
+    return [*marks, *headings(names, box, 14)]
 
 
 def draw_fleets(all_points: Sequence[FleetPoint]) -> Drawing:
@@ -267,8 +267,8 @@ def _fleet_panel(points: Sequence[FleetPoint], metric: str, top: float) -> list[
         x, y = frame.at((point.cost, value))
         tone = "good" if point.recommended else "other" if point.held else "over"
         marks.append(Symbol(x, y, tone, _fleet_tip(point, metric)))
-        beside = 6 if point.recommended else 24  # a label next to another fleet's mark would seem to be of that fleet
-        boxes.append(Box(x - beside, y - 6, x + beside, y + 6))
+        margin = 6 if point.recommended else 24  # a label next to another fleet's mark would seem to be of that fleet
+        boxes.append(Box(x - margin, y - 6, x + margin, y + 6))
     own = next(p for p in points if p.recommended)
     x, y = frame.at((own.cost, min(getattr(own, metric), frame.y.high)))
     label = place_label(x, y, f"recommended {money(own.cost)}", boxes, plot=box, tone="halo")
@@ -297,75 +297,57 @@ _PLOT: Final = Box(46.0, 54.0, WIDTH - 8, ROOFLINE_HEIGHT - 42)
 _RIDGE_NAMES: Final = Box(0.0, 16.0, WIDTH, _PLOT.top)
 
 
-def draw_roofline(figure: RooflineFigure) -> Drawing:
-    """Draw roofs, then each pool's operating point below its roof, then labels where they fit."""
-    x, y = _scales(figure)
-    at = [(x(p.intensity), y(p.mfu), y(p.attainable)) for p in figure.points]
-    boxes = [Box(x_at - 6, top - 6, x_at + 6, top + 6) for x_at, top, _ in at]
-    marks = [*_axes(x, y), *(_roof(roof, x, y) for roof in figure.roofs)]
-    marks.extend(Path(((x_at, top), (x_at, roof)), "drop") for x_at, top, roof in at)
-    for point, (x_at, top, _) in zip(figure.points, at, strict=True):
-        marks.append(Symbol(x_at, top, point.role, _tip(point)))
-    for point, (x_at, top, _) in zip(figure.points, at, strict=True):
-        label = place_label(x_at, top, point.pool, boxes, plot=_PLOT, tone="halo")
+def draw_roofline(points: Sequence[RooflinePoint]) -> Drawing:
+    """Draw the roof of each GPU, then each pool's operating point below its roof, then labels where they fit."""
+    roofs = sorted({(point.accelerator, point.ridge) for point in points})
+    x, y = _scales(points)
+    at = [(x(point.intensity), y(point.mfu), y(point.attainable)) for point in points]
+    boxes = [Box(left - 6, top - 6, left + 6, top + 6) for left, top, _ in at]
+    marks = [*_roofline_axes(x, y), *(_roof(name, ridge, x, y) for name, ridge in roofs)]
+    marks.extend(Path(((left, top), (left, roof)), "drop") for left, top, roof in at)
+    for point, (left, top, _) in zip(points, at, strict=True):
+        marks.append(Symbol(left, top, point.role, _tip(point)))
+    for point, (left, top, _) in zip(points, at, strict=True):
+        label = place_label(left, top, point.pool, boxes, plot=_PLOT, tone="halo")
         if label is not None:
             marks.append(label)
             boxes.append(label.box)
-    marks.extend(_ridges(figure, x, boxes))
-    summary = "; ".join(_tip(point) for point in figure.points[:6])
+    marks.extend(_ridges(roofs, x, boxes))
+    summary = "; ".join(_tip(point) for point in points[:6])
     return Drawing(WIDTH, ROOFLINE_HEIGHT, f"roofline: {summary}", tuple(marks))
 
 
-def _scales(figure: RooflineFigure) -> tuple[Log, Log]:
-    intensities = [p.intensity for p in figure.points] + [roof.ridge for roof in figure.roofs]
-    shares = [p.mfu for p in figure.points]
+def _scales(points: Sequence[RooflinePoint]) -> tuple[Log, Log]:
+    intensities = [value for point in points for value in (point.intensity, point.ridge)]
     low_x, high_x = decade_range([min(intensities) / 1.5, max(intensities) * 1.5] if intensities else [1.0, 1e3])
-    low_y, _ = decade_range([*(share / 1.2 for share in shares), 0.5])
+    low_y, _ = decade_range([*(point.mfu / 1.2 for point in points), 0.5])
     return Log(low_x, high_x, _PLOT.left, _PLOT.right), Log(low_y, 1.0, _PLOT.bottom, _PLOT.top)
 
 
-def _axes(x: Log, y: Log) -> list[Mark]:
-    marks: list[Mark] = []
-    for decade in x.decades():
-        at = x(decade)
-        marks.append(Path(((at, _PLOT.top), (at, _PLOT.bottom)), "grid"))
-        near_end = at > _PLOT.right - 20
-        marks.append(
-            Text(at + 8 * near_end, _PLOT.bottom + 18, _decade(decade), "tick", "end" if near_end else "middle")
-        )
-    for decade in y.decades():
-        marks.append(Path(((_PLOT.left, y(decade)), (_PLOT.right, y(decade))), "grid"))
-        marks.append(Text(_PLOT.left - 6, y(decade) + 4, percent(decade), "tick", "end"))
-    marks.append(Rect(_PLOT.left, _PLOT.bottom, _PLOT.right - _PLOT.left, 1, "axis"))
-    marks.append(Text(0, 12, "share of peak FLOP/s (MFU); above: ridge of each GPU, FLOP/byte", "muted"))
-    marks.append(Text(_PLOT.right, ROOFLINE_HEIGHT - 8, "arithmetic intensity, FLOP/byte", "muted", "end"))
-    return marks
+def _roofline_axes(x: Log, y: Log) -> list[Mark]:
+    ticks = [(decade, si(decade, "").replace(" ", "")) for decade in x.decades()]
+    shares = [(decade, percent(decade)) for decade in y.decades()]
+    marks = axes(Plot(_PLOT, x, y), ticks, shares, "arithmetic intensity, FLOP/byte", "")
+    marks += [Path(((x(decade), _PLOT.top), (x(decade), _PLOT.bottom)), "grid") for decade in x.decades()]
+    return [*marks, Text(0, 12, "share of peak FLOP/s (MFU); above: ridge of each GPU, FLOP/byte", "muted")]
 
 
-def _decade(value: float) -> str:
-    return si(value, "").replace(" ", "")
-
-
-def _roof(roof: Roof, x: Log, y: Log) -> Path:
+def _roof(name: str, ridge: float, x: Log, y: Log) -> Path:
     """Draw min(1, intensity / ridge) from where it enters the plot."""
-    start = max(x.low, y.low * roof.ridge)
-    corner = (x(roof.ridge), y(1.0))
-    return Path(((x(start), y(start / roof.ridge)), corner, (x(x.high), y(1.0))), "roof", _roof_words(roof))
+    start = max(x.low, y.low * ridge)
+    points = (x(start), y(start / ridge)), (x(ridge), y(1.0)), (x(x.high), y(1.0))
+    return Path(points, "roof", f"{name}: ridge at {significant(ridge)} FLOP/byte")
 
 
-def _roof_words(roof: Roof) -> str:
-    return f"{roof.label}: ridge at {significant(roof.ridge)} FLOP/byte"
-
-
-def _ridges(figure: RooflineFigure, x: Log, taken: list[Box]) -> list[Mark]:
+def _ridges(roofs: Sequence[tuple[str, float]], x: Log, labels: Sequence[Box]) -> list[Mark]:
     """Mark each ridge at the top of the plot and name it above, where names do not meet."""
     marks: list[Mark] = []
-    boxes = list(taken)
-    for roof in figure.roofs:
-        at = x(roof.ridge)
+    boxes = list(labels)
+    for name, ridge in roofs:
+        at = x(ridge)
         marks.append(Path(((at, _PLOT.top - 4), (at, _PLOT.top + 5)), "axis"))
         for base in (_PLOT.top - 8, _PLOT.top - 22):
-            label = Text(at, base, f"{roof.label} {significant(roof.ridge)}", "muted", "middle")
+            label = Text(at, base, f"{name} {significant(ridge)}", "muted", "middle")
             if label.box.inside(_RIDGE_NAMES) and not any(label.box.overlaps(box) for box in boxes):
                 marks.append(label)
                 boxes.append(label.box)

@@ -68,32 +68,6 @@ class RooflinePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
-    """The roofline of an accelerator at the dtype in use: slope 1/ridge up to the ridge, then flat at the peak."""
-
-    label: str
-    ridge: float
-
-
-@dataclass(frozen=True, slots=True)
-class RooflineFigure:
-    """Share of peak FLOP/s over arithmetic intensity, log-log, so that unlike GPUs share one chart."""
-
-    points: tuple[RooflinePoint, ...]
-    roofs: tuple[Roof, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRow:
-    """Where one step [s] of a pool spends its time; parts in the order of `PARTS`."""
-
-    pool: str
-    role: str
-    step: float
-    parts: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class LengthMap:
     """A share by input length (columns) and output length (rows, longest first), binned by edges [token].
 
@@ -167,14 +141,15 @@ def pool_label(pool: Pool) -> str:
     return f"{clean(pool.id, 20)} · {pool.role}"
 
 
-def _dearest_first(pools: Sequence[Pool]) -> list[Pool]:
+def dearest_first(pools: Sequence[Pool]) -> list[Pool]:
+    """Pools by their price, the dearest first."""
     return sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))
 
 
-def roofline(plan: Plan) -> RooflineFigure:
+def roofline(plan: Plan) -> list[RooflinePoint]:
     """Operating points of the dearest pools; those without a positive intensity and MFU have no place on log axes."""
     points = []
-    for pool in _dearest_first(plan.pools):
+    for pool in dearest_first(plan.pools):
         at = pool.operating_point
         if not all(is_number(v) and v > 0 for v in (at.arithmetic_intensity, at.mfu, at.ridge_point)):
             continue
@@ -190,19 +165,12 @@ def roofline(plan: Plan) -> RooflineFigure:
                 bound_by=clean(at.bound_by, 20),
             )
         )
-    points = points[:MOST_POINTS]
-    roofs = {(point.accelerator, point.ridge): Roof(point.accelerator, point.ridge) for point in points}
-    return RooflineFigure(tuple(points), tuple(roofs[key] for key in sorted(roofs)))
+    return points[:MOST_POINTS]
 
 
-def step_splits(plan: Plan) -> tuple[SplitRow, ...]:
-    """Time split of the dearest pools' steps."""
-    rows = []
-    for pool in _dearest_first(plan.pools)[:MOST_ROWS]:
-        at = pool.operating_point
-        shares = tuple(float(getattr(at.time_split, name)) for name in PARTS)
-        rows.append(SplitRow(clean(pool.id, 20), pool.role, at.step_s, shares))
-    return tuple(rows)
+def step_parts(pool: Pool) -> list[tuple[str, float]]:
+    """The share of a pool's step that each part takes [1]."""
+    return [(name, float(getattr(pool.operating_point.time_split, name))) for name in PARTS]
 
 
 def heat_map(load: WorkloadSummary) -> LengthMap:
@@ -341,10 +309,10 @@ def distributions(plan: Plan) -> tuple[ClassDistributions, ...]:
     """The simulated distributions of each class, tightest class first; none of a plan that was not simulated."""
     if plan.simulation is None:
         return ()
-    simulated, shares = {case.name: case for case in plan.simulation.classes}, plan.simulation.cdf_shares
+    by_name, shares = {case.name: case for case in plan.simulation.classes}, plan.simulation.cdf_shares
     figures = []
     for item in tightest_first(plan):
-        case = simulated.get(item.name)
+        case = by_name.get(item.name)
         if case is None:
             continue
         panels = [
@@ -415,7 +383,7 @@ def fleet_points(plan: Plan) -> tuple[FleetPoint, ...]:
             tails = _tails(row.latencies, plan.classes)
             outcome = HOLDS if is_feasible(row) else NOT_SHOWN
             points.append(FleetPoint(named_fleet(row), row.cost_usd_per_hour, *tails, outcome, False))
-    for fleet in (tried.best for tried in tried_fleets(plan)):
+    for fleet in (fleet_tried.best for fleet_tried in tried_fleets(plan)):
         if fleet.latencies:
             tails = _tails(fleet.latencies, plan.classes)
             outcome = outcome_words(fleet, plan)
@@ -529,19 +497,18 @@ def _entry(plan: Plan) -> tuple[str, str]:
 
 
 def _exit(plan: Plan) -> tuple[str, str]:
-    generated = served_rate(plan) * plan.workload.mean_osl
-    return si(generated, "tokens/s").replace(" k", "k "), f"{significant(plan.workload.mean_osl)} output tokens each"
+    tokens_per_s = served_rate(plan) * plan.workload.mean_osl
+    return si(tokens_per_s, "tokens/s").replace(" k", "k "), f"{significant(plan.workload.mean_osl)} output tokens each"
 
 
 def _of_role(plan: Plan, role: str) -> list[Pool]:
-    members = [pool for pool in plan.pools if pool.role == role]
-    return sorted(members, key=lambda pool: (-pool.usd_per_hour, pool.id))
+    return dearest_first([pool for pool in plan.pools if pool.role == role])
 
 
-def _boxes(ordered: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, ...]:
-    drawn = ordered if len(ordered) <= MOST_BOXES else ordered[: MOST_BOXES - 1]
+def _boxes(pools: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, ...]:
+    drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
     boxes = [_box(pool, flow.get(pool.id, ""), len(drawn) > 2) for pool in drawn]
-    rest = ordered[len(drawn) :]
+    rest = pools[len(drawn) :]
     if rest:
         boxes.append(_rest_box(rest))
     return tuple(boxes)
@@ -599,9 +566,11 @@ def routed(plan: Plan) -> tuple[ClassShare, ...]:
     """Sum the routes by stage, pool and class; the shares of each stage sum to the share of all routes."""
     sums: dict[tuple[str, str, str], list[float]] = {}
     for route in plan.routing:
-        both = route.prefill == route.decode
+        colocated = route.prefill == route.decode
         stages = (
-            (("prefill and decode", route.prefill),) if both else (("prefill", route.prefill), ("decode", route.decode))
+            (("prefill and decode", route.prefill),)
+            if colocated
+            else (("prefill", route.prefill), ("decode", route.decode))
         )
         for stage, fractions in stages:
             for pool, fraction in fractions.items():

@@ -16,7 +16,7 @@ from .text import clean, plural
 from .words import limited_cell, misses_used
 
 OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "not proven"}
-Found = ClassResult | SimulatedLatencies
+ClassLatencies = ClassResult | SimulatedLatencies
 """What was simulated of a class: in the plan, or in a fleet of the front."""
 NOTABLE: Final = 0.01
 """A latency that comes nearer to its limit by so much is told of [limits]: a front takes no less for better."""
@@ -89,7 +89,7 @@ def _fleet(pools: Sequence[EnginePool]) -> str:
     return ", ".join(limited_cell(pool) for pool in pools[:6])
 
 
-def _times(plan: Plan, latencies: Sequence[Found]) -> tuple[str, str, str, str]:
+def _times(plan: Plan, latencies: Sequence[ClassLatencies]) -> tuple[str, str, str, str]:
     """Share of the limit, share in time, TTFT, TPOT: of several classes the nearest to the limit."""
     tails = _tails(plan, latencies)
     ttft, tpot = (max((tail for tail in tails if tail.metric == metric), key=_share) for metric in ("TTFT", "TPOT"))
@@ -103,7 +103,7 @@ def _share(tail: Tail) -> float:
     return tail.share
 
 
-def _tails(plan: Plan, latencies: Sequence[Found]) -> list[Tail]:
+def _tails(plan: Plan, latencies: Sequence[ClassLatencies]) -> list[Tail]:
     """TTFT and TPOT of every class, in the plan's order."""
     by_name = {item.name: item for item in latencies}
     return [
@@ -111,7 +111,7 @@ def _tails(plan: Plan, latencies: Sequence[Found]) -> list[Tail]:
     ]
 
 
-def _class_tails(item: ClassResult, latencies: Found, *, several: bool) -> list[Tail]:
+def _class_tails(item: ClassResult, latencies: ClassLatencies, *, several: bool) -> list[Tail]:
     label = goal_label(item.attainment_goal)
 
     def tail(metric: str, times: Quantiles, limit: float | None) -> Tail:
@@ -141,17 +141,17 @@ def front_sentence(plan: Plan) -> str:
     tuning, own = asked_front(plan), plan.cost_usd_per_hour or 0.0
     if tuning is None:
         return ""
-    looked, before = _considered(tuning), _tails(plan, plan.classes)
+    fleets, before = _fleets_considered(tuning), _tails(plan, plan.classes)
     slowest = max(before, key=_share)
     for fleet in told_fleets(plan):
         after = _tails(plan, fleet.latencies)
         if fleet.outcome == "meets" and max(map(_share, after)) < slowest.share:
             dollars, more = hourly(fleet.cost_usd_per_hour - own), percent(fleet.cost_usd_per_hour / own - 1)
-            return f"{looked}; +{dollars} ({more}): {_gain(before, after, slowest)}"
-    return f"{looked}; no dearer fleet is proven to meet the SLO and to be faster"
+            return f"{fleets}; +{dollars} ({more}): {_gain(before, after, slowest)}"
+    return f"{fleets}; no dearer fleet is proven to meet the SLO and to be faster"
 
 
-def _considered(tuning: Tuning) -> str:
+def _fleets_considered(tuning: Tuning) -> str:
     """Say what the front is of: fleets around the plan's, and those of the comparison that keep their goals."""
     looked = f"{plural(tuning.looks, 'fleet')} around the plan's simulated"
     return f"{looked}, {count(tuning.compared)} of other kinds simulated" if tuning.compared else looked
@@ -160,12 +160,12 @@ def _considered(tuning: Tuning) -> str:
 def _gain(before: Sequence[Tail], after: Sequence[Tail], slowest: Tail) -> str:
     """What becomes of the slowest latency, and of those that come nearer to their limits."""
 
-    def moved(old: Tail, new: Tail) -> str:
+    def change_words(old: Tail, new: Tail) -> str:
         return f"{old.name} from {percent(old.share)} to {percent(new.share)} of its limit"
 
     pairs = list(zip(before, after, strict=True))
-    gain = next(moved(old, new) for old, new in pairs if old is slowest)
-    worse = [moved(old, new) for old, new in pairs if new.share >= old.share + NOTABLE]
+    gain = next(change_words(old, new) for old, new in pairs if old is slowest)
+    worse = [change_words(old, new) for old, new in pairs if new.share >= old.share + NOTABLE]
     return f"{gain}; worse: {', '.join(worse)}" if worse else gain
 
 

@@ -57,11 +57,11 @@ def significant(value: float | None, digits: int = 3) -> str:
     special = _special(value)
     if special is not None or value is None:
         return special or MISSING
-    rounded = round_significant(value, digits)
-    if rounded == 0:
+    number = round_significant(value, digits)
+    if number == 0:
         return "0"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
-    text = f"{rounded:,.{places}f}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(number))))
+    text = f"{number:,.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -73,10 +73,10 @@ def si(value: float | None, unit: str, digits: int = 3) -> str:
     """
     if value is None or not math.isfinite(value):
         return significant(value)
-    rounded = round_significant(value, digits)
+    number = round_significant(value, digits)
     for prefix, factor in _SI_PREFIXES:
-        if abs(rounded) >= factor or factor == 1.0:
-            return f"{significant(rounded / factor, digits)} {prefix}{unit}".rstrip()
+        if abs(number) >= factor or factor == 1.0:
+            return f"{significant(number / factor, digits)} {prefix}{unit}".rstrip()
     raise AssertionError("the last prefix has factor 1")
 
 
@@ -142,8 +142,8 @@ def duration(seconds: float | None) -> str:
     """
     if seconds is None or not math.isfinite(seconds):
         return significant(seconds)
-    rounded = round_significant(seconds)
-    size = abs(rounded)
+    value = round_significant(seconds)
+    size = abs(value)
     if size == 0:
         return "0 s"
     for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):

@@ -19,7 +19,7 @@ from optimizer.plans.records import (
     engine_counts,
 )
 from reports.document import Chart, Detail, Section, Table, said, table_of
-from reports.drawing import WIDTH, Box, Drawing, Linear, Log, Mark, Path, Rect, Text, text_width
+from reports.drawing import WIDTH, Anchor, Box, Drawing, Linear, Log, Mark, Path, Rect, Text, text_width
 from reports.numbers import (
     MISSING,
     exact,
@@ -83,25 +83,6 @@ class LeverBar:
     high: End
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Prices over the price at hand [1] between which one fleet is the cheapest; here: the price at hand is in it."""
-
-    low: float
-    high: float
-    here: bool
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
-class PriceStrip:
-    """The cheapest fleet at any price of one accelerator; at hand [$/h of one GPU]."""
-
-    name: str
-    price: float
-    stretches: tuple[Stretch, ...]
-
-
 def still(sensitivity: Sensitivity) -> list[LeverSensitivity]:
     """Levers that do not move the price."""
     ends = ((row, (row.usd_per_hour_low, row.usd_per_hour_high)) for row in sensitivity.levers)
@@ -138,19 +119,9 @@ def lever_bars(sensitivity: Sensitivity) -> list[LeverBar]:
     ]
 
 
-def price_strips(sensitivity: Sensitivity) -> tuple[PriceStrip, ...]:
-    """A strip for each accelerator with a price, those whose change is nearest first."""
-    rows = sorted((row for row in sensitivity.break_even if row.usd_per_gpu_hour > 0), key=_nearness)
-    return tuple(_strip(row) for row in rows[:MOST_STRIPS])
-
-
-def _strip(row: BreakEven) -> PriceStrip:
-    here = piece_here(row)
-    stretches = (
-        Stretch(piece.low / row.usd_per_gpu_hour, piece.high / row.usd_per_gpu_hour, piece is here, piece_words(piece))
-        for piece in row.pieces
-    )
-    return PriceStrip(clean(row.accelerator, 24), row.usd_per_gpu_hour, tuple(stretches))
+def priced(sensitivity: Sensitivity) -> list[BreakEven]:
+    """The accelerators that have a price, those whose change is nearest first."""
+    return sorted((row for row in sensitivity.break_even if row.usd_per_gpu_hour > 0), key=_nearness)[:MOST_STRIPS]
 
 
 def piece_here(row: BreakEven) -> PricePiece | None:
@@ -215,12 +186,12 @@ def lever_unit(key: str) -> str:
 def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say what the section's prices are of, and how the recommended fleet stands to it."""
     own = hourly(plan.cost_usd_per_hour)
-    same = own == hourly(sensitivity.usd_per_hour)
-    beside = "as the recommended fleet does" if same else f"the recommended fleet costs {own}"
+    equal = own == hourly(sensitivity.usd_per_hour)
+    comparison = "as the recommended fleet does" if equal else f"the recommended fleet costs {own}"
     spread = " Step times move over their 90 % interval." if sensitivity.complete else ""
     return (
         f"One lever moves at a time, by formula, over fleets of {_SEARCHED}: "
-        f"the cheapest costs {hourly(sensitivity.usd_per_hour)}, {beside}.{spread}"
+        f"the cheapest costs {hourly(sensitivity.usd_per_hour)}, {comparison}.{spread}"
     )
 
 
@@ -228,13 +199,13 @@ def swing_sentence(sensitivity: Sensitivity) -> str:
     """Say which lever moves the cost most."""
     if not sensitivity.levers:
         return "No lever was moved"
-    if _is_flat(sensitivity, sensitivity.levers[0]) and not _lost(sensitivity):
+    if _is_flat(sensitivity, sensitivity.levers[0]) and not _levers_without_fleet(sensitivity):
         return f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
-    row = (_lost(sensitivity) or sensitivity.levers)[0]
+    row = (_levers_without_fleet(sensitivity) or sensitivity.levers)[0]
     return depends_words(_bar(row), sensitivity.usd_per_hour)
 
 
-def _lost(sensitivity: Sensitivity) -> list[LeverSensitivity]:
+def _levers_without_fleet(sensitivity: Sensitivity) -> list[LeverSensitivity]:
     """Levers with an end at which there is no fleet."""
     return [row for row in sensitivity.levers if None in {row.usd_per_hour_low, row.usd_per_hour_high}]
 
@@ -246,9 +217,9 @@ def depends_words(bar: LeverBar, base: float) -> str:
     'The cost depends most on the request rate: $18.00/h to $27.00/h'
     """
     name = bar.name if bar.name == "burstiness" else f"the {bar.name}"
-    lost = next((end for end in (bar.low, bar.high) if end.cost is None), None)
-    if lost is not None:
-        return f"With {name} at {lost.value}, no fleet meets the SLO"
+    end_without_fleet = next((end for end in (bar.low, bar.high) if end.cost is None), None)
+    if end_without_fleet is not None:
+        return f"With {name} at {end_without_fleet.value}, no fleet meets the SLO"
     costs = [base, *(end.cost for end in (bar.low, bar.high) if end.cost is not None)]
     return f"The cost depends most on {name}: {hourly(min(costs))} to {hourly(max(costs))}"
 
@@ -353,11 +324,11 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
     The recommended fleet need not be the cheapest by formula at the lever's own value: that one may have missed when
     it was simulated.
     """
-    at, same = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
+    at, before = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
     price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
     too = "the recommended fleet is the cheapest by formula too"
     fleet = too if _alike(own, flip.pools) else fleet_line(flip.pools)
-    return f"{capital(lever_words(row.lever))} at {at} (not yet at {same}): {fleet}{price}"
+    return f"{capital(lever_words(row.lever))} at {at} (not yet at {before}): {fleet}{price}"
 
 
 def swing_words(sensitivity: Sensitivity, cost: float | None) -> str:
@@ -388,8 +359,8 @@ def more_sentence(plan: Plan) -> tuple[str, str]:
     """Say how to get what is not there, and by which command; empty where all levers were moved."""
     sensitivity, command = plan.sensitivity, clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
     if sensitivity is not None:
-        others = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
-        return ("", "") if sensitivity.complete else (others, f"{command} --sensitivity")
+        what_is_missing = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
+        return ("", "") if sensitivity.complete else (what_is_missing, f"{command} --sensitivity")
     if plan.objective != "min_cost":
         return "Not worked out: it is of the least cost, which this plan does not seek.", ""
     if "--sensitivity" in command or "thorough" in command:
@@ -454,7 +425,7 @@ def tornado_chart(sensitivity: Sensitivity) -> Chart | None:
 
 def price_chart(plan: Plan, sensitivity: Sensitivity) -> Chart | None:
     """Draw which fleet is the cheapest at each price of a GPU; None where no GPU has a price."""
-    strips = price_strips(sensitivity)
+    strips = priced(sensitivity)
     if not strips:
         return None
     rows = [
@@ -542,43 +513,45 @@ def _end_bar(bar: LeverBar, end: End, scale: Linear, at: float, y: float) -> lis
     return [Rect(min(at, to), y, abs(to - at), 6, "over" if to > at else "good", tip)]
 
 
-def draw_strips(strips: tuple[PriceStrip, ...]) -> Drawing:
-    """Draw a strip for each accelerator: pieces of prices on which one fleet is the cheapest, and today's as a line."""
-    low = min(stretch.low for strip in strips for stretch in strip.stretches)
-    high = max(stretch.high for strip in strips for stretch in strip.stretches)
+def draw_strips(rows: Sequence[BreakEven]) -> Drawing:
+    """Draw a strip for each accelerator: pieces of prices on which one fleet is the cheapest, and today's as a line.
+
+    Prices stand over today's.
+    """
+    factors = [
+        price / row.usd_per_gpu_hour for row in rows for piece in row.pieces for price in (piece.low, piece.high)
+    ]
+    low, high = min(factors), max(factors)
     scale = Log(low, high, 0, WIDTH)
     marks: list[Mark] = []
     y = 2.0
-    for strip in strips:
-        marks += [Text(0, y + 11, f"{strip.name}, now {listed(strip.price)}", "label")]
-        marks += [_stretch_mark(stretch, scale, y + 17) for stretch in strip.stretches]
-        marks += _boundaries(strip, scale, y + 46)
+    for row in rows:
+        now = row.usd_per_gpu_hour
+        marks += [Text(0, y + 11, f"{clean(row.accelerator, 24)}, now {listed(now)}", "label")]
+        for piece in row.pieces:
+            start, end = scale(piece.low / now), scale(piece.high / now)
+            tone = "good" if piece is piece_here(row) else "other"
+            marks.append(Rect(start, y + 17, max(end - start - 1.5, 1.0), 14, tone, piece_words(piece)))
+        marks += _boundaries(row, scale, y + 46)
         marks.append(Path(((scale(1.0), y + 15), (scale(1.0), y + 33)), "axis"))
         y += 54
     for factor in FACTORS:
         if low * (1 - 1e-9) <= factor <= high * (1 + 1e-9):
-            anchor = "start" if factor == FACTORS[0] else "end" if factor == FACTORS[-1] else "middle"
-            marks.append(Text(scale(factor), y + 14, f"×{significant(factor)}", "tick", anchor))  # type: ignore[arg-type]
-    summary = "; ".join(
-        f"{strip.name}: " + ", ".join(stretch.tip for stretch in strip.stretches if stretch.here) for strip in strips
-    )
+            anchor: Anchor = "start" if factor == FACTORS[0] else "end" if factor == FACTORS[-1] else "middle"
+            marks.append(Text(scale(factor), y + 14, f"×{significant(factor)}", "tick", anchor))
+    pieces = ((clean(row.accelerator, 24), piece_here(row)) for row in rows)
+    summary = "; ".join(f"{name}: {'' if piece is None else piece_words(piece)}" for name, piece in pieces)
     return Drawing(WIDTH, y + 20, f"cheapest fleet by price of a GPU: {summary}", tuple(marks))
 
 
-def _stretch_mark(stretch: Stretch, scale: Log, y: float) -> Rect:
-    start, right = scale(stretch.low), scale(stretch.high)
-    return Rect(start, y, max(right - start - 1.5, 1.0), 14, "good" if stretch.here else "other", stretch.tip)
-
-
-def _boundaries(strip: PriceStrip, scale: Log, y: float) -> list[Mark]:
+def _boundaries(row: BreakEven, scale: Log, y: float) -> list[Mark]:
     """Prices at which pieces meet, as many as fit; those next to the price at hand first."""
-    ends = sorted({stretch.high for stretch in strip.stretches[:-1]}, key=lambda end: abs(end - 1.0))
+    now = row.usd_per_gpu_hour
     marks: list[Mark] = []
     boxes: list[Box] = []
-    for end in ends:
-        name = money(end * strip.price)
-        half = text_width(name) / 2
-        label = Text(min(max(scale(end), half), WIDTH - half), y, name, "tick", "middle")
+    for price in sorted({piece.high for piece in row.pieces[:-1]}, key=lambda price: abs(price / now - 1.0)):
+        half = text_width(money(price)) / 2
+        label = Text(min(max(scale(price / now), half), WIDTH - half), y, money(price), "tick", "middle")
         if not any(label.box.overlaps(box) for box in boxes):
             marks.append(label)
             boxes.append(label.box)

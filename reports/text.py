@@ -114,9 +114,9 @@ def wrap(text: str, width: int) -> list[str]:
     lines: list[str] = []
     line = ""
     for word in _fitting(glue(text).split(" "), width):
-        joined = f"{line} {word}" if line else word
-        if display_width(joined) <= width:
-            line = joined
+        longer = f"{line} {word}" if line else word
+        if display_width(longer) <= width:
+            line = longer
             continue
         if line:
             lines.append(line)

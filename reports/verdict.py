@@ -60,8 +60,8 @@ def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    what = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    return [f"Run {fleet_words(plan)} for {prices}: {what}.", slo_result_sentence(plan, brief=brief)]
+    rate_words = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
+    return [f"Run {fleet_words(plan)} for {prices}: {rate_words}.", slo_result_sentence(plan, brief=brief)]
 
 
 def is_missed(plan: Plan) -> bool:
@@ -93,11 +93,11 @@ def disaggregation_sentence(plan: Plan) -> str:
     if colocated:
         more = f"{hourly(difference)} more ({signed_percent(difference / own)})"
         return f"Disaggregation does not pay: the cheapest disaggregated fleet found costs {more}."
-    saved = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
-    return f"Disaggregation saves {saved} against the cheapest colocated fleet found."
+    saving = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
+    return f"Disaggregation saves {saving} against the cheapest colocated fleet found."
 
 
-def _some(names: list[str]) -> str:
+def _names_words(names: list[str]) -> str:
     more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
     return join_words([*names[:MOST_NAMES], *more])
 
@@ -111,8 +111,8 @@ def no_fleet_headline(plan: Plan) -> str:
     if not limits:
         return f"{none}.{doubt}"
     verb = "are" if len(limits) > 1 else is_or_are(constraint_words(limits[0].constraint))
-    named = _some([limit_words(limit) for limit in limits])
-    return f"{none}: {named} {verb} in the way.{doubt}"
+    names = _names_words([limit_words(limit) for limit in limits])
+    return f"{none}: {names} {verb} in the way.{doubt}"
 
 
 def overload_sentence(plan: Plan) -> str:
@@ -121,7 +121,7 @@ def overload_sentence(plan: Plan) -> str:
     if not names:
         return ""
     verb, whose = ("gets", "its queue grows") if len(names) == 1 else ("get", "their queues grow")
-    return f"By formula {_some(names)} {verb} more requests than can be served: {whose} while the load lasts."
+    return f"By formula {_names_words(names)} {verb} more requests than can be served: {whose} while the load lasts."
 
 
 def risk_sentence(plan: Plan) -> str:
@@ -140,7 +140,7 @@ def risk_sentence(plan: Plan) -> str:
         return f"{slow}, this fleet still meets {'the SLO' if len(classes) == 1 else 'every SLO'}."
     shares = [_slow_words(item, alone=len(classes) == 1) for item in late]
     advice = "; --confidence 0.9 plans for that" if plan.confidence <= 0.0 else ""
-    return f"{slow}, {_some(shares)} meet the SLO{advice}."
+    return f"{slow}, {_names_words(shares)} meet the SLO{advice}."
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -265,11 +265,11 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
     """Of a fleet with one replica fewer: the pool, and which share of its worst class then meets the SLO."""
     goals = {item.name: item.attainment_goal for item in plan.classes}
     worst = _worst_class(row, goals)
-    what = f" of {'requests' if len(goals) == 1 else clean(worst, 30)} meet the SLO" if first else ""
+    subject = f" of {'requests' if len(goals) == 1 else clean(worst, 30)} meet the SLO" if first else ""
     why = " (overloaded)" if row.overloaded else " (once its KV memory was full)" if row.stuck else ""
     why = " (in the trace's own order)" if row.replayed else why
     why = " (not proven to miss)" if undecided(row, plan) else why
-    return f"in {clean(row.what).partition(':')[0]}, {percent(row.attainment[worst])}{what}{why}"
+    return f"in {clean(row.what).partition(':')[0]}, {percent(row.attainment[worst])}{subject}{why}"
 
 
 def router_sentence(plan: Plan) -> str:
@@ -380,9 +380,11 @@ def volume_sentence(plan: Plan) -> str:
         return ""
     least, most = bounds
     default = " (four times min_volume, as none is stated)" if most == DEFAULT_VOLUME_RANGE * least else ""
-    allowed = f"Fleets were to serve {rate(least * demand)} to {rate(most * demand)}: max_volume is {significant(most)}"
+    range_words = (
+        f"Fleets were to serve {rate(least * demand)} to {rate(most * demand)}: max_volume is {significant(most)}"
+    )
     alone = f"at the demand of {rate(demand)} the fleet serves {significant(demand * 3600.0 / cost)} requests per $"
-    return f"{allowed}{default}. The ratio is for {rate(plan.goodput_rps)}; {alone}."
+    return f"{range_words}{default}. The ratio is for {rate(plan.goodput_rps)}; {alone}."
 
 
 def _bounds(plan: Plan) -> tuple[float, float] | None:
@@ -403,14 +405,14 @@ def proof_sentence(plan: Plan) -> str:
 
 
 def _goodput_proof(plan: Plan) -> str:
-    what = objective_words(plan)
+    objective = objective_words(plan)
     more = possible_gain(plan)
     if more is None:
-        return f"No upper bound on the {what} is known."
+        return f"No upper bound on the {objective} is known."
     if more <= UNSEEN_GAP:
-        return f"No fleet of any shape has more {what}."
+        return f"No fleet of any shape has more {objective}."
     most = f"{percent(more)} higher" if more < 1.0 else f"{significant(1.0 + more)} times as high"
-    return f"The {what} of a fleet of any shape is at most {most}, by formula."
+    return f"The {objective} of a fleet of any shape is at most {most}, by formula."
 
 
 def possible_gain(plan: Plan) -> float | None:

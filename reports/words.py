@@ -15,7 +15,7 @@ from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_c
 from reports.text import capital
 from search_spaces.targets import NO_TARGET
 
-from .asked import Asked, asked
+from .asked import ClassTarget, asked
 from .numbers import (
     MISSING,
     count,
@@ -138,20 +138,19 @@ def has_fleet(plan: Plan) -> bool:
     return plan.cost_usd_per_hour is not None and plan.status.has_fleet
 
 
-def split_words(pool: EnginePool) -> str:
-    """Write how one engine splits the model, leaving out what is not split.
+def layout_words(tensor: int, pipeline: int, expert: int, data: int) -> str:
+    """Write how a replica splits the model, leaving out what is not split; tensor parallelism is always named.
 
-    Tensor parallelism is always named.
+    >>> layout_words(4, 1, 8, 2), layout_words(1, 1, 1, 1)
+    ('TP4 EP8 DP2', 'TP1')
     """
-    words = [f"TP{pool.tensor_parallel}"]
-    for prefix, ranks in (
-        ("PP", pool.pipeline_parallel),
-        ("EP", pool.expert_parallel),
-        ("DP", pool.data_parallel),
-    ):
-        if ranks > 1:
-            words.append(f"{prefix}{ranks}")
-    return " ".join(words)
+    ranks = {"TP": tensor, "PP": pipeline, "EP": expert, "DP": data}
+    return " ".join(f"{name}{number}" for name, number in ranks.items() if number > 1 or name == "TP")
+
+
+def split_words(pool: EnginePool) -> str:
+    """Write how one replica of a pool splits the model."""
+    return layout_words(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
 
 
 def gpus_per_engine(pool: EnginePool) -> int:
@@ -176,7 +175,8 @@ def fleet_words(plan: Plan) -> str:
 def gpu_words(plan: Plan) -> str:
     """Write the GPUs by type, such as "8 H100 and 6 H200 GPUs", and how many are paid for where that is more."""
     most = sorted(plan.gpus.items(), key=lambda item: (-item[1], item[0]))
-    words = [f"{number:,d} {clean(name)}{_billed_words(plan, name)}" for name, number in most[:4]]
+    billed = {name: f" ({number:,d} billed, {plan.gpus[name]:,d} used)" for name, number in plan.gpus_billed.items()}
+    words = [f"{number:,d} {clean(name)}{billed.get(name, '')}" for name, number in most[:4]]
     if words:
         words[-1] += " GPU" if len(most) == 1 and most[0][1] == 1 else " GPUs"
     if len(most) > 4:
@@ -184,15 +184,10 @@ def gpu_words(plan: Plan) -> str:
     return join_words(words)
 
 
-def _billed_words(plan: Plan, name: str) -> str:
-    billed = plan.gpus_billed.get(name)
-    return f" ({billed:,d} billed, {plan.gpus[name]:,d} used)" if billed else ""
-
-
 def engine_cell(pool: EnginePool) -> str:
     """Write a pool for a table, such as "2 × H200 TP4 fp8/bf16 decode": replicas, GPU, parallelism, precision, role."""
-    what = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), _precision_words(pool), pool.role)))
-    return f"{pool.replicas:d} × {what}"
+    engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), _precision_words(pool), pool.role)))
+    return f"{pool.replicas:d} × {engine}"
 
 
 def limited_cell(pool: EnginePool) -> str:
@@ -251,8 +246,8 @@ def _order(row: Alternative) -> tuple[bool, bool, bool, float, str]:
 
 def _as_one(rows: Sequence[Alternative]) -> Alternative:
     """One fleet under the names of the kinds that it is the best of; that it has other engines is then no news."""
-    first, *others = rows
-    also = [alternative_name(row) for row in others if row.kind != "other_engines"]
+    first, *rest = rows
+    also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
     more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
     names = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
     return first.model_copy(update={"label": names}) if also else first
@@ -311,10 +306,10 @@ def misses_used(attainment: float, goal: float) -> float:
     >>> round(misses_used(0.977, 0.9), 3), round(misses_used(0.999, 0.95), 3), misses_used(1.0, 1.0)
     (0.23, 0.02, 0.0)
     """
-    missed, permitted = 1.0 - attainment, 1.0 - goal
-    if missed <= 0.0:
+    misses, permitted = 1.0 - attainment, 1.0 - goal
+    if misses <= 0.0:
         return 0.0
-    return missed / permitted if permitted > 0.0 and not math.isnan(missed) else math.inf
+    return misses / permitted if permitted > 0.0 and not math.isnan(misses) else math.inf
 
 
 def tightest_first(plan: Plan) -> list[ClassResult]:
@@ -365,9 +360,9 @@ def violated(plan: Plan) -> list[Binding]:
 
 def nearest_miss(plan: Plan) -> Alternative | None:
     """Return the alternative that comes closest: the one named so, else the highest attainment."""
-    named = [row for row in plan.alternatives if row.kind == "nearest_miss"]
-    if named:
-        return named[0]
+    rows_named_so = [row for row in plan.alternatives if row.kind == "nearest_miss"]
+    if rows_named_so:
+        return rows_named_so[0]
     rows = [row for row in plan.alternatives if is_number(row.attainment)]
     return max(rows, key=lambda row: row.attainment or 0.0) if rows else None
 
@@ -382,12 +377,12 @@ def basis_words(plan: Plan) -> str:
 
 def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
     """Return the most expensive pool of each role, in the order prefill, decode, colocated."""
-    chosen = []
+    pools_of_roles = []
     for role in ("prefill", "decode", "colocated"):
         members = [pool for pool in pools if pool.role == role]
         if members:
-            chosen.append(max(members, key=lambda pool: (pool.usd_per_hour, pool.id)))
-    return chosen
+            pools_of_roles.append(max(members, key=lambda pool: (pool.usd_per_hour, pool.id)))
+    return pools_of_roles
 
 
 HOLDS: Final = "meets the SLO"
@@ -510,12 +505,14 @@ def is_or_are(name: str) -> str:
 
 def relax_sentence(binding: Binding) -> str:
     """Say by how much a violated limit would have to give."""
-    what = limit_words(binding)
+    limit_name = limit_words(binding)
     if not is_number(binding.used) or not is_number(binding.limit):
-        return f"Relax {what}."
+        return f"Relax {limit_name}."
     change = f" ({signed_percent(binding.used / binding.limit - 1)})" if binding.limit else ""
     enough = enough_as_shown(binding.used, binding.unit)
-    return f"Relax {what} from {quantity(binding.limit, binding.unit)} to {quantity(enough, binding.unit)}{change}."
+    return (
+        f"Relax {limit_name} from {quantity(binding.limit, binding.unit)} to {quantity(enough, binding.unit)}{change}."
+    )
 
 
 def enough_as_shown(used: float, unit: str) -> float:
@@ -549,11 +546,11 @@ def demand_sentence(plan: Plan) -> str:
     return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
 
 
-def slo_words(item: Asked) -> str:
+def slo_words(item: ClassTarget) -> str:
     """Say what one class asks for."""
     others = [(METRICS[metric].label, limit) for metric, limit in item.others.items()]
-    named = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *others)
-    limits = [f"{name} within {duration(limit)}" for name, limit in named if limit is not None]
+    limits_of_metrics = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *others)
+    limits = [f"{name} within {duration(limit)}" for name, limit in limits_of_metrics if limit is not None]
     return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
 
 

@@ -57,14 +57,8 @@ def test_where_nothing_moves_every_lever_is_drawn() -> None:
     assert said.swing_sentence(only()) == "No lever was moved"
 
 
-def test_strips_are_over_the_price_at_hand_and_the_nearest_change_is_first() -> None:
-    first, second = said.price_strips(found())
-    assert (first.name, second.name) == ("H200", "L40S")
-    assert [(round(one.low, 9), round(one.high, 9), one.here) for one in first.stretches] == [
-        (0.25, 0.9, False),
-        (0.9, 1.375, True),
-        (1.375, 4.0, False),
-    ]
+def test_the_price_with_the_nearest_change_is_first() -> None:
+    assert [row.accelerator for row in said.priced(found())] == ["H200", "L40S"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +163,7 @@ def test_cheaper_is_left_of_the_line_and_dearer_right_of_it() -> None:
 
 
 def test_pieces_of_a_strip_fill_its_width_in_order() -> None:
-    drawing = draw_strips(said.price_strips(found()))
+    drawing = draw_strips(said.priced(found()))
     rects = [mark for mark in drawing.marks if isinstance(mark, Rect)]
     first = [mark for mark in rects if mark.y == rects[0].y]
     assert [mark.tone for mark in first] == ["other", "good", "other"]

@@ -56,7 +56,7 @@ def derived(plan: Plan) -> Iterator[float]:
         yield from (math.fsum(sorted(alike, reverse=True)[number:]) for number in range(len(alike)))
     if plan.ttft_s is not None:
         yield from (move.seconds_per_request / plan.ttft_s.p50 for move in plan.transfers)
-    yield from (point.attainable for point in figures.roofline(plan).points)
+    yield from (point.attainable for point in figures.roofline(plan))
     yield from figures.heat_map(plan.workload).shares
     shares: dict[tuple[str, str], float] = {}
     for row in routed(plan):

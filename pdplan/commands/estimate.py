@@ -322,13 +322,9 @@ def _throughput(value: dict[str, Any]) -> str:
 
 
 def _title(value: dict[str, Any]) -> str:
-    degrees = {
-        "TP": value["tensor_parallel"],
-        "PP": value["pipeline_parallel"],
-        "EP": value["expert_parallel"],
-        "DP": value["data_parallel"],
-    }
-    split = " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
+    from reports.words import layout_words
+
+    split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     return (
         f"{value['model']} on {value['gpus']} × {value['accelerator']} {split}, {value['role']}, {value['engine']}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"

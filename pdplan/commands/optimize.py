@@ -367,17 +367,24 @@ def explain(
     from search_spaces.wanted import parse_wanted
 
     problem = load_problem(file, overrides=parse_settings(settings, prices=prices))
-    wanted = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
-    assumed = [one.assumed(problem) for one in wanted]
-    explanations = list(zip(configs, assumed, explain_each(problem, wanted), strict=True))
+    candidates = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
+    assumed = [candidate.assumed(problem) for candidate in candidates]
+    explanations = list(zip(configs, assumed, explain_each(problem, candidates), strict=True))
     ends = [
-        [(config, one) for config, one in zip(configs, wanted, strict=True) if one.role is role]
+        [(config, candidate) for config, candidate in zip(configs, candidates, strict=True) if candidate.role is role]
         for role in (Role.PREFILL, Role.DECODE)
     ]
     pairs_ = [(a, b, explain_pair(problem, first, second)) for (a, first), (b, second) in product(*ends)]
     if as_json:
-        console.show([*(explanation_dict(*one) for one in explanations), *(pair_dict(*one) for one in pairs_)])
+        console.show(
+            [
+                *(explanation_dict(*candidate) for candidate in explanations),
+                *(pair_dict(*candidate) for candidate in pairs_),
+            ]
+        )
     else:
         console.show(explanation_document(explanations, pairs_))
-    ranked = any(one.rank is not None for _, _, explanation in explanations for one in explanation.standings)
-    return 0 if ranked else ExitCode.INFEASIBLE
+    has_rank = any(
+        candidate.rank is not None for _, _, explanation in explanations for candidate in explanation.standings
+    )
+    return 0 if has_rank else ExitCode.INFEASIBLE

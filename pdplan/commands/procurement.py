@@ -25,7 +25,7 @@ from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
 
-PAGE = "Write a page with charts."
+
 LEAST_REQUESTS = 5_000
 LOSSES = Bounds(1, 100)
 LEAST = Bounds(1, 100_000)
@@ -39,7 +39,7 @@ HOURS = 24
               help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
               "at least 5,000.")  # fmt: skip
 @click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
-@answer_options(PAGE)
+@answer_options("Write a page.")
 def resilience(
     console: Console,
     /,
@@ -101,7 +101,7 @@ def least_requests(plan: Plan) -> int:
 @click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Fewest replicas of every pool.")
 @click.option("--requests", type=whole(RUN_REQUESTS), default=5_000, show_default=True,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
-@answer_options(PAGE)
+@answer_options("Write a page with a chart.")
 def autoscale(
     console: Console,
     /,
@@ -191,7 +191,7 @@ def _rates(text: str) -> list[float]:
     help="Growth per month at the upper end of the band; default: as the terms say, else --growth.",
 )
 @verify_option(40)
-@answer_options(PAGE, set_option)
+@answer_options("Write a page with a chart.", set_option)
 def buy(
     console: Console,
     /,
@@ -233,7 +233,7 @@ def buy(
     output.check(FILE=file, terms=terms)
     problem = random_problem(console, file, settings)
     flags = {"months": months, "growth": growth, "low": low, "high": high}
-    stated = load_terms(problem, terms, {name: value for name, value in flags.items() if value is not None})
+    terms_of_file = load_terms(problem, terms, {name: value for name, value in flags.items() if value is not None})
     with console.milestones() as progress:
-        purchase = choose(problem, stated, progress, looks)
+        purchase = choose(problem, terms_of_file, progress, looks)
     return output.show(console, buying_document(purchase), buying_dict(purchase))

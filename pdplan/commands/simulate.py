@@ -204,7 +204,7 @@ def simulate(
     from costmodel.simulator import prepare
 
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
-    request = Asked(
+    request = SimulationRequest(
         rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing, until
     )
     request.check()
@@ -245,7 +245,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SimulationRequest:
     """What to simulate.
 
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
@@ -308,7 +308,7 @@ EXCLUDED = {
 """Options that leave no room for others: why, and for which."""
 
 
-def simulated(plan: Plan, request: Asked, progress: Progress | None) -> Simulated:
+def simulated(plan: Plan, request: SimulationRequest, progress: Progress | None) -> Simulated:
     """Simulate what was asked."""
     from optimizer.fleets.plan_fleet import fleet_of_plan
     from optimizer.verification.goodput import goodput, latency_curve
@@ -334,7 +334,9 @@ def simulated(plan: Plan, request: Asked, progress: Progress | None) -> Simulate
     return simulation
 
 
-def _judged(plan: Plan, instance: Instance, fleet: Fleet, request: Asked, progress: Progress | None) -> Simulated:
+def _judged(
+    plan: Plan, instance: Instance, fleet: Fleet, request: SimulationRequest, progress: Progress | None
+) -> Simulated:
     """The run, or runs, that were asked for."""
     from optimizer.fleets.evaluate import evaluate
     from optimizer.verification.judge import judge_demands, pool_behind, simulated_fleet
@@ -373,7 +375,7 @@ def _judged(plan: Plan, instance: Instance, fleet: Fleet, request: Asked, progre
 
 
 def _until_known(
-    instance: Instance, fleet: Fleet, request: Asked, volume: float, progress: Progress | None
+    instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float, progress: Progress | None
 ) -> Judgement:
     """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
     from optimizer.verification.bench import full_length
@@ -397,7 +399,7 @@ def _until_known(
     return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=2)
 
 
-def own_rate(plan: Plan, request: Asked, judgement: Judgement) -> str:
+def own_rate(plan: Plan, request: SimulationRequest, judgement: Judgement) -> str:
     """That a trace came at another rate than that of the plan; empty where it did not, or one was asked for."""
     from reports.numbers import rate
 
@@ -407,14 +409,16 @@ def own_rate(plan: Plan, request: Asked, judgement: Judgement) -> str:
     return "" if near else f", at its own rate; the plan is for {rate(plan.demand_rps)} (--rate)"
 
 
-def _volume(plan: Plan, instance: Instance, request: Asked) -> float:
+def _volume(plan: Plan, instance: Instance, request: SimulationRequest) -> float:
     """Multiple of the demand that comes."""
     from optimizer.fleets.plan_fleet import planned_volume
 
     return planned_volume(plan) if request.rate is None else request.rate / instance.problem.workload.request_rate
 
 
-def _demands(instance: Instance, fleet: Fleet, request: Asked, volume: float) -> tuple[list[Demand], str, int]:
+def _demands(
+    instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float
+) -> tuple[list[Demand], str, int]:
     """Requests of each run, what is to be said of those of a trace that no engine takes, the most a run can have."""
     from optimizer.verification.demand import SEEDS, closed_demand, diurnal_demands, simulated_trace
 
@@ -456,7 +460,7 @@ def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple
 
 
 def _source(
-    request: Asked,
+    request: SimulationRequest,
     profile: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None,
     judgement: Judgement,
     recorded: Recorded | None,
@@ -475,7 +479,7 @@ def _source(
     return words
 
 
-def replay(instance: Instance, fleet: Fleet, request: Asked) -> tuple[Demand, str, bool]:
+def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tuple[Demand, str, bool]:
     """The first requests of a trace; with a rate, their arrivals are stretched to it.
 
     Also what is to be said of those that are left out as no engine can serve them, or as they are longer than the

@@ -179,29 +179,29 @@ def whatif(
     from optimizer.fleets.error_bars import price_remarks
     from reports.answers.whatif import whatif_document
 
-    questions = Asked(**options)
+    questions = Questions(**options)
     output.check(FILE=file, resume=questions.journal)
     verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
     questions.check("--csv" if output.csv else "--parquet" if output.parquet else "", verifies=verifies)
     problem = random_problem(console, file, settings, prices)
     base, remarks = file.resolve().parent, price_remarks(problem)
-    answered = [sweep_answer(console, problem, base, questions)] if questions.sweeps else []
+    replies = [sweep_answer(console, problem, base, questions)] if questions.sweeps else []
     with console.progress() as progress:
-        answered += answers(problem, base, questions, progress or (lambda _what, _share: None))
+        replies += answers(problem, base, questions, progress or (lambda _what, _share: None))
     record: dict[str, Any] = {
         "schema": "pdplan.whatif/2",
         "file": str(file),
         "search": questions.depth.value,
         "simulated": questions.simulated,
     }
-    record |= {"price_remarks": remarks} | {answer.key: answer.record for answer in answered}
-    document = whatif_document([answer.document for answer in answered], remarks, ("What if?", problem.name))
-    rows = next((answer.rows for answer in answered if answer.rows), ())
+    record |= {"price_remarks": remarks} | {answer.key: answer.record for answer in replies}
+    document = whatif_document([answer.document for answer in replies], remarks, ("What if?", problem.name))
+    rows = next((answer.rows for answer in replies if answer.rows), ())
     return output.show(console, document, record, rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Questions:
     """The options of the command, by the names that it gives them.
 
     axes, names: of a sweep, with gap, jobs, journal, backend and address; looks: fleets that are simulated at most,
@@ -266,7 +266,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reply:
     """An answer: its key and its record in the JSON document, as a document, and its rows for a table."""
 
     key: str
@@ -278,14 +278,14 @@ class Told:
 # --- the sweep ------------------------------------------------------------------------------------------------------
 
 
-def sweep_answer(console: Console, problem: Problem, base: Path, questions: Asked) -> Told:
+def sweep_answer(console: Console, problem: Problem, base: Path, questions: Questions) -> Reply:
     """The rows of a sweep; base: folder of the files that the problem names."""
     from optimizer.whatif.sweep import check_scenarios, sweep_of
     from reports.answers.whatif import sweep_document
     from search_spaces.scenarios import grid, parse_axis
 
-    varied = [parse_axis(axis) for axis in questions.axes]
-    scenarios = list(grid(varied, chosen_scenarios(problem, questions.names)))
+    axes = [parse_axis(axis) for axis in questions.axes]
+    scenarios = list(grid(axes, chosen_scenarios(problem, questions.names)))
     if len(scenarios) > MOST_UNLOGGED and questions.journal is None:
         raise InputError(
             f"the axes make {len(scenarios):,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
@@ -293,25 +293,25 @@ def sweep_answer(console: Console, problem: Problem, base: Path, questions: Aske
         )
     check_scenarios(problem, base, scenarios)
     sweep = sweep_of(
-        problem, base, scenarios, [axis.key for axis in varied], questions.depth, questions.gap, questions.looks
+        problem, base, scenarios, [axis.key for axis in axes], questions.depth, questions.gap, questions.looks
     )
     rows = swept(console, sweep, questions.jobs, questions.journal, questions.address)
-    return Told("rows", rows, sweep_document(rows, questions.depth.value), rows)
+    return Reply("rows", rows, sweep_document(rows, questions.depth.value), rows)
 
 
 def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
     """The scenarios of these names; all of the file's for 'all'."""
     from search_spaces.scenarios import named_scenarios
 
-    stated = named_scenarios(problem)
-    if names and not stated:
+    scenarios = named_scenarios(problem)
+    if names and not scenarios:
         raise InputError("--scenario: the file names no scenarios; state them under `scenarios:`, or use --vary")
-    if "all" in names and "all" not in stated:
-        return list(stated.values())
-    missing = next((name for name in names if name not in stated), None)
+    if "all" in names and "all" not in scenarios:
+        return list(scenarios.values())
+    missing = next((name for name in names if name not in scenarios), None)
     if missing is not None:
-        raise UnknownNameError("scenario", missing, stated)
-    return [stated[name] for name in dict.fromkeys(names)]
+        raise UnknownNameError("scenario", missing, scenarios)
+    return [scenarios[name] for name in dict.fromkeys(names)]
 
 
 def swept(
@@ -345,7 +345,7 @@ def swept(
 # --- questions about the best fleet ---------------------------------------------------------------------------------
 
 
-def answers(problem: Problem, base: Path, questions: Asked, tell: Callable[[str, float], None]) -> Iterator[Told]:
+def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Iterator[Reply]:
     """The answer to each question besides a sweep; base: folder of the files that the problem names."""
     second = f", {questions.looks} fleets at most simulated" if questions.looks else ""
     if questions.break_even:
@@ -365,7 +365,7 @@ def answers(problem: Problem, base: Path, questions: Asked, tell: Callable[[str,
         yield _chunks(problem, base, questions, tell)
 
 
-def _break_even(problem: Problem, base: Path, questions: Asked, key: str) -> Told:
+def _break_even(problem: Problem, base: Path, questions: Questions, key: str) -> Reply:
     from optimizer.whatif.break_even import by_price, pieces_along, usual_range
     from optimizer.whatif.scenario import Depth
     from reports.answers.whatif import break_even_document, break_even_record
@@ -375,36 +375,36 @@ def _break_even(problem: Problem, base: Path, questions: Asked, key: str) -> Tol
     looks = questions.looks if simulable else 0
     depth = Depth.SIMPLE if looks else questions.depth
     pieces = pieces_along(problem, base, key, low, high, TOLERANCE, depth, looks=looks)
-    return Told("break_even", break_even_record(pieces), break_even_document(pieces, simulable=simulable))
+    return Reply("break_even", break_even_record(pieces), break_even_document(pieces, simulable=simulable))
 
 
-def _shadow_prices(problem: Problem, base: Path, questions: Asked) -> Told:
+def _shadow_prices(problem: Problem, base: Path, questions: Questions) -> Reply:
     from optimizer.whatif.scenario import solve
     from optimizer.whatif.sensitivity import shadow_prices
     from reports.answers.whatif import shadow_document, shadow_record
 
     here = solve(problem, base, questions.depth)
     prices = [] if here.cost is None else shadow_prices(problem, base)
-    return Told("shadow_prices", shadow_record(prices), shadow_document(prices, here))
+    return Reply("shadow_prices", shadow_record(prices), shadow_document(prices, here))
 
 
-def _tornado(problem: Problem, base: Path, questions: Asked, share: float) -> Told:
+def _tornado(problem: Problem, base: Path, questions: Questions, share: float) -> Reply:
     from optimizer.whatif.sensitivity import tornado
     from reports.answers.whatif import tornado_document, tornado_record
 
     rows = tornado(problem, base, share, questions.depth, questions.looks)
-    return Told("tornado", tornado_record(rows), tornado_document(rows))
+    return Reply("tornado", tornado_record(rows), tornado_document(rows))
 
 
-def _alternatives(problem: Problem, base: Path, questions: Asked, slack: float) -> Told:
+def _alternatives(problem: Problem, base: Path, questions: Questions, slack: float) -> Reply:
     from optimizer.whatif.sensitivity import near_optimal
     from reports.answers.whatif import alternatives_document, alternatives_record
 
-    others = near_optimal(problem, base, slack, questions.looks)
-    return Told("alternatives", alternatives_record(others), alternatives_document(others, slack))
+    fleets = near_optimal(problem, base, slack, questions.looks)
+    return Reply("alternatives", alternatives_record(fleets), alternatives_document(fleets, slack))
 
 
-def _chunks(problem: Problem, base: Path, questions: Asked, tell: Callable[[str, float], None]) -> Told:
+def _chunks(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Reply:
     from optimizer.whatif.chunks import chunk_curve
     from optimizer.whatif.scenario import Answer
     from reports.answers.chunks import chunk_document, chunk_record, chunk_rows
@@ -412,8 +412,8 @@ def _chunks(problem: Problem, base: Path, questions: Asked, tell: Callable[[str,
 
     curve = chunk_curve(problem, base, questions.chunks, simulated=bool(questions.looks), progress=tell)
     if isinstance(curve, Answer):
-        return Told("chunks", None, no_fleet_document("No fleet meets the SLO.", curve))
-    return Told("chunks", chunk_record(curve), chunk_document(curve), chunk_rows(curve))
+        return Reply("chunks", None, no_fleet_document("No fleet meets the SLO.", curve))
+    return Reply("chunks", chunk_record(curve), chunk_document(curve), chunk_rows(curve))
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------

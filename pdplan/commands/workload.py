@@ -102,7 +102,7 @@ def workload(
     from search_spaces.traces import workload_mapping
     from search_spaces.writing import workload_yaml_text
 
-    named = _model_name(model, output)
+    model_name = _model_name(model, output)
     check_files(
         {"-o": output}, {"TRACE": trace, "--model": Path(model) if model.endswith(".json") else None}, force=force
     )
@@ -115,16 +115,16 @@ def workload(
     whole = limit is None or summary.requests + summary.dropped + summary.too_long < limit
     recorded = whole and tells_waves(summary)
     advice = [text for text in (too_long, _peak_advice(summary, rate, recorded=recorded)) if text]
-    measured = summary_dict(summary)
-    measured["notes"] += advice
+    numbers = summary_dict(summary)
+    numbers["notes"] += advice
     if output is not None:
         mapping = workload_mapping(summary, buckets, rate)
         if recorded:
             del mapping["burstiness"]
             mapping["recorded"] = trace_source(summary, output.parent)
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
-        write_text(output, workload_yaml_text(mapping, name, named, notes=advice), force=force)
-    console.show(measured if as_json else _page(measured, console.width))
+        write_text(output, workload_yaml_text(mapping, name, model_name, notes=advice), force=force)
+    console.show(numbers if as_json else _page(numbers, console.width))
     if output is None:
         console.hint(f"{console.command} -o workload.yaml")
         return
@@ -141,11 +141,11 @@ def _measured(  # noqa: PLR0917
     """Read the trace, telling how far that is."""
     from search_spaces.traces import UnnamedColumnError, read_trace
 
-    named = pairs(columns, "--columns") or None
+    columns_of_trace = pairs(columns, "--columns") or None
     with console.progress() as progress:
         tell = None if progress is None else lambda share: progress("reading the trace", share)
         try:
-            return read_trace(trace, trace_format, named, limit, tell, most_tokens=max_tokens)
+            return read_trace(trace, trace_format, columns_of_trace, limit, tell, most_tokens=max_tokens)
         except UnnamedColumnError as error:
             raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
 
@@ -233,29 +233,29 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     }
 
 
-def _page(measured: dict[str, Any], width: int) -> str:
+def _page(summary: dict[str, Any], width: int) -> str:
     from reports.numbers import count, duration, percent, rate, significant
     from reports.table import Column, render_table
     from reports.text import clean, wrap
 
-    hits = measured["prefix_hit_share"]
-    peaks = ", ".join(f"{rate(value)} over {window}" for window, value in measured["peak_rate_rps"].items())
+    hits = summary["prefix_hit_share"]
+    peaks = ", ".join(f"{rate(value)} over {window}" for window, value in summary["peak_rate_rps"].items())
     facts = [
-        ("requests", f"{count(measured['requests'])} in {duration(measured['duration_s'])} ({measured['format']})"),
-        ("rate", rate(measured["request_rate_rps"])),
+        ("requests", f"{count(summary['requests'])} in {duration(summary['duration_s'])} ({summary['format']})"),
+        ("rate", rate(summary["request_rate_rps"])),
         ("peaks", peaks or "–"),
-        ("burstiness", f"{significant(measured['burstiness'])}   (CV of the times between arrivals; 1 is Poisson)"),
+        ("burstiness", f"{significant(summary['burstiness'])}   (CV of the times between arrivals; 1 is Poisson)"),
         ("prefix hits", "the trace does not tell" if hits is None else f"{percent(hits)} of the input tokens"),
-        ("longest", f"{count(measured['max_tokens'])} tokens, ISL + OSL"),
+        ("longest", f"{count(summary['max_tokens'])} tokens, ISL + OSL"),
     ]
     rows = [
-        [name, count(measured[f"mean_{key}"]), *(count(value) for value in measured[key].values())]
+        [name, count(summary[f"mean_{key}"]), *(count(value) for value in summary[key].values())]
         for name, key in (("ISL", "isl"), ("OSL", "osl"))
     ]
-    heads = [head.replace("p100", "max") for head in measured["isl"]]
+    heads = [head.replace("p100", "max") for head in summary["isl"]]
     table = render_table(rows, [Column("token"), *(Column(head, "right") for head in ("mean", *heads))], width)
-    notes = [line for note in measured["notes"] for line in wrap(f"Note: {note}", width)]
-    blocks = [clean(measured["path"], 200), facts_text(facts, width), table, "\n".join(notes)]
+    notes = [line for note in summary["notes"] for line in wrap(f"Note: {note}", width)]
+    blocks = [clean(summary["path"], 200), facts_text(facts, width), table, "\n".join(notes)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -285,8 +285,11 @@ def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
         return
     write_text(file, text, force=force)
     console.note(f"wrote {file}")
-    then = f"evaluate {quote(str(file))}" if fleet else f"optimize {quote(str(file))} -o plan"
-    console.note(f"Next: pdplan {then}")
+    then = f"pdplan evaluate {quote(str(file))}" if fleet else f"pdplan optimize {quote(str(file))} -o plan"
+    served = file.parent / "workload.yaml"
+    if fleet and not served.exists():  # the workload that a new fleet file names
+        then = f"pdplan init {quote(str(served))} && {then}"
+    console.note(f"Next: {then}")
 
 
 @click.command(short_help="Print the JSON Schema of workload.yaml.")

@@ -18,6 +18,7 @@ from reports.document import Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, percent, signed_percent, significant
 from reports.table import Column
 from reports.text import clean, plural
+from reports.words import layout_words
 from search_spaces.benchmark_results.calibration import Calibration, Row, where_of
 from search_spaces.benchmark_results.deployed import MeasuredRun
 from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
@@ -64,7 +65,7 @@ def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def _figures(group: dict[str, Any], figures: Sequence[Figure]) -> list[str]:
     count = str(group.get("predicted", group["rows"]))
-    return [count, *("–" if group[key] is None else written(group[key]) for _, key, written in figures)]
+    return [count, *("–" if group[key] is None else write(group[key]) for _, key, write in figures)]
 
 
 def validation_document(files: Mapping[str, dict[str, Any]]) -> Document:
@@ -321,7 +322,7 @@ def point_text(row: Row) -> str:
     """The operating point of a row in a few words."""
     if isinstance(row, MeasuredRun):
         deployment = row.deployment
-        layout = layout_text(deployment.prefill) + (f" > {layout_text(deployment.decode)}" if deployment.decode else "")
+        layout = _layout(deployment.prefill) + (f" > {_layout(deployment.decode)}" if deployment.decode else "")
         flight = deployment.concurrency * (1 if deployment.decode else deployment.row.prefill.workers)
         return (
             f"{count(round(deployment.isl))} + {count(round(deployment.osl))} tokens, {flight:,.3g} in flight, {layout}"
@@ -335,11 +336,9 @@ def point_text(row: Row) -> str:
     return ", ".join(words)
 
 
-def layout_text(config: EngineConfig) -> str:
-    """The split of an engine: TP4 EP2."""
+def _layout(config: EngineConfig) -> str:
     split = config.parallelism
-    degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
-    return " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
+    return layout_words(split.tensor, split.pipeline, split.expert, split.data)
 
 
 def _summary(logs: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:

@@ -108,10 +108,10 @@ def unsure(instance: Instance, day: Day) -> str:
         if day.low[hour, k] < slo.attainment
     ]
     _, hour, k = min(doubts)
-    seen = f"{slos[k].name} {percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
+    interval = f"{slos[k].name} {percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
     return (
         f" Undecided: in {plural(len(hours), 'hour')}, of up to {rate(most)}, the goal lies within the 95 % interval "
-        f"of the whole fleet's runs ({seen}, goal {percent(slos[k].attainment)}). Longer runs (--requests) decide."
+        f"of the whole fleet's runs ({interval}, goal {percent(slos[k].attainment)}). Longer runs (--requests) decide."
     )
 
 
@@ -128,7 +128,7 @@ def lowest(instance: Instance, day: Day) -> str:
 
 def on_load(instance: Instance, day: Day) -> str:
     """What scaling on load does, and how fast replicas must start for it."""
-    missed = [
+    misses = [
         f"{slo.name} {percent(float(share))}, goal {percent(slo.attainment)}"
         for slo, share in zip(instance.problem.slos, day.attainment, strict=True)
         if share < slo.attainment - 1e-9
@@ -141,7 +141,7 @@ def on_load(instance: Instance, day: Day) -> str:
         limit = "It meets them at any start-up time."
     else:
         limit = f"It meets every SLO up to a start-up time of {duration(day.longest)}."
-    result = f"misses an SLO over the day ({'; '.join(missed)})" if missed else "meets every SLO over the day"
+    result = f"misses an SLO over the day ({'; '.join(misses)})" if misses else "meets every SLO over the day"
     return (
         f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {percent(day.late)} of the requests "
         f"come to a fleet that is too small for their hour, or to the queue behind it. {limit}"

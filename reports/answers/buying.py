@@ -55,9 +55,9 @@ def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
         "gap": purchase.gap,
         "all_on_demand_usd": purchase.on_demand,
         "known_before_usd": purchase.hindsight,
-        "now": _taken(purchase, purchase.now),
+        "now": _commitment_records(purchase, purchase.now),
         "for_expected_growth_alone": {
-            "now": _taken(purchase, purchase.for_expected),
+            "now": _commitment_records(purchase, purchase.for_expected),
             "expected_usd": purchase.for_expected_cost,
         },
         "paths": [
@@ -73,20 +73,20 @@ def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
         "fleets": {
             "used": purchase.looks.every,
             "simulated": len(purchase.looks.held) + len(purchase.looks.missed),
-            "held": [_looked(item) for item in purchase.looks.held],
-            "missed": [_looked(item) for item in purchase.looks.missed],
-            "refuted": [_looked(item) for item in purchase.looks.refuted],
+            "held": [_look_record(item) for item in purchase.looks.held],
+            "missed": [_look_record(item) for item in purchase.looks.missed],
+            "refuted": [_look_record(item) for item in purchase.looks.refuted],
         },
     }
 
 
-def _looked(look: Look) -> dict[str, Any]:
+def _look_record(look: Look) -> dict[str, Any]:
     """A fleet that was simulated."""
     record = {"rate_rps": look.fleet.rate, "pools": pool_records(look.fleet.pools), "attainment": look.attainment}
     return record | ({"fault": look.fault} if look.fault else {})
 
 
-def _taken(purchase: BuyingPlan, commitments: Iterable[Commitment]) -> list[dict[str, Any]]:
+def _commitment_records(purchase: BuyingPlan, commitments: Iterable[Commitment]) -> list[dict[str, Any]]:
     months = purchase.terms.forecast.months
     return [
         {
@@ -108,7 +108,7 @@ def _path(purchase: BuyingPlan, path: DemandPath, outcome: Outcome) -> dict[str,
         "name": path.name,
         "growth": path.growth,
         "probability": path.probability,
-        "later": _taken(purchase, outcome.later),
+        "later": _commitment_records(purchase, outcome.later),
         "usd": bill.total,
         "known_before_usd": outcome.best,
         "regret_usd": outcome.regret,
@@ -137,7 +137,7 @@ def _months(purchase: BuyingPlan) -> list[dict[str, Any]]:
 
 def _costs(purchase: BuyingPlan, bill: Bill, month: int) -> dict[str, float]:
     pairs = zip(purchase.terms.contracts, bill.by_month[month].tolist(), strict=True)
-    return {named(purchase, item): usd for item, usd in pairs if usd}
+    return {contract_name(purchase, item): usd for item, usd in pairs if usd}
 
 
 def _contracts(purchase: BuyingPlan) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ def _contracts(purchase: BuyingPlan) -> list[dict[str, Any]]:
     months, rent = purchase.terms.forecast.months, rents(purchase)
     return [
         {
-            "contract": named(purchase, item),
+            "contract": contract_name(purchase, item),
             "usd_per_hour_in_use": item.running,
             "usd_per_month_held": item.monthly,
             "usd_at_once": item.once,
@@ -185,21 +185,23 @@ def types(purchase: BuyingPlan) -> list[str]:
     return [offer.accelerator.name for offer in purchase.problem.offers]
 
 
-def named(purchase: BuyingPlan, contract: Contract) -> str:
+def contract_name(purchase: BuyingPlan, contract: Contract) -> str:
     """A contract in words, such as "H100 spot"."""
     return f"{types(purchase)[contract.offer]} {contract.tier.value}"
 
 
-def signed(purchase: BuyingPlan, commitments: Iterable[Commitment]) -> str:
+def signature_words(purchase: BuyingPlan, commitments: Iterable[Commitment]) -> str:
     """Commitments of one month in words."""
-    return "; ".join(f"{item.count} × {named(purchase, item.contract)}" for item in commitments)
+    return "; ".join(f"{item.count} × {contract_name(purchase, item.contract)}" for item in commitments)
 
 
 def signed_later(purchase: BuyingPlan, commitments: Iterable[Commitment]) -> str:
     """Commitments of several months in words, such as "H100 purchase: 2 in month 4, 3 in month 16"."""
     by_contract: dict[str, list[str]] = {}
     for item in commitments:
-        by_contract.setdefault(named(purchase, item.contract), []).append(f"{item.count} in month {item.month + 1}")
+        by_contract.setdefault(contract_name(purchase, item.contract), []).append(
+            f"{item.count} in month {item.month + 1}"
+        )
     return "; ".join(f"{name}: {', '.join(dates)}" for name, dates in by_contract.items())
 
 
@@ -207,7 +209,7 @@ def now_table(purchase: BuyingPlan) -> Table:
     """What is to be signed in the first month."""
     rows = [
         (
-            f"{item.count} × {named(purchase, item.contract)}",
+            f"{item.count} × {contract_name(purchase, item.contract)}",
             f"month {item.first + 1}",
             "to the horizon" if item.contract.term is None else plural(item.contract.term, "month"),
             money(item.count * item.contract.once),
@@ -280,7 +282,7 @@ def terms_table(purchase: BuyingPlan) -> Table:
         used = MISSING if share is None else f"> {percent(share)}" if share < 1.0 else "never"
         payback = payback_months(item, rent[item.offer]) if item.tier is Tier.PURCHASE else None
         paid = MISSING if payback is None else f"{significant(payback)} months" if is_number(payback) else "never"
-        rows.append((named(purchase, item), hourly(hourly_price(item, months)), used, paid, item.source))
+        rows.append((contract_name(purchase, item), hourly(hourly_price(item, months)), used, paid, item.source))
     source = Column("price from", shrink=True, lines=4)
     return table_of(("contract", "#in use all day", "#pays if used", "#pays itself back in", source), rows)
 
@@ -307,26 +309,26 @@ def peak_hours(purchase: BuyingPlan, month: int) -> Hours:
 def verdict(purchase: BuyingPlan) -> tuple[str, str]:
     """What to sign, and what it is expected to cost."""
     months, several = plural(purchase.terms.forecast.months, "month"), len(purchase.outcomes) > 1
-    owned = any(item.held for item in purchase.terms.contracts)
-    what = f"Sign now: {signed(purchase, purchase.now)}" if purchase.now else "Sign nothing now"
-    rent = "use what is owned and rent the rest" if owned else "rent the rest" if purchase.now else "rent all GPUs"
+    owns = any(item.held for item in purchase.terms.contracts)
+    action = f"Sign now: {signature_words(purchase, purchase.now)}" if purchase.now else "Sign nothing now"
+    rent = "use what is owned and rent the rest" if owns else "rent the rest" if purchase.now else "rent all GPUs"
     paid = sum(item.count * item.contract.once for item in purchase.now)
     cost = f"{months} cost {money(purchase.total)}{' on average' if several else ''}"
-    saved = signed_percent(purchase.total / purchase.on_demand - 1.0) if purchase.on_demand else MISSING
+    saving = signed_percent(purchase.total / purchase.on_demand - 1.0) if purchase.on_demand else MISSING
     return (
-        f"{what}{f' ({money(paid)} at once)' if paid else ''}; {rent} by the hour.",
-        f"{cost}: {saved} against renting everything on demand ({money(purchase.on_demand)}).",
+        f"{action}{f' ({money(paid)} at once)' if paid else ''}; {rent} by the hour.",
+        f"{cost}: {saving} against renting everything on demand ({money(purchase.on_demand)}).",
     )
 
 
 def missed_sentences(purchase: BuyingPlan) -> list[str]:
     """That the purchase counts on fleets that miss their SLO in simulation, if it does."""
-    missed = purchase.looks.missed
-    if not missed:
+    looks = purchase.looks.missed
+    if not looks:
         return []
     return [
-        f"This purchase misses the SLO: it counts on {plural(len(missed), 'fleet')} that missed in simulation, and no "
-        f"fleet that was tried instead does better. {_fault(missed[0])}"
+        f"This purchase misses the SLO: it counts on {plural(len(looks), 'fleet')} that missed in simulation, and no "
+        f"fleet that was tried instead does better. {_fault(looks[0])}"
     ]
 
 
@@ -355,20 +357,21 @@ def value_left(purchase: BuyingPlan) -> list[str]:
 def notes(purchase: BuyingPlan) -> list[str]:
     """What else a buyer should know, each with its unit and what it is made of."""
     terms, expected = purchase.terms, purchase.expected
-    saved = 1.0 - expected.all_rented / purchase.fixed if purchase.fixed else 0.0
+    saving = 1.0 - expected.all_rented / purchase.fixed if purchase.fixed else 0.0
     kilograms = carbon(purchase)
-    emitted = f", {significant(kilograms / KILO)} t of CO2 at {terms.grams_per_kwh:g} g/kWh" if kilograms else ""
+    carbon_words = f", {significant(kilograms / KILO)} t of CO2 at {terms.grams_per_kwh:g} g/kWh" if kilograms else ""
     return [
         *value_of_information(purchase),
         f"Scaling by the hour, expected growth, all on demand: the month's peak fleet kept all day costs "
-        f"{money(purchase.fixed)}, the fleet of each hour {money(expected.all_rented)}; {percent(saved)} saved "
+        f"{money(purchase.fixed)}, the fleet of each hour {money(expected.all_rented)}; {percent(saving)} saved "
         "(start-up: pdplan autoscale).",
         f"Bound {money(purchase.bound)}, gap {percent(purchase.gap)}: other commitments and fleets of the "
         f"{count(float(purchase.levels.rates.size))} rates searched could save no more.",
-        f"Electricity of all GPUs in use, at {terms.electricity}: {significant(purchase.energy / KILO)} MWh{emitted}"
+        f"Electricity of all GPUs in use, at {terms.electricity}: {significant(purchase.energy / KILO)} MWh"
+        f"{carbon_words}"
         f"{' on average' if len(purchase.outcomes) > 1 else ''}.",
         *_assumptions(purchase),
-        *_simulated(purchase),
+        *_simulation_sentences(purchase),
     ]
 
 
@@ -377,11 +380,11 @@ def value_of_information(purchase: BuyingPlan) -> list[str]:
     if len(purchase.outcomes) == 1:
         return ["One growth is taken as sure; state low and high under demand to choose under a band."]
     surplus = purchase.for_expected_cost - purchase.total
-    plan = signed(purchase, purchase.for_expected) or "nothing"
+    plan = signature_words(purchase, purchase.for_expected) or "nothing"
     same = set(purchase.for_expected) == set(purchase.now)
-    what = "the same would be signed now" if same else f"{plan} would be signed now: {money(surplus)} more on average"
+    action = "the same would be signed now" if same else f"{plan} would be signed now: {money(surplus)} more on average"
     return [
-        f"Planned for the expected growth alone, {what}. Knowing the growth beforehand would save "
+        f"Planned for the expected growth alone, {action}. Knowing the growth beforehand would save "
         f"{money(purchase.total - purchase.hindsight)} on average."
     ]
 
@@ -407,21 +410,21 @@ def _assumptions(purchase: BuyingPlan) -> tuple[str, ...]:
     )
 
 
-def _simulated(purchase: BuyingPlan) -> tuple[str, ...]:
+def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
     """Which of the fleets that serve an hour of some path were simulated, and which fleets are not used therefore."""
     looks = purchase.looks
     before = "Before a month begins, run pdplan optimize for its rates."
     if not looks.held and not looks.missed:
         return (f"Fleets are by formula, not simulated. {before}",)
-    seen = len(looks.held) + len(looks.missed)
-    which = "All" if seen == looks.every else f"{seen} of"
-    sentence = f"{which} {plural(looks.every, 'fleet')} that serve an hour were simulated at the rate they are for."
+    number = len(looks.held) + len(looks.missed)
+    subject = "All" if number == looks.every else f"{number} of"
+    sentence = f"{subject} {plural(looks.every, 'fleet')} that serve an hour were simulated at the rate they are for."
     if looks.held:
         least = min(looks.held, key=lambda look: look.attainment)
         many = "All" if not looks.missed else f"{len(looks.held)}"
         where = f"{percent(least.attainment)} of the requests at {rate(least.fleet.rate)}"
         sentence += f" {many} of them meet the SLO; the least share that does is {where}."
-    if seen < looks.every:
+    if number < looks.every:
         sentence += f" The others are by formula (--verify N). {before}"
     return sentence, *_refuted_fleets(purchase)
 
@@ -434,7 +437,7 @@ def _refuted_fleets(purchase: BuyingPlan) -> list[str]:
     groups = sorted(alike.values(), key=lambda looks: -_list_price(purchase, looks[0]))
     more = len(groups) - REFUTED
     cut = [f"{plural(len(groups), 'fleet')} missed the SLO in simulation; the {REFUTED} dearest follow."]
-    return [*(cut if more > 0 else []), *map(_refuted, groups[:REFUTED])]
+    return [*(cut if more > 0 else []), *map(_refuted_sentence, groups[:REFUTED])]
 
 
 def _list_price(purchase: BuyingPlan, look: Look) -> float:
@@ -443,10 +446,10 @@ def _list_price(purchase: BuyingPlan, look: Look) -> float:
     return float(gpus @ np.array([offer.usd_per_hour for offer in purchase.problem.offers]))
 
 
-def _refuted(alike: Sequence[Look]) -> str:
+def _refuted_sentence(alike: Sequence[Look]) -> str:
     """That a fleet misses at a rate, once for all settings of its engines."""
-    others = len(alike) - 1
-    more = f" So it does with {plural(others, 'other setting')} of its replicas." if others else ""
+    more_settings = len(alike) - 1
+    more = f" So it does with {plural(more_settings, 'other setting')} of its replicas." if more_settings else ""
     fleet = alike[0].fleet
     return f"Not used: {fleet_line(fleet.pools)} at {rate(fleet.rate)}, which {alike[0].fault}.{more}"
 

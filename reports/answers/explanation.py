@@ -73,7 +73,7 @@ def explanation_document(explained: Sequence[Explained], pairs: Sequence[Pair]) 
         sections=(
             *(_config(assumed, explanation, config if several else "") for config, assumed, explanation in explained),
             *(
-                Section(f"Hand-over from {prefill} to {decode}", (_passed(rulings),), _refused(rulings))
+                Section(f"Hand-over from {prefill} to {decode}", (_passes_sentence(rulings),), _refusals_table(rulings))
                 for prefill, decode, rulings in pairs
             ),
             Section(sentences=(NOTE,) if standings else ()),
@@ -93,19 +93,19 @@ def _config(assumed: Mapping[str, int | str], explanation: Explanation, title: s
             f"Assumed, as the config does not say: {settings}." if assumed else "",
             f"The search does not try it: {ranges}." if ranges else "",
             *map(_standing, explanation.standings),
-            _passed(explanation.rulings),
+            _passes_sentence(explanation.rulings),
         ),
-        _refused(explanation.rulings),
+        _refusals_table(explanation.rulings),
     )
 
 
-def _passed(rulings: Sequence[Ruling]) -> str:
-    passed = sum(ruling.reason is None for ruling in rulings)
-    number = f"All {len(rulings)}" if passed == len(rulings) else f"{passed} of {len(rulings)}"
+def _passes_sentence(rulings: Sequence[Ruling]) -> str:
+    passes = sum(ruling.reason is None for ruling in rulings)
+    number = f"All {len(rulings)}" if passes == len(rulings) else f"{passes} of {len(rulings)}"
     return f"{number} feasibility rules pass (--json lists them)."
 
 
-def _refused(rulings: Sequence[Ruling]) -> Table:
+def _refusals_table(rulings: Sequence[Ruling]) -> Table:
     """The rules that refuse, and why."""
     columns = ("rule", Column("refuses because", shrink=True, lines=3))
     return table_of(
@@ -115,19 +115,19 @@ def _refused(rulings: Sequence[Ruling]) -> Table:
 
 def _pair_sentence(pair: Pair) -> str:
     prefill, decode, rulings = pair
-    refused = [ruling.reason for ruling in rulings if ruling.reason is not None]
-    verdict = f"not possible, because {refused[0]}" if refused else "possible"
+    reasons = [ruling.reason for ruling in rulings if ruling.reason is not None]
+    verdict = f"not possible, because {reasons[0]}" if reasons else "possible"
     return f"Hand-over from {prefill} to {decode}: {verdict}."
 
 
 def _verdict(explanation: Explanation) -> str:
-    refused = [ruling.reason for ruling in explanation.rulings if ruling.reason is not None]
-    if refused:
-        return f"not possible, because {refused[0]}."
-    ranked = [standing for standing in explanation.standings if standing.rank is not None]
-    if not ranked:
+    reasons = [ruling.reason for ruling in explanation.rulings if ruling.reason is not None]
+    if reasons:
+        return f"not possible, because {reasons[0]}."
+    standings = [standing for standing in explanation.standings if standing.rank is not None]
+    if not standings:
         return "possible, but no fleet with it is ranked."
-    best = min(ranked, key=lambda standing: standing.rank or 0)
+    best = min(standings, key=lambda standing: standing.rank or 0)
     return f"possible, at best number {best.rank} of {best.of} as a {best.role.value} replica."
 
 

@@ -81,7 +81,7 @@ def frontier_document(curve: Frontier) -> Document:
         sections=(
             Section(charts=_charts(curve)),
             Section(table=steps_table(curve)),
-            Section(sentences=(*_reasons(curve), *_refuted(curve))),
+            Section(sentences=(*_reasons(curve), *_refuted_sentences(curve))),
             Section(sentences=notes(curve)),
         ),
         positive=bool(_having(curve)),
@@ -166,14 +166,14 @@ def notes(curve: Frontier) -> tuple[str, ...]:
 def _ends(curve: Frontier, *, simulated: bool) -> tuple[str, str]:
     """Where steps end, and how exactly."""
     fine, coarse = (f"{significant(100.0 * share)} %" for share in (curve.tolerance, RESOLUTION))
-    what = " of the permitted misses" if curve.over == "attainment" else ""
+    unit = " of the permitted misses" if curve.over == "attainment" else ""
     whole = curve.own is not None and any(step.answer is curve.own for step in curve.steps)
     but = ", except for the one at the file's own value" if whole else ""
-    sooner = f" A step whose fleet misses there in simulation ends earlier, to {coarse}{what}." if simulated else ""
+    sooner = f" A step whose fleet misses there in simulation ends earlier, to {coarse}{unit}." if simulated else ""
     return (
         f"Fleets of one pool, or of a prefill and a decode pool, by formula{but}. Each step ends where its fleet "
-        f"misses the SLO by formula, to {fine}{what}, or with the range.{sooner}",
-        f"A fleet that is the cheapest over less than {coarse}{what} may be missing.",
+        f"misses the SLO by formula, to {fine}{unit}, or with the range.{sooner}",
+        f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
     )
 
 
@@ -203,7 +203,7 @@ def _reasons(curve: Frontier) -> list[str]:
     ]
 
 
-def _refuted(curve: Frontier) -> list[str]:
+def _refuted_sentences(curve: Frontier) -> list[str]:
     """A sentence for every fleet that misses the SLO though it meets it by formula."""
     return [
         f"Moved: by formula {fleet_line(missed.pools)} meets the SLO {'down' if step.hard < step.easy else 'up'} to "
@@ -346,7 +346,7 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Docume
     cells = cells_of(keys, rows)
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     reasons = {cell.best["binding"].partition(":")[0]: cell for cell in cells if cell.shape is None}
-    solved = DEPTHS[depth].partition(" --gap")[0]
+    depth_note = DEPTHS[depth].partition(" --gap")[0]
     grids = (
         Section(charts=(map_chart(keys, rows),)),
         Section("The cheapest fleet, C colocated or D disaggregated", table=_grid(keys, cells, _price)),
@@ -357,8 +357,8 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Docume
     )
     notes = said(
         *(no_fleet_sentence(_place(keys, cell), cell.best["binding"]) for cell in reasons.values()),
-        f"{solved} --csv and --json have both fleets of each cell with all settings.",
-        _looked(sum(row["simulated"] for row in having), len(having)),
+        f"{depth_note} --csv and --json have both fleets of each cell with all settings.",
+        _simulation_note(sum(row["simulated"] for row in having), len(having)),
     )
     return Document(
         headline=said(map_headline(keys, cells), _mix_sentence(cells)),
@@ -367,7 +367,7 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Docume
     )
 
 
-def _looked(simulated: int, total: int) -> str:
+def _simulation_note(simulated: int, total: int) -> str:
     """How many of the fleets were simulated."""
     if not simulated:
         return simulated_note(0, total)
@@ -384,10 +384,10 @@ def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
     if not split:
         return f"Colocated fleets are the cheapest in all {total}."
     where = f"in {len(split)} of {total}" if len(split) < len(having) else f"in all {total}"
-    saved = [cell for cell in split if cell.difference is not None]
-    if not saved:
+    savings = [cell for cell in split if cell.difference is not None]
+    if not savings:
         return f"Only disaggregated fleets meet the SLO {where}."
-    most = min(saved, key=lambda cell: cell.difference or 0.0)
+    most = min(savings, key=lambda cell: cell.difference or 0.0)
     by = percent(-(most.difference or 0.0))
     return f"Disaggregation is cheaper {where}, by up to {by} ({_place(keys, most)})."
 
@@ -431,7 +431,7 @@ def map_chart(keys: Sequence[str], rows: Sequence[Row]) -> Chart:
             cell.across,
             (_price(cell).replace("$", "").removesuffix("/h"), signed_percent(cell.difference)),
             _tone(cell, most),
-            f"{_place(keys, cell)}: {_both(cell)}",
+            f"{_place(keys, cell)}: {_fleets_tip(cell)}",
         )
         for cell in cells
     ]
@@ -468,7 +468,7 @@ def _tone(cell: Cell, most: float) -> str:
     return tone_of(most if cell.saving is None else cell.saving, (0.0, most), family)
 
 
-def _both(cell: Cell) -> str:
+def _fleets_tip(cell: Cell) -> str:
     rows = ((shape, getattr(cell, shape)) for shape in SHAPES)
     return "; ".join(
         f"{shape} {hourly(row['cost_usd_per_hour'])}, {fleet_line(read_pools(row['pools']))}" for shape, row in rows

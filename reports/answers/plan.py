@@ -88,7 +88,7 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
     else:
         looked_up = () if brief else (workload_section(plan), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
-    served = f"{clean(plan.model)} on {serving_words(plan)}"
+    subject = f"{clean(plan.model)} on {serving_words(plan)}"
     return Document(
         headline=said(*verdict.headlines(plan, brief=brief), *verdict.caveats(plan)),
         sections=sections,
@@ -96,7 +96,7 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
         next_step=next_command(plan) if next_step is None else next_step,
         about=(
             clean(plan.name),
-            served,
+            subject,
             moment(plan.provenance.run.created),
             basis_words(plan),
             verdict.search_outcome(plan),
@@ -185,10 +185,10 @@ def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
     worst, mark = tightest_first(plan)[0], "✗" if verdict.is_missed(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
-    served = f"per million output tokens at {rate(verdict.served_rate(plan))}"
+    rate_words = f"per million output tokens at {rate(verdict.served_rate(plan))}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
-        (money(plan.usd_per_million_output_tokens), "; ".join(said(served, verdict.day_price_words(plan)))),
+        (money(plan.usd_per_million_output_tokens), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
         (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
@@ -326,8 +326,8 @@ def limit_sentences(plan: Plan) -> list[str]:
         goal = goal_label(item.attainment_goal)
         for label, times, limit, _ in _latencies(plan, item):
             if label not in {"TTFT", "TPOT"}:
-                seen = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
-                sentences.append(f"{label} of {clean(item.name, 30)}: {seen}limit {duration(limit)}.")
+                value = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
+                sentences.append(f"{label} of {clean(item.name, 30)}: {value}limit {duration(limit)}.")
     return sentences
 
 
@@ -362,16 +362,18 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     miss = nearest_miss(plan)
     obstacles = violated(plan) or by_slack(plan)[:1]
     headers, rows = asked_table(plan)
-    wanted = f"Asked: {demand_sentence(plan)}"
+    question = f"Asked: {demand_sentence(plan)}"
     classes = tuple(f"{slo_words(item)}." for item in asked(plan)[:BRIEF_ROWS])
     return (
-        Section(sentences=(wanted, *(classes if len(rows) <= BRIEF_ROWS else ())), table=_asked(headers, rows)),
+        Section(
+            sentences=(question, *(classes if len(rows) <= BRIEF_ROWS else ())), table=_classes_table(headers, rows)
+        ),
         Section(sentences=said("" if miss is None else miss_sentence(miss, why=not violated(plan)))),
         Section(sentences=tuple(f"{binding_sentence(limit)} {relax_sentence(limit)}" for limit in obstacles)),
     )
 
 
-def _asked(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | None:
+def _classes_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | None:
     """The classes in a table, where they are too many for a sentence each."""
     if len(rows) <= BRIEF_ROWS:
         return None

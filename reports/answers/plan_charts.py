@@ -22,7 +22,7 @@ from reports.charts import (
     draw_roofline,
     draw_split,
 )
-from reports.document import Chart, table_of
+from reports.document import Chart, Table, table_of
 from reports.figures import (
     ClassDistributions,
     ClassMap,
@@ -34,6 +34,7 @@ from reports.figures import (
     goal_words,
 )
 from reports.numbers import (
+    MISSING,
     count,
     duration,
     hourly,
@@ -48,6 +49,7 @@ from reports.words import (
     HOLDS,
     NOT_SHOWN,
     bound_words,
+    busiest_words,
     dearest_of_each_role,
     has_fleet,
     has_tpot,
@@ -95,12 +97,12 @@ def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
 
 
 def _tail_words(item: ClassResult, label: str) -> str:
-    timed = [("TTFT", item.ttft_s, item.ttft_limit_s)]
+    metrics = [("TTFT", item.ttft_s, item.ttft_limit_s)]
     if has_tpot(item):
-        timed += [("TPOT", item.tpot_s, item.tpot_limit_s), *other_metrics(item)]
+        metrics += [("TPOT", item.tpot_s, item.tpot_limit_s), *other_metrics(item)]
     return ", ".join(
         f"{metric} {label} {duration(getattr(values, label))}{f' of {duration(limit)}' if is_number(limit) else ''}"
-        for metric, values, limit in timed
+        for metric, values, limit in metrics
     )
 
 
@@ -233,17 +235,25 @@ def _worth_chart(plan: Plan) -> Chart:
     )
 
 
-def _roofline_chart(plan: Plan) -> Chart:
-    rows = []
-    for pool in plan.pools:
+def pools_table(plan: Plan) -> Table:
+    """Of each pool its share of the price, what it uses of its GPUs, and what holds it up; the dearest first."""
+    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
+    total, rows = plan.cost_usd_per_hour, []
+    for pool in figures.dearest_first(plan.pools):
         at = pool.operating_point
-        cells = (significant(at.arithmetic_intensity), significant(at.ridge_point), percent(at.mfu), percent(at.mbu))
-        rows.append((figures.pool_label(pool), clean(pool.accelerator), *cells, clean(at.bound_by, 20)))
+        share = percent(pool.usd_per_hour / total) if total else MISSING
+        use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
+        ends = (bound_words(at.bound_by), busiest_words(at))
+        rows.append((figures.pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
+    return table_of(headers, rows)
+
+
+def _roofline_chart(plan: Plan) -> Chart:
     return Chart(
         title=roofline_sentence(plan.pools),
         caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow.",
         drawing=draw_roofline(figures.roofline(plan)),
-        table=table_of(("pool", "GPU", "#FLOP/byte", "#ridge", "#MFU", "#MBU", "bound by"), rows),
+        table=pools_table(plan),
         legend=tuple(
             (role, role) for role in ("prefill", "decode", "colocated") if any(pool.role == role for pool in plan.pools)
         ),
@@ -254,13 +264,13 @@ def _split_chart(plan: Plan) -> Chart:
     rows = []
     for pool in plan.pools:
         at = pool.operating_point
-        shares = (percent(getattr(at.time_split, name)) for name in figures.PARTS)
+        shares = (percent(share) for _, share in figures.step_parts(pool))
         rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
     names = tuple(part_words(name) for name in figures.PARTS)
     return Chart(
         title=split_sentence(plan.pools),
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
-        drawing=draw_split(figures.step_splits(plan)),
+        drawing=draw_split(figures.dearest_first(plan.pools)[: figures.MOST_ROWS]),
         table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in names)), rows),
         legend=tuple((f"part-{name}", part_words(name)) for name in figures.PARTS),
     )
@@ -278,12 +288,12 @@ def _lengths_chart(plan: Plan) -> Chart | None:
     figure = figures.heat_map(load)
     (share, row, column), (columns, lines) = figure.peak, figure.labels
     where = f"{columns[-column]} input and {lines[-row]} output tokens"
-    others = f", as often as in {plural(figure.peaks - 1, 'other cell')}" if figure.peaks > 1 else ""
+    more_cells = f", as often as in {plural(figure.peaks - 1, 'other cell')}" if figure.peaks > 1 else ""
     rows = [
         (significant(i), significant(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)
     ]
     return Chart(
-        title=f"Most frequent: {where}, {percent(share)} of requests{others}",
+        title=f"Most frequent: {where}, {percent(share)} of requests{more_cells}",
         caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
         drawing=draw_heat(figure),
         table=table_of(("#input tokens", "#output tokens", "#share"), rows),
@@ -310,13 +320,13 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
     by_bound: dict[str, list[str]] = {}
     for pool in dearest_of_each_role(pools):
         bound = pool.operating_point.bound_by
-        agreed = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
-        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if agreed else f' of {clean(pool.id, 20)}'}")
+        unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
+        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
     if not by_bound:
         return "No pool runs"
-    (bound, first), *others = by_bound.items()
+    (bound, first), *rest = by_bound.items()
     sentence = f"{capital(join_words(first))} are bound by {bound_words(bound)}"
-    return join_words([sentence, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in others)])
+    return join_words([sentence, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in rest)])
 
 
 def split_sentence(pools: Sequence[Pool]) -> str:

@@ -11,13 +11,13 @@ from typing import Any, Final, TypeGuard
 
 from costmodel.errors import InputError
 from costmodel.words import join_words
-from optimizer.plans.plan import Plan, Pool, Transfer
+from optimizer.plans.plan import Plan, Pool
 from optimizer.plans.records import LARGEST, AccuracyRecord, SimulatedClass
-from reports.answers.plan_charts import workload_charts
+from reports.answers.plan_charts import pools_table, workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
 from reports.document import Detail, Facts, Section, Table, said, table_of
-from reports.figures import ClassShare, goal_label, pool_label, routed, worst_bucket
+from reports.figures import ClassShare, goal_label, routed, worst_bucket
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
     MISSING,
@@ -36,8 +36,6 @@ from reports.text import SENTENCE_LIMIT, capital, clean, plural, sentence
 from reports.verdict import spread
 from reports.words import (
     TriedFleet,
-    bound_words,
-    busiest_words,
     gpus_per_engine,
     limited_cell,
     origin_words,
@@ -172,8 +170,8 @@ def _formula_row(item: SimulatedClass) -> tuple[str, ...]:
     )
     times = [
         text
-        for own, other in ((item.ttft_s, formula.ttft_s), (item.tpot_s, formula.tpot_s))
-        for text in (f"{label} {duration(getattr(own, label))}", duration(getattr(other, label)))
+        for own, formula_times in ((item.ttft_s, formula.ttft_s), (item.tpot_s, formula.tpot_s))
+        for text in (f"{label} {duration(getattr(own, label))}", duration(getattr(formula_times, label)))
     ]
     return clean(item.name, 30), met, f"{low} to {high}", by_formula, *times
 
@@ -183,8 +181,8 @@ def _tried_table(plan: Plan) -> Table:
     return table_of(headers, [_tried_row(item, plan) for item in tried_fleets(plan)])
 
 
-def _tried_row(tried: TriedFleet, plan: Plan) -> tuple[str, ...]:
-    row, own = tried.best, plan.cost_usd_per_hour
+def _tried_row(attempt: TriedFleet, plan: Plan) -> tuple[str, ...]:
+    row, own = attempt.best, plan.cost_usd_per_hour
     several = len(row.attainment) > 1
     shares = [f"{clean(name, 20)} {percent(met)}" if several else percent(met) for name, met in row.attainment.items()]
     return (
@@ -192,27 +190,18 @@ def _tried_row(tried: TriedFleet, plan: Plan) -> tuple[str, ...]:
         " + ".join(limited_cell(pool) for pool in row.pools[:12]),
         hourly(row.cost_usd_per_hour),
         signed_percent(row.cost_usd_per_hour / own - 1) if own else MISSING,
-        count(tried.tries),
+        count(attempt.tries),
         ", ".join(shares) or MISSING,
         outcome_words(row, plan),
     )
 
 
 def pools_section(plan: Plan) -> Section:
-    """How each pool runs: its share of the price, what it uses of its GPUs, and what holds it up."""
-    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
-    total = plan.cost_usd_per_hour
-    rows = []
-    for pool in sorted(plan.pools, key=lambda pool: (-pool.usd_per_hour, pool.id)):
-        at = pool.operating_point
-        share = percent(pool.usd_per_hour / total) if total else MISSING
-        figures = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
-        ends = (bound_words(at.bound_by), busiest_words(at))
-        rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *figures, *ends))
+    """How each pool runs, and what a hand-over and serving's features are worth."""
     hint = worth_hint(plan)
     features = f"What chunked prefill, batching and disaggregation are each worth: {hint}" if hint else ""
     notes = said(hand_over_sentence(plan), features)
-    return Section("How each pool runs", table=table_of(headers, rows), notes=notes, detail=Detail.PAGE)
+    return Section("How each pool runs", table=pools_table(plan), notes=notes, detail=Detail.PAGE)
 
 
 def hand_over_sentence(plan: Plan) -> str:
@@ -221,15 +210,11 @@ def hand_over_sentence(plan: Plan) -> str:
     median = plan.ttft_s.p50 if plan.ttft_s is not None else None
     if not transfers or not is_number(median) or median <= 0:
         return ""
-    longest = max(transfers, key=_seconds)
+    longest = max(transfers, key=lambda move: move.seconds_per_request)
     return (
         f"Handing over the KV cache of a mean request takes {duration(longest.seconds_per_request)}, "
         f"{percent(longest.seconds_per_request / median)} of the median TTFT of {duration(median)}."
     )
-
-
-def _seconds(move: Transfer) -> float:
-    return move.seconds_per_request
 
 
 def worth_hint(plan: Plan) -> str:
@@ -430,7 +415,7 @@ def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str],
     """
     pairs: list[tuple[str, str]] = []
     for key, value in record.items():
-        name = f"{prefix}{_ACRONYMS.sub(_spelled, clean(str(key), 80).replace('_', ' '))}"
+        name = f"{prefix}{_ACRONYMS.sub(_acronym, clean(str(key), 80).replace('_', ' '))}"
         if isinstance(value, Mapping):
             pairs.extend(facts(value, f"{name} "))
         else:
@@ -457,7 +442,7 @@ _SEARCHED: Final = {
 _ACRONYMS: Final = re.compile(r"\b(?:kv|gpus?|url)\b")
 
 
-def _spelled(match: re.Match[str]) -> str:
+def _acronym(match: re.Match[str]) -> str:
     return "GPUs" if match[0] == "gpus" else match[0].upper()
 
 

@@ -104,19 +104,19 @@ def resilience_document(resilience: Resilience, count: int, name: str, seen: str
 
 def verdict(resilience: Resilience) -> str:
     """After which losses the fleet meets its SLOs, and after which the runs do not tell."""
-    whole = attained(resilience.whole, resilience.pools)
+    whole = attainment_words(resilience.whole, resilience.pools)
     if resilience.whole.outcome is Outcome.MISSES:
         return f"Even without a loss the fleet misses an SLO: {whole}."
     if resilience.whole.outcome is Outcome.UNDECIDED:
         return f"Even without a loss it is undecided whether the fleet meets its SLOs: {whole}."
-    stopped = [loss for loss in resilience.losses if loss.judgement is None]
-    groups = [("Some requests cannot be served", stopped)]
+    outages = [loss for loss in resilience.losses if loss.judgement is None]
+    groups = [("Some requests cannot be served", outages)]
     groups += [
-        (result, [loss for loss in resilience.losses if loss.outcome is outcome and loss not in stopped])
+        (result, [loss for loss in resilience.losses if loss.outcome is outcome and loss not in outages])
         for outcome, result in RESULTS.items()
     ]
     return " ".join(
-        f"{result} after the loss of {'; or of '.join(named(resilience, loss) for loss in losses)}."
+        f"{result} after the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}."
         for result, losses in groups
         if losses
     )
@@ -132,13 +132,22 @@ def losses_table(resilience: Resilience) -> Table:
         *("verdict", "#spares against it"),
     )
     whole = resilience.whole
-    rows = [("none", "all", hourly(resilience.cost), attained(whole, resilience.pools), MARKS[whole.outcome], MISSING)]
+    rows = [
+        (
+            "none",
+            "all",
+            hourly(resilience.cost),
+            attainment_words(whole, resilience.pools),
+            MARKS[whole.outcome],
+            MISSING,
+        )
+    ]
     for loss in resilience.losses:
         shares = "some requests have no replica left"
         if loss.judgement is not None:
-            shares = attained(loss.judgement, pools_left(resilience, loss))
-        left = (_replicas(resilience, loss.left), hourly(loss.price))
-        rows.append((named(resilience, loss), *left, shares, MARKS[loss.outcome], hourly(loss.spare)))
+            shares = attainment_words(loss.judgement, pools_left(resilience, loss))
+        remainder = (_replicas(resilience, loss.left), hourly(loss.price))
+        rows.append((loss_name(resilience, loss), *remainder, shares, MARKS[loss.outcome], hourly(loss.spare)))
     return table_of(columns, rows)
 
 
@@ -176,7 +185,7 @@ def _runs(judged: Sequence[Judgement]) -> str:
     )
 
 
-def named(resilience: Resilience, loss: Loss) -> str:
+def loss_name(resilience: Resilience, loss: Loss) -> str:
     """A loss in words, such as "1 node of H100 (2 × colocated-1)"."""
     everything = (", its only one" if loss.number == 1 else ", all it has") if loss.everything else ""
     if loss.what == "replica":
@@ -214,7 +223,7 @@ def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
     return None if number is None else pools[number]
 
 
-def attained(judgement: Judgement, pools: Sequence[str]) -> str:
+def attainment_words(judgement: Judgement, pools: Sequence[str]) -> str:
     """Share of every class that meets its SLO, its goal, and the pool that falls behind; pools: those simulated."""
     shares = ", ".join(
         f"{case.name} {percent(case.attainment.share)} (goal {percent(case.goal)})" for case in judgement.classes

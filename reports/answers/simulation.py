@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from optimizer.plans.plan import Plan
 from optimizer.verification.demand import SEEDS
 from optimizer.verification.goodput import TOLERANCE, Curve, Goodput, RatePoint
 from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, half_width
-from optimizer.verification.record import ClassGaps, FleetUse, PoolUse, Slot
+from optimizer.verification.record import ClassGaps, FleetUse, Slot
 from reports.document import Document, Section, Table, said, table_of
 from reports.numbers import (
     count,
@@ -112,15 +112,19 @@ def _requests_sentence(simulation: Simulated) -> str:
 
 def _precision_sentence(simulation: Simulated) -> str:
     """Say what is counted, which seeds the runs had, and to what every class is known."""
-    reached = half_width(simulation.judgement)
-    first, *others = simulation.seeds or [0]
-    seeds = f"seed {first}" if not others else f"seeds {first}, {others[0]}" + (", ..." if len(others) > 1 else "")
+    width = half_width(simulation.judgement)
+    first, *later_seeds = simulation.seeds or [0]
+    seeds = (
+        f"seed {first}"
+        if not later_seeds
+        else f"seeds {first}, {later_seeds[0]}" + (", ..." if len(later_seeds) > 1 else "")
+    )
     drawn = f" ({seeds})" if simulation.seeds else ""
     precision = "" if simulation.until is None else f"; ±{percent(simulation.until)} was asked for"
-    if simulation.until is not None and reached > simulation.until:
+    if simulation.until is not None and width > simulation.until:
         precision += " and takes too many requests"
     return (
-        f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to ±{percent(reached)} "
+        f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to ±{percent(width)} "
         f"(95 % interval){precision}."
     )
 
@@ -139,7 +143,11 @@ def _classes(simulation: Simulated) -> Table:
 
 def _class_rows(simulation: Simulated, number: int) -> list[list[str]]:
     """The name, and under it goal, simulated, by formula and in the plan."""
-    item, planned, formula = simulation.judgement.classes[number], simulation.plan.classes[number], simulation.analytic
+    item, plan_class, formula = (
+        simulation.judgement.classes[number],
+        simulation.plan.classes[number],
+        simulation.analytic,
+    )
     share, slo = item.attainment, simulation.instance.problem.slos[number]
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
     undecided = item.outcome is Outcome.UNDECIDED
@@ -160,8 +168,8 @@ def _class_rows(simulation: Simulated, number: int) -> list[list[str]]:
         rows.append(["  by formula", percent(float(formula.attainment[number])), "", *times])
     elif formula is not None:
         rows.append(["  by formula", percent(0.0), "", "overloaded", "overloaded"])
-    times = [latencies((q.p50, q.p90, q.p99)) for q in (planned.ttft_s, planned.tpot_s)]
-    return [*rows, ["  plan.json", percent(planned.attainment), "", *times]]
+    times = [latencies((q.p50, q.p90, q.p99)) for q in (plan_class.ttft_s, plan_class.tpot_s)]
+    return [*rows, ["  plan.json", percent(plan_class.attainment), "", *times]]
 
 
 def _interval(item: ClassJudgement) -> str:
@@ -212,19 +220,21 @@ def _share_of(events: int, per_request: float) -> str:
 
 def _facts(simulation: Simulated) -> tuple[str, ...]:
     """What the fleet did beyond the tables, and what their rows and columns stand for."""
-    lost = sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
+    unfinished = sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
     speeds = np.mean([steady_throughput(run.result) for run in simulation.judgement.runs], axis=0)
     sure = simulation.plan.confidence
     slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
-    staged = any(pool.pipeline_parallel > 1 for pool in simulation.plan.pools)
-    stages = " (of pipelines, of the stages that could run a step)" if staged else ""
+    pipelines = any(pool.pipeline_parallel > 1 for pool in simulation.plan.pools)
+    stages = " (of pipelines, of the stages that could run a step)" if pipelines else ""
     formula = "By formula: queueing formulas at this rate, with the same expected step times."
     return said(
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
         *_metric_sentences(simulation),
         _energy_sentence(simulation),
         _slot_sentence(simulation) if simulation.slots else "",
-        f"{plural(lost, 'request')} never ended, and count{'s' * (lost == 1)} as missed." if lost else "",
+        f"{plural(unfinished, 'request')} never ended, and count{'s' * (unfinished == 1)} as missed."
+        if unfinished
+        else "",
         formula if simulation.analytic is not None else "",
         f"plan.json: what the plan states for {rate(served_rate(simulation.plan))}{slow}.",
         f"Any step: share of the time in which a step runs{stages}, be it for one decoding request. The plan states "
@@ -462,7 +472,9 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
         "served_rps": sum(served) / len(served),
         "output_tokens_per_s": sum(tokens) / len(tokens),
         "classes": [_class_json(simulation, number, case) for number, case in enumerate(judgement.classes)],
-        "pools": [_pool_json(pool) for pool in simulation.use.pools],
+        "pools": [
+            {UNITS.get(name, name): value for name, value in asdict(pool).items()} for pool in simulation.use.pools
+        ],
         "energy": _energy_json(simulation.use),
         "slots": [{"rate_rps": slot.rate, "attainment": list(slot.attainment)} for slot in simulation.slots] or None,
         "goodput": None if simulation.goodput is None else _goodput_json(simulation.goodput),
@@ -471,7 +483,7 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
 
 
 def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dict[str, Any]:
-    planned = simulation.plan.classes[number]
+    plan_class, gaps = simulation.plan.classes[number], simulation.gaps[number]
     analytic: dict[str, Any] | None = None
     if simulation.analytic is not None:
         analytic = {
@@ -485,12 +497,12 @@ def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dic
         "verdict": str(case.outcome),
         "held": case.proven,
         "e2e_s": dict(zip(NAMES, simulation.e2e[number], strict=True)),
-        "itl_max_s": _gaps_json(simulation.gaps[number]),
+        "itl_max_s": dict(zip((*NAMES, "max"), (*gaps.quantiles, gaps.longest), strict=True)),
         "analytic": analytic,
         "plan": {
-            "attainment": planned.attainment,
-            "ttft_s": planned.ttft_s.model_dump(),
-            "tpot_s": planned.tpot_s.model_dump(),
+            "attainment": plan_class.attainment,
+            "ttft_s": plan_class.ttft_s.model_dump(),
+            "tpot_s": plan_class.tpot_s.model_dump(),
         },
     }
 
@@ -506,14 +518,6 @@ def _attained_json(case: ClassJudgement) -> dict[str, Any]:
         "tpot_s": dict(zip(NAMES, case.tpot, strict=True)),
         **{f"{metric}_s": dict(zip(NAMES, values, strict=True)) for metric, values in case.metrics.items()},
     }
-
-
-def _gaps_json(gaps: ClassGaps) -> dict[str, float]:
-    return {**dict(zip(NAMES, gaps.quantiles, strict=True)), "max": gaps.longest}
-
-
-def _pool_json(pool: PoolUse) -> dict[str, Any]:
-    return {UNITS.get(name, name): getattr(pool, name) for name in PoolUse.__dataclass_fields__}
 
 
 def _energy_json(use: FleetUse) -> dict[str, Any]:
@@ -552,13 +556,10 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
         "output_tokens_per_s": point.tokens,
         "e2e_mean_s": point.e2e,
         "attainment": [case.attainment.share for case in point.classes],
-        "ttft_p90_s": [case.ttft[1] for case in point.classes],
-        "tpot_p90_s": [case.tpot[1] for case in point.classes],
         "classes": [_attained_json(case) for case in point.classes],
         "overloaded": point.overloaded,
         "verdict": str(point.outcome),
         "held": point.proven,
-        "proven": point.proven,
     }
 
 

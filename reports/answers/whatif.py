@@ -76,16 +76,16 @@ def whatif_document(answers: Sequence[Document], remarks: Sequence[str], about: 
 
     remarks: what a buyer has to know of the prices; about: the question, and the name of the problem.
     """
-    first, *others = answers
-    below = (section for document in others for section in _below(document))
+    first, *rest = answers
+    below = (section for document in rest for section in _below(document))
     sections = (*first.sections, *below, Section(sentences=tuple(remarks)))
     return replace(first, sections=sections, positive=any(item.positive for item in answers), about=tuple(about))
 
 
 def _below(document: Document) -> tuple[Section, ...]:
     """An answer below another: its headline is the title of its first section."""
-    first, *others = document.sections
-    return replace(first, title=" ".join(document.headline)), *others
+    first, *rest = document.sections
+    return replace(first, title=" ".join(document.headline)), *rest
 
 
 def fleet_table(
@@ -148,7 +148,7 @@ def _cost(cost: float | None) -> str:
     return "no fleet" if cost is None else hourly(cost)
 
 
-def _simulated(answers: Sequence[Answer]) -> str:
+def _simulation_note(answers: Sequence[Answer]) -> str:
     having = [answer for answer in answers if answer.cost is not None]
     return simulated_note(sum(answer.attainment is not None for answer in having), len(having))
 
@@ -166,7 +166,11 @@ def sweep_document(rows: Sequence[Row], depth: str) -> Document:
         sections=(
             Section(charts=maps[:MOST_MAPS], sections=(Section(sentences=said(cut), detail=Detail.PAGE),)),
             Section(table=sweep_table(rows)),
-            Section(sentences=said(*_reasons(rows), *_refuted(rows), *_hidden_settings(rows), *_solved(rows, depth))),
+            Section(
+                sentences=said(
+                    *_reasons(rows), *_refuted_sentences(rows), *_hidden_settings(rows), *_depth_notes(rows, depth)
+                )
+            ),
         ),
         positive=bool(having),
     )
@@ -243,7 +247,7 @@ def _binding_words(binding: str) -> str:
     return f"{constraint_words(name)}{blank}{rest}"
 
 
-def _solved(rows: Sequence[Row], depth: str) -> list[str]:
+def _depth_notes(rows: Sequence[Row], depth: str) -> list[str]:
     """How each scenario was solved, what its gap means, and how many fleets were simulated."""
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     proven = depth == "simple" and any(row["gap"] is not None for row in rows)
@@ -253,7 +257,7 @@ def _solved(rows: Sequence[Row], depth: str) -> list[str]:
     return [DEPTHS["proven" if proven else depth], note]
 
 
-def _refuted(rows: Sequence[Row]) -> list[str]:
+def _refuted_sentences(rows: Sequence[Row]) -> list[str]:
     """A sentence for every fleet that misses in simulation, with the first of its rows."""
     groups: dict[tuple[str, str], list[tuple[Row, Any]]] = {}
     for row in rows:
@@ -277,11 +281,11 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _place(rows: Sequence[Row], keys: Sequence[str], joined: str) -> str:
+def _place(rows: Sequence[Row], keys: Sequence[str], conjunction: str) -> str:
     """The first of some scenarios, and how many others there are."""
-    row, others = rows[0], len(rows) - 1
+    row, number = rows[0], len(rows) - 1
     at = ", ".join(f"{clean(key)} {varied_words(key, row[key])}" for key in keys if row.get(key) is not None)
-    return f"at {at}" + (f" ({joined} at {plural(others, 'other')})" if others else "")
+    return f"at {at}" + (f" ({conjunction} at {plural(number, 'other')})" if number else "")
 
 
 def _hidden_settings(rows: Sequence[Row]) -> list[str]:
@@ -385,11 +389,11 @@ def break_even_document(pieces: Pieces, *, simulable: bool) -> Document:
         for piece in pieces.pieces
         if piece.answer.cost is None
     ]
-    others = "Others: fleets of the same GPUs at the same cost; --json shows where each is the cheapest."
-    looked = _simulated(answers)
-    if looked and not simulable and all(answer.attainment is None for answer in answers):
-        looked = _not_simulable(pieces.key)
-    notes = (others if len(turns) < len(pieces.pieces) else "", *map(refuted_sentence, pieces.refuted), looked)
+    others_note = "Others: fleets of the same GPUs at the same cost; --json shows where each is the cheapest."
+    note = _simulation_note(answers)
+    if note and not simulable and all(answer.attainment is None for answer in answers):
+        note = _not_simulable(pieces.key)
+    notes = (others_note if len(turns) < len(pieces.pieces) else "", *map(refuted_sentence, pieces.refuted), note)
     return Document(
         headline=(_changes_sentence(pieces, turns),),
         sections=(Section(table=_turns_table(pieces, turns)), Section(sentences=said(*reasons, *notes))),
@@ -450,8 +454,8 @@ def taking_turns(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 def _with_others(turn: Sequence[Piece]) -> str:
     """The first fleet of some, and how many others there are."""
-    others = len({engine_counts(piece.answer.pools) for piece in turn}) - 1
-    return fleet_cell(turn[0].answer.pools) + (f", or {plural(others, 'other')}" if others else "")
+    number = len({engine_counts(piece.answer.pools) for piece in turn}) - 1
+    return fleet_cell(turn[0].answer.pools) + (f", or {plural(number, 'other')}" if number else "")
 
 
 def _bought(answer: Answer, name: str) -> int:
@@ -541,27 +545,23 @@ def tornado_document(rows: Sequence[TornadoRow]) -> Document:
         for row in rows
     ]
     having = [row for row in rows if row.cost is not None]
-    looked = simulated_note(sum(row.attainment is not None for row in having), len(having), "levers")
+    note = simulated_note(sum(row.attainment is not None for row in having), len(having), "levers")
     prices = "Prices are of one GPU." if any(row.lever.startswith("price.") for row in rows) else ""
     table = fleet_table(columns, cells, [_least_attainment(row) for row in rows])
-    sections = (Section(charts=_tornado_chart(rows)), Section(table=table), Section(sentences=said(prices, looked)))
+    sections = (
+        Section(charts=_tornado_chart(rows, table)),
+        Section(table=table),
+        Section(sentences=said(prices, note)),
+    )
     return Document((_swing_sentence(rows),), sections, bool(having))
 
 
-def _tornado_chart(rows: Sequence[TornadoRow]) -> tuple[Chart, ...]:
+def _tornado_chart(rows: Sequence[TornadoRow], table: Table) -> tuple[Chart, ...]:
     """Two bars for each lever that moves the cost; none where there is no fleet to begin with."""
     bars, base = [_bar(row) for row in rows if row.swing > 0.0], rows[0].cost
     if base is None or not bars:
         return ()
-    table = [(bar.name, bar.low.value, _cost(bar.low.cost), bar.high.value, _cost(bar.high.cost)) for bar in bars]
-    return (
-        Chart(
-            title=_swing_sentence(rows),
-            caption=TORNADO_KEY,
-            drawing=draw_tornado(bars, base),
-            table=table_of(("lever", "#lower", "#cost", "#higher", "#cost"), table),
-        ),
-    )
+    return (Chart(_swing_sentence(rows), TORNADO_KEY, draw_tornado(bars, base), table),)
 
 
 def _bar(row: TornadoRow) -> LeverBar:
@@ -598,9 +598,9 @@ def alternatives_record(rows: Sequence[NearOptimal]) -> list[dict[str, Any]]:
 def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document:
     """The cheapest fleet under each condition, and how many cost at most so much more."""
     best, answers = rows[0].answer, [row.answer for row in rows]
-    others = sum(row.within for row in rows[1:])
-    who = {0: "No other fleet costs", 1: "One other fleet costs"}.get(others, f"{others} other fleets cost")
-    headline = f"{who} at most {percent(slack)} more than the cheapest ({hourly(best.cost)})."
+    number = sum(row.within for row in rows[1:])
+    subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
+    headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(best.cost)})."
     columns = ("condition", "#cost", "#more", Column("", beside=True), FLEET)
     cells = [
         (
@@ -614,8 +614,10 @@ def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document
     ]
     none = [row for row in rows if row.answer.cost is None]
     reasons = [f"{capital(row.condition)}: no fleet. {capital(reason(row.answer.binding))}" for row in none]
-    refuted = [refuted_sentence(missed) for answer in answers if answer.cost is not None for missed in answer.refuted]
-    notes = said(*reasons, *dict.fromkeys(refuted), _simulated(answers))
+    refuted_fleets = [
+        refuted_sentence(missed) for answer in answers if answer.cost is not None for missed in answer.refuted
+    ]
+    notes = said(*reasons, *dict.fromkeys(refuted_fleets), _simulation_note(answers))
     table = fleet_table(columns, cells, [answer.attainment for answer in answers])
     if best.cost is None:
         headline = "No fleet meets the SLO."
