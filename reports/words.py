@@ -22,6 +22,7 @@ from .numbers import (
     duration,
     hourly,
     is_number,
+    layout_words,
     percent,
     quantity,
     rate,
@@ -136,16 +137,6 @@ def part_words(name: str) -> str:
 def has_fleet(plan: Plan) -> bool:
     """Tell whether the plan has a fleet."""
     return plan.cost_usd_per_hour is not None and plan.status.has_fleet
-
-
-def layout_words(tensor: int, pipeline: int, expert: int, data: int) -> str:
-    """Write how a replica splits the model, leaving out what is not split; tensor parallelism is always named.
-
-    >>> layout_words(4, 1, 8, 2), layout_words(1, 1, 1, 1)
-    ('TP4 EP8 DP2', 'TP1')
-    """
-    ranks = {"TP": tensor, "PP": pipeline, "EP": expert, "DP": data}
-    return " ".join(f"{name}{number}" for name, number in ranks.items() if number > 1 or name == "TP")
 
 
 def split_words(pool: EnginePool) -> str:

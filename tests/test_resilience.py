@@ -252,7 +252,7 @@ def test_a_fleet_that_misses_without_a_loss_says_so_first() -> None:
     assert resilience_text(found, 1, 100).startswith("Even without a loss the fleet misses an SLO: ")
     page = html.render_document(resilience_document(found, 1, "shop"), resilience_dict(found))
     assert "Even without a loss the fleet misses an SLO" in page
-    assert page.count('<svg class="chart"') == 1
+    assert '<svg class="chart"' not in page
 
 
 def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its_row() -> None:

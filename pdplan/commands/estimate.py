@@ -322,7 +322,7 @@ def _throughput(value: dict[str, Any]) -> str:
 
 
 def _title(value: dict[str, Any]) -> str:
-    from reports.words import layout_words
+    from reports.numbers import layout_words
 
     split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     return (

@@ -15,10 +15,9 @@ from costmodel.calibration.scales import SPREAD, Quantity
 from costmodel.engine import EngineConfig
 from costmodel.words import percentage
 from reports.document import Document, Section, Table, said, table_of
-from reports.numbers import MISSING, count, duration, percent, signed_percent, significant
+from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
 from reports.table import Column
 from reports.text import clean, plural
-from reports.words import layout_words
 from search_spaces.benchmark_results.calibration import Calibration, Row, where_of
 from search_spaces.benchmark_results.deployed import MeasuredRun
 from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
