@@ -102,7 +102,7 @@ def workload(
     from search_spaces.traces import workload_mapping
     from search_spaces.writing import workload_yaml_text
 
-    model_name = _model_name(model, output)
+    named = _model_name(model, output)
     check_files(
         {"-o": output}, {"TRACE": trace, "--model": Path(model) if model.endswith(".json") else None}, force=force
     )
@@ -114,17 +114,17 @@ def workload(
     too_long = "" if served is None else _context_advice(summary, served)
     whole = limit is None or summary.requests + summary.dropped + summary.too_long < limit
     recorded = whole and tells_waves(summary)
-    advice = [text for text in (too_long, _peak_advice(summary, rate, recorded=recorded)) if text]
-    numbers = summary_dict(summary)
-    numbers["notes"] += advice
+    advice = [one for one in (too_long, _peak_advice(summary, rate, recorded=recorded)) if one]
+    measured = summary_dict(summary)
+    measured["notes"] += advice
     if output is not None:
         mapping = workload_mapping(summary, buckets, rate)
         if recorded:
             del mapping["burstiness"]
             mapping["recorded"] = trace_source(summary, output.parent)
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
-        write_text(output, workload_yaml_text(mapping, name, model_name, notes=advice), force=force)
-    console.show(numbers if as_json else _page(numbers, console.width))
+        write_text(output, workload_yaml_text(mapping, name, named, notes=advice), force=force)
+    console.show(measured if as_json else _page(measured, console.width))
     if output is None:
         console.hint(f"{console.command} -o workload.yaml")
         return
@@ -141,11 +141,11 @@ def _measured(  # noqa: PLR0917
     """Read the trace, telling how far that is."""
     from search_spaces.traces import UnnamedColumnError, read_trace
 
-    columns_of_trace = pairs(columns, "--columns") or None
+    named = pairs(columns, "--columns") or None
     with console.progress() as progress:
-        tell = None if progress is None else lambda share: progress("reading the trace", share)
+        told = None if progress is None else lambda share: progress("reading the trace", share)
         try:
-            return read_trace(trace, trace_format, columns_of_trace, limit, tell, most_tokens=max_tokens)
+            return read_trace(trace, trace_format, named, limit, told, most_tokens=max_tokens)
         except UnnamedColumnError as error:
             raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
 
@@ -233,30 +233,30 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     }
 
 
-def _page(summary: dict[str, Any], width: int) -> str:
+def _page(measured: dict[str, Any], width: int) -> str:
     from reports.numbers import count, duration, percent, rate, significant
     from reports.table import Column, render_table
     from reports.text import clean, wrap
 
-    hits = summary["prefix_hit_share"]
-    peaks = ", ".join(f"{rate(value)} over {window}" for window, value in summary["peak_rate_rps"].items())
+    hits = measured["prefix_hit_share"]
+    peaks = ", ".join(f"{rate(value)} over {window}" for window, value in measured["peak_rate_rps"].items())
     facts = [
-        ("requests", f"{count(summary['requests'])} in {duration(summary['duration_s'])} ({summary['format']})"),
-        ("rate", rate(summary["request_rate_rps"])),
+        ("requests", f"{count(measured['requests'])} in {duration(measured['duration_s'])} ({measured['format']})"),
+        ("rate", rate(measured["request_rate_rps"])),
         ("peaks", peaks or "–"),
-        ("burstiness", f"{significant(summary['burstiness'])}   (CV of the times between arrivals; 1 is Poisson)"),
+        ("burstiness", f"{significant(measured['burstiness'])}   (CV of the times between arrivals; 1 is Poisson)"),
         ("prefix hits", "the trace does not tell" if hits is None else f"{percent(hits)} of the input tokens"),
-        ("longest", f"{count(summary['max_tokens'])} tokens, ISL + OSL"),
+        ("longest", f"{count(measured['max_tokens'])} tokens, ISL + OSL"),
     ]
     rows = [
-        [name, count(summary[f"mean_{key}"]), *(count(value) for value in summary[key].values())]
+        [name, count(measured[f"mean_{key}"]), *(count(value) for value in measured[key].values())]
         for name, key in (("ISL", "isl"), ("OSL", "osl"))
     ]
-    heads = [head.replace("p100", "max") for head in summary["isl"]]
+    heads = [head.replace("p100", "max") for head in measured["isl"]]
     table = render_table(rows, [Column("token"), *(Column(head, "right") for head in ("mean", *heads))], width)
-    notes = [line for note in summary["notes"] for line in wrap(f"Note: {note}", width)]
-    blocks = [clean(summary["path"], 200), facts_text(facts, width), table, "\n".join(notes)]
-    return "\n\n".join(block for block in blocks if block)
+    notes = [line for note in measured["notes"] for line in wrap(f"Note: {note}", width)]
+    parts = [clean(measured["path"], 200), facts_text(facts, width), table, "\n".join(notes)]
+    return "\n\n".join(part for part in parts if part)
 
 
 @click.command(short_help="Write a commented workload.yaml to start from.")
