@@ -39,7 +39,7 @@ from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.serving.load import Steady  # noqa: E402
 from costmodel.serving.policy import ServingPolicy  # noqa: E402
 from costmodel.units import MICRO  # noqa: E402
-from reports.answers.validation import LEAST_RANKED, kendall_tau  # noqa: E402
+from reports.answers.accuracy import LEAST_RANKED, kendall_tau  # noqa: E402
 from search_spaces.engines import FittedServing, engine_names, serving_policy  # noqa: E402
 
 Array = NDArray[np.float64]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.search import Level
     from optimizer.whatif.frontier import Frontier
-    from reports.simulated import Simulated
+    from reports.answers.simulation import Simulated
     from search_spaces.fleet_file import StatedFleet, load_fleet
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
@@ -65,28 +65,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ArchitectureError": "costmodel.errors",
-    "BelowFloorError": "costmodel.errors",
-    "FleetEvaluation": "optimizer.plans.plan",
-    "Frontier": "optimizer.whatif.frontier",
-    "InfeasibleError": "costmodel.errors",
-    "InputError": "costmodel.errors",
-    "Level": "optimizer.recommend.search",
-    "PdplanError": "costmodel.errors",
-    "Plan": "optimizer.plans.plan",
-    "Problem": "search_spaces.problem",
-    "Simulated": "reports.simulated",
-    "StatedFleet": "search_spaces.fleet_file",
-    "UnknownNameError": "costmodel.errors",
-    "deploy": "pdplan.api",
-    "evaluate": "pdplan.api",
-    "frontier": "pdplan.api",
-    "load_fleet": "search_spaces.fleet_file",
-    "load_problem": "search_spaces.loader",
-    "optimize": "pdplan.api",
-    "simulate": "pdplan.api",
-    "whatif": "pdplan.api",
-}
+    "costmodel.errors": {
+        "ArchitectureError", "BelowFloorError", "InfeasibleError", "InputError", "PdplanError", "UnknownNameError",
+    },
+    "optimizer.plans.plan": {"FleetEvaluation", "Plan"},
+    "optimizer.recommend.search": {"Level"},
+    "optimizer.whatif.frontier": {"Frontier"},
+    "reports.answers.simulation": {"Simulated"},
+    "search_spaces.fleet_file": {"StatedFleet", "load_fleet"},
+    "search_spaces.loader": {"load_problem"},
+    "search_spaces.problem": {"Problem"},
+    "pdplan.api": {"deploy", "evaluate", "frontier", "optimize", "simulate", "whatif"},
+}  # fmt: skip
+"""Modules of the public names."""
 
 del TYPE_CHECKING
 
@@ -102,11 +93,11 @@ def _check_siblings(home: str) -> None:
     """
     for name in _SIBLINGS:
         spec = _PathFinder.find_spec(name)
-        wanted = f"{home}{_os.sep}{name}"
-        found = spec.origin.rpartition(_os.sep)[0] if spec and spec.origin else None
-        if found is None or _os.path.realpath(found) != _os.path.realpath(wanted):
+        expected_place = f"{home}{_os.sep}{name}"
+        actual = spec.origin.rpartition(_os.sep)[0] if spec and spec.origin else None
+        if actual is None or _os.path.realpath(actual) != _os.path.realpath(expected_place):
             msg = (
-                f"pdplan needs its own package {name!r} at {wanted}, but Python finds {found or 'none'}; "
+                f"pdplan needs its own package {name!r} at {expected_place}, but Python finds {actual or 'none'}; "
                 f"move or uninstall the other one, or install pdplan in an environment of its own"
             )
             raise ImportError(msg)
@@ -117,10 +108,11 @@ _check_siblings(_os.path.realpath(f"{__file__}/../.."))
 
 def __getattr__(name: str) -> object:
     """Import a public name from its home on first use."""
-    if name not in _HOMES:
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    value: object = getattr(_importlib.import_module(_HOMES[name]), name)
+    value: object = getattr(_importlib.import_module(home), name)
     globals()[name] = value
     return value
 

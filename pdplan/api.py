@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from optimizer.recommend.search import Brake, Level
     from optimizer.whatif.frontier import Frontier
     from optimizer.whatif.workers import Row
+    from reports.answers.simulation import Simulated
     from reports.deploy.deployment import Options
-    from reports.simulated import Simulated
     from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
 
@@ -83,16 +83,16 @@ def optimize(
         open_storage(study)
     tune = Wish(study=study) if study is not None else None
     tune = tune if front is None else Wish(front, front=True, study=study)
-    every, brake = sensitivity or level is Level.THOROUGH, brake or Brake()
-    done = FOUND_ALL if every else FOUND
+    complete, brake = sensitivity or level is Level.THOROUGH, brake or Brake()
+    done = FOUND_ALL if complete else FOUND
     plan = search(
         problem, progress=part_of(progress, 0.0, done), time_limit=seconds, level=level, brake=brake, tune=tune
     )
     if level is Level.THOROUGH and not brake.stopped():
         plan = with_worths(plan, problem)
-    if (every or level is Level.STANDARD) and not brake.stopped():
+    if (complete or level is Level.STANDARD) and not brake.stopped():
         rest = part_of(progress, done, 1.0)
-        plan = with_sensitivity(plan, problem, base, complete=every, brake=brake, progress=rest)
+        plan = with_sensitivity(plan, problem, base, complete=complete, brake=brake, progress=rest)
     return as_cut(plan, brake)
 
 
@@ -114,16 +114,16 @@ def evaluate(
     from optimizer.recommend.evaluate import evaluate as judge
     from search_spaces.fleet_file import StatedFleet, is_fleet_file, load_fleet
 
-    stated = _stated(settings, {"confidence": confidence})
+    overrides = _stated(settings, {"confidence": confidence})
     base = Path()
     if not isinstance(fleet, StatedFleet | Plan):
         path = Path(fleet)
         base = path.parent
         if workload is not None or is_fleet_file(path):
-            fleet, stated = load_fleet(path, None if workload is None else Path(workload), stated), {}
+            fleet, overrides = load_fleet(path, None if workload is None else Path(workload), overrides), {}
         else:
             fleet = read_fleet(path)
-    if stated or (workload is not None and isinstance(fleet, Plan)):
+    if overrides or (workload is not None and isinstance(fleet, Plan)):
         raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
     return judge(fleet, progress, level=None if effort == "none" else effort, base=base)
 
@@ -151,11 +151,18 @@ def simulate(
     interval at which runs end [1]. The result's `judgement` has the outcome of every class.
     """
     from costmodel.simulator import prepare
+    from pdplan.commands.simulate import (
+        CONCURRENCY,
+        PLANNED,
+        REPLICATIONS,
+        REQUESTS,
+        UNTIL,
+        SimulationRequest,
+        simulated,
+    )
     from search_spaces.fields import member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
-
-    from .simulating import CONCURRENCY, PLANNED, REPLICATIONS, REQUESTS, UNTIL, Asked, simulated
 
     for name, number, bounds in (
         ("requests", requests, REQUESTS),
@@ -164,7 +171,7 @@ def simulate(
         ("concurrency", concurrency or CONCURRENCY.low, CONCURRENCY),
     ):
         _check_whole(name, number, bounds)
-    asked = Asked(
+    request = SimulationRequest(
         rate=None if rate is None else _value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
         requests=requests,
         seed=seed,
@@ -177,10 +184,10 @@ def simulate(
         balancing=None if balancing is None else _value("balancing", member(Balancing), balancing),
         until=None if until is None else _value("until", share(UNTIL), until),
     )
-    asked.check()
-    found = _plan(plan, alternative)
+    request.check()
+    chosen_plan = _plan(plan, alternative)
     prepare(None if progress is None else lambda text: progress(text, 0.0))
-    return simulated(found, asked, progress)
+    return simulated(chosen_plan, request, progress)
 
 
 def whatif(
@@ -211,12 +218,16 @@ def whatif(
     problem, base = _problem(problem, base, settings, {"prices": prices})
     problem = without_recording(problem)
     axes = [parse_axis(text) for text in _axes(vary)]
-    known = named_scenarios(problem)
+    scenarios_of_file = named_scenarios(problem)
     names = [scenario] if isinstance(scenario, str) else list(scenario)
-    chosen = list(known.values()) if names == ["all"] else [known[_known("scenario", name, known)] for name in names]
-    if not axes and not chosen:
+    scenarios_of_names = (
+        list(scenarios_of_file.values())
+        if names == ["all"]
+        else [scenarios_of_file[_known("scenario", name, scenarios_of_file)] for name in names]
+    )
+    if not axes and not scenarios_of_names:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
-    scenarios = list(grid(axes, chosen))
+    scenarios = list(grid(axes, scenarios_of_names))
     check_scenarios(problem, base, scenarios)
     depth = Depth.SIMULATED if simulate else Depth.FULL if full else Depth.SIMPLE
     sweep = sweep_of(problem, base, scenarios, [axis.key for axis in axes], depth, gap, verify)
@@ -267,10 +278,10 @@ def deploy(
     """
     from reports.deploy.files import write_deployment
 
-    found = _plan(plan, alternative)
+    chosen_plan = _plan(plan, alternative)
     base = None if not isinstance(plan, str | PathLike) else Path(plan).parent
-    asked = deployment_options(found, target=target, **options)
-    return write_deployment(found, asked, Path(directory), force=force, base=base)
+    settings = deployment_options(chosen_plan, target=target, **options)
+    return write_deployment(chosen_plan, settings, Path(directory), force=force, base=base)
 
 
 def deployment_options(
@@ -320,13 +331,13 @@ def _problem(
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
 
-    stated = _stated(settings, flags)
+    overrides = _stated(settings, flags)
     if isinstance(problem, Problem):
-        if stated:
-            raise InputError(f"{next(iter(stated))}: overrides a value of a file; give it to load_problem instead")
+        if overrides:
+            raise InputError(f"{next(iter(overrides))}: overrides a value of a file; give it to load_problem instead")
         return problem, base or Path()
     path = Path(problem)
-    return load_problem(path, stated), base or path.resolve().parent
+    return load_problem(path, overrides), base or path.resolve().parent
 
 
 def _plan(plan: Plan | StatedFleet | File, alternative: int) -> Plan:

@@ -20,20 +20,19 @@ from costmodel.quoting import shortened
 from pdplan._version import __version__
 from pdplan.commands.accuracy import calibrate, validate
 from pdplan.commands.catalog import gpus, models
-from pdplan.commands.optimize import evaluate
+from pdplan.commands.frontier import map_command
+from pdplan.commands.optimize import evaluate, explain
+from pdplan.commands.procurement import buy
 from pdplan.commands.report import compare
 from pdplan.commands.workload import init, schema
 from search_spaces.files import MAX_SHOWN, shown_path
 
-from .commands.buy import buy
 from .commands.deploy import deploy
 from .commands.estimate import estimate
-from .commands.explain import explain
 from .commands.frontier import frontier
-from .commands.map import map_command
 from .commands.optimize import optimize
+from .commands.procurement import autoscale, resilience
 from .commands.report import report
-from .commands.resilience import autoscale, resilience
 from .commands.simulate import simulate
 from .commands.whatif import whatif
 from .commands.workload import workload

@@ -9,17 +9,20 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
 from costmodel.errors import InputError
 from costmodel.quoting import escaped
 from costmodel.words import percentage
+
+if TYPE_CHECKING:
+    from reports.document import Document
 
 PIPED_WIDTH = 100
 """Columns of a table when nobody's terminal says otherwise."""
@@ -70,14 +73,19 @@ class Console:
         """Write what was asked for to stdout: text as it is, an answer for the terminal, anything else as JSON."""
         from reports.document import Document
         from reports.json_text import finite
-        from reports.views.terminal import render_document
 
         if isinstance(value, Document):
-            text = render_document(value, self.width, color=self.colored)
+            text = self.render(value, color=self.colored)
         else:
             text = value if isinstance(value, str) else json.dumps(finite(value), indent=2)
         self.shown = True
         click.echo(harmless(text, styled=self.colored), color=self.colored, nl=not text.endswith("\n"))
+
+    def render(self, document: Document, *, color: bool) -> str:
+        """An answer as text as wide as this terminal."""
+        from reports.views.terminal import render_document
+
+        return render_document(document, self.width, color=color)
 
     def note(self, text: str) -> None:
         """Narrate on stderr."""
@@ -148,12 +156,12 @@ def _rising(tell: Callable[[str, float], None]) -> Callable[[str, float], None]:
     """A callback that never tells less than it has told: work that is gone through again stays where it was."""
     most = 0.0
 
-    def told(stage: str, share: float) -> None:
+    def tell_more(stage: str, share: float) -> None:
         nonlocal most
         most = max(most, min(share, 1.0))
         tell(stage, most)
 
-    return told
+    return tell_more
 
 
 def obeys_codes(stream: TextIO) -> bool:
@@ -185,16 +193,10 @@ def write_text(path: Path, text: str | bytes, *, force: bool, rival: str = "the 
 
     rival: what would take the place of a plan, which is kept even then; empty for a plan.
     """
-    write_texts({path: text}, force=force, rival=rival)
-
-
-def write_texts(texts: Mapping[Path, str | bytes], *, force: bool, rival: str = "the file") -> None:
-    """Write all of some files that the user named, or none; force, rival: as of `write_text`."""
     from reports.whole_files import check_target, write_whole
 
-    for path in texts:  # something may have come into its place since the command began
-        check_target(path, force=force, rival=rival)
-    write_whole(texts)
+    check_target(path, force=force, rival=rival)  # something may have come into its place since the command began
+    write_whole({path: text})
 
 
 def facts_text(facts: list[tuple[str, str]], width: int) -> str:

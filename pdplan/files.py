@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +16,16 @@ from costmodel.errors import InputError
 from costmodel.units import MIB
 from pdplan.console import Console, write_text
 from pdplan.exits import ExitCode
-from pdplan.options import PATH, Choice, Function
+from pdplan.options import (
+    PATH,
+    Choice,
+    Function,
+    console_options,
+    force_option,
+    json_option,
+    parse_settings,
+    pass_console,
+)
 from search_spaces.files import read_file, shown_path
 
 if TYPE_CHECKING:
@@ -59,8 +71,8 @@ def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
     if alternative > len(rows):
         where = f"pdplan report {shown_path(path)} -v numbers them"
         raise InputError(f"--alternative {alternative}: the plan has {len(rows)} fleets; {where}")
-    found = plan_of_alternative(plan, rows[alternative - 1], path.parent)
-    return found.model_copy(update={"name": f"alternative {alternative} of plan {plan.name}"})
+    chosen = plan_of_alternative(plan, rows[alternative - 1], path.parent)
+    return chosen.model_copy(update={"name": f"alternative {alternative} of plan {plan.name}"})
 
 
 def read_fleet(path: Path, alternative: int = 1) -> Plan:
@@ -74,6 +86,85 @@ def read_fleet(path: Path, alternative: int = 1) -> Plan:
     from optimizer.recommend.evaluate import plan_of, subject_of
 
     return plan_of(subject_of(load_fleet(path)))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where an answer goes: to stdout for a person or, with --json, for a program; and to files."""
+
+    csv: Path | None
+    parquet: Path | None
+    html: Path | None
+    as_json: bool
+    force: bool
+
+    def check(self, **inputs: Path | None) -> None:
+        """Refuse files that cannot be written; inputs: files that are read, by argument or option."""
+        outputs = {"--csv": self.csv, "--parquet": self.parquet, "--html": self.html}
+        read = {name if name.isupper() else f"--{name}": path for name, path in inputs.items()}
+        check_files(outputs, read, force=self.force)
+
+    def show(
+        self, console: Console, document: Document, record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()
+    ) -> int:
+        """Write the files that were asked for, show the answer, or its record, and return the exit code.
+
+        rows: those of --csv and --parquet.
+        """
+        from reports.views.html import render_document
+
+        if self.csv is not None:
+            from reports.rows import rows_csv
+
+            self._write(console, self.csv, rows_csv(rows))
+        if self.parquet is not None:
+            from reports.rows import rows_parquet
+
+            self._write(console, self.parquet, rows_parquet(rows))
+        if self.html is not None:
+            self._write(console, self.html, render_document(document, record))
+        console.show(record if self.as_json else document)
+        return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
+
+    def _write(self, console: Console, path: Path, content: str | bytes) -> None:
+        write_text(path, content, force=self.force)
+        console.note(f"wrote {path}")
+
+
+Decorator = Callable[[Callable[..., int]], Callable[..., int]]
+
+
+def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool = False) -> Decorator:
+    """Add --html, --json, --force and those of the console, gathered in the argument `output`, an `Output`.
+
+    page, rows: what --html and --csv write, as their help says; parquet: --parquet too; others: options that stand
+    between those of files and --json.
+    """
+    options: list[Decorator] = [click.option("--csv", type=PATH, metavar="OUT", help=rows)] if rows else []
+    if parquet:
+        options.append(click.option("--parquet", type=PATH, metavar="OUT", help="The same as Parquet (needs pyarrow)."))
+    options.append(click.option("--html", type=PATH, metavar="OUT", help=page))
+    options += [*others, json_option, force_option, console_options]
+
+    def add(function: Callable[..., int]) -> Callable[..., int]:
+        @pass_console
+        @wraps(function)
+        def command(
+            console: Console,
+            /,
+            *,
+            html: Path | None,
+            as_json: bool,
+            force: bool,
+            csv: Path | None = None,
+            parquet: Path | None = None,
+            **others: Any,
+        ) -> int:
+            return function(console, output=Output(csv, parquet, html, as_json, force), **others)
+
+        return functools.reduce(lambda command, option: option(command), reversed(options), command)
+
+    return add
 
 
 def view_options(function: Function) -> Function:
@@ -99,8 +190,31 @@ def view_of(output: Path | None) -> str:
     return endings[ending]
 
 
-def show_or_write(console: Console, text: str, output: Path | None, *, force: bool, rival: str) -> None:
-    """Show a view on stdout, or write it to the file named; rival: as of `check_files`."""
+def show_view(
+    console: Console,
+    view: str,
+    document: Document,
+    record: Mapping[str, Any],
+    output: Path | None,
+    *,
+    name: str,
+    force: bool,
+    rival: str,
+) -> None:
+    """Show a view on stdout, or write it to the file named; name: of the record in a page; rival: as of check_files."""
+    from reports.json_text import json_text
+    from reports.views import html, markdown
+
+    if output is None and view == "text":
+        console.show(document)
+        return
+    writers: dict[str, Callable[[], str]] = {
+        "json": lambda: json_text(record),
+        "html": lambda: html.render_document(document, record, name),
+        "md": lambda: markdown.render_document(document),
+        "text": lambda: console.render(document, color=False),
+    }
+    text = writers[view]()
     if output is None:
         console.show(text)
         return
@@ -119,7 +233,6 @@ def check_files(
 
     inputs: files that are read, by option; rival: what would take the place of a plan, empty for a plan.
     """
-    from reports.request_rows import check_parquet
     from reports.whole_files import check_distinct, check_free, check_target
 
     targets = {flag: path for flag, path in outputs.items() if path is not None}
@@ -129,34 +242,20 @@ def check_files(
     for path in targets.values():
         check_free(path, force=force)
     if "--parquet" in targets:
+        from reports.rows import check_parquet
+
         check_parquet()
 
 
-def write_page(console: Console, path: Path | None, render: Callable[[], str | bytes], *, force: bool) -> None:
-    """Write the page of a result where one was asked for."""
-    if path is not None:
-        write_text(path, render(), force=force)
-        console.note(f"wrote {path}")
+def random_problem(console: Console, file: Path, settings: tuple[str, ...], prices: str | None = None) -> Problem:
+    """The problem of a file, with random requests in place of recorded ones; where it has some, that is noted."""
+    from search_spaces.loader import load_problem, without_recording
 
-
-def show_answer(
-    console: Console, document: Document, record: Mapping[str, Any], *, page: Path | None, as_json: bool, force: bool
-) -> int:
-    """Write the page of an answer where one was asked for, and show the answer or its record; return the exit code."""
-    from reports.views.html import render_document
-
-    write_page(console, page, lambda: render_document(document, record), force=force)
-    console.show(record if as_json else document)
-    return 0 if document.positive else ExitCode.INFEASIBLE
-
-
-def random_arrivals(console: Console, problem: Problem) -> Problem:
-    """The problem without recorded requests; where it has some, what that means is noted."""
+    problem = load_problem(file, overrides=parse_settings(settings, prices=prices))
     if problem.recorded is None:
         return problem
     from reports.numbers import significant
     from reports.text import clean
-    from search_spaces.loader import without_recording
 
     console.note(
         f"Note: requests are random here, with burstiness {significant(problem.workload.burstiness)}; pdplan optimize "

@@ -84,10 +84,10 @@ def share_within(limits: Bounds) -> Callable[[click.Context, click.Parameter, st
         with suppress(InputError):  # a text that is no YAML is no share either
             plain = parse_value(value)
         try:
-            found: float = stated(share(limits), value if plain is None else plain)
+            number: float = stated(share(limits), value if plain is None else plain)
         except InputError as error:
             raise click.BadParameter(str(error)) from None
-        return found
+        return number
 
     return read
 
@@ -113,14 +113,14 @@ def _quantity(value: str, kind: str, bounds: Bounds) -> float:
     from search_spaces.quantities import Kind, QuantityError, parse
 
     try:
-        found = parse(value, Kind(kind))
+        number = parse(value, Kind(kind))
     except QuantityError as error:
         raise click.BadParameter(str(error)) from error
-    if found <= 0:
+    if number <= 0:
         raise click.BadParameter(f"{shown(value)} is not above zero")
-    if not bounds.holds(found):
-        raise click.BadParameter(f"'{shown_path(value)}' is {found:g}{bounds.unit}, {bounds.sentence()}")
-    return found
+    if not bounds.holds(number):
+        raise click.BadParameter(f"'{shown_path(value)}' is {number:g}{bounds.unit}, {bounds.sentence()}")
+    return number
 
 
 def pairs(text: str, flag: str) -> dict[str, str]:
@@ -129,29 +129,29 @@ def pairs(text: str, flag: str) -> dict[str, str]:
     >>> pairs("isl=prompt, osl=answer", "--columns")
     {'isl': 'prompt', 'osl': 'answer'}
     """
-    found = {}
+    settings = {}
     for pair in filter(str.strip, text.split(",")):
         key, equals, value = pair.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise InputError(f"{flag} {shown(pair.strip())} is not KEY=VALUE")
-        if key.strip() in found:
+        if key.strip() in settings:
             raise InputError(f"{flag} states {key.strip()} twice")
-        found[key.strip()] = value.strip()
-    return found
+        settings[key.strip()] = value.strip()
+    return settings
 
 
 def collected(texts: Iterable[str], read: Callable[[str], Value]) -> list[Value]:
     """Read every text; raise InputError for all that cannot be read, one a line."""
-    found: list[Value] = []
+    values: list[Value] = []
     faults: list[str] = []
     for text in texts:
         try:
-            found.append(read(text))
+            values.append(read(text))
         except InputError as error:
             faults.append(str(error))
     if faults:
         raise InputError("\n".join(dict.fromkeys(faults)))
-    return found
+    return values
 
 
 def parse_settings(settings: tuple[str, ...], **flags: str | float | None) -> dict[str, str]:

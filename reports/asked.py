@@ -27,7 +27,7 @@ _SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClassTarget:
     """One class: share of the requests [1], limits [s], goal [1]; None where the plan does not tell."""
 
     name: str
@@ -39,18 +39,18 @@ class Asked:
     others: Mapping[Metric, float] = field(default_factory=dict)
 
 
-def asked(plan: Plan) -> list[Asked]:
+def asked(plan: Plan) -> list[ClassTarget]:
     """The classes of a plan; of one without a fleet, which has no results, those of its inputs."""
     if plan.classes:
         return [
-            Asked(
+            ClassTarget(
                 c.name,
                 c.share,
                 _stated(c.ttft_limit_s),
                 _stated(c.tpot_limit_s),
                 c.e2e_limit_s,
                 c.attainment_goal,
-                {metric: one.limit_s for metric, one in c.metrics.items()},
+                {metric: limit.limit_s for metric, limit in c.metrics.items()},
             )
             for c in plan.classes
         ]
@@ -81,9 +81,9 @@ def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
     inputs = plan.provenance.inputs
     rows = [_gpu_words(row) for row in _rows(inputs.get("accelerators"))[:MOST_GPUS]]
     limits = inputs.get("constraints")
-    known = limits if isinstance(limits, Mapping) else {}
-    pairs = [(name, _number(known.get(key)), unit) for key, name, unit in _LIMITS]
-    spare = known.get("headroom")
+    limits = limits if isinstance(limits, Mapping) else {}
+    pairs = [(name, _number(limits.get(key)), unit) for key, name, unit in _LIMITS]
+    spare = limits.get("headroom")
     spares = _number(spare.get("replicas")) if isinstance(spare, Mapping) else None
     return (
         *((("GPU types", ", ".join(rows)),) if rows else ()),
@@ -98,14 +98,14 @@ def _rows(value: object) -> list[Mapping[str, Any]]:
 
 def _gpu_words(row: Mapping[str, Any]) -> str:
     price, stock = _number(row.get("price")), _number(row.get("inventory"))
-    told = [listed(price)] if price is not None else []
-    told += [f"at most {count(stock)}"] if stock is not None else []
+    terms = [listed(price)] if price is not None else []
+    terms += [f"at most {count(stock)}"] if stock is not None else []
     name = clean(str(row.get("name", MISSING)), 24)
-    return f"{name} ({', '.join(told)})" if told else name
+    return f"{name} ({', '.join(terms)})" if terms else name
 
 
-def _from_inputs(row: Mapping[str, Any]) -> Asked:
-    return Asked(
+def _from_inputs(row: Mapping[str, Any]) -> ClassTarget:
+    return ClassTarget(
         name=str(row.get("name") or "default"),
         share=_number(row.get("share", 1.0)),
         ttft=_number(row.get("ttft")),
@@ -130,14 +130,14 @@ def _number(value: object) -> float | None:
     >>> _number("0.05s"), _number(0.9), _number("4.9e-06s"), _number(None), _number("soon")
     (0.05, 0.9, 4.9e-06, None, None)
     """
-    found = _SECONDS.fullmatch(str(value))
-    return float(found[1]) if found else None
+    match = _SECONDS.fullmatch(str(value))
+    return float(match[1]) if match else None
 
 
 def recorded_source(plan: Plan) -> str | None:
     """Name of the trace whose requests the plan was simulated with; None where they were random."""
-    recorded = _recorded(plan.provenance.inputs)
-    return None if recorded is None else clean(str(recorded.get("source", "a trace")), 60)
+    recording = _recording(plan.provenance.inputs)
+    return None if recording is None else clean(str(recording.get("source", "a trace")), 60)
 
 
 def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -153,15 +153,43 @@ def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def readable_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of a plan with a digest in place of the packed requests."""
-    recorded = _recorded(inputs)
-    if recorded is None:
+    recording = _recording(inputs)
+    if recording is None:
         return dict(inputs)
-    digest = hashlib.sha256(str(recorded.get("packed")).encode()).hexdigest()[:16]
-    shown = dict(recorded) | {"packed": f"SHA-256 {digest}…"}
-    return dict(inputs) | {"workload": dict(inputs["workload"]) | {"recorded": shown}}
+    digest = hashlib.sha256(str(recording.get("packed")).encode()).hexdigest()[:16]
+    summary = dict(recording) | {"packed": f"SHA-256 {digest}…"}
+    return dict(inputs) | {"workload": dict(inputs["workload"]) | {"recorded": summary}}
 
 
-def _recorded(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _recording(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
     workload = inputs.get("workload")
     recorded = workload.get("recorded") if isinstance(workload, Mapping) else None
     return recorded if isinstance(recorded, Mapping) else None
+
+
+HOURS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Mean rate of each hour [1/s], and the one that the fleet carries."""
+
+    hourly: tuple[float, ...]
+    planned: float
+
+    @property
+    def use(self) -> float:
+        """Mean rate over the planned one: what the fleet is used over the day, were it never more than planned [1]."""
+        return sum(min(value, self.planned) for value in self.hourly) / (len(self.hourly) * self.planned)
+
+
+def arrivals(plan: Plan) -> Arrivals | None:
+    """The stated profile; None where one mean rate was stated."""
+    workload: Any = plan.provenance.inputs.get("workload")
+    profile = workload.get("diurnal") if isinstance(workload, Mapping) else None
+    rates = profile.get("requests_per_second_by_hour") if isinstance(profile, Mapping) else None
+    if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
+        return None
+    if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
+        return None
+    return Arrivals(tuple(float(value) for value in rates), plan.demand_rps)

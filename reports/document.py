@@ -100,8 +100,8 @@ class Document:
 def read_sections(sections: Sequence[Section]) -> list[Section]:
     """The sections that views of text show, those within others after them."""
     answers = [section for section in sections if section.detail is Detail.ANSWER]
-    every = [item for section in answers for item in (section, *read_sections(section.sections))]
-    return [section for section in every if section.is_text]
+    sections_within = [item for section in answers for item in (section, *read_sections(section.sections))]
+    return [section for section in sections_within if section.is_text]
 
 
 def said(*sentences: str) -> tuple[str, ...]:
@@ -124,6 +124,6 @@ def without_empty(table: Table) -> Table:
     """Leave out the columns that no row has anything in."""
     if not table.rows:
         return table
-    kept = [at for at in range(len(table.columns)) if any(row[at] != MISSING for row in table.rows)]
-    rows = [[row[at] for at in kept] for row in table.rows]
-    return table_of([table.columns[at] for at in kept], rows, table.tones)
+    places = [at for at in range(len(table.columns)) if any(row[at] != MISSING for row in table.rows)]
+    rows = [[row[at] for at in places] for row in table.rows]
+    return table_of([table.columns[at] for at in places], rows, table.tones)

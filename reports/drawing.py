@@ -115,7 +115,7 @@ def text_width(text: str) -> float:
     return display_width(text) * _CHARACTER * FONT_SIZE
 
 
-def place_label(x: float, y: float, text: str, taken: Sequence[Box], *, plot: Box, tone: str) -> Text | None:
+def place_label(x: float, y: float, text: str, boxes: Sequence[Box], *, plot: Box, tone: str) -> Text | None:
     """Find a place for a point's label beside it that meets neither the boxes taken nor the plot's edge."""
     candidates: list[tuple[float, float, Anchor]] = [
         (x + 9, y + 4, "start"),
@@ -127,9 +127,9 @@ def place_label(x: float, y: float, text: str, taken: Sequence[Box], *, plot: Bo
         (x + 8, y + 17, "start"),
         (x - 8, y + 17, "end"),
     ]
-    for left, base, anchor in candidates:
-        label = Text(left, base, text, tone, anchor)
-        if label.box.inside(plot) and not any(label.box.overlaps(box) for box in taken):
+    for x_at, base, anchor in candidates:
+        label = Text(x_at, base, text, tone, anchor)
+        if label.box.inside(plot) and not any(label.box.overlaps(box) for box in boxes):
             return label
     return None
 
@@ -288,7 +288,7 @@ def headings(names: Sequence[tuple[float, str, str]], box: Box, top: float) -> l
         middle = min(max(at, half), box.right - half)
         for base in (top, top + 16):
             label = Text(middle, base, name, tone, "middle")
-            if not any(isinstance(other, Text) and label.box.overlaps(other.box) for other in marks):
+            if not any(isinstance(mark, Text) and label.box.overlaps(mark.box) for mark in marks):
                 marks.append(label)
                 break
     return marks

@@ -9,23 +9,31 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from optimizer.plans.plan import ClassResult, Plan, Pool, Route, WorkloadSummary
+from optimizer.plans.plan import ClassResult, Plan, Pool, Route, Transfer, WorkloadSummary
 from optimizer.plans.records import Quantiles, SimulatedLatencies
-from reports.drawing import Point
-from reports.words import HOLDS, NOT_SHOWN, misses_used, origin_words, tried_fleets
-
-from .numbers import is_number, power_of_two
-from .text import clean
-from .words import (
+from reports.drawing import FleetDiagram, LinkLine, Point, PoolBox
+from reports.numbers import count, duration, hourly, is_number, percent, power_of_two, rate, si, significant
+from reports.text import clean, plural
+from reports.verdict import served_rate
+from reports.words import (
+    HOLDS,
+    NOT_SHOWN,
+    busiest_words,
     distinct_alternatives,
+    gpus_per_engine,
     has_tpot,
     is_feasible,
+    is_overloaded,
+    misses_used,
     named_fleet,
+    origin_words,
     outcome_words,
+    split_words,
     status_words,
     tightest_first,
+    tried_fleets,
 )
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -57,32 +65,6 @@ class RooflinePoint:
     attainable: float
     ridge: float
     bound_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Roof:
-    """The roofline of an accelerator at the dtype in use: slope 1/ridge up to the ridge, then flat at the peak."""
-
-    label: str
-    ridge: float
-
-
-@dataclass(frozen=True, slots=True)
-class RooflineFigure:
-    """Share of peak FLOP/s over arithmetic intensity, log-log, so that unlike GPUs share one chart."""
-
-    points: tuple[RooflinePoint, ...]
-    roofs: tuple[Roof, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRow:
-    """Where one step [s] of a pool spends its time; parts in the order of `PARTS`."""
-
-    pool: str
-    role: str
-    step: float
-    parts: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +141,15 @@ def pool_label(pool: Pool) -> str:
     return f"{clean(pool.id, 20)} · {pool.role}"
 
 
-def _dearest_first(pools: Sequence[Pool]) -> list[Pool]:
+def dearest_first(pools: Sequence[Pool]) -> list[Pool]:
+    """Pools by their price, the dearest first."""
     return sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))
 
 
-def roofline(plan: Plan) -> RooflineFigure:
+def roofline(plan: Plan) -> list[RooflinePoint]:
     """Operating points of the dearest pools; those without a positive intensity and MFU have no place on log axes."""
     points = []
-    for pool in _dearest_first(plan.pools):
+    for pool in dearest_first(plan.pools):
         at = pool.operating_point
         if not all(is_number(v) and v > 0 for v in (at.arithmetic_intensity, at.mfu, at.ridge_point)):
             continue
@@ -182,19 +165,12 @@ def roofline(plan: Plan) -> RooflineFigure:
                 bound_by=clean(at.bound_by, 20),
             )
         )
-    points = points[:MOST_POINTS]
-    roofs = {(point.accelerator, point.ridge): Roof(point.accelerator, point.ridge) for point in points}
-    return RooflineFigure(tuple(points), tuple(roofs[key] for key in sorted(roofs)))
+    return points[:MOST_POINTS]
 
 
-def step_splits(plan: Plan) -> tuple[SplitRow, ...]:
-    """Time split of the dearest pools' steps."""
-    rows = []
-    for pool in _dearest_first(plan.pools)[:MOST_ROWS]:
-        at = pool.operating_point
-        parts = tuple(float(getattr(at.time_split, part)) for part in PARTS)
-        rows.append(SplitRow(clean(pool.id, 20), pool.role, at.step_s, parts))
-    return tuple(rows)
+def step_parts(pool: Pool) -> list[tuple[str, float]]:
+    """The share of a pool's step that each part takes [1]."""
+    return [(name, float(getattr(pool.operating_point.time_split, name))) for name in PARTS]
 
 
 def heat_map(load: WorkloadSummary) -> LengthMap:
@@ -203,7 +179,7 @@ def heat_map(load: WorkloadSummary) -> LengthMap:
 
 
 def length_map(
-    isl: Sequence[float], osl: Sequence[float], parts: Sequence[float], wholes: Sequence[float] | None = None
+    isl: Sequence[float], osl: Sequence[float], terms: Sequence[float], wholes: Sequence[float] | None = None
 ) -> LengthMap:
     """Sum parts by powers of two of both lengths, or of four, eight … where that keeps the columns few.
 
@@ -211,15 +187,15 @@ def length_map(
     """
     isl_edges, osl_edges = bin_edges(isl), bin_edges(osl)
     sums: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for x, y, part, whole in zip(isl, osl, parts, wholes or [1.0] * len(parts), strict=True):
-        sums.setdefault((bin_of(y, osl_edges), bin_of(x, isl_edges)), []).append((part, whole))
+    for x, y, term, whole in zip(isl, osl, terms, wholes or [1.0] * len(terms), strict=True):
+        sums.setdefault((bin_of(y, osl_edges), bin_of(x, isl_edges)), []).append((term, whole))
 
     def cell(row: int, column: int) -> float | None:
         pairs = sums.get((row, column))
         if pairs is None:
             return None
-        part, whole = (math.fsum(values) for values in zip(*pairs, strict=True))
-        return part if wholes is None else part / whole
+        term, whole = (math.fsum(values) for values in zip(*pairs, strict=True))
+        return term if wholes is None else term / whole
 
     rows, columns = len(osl_edges) - 1, len(isl_edges) - 1
     cells = tuple(tuple(cell(row, column) for column in range(columns)) for row in reversed(range(rows)))
@@ -333,15 +309,15 @@ def distributions(plan: Plan) -> tuple[ClassDistributions, ...]:
     """The simulated distributions of each class, tightest class first; none of a plan that was not simulated."""
     if plan.simulation is None:
         return ()
-    simulated, shares = {one.name: one for one in plan.simulation.classes}, plan.simulation.cdf_shares
+    by_name, shares = {case.name: case for case in plan.simulation.classes}, plan.simulation.cdf_shares
     figures = []
     for item in tightest_first(plan):
-        one = simulated.get(item.name)
-        if one is None:
+        case = by_name.get(item.name)
+        if case is None:
             continue
         panels = [
-            _distribution("TTFT", item.ttft_limit_s, one.ttft_cdf_s, shares, one.by_formula.ttft_s),
-            _distribution("TPOT", item.tpot_limit_s, one.tpot_cdf_s, shares, one.by_formula.tpot_s),
+            _distribution("TTFT", item.ttft_limit_s, case.ttft_cdf_s, shares, case.by_formula.ttft_s),
+            _distribution("TPOT", item.tpot_limit_s, case.tpot_cdf_s, shares, case.by_formula.tpot_s),
         ]
         drawn = tuple(panel for panel in panels[: 1 + has_tpot(item)] if panel.points and is_number(panel.limit))
         if drawn:
@@ -359,25 +335,31 @@ def _distribution(
 
 def load_figure(plan: Plan) -> LoadFigure | None:
     """Latency against load; None of a plan whose curve was not simulated."""
-    found = plan.simulation
-    if found is None or len(found.curve) < 2:
+    simulation = plan.simulation
+    if simulation is None or len(simulation.curve) < 2:
         return None
     points = tuple(
-        Load(one.rate_rps, one.missed, one.overloaded, *_tails(one.classes, plan.classes), _typical(one.classes, plan))
-        for one in found.curve
+        Load(
+            point.rate_rps,
+            point.missed,
+            point.overloaded,
+            *_tails(point.classes, plan.classes),
+            _typical(point.classes, plan),
+        )
+        for point in simulation.curve
     )
-    return LoadFigure(points, plan.demand_rps, found.goodput_rps, found.goodput_fails_rps, _knee(points))
+    return LoadFigure(points, plan.demand_rps, simulation.goodput_rps, simulation.goodput_fails_rps, _knee(points))
 
 
 def _typical(simulated: Sequence[SimulatedLatencies], plan: Plan) -> float:
     """Median TTFT and, for the mean output length, median TPOT: the mean over the classes by their shares [s]."""
     shares = {item.name: item.share for item in plan.classes}
     gaps = max(plan.workload.mean_osl - 1.0, 0.0)
-    parts = [
-        (shares.get(one.name, 0.0), one.ttft_s.p50 + (gaps * one.tpot_s.p50 if gaps else 0.0)) for one in simulated
+    terms = [
+        (shares.get(case.name, 0.0), case.ttft_s.p50 + (gaps * case.tpot_s.p50 if gaps else 0.0)) for case in simulated
     ]
-    whole = math.fsum(share for share, _ in parts)
-    return math.fsum(share * seconds for share, seconds in parts) / whole if whole else math.nan
+    whole = math.fsum(share for share, _ in terms)
+    return math.fsum(share * seconds for share, seconds in terms) / whole if whole else math.nan
 
 
 def _knee(points: Sequence[Load]) -> float | None:
@@ -391,17 +373,17 @@ def _knee(points: Sequence[Load]) -> float | None:
 
 def fleet_points(plan: Plan) -> tuple[FleetPoint, ...]:
     """The recommended fleet and every other one that was simulated with its latencies, cheapest first."""
-    found = plan.simulation
-    if found is None or plan.cost_usd_per_hour is None:
+    simulation = plan.simulation
+    if simulation is None or plan.cost_usd_per_hour is None:
         return ()
-    own = _tails(found.classes, plan.classes)
-    points = [FleetPoint("recommended", plan.cost_usd_per_hour, *own, HOLDS if found.held else NOT_SHOWN, True)]
+    own = _tails(simulation.classes, plan.classes)
+    points = [FleetPoint("recommended", plan.cost_usd_per_hour, *own, HOLDS if simulation.held else NOT_SHOWN, True)]
     for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
             tails = _tails(row.latencies, plan.classes)
             outcome = HOLDS if is_feasible(row) else NOT_SHOWN
             points.append(FleetPoint(named_fleet(row), row.cost_usd_per_hour, *tails, outcome, False))
-    for fleet in (one.best for one in tried_fleets(plan)):
+    for fleet in (fleet_tried.best for fleet_tried in tried_fleets(plan)):
         if fleet.latencies:
             tails = _tails(fleet.latencies, plan.classes)
             outcome = outcome_words(fleet, plan)
@@ -423,13 +405,13 @@ def undominated(points: Iterable[FleetPoint], metric: str) -> list[FleetPoint]:
 
 def _tails(simulated: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
     """TTFT and TPOT at the quantile of the goal, each over its limit, in the class where that is most [1]."""
-    asked = {item.name: item for item in classes}
+    goals = {item.name: item for item in classes}
     ttft, tpot = [0.0], [0.0]
-    for one in simulated:
-        item = asked.get(one.name)
+    for case in simulated:
+        item = goals.get(case.name)
         if item is not None:
-            ttft.append(_tail(one.ttft_s, item.ttft_limit_s, item.attainment_goal))
-            tpot.append(_tail(one.tpot_s, item.tpot_limit_s, item.attainment_goal))
+            ttft.append(_tail(case.ttft_s, item.ttft_limit_s, item.attainment_goal))
+            tpot.append(_tail(case.tpot_s, item.tpot_limit_s, item.attainment_goal))
     return max(ttft), max(tpot)
 
 
@@ -462,29 +444,162 @@ def worst_bucket(plan: Plan) -> Route | None:
     return min(routes, key=lambda r: (-misses_used(r.attainment, goals[r.slo_class]), r.isl, r.osl))
 
 
-HOURS: Final = 24
+MOST_BOXES: Final = 5
+MOST_ENGINES: Final = 8
+MOST_GPUS_OF_MANY: Final = 8
+"""GPUs drawn of each pool when a stage has more than two pools; two engines at least."""
+MOST_SQUARES: Final = 16
+MOST_LINKS: Final = 8
+LEAST_SHARE: Final = 5e-4
+"""Share of all requests below which a route is not told: percentages have one decimal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Mean rate of each hour [1/s], and the one that the fleet carries."""
+class ClassShare:
+    """What of one class is routed to one pool: share of all requests and their mean lengths [token]."""
 
-    hourly: tuple[float, ...]
-    planned: float
+    pool: str
+    stage: str
+    slo_class: str
+    share: float
+    isl: float
+    osl: float
 
-    @property
-    def use(self) -> float:
-        """Mean rate over the planned one: what the fleet is used over the day, were it never more than planned [1]."""
-        return sum(min(value, self.planned) for value in self.hourly) / (len(self.hourly) * self.planned)
+
+def fleet_diagram(plan: Plan) -> FleetDiagram:
+    """Lay the plan's pools out by role; of the links those of most requests, beside the pools that they join."""
+    prefill, decode = _of_role(plan, "prefill"), _of_role(plan, "decode")
+    flow = _flow(plan)
+    drawn = {pool.id for pool in (*prefill[: MOST_BOXES - 1], *decode[: MOST_BOXES - 1])}
+    links = sorted(
+        plan.transfers,
+        key=lambda t: (t.source not in drawn or t.target not in drawn, -t.requests_per_second, t.source, t.target),
+    )
+    place = {pool.id: index for index, pool in enumerate((*prefill, *decode))}
+    nearest = sorted(links[:MOST_LINKS], key=lambda t: (place.get(t.source, 0), place.get(t.target, 0)))
+    return FleetDiagram(
+        prefill=_boxes(prefill, flow),
+        decode=_boxes(decode, flow),
+        colocated=_boxes(_of_role(plan, "colocated"), flow),
+        links=tuple(_link(item) for item in nearest),
+        more_links=max(0, len(links) - MOST_LINKS),
+        entry=_entry(plan),
+        exit=_exit(plan),
+    )
 
 
-def arrivals(plan: Plan) -> Arrivals | None:
-    """The stated profile; None where one mean rate was stated."""
-    workload: Any = plan.provenance.inputs.get("workload")
-    profile = workload.get("diurnal") if isinstance(workload, Mapping) else None
-    rates = profile.get("requests_per_second_by_hour") if isinstance(profile, Mapping) else None
-    if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
-        return None
-    if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
-        return None
-    return Arrivals(tuple(float(value) for value in rates), plan.demand_rps)
+def _entry(plan: Plan) -> tuple[str, str]:
+    served, length = served_rate(plan), f"{significant(plan.workload.mean_isl)} input tokens each"
+    if plan.objective == "min_cost":
+        return rate(served), length
+    of = f"served of {rate(plan.demand_rps)}" if served < plan.demand_rps else f"the demand is {rate(plan.demand_rps)}"
+    return rate(served), f"{of}; {length}"
+
+
+def _exit(plan: Plan) -> tuple[str, str]:
+    tokens_per_s = served_rate(plan) * plan.workload.mean_osl
+    return si(tokens_per_s, "tokens/s").replace(" k", "k "), f"{significant(plan.workload.mean_osl)} output tokens each"
+
+
+def _of_role(plan: Plan, role: str) -> list[Pool]:
+    return dearest_first([pool for pool in plan.pools if pool.role == role])
+
+
+def _boxes(pools: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, ...]:
+    drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
+    boxes = [_box(pool, flow.get(pool.id, ""), len(drawn) > 2) for pool in drawn]
+    rest = pools[len(drawn) :]
+    if rest:
+        boxes.append(_rest_box(rest))
+    return tuple(boxes)
+
+
+def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
+    at = pool.operating_point
+    gpus, gpu = gpus_per_engine(pool), clean(pool.accelerator, 24)
+    used = "overloaded by formula" if is_overloaded(pool) else busiest_words(at)
+    squares = min(gpus, MOST_SQUARES)
+    drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
+    working = pool.replicas - pool.spare_replicas
+    hidden = [plural(pool.replicas - drawn, "more replica")] if pool.replicas > drawn else []
+    hidden += [f"{gpus} GPUs in each replica"] if gpus > squares else []
+    spare = f", {pool.spare_replicas} spare" if pool.spare_replicas else ""
+    return PoolBox(
+        title=f"{clean(pool.id, 20)} · {pool.role}",
+        role=pool.role,
+        lines=(
+            f"{plural(pool.replicas, 'replica')} of {gpus} × {gpu}{spare} · {split_words(pool)}",
+            f"{rate(at.request_rate_rps)} · {used} · {hourly(pool.usd_per_hour)}",
+            *([flow] if flow else []),
+        ),
+        engines=tuple((squares, index >= working) for index in range(drawn)),
+        columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
+        more=", ".join(hidden),
+    )
+
+
+def _rest_box(pools: Sequence[Pool]) -> PoolBox:
+    gpus, usd = sum(pool.gpus for pool in pools), math.fsum(pool.usd_per_hour for pool in pools)
+    replicas = sum(pool.replicas for pool in pools)
+    return PoolBox(
+        title=plural(len(pools), f"more {pools[0].role} pool"),
+        role=pools[0].role,
+        lines=(f"{plural(replicas, 'replica')} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings."),
+        engines=(),
+        columns=1,
+        more="",
+    )
+
+
+def _link(item: Transfer) -> LinkLine:
+    return LinkLine(
+        source=clean(item.source, 20),
+        target=clean(item.target, 20),
+        lines=(
+            f"{rate(item.requests_per_second)} · {si(item.bytes_per_second, 'B/s')} of KV cache",
+            f"{duration(item.seconds_per_request)} each · {percent(item.link_utilization)} of the link",
+        ),
+    )
+
+
+def routed(plan: Plan) -> tuple[ClassShare, ...]:
+    """Sum the routes by stage, pool and class; the shares of each stage sum to the share of all routes."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for route in plan.routing:
+        colocated = route.prefill == route.decode
+        stages = (
+            (("prefill and decode", route.prefill),)
+            if colocated
+            else (("prefill", route.prefill), ("decode", route.decode))
+        )
+        for stage, fractions in stages:
+            for pool, fraction in fractions.items():
+                weight = fraction * route.share
+                key = (stage, pool, route.slo_class)
+                sums.setdefault(key, []).extend((weight, weight * route.isl, weight * route.osl))
+    rows = []
+    for (stage, pool, slo_class), terms in sums.items():
+        share = math.fsum(terms[0::3])
+        if share > LEAST_SHARE:
+            means = math.fsum(terms[1::3]) / share, math.fsum(terms[2::3]) / share
+            rows.append(ClassShare(clean(pool, 20), stage, clean(slo_class, 30), share, *means))
+    return tuple(sorted(rows, key=lambda row: (row.stage != "prefill", row.pool, -row.share, row.slo_class)))
+
+
+def _flow(plan: Plan) -> dict[str, str]:
+    """Say for each pool which requests it serves; nothing where one pool serves all requests of one class."""
+    by_pool: dict[str, list[ClassShare]] = {}
+    for row in routed(plan):
+        by_pool.setdefault(row.pool, []).append(row)
+    several = len({route.slo_class for route in plan.routing}) > 1
+    flow = {}
+    for pool in plan.pools:
+        rows = by_pool.get(clean(pool.id, 20), [])
+        stage = [row for row in rows if row.stage == rows[0].stage]
+        share = math.fsum(row.share for row in stage)
+        if not stage or (share > 1 - LEAST_SHARE and not several):
+            continue
+        isl, osl = (math.fsum(row.share * getattr(row, name) for row in stage) / share for name in ("isl", "osl"))
+        of = f" ({', '.join(dict.fromkeys(row.slo_class for row in stage[:3]))})" if several else ""
+        flow[pool.id] = f"{percent(share)} of requests{of}: {significant(isl)} tokens in, {significant(osl)} out"
+    return flow

@@ -16,7 +16,7 @@ from .text import clean, plural
 from .words import limited_cell, misses_used
 
 OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "not proven"}
-Found = ClassResult | SimulatedLatencies
+ClassLatencies = ClassResult | SimulatedLatencies
 """What was simulated of a class: in the plan, or in a fleet of the front."""
 NOTABLE: Final = 0.01
 """A latency that comes nearer to its limit by so much is told of [limits]: a front takes no less for better."""
@@ -45,8 +45,10 @@ def told_fleets(plan: Plan) -> list[TunedFleet]:
     """
     tuning, own = asked_front(plan), plan.cost_usd_per_hour or 0.0
     names = {item.name for item in plan.classes}
-    told = [] if tuning is None else [one for one in tuning.front if names == {item.name for item in one.latencies}]
-    return [one for one in told if one.tail <= 1.0 and one.cost_usd_per_hour > own * (1 + 1e-9)]
+    fleets = (
+        [] if tuning is None else [fleet for fleet in tuning.front if names == {item.name for item in fleet.latencies}]
+    )
+    return [fleet for fleet in fleets if fleet.tail <= 1.0 and fleet.cost_usd_per_hour > own * (1 + 1e-9)]
 
 
 def front_headers(plan: Plan) -> tuple[str, ...]:
@@ -69,17 +71,17 @@ def front_rows(plan: Plan) -> list[tuple[str, ...]]:
     if asked_front(plan) is None:
         return []
     first = _fleet(plan.pools), hourly(plan.cost_usd_per_hour), MISSING, *_times(plan, plan.classes), "recommended"
-    return [first, *(_row(plan, one) for one in told_fleets(plan))]
+    return [first, *(_row(plan, fleet) for fleet in told_fleets(plan))]
 
 
-def _row(plan: Plan, one: TunedFleet) -> tuple[str, ...]:
+def _row(plan: Plan, fleet: TunedFleet) -> tuple[str, ...]:
     own = plan.cost_usd_per_hour or 0.0
     return (
-        _fleet(one.pools),
-        hourly(one.cost_usd_per_hour),
-        signed_percent(one.cost_usd_per_hour / own - 1) if own else MISSING,
-        *_times(plan, one.latencies),
-        OUTCOMES.get(one.outcome or "", "one short run"),
+        _fleet(fleet.pools),
+        hourly(fleet.cost_usd_per_hour),
+        signed_percent(fleet.cost_usd_per_hour / own - 1) if own else MISSING,
+        *_times(plan, fleet.latencies),
+        OUTCOMES.get(fleet.outcome or "", "one short run"),
     )
 
 
@@ -87,12 +89,12 @@ def _fleet(pools: Sequence[EnginePool]) -> str:
     return ", ".join(limited_cell(pool) for pool in pools[:6])
 
 
-def _times(plan: Plan, found: Sequence[Found]) -> tuple[str, str, str, str]:
+def _times(plan: Plan, latencies: Sequence[ClassLatencies]) -> tuple[str, str, str, str]:
     """Share of the limit, share in time, TTFT, TPOT: of several classes the nearest to the limit."""
-    tails = _tails(plan, found)
-    ttft, tpot = (max((one for one in tails if one.metric == metric), key=_share) for metric in ("TTFT", "TPOT"))
+    tails = _tails(plan, latencies)
+    ttft, tpot = (max((tail for tail in tails if tail.metric == metric), key=_share) for metric in ("TTFT", "TPOT"))
     goals = {item.name: item.attainment_goal for item in plan.classes}
-    in_time = percent(max(found, key=lambda item: misses_used(item.attainment, goals[item.name])).attainment)
+    in_time = percent(max(latencies, key=lambda item: misses_used(item.attainment, goals[item.name])).attainment)
     nearest = max(map(_share, tails))
     return percent(nearest) if nearest else MISSING, in_time, duration(ttft.seconds), duration(tpot.seconds)
 
@@ -101,15 +103,15 @@ def _share(tail: Tail) -> float:
     return tail.share
 
 
-def _tails(plan: Plan, found: Sequence[Found]) -> list[Tail]:
+def _tails(plan: Plan, latencies: Sequence[ClassLatencies]) -> list[Tail]:
     """TTFT and TPOT of every class, in the plan's order."""
-    by_name = {item.name: item for item in found}
+    by_name = {item.name: item for item in latencies}
     return [
         tail for item in plan.classes for tail in _class_tails(item, by_name[item.name], several=len(plan.classes) > 1)
     ]
 
 
-def _class_tails(item: ClassResult, found: Found, *, several: bool) -> list[Tail]:
+def _class_tails(item: ClassResult, latencies: ClassLatencies, *, several: bool) -> list[Tail]:
     label = goal_label(item.attainment_goal)
 
     def tail(metric: str, times: Quantiles, limit: float | None) -> Tail:
@@ -118,13 +120,20 @@ def _class_tails(item: ClassResult, found: Found, *, several: bool) -> list[Tail
         name = f"{metric} {label}"
         return Tail(f"{clean(item.name, 30)} {name}" if several else name, metric, seconds, share)
 
-    times = {m: one.quantiles_s if isinstance(one, MetricResult) else one for m, one in found.metrics.items()}
+    times = {
+        m: metric_result.quantiles_s if isinstance(metric_result, MetricResult) else metric_result
+        for m, metric_result in latencies.metrics.items()
+    }
     others = [
-        tail(METRICS[metric].label, times[metric], one.limit_s)
-        for metric, one in item.metrics.items()
+        tail(METRICS[metric].label, times[metric], metric_result.limit_s)
+        for metric, metric_result in item.metrics.items()
         if metric in times
     ]
-    return [tail("TTFT", found.ttft_s, item.ttft_limit_s), tail("TPOT", found.tpot_s, item.tpot_limit_s), *others]
+    return [
+        tail("TTFT", latencies.ttft_s, item.ttft_limit_s),
+        tail("TPOT", latencies.tpot_s, item.tpot_limit_s),
+        *others,
+    ]
 
 
 def front_sentence(plan: Plan) -> str:
@@ -132,17 +141,17 @@ def front_sentence(plan: Plan) -> str:
     tuning, own = asked_front(plan), plan.cost_usd_per_hour or 0.0
     if tuning is None:
         return ""
-    looked, before = _considered(tuning), _tails(plan, plan.classes)
+    fleets, before = _fleets_considered(tuning), _tails(plan, plan.classes)
     slowest = max(before, key=_share)
-    for one in told_fleets(plan):
-        after = _tails(plan, one.latencies)
-        if one.outcome == "meets" and max(map(_share, after)) < slowest.share:
-            dollars, more = hourly(one.cost_usd_per_hour - own), percent(one.cost_usd_per_hour / own - 1)
-            return f"{looked}; +{dollars} ({more}): {_gain(before, after, slowest)}"
-    return f"{looked}; no dearer fleet is proven to meet the SLO and to be faster"
+    for fleet in told_fleets(plan):
+        after = _tails(plan, fleet.latencies)
+        if fleet.outcome == "meets" and max(map(_share, after)) < slowest.share:
+            dollars, more = hourly(fleet.cost_usd_per_hour - own), percent(fleet.cost_usd_per_hour / own - 1)
+            return f"{fleets}; +{dollars} ({more}): {_gain(before, after, slowest)}"
+    return f"{fleets}; no dearer fleet is proven to meet the SLO and to be faster"
 
 
-def _considered(tuning: Tuning) -> str:
+def _fleets_considered(tuning: Tuning) -> str:
     """Say what the front is of: fleets around the plan's, and those of the comparison that keep their goals."""
     looked = f"{plural(tuning.looks, 'fleet')} around the plan's simulated"
     return f"{looked}, {count(tuning.compared)} of other kinds simulated" if tuning.compared else looked
@@ -151,12 +160,12 @@ def _considered(tuning: Tuning) -> str:
 def _gain(before: Sequence[Tail], after: Sequence[Tail], slowest: Tail) -> str:
     """What becomes of the slowest latency, and of those that come nearer to their limits."""
 
-    def moved(old: Tail, new: Tail) -> str:
+    def change_words(old: Tail, new: Tail) -> str:
         return f"{old.name} from {percent(old.share)} to {percent(new.share)} of its limit"
 
     pairs = list(zip(before, after, strict=True))
-    gain = next(moved(old, new) for old, new in pairs if old is slowest)
-    worse = [moved(old, new) for old, new in pairs if new.share >= old.share + NOTABLE]
+    gain = next(change_words(old, new) for old, new in pairs if old is slowest)
+    worse = [change_words(old, new) for old, new in pairs if new.share >= old.share + NOTABLE]
     return f"{gain}; worse: {', '.join(worse)}" if worse else gain
 
 

@@ -74,15 +74,15 @@ def deploy_sentence(plan: Plan) -> str:
 
     The targets named are those that run the plan's engine.
     """
-    found = deployable(plan)
-    if found is None or not found.refused:
+    runs = deployable(plan)
+    if runs is None or not runs.refused:
         return ""
-    able = "" if found.target is None else f"with {facts.target_title(found.target)}, "
-    reasons = "; ".join(f"not with {join_words(names)}: {why}" for why, names in found.refused.items())
-    if found.again is None:
+    able = "" if runs.target is None else f"with {facts.target_title(runs.target)}, "
+    reasons = "; ".join(f"not with {join_words(names)}: {why}" for why, names in runs.refused.items())
+    if runs.again is None:
         return f"Deploy: {able}{reasons}."
-    for_it = facts.target_title(found.again)
-    return f"Deploy: {able}{reasons}. For a plan that {for_it} runs: {again_command(plan, found.flags)}"
+    for_it = facts.target_title(runs.again)
+    return f"Deploy: {able}{reasons}. For a plan that {for_it} runs: {again_command(plan, runs.flags)}"
 
 
 WRITTEN: Final = frozenset(("-o", "--output", "--deploy", "--target"))

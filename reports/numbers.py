@@ -57,11 +57,11 @@ def significant(value: float | None, digits: int = 3) -> str:
     special = _special(value)
     if special is not None or value is None:
         return special or MISSING
-    rounded = round_significant(value, digits)
-    if rounded == 0:
+    number = round_significant(value, digits)
+    if number == 0:
         return "0"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
-    text = f"{rounded:,.{places}f}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(number))))
+    text = f"{number:,.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -73,10 +73,10 @@ def si(value: float | None, unit: str, digits: int = 3) -> str:
     """
     if value is None or not math.isfinite(value):
         return significant(value)
-    rounded = round_significant(value, digits)
+    number = round_significant(value, digits)
     for prefix, factor in _SI_PREFIXES:
-        if abs(rounded) >= factor or factor == 1.0:
-            return f"{significant(rounded / factor, digits)} {prefix}{unit}".rstrip()
+        if abs(number) >= factor or factor == 1.0:
+            return f"{significant(number / factor, digits)} {prefix}{unit}".rstrip()
     raise AssertionError("the last prefix has factor 1")
 
 
@@ -87,15 +87,6 @@ def count(value: float | None) -> str:
     '131,072'
     """
     return _special(value) or f"{round(value or 0):,d}"
-
-
-def tokens(value: float | None) -> str:
-    """Write a mean number of tokens; below 1,000 to three significant digits, above to the token's thousandth.
-
-    >>> tokens(1184.7), tokens(210.4)
-    ('1,180', '210')
-    """
-    return significant(value)
 
 
 def power_of_two(value: float) -> str:
@@ -151,8 +142,8 @@ def duration(seconds: float | None) -> str:
     """
     if seconds is None or not math.isfinite(seconds):
         return significant(seconds)
-    rounded = round_significant(seconds)
-    size = abs(rounded)
+    value = round_significant(seconds)
+    size = abs(value)
     if size == 0:
         return "0 s"
     for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s"), (7200.0, 1 / 60, "min")):
@@ -224,11 +215,11 @@ def with_one_form_of_percent(text: str) -> str:
     'p0 can take 1,640 % more load, +2.1 % against 90 %, less than 0.01 %'
     """
 
-    def written(found: re.Match[str]) -> str:
-        scaled = float(found[2].replace(",", ""))
+    def written(match: re.Match[str]) -> str:
+        scaled = float(match[2].replace(",", ""))
         if scaled == 0:
-            return "±0 %" if found[1] else "0 %"
-        return f"{found[1]}{significant(scaled) if scaled >= 100 else f'{scaled:g}'} %"
+            return "±0 %" if match[1] else "0 %"
+        return f"{match[1]}{significant(scaled) if scaled >= 100 else f'{scaled:g}'} %"
 
     return _WRITTEN_PERCENT.sub(written, text)
 
@@ -240,6 +231,16 @@ def rate(per_second: float | None) -> str:
     '7.5 req/s'
     """
     return significant(per_second) if not is_number(per_second) else f"{significant(per_second)} req/s"
+
+
+def layout_words(tensor: int, pipeline: int, expert: int, data: int) -> str:
+    """Write how a replica splits the model, leaving out what is not split; tensor parallelism is always named.
+
+    >>> layout_words(4, 1, 8, 2), layout_words(1, 1, 1, 1)
+    ('TP4 EP8 DP2', 'TP1')
+    """
+    ranks = {"TP": tensor, "PP": pipeline, "EP": expert, "DP": data}
+    return " ".join(f"{name}{number}" for name, number in ranks.items() if number > 1 or name == "TP")
 
 
 _PREFIXED: Final = frozenset({"W", "B", "B/s", "FLOP/s", "byte", "byte/s"})

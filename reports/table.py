@@ -68,30 +68,29 @@ def render_table(
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row!r}")
-    kept = _kept(rows, columns, width - indent)
-    parts = [_part(rows, columns, part, width - indent, style) for part in _parts(rows, columns, kept, width - indent)]
-    return "\n\n".join("\n".join(_indented(block, indent) for block in blocks) for blocks in parts)
+    places = _columns_that_fit(rows, columns, width - indent)
+    groups = _column_groups(rows, columns, places, width - indent)
+    tables = [_table_lines(rows, columns, group, width - indent, style) for group in groups]
+    return "\n\n".join(
+        "\n".join((" " * indent + line).rstrip() for block in blocks for line in block) for blocks in tables
+    )
 
 
 def kept_headers(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[str]:
     """Headers of the columns that `render_table` shows on a terminal of this width."""
-    return [columns[i].header for i in _kept(rows, columns, width)]
+    return [columns[i].header for i in _columns_that_fit(rows, columns, width)]
 
 
-def _indented(lines: Sequence[str], indent: int) -> str:
-    return "\n".join((" " * indent + line).rstrip() for line in lines)
-
-
-def _part(
-    rows: Sequence[Sequence[str]], columns: Sequence[Column], kept: Sequence[int], width: int, style: Style | None
+def _table_lines(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], places: Sequence[int], width: int, style: Style | None
 ) -> list[list[str]]:
     """Lines of the header and of each row of the table of some columns, named by their numbers."""
-    columns = [columns[i] for i in kept]
-    rows = [[row[i] for i in kept] for row in rows]
+    columns = [columns[i] for i in places]
+    rows = [[row[i] for i in places] for row in rows]
     widths = _widths(rows, columns, width)
     return [
         _head_lines(columns, widths),
-        *(_row_lines(index, row, columns, widths, kept=kept, style=style) for index, row in enumerate(rows)),
+        *(_row_lines(index, row, columns, widths, places=places, style=style) for index, row in enumerate(rows)),
     ]
 
 
@@ -102,38 +101,34 @@ def _natural(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[i
     ]
 
 
-def _kept(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
+def _columns_that_fit(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
     """Leave out optional columns, the last first, until the rest fits with its shrinkable columns cut."""
     least = _least(rows, columns)
-    kept = list(range(len(columns)))
-    while _sum([least[i] for i in kept]) > width:
-        optional = [i for i in kept if columns[i].optional]
+    places = list(range(len(columns)))
+    while _sum([least[i] for i in places]) > width:
+        optional = [i for i in places if columns[i].optional]
         if not optional:
             break
-        kept = [i for i in kept if columns[i].header != columns[optional[-1]].header]
-    return kept
+        places = [i for i in places if columns[i].header != columns[optional[-1]].header]
+    return places
 
 
-def _parts(
-    rows: Sequence[Sequence[str]], columns: Sequence[Column], kept: Sequence[int], width: int
+def _column_groups(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], places: Sequence[int], width: int
 ) -> list[list[int]]:
     """The columns in as many tables as they need; more than one only where they have no room in one.
 
     A column that says something of the one before it takes that along.
     """
     least = _least(rows, columns)
-    first, *others = kept
-    parts = [[first]]
-    for i in others:
-        if len(parts[-1]) > 1 and _sum([least[k] for k in (*parts[-1], i)]) > width:
-            beside = [parts[-1].pop()] if _says_of_last(columns[i]) and len(parts[-1]) > 2 else []
-            parts.append([first, *beside])
-        parts[-1].append(i)
-    return parts
-
-
-def _says_of_last(column: Column) -> bool:
-    return column.beside or not column.header
+    first, *rest = places
+    groups = [[first]]
+    for i in rest:
+        if len(groups[-1]) > 1 and _sum([least[k] for k in (*groups[-1], i)]) > width:
+            along = [groups[-1].pop()] if (columns[i].beside or not columns[i].header) and len(groups[-1]) > 2 else []
+            groups.append([first, *along])
+        groups[-1].append(i)
+    return groups
 
 
 def _least(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:
@@ -183,9 +178,9 @@ def _head_lines(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
     """The headers, broken at blanks where they are wider than their columns, above the first row."""
     broken = [wrap(column.header, width) for column, width in zip(columns, widths, strict=True)]
     height = max(map(len, broken))
-    lines = zip(*([""] * (height - len(parts)) + parts for parts in broken), strict=True)
+    lines = zip(*([""] * (height - len(cells)) + cells for cells in broken), strict=True)
     return [
-        "  ".join(pad(part, w, c.align) for part, c, w in zip(parts, columns, widths, strict=True)) for parts in lines
+        "  ".join(pad(cell, w, c.align) for cell, c, w in zip(cells, columns, widths, strict=True)) for cells in lines
     ]
 
 
@@ -195,15 +190,15 @@ def _row_lines(
     columns: Sequence[Column],
     widths: Sequence[int],
     *,
-    kept: Sequence[int],
+    places: Sequence[int],
     style: Style | None,
 ) -> list[str]:
     broken = [_cell_lines(cell, column, w) for cell, column, w in zip(row, columns, widths, strict=True)]
     lines = []
-    for parts in zip_longest(*broken, fillvalue=""):
-        cells = [pad(part, w, c.align) for part, c, w in zip(parts, columns, widths, strict=True)]
+    for cells_of_line in zip_longest(*broken, fillvalue=""):
+        cells = [pad(text, w, c.align) for text, c, w in zip(cells_of_line, columns, widths, strict=True)]
         if style is not None:
-            cells = [style(index, i, cell) for i, cell in zip(kept, cells, strict=True)]
+            cells = [style(index, i, cell) for i, cell in zip(places, cells, strict=True)]
         lines.append("  ".join(cells))
     return lines
 

@@ -30,10 +30,10 @@ def clean(text: str, limit: int = NAME_LIMIT) -> str:
     >>> clean("abcdef", 4)
     'abc…'
     """
-    kept = "".join(
+    printable = "".join(
         " " if char.isspace() else char for char in text[: 4 * limit] if char.isspace() or _is_printable(char)
     )
-    short = " ".join(kept.split())
+    short = " ".join(printable.split())
     return short if len(short) <= limit and len(text) <= 4 * limit else short[: limit - 1] + ELLIPSIS
 
 
@@ -48,8 +48,8 @@ def moment(text: str) -> str:
     >>> moment("2026-11-21T23:59:58+00:00"), moment("soon")
     ('2026-11-21 23:59 UTC', 'soon')
     """
-    found = _MOMENT.fullmatch(text)
-    return f"{found[1]} {found[2]} UTC" if found else clean(text, 40)
+    match = _MOMENT.fullmatch(text)
+    return f"{match[1]} {match[2]} UTC" if match else clean(text, 40)
 
 
 def _is_printable(char: str) -> bool:
@@ -79,13 +79,13 @@ def fit(text: str, width: int) -> str:
     """
     if display_width(text) <= width:
         return text
-    kept, used = [], 0
+    characters, used = [], 0
     for char in text:
         used += _columns(char)
         if used > width - 1:
             break
-        kept.append(char)
-    return ("".join(kept).rstrip() + ELLIPSIS) if width > 0 else ""
+        characters.append(char)
+    return ("".join(characters).rstrip() + ELLIPSIS) if width > 0 else ""
 
 
 def pad(text: str, width: int, align: Align = "left") -> str:
@@ -114,9 +114,9 @@ def wrap(text: str, width: int) -> list[str]:
     lines: list[str] = []
     line = ""
     for word in _fitting(glue(text).split(" "), width):
-        joined = f"{line} {word}" if line else word
-        if display_width(joined) <= width:
-            line = joined
+        longer = f"{line} {word}" if line else word
+        if display_width(longer) <= width:
+            line = longer
             continue
         if line:
             lines.append(line)

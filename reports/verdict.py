@@ -11,7 +11,7 @@ from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Range, Status
 from optimizer.plans.proof import OPTIMAL_GAP, is_below
 from optimizer.plans.records import JudgedFleet, PrecisionSaving, SafeStatus, Simulation
-from reports.figures import arrivals
+from reports.asked import arrivals
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 
 from .numbers import (
@@ -60,8 +60,8 @@ def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    what = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    return [f"Run {fleet_words(plan)} for {prices}: {what}.", slo_result_sentence(plan, brief=brief)]
+    rate_words = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
+    return [f"Run {fleet_words(plan)} for {prices}: {rate_words}.", slo_result_sentence(plan, brief=brief)]
 
 
 def is_missed(plan: Plan) -> bool:
@@ -93,11 +93,11 @@ def disaggregation_sentence(plan: Plan) -> str:
     if colocated:
         more = f"{hourly(difference)} more ({signed_percent(difference / own)})"
         return f"Disaggregation does not pay: the cheapest disaggregated fleet found costs {more}."
-    saved = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
-    return f"Disaggregation saves {saved} against the cheapest colocated fleet found."
+    saving = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
+    return f"Disaggregation saves {saving} against the cheapest colocated fleet found."
 
 
-def _some(names: list[str]) -> str:
+def _names_words(names: list[str]) -> str:
     more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
     return join_words([*names[:MOST_NAMES], *more])
 
@@ -111,8 +111,8 @@ def no_fleet_headline(plan: Plan) -> str:
     if not limits:
         return f"{none}.{doubt}"
     verb = "are" if len(limits) > 1 else is_or_are(constraint_words(limits[0].constraint))
-    named = _some([limit_words(limit) for limit in limits])
-    return f"{none}: {named} {verb} in the way.{doubt}"
+    names = _names_words([limit_words(limit) for limit in limits])
+    return f"{none}: {names} {verb} in the way.{doubt}"
 
 
 def overload_sentence(plan: Plan) -> str:
@@ -121,7 +121,7 @@ def overload_sentence(plan: Plan) -> str:
     if not names:
         return ""
     verb, whose = ("gets", "its queue grows") if len(names) == 1 else ("get", "their queues grow")
-    return f"By formula {_some(names)} {verb} more requests than can be served: {whose} while the load lasts."
+    return f"By formula {_names_words(names)} {verb} more requests than can be served: {whose} while the load lasts."
 
 
 def risk_sentence(plan: Plan) -> str:
@@ -140,7 +140,7 @@ def risk_sentence(plan: Plan) -> str:
         return f"{slow}, this fleet still meets {'the SLO' if len(classes) == 1 else 'every SLO'}."
     shares = [_slow_words(item, alone=len(classes) == 1) for item in late]
     advice = "; --confidence 0.9 plans for that" if plan.confidence <= 0.0 else ""
-    return f"{slow}, {_some(shares)} meet the SLO{advice}."
+    return f"{slow}, {_names_words(shares)} meet the SLO{advice}."
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -200,11 +200,11 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False) -> str:
         verdict = "Not proven to meet"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
-    known = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
+    basis = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
     result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
     if brief:
         return f"{result}, simulated (95 % interval {low} to {high}).{_recorded_words(simulation)}"
-    return f"{result}, simulated over {known} (95 % interval {low} to {high}).{_recorded_words(simulation)}"
+    return f"{result}, simulated over {basis} (95 % interval {low} to {high}).{_recorded_words(simulation)}"
 
 
 def _result(verdict: str, name: str, met: str, goal: float, classes: int) -> str:
@@ -226,16 +226,18 @@ def _by_formula(plan: Plan) -> str:
     return f"{_result(verdict, worst.name, met, goal, len(plan.classes))}, by formula, not simulated."
 
 
-def _recorded_words(found: Simulation) -> str:
+def _recorded_words(simulation: Simulation) -> str:
     """Say what the fleet attains when the recorded requests come in their own order; empty where there are none."""
-    run = found.recorded
+    run = simulation.recorded
     if run is None:
         return ""
-    goals = {item.name: item.attainment_goal for item in found.classes}
+    goals = {item.name: item.attainment_goal for item in simulation.classes}
     worst = max(run.classes, key=lambda item: misses_used(item.attainment, goals.get(item.name, 0.0)))
-    held = percent_beside(worst.attainment, goals.get(worst.name, 0.0))
-    part = "all" if run.requests == run.of else f"{count(run.requests)} of"
-    return f" Replayed in order, {part} its {count(run.of)} requests: {held} of {clean(worst.name, 30)} meet the SLO."
+    share = percent_beside(worst.attainment, goals.get(worst.name, 0.0))
+    number = "all" if run.requests == run.of else f"{count(run.requests)} of"
+    return (
+        f" Replayed in order, {number} its {count(run.of)} requests: {share} of {clean(worst.name, 30)} meet the SLO."
+    )
 
 
 def waste_sentence(plan: Plan) -> str:
@@ -263,26 +265,26 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
     """Of a fleet with one replica fewer: the pool, and which share of its worst class then meets the SLO."""
     goals = {item.name: item.attainment_goal for item in plan.classes}
     worst = _worst_class(row, goals)
-    what = f" of {'requests' if len(goals) == 1 else clean(worst, 30)} meet the SLO" if first else ""
+    subject = f" of {'requests' if len(goals) == 1 else clean(worst, 30)} meet the SLO" if first else ""
     why = " (overloaded)" if row.overloaded else " (once its KV memory was full)" if row.stuck else ""
     why = " (in the trace's own order)" if row.replayed else why
     why = " (not proven to miss)" if undecided(row, plan) else why
-    return f"in {clean(row.what).partition(':')[0]}, {percent(row.attainment[worst])}{what}{why}"
+    return f"in {clean(row.what).partition(':')[0]}, {percent(row.attainment[worst])}{subject}{why}"
 
 
 def router_sentence(plan: Plan) -> str:
     """Say what the fleet attains behind a router that counts requests; empty where that was not simulated."""
-    found = plan.simulation
-    if found is None or found.fewest_requests is None:
+    simulation = plan.simulation
+    if simulation is None or simulation.fewest_requests is None:
         return ""
-    kept = kept_by_requests(found, found.fewest_requests)
-    verdict = "Also meets the SLO" if found.fewest_requests.held else "Not shown to meet the SLO"
-    return f"{verdict} behind a least-requests router (vLLM's default): {kept}."
+    share = kept_by_requests(simulation, simulation.fewest_requests)
+    verdict = "Also meets the SLO" if simulation.fewest_requests.held else "Not shown to meet the SLO"
+    return f"{verdict} behind a least-requests router (vLLM's default): {share}."
 
 
-def kept_by_requests(found: Simulation, row: JudgedFleet) -> str:
+def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
     """The share of the tightest class that meets the SLO behind a least-requests router."""
-    goals = {item.name: item.attainment_goal for item in found.classes}
+    goals = {item.name: item.attainment_goal for item in simulation.classes}
     worst = _worst_class(row, goals)
     share = percent_beside(row.attainment[worst], goals[worst])
     return f"{share} of {clean(worst, 30)} ({percent(goals[worst])} asked)"
@@ -334,8 +336,8 @@ def cost_proof(plan: Plan) -> str:
     """
     floor, given = hourly(plan.floor_usd_per_hour), " at these prices" if plan.price_remarks else ""
     if beats_the_floor(plan):
-        known = "No lower bound on the price is known"
-        return f"{known}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
+        no_bound = "No lower bound on the price is known"
+        return f"{no_bound}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
     any_shape = f"o fleet of any shape can cost less than {floor}{given} under this model."
     if is_cheapest_possible(plan):
         return f"Cheapest fleet possible: n{any_shape}"
@@ -378,17 +380,19 @@ def volume_sentence(plan: Plan) -> str:
         return ""
     least, most = bounds
     default = " (four times min_volume, as none is stated)" if most == DEFAULT_VOLUME_RANGE * least else ""
-    allowed = f"Fleets were to serve {rate(least * demand)} to {rate(most * demand)}: max_volume is {significant(most)}"
+    range_words = (
+        f"Fleets were to serve {rate(least * demand)} to {rate(most * demand)}: max_volume is {significant(most)}"
+    )
     alone = f"at the demand of {rate(demand)} the fleet serves {significant(demand * 3600.0 / cost)} requests per $"
-    return f"{allowed}{default}. The ratio is for {rate(plan.goodput_rps)}; {alone}."
+    return f"{range_words}{default}. The ratio is for {rate(plan.goodput_rps)}; {alone}."
 
 
 def _bounds(plan: Plan) -> tuple[float, float] | None:
     """Least and greatest multiple of the demand that a fleet may serve [1]; None where the plan does not say."""
-    asked = plan.provenance.inputs.get("objective")
-    found = [asked.get(key) for key in ("min_volume", "max_volume")] if isinstance(asked, Mapping) else []
-    known = [float(one) for one in found if isinstance(one, int | float) and is_number(one)]
-    return (known[0], known[1]) if len(known) == 2 else None
+    objective = plan.provenance.inputs.get("objective")
+    values = [objective.get(key) for key in ("min_volume", "max_volume")] if isinstance(objective, Mapping) else []
+    numbers = [float(value) for value in values if isinstance(value, int | float) and is_number(value)]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
 
 
 def proof_sentence(plan: Plan) -> str:
@@ -401,14 +405,14 @@ def proof_sentence(plan: Plan) -> str:
 
 
 def _goodput_proof(plan: Plan) -> str:
-    what = objective_words(plan)
+    objective = objective_words(plan)
     more = possible_gain(plan)
     if more is None:
-        return f"No upper bound on the {what} is known."
+        return f"No upper bound on the {objective} is known."
     if more <= UNSEEN_GAP:
-        return f"No fleet of any shape has more {what}."
+        return f"No fleet of any shape has more {objective}."
     most = f"{percent(more)} higher" if more < 1.0 else f"{significant(1.0 + more)} times as high"
-    return f"The {what} of a fleet of any shape is at most {most}, by formula."
+    return f"The {objective} of a fleet of any shape is at most {most}, by formula."
 
 
 def possible_gain(plan: Plan) -> float | None:

@@ -91,9 +91,9 @@ def check_distinct(outputs: Mapping[str, Path], inputs: Mapping[str, Path]) -> N
     """Raise InputError where two outputs are one file, by whatever links, or an output is a file that is read."""
     flags = {_identity(path): flag for flag, path in inputs.items()}
     for flag, path in outputs.items():
-        other = flags.setdefault(_identity(path), flag)
-        if other != flag:
-            raise InputError(f"{other} and {flag} name the same file, {shown_path(path)}; choose another name")
+        first = flags.setdefault(_identity(path), flag)
+        if first != flag:
+            raise InputError(f"{first} and {flag} name the same file, {shown_path(path)}; choose another name")
 
 
 def _identity(path: Path) -> object:
@@ -162,8 +162,8 @@ def check_origin(
         place = os.path.realpath(path)
         if not Path(place).is_relative_to(root):
             raise InputError(f"{shown_path(path)} leads out of {shown_path(directory)}; nothing is written there")
-        if (other := places.setdefault(place, path)) != path:
-            raise InputError(f"{shown_path(other)} and {path.name} name the same file; choose another directory")
+        if (first := places.setdefault(place, path)) != path:
+            raise InputError(f"{shown_path(first)} and {path.name} name the same file; choose another directory")
         if is_ours is not None and os.path.lexists(path) and not is_ours(path):
             raise InputError(f"{shown_path(path)} was not written by pdplan; choose another directory{mend}")
 

@@ -15,13 +15,14 @@ from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_c
 from reports.text import capital
 from search_spaces.targets import NO_TARGET
 
-from .asked import Asked, asked
+from .asked import ClassTarget, asked
 from .numbers import (
     MISSING,
     count,
     duration,
     hourly,
     is_number,
+    layout_words,
     percent,
     quantity,
     rate,
@@ -128,9 +129,9 @@ def kind_words(kind: str) -> str:
     return in_words(kind, _KINDS)
 
 
-def part_words(part: str) -> str:
+def part_words(name: str) -> str:
     """Say a part of an engine step in words."""
-    return in_words(part, _PARTS)
+    return in_words(name, _PARTS)
 
 
 def has_fleet(plan: Plan) -> bool:
@@ -139,19 +140,8 @@ def has_fleet(plan: Plan) -> bool:
 
 
 def split_words(pool: EnginePool) -> str:
-    """Write how one engine splits the model, leaving out what is not split.
-
-    Tensor parallelism is always named.
-    """
-    parts = [f"TP{pool.tensor_parallel}"]
-    for prefix, ranks in (
-        ("PP", pool.pipeline_parallel),
-        ("EP", pool.expert_parallel),
-        ("DP", pool.data_parallel),
-    ):
-        if ranks > 1:
-            parts.append(f"{prefix}{ranks}")
-    return " ".join(parts)
+    """Write how one replica of a pool splits the model."""
+    return layout_words(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
 
 
 def gpus_per_engine(pool: EnginePool) -> int:
@@ -161,8 +151,8 @@ def gpus_per_engine(pool: EnginePool) -> int:
 
 def pool_words(pool: EnginePool) -> str:
     """Write one pool, such as "2 prefill replicas of 4 × H200"."""
-    each = f"{gpus_per_engine(pool)} × {clean(pool.accelerator)}"
-    return f"{plural(pool.replicas, f'{pool.role} replica')} of {each}"
+    replicas = plural(pool.replicas, f"{pool.role} replica")
+    return f"{replicas} of {gpus_per_engine(pool)} × {clean(pool.accelerator)}"
 
 
 def fleet_words(plan: Plan) -> str:
@@ -176,7 +166,8 @@ def fleet_words(plan: Plan) -> str:
 def gpu_words(plan: Plan) -> str:
     """Write the GPUs by type, such as "8 H100 and 6 H200 GPUs", and how many are paid for where that is more."""
     most = sorted(plan.gpus.items(), key=lambda item: (-item[1], item[0]))
-    words = [f"{number:,d} {clean(name)}{_billed_words(plan, name)}" for name, number in most[:4]]
+    billed = {name: f" ({number:,d} billed, {plan.gpus[name]:,d} used)" for name, number in plan.gpus_billed.items()}
+    words = [f"{number:,d} {clean(name)}{billed.get(name, '')}" for name, number in most[:4]]
     if words:
         words[-1] += " GPU" if len(most) == 1 and most[0][1] == 1 else " GPUs"
     if len(most) > 4:
@@ -184,15 +175,10 @@ def gpu_words(plan: Plan) -> str:
     return join_words(words)
 
 
-def _billed_words(plan: Plan, name: str) -> str:
-    billed = plan.gpus_billed.get(name)
-    return f" ({billed:,d} billed, {plan.gpus[name]:,d} used)" if billed else ""
-
-
 def engine_cell(pool: EnginePool) -> str:
     """Write a pool for a table, such as "2 × H200 TP4 fp8/bf16 decode": replicas, GPU, parallelism, precision, role."""
-    what = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), _precision_words(pool), pool.role)))
-    return f"{pool.replicas:d} × {what}"
+    engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), _precision_words(pool), pool.role)))
+    return f"{pool.replicas:d} × {engine}"
 
 
 def limited_cell(pool: EnginePool) -> str:
@@ -251,8 +237,8 @@ def _order(row: Alternative) -> tuple[bool, bool, bool, float, str]:
 
 def _as_one(rows: Sequence[Alternative]) -> Alternative:
     """One fleet under the names of the kinds that it is the best of; that it has other engines is then no news."""
-    first, *others = rows
-    also = [alternative_name(row) for row in others if row.kind != "other_engines"]
+    first, *rest = rows
+    also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
     more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
     names = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
     return first.model_copy(update={"label": names}) if also else first
@@ -277,8 +263,8 @@ def status_words(row: Alternative) -> str:
 
 def extra_cost(row: Alternative, plan: Plan) -> float | None:
     """Price of an alternative above the plan's, as a share of the plan's [1]."""
-    own, other = plan.cost_usd_per_hour, row.cost_usd_per_hour
-    return None if not own or other is None else (other - own) / own
+    own, price = plan.cost_usd_per_hour, row.cost_usd_per_hour
+    return None if not own or price is None else (price - own) / own
 
 
 def alternative_name(row: Alternative) -> str:
@@ -311,10 +297,10 @@ def misses_used(attainment: float, goal: float) -> float:
     >>> round(misses_used(0.977, 0.9), 3), round(misses_used(0.999, 0.95), 3), misses_used(1.0, 1.0)
     (0.23, 0.02, 0.0)
     """
-    missed, permitted = 1.0 - attainment, 1.0 - goal
-    if missed <= 0.0:
+    misses, permitted = 1.0 - attainment, 1.0 - goal
+    if misses <= 0.0:
         return 0.0
-    return missed / permitted if permitted > 0.0 and not math.isnan(missed) else math.inf
+    return misses / permitted if permitted > 0.0 and not math.isnan(misses) else math.inf
 
 
 def tightest_first(plan: Plan) -> list[ClassResult]:
@@ -339,7 +325,7 @@ def has_tpot(item: ClassResult) -> bool:
 
 def other_metrics(item: ClassResult) -> list[tuple[str, Quantiles, float]]:
     """Label, quantiles and limit [s] of the metrics that a class limits beyond those that every class is shown by."""
-    return [(METRICS[metric].label, one.quantiles_s, one.limit_s) for metric, one in item.metrics.items()]
+    return [(METRICS[metric].label, result.quantiles_s, result.limit_s) for metric, result in item.metrics.items()]
 
 
 def limited_metrics(classes: Sequence[ClassResult]) -> list[Metric]:
@@ -349,8 +335,8 @@ def limited_metrics(classes: Sequence[ClassResult]) -> list[Metric]:
 
 def tightest(plan: Plan) -> Binding | None:
     """Return the limit with the least slack; None when none is known."""
-    known = [binding for binding in plan.binding if not math.isnan(binding.slack)]
-    return min(known, key=lambda binding: binding.slack) if known else None
+    limits = [binding for binding in plan.binding if not math.isnan(binding.slack)]
+    return min(limits, key=lambda binding: binding.slack) if limits else None
 
 
 def by_slack(plan: Plan) -> list[Binding]:
@@ -365,11 +351,11 @@ def violated(plan: Plan) -> list[Binding]:
 
 def nearest_miss(plan: Plan) -> Alternative | None:
     """Return the alternative that comes closest: the one named so, else the highest attainment."""
-    named = [row for row in plan.alternatives if row.kind == "nearest_miss"]
-    if named:
-        return named[0]
-    known = [row for row in plan.alternatives if is_number(row.attainment)]
-    return max(known, key=lambda row: row.attainment or 0.0) if known else None
+    rows_named_so = [row for row in plan.alternatives if row.kind == "nearest_miss"]
+    if rows_named_so:
+        return rows_named_so[0]
+    rows = [row for row in plan.alternatives if is_number(row.attainment)]
+    return max(rows, key=lambda row: row.attainment or 0.0) if rows else None
 
 
 def basis_words(plan: Plan) -> str:
@@ -382,12 +368,12 @@ def basis_words(plan: Plan) -> str:
 
 def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
     """Return the most expensive pool of each role, in the order prefill, decode, colocated."""
-    chosen = []
+    pools_of_roles = []
     for role in ("prefill", "decode", "colocated"):
         members = [pool for pool in pools if pool.role == role]
         if members:
-            chosen.append(max(members, key=lambda pool: (pool.usd_per_hour, pool.id)))
-    return chosen
+            pools_of_roles.append(max(members, key=lambda pool: (pool.usd_per_hour, pool.id)))
+    return pools_of_roles
 
 
 HOLDS: Final = "meets the SLO"
@@ -413,31 +399,31 @@ def tried_fleets(plan: Plan) -> list[TriedFleet]:
     if plan.simulation is None:
         return []
     attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}
-    for one in (*plan.simulation.one_replica_less, *plan.simulation.others):
-        attempts.setdefault((engine_counts(one.pools), one.cost_usd_per_hour), []).append(one)
+    for fleet in (*plan.simulation.one_replica_less, *plan.simulation.others):
+        attempts.setdefault((engine_counts(fleet.pools), fleet.cost_usd_per_hour), []).append(fleet)
     goals = {item.name: item.attainment_goal for item in plan.classes}
 
-    def merit(one: JudgedFleet) -> tuple[bool, bool, float]:
-        used = [misses_used(share, goals.get(name, 0.0)) for name, share in one.attainment.items()]
-        return one.held, not one.overloaded, -max(used, default=math.inf)
+    def merit(fleet: JudgedFleet) -> tuple[bool, bool, float]:
+        used = [misses_used(share, goals.get(name, 0.0)) for name, share in fleet.attainment.items()]
+        return fleet.held, not fleet.overloaded, -max(used, default=math.inf)
 
     return [TriedFleet(max(alike, key=merit), len(alike)) for alike in attempts.values()]
 
 
-def origin_words(one: JudgedFleet) -> str:
+def origin_words(fleet: JudgedFleet) -> str:
     """Say in words how the search came by a fleet."""
-    return _OF_A_SEARCH.get(one.what, clean(one.what))
+    return _OF_A_SEARCH.get(fleet.what, clean(fleet.what))
 
 
-def outcome_words(one: JudgedFleet, plan: Plan) -> str:
+def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
     """Say whether a fleet holds; one whose interval straddles a goal is not proven to."""
-    if one.held or one.stuck:
-        return HOLDS if one.held else "behind once its KV memory was full"
-    if one.replayed:
+    if fleet.held or fleet.stuck:
+        return HOLDS if fleet.held else "behind once its KV memory was full"
+    if fleet.replayed:
         return "misses the SLO in the trace's own order"
-    if one.overloaded:
+    if fleet.overloaded:
         return "overloaded"
-    return UNPROVEN if undecided(one, plan) else "misses the SLO"
+    return UNPROVEN if undecided(fleet, plan) else "misses the SLO"
 
 
 def met_words(outcomes: Sequence[str]) -> str:
@@ -448,19 +434,19 @@ def met_words(outcomes: Sequence[str]) -> str:
     >>> met_words(["meets the SLO", "not proven"])
     '1 meets the SLO'
     """
-    held = outcomes.count(HOLDS)
-    if held:
-        return f"{held} {'meets' if held == 1 else 'meet'} the SLO"
+    number = outcomes.count(HOLDS)
+    if number:
+        return f"{number} {'meets' if number == 1 else 'meet'} the SLO"
     return "none is proven to meet the SLO" if {UNPROVEN, NOT_SHOWN} & set(outcomes) else "none meets the SLO"
 
 
-def undecided(one: JudgedFleet, plan: Plan) -> bool:
+def undecided(fleet: JudgedFleet, plan: Plan) -> bool:
     """Whether the simulation does not tell if a fleet holds; older plans do not say: then the shares are compared."""
-    if one.outcome is not None:
-        return one.outcome == "undecided"
+    if fleet.outcome is not None:
+        return fleet.outcome == "undecided"
     goals = {item.name: item.attainment_goal for item in plan.classes}
-    reached = all(share >= goals.get(name, 0.0) for name, share in one.attainment.items())
-    return reached and not one.held and not one.overloaded
+    reached = all(share >= goals.get(name, 0.0) for name, share in fleet.attainment.items())
+    return reached and not fleet.held and not fleet.overloaded
 
 
 def limit_words(binding: Binding) -> str:
@@ -510,12 +496,14 @@ def is_or_are(name: str) -> str:
 
 def relax_sentence(binding: Binding) -> str:
     """Say by how much a violated limit would have to give."""
-    what = limit_words(binding)
+    limit_name = limit_words(binding)
     if not is_number(binding.used) or not is_number(binding.limit):
-        return f"Relax {what}."
+        return f"Relax {limit_name}."
     change = f" ({signed_percent(binding.used / binding.limit - 1)})" if binding.limit else ""
     enough = enough_as_shown(binding.used, binding.unit)
-    return f"Relax {what} from {quantity(binding.limit, binding.unit)} to {quantity(enough, binding.unit)}{change}."
+    return (
+        f"Relax {limit_name} from {quantity(binding.limit, binding.unit)} to {quantity(enough, binding.unit)}{change}."
+    )
 
 
 def enough_as_shown(used: float, unit: str) -> float:
@@ -549,11 +537,11 @@ def demand_sentence(plan: Plan) -> str:
     return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
 
 
-def slo_words(item: Asked) -> str:
+def slo_words(item: ClassTarget) -> str:
     """Say what one class asks for."""
     others = [(METRICS[metric].label, limit) for metric, limit in item.others.items()]
-    named = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *others)
-    limits = [f"{name} within {duration(limit)}" for name, limit in named if limit is not None]
+    limits_of_metrics = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *others)
+    limits = [f"{name} within {duration(limit)}" for name, limit in limits_of_metrics if limit is not None]
     return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from reports.answers.validation import by_accelerator
 from search_spaces.serving_error import load_serving_error
 
 
@@ -27,10 +26,6 @@ def test_the_table_by_accelerator_is_the_catalogs_record(section: list[list[str]
         assert [float(cell.removesuffix(" %")) for cell in cells[5:]] == pytest.approx(
             [one.ttft_median_abs_pct, one.ttft_bias_pct, one.tpot_median_abs_pct, one.tpot_bias_pct], abs=0.05
         )
-
-
-def test_the_page_in_the_repository_is_the_one_that_would_be_written(root: Path) -> None:
-    assert by_accelerator(load_serving_error()) in (root / "docs" / "accuracy.md").read_text("utf-8")
 
 
 def test_rows_of_all_engines_count_those_of_each(section: list[list[str]]) -> None:

@@ -207,7 +207,6 @@ def test_what_is_read_is_not_written_over(tmp_path: Path, capsys: pytest.Capture
         ("frontier", w, "--over", "rate", "--csv", tmp_path / "x", "--html", f"{tmp_path}/./x"),
         ("buy", w, "--terms", files["terms.yaml"], "--html", files["terms.yaml"]),
         (*calibrated, "-o", r),
-        ("validate", "--against", t, "--write", t),
     ):
         assert "name the same file" in refused(capsys, *words, "--force"), words
     assert {path.read_bytes() for path in files.values()} == {PLAN, b"mine"}

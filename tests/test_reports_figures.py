@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from optimizer.plans.plan import Plan, WorkloadSummary
 from reports import figures
-from reports.answers.plan_details import source_rows
 from reports.charts import draw_costs, draw_heat, draw_roofline, draw_split
 from reports.drawing import Box, Drawing, Linear, Log, Rect, Symbol, Text
 from reports.drawing import Path as Line
-from reports.fleet_figure import fleet_diagram, routed
+from reports.figures import fleet_diagram, routed
 
 PLANS = Path(__file__).parent / "plans"
 FOUND = ("disaggregated", "colocated", "hostile", "hundred-pools")
@@ -31,7 +30,7 @@ def plan() -> Plan:
 def drawings(plan: Plan) -> list[Drawing]:
     drawn = [draw_costs(figures.alternative_costs(plan), plan.cost_usd_per_hour)]
     drawn += [draw_roofline(figures.roofline(plan))]
-    return [*drawn, draw_split(figures.step_splits(plan)), draw_heat(figures.heat_map(plan.workload))]
+    return [*drawn, draw_split(plan.pools), draw_heat(figures.heat_map(plan.workload))]
 
 
 def test_alternatives_cost_what_the_plan_says_and_infeasible_ones_have_no_bar(plan: Plan) -> None:
@@ -41,27 +40,21 @@ def test_alternatives_cost_what_the_plan_says_and_infeasible_ones_have_no_bar(pl
 
 
 def test_roofline_points_lie_on_or_below_their_roof(plan: Plan) -> None:
-    figure = figures.roofline(plan)
-    for pool, point in zip(sorted(plan.pools, key=lambda p: -p.usd_per_hour), figure.points, strict=True):
+    points = figures.roofline(plan)
+    for pool, point in zip(sorted(plan.pools, key=lambda p: -p.usd_per_hour), points, strict=True):
         assert (point.intensity, point.mfu) == (pool.operating_point.arithmetic_intensity, pool.operating_point.mfu)
         assert point.attainable == min(1.0, point.intensity / point.ridge)
         assert point.mfu <= point.attainable
-    assert {roof.ridge for roof in figure.roofs} == {pool.operating_point.ridge_point for pool in plan.pools}
+    assert {point.ridge for point in points} == {pool.operating_point.ridge_point for pool in plan.pools}
 
 
 def test_a_point_without_a_place_on_log_axes_is_left_out(plan: Plan) -> None:
     idle = plan.pools[0].operating_point.model_copy(update={"mfu": 0.0})
     pools = [plan.pools[0].model_copy(update={"operating_point": idle}), *plan.pools[1:]]
-    figure = figures.roofline(plan.model_copy(update={"pools": pools}))
-    assert [point.pool for point in figure.points] == ["d0", "d1"]
+    points = figures.roofline(plan.model_copy(update={"pools": pools}))
+    assert [point.pool for point in points] == ["d0", "d1"]
     nothing = figures.roofline(plan.model_copy(update={"pools": pools[:1]}))
     assert draw_roofline(nothing).marks
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_time_splits_sum_to_one(name: str) -> None:
-    for row in figures.step_splits(load(name)):
-        assert math.fsum(row.parts) == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -165,14 +158,3 @@ def test_scales() -> None:
     assert Log(1, 1000, 0, 30)(0.1) == 0
     assert Box(0, 0, 1, 1).overlaps(Box(0.5, 0.5, 2, 2))
     assert not Box(0, 0, 1, 1).overlaps(Box(1, 0, 2, 1))
-
-
-def test_every_figure_of_an_accelerator_says_its_origin(plan: Plan) -> None:
-    rows = source_rows(plan.provenance.accelerators)
-    assert {row[3] for row in rows} == {"vendor", "measured", "fitted", "assumed"}
-    sheet = rows[0]
-    assert sheet[2].startswith("memory 80 GB; bandwidth 3.35 TB/s; peak flops bf16 989 TFLOP/s")
-    fitted = next(row for row in rows if row[3] == "fitted")
-    assert (fitted[1], fitted[2], fitted[4]) == (
-        "efficiency gemm bf16", "compute 72 %; memory 85 %; launch 4 µs", "6.1 %",
-    )  # fmt: skip

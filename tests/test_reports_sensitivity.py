@@ -19,7 +19,7 @@ from reports.deploy.files import SUMS, deploy_plan
 from reports.drawing import Rect
 from reports.json_text import plan_json
 from reports.next_steps import deployment
-from reports.sensitivity_section import draw_strips, draw_tornado, sensitivity_view
+from reports.sensitivity import draw_strips, draw_tornado, sensitivity_section
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.report_cases import lever, load, with_accuracy, with_command, with_sensitivity
@@ -42,9 +42,7 @@ def only(*levers: object) -> Sensitivity:
 
 
 def test_the_tornado_has_the_plans_costs_and_leaves_out_what_moves_nothing() -> None:
-    figure = said.tornado_figure(found())
-    assert figure.base == 47.11
-    assert [(bar.name, bar.low.cost, bar.high.cost) for bar in figure.bars] == [
+    assert [(bar.name, bar.low.cost, bar.high.cost) for bar in said.lever_bars(found())] == [
         ("request rate", 40.11, None),
         ("price of H200", 43.21, 51.34),
         ("step times", 41.57, 63.19),
@@ -54,19 +52,13 @@ def test_the_tornado_has_the_plans_costs_and_leaves_out_what_moves_nothing() -> 
 
 def test_where_nothing_moves_every_lever_is_drawn() -> None:
     flat = only(lever("osl_scale", 1.0, (0.8, 1.2), (47.11, 47.11)))
-    assert [bar.name for bar in said.tornado_figure(flat).bars] == ["output lengths"]
+    assert [bar.name for bar in said.lever_bars(flat)] == ["output lengths"]
     assert said.swing_sentence(flat).startswith("No lever changes the cost within 20 %")
     assert said.swing_sentence(only()) == "No lever was moved"
 
 
-def test_strips_are_over_the_price_at_hand_and_the_nearest_change_is_first() -> None:
-    first, second = said.price_strips(found())
-    assert (first.name, second.name) == ("H200", "L40S")
-    assert [(round(one.low, 9), round(one.high, 9), one.here) for one in first.stretches] == [
-        (0.25, 0.9, False),
-        (0.9, 1.375, True),
-        (1.375, 4.0, False),
-    ]
+def test_the_price_with_the_nearest_change_is_first() -> None:
+    assert [row.accelerator for row in said.priced(found())] == ["H200", "L40S"]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +154,7 @@ def test_what_is_absent_says_how_to_have_it() -> None:
 
 
 def test_cheaper_is_left_of_the_line_and_dearer_right_of_it() -> None:
-    drawing = draw_tornado(said.tornado_figure(found()))
+    drawing = draw_tornado(said.lever_bars(found()), 47.11)
     bars = [mark for mark in drawing.marks if isinstance(mark, Rect) and mark.tone in {"good", "over"}]
     line = max(bar.x + bar.width for bar in bars if bar.tone == "good")
     assert [bar.tone for bar in bars] == ["good", "over", "good", "over", "good", "over"]
@@ -171,7 +163,7 @@ def test_cheaper_is_left_of_the_line_and_dearer_right_of_it() -> None:
 
 
 def test_pieces_of_a_strip_fill_its_width_in_order() -> None:
-    drawing = draw_strips(said.price_strips(found()))
+    drawing = draw_strips(said.priced(found()))
     rects = [mark for mark in drawing.marks if isinstance(mark, Rect)]
     first = [mark for mark in rects if mark.y == rects[0].y]
     assert [mark.tone for mark in first] == ["other", "good", "other"]
@@ -220,7 +212,7 @@ def test_a_view_without_positive_prices_has_no_strips() -> None:
     free = found().model_copy(
         update={"break_even": [BreakEven(accelerator="X", usd_per_gpu_hour=0.0, pieces=[])], "levers": []}
     )
-    assert sensitivity_view(PLAN.model_copy(update={"sensitivity": free})).charts == ()
+    assert sensitivity_section(PLAN.model_copy(update={"sensitivity": free})).charts == ()
 
 
 # --- what is on record ----------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ import pytest
 from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
 from optimizer.plans.records import Quantiles
 from reports import verdict, words
-from reports.answers.calibration import point_text
+from reports.answers.accuracy import point_text
 from reports.answers.plan import latency_table
 from reports.answers.plan_charts import cost_chart, roofline_sentence, split_sentence
-from reports.asked import Asked, asked
+from reports.asked import ClassTarget, asked
 from tests.engine_cases import engines
 from tests.report_cases import simulated
 
@@ -201,7 +201,7 @@ def infeasible_without_classes() -> Plan:
 
 def test_what_was_asked_is_known_without_a_fleet() -> None:
     plan = infeasible_without_classes()
-    assert asked(plan) == [Asked("chat", 1.0, 0.6, 0.03, None, 0.95)]
+    assert asked(plan) == [ClassTarget("chat", 1.0, 0.6, 0.03, None, 0.95)]
     assert words.slo_words(asked(plan)[0]) == (
         "chat: TTFT within 600 ms and TPOT within 30 ms for 95 % of its requests"
     )

@@ -10,8 +10,7 @@ import pytest
 from optimizer.plans.plan import Plan
 from reports import figures, numbers
 from reports.answers.plan import plan_page
-from reports.figures import bucket_maps, fleet_points, load_figure
-from reports.fleet_figure import routed
+from reports.figures import bucket_maps, fleet_points, load_figure, routed
 from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
 from tests.report_cases import markdown_of as render_markdown
@@ -57,7 +56,7 @@ def derived(plan: Plan) -> Iterator[float]:
         yield from (math.fsum(sorted(alike, reverse=True)[number:]) for number in range(len(alike)))
     if plan.ttft_s is not None:
         yield from (move.seconds_per_request / plan.ttft_s.p50 for move in plan.transfers)
-    yield from (point.attainable for point in figures.roofline(plan).points)
+    yield from (point.attainable for point in figures.roofline(plan))
     yield from figures.heat_map(plan.workload).shares
     shares: dict[tuple[str, str], float] = {}
     for row in routed(plan):

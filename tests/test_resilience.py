@@ -23,9 +23,9 @@ from optimizer.procurement.resilience import (
     without,
 )
 from optimizer.verification.judge import Judgement, judge
-from pdplan.commands.resilience import least_requests
+from pdplan.commands.procurement import least_requests
 from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
-from reports.simulated import requests_to_decide
+from reports.answers.simulation import requests_to_decide
 from reports.views import html
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing
@@ -252,7 +252,7 @@ def test_a_fleet_that_misses_without_a_loss_says_so_first() -> None:
     assert resilience_text(found, 1, 100).startswith("Even without a loss the fleet misses an SLO: ")
     page = html.render_document(resilience_document(found, 1, "shop"), resilience_dict(found))
     assert "Even without a loss the fleet misses an SLO" in page
-    assert page.count('<svg class="chart"') == 1
+    assert '<svg class="chart"' not in page
 
 
 def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its_row() -> None:

@@ -41,7 +41,7 @@ from pdplan.cli import cli
 from reports.answers.buying import buying_dict, buying_document
 from reports.answers.frontier import frontier_document, frontier_record, frontier_rows
 from reports.answers.whatif import sweep_document
-from reports.tidy import rows_csv
+from reports.rows import rows_csv
 from reports.views.terminal import render_document
 from search_spaces.contracts import Contract, DemandPath, Forecast, Terms, Tier
 from search_spaces.loader import problem_of

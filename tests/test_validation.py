@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 from pdplan.cli import cli, run
 from pdplan.console import Console
-from reports.answers.validation import kendall_tau, validation_dict, validation_document
+from reports.answers.accuracy import kendall_tau, validation_dict, validation_document
 from reports.views.terminal import render_document
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_batches import deployments_of
@@ -155,18 +155,6 @@ def test_usage_and_missing_files() -> None:
     assert "give DATA_DIR, or --against FILE" in validate().output
     with pytest.raises(Exception, match=r"has none of closed_loop\.csv"):
         validate(str(Path(__file__).parent))
-
-
-def test_the_page_is_written_once(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.csv"
-    rows.write_text(HEADER + GOOD.format(ttft=100, tpot=10), encoding="utf-8")
-    page = tmp_path / "accuracy.md"
-    assert validate("--against", str(rows), "--write", str(page)).exit_code == 0
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith("# Accuracy\n")
-    assert "| meta-llama/Llama-3.1-8B-Instruct | h100_sxm | vllm | colocated | 1 |" in text
-    with pytest.raises(Exception, match="exists"):
-        validate("--against", str(rows), "--write", str(page))
 
 
 def test_kendall_tau_by_hand() -> None:
@@ -317,13 +305,12 @@ def test_the_batch_of_a_step_is_that_of_one_data_rank(tmp_path: Path) -> None:
 def test_a_file_of_which_nothing_is_predicted_is_bad_input(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: str, sentence: str, form: str
 ) -> None:
-    path, page = tmp_path / "rows.csv", tmp_path / "page.md"
+    path = tmp_path / "rows.csv"
     path.write_text(HEADER + rows, encoding="utf-8")
     flags = ["--json"] if form == "json" else []
-    assert run(["validate", "--against", str(path), "--write", str(page), *flags]) == 2
+    assert run(["validate", "--against", str(path), *flags]) == 2
     shown, said = capsys.readouterr()
     assert said.removeprefix("predicting the rows of rows.csv\n") == f"pdplan: error: {sentence}\n"
-    assert not page.exists()
     if form == "json":
         assert json.loads(shown)["predicted"] == 0
     else:

@@ -24,7 +24,7 @@ from optimizer.plans.proof import OPTIMAL_GAP
 from optimizer.plans.records import pool_records
 from pdplan.cli import cli, run
 from reports.answers.whatif import SETTINGS, sweep_document
-from reports.tidy import flat_rows
+from reports.rows import flat_rows
 from search_spaces.levers import LEVERS
 from search_spaces.loader import problem_of
 from tests.engine_cases import engines

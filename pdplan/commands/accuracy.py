@@ -20,7 +20,6 @@ from pdplan.options import (
     Choice,
     catalog_option,
     console_options,
-    force_option,
     json_option,
     pass_console,
     share_within,
@@ -106,7 +105,7 @@ def calibrate(
     Exits with 2 and writes nothing where no such machine explains the results: a flag is wrong, or the
     model does not know what ran. --force keeps the fit.
     """
-    from reports.answers.calibration import calibration_dict, calibration_document
+    from reports.answers.accuracy import calibration_dict, calibration_document
     from reports.text import plural
     from search_spaces.benchmark_results import read_results
     from search_spaces.benchmark_results.calibration import calibrate as fit
@@ -120,14 +119,14 @@ def calibrate(
         raise InputError(f"no results in {join_words([str(path) for path in results])}")
     console.note(f"read {plural(len(records), 'result')} from {plural(len(results), 'file')}; fitting to them")
     source = _source(results, records, setup)
-    found = fit(records, setup, source)
-    kept = not found.refusal or force
-    if output is not None and kept:
-        write_text(output, _overlay(found, source, flags, console.command), force=force)
-    value = calibration_dict(found, str(output) if output is not None and kept else None)
+    calibration = fit(records, setup, source)
+    accepted = not calibration.refusal or force
+    if output is not None and accepted:
+        write_text(output, _overlay(calibration, source, flags, console.command), force=force)
+    value = calibration_dict(calibration, str(output) if output is not None and accepted else None)
     console.show(value if as_json else calibration_document(value))
-    if not kept:
-        raise InputError(f"{found.refusal} (--force keeps the fit)")
+    if not accepted:
+        raise InputError(f"{calibration.refusal} (--force keeps the fit)")
     if output is None:
         console.hint(f"{console.command} -o overlay.yaml   # writes the fitted figures as a catalog file")
     else:
@@ -175,18 +174,18 @@ def _source(results: tuple[Path, ...], records: list[Any], setup: Setup) -> str:
     return f"calibrated on {len(records)} results of {setup.model.name} ({tools}; {files})"
 
 
-def _overlay(found: Calibration, source: str, flags: Flags, command: str) -> str:
+def _overlay(calibration: Calibration, source: str, flags: Flags, command: str) -> str:
     from search_spaces.benchmark_results.calibration import calibrated_overlay
 
-    fitted = ", ".join(f"{name} x {getattr(found.fit.scales, name):.3g}" for name in found.fit.free)
-    kept = f"; not seen in the data and kept: {', '.join(found.kept)}" if found.kept else ""
+    fitted = ", ".join(f"{name} x {getattr(calibration.fit.scales, name):.3g}" for name in calibration.fit.free)
+    unfitted = f"; not seen in the data and kept: {', '.join(calibration.kept)}" if calibration.kept else ""
     heading = [
         f"catalog file written by: {command}",
         f"{source}",
-        f"scales: {fitted}{kept}",
+        f"scales: {fitted}{unfitted}",
         "kernels that these results did not use stay as shipped",
     ]
-    return calibrated_overlay(found, heading, source, flags.catalog)
+    return calibrated_overlay(calibration, heading, source, flags.catalog)
 
 
 FILES = ("closed_loop.csv", "r1_2026.csv", "engine_steps.csv")
@@ -204,9 +203,7 @@ class Checks:
     balancing: str | None
     models: Path | None
     catalog: Path | None
-    page: Path | None
     with_rows: bool
-    force: bool
 
 
 @click.command(short_help="Recompute the prediction errors from measurements.")
@@ -231,15 +228,7 @@ class Checks:
     "--models", type=PATH, metavar="DIR",
     help="Models that the catalog lacks: DIR/ORG/NAME/config.json; default: DATA_DIR/models.",
 )  # fmt: skip
-@click.option(
-    "--write",
-    "page",
-    type=PATH,
-    metavar="FILE",
-    help="Also write the errors as a page in Markdown.",
-)
 @click.option("--rows", "with_rows", is_flag=True, help="With --json: also every prediction with its interval.")
-@force_option
 @catalog_option
 @json_option
 @console_options
@@ -250,7 +239,6 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     \b
       pdplan validate data/
       pdplan validate --against my_results.csv --models my_models/ --json
-      pdplan validate data/ --write accuracy.md
       pdplan validate --against benchmark/results/profile_export_aiperf.json --plan plan.json
 
     Predicts every measured row and prints the errors by model, accelerator, engine and mode: median,
@@ -263,7 +251,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     scheduler_recv_interval, else from engine_settings.csv beside the file. Exits with 2 where no row
     can be predicted.
     """
-    from reports.answers.validation import accuracy_page, validation_document
+    from reports.answers.accuracy import validation_document
     from search_spaces.catalog import load_catalog
 
     flags = Checks(**options)
@@ -274,19 +262,13 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
         _promise(console, flags, as_json=as_json)
         return
     files = _files(flags)
-    check_files(
-        {"--write": flags.page}, {**{file.name: file for file in files}, "--catalog": flags.catalog}, force=flags.force
-    )
-    known, folder = load_catalog(flags.catalog), _models(flags)
-    parts: dict[str, dict[str, Any]] = {}
+    catalog, folder = load_catalog(flags.catalog), _models(flags)
+    errors: dict[str, dict[str, Any]] = {}
     for file in files:
         console.note(f"predicting the rows of {file.name}")
-        parts[file.name] = _errors(file, known, folder, flags.with_rows)
-    nothing = _unpredicted(parts)
-    if flags.page is not None and not nothing:
-        write_text(flags.page, accuracy_page(parts), force=flags.force)
-        console.note(f"{flags.page} written")
-    console.show(_validation(parts) if as_json else validation_document(parts))
+        errors[file.name] = _errors(file, catalog, folder, flags.with_rows)
+    nothing = _unpredicted(errors)
+    console.show(_validation(errors) if as_json else validation_document(errors))
     if nothing:
         raise InputError(nothing)
 
@@ -297,7 +279,7 @@ def _promise(console: Console, flags: Checks, *, as_json: bool) -> None:
     from reports.deploy.benchmark import behind, promise_dict, promise_document
     from search_spaces.problem import Balancing
 
-    others = [flags.data_dir, flags.models, flags.catalog, flags.page, flags.with_rows]
+    others = [flags.data_dir, flags.models, flags.catalog, flags.with_rows]
     if flags.plan is None or flags.against is None or any(others):
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
     plan = read_plan(flags.plan)
@@ -306,9 +288,9 @@ def _promise(console: Console, flags: Checks, *, as_json: bool) -> None:
     console.show(value if as_json else promise_document(value))
 
 
-def _unpredicted(parts: dict[str, dict[str, Any]]) -> str:
+def _unpredicted(files: dict[str, dict[str, Any]]) -> str:
     """What to say of the first file of which no row could be predicted; empty where all files have some."""
-    for name, value in parts.items():
+    for name, value in files.items():
         if not value["rows"]:
             return f"{name} has no rows below its header"
         if not value["predicted"]:
@@ -337,14 +319,14 @@ def _files(flags: Checks) -> list[Path]:
     folder = flags.data_dir
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; a single file goes behind --against")
-    found = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
-    if not found:
+    paths = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
+    if not paths:
         raise InputError(f"{folder} has none of {', '.join(FILES)}, nor has its folder 'serving'")
-    return found
+    return paths
 
 
-def _errors(file: Path, known: AcceleratorCatalog, models: Path | None, with_rows: bool) -> dict[str, Any]:
-    from reports.answers.validation import validation_dict
+def _errors(file: Path, catalog: AcceleratorCatalog, models: Path | None, with_rows: bool) -> dict[str, Any]:
+    from reports.answers.accuracy import validation_dict
     from search_spaces.measured_predictions import predict_serving, predict_steps
     from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings
     from search_spaces.measurements import Format, read_measurements
@@ -352,14 +334,14 @@ def _errors(file: Path, known: AcceleratorCatalog, models: Path | None, with_row
     kind, rows = read_measurements(file)
     rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
     predict = predict_serving if kind is Format.SERVING else predict_steps
-    return validation_dict(kind, predict(rows, known, models), with_rows=with_rows)
+    return validation_dict(kind, predict(rows, catalog, models), with_rows=with_rows)
 
 
-def _validation(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _validation(files: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """One object: the errors of the first file, with those of any other beside them under its format.
 
     A further file of the first one's format stands under its own name.
     """
-    (_, first), *others = parts.items()
-    named = {name if part["format"] == first["format"] else part["format"]: part for name, part in others}
+    (_, first), *others = files.items()
+    named = {name if value["format"] == first["format"] else value["format"]: value for name, value in others}
     return {"schema": "pdplan.validation/1", **first, **named}

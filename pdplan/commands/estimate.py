@@ -111,8 +111,8 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     config = _config(problem, flags)
     policy = load_serving_policy(flags.engine, problem.engine_changes)
     lengths, balance = (flags.isl, flags.osl), policy.lane_balance
-    found = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
-    as_value = estimate_dict(problem.model, config, flags, found, problem.offers[0])
+    prediction = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
+    as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
     console.show(as_value if as_json else _page(as_value, console.width))
     console.hint("pdplan init   # a workload file; pdplan optimize then finds the fleet")
 
@@ -185,7 +185,7 @@ def _config(problem: Problem, flags: Flags) -> EngineConfig:
 
 
 def estimate_dict(
-    model: Transformer, config: EngineConfig, flags: Flags, found: Estimate, offer: Offer
+    model: Transformer, config: EngineConfig, flags: Flags, prediction: Estimate, offer: Offer
 ) -> dict[str, Any]:
     """The estimate as JSON-ready values; units are in the keys."""
     from costmodel.memory import max_whole_requests
@@ -206,38 +206,40 @@ def estimate_dict(
         "kv_dtype": config.kv_dtype,
         "isl": flags.isl,
         "osl": flags.osl,
-        "batch": found.batch,
-        "max_batch": found.max_batch,
-        "max_batch_of_whole_requests": max_whole_requests(model, config, flags.isl, flags.osl if found.decode else 0.0),
-        "prefill": None if found.prefill is None else _step_dict(found.prefill),
-        "decode": None if found.decode is None else _step_dict(found.decode),
-        "ridge_point_flop_per_byte": found.ridge_point,
-        "kv_bytes_per_token": found.kv_bytes_per_token,
-        "weights_bytes_per_gpu": found.weights_per_gpu,
-        "activations_bytes_per_gpu": found.activations_per_gpu,
-        "kv_capacity_bytes_per_gpu": found.kv_capacity_per_gpu,
-        "requests_per_second": found.requests_per_second,
-        "prompt_tokens_per_second": None if found.prefill is None else found.requests_per_second * flags.isl,
-        "output_tokens_per_second": _output_rate(config, flags, found),
+        "batch": prediction.batch,
+        "max_batch": prediction.max_batch,
+        "max_batch_of_whole_requests": max_whole_requests(
+            model, config, flags.isl, flags.osl if prediction.decode else 0.0
+        ),
+        "prefill": None if prediction.prefill is None else _step_dict(prediction.prefill),
+        "decode": None if prediction.decode is None else _step_dict(prediction.decode),
+        "ridge_point_flop_per_byte": prediction.ridge_point,
+        "kv_bytes_per_token": prediction.kv_bytes_per_token,
+        "weights_bytes_per_gpu": prediction.weights_per_gpu,
+        "activations_bytes_per_gpu": prediction.activations_per_gpu,
+        "kv_capacity_bytes_per_gpu": prediction.kv_capacity_per_gpu,
+        "requests_per_second": prediction.requests_per_second,
+        "prompt_tokens_per_second": None if prediction.prefill is None else prediction.requests_per_second * flags.isl,
+        "output_tokens_per_second": _output_rate(config, flags, prediction),
         "usd_per_hour": offer.usd_per_hour * config.gpus,
         "price": price_dict(quote),
         "price_remark": quote.remark(offer.gpu),
-        "binds": found.binds,
-        "origins": [str(origin) for origin in (*found.origins, found.overhead.origin)],
+        "binds": prediction.binds,
+        "origins": [str(origin) for origin in (*prediction.origins, prediction.overhead.origin)],
         "efficiencies": [
             {"kernel_class": kernel, "dtype": dtype, "origin": str(figures.origin), "source": figures.source}
-            for (kernel, dtype), figures in found.efficiencies.items()
+            for (kernel, dtype), figures in prediction.efficiencies.items()
         ],
     }
 
 
-def _output_rate(config: EngineConfig, flags: Flags, found: Estimate) -> float | None:
+def _output_rate(config: EngineConfig, flags: Flags, prediction: Estimate) -> float | None:
     """Output tokens per second, the first of each request from its prefill; a prefill engine's are not its purpose."""
     from costmodel.engine import Role
 
     if config.role is Role.PREFILL:
         return None
-    return found.requests_per_second * (flags.osl - 1 if found.prefill is None else flags.osl)
+    return prediction.requests_per_second * (flags.osl - 1 if prediction.prefill is None else flags.osl)
 
 
 def _step_dict(step: StepEstimate) -> dict[str, Any]:
@@ -286,7 +288,7 @@ def _step_rows(steps: list[dict[str, Any]]) -> list[list[str]]:
 
     return [
         ["time", *(duration(step["time_s"]) for step in steps)],
-        *([f"  {part}", *(duration(step["split_s"][part]) for step in steps)] for part in steps[0]["split_s"]),
+        *([f"  {name}", *(duration(step["split_s"][name]) for step in steps)] for name in steps[0]["split_s"]),
         ["MFU", *(percent(step["mfu"]) for step in steps)],
         ["MBU", *(percent(step["mbu"]) for step in steps)],
         ["FLOP/byte", *(significant(step["arithmetic_intensity_flop_per_byte"]) for step in steps)],
@@ -301,11 +303,11 @@ def _held(value: dict[str, Any]) -> tuple[str, str]:
 
     if value["decode"] is None:
         return "max prompts", f"{plural(value['max_batch'], 'prompt')} of {count(value['isl'])} tokens"
-    each = f"{count(value['isl'])} + {count(value['osl'])} tokens"
+    lengths = f"{count(value['isl'])} + {count(value['osl'])} tokens"
     most, whole = value["max_batch"], value["max_batch_of_whole_requests"]
     mean = f"{count(value['isl'] + value['osl'] / 2)} tokens"
     held = f" at a mean of {mean}; {count(whole)} requests if all are about to end"
-    return "max batch", f"{plural(most, 'request')} of {each}{held if whole < most else ''}"
+    return "max batch", f"{plural(most, 'request')} of {lengths}{held if whole < most else ''}"
 
 
 def _throughput(value: dict[str, Any]) -> str:
@@ -320,13 +322,9 @@ def _throughput(value: dict[str, Any]) -> str:
 
 
 def _title(value: dict[str, Any]) -> str:
-    degrees = {
-        "TP": value["tensor_parallel"],
-        "PP": value["pipeline_parallel"],
-        "EP": value["expert_parallel"],
-        "DP": value["data_parallel"],
-    }
-    split = " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
+    from reports.numbers import layout_words
+
+    split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     return (
         f"{value['model']} on {value['gpus']} × {value['accelerator']} {split}, {value['role']}, {value['engine']}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
@@ -334,5 +332,5 @@ def _title(value: dict[str, Any]) -> str:
 
 
 def _memory(value: dict[str, Any]) -> str:
-    parts = {"weights": "weights", "activations": "activations", "kv_capacity": "KV"}
-    return ", ".join(f"{value[f'{key}_bytes_per_gpu'] / 2**30:.1f} GiB {name}" for key, name in parts.items())
+    names = {"weights": "weights", "activations": "activations", "kv_capacity": "KV"}
+    return ", ".join(f"{value[f'{key}_bytes_per_gpu'] / 2**30:.1f} GiB {name}" for key, name in names.items())

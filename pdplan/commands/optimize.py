@@ -19,9 +19,11 @@ from pdplan.options import (
     PATH,
     TARGETS,
     Choice,
+    collected,
     confidence_option,
     console_options,
     json_option,
+    pairs,
     parse_settings,
     pass_console,
     prices_option,
@@ -135,18 +137,18 @@ def optimize(
     """
     from search_spaces.loader import load_problem
 
-    asked = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
-    problem = load_problem(file, overrides=parse_settings(settings, **asked))
+    flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
+    problem = load_problem(file, overrides=parse_settings(settings, **flags))
     options = {"time_limit": time_limit, "sensitivity": sensitivity, "front": front, "study": study}
     with no_empty_folder(output):
         prepare_folders(output, deploy, force)
         try:
-            found = searched(console, problem, file.resolve().parent, effort, **options)
+            plan = searched(console, problem, file.resolve().parent, effort, **options)
         except BelowFloorError:
             if as_json:
                 show_below_floor(console, problem)
             raise
-        plan = stamped(found, console.command)
+        plan = stamped(plan, console.command)
         for warning in plan.warnings:
             console.warn(warning)
         show(console, plan, output, as_json=as_json, force=force)
@@ -165,10 +167,10 @@ def searched(console: Console, problem: Problem, base: Path, effort: str, **opti
     brake = Brake()
     telling = console.progress() if effort == "quick" else console.milestones()
     with telling as progress, stop_on_interrupt(brake):
-        found = api.optimize(problem, effort=effort, base=base, brake=brake, progress=progress, **options)
+        plan = api.optimize(problem, effort=effort, base=base, brake=brake, progress=progress, **options)
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may also meet the SLOs")
-    return found
+    return plan
 
 
 def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
@@ -192,7 +194,7 @@ def show_below_floor(console: Console, problem: Problem) -> None:
 @contextmanager
 def no_empty_folder(directory: Path | None) -> Iterator[None]:
     """Take away folders that were made for files which were not written, as no fleet was found."""
-    new = [] if directory is None else [one for one in (directory, *directory.parents) if not one.exists()]
+    new = [] if directory is None else [folder for folder in (directory, *directory.parents) if not folder.exists()]
     try:
         yield
     finally:
@@ -316,3 +318,73 @@ def _subject(file: Path, fleet_file: Path | None, overrides: dict[str, str]) -> 
             "--set and --confidence change the workload of a fleet file; a plan is evaluated as it was made"
         )
     return read_plan(file)
+
+
+@click.command(short_help="Say which rule excludes an engine config, or where it ranks.")
+@click.argument("file", type=PATH)
+@click.option(
+    "--config", "configs", required=True, multiple=True, metavar="KEY=VALUE,…",
+    help="Engine config: gpu (required), role (prefill, decode or colocated; default: all), tp, pp, ep, dp (default: "
+    "1), max_num_seqs, max_num_batched_tokens (default: those of FILE), weight_dtype, kv_dtype (default: FILE's). "
+    "May be repeated.",
+)  # fmt: skip
+@prices_option
+@set_option
+@json_option
+@console_options
+@pass_console
+def explain(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    configs: tuple[str, ...],
+    prices: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Examples:
+
+    \b
+      pdplan explain workload.yaml --config gpu=H100,tp=4,role=decode
+      pdplan explain workload.yaml --config gpu=H200,tp=3 --config gpu=H200,tp=2
+      pdplan explain workload.yaml --config gpu=H200,tp=2,max_num_seqs=64,weight_dtype=fp8 --json
+      pdplan explain workload.yaml --config gpu=H100,role=prefill --config gpu=H200,role=decode
+
+    Checks an engine config against every feasibility rule. A feasible one is ranked among all configs of
+    its role by the cheapest fleet that uses it, with what its pool runs out of first. Settings outside
+    the search space of FILE are tried too. For every pair of a prefill and a decode config it says, rule
+    by rule, whether they can hand over KV blocks.
+
+    Exits with 3 when no stated config is in a fleet that meets the SLOs.
+    """
+    from itertools import product
+
+    from costmodel.engine import Role
+    from optimizer.recommend.explain import explain_each, explain_pair
+    from reports.answers.explanation import explanation_dict, explanation_document, pair_dict
+    from search_spaces.loader import load_problem
+    from search_spaces.wanted import parse_wanted
+
+    problem = load_problem(file, overrides=parse_settings(settings, prices=prices))
+    candidates = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
+    assumed = [candidate.assumed(problem) for candidate in candidates]
+    explanations = list(zip(configs, assumed, explain_each(problem, candidates), strict=True))
+    ends = [
+        [(config, candidate) for config, candidate in zip(configs, candidates, strict=True) if candidate.role is role]
+        for role in (Role.PREFILL, Role.DECODE)
+    ]
+    pairs_ = [(a, b, explain_pair(problem, first, second)) for (a, first), (b, second) in product(*ends)]
+    if as_json:
+        console.show(
+            [
+                *(explanation_dict(*candidate) for candidate in explanations),
+                *(pair_dict(*candidate) for candidate in pairs_),
+            ]
+        )
+    else:
+        console.show(explanation_document(explanations, pairs_))
+    has_rank = any(
+        candidate.rank is not None for _, _, explanation in explanations for candidate in explanation.standings
+    )
+    return 0 if has_rank else ExitCode.INFEASIBLE

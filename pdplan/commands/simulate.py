@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from costmodel.errors import InputError
 from costmodel.quoting import shown
+from costmodel.words import percentage
 from pdplan.console import Console, write_text
 from pdplan.exits import ExitCode
 from pdplan.files import check_files, read_fleet
@@ -27,12 +31,36 @@ from pdplan.options import (
     share_within,
     whole,
 )
-from pdplan.simulating import CONCURRENCY, PLANNED, REPLICATIONS, REQUESTS, UNTIL, Asked, simulated, timeline_text
 from search_spaces.bounds import SEED, Bounds
 
 if TYPE_CHECKING:
-    from reports.simulated import Simulated
+    import numpy as np
 
+    from optimizer.fleets.fleet import Fleet
+    from optimizer.loads.instance import Instance
+    from optimizer.plans.plan import Plan
+    from optimizer.verification.demand import Demand
+    from optimizer.verification.judge import Judgement
+    from reports.answers.simulation import Simulated
+    from search_spaces.recorded import Recorded
+
+REQUESTS = Bounds(100, 5_000_000, "requests")
+"""Fewer tell nothing of a tail; more do not fit in memory beside their times."""
+REPLICATIONS = Bounds(1, 100, "replications")
+CONCURRENCY = Bounds(1, 100_000, "requests")
+NANOSECONDS = 1e9
+GOODPUT_RUNS, CURVE_RUNS = 8, 30
+"""Rates that a search for the goodput, and a curve, try, about."""
+OTHER_RATE = 0.05
+"""Relative difference from which on the rate of a trace is not the plan's."""
+PER_USER = 10
+"""Requests for each one of a closed loop, so that those with which it starts are warm-up."""
+UNTIL = Bounds(1e-4, 0.25)
+"""Half widths of an interval that may be asked for [1]."""
+MOST_UNTIL = 2_000_000
+"""Requests of all runs together, beyond which an interval is told as it is: 2 GB of their times."""
+PLANNED: tuple[float, ...] = ()
+"""Stands for the daily profile that the plan was made for."""
 PARTS = Bounds(2, 1440, "parts of a day")
 SOON_DONE = 50_000
 """So many requests take a few seconds: nobody needs to be told that they are under way."""
@@ -43,16 +71,16 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     if value is None or value.strip() == "plan":
         return None if value is None else PLANNED
     try:
-        found = tuple(float(part) for part in value.split(","))
+        multiples = tuple(float(word) for word in value.split(","))
     except ValueError as error:
         raise click.BadParameter(
             f"{shown(value[:80])} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
         ) from error
-    if not PARTS.holds(len(found)):
-        raise click.BadParameter(f"has {len(found)} multiples; {PARTS.sentence()}")
-    if not all(math.isfinite(one) and one >= 0.0 for one in found) or max(found) <= 0.0:
+    if not PARTS.holds(len(multiples)):
+        raise click.BadParameter(f"has {len(multiples)} multiples; {PARTS.sentence()}")
+    if not all(math.isfinite(multiple) and multiple >= 0.0 for multiple in multiples) or max(multiples) <= 0.0:
         raise click.BadParameter("its multiples must be finite, 0 or more, and one of them above 0")
-    return found
+    return multiples
 
 
 def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -176,39 +204,331 @@ def simulate(
     from costmodel.simulator import prepare
 
     files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
-    asked = Asked(
+    request = SimulationRequest(
         rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing, until
     )
-    asked.check()
+    request.check()
     check_files(files, {"FILE": file, "--trace": trace}, force=force)
-    telling = console.progress() if asked.work <= SOON_DONE else console.milestones()
+    telling = console.progress() if request.work <= SOON_DONE else console.milestones()
     plan = read_fleet(file, alternative)
     with telling as progress:
         prepare(None if progress is None else lambda text: progress(text, 0.0))
-        shown = simulated(plan, asked, progress)
-    console.note(f"simulated in {shown.cpu_seconds:.1f} CPU-seconds")
-    _write_files(console, shown, files, window, force=force)
-    from reports.answers.simulation import simulation_document
-    from reports.simulated import simulation_json
+        simulation = simulated(plan, request, progress)
+    console.note(f"simulated in {simulation.cpu_seconds:.1f} CPU-seconds")
+    _write_files(console, simulation, files, window, force=force)
+    from reports.answers.simulation import simulation_document, simulation_json
 
-    console.show(simulation_json(shown) if as_json else simulation_document(shown))
-    return 0 if shown.judgement.proven else ExitCode.INFEASIBLE
+    console.show(simulation_json(simulation) if as_json else simulation_document(simulation))
+    return 0 if simulation.judgement.proven else ExitCode.INFEASIBLE
 
 
 def _write_files(
-    console: Console, shown: Simulated, files: Mapping[str, Path | None], window: float, *, force: bool
+    console: Console, simulation: Simulated, files: Mapping[str, Path | None], window: float, *, force: bool
 ) -> None:
     """Write what was asked for beside the result."""
-    from reports.request_rows import requests_csv, requests_parquet
+    from reports.rows import requests_csv, requests_parquet
 
-    pools = [pool.name for pool in shown.use.pools]
+    pools = [pool.name for pool in simulation.use.pools]
     makers: dict[str, Callable[[], str | bytes]] = {
-        "--csv": lambda: requests_csv(shown.instance, pools, shown.judgement),
-        "--parquet": lambda: requests_parquet(shown.instance, pools, shown.judgement),
-        "--timeline": lambda: timeline_text(pools, shown.judgement, window),
+        "--csv": lambda: requests_csv(simulation.instance, pools, simulation.judgement),
+        "--parquet": lambda: requests_parquet(simulation.instance, pools, simulation.judgement),
+        "--timeline": lambda: timeline_text(pools, simulation.judgement, window),
     }
     for flag, path in files.items():
         if path is not None:
             write_text(path, makers[flag](), force=force)
             hint = "; open it at ui.perfetto.dev or chrome://tracing" if flag == "--timeline" else ""
             console.note(f"wrote {path}{hint}")
+
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRequest:
+    """What to simulate.
+
+    rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
+    None for one rate; concurrency: requests at once of a closed loop, 0 for an open one; balancing: None as planned;
+    until: half width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
+    """
+
+    rate: float | None
+    requests: int
+    seed: int
+    replications: int
+    trace: Path | None
+    profile: tuple[float, ...] | None
+    concurrency: int
+    goodput: bool
+    curve: bool
+    balancing: str | None = None
+    until: float | None = None
+
+    @property
+    def work(self) -> int:
+        """Requests of all runs together, about; the most that there may be where a precision was asked for."""
+        if self.until is not None:
+            return MOST_UNTIL
+        runs = self.replications + (CURVE_RUNS if self.curve else GOODPUT_RUNS * self.goodput)
+        return self.requests * runs
+
+    def check(self) -> None:
+        """Raise InputError for what does not go together."""
+        given = {
+            "--trace": self.trace is not None,
+            "--concurrency": self.concurrency > 0,
+            "--diurnal": self.profile is not None,
+            "--rate": self.rate is not None,
+            "--replications": self.replications > 1,
+            "--goodput": self.goodput,
+            "--curve": self.curve,
+            "--until": self.until is not None,
+        }
+        for flag, (reason, others) in EXCLUDED.items():
+            refused = next((other for other in others if given[flag] and given[other]), None)
+            if refused is not None:
+                raise InputError(f"{flag} {reason}, so it does not go with {refused}")
+        if self.requests < PER_USER * self.concurrency:
+            raise InputError(
+                f"--concurrency {self.concurrency} needs --requests {PER_USER * self.concurrency} or more, for the "
+                f"first {self.concurrency} come at once and only a tenth is warm-up; found {self.requests}"
+            )
+
+
+EXCLUDED = {
+    "--trace": ("replays one recording", ("--replications", "--goodput", "--curve", "--diurnal")),
+    "--concurrency": ("starts a request when another one ends", ("--rate", "--goodput", "--curve", "--diurnal")),
+    "--diurnal": ("lets the rate change", ("--goodput", "--curve")),
+    "--until": (
+        "makes as many runs as it needs",
+        ("--replications", "--trace", "--concurrency", "--diurnal", "--goodput", "--curve"),
+    ),
+}
+"""Options that leave no room for others: why, and for which."""
+
+
+def simulated(plan: Plan, request: SimulationRequest, progress: Progress | None) -> Simulated:
+    """Simulate what was asked."""
+    from optimizer.fleets.plan_fleet import fleet_of_plan
+    from optimizer.verification.goodput import goodput, latency_curve
+    from search_spaces.problem import Balancing
+
+    instance, fleet = fleet_of_plan(plan)
+    if request.balancing is not None:
+        limits = replace(instance.problem.constraints, balancing=Balancing(request.balancing))
+        instance = replace(instance, problem=replace(instance.problem, constraints=limits))
+    if progress is not None:
+        progress("simulating", 0.3)
+    simulation = _judged(plan, instance, fleet, request, progress)
+    settings = {"requests": request.requests, "seed": request.seed}
+    if request.curve:
+        if progress is not None:
+            progress("going through the rates", 0.5)
+        curve = latency_curve(instance, fleet, **settings)
+        simulation = replace(simulation, curve=curve, goodput=curve.goodput)
+    elif request.goodput:
+        if progress is not None:
+            progress("finding the goodput", 0.6)
+        simulation = replace(simulation, goodput=goodput(instance, fleet, **settings))
+    return simulation
+
+
+def _judged(
+    plan: Plan, instance: Instance, fleet: Fleet, request: SimulationRequest, progress: Progress | None
+) -> Simulated:
+    """The run, or runs, that were asked for."""
+    from optimizer.fleets.evaluate import evaluate
+    from optimizer.verification.judge import judge_demands, pool_behind, simulated_fleet
+    from optimizer.verification.record import class_e2e, class_gaps, fleet_use, slots_of_day
+    from reports.answers.simulation import Simulated
+
+    volume = _volume(plan, instance, request)
+    start, left_out, most = time.process_time(), "", MOST_UNTIL
+    if request.until is None:
+        demands, left_out, most = _demands(instance, fleet, request, volume)
+        judgement = judge_demands(instance, simulated_fleet(instance, fleet), demands)
+    else:
+        judgement = _until_known(instance, fleet, request, volume, progress)
+    steady = request.trace is None and request.profile is None and not request.concurrency
+    profile = None if request.profile is None else _profile(instance, request.profile)
+    behind = pool_behind(judgement)
+    return Simulated(
+        plan=plan,
+        instance=instance,
+        judgement=replace(judgement, rate=instance.problem.workload.request_rate * volume) if steady else judgement,
+        use=fleet_use(instance, fleet, judgement),
+        gaps=class_gaps(instance, judgement),
+        e2e=class_e2e(instance, judgement),
+        behind=None if behind is None else fleet.pools[behind].name,
+        source=_source(request, profile, judgement, instance.problem.recorded)
+        + left_out
+        + own_rate(plan, request, judgement),
+        most=most,
+        concurrency=request.concurrency,
+        analytic=evaluate(instance, fleet, volume) if steady else None,
+        slots=() if profile is None else slots_of_day(instance, judgement, profile, volume),
+        seed=None if request.trace is not None else request.seed,
+        until=request.until,
+        cpu_seconds=time.process_time() - start,
+    )
+
+
+def _until_known(
+    instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float, progress: Progress | None
+) -> Judgement:
+    """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
+    from optimizer.verification.bench import full_length
+    from optimizer.verification.demand import SEEDS, simulated_trace
+    from optimizer.verification.judge import half_width, judge_until, simulated_fleet, until_precise
+
+    precision = request.until or UNTIL.high
+    requests = full_length(instance, fleet, request.requests, volume)
+    enough = until_precise(precision, requests, MOST_UNTIL)
+
+    def drawn(number: int) -> Demand:
+        return simulated_trace(instance, fleet, requests, request.seed + SEEDS * number, volume)
+
+    def wanted(judgement: Judgement) -> int:
+        if progress is not None:
+            made, reached = len(judgement.runs) * requests, half_width(judgement)
+            most = max(made / MOST_UNTIL, min((precision / max(reached, 1e-9)) ** 2, 1.0))
+            progress(f"{made:,} requests, ±{percentage(reached, 2)}", 0.9 * most)
+        return enough(judgement)
+
+    return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=2)
+
+
+def own_rate(plan: Plan, request: SimulationRequest, judgement: Judgement) -> str:
+    """That a trace came at another rate than that of the plan; empty where it did not, or one was asked for."""
+    from reports.numbers import rate
+
+    if request.trace is None or request.rate is not None or request.concurrency:
+        return ""
+    near = abs(judgement.rate / plan.demand_rps - 1.0) <= OTHER_RATE
+    return "" if near else f", at its own rate; the plan is for {rate(plan.demand_rps)} (--rate)"
+
+
+def _volume(plan: Plan, instance: Instance, request: SimulationRequest) -> float:
+    """Multiple of the demand that comes."""
+    from optimizer.fleets.plan_fleet import planned_volume
+
+    return planned_volume(plan) if request.rate is None else request.rate / instance.problem.workload.request_rate
+
+
+def _demands(
+    instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float
+) -> tuple[list[Demand], str, int]:
+    """Requests of each run, what is to be said of those of a trace that no engine takes, the most a run can have."""
+    from optimizer.verification.demand import SEEDS, closed_demand, diurnal_demands, simulated_trace
+
+    left_out, most = "", int(REQUESTS.high)
+    if request.profile is not None:
+        demands = diurnal_demands(
+            instance,
+            fleet,
+            _profile(instance, request.profile),
+            requests=request.requests,
+            seed=request.seed,
+            volume=volume,
+            replications=request.replications,
+        )
+    elif request.trace is not None:
+        demand, left_out, whole = replay(instance, fleet, request)
+        demands = [demand]
+        most = demand.trace.size if whole else most
+    else:
+        seeds = [request.seed + SEEDS * number for number in range(request.replications)]
+        demands = [simulated_trace(instance, fleet, request.requests, seed, volume) for seed in seeds]
+    if request.concurrency:
+        demands = [closed_demand(demand, request.concurrency) for demand in demands]
+    return demands, left_out, most
+
+
+def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Rates over the day as multiples."""
+    import numpy as np
+
+    from optimizer.verification.demand import planned_profile
+
+    if profile != PLANNED:
+        return np.array(profile)
+    planned = planned_profile(instance)
+    if planned is None:
+        raise InputError("--diurnal plan: the plan's workload has no diurnal profile; give multiples such as 0.4,1,0.8")
+    return planned
+
+
+def _source(
+    request: SimulationRequest,
+    profile: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None,
+    judgement: Judgement,
+    recorded: Recorded | None,
+) -> str:
+    """Where the requests come from, in words."""
+    from reports.numbers import duration
+
+    drawn = "the plan's demand" if recorded is None else f"{recorded.source}, as the plan's were"
+    words = f"drawn from {drawn}" if request.trace is None else f"replayed from {request.trace.name}"
+    if request.balancing is not None:
+        words += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
+    if request.concurrency:
+        return f"{words}, {request.concurrency} at a time"
+    if profile is not None:
+        return f"{words} over a day that is made to last {duration(float(judgement.runs[0].result.arrival.max()))}"
+    return words
+
+
+def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tuple[Demand, str, bool]:
+    """The first requests of a trace; with a rate, their arrivals are stretched to it.
+
+    Also what is to be said of those that are left out as no engine can serve them, or as they are longer than the
+    engines' max_model_len; and whether there are no more in the trace.
+    """
+    import numpy as np
+
+    from optimizer.verification.demand import replayed_trace
+    from search_spaces.recorded import spread
+    from search_spaces.traces import Unservable, in_order, read_rows, read_trace
+
+    path, most = request.trace or Path(), instance.problem.workload.max_tokens
+    unservable = Unservable()
+    rows_of = list(in_order(path, read_rows(path, limit=request.requests, unservable=unservable)))
+    batches = [rows.pick(np.flatnonzero(rows.isl + rows.osl <= most)) for rows in rows_of]
+    too_long = sum(len(rows) for rows in rows_of) - sum(len(rows) for rows in batches)
+    nanoseconds, isl, osl = (
+        np.concatenate([getattr(rows, name) for rows in batches]) if batches else np.zeros(0, dtype=np.int64)
+        for name in ("nanoseconds", "isl", "osl")
+    )
+    least = max(int(REQUESTS.low), PER_USER * request.concurrency)
+    if isl.size < least:
+        from reports.text import plural
+
+        fit = f" of at most {most:,} tokens" if too_long else ""
+        raise InputError(f"{path}: has {plural(isl.size, 'request')}{fit}; {least:,} are needed at least")
+    stats = read_trace(path, limit=request.requests, most_tokens=most).arrivals
+    arrival = spread((nanoseconds - nanoseconds[0]) / NANOSECONDS, stats)
+    span = float(arrival[-1])
+    if span <= 0.0:
+        raise InputError(f"{path}: all requests arrive at once")
+    if request.rate is not None:
+        arrival *= (isl.size - 1) / span / request.rate
+    said = f", of which {unservable.words}" if unservable.count else ""
+    if too_long:
+        said += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
+    demand = replayed_trace(instance, fleet, arrival, isl, osl, seed=request.seed)
+    return demand, said, unservable.rows < request.requests
+
+
+def timeline_text(pools: list[str], judgement: Judgement, window: float) -> str:
+    """Steps of the first run in a window [s] that begins where the warm-up ends; the run is made again with a log."""
+    import numpy as np
+
+    from costmodel.simulator import simulate as run
+    from costmodel.simulator.metrics import steady
+    from reports.answers.simulation import timeline_json
+
+    first = judgement.runs[0]
+    start = float(first.result.arrival[int(np.argmax(steady(first.result)))])
+    logged = run(first.demand.trace, judgement.engines, until=start + window, log_rows=first.result.events)
+    return timeline_json(pools, judgement.engines, logged, start, start + window)

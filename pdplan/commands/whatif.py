@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, UnknownNameError
+from costmodel.metric import METRICS
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.files import check_files, random_arrivals, show_answer, write_page
+from pdplan.files import Output, answer_options, random_problem
 from pdplan.options import (
     PATH,
     Choice,
-    console_options,
-    force_option,
-    json_option,
-    parse_settings,
-    pass_console,
     prices_option,
     set_option,
     share_within,
@@ -27,8 +27,22 @@ from pdplan.options import (
     whole,
 )
 from search_spaces import bounds
+from search_spaces.bounds import Bounds
 
-from .whatif_answers import JOBS, Asked, answers, sweep_answer
+if TYPE_CHECKING:
+    from optimizer.whatif.scenario import Depth
+    from optimizer.whatif.workers import Row, Sweep
+    from reports.document import Document
+    from search_spaces.problem import Problem
+    from search_spaces.scenarios import Scenario
+
+JOBS = Bounds(1, 4096, "jobs")
+TOLERANCE = 1e-6
+"""How exactly break-even values are found, as a share of the range."""
+MOST_UNLOGGED = 10_000
+"""More scenarios than that, minutes to hours of work, are solved only with a log to go on from."""
+PROVING = 0.7
+"""Share of a sweep's work that is done when simulations begin."""
 
 
 def chunks_of(_context: click.Context | None, _parameter: click.Parameter | None, text: str | None) -> tuple[int, ...]:
@@ -37,7 +51,7 @@ def chunks_of(_context: click.Context | None, _parameter: click.Parameter | None
     >>> chunks_of(None, None, "512, 2048")
     (512, 2048)
     """
-    sizes = [part.strip() for part in text.split(",")] if text is not None else []
+    sizes = [word.strip() for word in text.split(",")] if text is not None else []
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise InputError(f"--chunk {shown(text or '')} is not a list of whole numbers of tokens, such as 512,2048")
     return tuple(map(int, sizes))
@@ -113,39 +127,35 @@ class WithLevers(click.Command):
 )
 @click.option("--simulate", "simulated", is_flag=True, help="As --full, and prove each fleet by simulation; slower.")
 @verify_option(4)
-@click.option("--csv", "csv_file", type=PATH, metavar="OUT", help="Write a row per scenario, or per chunk, as CSV.")
-@click.option("--parquet", "parquet_file", type=PATH, metavar="OUT", help="The same as Parquet (needs pyarrow).")
-@click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
-@click.option("--jobs", type=whole(JOBS), metavar="N", help="Processes that solve the sweep; default: one per core.")
-@click.option(
-    "--resume", "journal", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."
+@answer_options(
+    "Write a page with charts.",
+    click.option(
+        "--jobs", type=whole(JOBS), metavar="N", help="Processes that solve the sweep; default: one per core."
+    ),
+    click.option(
+        "--resume", "journal", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."
+    ),
+    click.option(
+        "--backend",
+        type=Choice(("local", "dask")),
+        default="local",
+        show_default=True,
+        help="Solve the sweep on this machine or on a Dask cluster.",
+    ),
+    click.option("--address", metavar="ADDRESS", help="Scheduler of --backend dask, such as tcp://10.0.0.7:8786."),
+    prices_option,
+    set_option,
+    rows="Write a row per scenario, or per chunk, as CSV.",
+    parquet=True,
 )
-@click.option(
-    "--backend",
-    type=Choice(("local", "dask")),
-    default="local",
-    show_default=True,
-    help="Solve the sweep on this machine or on a Dask cluster.",
-)
-@click.option("--address", metavar="ADDRESS", help="Scheduler of --backend dask, such as tcp://10.0.0.7:8786.")
-@prices_option
-@set_option
-@json_option
-@force_option
-@console_options
-@pass_console
 def whatif(
     console: Console,
     /,
     *,
     file: Path,
-    csv_file: Path | None,
-    parquet_file: Path | None,
-    html_file: Path | None,
     prices: str | None,
     settings: tuple[str, ...],
-    as_json: bool,
-    force: bool,
+    output: Output,
     **options: Any,
 ) -> int:
     """Examples:
@@ -168,28 +178,266 @@ def whatif(
     """
     from optimizer.fleets.error_bars import price_remarks
     from reports.answers.whatif import whatif_document
-    from reports.tidy import rows_csv, rows_parquet
-    from search_spaces.loader import load_problem
 
-    asked = Asked(**options)
-    files = {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file}
-    check_files(files, {"FILE": file, "--resume": asked.journal}, force=force)
+    questions = Questions(**options)
+    output.check(FILE=file, resume=questions.journal)
     verifies = click.get_current_context().get_parameter_source("looks") is ParameterSource.COMMANDLINE
-    asked.check([flag for flag in ("--csv", "--parquet") if files[flag]], verifies=verifies)
-    problem = random_arrivals(console, load_problem(file, overrides=parse_settings(settings, prices=prices)))
+    questions.check("--csv" if output.csv else "--parquet" if output.parquet else "", verifies=verifies)
+    problem = random_problem(console, file, settings, prices)
     base, remarks = file.resolve().parent, price_remarks(problem)
-    told = [sweep_answer(console, problem, base, asked)] if asked.sweeps else []
+    replies = [sweep_answer(console, problem, base, questions)] if questions.sweeps else []
     with console.progress() as progress:
-        told += answers(problem, base, asked, progress or (lambda _what, _share: None))
+        replies += answers(problem, base, questions, progress or (lambda _what, _share: None))
     record: dict[str, Any] = {
         "schema": "pdplan.whatif/2",
         "file": str(file),
-        "search": asked.depth.value,
-        "simulated": asked.simulated,
+        "search": questions.depth.value,
+        "simulated": questions.simulated,
     }
-    record |= {"price_remarks": remarks} | {answer.key: answer.record for answer in told}
-    document = whatif_document([answer.document for answer in told], remarks, ("What if?", problem.name))
-    rows = next((answer.rows for answer in told if answer.rows), ())
-    write_page(console, csv_file, lambda: rows_csv(rows), force=force)
-    write_page(console, parquet_file, lambda: rows_parquet(rows), force=force)
-    return show_answer(console, document, record, page=html_file, as_json=as_json, force=force)
+    record |= {"price_remarks": remarks} | {answer.key: answer.record for answer in replies}
+    document = whatif_document([answer.document for answer in replies], remarks, ("What if?", problem.name))
+    rows = next((answer.rows for answer in replies if answer.rows), ())
+    return output.show(console, document, record, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """The options of the command, by the names that it gives them.
+
+    axes, names: of a sweep, with gap, jobs, journal, backend and address; looks: fleets that are simulated at most,
+    for each answer.
+    """
+
+    axes: tuple[str, ...]
+    names: tuple[str, ...]
+    break_even: str | None
+    between: str | None
+    shadow: bool
+    swing: float | None
+    slack: float | None
+    chunks: tuple[int, ...]
+    gap: bool | None
+    full: bool
+    simulated: bool
+    looks: int
+    jobs: int | None
+    journal: Path | None
+    backend: str
+    address: str | None
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether there is a sweep among the questions."""
+        return bool(self.axes or self.names)
+
+    @property
+    def depth(self) -> Depth:
+        """How each scenario is solved."""
+        from optimizer.whatif.scenario import Depth
+
+        return Depth.SIMULATED if self.simulated else Depth.FULL if self.full else Depth.SIMPLE
+
+    def check(self, table: str, *, verifies: bool) -> None:
+        """Raise InputError where nothing is asked, or where an option is stated that the questions have no use for.
+
+        table: the option that asks for a file of rows; verifies: whether --verify is stated. Whole searches simulate no
+        fleets by --verify: neither for the rows of a sweep nor for the ends of a tornado.
+        """
+        if (self.address is None) == (self.backend == "dask"):
+            raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
+        if self.break_even is not None and not self.break_even.strip():
+            raise InputError(
+                f"--break-even {shown(self.break_even)} names no lever; state one, such as price.H200 or rate"
+            )
+        answered = self.break_even or self.shadow or self.chunks or self.swing is not None or self.slack is not None
+        if not (self.sweeps or answered):
+            raise InputError(
+                "nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even"
+            )
+        if table and not (self.sweeps or self.chunks):
+            raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
+        if verifies and self.looks and (self.full or self.simulated) and (self.sweeps or self.swing):
+            raise InputError(
+                f"--verify {self.looks} simulates fleets of one or two pools found by formula, so it does not go with "
+                f"{'--simulate' if self.simulated else '--full'}; --simulate alone simulates every fleet"
+            )
+        if self.between is not None and not self.break_even:
+            raise InputError("--between is the range of --break-even, which is not stated")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: its key and its record in the JSON document, as a document, and its rows for a table."""
+
+    key: str
+    record: object
+    document: Document
+    rows: Sequence[Row] = ()
+
+
+# --- the sweep ------------------------------------------------------------------------------------------------------
+
+
+def sweep_answer(console: Console, problem: Problem, base: Path, questions: Questions) -> Reply:
+    """The rows of a sweep; base: folder of the files that the problem names."""
+    from optimizer.whatif.sweep import check_scenarios, sweep_of
+    from reports.answers.whatif import sweep_document
+    from search_spaces.scenarios import grid, parse_axis
+
+    axes = [parse_axis(axis) for axis in questions.axes]
+    scenarios = list(grid(axes, chosen_scenarios(problem, questions.names)))
+    if len(scenarios) > MOST_UNLOGGED and questions.journal is None:
+        raise InputError(
+            f"the axes make {len(scenarios):,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
+            "finished rows to go on from"
+        )
+    check_scenarios(problem, base, scenarios)
+    sweep = sweep_of(
+        problem, base, scenarios, [axis.key for axis in axes], questions.depth, questions.gap, questions.looks
+    )
+    rows = swept(console, sweep, questions.jobs, questions.journal, questions.address)
+    return Reply("rows", rows, sweep_document(rows, questions.depth.value), rows)
+
+
+def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
+    """The scenarios of these names; all of the file's for 'all'."""
+    from search_spaces.scenarios import named_scenarios
+
+    scenarios = named_scenarios(problem)
+    if names and not scenarios:
+        raise InputError("--scenario: the file names no scenarios; state them under `scenarios:`, or use --vary")
+    if "all" in names and "all" not in scenarios:
+        return list(scenarios.values())
+    missing = next((name for name in names if name not in scenarios), None)
+    if missing is not None:
+        raise UnknownNameError("scenario", missing, scenarios)
+    return [scenarios[name] for name in dict.fromkeys(names)]
+
+
+def swept(
+    console: Console, sweep: Sweep, jobs: int | None, journal: Path | None = None, address: str | None = None
+) -> list[Row]:
+    """All rows of a sweep, from this machine's cores or from a cluster, with a progress bar."""
+    from optimizer.whatif.workers import Journal, all_cores, dask_executor, local_executor, run_sweep
+
+    log = None if journal is None else Journal(journal, sweep.key)
+    first = len(sweep.scenarios)
+    workers = min(jobs or all_cores(), first)
+    with ExitStack() as stack:
+        progress = stack.enter_context(console.milestones())
+        if address is None:
+            executor = stack.enter_context(local_executor(workers))
+        else:
+            executor, workers = stack.enter_context(dask_executor(address))
+
+        def tell(done: int, total: int, seconds: float) -> None:
+            if progress is None:
+                return
+            if total == first:
+                progress(f"{done:,} of {total:,} scenarios, {seconds:,.0f} s left", PROVING * done / total)
+            else:
+                more = f"{done - first:,} of {total - first:,} simulated fleets"
+                progress(more, PROVING + (1.0 - PROVING) * (done - first) / (total - first))
+
+        return run_sweep(sweep, executor, workers, log, tell)
+
+
+# --- questions about the best fleet ---------------------------------------------------------------------------------
+
+
+def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Iterator[Reply]:
+    """The answer to each question besides a sweep; base: folder of the files that the problem names."""
+    second = f", {questions.looks} fleets at most simulated" if questions.looks else ""
+    if questions.break_even:
+        tell(f"fleets along {questions.break_even}", 0.0)
+        yield _break_even(problem, base, questions, questions.break_even)
+    if questions.shadow:
+        tell("shadow prices", 0.3)
+        yield _shadow_prices(problem, base, questions)
+    if questions.swing is not None:
+        tell(f"moving each lever{second}", 0.5)
+        yield _tornado(problem, base, questions, questions.swing)
+    if questions.slack is not None:
+        tell(f"fleets without each GPU type{second}", 0.8)
+        yield _alternatives(problem, base, questions, questions.slack)
+    if questions.chunks:
+        tell("the cheapest fleet", 0.9)
+        yield _chunks(problem, base, questions, tell)
+
+
+def _break_even(problem: Problem, base: Path, questions: Questions, key: str) -> Reply:
+    from optimizer.whatif.break_even import by_price, pieces_along, usual_range
+    from optimizer.whatif.scenario import Depth
+    from reports.answers.whatif import break_even_document, break_even_record
+
+    low, high = bounds_of(questions.between, "--between", key) if questions.between else usual_range(problem, key)
+    simulable = by_price(problem, key)
+    looks = questions.looks if simulable else 0
+    depth = Depth.SIMPLE if looks else questions.depth
+    pieces = pieces_along(problem, base, key, low, high, TOLERANCE, depth, looks=looks)
+    return Reply("break_even", break_even_record(pieces), break_even_document(pieces, simulable=simulable))
+
+
+def _shadow_prices(problem: Problem, base: Path, questions: Questions) -> Reply:
+    from optimizer.whatif.scenario import solve
+    from optimizer.whatif.sensitivity import shadow_prices
+    from reports.answers.whatif import shadow_document, shadow_record
+
+    here = solve(problem, base, questions.depth)
+    prices = [] if here.cost is None else shadow_prices(problem, base)
+    return Reply("shadow_prices", shadow_record(prices), shadow_document(prices, here))
+
+
+def _tornado(problem: Problem, base: Path, questions: Questions, share: float) -> Reply:
+    from optimizer.whatif.sensitivity import levers, tornado
+    from reports.answers.whatif import tornado_document, tornado_record
+
+    rows = tornado(problem, base, levers(problem, share, questions.depth), questions.depth, questions.looks)
+    return Reply("tornado", tornado_record(rows), tornado_document(rows))
+
+
+def _alternatives(problem: Problem, base: Path, questions: Questions, slack: float) -> Reply:
+    from optimizer.whatif.sensitivity import near_optimal
+    from reports.answers.whatif import alternatives_document, alternatives_record
+
+    fleets = near_optimal(problem, base, slack, questions.looks)
+    return Reply("alternatives", alternatives_record(fleets), alternatives_document(fleets, slack))
+
+
+def _chunks(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Reply:
+    from optimizer.whatif.chunks import chunk_curve
+    from optimizer.whatif.scenario import Answer
+    from reports.answers.chunks import chunk_document, chunk_record, chunk_rows
+    from reports.answers.whatif import no_fleet_document
+
+    curve = chunk_curve(problem, base, questions.chunks, simulated=bool(questions.looks), progress=tell)
+    if isinstance(curve, Answer):
+        return Reply("chunks", None, no_fleet_document("No fleet meets the SLO.", curve))
+    return Reply("chunks", chunk_record(curve), chunk_document(curve), chunk_rows(curve))
+
+
+# --- ranges ---------------------------------------------------------------------------------------------------------
+
+_LIKE = {"rate": "5/s:40/s", "attainment": "50%:99%"} | {str(metric): row.span for metric, row in METRICS.items()}
+"""Ranges of levers whose values have units."""
+
+
+def bounds_of(text: str, flag: str, key: str) -> tuple[float, float]:
+    """Read LOW:HIGH in units of a lever.
+
+    >>> bounds_of("300ms:2s", "--between", "ttft"), bounds_of("50%:99%", "--between", "attainment")
+    ((0.3, 2.0), (0.5, 0.99))
+    """
+    from search_spaces.levers import number_of
+    from search_spaces.quantities import QuantityError
+
+    low, colon, high = text.partition(":")
+    if not (low and colon and high):
+        raise InputError(f"{flag} {shown(text)} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
+    try:
+        ends = number_of(key, low), number_of(key, high)
+    except QuantityError as error:
+        raise InputError(f"{flag} {shown(text)} is not LOW:HIGH in units of {key}: {error}") from None
+    if not -math.inf < ends[0] < ends[1] < math.inf:
+        raise InputError(f"{flag} {shown(text)}: LOW must be below HIGH, and both finite")
+    return ends

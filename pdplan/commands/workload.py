@@ -285,8 +285,11 @@ def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
         return
     write_text(file, text, force=force)
     console.note(f"wrote {file}")
-    then = f"evaluate {quote(str(file))}" if fleet else f"optimize {quote(str(file))} -o plan"
-    console.note(f"Next: pdplan {then}")
+    then = f"pdplan evaluate {quote(str(file))}" if fleet else f"pdplan optimize {quote(str(file))} -o plan"
+    served = file.parent / "workload.yaml"
+    if fleet and not served.exists():  # the workload that a new fleet file names
+        then = f"pdplan init {quote(str(served))} && {then}"
+    console.note(f"Next: {then}")
 
 
 @click.command(short_help="Print the JSON Schema of workload.yaml.")

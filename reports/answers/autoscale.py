@@ -6,16 +6,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from optimizer.fleets.evaluate import keeps_goals
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.procurement.autoscale import DAY, Day
 from optimizer.procurement.resilience import with_replicas
-from reports.answer_charts import Frame, Share, Stack, draw_shares, draw_stacks
+from reports.charts import Frame, Stack, draw_stacks
 from reports.document import Chart, Document, Section, Table, table_of
 from reports.drawing import round_steps
 from reports.numbers import count, duration, hourly, money, percent, rate, significant
-from reports.text import clean, plural
+from reports.text import plural
 
 TICKS: Final = [(float(hour), f"{hour:02d}") for hour in range(0, 24, 3)]
 NEGLIGIBLE: Final = 1e-9
@@ -60,7 +59,7 @@ def autoscale_document(instance: Instance, fleet: Fleet, day: Day) -> Document:
         sections=(
             Section(
                 sentences=(on_load(instance, day),),
-                charts=(_cost_chart(instance, fleet, day), _share_chart(instance, day)),
+                charts=(_cost_chart(instance, fleet, day),),
             ),
             Section(table=stretches(instance, fleet, day)),
             Section(sentences=(method(day),)),
@@ -88,9 +87,9 @@ def verdict(instance: Instance, day: Day) -> str:
             "Scaling saves nothing: every hour needs the whole fleet, or the start-up time fills the gaps. "
             f"{cost}.{unsure(instance, day)}"
         )
-    how, every = "when simulated" if day.requests else "by formula", "Every other hour" if day.unsure else "Every hour"
+    how, hours = "when simulated" if day.requests else "by formula", "Every other hour" if day.unsure else "Every hour"
     return (
-        f"{cost}: {money(day.saved)} saved ({percent(day.saved / day.fixed)}).{unsure(instance, day)} {every} meets "
+        f"{cost}: {money(day.saved)} saved ({percent(day.saved / day.fixed)}).{unsure(instance, day)} {hours} meets "
         f"its SLO {how} ({lowest(instance, day)})."
     )
 
@@ -109,27 +108,27 @@ def unsure(instance: Instance, day: Day) -> str:
         if day.low[hour, k] < slo.attainment
     ]
     _, hour, k = min(doubts)
-    seen = f"{slos[k].name} {percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
+    interval = f"{slos[k].name} {percent(day.low[hour, k])} to {percent(day.high[hour, k])} at {hour:02d}:00"
     return (
         f" Undecided: in {plural(len(hours), 'hour')}, of up to {rate(most)}, the goal lies within the 95 % interval "
-        f"of the whole fleet's runs ({seen}, goal {percent(slos[k].attainment)}). Longer runs (--requests) decide."
+        f"of the whole fleet's runs ({interval}, goal {percent(slos[k].attainment)}). Longer runs (--requests) decide."
     )
 
 
 def lowest(instance: Instance, day: Day) -> str:
     """The hour of the least attainment of each class."""
-    parts = []
+    shares = []
     for k, slo in enumerate(instance.problem.slos):
         hour = int(np.argmin(day.hourly[:, k]))
-        parts.append(
+        shares.append(
             f"{slo.name} {percent(float(day.hourly[hour, k]))} at {hour:02d}:00, goal {percent(slo.attainment)}"
         )
-    return "lowest: " + "; ".join(parts)
+    return "lowest: " + "; ".join(shares)
 
 
 def on_load(instance: Instance, day: Day) -> str:
     """What scaling on load does, and how fast replicas must start for it."""
-    missed = [
+    misses = [
         f"{slo.name} {percent(float(share))}, goal {percent(slo.attainment)}"
         for slo, share in zip(instance.problem.slos, day.attainment, strict=True)
         if share < slo.attainment - 1e-9
@@ -142,7 +141,7 @@ def on_load(instance: Instance, day: Day) -> str:
         limit = "It meets them at any start-up time."
     else:
         limit = f"It meets every SLO up to a start-up time of {duration(day.longest)}."
-    result = f"misses an SLO over the day ({'; '.join(missed)})" if missed else "meets every SLO over the day"
+    result = f"misses an SLO over the day ({'; '.join(misses)})" if misses else "meets every SLO over the day"
     return (
         f"Scaled on load, the fleet costs {money(day.on_load)} a day and {result}. {percent(day.late)} of the requests "
         f"come to a fleet that is too small for their hour, or to the queue behind it. {limit}"
@@ -201,25 +200,4 @@ def _cost_chart(instance: Instance, fleet: Fleet, day: Day) -> Chart:
         caption=f"Cost of the replicas that each hour needs; pale: of the whole fleet, {hourly(whole)}.",
         drawing=draw_stacks(stacks, frame, f"cost of each hour, {money(sum(costs))} a day without start-up times"),
         table=table_of(("hour", "#rate", "replicas", "#cost"), rows),
-    )
-
-
-def _share_chart(instance: Instance, day: Day) -> Chart:
-    """Least attainment of an hour, and over the day on load, of every class."""
-    rows = []
-    for k, slo in enumerate(instance.problem.slos):
-        name = clean(slo.name, 20)
-        worst, over = float(day.hourly[:, k].min()), float(day.attainment[k])
-        rows += [
-            Share(f"{name}, worst hour, ahead", worst, slo.attainment, percent(worst)),
-            Share(f"{name}, whole day, on load", over, slo.attainment, percent(over)),
-        ]
-    cells = [(row.label, row.note, percent(row.goal)) for row in rows]
-    kept = not day.short and keeps_goals(instance, day.attainment)
-    sure = "Both ways meet every SLO, but for hours that are undecided" if day.unsure else "Both ways meet every SLO"
-    return Chart(
-        title=sure if kept else "Some SLO is missed",
-        caption="Share of requests within their SLO; the line is the goal.",
-        drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
-        table=table_of(("case", "#meet the SLO", "#goal"), cells),
     )

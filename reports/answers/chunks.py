@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from optimizer.plans.records import pool_records
 from optimizer.whatif.chunks import ChunkCurve
-from reports.answer_charts import HEIGHT, PLOT
+from reports.charts import HEIGHT, PLOT
 from reports.document import Chart, Document, Section, said, table_of
 from reports.drawing import WIDTH, Drawing, Path, axes, plot, round_steps
 from reports.figures import goal_label

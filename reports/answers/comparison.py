@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Final, Literal
 
 from costmodel.metric import METRICS, Metric
@@ -28,49 +27,43 @@ def comparison_document(comparison: Comparison) -> Document:
     """The answer of a comparison."""
     before, after = comparison.names
     differences = () if comparison.same else _differences(comparison)
-    named = Section(sentences=said(f"before: {before}; after: {after}", comparison.note))
+    names = Section(sentences=said(f"before: {before}; after: {after}", comparison.note))
     about = ("Two plans compared", f"before, {before}; after, {after}")
-    return Document(headline=(headline(comparison),), sections=(named, *differences), about=about)
+    return Document(headline=(headline(comparison),), sections=(names, *differences), about=about)
 
 
 def _differences(comparison: Comparison) -> tuple[Section, ...]:
     unchanged = f"{plural(comparison.unchanged_pools, 'pool')} unchanged." if comparison.unchanged_pools else ""
-    classes = [
-        Section(f"SLO: {outcome_words(item, comparison)}", said(lone_words(item)), _slo_figures(item))
-        for item in comparison.classes
-    ]
-    return (
-        Section("Fleet", table=pools_table(comparison), notes=said(unchanged)),
-        Section("Figures", table=_figures(comparison.figures)),
-        Section("SLOs", sections=tuple(classes)),
-        Section("Inputs", table=inputs_table(comparison)),
-    )
-
-
-def pools_table(comparison: Comparison) -> Table:
-    """The pools that differ, the dearest difference first."""
-    rows = [
+    pools = [
         (f"{SIGNS[item.kind]} {item.kind}", pool_words(item), f"{signed_money(item.difference)}/h")
         for item in comparison.pools
     ]
-    return table_of(("change", Column("pool", shrink=True, lines=6), "#price"), rows)
-
-
-def inputs_table(comparison: Comparison) -> Table:
-    """The inputs that differ."""
-    columns = [Column(name, shrink=True, lines=6) for name in ("input", "before", "after")]
-    rows = [(item.name, item.before or MISSING, item.after or MISSING) for item in comparison.inputs]
-    return table_of(columns, rows)
+    classes = [
+        Section(
+            f"SLO: {outcome_words(item, comparison)}",
+            said(lone_words(item)),
+            None if None in item.held else _figures(item.figures),
+        )
+        for item in comparison.classes
+    ]
+    inputs = [(item.name, item.before or MISSING, item.after or MISSING) for item in comparison.inputs]
+    pool, *columns = (Column(name, shrink=True, lines=6) for name in ("pool", "input", "before", "after"))
+    return (
+        Section("Fleet", table=table_of(("change", pool, "#price"), pools), notes=said(unchanged)),
+        Section("Figures", table=_figures(comparison.figures)),
+        Section("SLOs", sections=tuple(classes)),
+        Section("Inputs", table=table_of(columns, inputs)),
+    )
 
 
 def _figures(figures: Sequence[Figure]) -> Table:
-    shown = [figure for figure in figures if figure.differs]
-    return table_of(FIGURES, [figure_words(figure) for figure in shown], [tone(figure) for figure in shown])
-
-
-def _slo_figures(item: SloChange) -> Table | None:
-    """The figures of a class that both plans have."""
-    return None if None in item.held else _figures(item.figures)
+    """The figures that differ: both values, and the difference."""
+    differing = [figure for figure in figures if figure.differs]
+    rows = [
+        (figure.name, _value(figure, figure.before), _value(figure, figure.after), _difference_words(figure))
+        for figure in differing
+    ]
+    return table_of(FIGURES, rows, [tone(figure) for figure in differing])
 
 
 def headline(comparison: Comparison) -> str:
@@ -105,18 +98,12 @@ def pool_words(change: PoolChange) -> str:
     before, after = change.engines
     number = f"{before} → {plural(after, 'replica')}" if before and after and before != after else None
     words = [number or plural(after or before, "replica")]
-    words += [_setting_words(item) for item in change.settings if item.name != "replicas"]
+    words += [
+        f"{item.name} {item.before or 'none'} → {item.after or 'none'}"
+        for item in change.settings
+        if item.name != "replicas"
+    ]
     return f"{change.name}: {change.shape}, {'; '.join(words)}"
-
-
-def _setting_words(change: Change) -> str:
-    """Say which value a setting had and has."""
-    return f"{change.name} {change.before or 'none'} → {change.after or 'none'}"
-
-
-def figure_words(figure: Figure) -> tuple[str, str, str, str]:
-    """Write a figure: name, both values, and the relative difference."""
-    return figure.name, _value(figure, figure.before), _value(figure, figure.after), _difference_words(figure)
 
 
 def _value(figure: Figure, value: float | None) -> str:
@@ -258,7 +245,7 @@ def compare(before: Plan, after: Plan) -> Comparison:
     inputs = tuple(_input_changes(*(readable_inputs(plan.provenance.inputs) for plan in (before, after))))
     differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
     return Comparison(
-        names=(_named(before), _named(after)),
+        names=(_plan_name(before), _plan_name(after)),
         found=(has_fleet(before), has_fleet(after)),
         price=Figure("price", before.cost_usd_per_hour, after.cost_usd_per_hour, "$/h", "lower"),
         figures=_plan_figures(before, after),
@@ -270,7 +257,7 @@ def compare(before: Plan, after: Plan) -> Comparison:
     )
 
 
-def _named(plan: Plan) -> str:
+def _plan_name(plan: Plan) -> str:
     """Name a plan and what its figures are."""
     basis = "simulated" if plan.simulated else "by formula" if has_fleet(plan) else "no fleet"
     return f"{clean(plan.name)} ({basis})"
@@ -297,10 +284,10 @@ def _note(before: Plan, after: Plan) -> str:
 
 def _plan_figures(before: Plan, after: Plan) -> tuple[Figure, ...]:
     def pair(name: str, field: str, unit: str, better: Better) -> Figure:
-        known = [_known(getattr(plan, field)) if has_fleet(plan) or not better else None for plan in (before, after)]
-        return Figure(name, known[0], known[1], unit, better)
+        values = [_number(getattr(plan, field)) if has_fleet(plan) or not better else None for plan in (before, after)]
+        return Figure(name, values[0], values[1], unit, better)
 
-    gaps = [_known(gap_of_any_fleet(plan)) if has_fleet(plan) else None for plan in (before, after)]
+    gaps = [_number(gap_of_any_fleet(plan)) if has_fleet(plan) else None for plan in (before, after)]
     gpus = [float(sum(plan.gpus.values())) if has_fleet(plan) else None for plan in (before, after)]
     return (
         pair("price per million output tokens", "usd_per_million_output_tokens", "$", "lower"),
@@ -313,7 +300,7 @@ def _plan_figures(before: Plan, after: Plan) -> tuple[Figure, ...]:
     )
 
 
-def _known(value: float | None) -> float | None:
+def _number(value: float | None) -> float | None:
     return value if is_number(value) else None
 
 
@@ -324,23 +311,23 @@ def shape_words(pool: Pool) -> str:
 
 def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[PoolChange]:
     """Pair pools of one shape, those of one name first; what is left over was removed or added."""
-    left = list(after)
+    unmatched = list(after)
     lone: list[Pool] = []
     for pool in before:
-        twins = [other for other in left if shape_words(other) == shape_words(pool)]
+        twins = [candidate for candidate in unmatched if shape_words(candidate) == shape_words(pool)]
         if not twins:
             lone.append(pool)
             continue
-        twin = next((other for other in twins if other.id == pool.id), twins[0])
-        left.remove(twin)
-        yield _changed(pool, twin)
+        twin = next((candidate for candidate in twins if candidate.id == pool.id), twins[0])
+        unmatched.remove(twin)
+        yield _pool_change(pool, twin)
     for pool in lone:
         yield PoolChange("removed", clean(pool.id, 20), shape_words(pool), (pool.replicas, 0), (pool.usd_per_hour, 0.0))
-    for pool in left:
+    for pool in unmatched:
         yield PoolChange("added", clean(pool.id, 20), shape_words(pool), (0, pool.replicas), (0.0, pool.usd_per_hour))
 
 
-def _changed(pool: Pool, twin: Pool) -> PoolChange:
+def _pool_change(pool: Pool, twin: Pool) -> PoolChange:
     pairs = [(field, getattr(pool, field), getattr(twin, field)) for field in SETTINGS]
     return PoolChange(
         kind="changed",
@@ -358,19 +345,25 @@ def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
     for name in [*old, *(name for name in new if name not in old)]:
         a, b = old.get(name), new.get(name)
         label = goal_label((b or a or next(iter(old.values()))).attainment_goal)
-        yield SloChange(clean(name, 30), (_held(a), _held(b)), _class_figures(a, b, label))
+        yield SloChange(clean(name, 30), (_meets(a), _meets(b)), _class_figures(a, b, label))
 
 
 def _class_figures(a: ClassResult | None, b: ClassResult | None, label: str) -> tuple[Figure, ...]:
     def figure(name: str, read: Callable[[ClassResult], float | None], unit: str, better: Better = "") -> Figure:
-        before, after = (None if item is None else _known(read(item)) for item in (a, b))
+        before, after = (None if item is None else _number(read(item)) for item in (a, b))
         return Figure(name, before, after, unit, better)
 
+    def metric_figures(metric: Metric) -> tuple[Figure, Figure]:
+        def quantile(item: ClassResult) -> float | None:
+            return float(getattr(item.metrics[metric].quantiles_s, label)) if metric in item.metrics else None
+
+        def limit(item: ClassResult) -> float | None:
+            return item.metrics[metric].limit_s if metric in item.metrics else None
+
+        name = METRICS[metric].label
+        return figure(f"{name} {label}", quantile, "s", "lower"), figure(f"{name} limit", limit, "s")
+
     metrics = limited_metrics([item for item in (a, b) if item is not None])
-    others = []
-    for metric in metrics:
-        others.append(figure(f"{METRICS[metric].label} {label}", partial(_quantile_of, metric, label), "s", "lower"))
-        others.append(figure(f"{METRICS[metric].label} limit", partial(_limit_of, metric), "s"))
     return (
         figure("meet the SLO", lambda item: item.attainment, "1", "higher"),
         figure("goal", lambda item: item.attainment_goal, "1"),
@@ -378,19 +371,11 @@ def _class_figures(a: ClassResult | None, b: ClassResult | None, label: str) -> 
         figure("TTFT limit", lambda item: item.ttft_limit_s, "s"),
         figure(f"TPOT {label}", lambda item: getattr(item.tpot_s, label) if has_tpot(item) else None, "s", "lower"),
         figure("TPOT limit", lambda item: item.tpot_limit_s, "s"),
-        *others,
+        *(item for metric in metrics for item in metric_figures(metric)),
     )
 
 
-def _quantile_of(metric: Metric, label: str, item: ClassResult) -> float | None:
-    return float(getattr(item.metrics[metric].quantiles_s, label)) if metric in item.metrics else None
-
-
-def _limit_of(metric: Metric, item: ClassResult) -> float | None:
-    return item.metrics[metric].limit_s if metric in item.metrics else None
-
-
-def _held(item: ClassResult | None) -> bool | None:
+def _meets(item: ClassResult | None) -> bool | None:
     return None if item is None else item.attainment >= item.attainment_goal
 
 
@@ -404,26 +389,26 @@ def _input_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
         for inputs in (before, after)
     )
     lone = ({path[:2] for path in old} ^ {path[:2] for path in new}) - {path for path in (*old, *new) if len(path) < 3}
-    told = set()
+    heads = set()
     for path in [*old, *(path for path in new if path not in old)]:
         if path[:2] in lone:
-            if path[:2] not in told:
-                yield Change(_dotted(path[:2]), *(_leaves(inputs, path[:2]) for inputs in (old, new)))
-            told.add(path[:2])
+            if path[:2] not in heads:
+                yield Change(_dotted_name(path[:2]), *(_leaves(inputs, path[:2]) for inputs in (old, new)))
+            heads.add(path[:2])
         elif old.get(path) != new.get(path):
             a, b = ((value_words(inputs[path]) if path in inputs else None) for inputs in (old, new))
-            yield Change(_dotted(path), a, f"{b}, other ones" if a == b else b)
+            yield Change(_dotted_name(path), a, f"{b}, other ones" if a == b else b)
 
 
-def _dotted(path: Sequence[str]) -> str:
+def _dotted_name(path: Sequence[str]) -> str:
     return clean(".".join(path), 80)
 
 
 def _leaves(inputs: Mapping[tuple[str, ...], Any], head: tuple[str, ...]) -> str | None:
     """Write what the inputs hold below a path, but its name; None where there is nothing."""
-    known = [(path[2:], value) for path, value in inputs.items() if path[:2] == head and value is not None]
-    words = [f"{path[0]} {value_words(value)}" for path, value in known if len(path) == 1 and path != ("name",)]
-    return (clean(", ".join(words), MOST_LEAVES) or "there") if known else None
+    leaves = [(path[2:], value) for path, value in inputs.items() if path[:2] == head and value is not None]
+    words = [f"{path[0]} {value_words(value)}" for path, value in leaves if len(path) == 1 and path != ("name",)]
+    return (clean(", ".join(words), MOST_LEAVES) or "there") if leaves else None
 
 
 def _flat(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -452,6 +437,6 @@ def value_words(value: object) -> str:
     return clean(str(value), 60)
 
 
-def comparison_record(found: Comparison) -> dict[str, Any]:
+def comparison_record(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as plain values for JSON."""
-    return {"schema": SCHEMA, "same": found.same} | asdict(found)
+    return {"schema": SCHEMA, "same": comparison.same} | asdict(comparison)

@@ -24,7 +24,7 @@ from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, se
 
 from .plan import busiest_sentence, class_table, fleet_table, limit_sentences
 
-SAME: Final = 1e-3
+SAME_PRICE: Final = 1e-3
 """Relative difference up to which two prices are told as the same [1]."""
 
 
@@ -66,8 +66,8 @@ def headline(evaluation: FleetEvaluation) -> str:
     price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
     but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
-    served = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    return f"This fleet {verdict} at {served}, for {price}.{but}"
+    load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
+    return f"This fleet {verdict} at {load}, for {price}.{but}"
 
 
 def _slos(plan: Plan) -> str:
@@ -116,40 +116,44 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
         if pool.needed < pool.replicas
     ]
     needs = "is" if provisioning.missing == 1 else "are"
-    said = f"{_counted(more)} {needs} needed" if more else ""
+    more_words = f"{_replica_words(more)} {needs} needed" if more else ""
     still = "meets" if provisioning.spare == 1 else "meet"
-    spare = (f"{_counted(less)} are enough" if more else f"{_counted(less)} still {still} every SLO") if less else ""
+    spare = (
+        (f"{_replica_words(less)} are enough" if more else f"{_replica_words(less)} still {still} every SLO")
+        if less
+        else ""
+    )
     change = (provisioning.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
     price = f"for {hourly(provisioning.cost_usd_per_hour)} ({signed_percent(change)})"
-    return f"{join_words([words for words in (said, spare) if words])}, {price}"
+    return f"{join_words([words for words in (more_words, spare) if words])}, {price}"
 
 
-def _counted(parts: list[str]) -> str:
+def _replica_words(changes: list[str]) -> str:
     """Such as "2 more replicas in prefill-1 and 1 more in decode-1"."""
-    first, *others = parts
+    first, *rest = changes
     number, word, where = first.split(" ", 2)
     noun = "replica" if number == "1" else "replicas"
-    return join_words([f"{number} {word} {noun} {where}", *others])
+    return join_words([f"{number} {word} {noun} {where}", *rest])
 
 
-def _attained(row: JudgedFleet, plan: Plan) -> str:
+def _attainment_words(row: JudgedFleet, plan: Plan) -> str:
     """The share of the class that suffers most, and why it misses."""
     goals = {item.name: item.attainment_goal for item in plan.classes}
     worst = min(row.attainment, key=lambda name: row.attainment[name] - goals[name])
     why = " once a burst has filled its KV memory" if row.stuck else ", and its queues grow" if row.overloaded else ""
-    what = f"class {clean(worst, 30)}" if len(goals) > 1 else "requests"
-    return f"{percent_beside(row.attainment[worst], goals[worst])} of {what} meet the SLO{why}"
+    subject = f"class {clean(worst, 30)}" if len(goals) > 1 else "requests"
+    return f"{percent_beside(row.attainment[worst], goals[worst])} of {subject} meet the SLO{why}"
 
 
 def twice_sentence(evaluation: FleetEvaluation) -> str:
     """Say what twice the traffic does, and what it needs."""
     twice, plan = evaluation.twice, evaluation.plan
-    reached, at = _attained(twice.stated, plan), f"At twice the traffic ({rate(twice.rate_rps)}) the fleet"
+    result, at = _attainment_words(twice.stated, plan), f"At twice the traffic ({rate(twice.rate_rps)}) the fleet"
     needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
     if twice.stated.held:
-        return f"{at} meets {_slos(plan)} too: {reached}{f'; {needs}' if twice.spare else ''}."
+        return f"{at} meets {_slos(plan)} too: {result}{f'; {needs}' if twice.spare else ''}."
     verb = "is not shown to meet" if twice.stated.outcome == "undecided" else "misses"
-    return f"{at} {verb} {_slos(plan)}: {reached}; {needs}."
+    return f"{at} {verb} {_slos(plan)}: {result}; {needs}."
 
 
 def cheapest_sentence(evaluation: FleetEvaluation) -> str:
@@ -161,11 +165,11 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
         return f"Cheapest fleet: none. {no_fleet_headline(best)}"
     saving = evaluation.saving_usd_per_hour
     by = "" if best.simulated else ", by formula"
-    what = f"{fleet_words(best)} for {hourly(best.cost_usd_per_hour)}{by}"
-    if abs(saving) <= SAME * cost:
-        return f"Cheapest fleet found: {what}: the same price."
+    fleet = f"{fleet_words(best)} for {hourly(best.cost_usd_per_hour)}{by}"
+    if abs(saving) <= SAME_PRICE * cost:
+        return f"Cheapest fleet found: {fleet}: the same price."
     if saving < 0.0 and evaluation.outcome == "meets":
-        return f"Cheapest fleet: this one; the search found {what}."
+        return f"Cheapest fleet: this one; the search found {fleet}."
     change = f"{hourly(abs(saving))} {'less' if saving > 0.0 else 'more'} ({signed_percent(-saving / cost)})"
     month = f", {monthly(saving)} a month saved" if saving > 0.0 else ""
-    return f"Cheapest fleet found: {what}: {change}{month}."
+    return f"Cheapest fleet found: {fleet}: {change}{month}."

@@ -22,30 +22,32 @@ NOTE: Final = (
 )
 
 
-def explanation_dict(config: str, assumed: Mapping[str, int | str], found: Explanation) -> dict[str, Any]:
+def explanation_dict(config: str, assumed: Mapping[str, int | str], explanation: Explanation) -> dict[str, Any]:
     """Everything that was found, ready for JSON; assumed: settings that the config leaves open."""
     return {
         "config": config,
-        "accelerator": found.offer.accelerator.name,
+        "accelerator": explanation.offer.accelerator.name,
         "assumed": dict(assumed),
-        "feasible": found.feasible,
-        "rules": [{"rule": one.rule, "holds": one.reason is None, "reason": one.reason} for one in found.rulings],
-        "not_searched": {name: list(values) for name, values in found.unsearched.items()},
+        "feasible": explanation.feasible,
+        "rules": [
+            {"rule": rule.rule, "holds": rule.reason is None, "reason": rule.reason} for rule in explanation.rulings
+        ],
+        "not_searched": {name: list(values) for name, values in explanation.unsearched.items()},
         "standings": [
             {
-                "role": one.role.value,
-                "cost_usd_per_hour": one.cost,
-                "best_usd_per_hour": one.best,
-                "rank": one.rank,
-                "of": one.of,
-                "pools": pool_records(one.pools),
-                "binding": one.binding,
-                "used": one.used,
-                "why": one.why,
+                "role": standing.role.value,
+                "cost_usd_per_hour": standing.cost,
+                "best_usd_per_hour": standing.best,
+                "rank": standing.rank,
+                "of": standing.of,
+                "pools": pool_records(standing.pools),
+                "binding": standing.binding,
+                "used": standing.used,
+                "why": standing.why,
             }
-            for one in found.standings
+            for standing in explanation.standings
         ],
-        "other_offer": None if found.other is None else explanation_dict(config, assumed, found.other),
+        "other_offer": None if explanation.other is None else explanation_dict(config, assumed, explanation.other),
     }
 
 
@@ -54,21 +56,24 @@ def pair_dict(prefill: str, decode: str, rulings: Sequence[Ruling]) -> dict[str,
     return {
         "prefill": prefill,
         "decode": decode,
-        "possible": all(one.reason is None for one in rulings),
-        "rules": [{"rule": one.rule, "holds": one.reason is None, "reason": one.reason} for one in rulings],
+        "possible": all(rule.reason is None for rule in rulings),
+        "rules": [{"rule": rule.rule, "holds": rule.reason is None, "reason": rule.reason} for rule in rulings],
     }
 
 
 def explanation_document(explained: Sequence[Explained], pairs: Sequence[Pair]) -> Document:
     """The answer: a verdict on each config and each hand-over, then where each config ranks and what rules refuse."""
     several = len(explained) + len(pairs) > 1
-    standings = [standing for _, _, found in explained for standing in found.standings]
+    standings = [standing for _, _, explanation in explained for standing in explanation.standings]
     return Document(
-        headline=(*(f"{config}: {_verdict(found)}" for config, _, found in explained), *map(_pair_sentence, pairs)),
+        headline=(
+            *(f"{config}: {_verdict(explanation)}" for config, _, explanation in explained),
+            *map(_pair_sentence, pairs),
+        ),
         sections=(
-            *(_config(assumed, found, config if several else "") for config, assumed, found in explained),
+            *(_config(assumed, explanation, config if several else "") for config, assumed, explanation in explained),
             *(
-                Section(f"Hand-over from {prefill} to {decode}", (_passed(rulings),), _refused(rulings))
+                Section(f"Hand-over from {prefill} to {decode}", (_passes_sentence(rulings),), _refusals_table(rulings))
                 for prefill, decode, rulings in pairs
             ),
             Section(sentences=(NOTE,) if standings else ()),
@@ -77,30 +82,30 @@ def explanation_document(explained: Sequence[Explained], pairs: Sequence[Pair]) 
     )
 
 
-def _config(assumed: Mapping[str, int | str], found: Explanation, title: str) -> Section:
+def _config(assumed: Mapping[str, int | str], explanation: Explanation, title: str) -> Section:
     """What a config leaves open, where it ranks in each role, and which rules refuse it."""
-    taken = ", ".join(f"{name} {value}" for name, value in assumed.items())
-    ranges = "; ".join(f"{name} tries {', '.join(map(str, values))}" for name, values in found.unsearched.items())
+    settings = ", ".join(f"{name} {value}" for name, value in assumed.items())
+    ranges = "; ".join(f"{name} tries {', '.join(map(str, values))}" for name, values in explanation.unsearched.items())
     return Section(
         title,
         said(
-            "" if found.other is None else _offers(found, found.other),
-            f"Assumed, as the config does not say: {taken}." if assumed else "",
+            "" if explanation.other is None else _offers(explanation, explanation.other),
+            f"Assumed, as the config does not say: {settings}." if assumed else "",
             f"The search does not try it: {ranges}." if ranges else "",
-            *map(_standing, found.standings),
-            _passed(found.rulings),
+            *map(_standing, explanation.standings),
+            _passes_sentence(explanation.rulings),
         ),
-        _refused(found.rulings),
+        _refusals_table(explanation.rulings),
     )
 
 
-def _passed(rulings: Sequence[Ruling]) -> str:
-    passed = sum(ruling.reason is None for ruling in rulings)
-    number = f"All {len(rulings)}" if passed == len(rulings) else f"{passed} of {len(rulings)}"
+def _passes_sentence(rulings: Sequence[Ruling]) -> str:
+    passes = sum(ruling.reason is None for ruling in rulings)
+    number = f"All {len(rulings)}" if passes == len(rulings) else f"{passes} of {len(rulings)}"
     return f"{number} feasibility rules pass (--json lists them)."
 
 
-def _refused(rulings: Sequence[Ruling]) -> Table:
+def _refusals_table(rulings: Sequence[Ruling]) -> Table:
     """The rules that refuse, and why."""
     columns = ("rule", Column("refuses because", shrink=True, lines=3))
     return table_of(
@@ -110,30 +115,30 @@ def _refused(rulings: Sequence[Ruling]) -> Table:
 
 def _pair_sentence(pair: Pair) -> str:
     prefill, decode, rulings = pair
-    refused = [ruling.reason for ruling in rulings if ruling.reason is not None]
-    verdict = f"not possible, because {refused[0]}" if refused else "possible"
+    reasons = [ruling.reason for ruling in rulings if ruling.reason is not None]
+    verdict = f"not possible, because {reasons[0]}" if reasons else "possible"
     return f"Hand-over from {prefill} to {decode}: {verdict}."
 
 
-def _verdict(found: Explanation) -> str:
-    refused = [ruling.reason for ruling in found.rulings if ruling.reason is not None]
-    if refused:
-        return f"not possible, because {refused[0]}."
-    ranked = [standing for standing in found.standings if standing.rank is not None]
-    if not ranked:
+def _verdict(explanation: Explanation) -> str:
+    reasons = [ruling.reason for ruling in explanation.rulings if ruling.reason is not None]
+    if reasons:
+        return f"not possible, because {reasons[0]}."
+    standings = [standing for standing in explanation.standings if standing.rank is not None]
+    if not standings:
         return "possible, but no fleet with it is ranked."
-    best = min(ranked, key=lambda standing: standing.rank or 0)
+    best = min(standings, key=lambda standing: standing.rank or 0)
     return f"possible, at best number {best.rank} of {best.of} as a {best.role.value} replica."
 
 
-def _offers(found: Explanation, other: Explanation) -> str:
+def _offers(explanation: Explanation, rival: Explanation) -> str:
     """Which of the two offers of a GPU is meant, and what becomes of the config on the other."""
     taken, left = (
-        f"{item.offer.accelerator.name} at {hourly(item.offer.usd_per_hour)} per GPU" for item in (found, other)
+        f"{item.offer.accelerator.name} at {hourly(item.offer.usd_per_hour)} per GPU" for item in (explanation, rival)
     )
-    unranked = all(standing.rank is None for standing in other.standings)
-    why = "".join(f" As {standing.role.value}: {standing.why}." for standing in other.standings if unranked)
-    return f"Taken for {taken}, the better of two offers. On {left}: {_verdict(other)}{why}"
+    unranked = all(standing.rank is None for standing in rival.standings)
+    why = "".join(f" As {standing.role.value}: {standing.why}." for standing in rival.standings if unranked)
+    return f"Taken for {taken}, the better of two offers. On {left}: {_verdict(rival)}{why}"
 
 
 def _standing(standing: Standing) -> str:

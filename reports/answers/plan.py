@@ -13,9 +13,8 @@ from optimizer.plans.records import Quantiles
 from reports import verdict
 from reports.answers.plan_charts import cost_charts
 from reports.asked import asked, asked_table
-from reports.document import Detail, Document, Facts, Section, Table, said, table_of, without_empty
-from reports.figures import QUANTILES, goal_label, goal_words
-from reports.fleet_figure import fleet_diagram
+from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
+from reports.figures import QUANTILES, fleet_diagram, goal_label, goal_words
 from reports.front import front_headers, front_note, front_rows, front_sentence
 from reports.json_text import plan_json, plan_record
 from reports.next_steps import deploy_sentence, next_command
@@ -31,8 +30,7 @@ from reports.numbers import (
     rate,
     signed_percent,
 )
-from reports.sensitivity import base_sentence, more_sentence, told
-from reports.sensitivity_section import LEVER_HEADERS, lever_rows, sensitivity_view
+from reports.sensitivity import sensitivity_section
 from reports.table import Column
 from reports.text import clean, moment, plural
 from reports.views.html import render_document
@@ -90,7 +88,7 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
     else:
         looked_up = () if brief else (workload_section(plan), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
-    served = f"{clean(plan.model)} on {serving_words(plan)}"
+    subject = f"{clean(plan.model)} on {serving_words(plan)}"
     return Document(
         headline=said(*verdict.headlines(plan, brief=brief), *verdict.caveats(plan)),
         sections=sections,
@@ -98,7 +96,7 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
         next_step=next_command(plan) if next_step is None else next_step,
         about=(
             clean(plan.name),
-            served,
+            subject,
             moment(plan.provenance.run.created),
             basis_words(plan),
             verdict.search_outcome(plan),
@@ -176,7 +174,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         Section("What binds", table=_limits(plan), charts=why_charts(plan), sections=(pools_section(plan),)),
         _front(plan),
         _alternatives(plan, brief=False),
-        _sensitivity(plan),
+        sensitivity_section(plan),
         workload_section(plan),
         settings_section(plan),
         _trust(plan),
@@ -187,10 +185,10 @@ def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
     worst, mark = tightest_first(plan)[0], "✗" if verdict.is_missed(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
-    served = f"per million output tokens at {rate(verdict.served_rate(plan))}"
+    rate_words = f"per million output tokens at {rate(verdict.served_rate(plan))}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
-        (money(plan.usd_per_million_output_tokens), "; ".join(said(served, verdict.day_price_words(plan)))),
+        (money(plan.usd_per_million_output_tokens), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
         (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
@@ -229,9 +227,9 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("busiest", shrink=True, lines=2, optional=True),
     ]
     hidden = ("role" if named else "") if brief else "busiest" if len(pools) <= MOST_POOLS else ""
-    shown = [at for at, column in enumerate(columns) if column.header != hidden]
+    places = [at for at, column in enumerate(columns) if column.header != hidden]
     rows = [_pool_row(pool) for pool in _dearest(pools, brief=brief)]
-    return table_of([columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
+    return table_of([columns[at] for at in places], [[row[at] for at in places] for row in rows])
 
 
 def busiest_sentence(pools: Sequence[Pool]) -> str:
@@ -328,8 +326,8 @@ def limit_sentences(plan: Plan) -> list[str]:
         goal = goal_label(item.attainment_goal)
         for label, times, limit, _ in _latencies(plan, item):
             if label not in {"TTFT", "TPOT"}:
-                seen = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
-                sentences.append(f"{label} of {clean(item.name, 30)}: {seen}limit {duration(limit)}.")
+                value = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
+                sentences.append(f"{label} of {clean(item.name, 30)}: {value}limit {duration(limit)}.")
     return sentences
 
 
@@ -364,16 +362,18 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     miss = nearest_miss(plan)
     obstacles = violated(plan) or by_slack(plan)[:1]
     headers, rows = asked_table(plan)
-    wanted = f"Asked: {demand_sentence(plan)}"
+    question = f"Asked: {demand_sentence(plan)}"
     classes = tuple(f"{slo_words(item)}." for item in asked(plan)[:BRIEF_ROWS])
     return (
-        Section(sentences=(wanted, *(classes if len(rows) <= BRIEF_ROWS else ())), table=_asked(headers, rows)),
+        Section(
+            sentences=(question, *(classes if len(rows) <= BRIEF_ROWS else ())), table=_classes_table(headers, rows)
+        ),
         Section(sentences=said("" if miss is None else miss_sentence(miss, why=not violated(plan)))),
         Section(sentences=tuple(f"{binding_sentence(limit)} {relax_sentence(limit)}" for limit in obstacles)),
     )
 
 
-def _asked(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | None:
+def _classes_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | None:
     """The classes in a table, where they are too many for a sentence each."""
     if len(rows) <= BRIEF_ROWS:
         return None
@@ -382,11 +382,11 @@ def _asked(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | Non
 
 def _alternatives(plan: Plan, *, brief: bool) -> Section:
     """The cheapest fleet of each kind; brief: without the recommended one, which stands above, and runners-up."""
-    every = list(enumerate(distinct_alternatives(plan), 1))
+    numbered = list(enumerate(distinct_alternatives(plan), 1))
     if not has_fleet(plan):
-        every = [(number, row) for number, row in every if row.kind not in {"recommended", "nearest_miss"}]
+        numbered = [(number, row) for number, row in numbered if row.kind not in {"recommended", "nearest_miss"}]
     left_out = {"recommended", "other_engines"} if brief else set[str]()
-    kinds = [(number, row) for number, row in every if row.kind not in left_out]
+    kinds = [(number, row) for number, row in numbered if row.kind not in left_out]
     if all(row.kind == "recommended" for _, row in kinds):
         return Section()
     columns = (
@@ -397,15 +397,15 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         Column("extra", "right"),
         Column("SLO met", "right", optional=True),
     )
-    shown = kinds[:BRIEF_ROWS] if brief else kinds
-    cut = len(kinds) - len(shown)
+    rows = kinds[:BRIEF_ROWS] if brief else kinds
+    cut = len(kinds) - len(rows)
     notes = [f"{plural(cut, 'more alternative')}: see -v or plan.json."] if cut else []
     notes += (
         ["--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."] if has_fleet(plan) else []
     )
-    notes += [] if brief else [f"{number}: {text}" for number, row in shown if (text := _reason(row, plan))]
-    tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
-    table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in shown], tones)
+    notes += [] if brief else [f"{number}: {text}" for number, row in rows if (text := _reason(row, plan))]
+    tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in rows]
+    table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in rows], tones)
     charts = () if brief else cost_charts(plan)
     return Section("" if brief else "Alternatives", table=table, notes=tuple(notes), charts=charts)
 
@@ -438,21 +438,6 @@ def _front(plan: Plan) -> Section:
         return Section()
     table = table_of((Column(headers[0], shrink=True, lines=6), *headers[1:]), rows)
     return Section(f"What a dollar more buys: {front_sentence(plan)}", (), table, (front_note(plan),))
-
-
-def _sensitivity(plan: Plan) -> Section:
-    moved, (more, command) = plan.sensitivity, more_sentence(plan)
-    if moved is None:
-        return Section(
-            "Sensitivity", (f"{more.removesuffix('.')}{':' if command else '.'}",), code=command, detail=Detail.PAGE
-        )
-    view = sensitivity_view(plan)
-    lines = said(base_sentence(plan, moved), *told(plan, moved))
-    title = view.flips_title or "Prices that keep the cheapest fleet"
-    turns = Section(title, view.prices, view.flips, detail=Detail.PAGE)
-    columns = [Column(name.removeprefix("#"), "right", optional=name == "#change") for name in LEVER_HEADERS[1:]]
-    table = table_of([Column(LEVER_HEADERS[0], shrink=True), *columns], lever_rows(moved))
-    return Section("Sensitivity", lines, table, charts=view.charts, sections=(turns,))
 
 
 def _trust(plan: Plan) -> Section:

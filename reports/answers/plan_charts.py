@@ -9,6 +9,7 @@ from typing import Final
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports import figures
+from reports.asked import arrivals
 from reports.charts import (
     FAR,
     draw_arrivals,
@@ -21,19 +22,19 @@ from reports.charts import (
     draw_roofline,
     draw_split,
 )
-from reports.document import Chart, table_of
+from reports.document import Chart, Table, table_of
 from reports.figures import (
     ClassDistributions,
     ClassMap,
     FleetPoint,
     Load,
     LoadFigure,
-    arrivals,
     fleet_points,
     goal_label,
     goal_words,
 )
 from reports.numbers import (
+    MISSING,
     count,
     duration,
     hourly,
@@ -41,7 +42,6 @@ from reports.numbers import (
     percent,
     rate,
     significant,
-    tokens,
 )
 from reports.text import capital, clean, plural
 from reports.verdict import growth_sentence
@@ -49,6 +49,7 @@ from reports.words import (
     HOLDS,
     NOT_SHOWN,
     bound_words,
+    busiest_words,
     dearest_of_each_role,
     has_fleet,
     has_tpot,
@@ -80,7 +81,7 @@ def cost_charts(plan: Plan) -> tuple[Chart, ...]:
 
 
 def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
-    item = next(one for one in plan.classes if clean(one.name, 30) == figure.name)
+    item = next(case for case in plan.classes if clean(case.name, 30) == figure.name)
     label, goal = goal_label(item.attainment_goal), percent(figure.goal)
     rows = [
         (panel.metric, percent(share), duration(seconds), duration(panel.limit))
@@ -96,12 +97,12 @@ def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
 
 
 def _tail_words(item: ClassResult, label: str) -> str:
-    timed = [("TTFT", item.ttft_s, item.ttft_limit_s)]
+    metrics = [("TTFT", item.ttft_s, item.ttft_limit_s)]
     if has_tpot(item):
-        timed += [("TPOT", item.tpot_s, item.tpot_limit_s), *other_metrics(item)]
+        metrics += [("TPOT", item.tpot_s, item.tpot_limit_s), *other_metrics(item)]
     return ", ".join(
         f"{metric} {label} {duration(getattr(values, label))}{f' of {duration(limit)}' if is_number(limit) else ''}"
-        for metric, values, limit in timed
+        for metric, values, limit in metrics
     )
 
 
@@ -172,12 +173,12 @@ def fleets_chart(plan: Plan) -> Chart | None:
         return None
     rows = [(p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.outcome) for p in points]
     far = sum(p.cost > FAR * (plan.cost_usd_per_hour or 0.0) for p in points)
-    left = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
+    note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
     return Chart(
         title=fleets_sentence(points),
         caption=(
             "Latency at the goal's quantile over its limit, worst class; the steps join fleets that meet the SLO "
-            f"and that none beats.{left}"
+            f"and that none beats.{note}"
         ),
         drawing=draw_fleets(points),
         table=table_of(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
@@ -191,8 +192,8 @@ def fleets_sentence(points: Sequence[FleetPoint]) -> str:
     cheaper = [point for point in points if point.cost < own.cost]
     if not cheaper:
         return f"The cheapest of the {len(points)} fleets drawn"
-    held = met_words([point.outcome for point in cheaper])
-    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {held}"
+    words = met_words([point.outcome for point in cheaper])
+    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {words}"
 
 
 def cost_chart(plan: Plan) -> Chart | None:
@@ -234,17 +235,25 @@ def _worth_chart(plan: Plan) -> Chart:
     )
 
 
-def _roofline_chart(plan: Plan) -> Chart:
-    rows = []
-    for pool in plan.pools:
+def pools_table(plan: Plan) -> Table:
+    """Of each pool its share of the price, what it uses of its GPUs, and what holds it up; the dearest first."""
+    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
+    total, rows = plan.cost_usd_per_hour, []
+    for pool in figures.dearest_first(plan.pools):
         at = pool.operating_point
-        cells = (significant(at.arithmetic_intensity), significant(at.ridge_point), percent(at.mfu), percent(at.mbu))
-        rows.append((figures.pool_label(pool), clean(pool.accelerator), *cells, clean(at.bound_by, 20)))
+        share = percent(pool.usd_per_hour / total) if total else MISSING
+        use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
+        ends = (bound_words(at.bound_by), busiest_words(at))
+        rows.append((figures.pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
+    return table_of(headers, rows)
+
+
+def _roofline_chart(plan: Plan) -> Chart:
     return Chart(
         title=roofline_sentence(plan.pools),
         caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow.",
         drawing=draw_roofline(figures.roofline(plan)),
-        table=table_of(("pool", "GPU", "#FLOP/byte", "#ridge", "#MFU", "#MBU", "bound by"), rows),
+        table=pools_table(plan),
         legend=tuple(
             (role, role) for role in ("prefill", "decode", "colocated") if any(pool.role == role for pool in plan.pools)
         ),
@@ -255,14 +264,14 @@ def _split_chart(plan: Plan) -> Chart:
     rows = []
     for pool in plan.pools:
         at = pool.operating_point
-        shares = (percent(getattr(at.time_split, part)) for part in figures.PARTS)
+        shares = (percent(share) for _, share in figures.step_parts(pool))
         rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
-    parts = tuple(part_words(part) for part in figures.PARTS)
+    names = tuple(part_words(name) for name in figures.PARTS)
     return Chart(
         title=split_sentence(plan.pools),
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
-        drawing=draw_split(figures.step_splits(plan)),
-        table=table_of(("pool", "#step", "#requests", *(f"#{part}" for part in parts)), rows),
+        drawing=draw_split(figures.dearest_first(plan.pools)[: figures.MOST_ROWS]),
+        table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in names)), rows),
         legend=tuple((f"part-{name}", part_words(name)) for name in figures.PARTS),
     )
 
@@ -279,10 +288,12 @@ def _lengths_chart(plan: Plan) -> Chart | None:
     figure = figures.heat_map(load)
     (share, row, column), (columns, lines) = figure.peak, figure.labels
     where = f"{columns[-column]} input and {lines[-row]} output tokens"
-    others = f", as often as in {plural(figure.peaks - 1, 'other cell')}" if figure.peaks > 1 else ""
-    rows = [(tokens(i), tokens(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)]
+    more_cells = f", as often as in {plural(figure.peaks - 1, 'other cell')}" if figure.peaks > 1 else ""
+    rows = [
+        (significant(i), significant(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)
+    ]
     return Chart(
-        title=f"Most frequent: {where}, {percent(share)} of requests{others}",
+        title=f"Most frequent: {where}, {percent(share)} of requests{more_cells}",
         caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
         drawing=draw_heat(figure),
         table=table_of(("#input tokens", "#output tokens", "#share"), rows),
@@ -309,25 +320,25 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
     by_bound: dict[str, list[str]] = {}
     for pool in dearest_of_each_role(pools):
         bound = pool.operating_point.bound_by
-        agreed = all(other.operating_point.bound_by == bound for other in pools if other.role == pool.role)
-        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if agreed else f' of {clean(pool.id, 20)}'}")
+        unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
+        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
     if not by_bound:
         return "No pool runs"
-    (bound, first), *others = by_bound.items()
+    (bound, first), *rest = by_bound.items()
     sentence = f"{capital(join_words(first))} are bound by {bound_words(bound)}"
-    return join_words([sentence, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in others)])
+    return join_words([sentence, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in rest)])
 
 
 def split_sentence(pools: Sequence[Pool]) -> str:
     """Say what takes most of a step in each role, by the pools that cost most."""
     largest = [(pool.role, *_largest_part(pool)) for pool in dearest_of_each_role(pools)]
-    parts = [f"{part} in {role} ({percent(share)})" for role, part, share in largest if is_number(share)]
-    return f"Largest part of a step: {join_words(parts)}" if parts else "No step times are known"
+    shares = [f"{name} in {role} ({percent(share)})" for role, name, share in largest if is_number(share)]
+    return f"Largest part of a step: {join_words(shares)}" if shares else "No step times are known"
 
 
 def _largest_part(pool: Pool) -> tuple[str, float]:
-    parts = {name: share for name, share in pool.operating_point.time_split.model_dump().items() if is_number(share)}
-    if not parts:
+    shares = {name: share for name, share in pool.operating_point.time_split.model_dump().items() if is_number(share)}
+    if not shares:
         return "", math.nan
-    name = max(parts, key=lambda part: parts[part])
-    return part_words(name), parts[name]
+    name = max(shares, key=lambda name: shares[name])
+    return part_words(name), shares[name]

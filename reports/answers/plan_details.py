@@ -11,15 +11,13 @@ from typing import Any, Final, TypeGuard
 
 from costmodel.errors import InputError
 from costmodel.words import join_words
-from optimizer.plans.plan import Plan, Pool, Transfer
+from optimizer.plans.plan import Plan, Pool
 from optimizer.plans.records import LARGEST, AccuracyRecord, SimulatedClass
-from reports.answers.plan_charts import workload_charts
-from reports.asked import arrival_facts, offered, readable_inputs
+from reports.answers.plan_charts import pools_table, workload_charts
+from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
 from reports.document import Detail, Facts, Section, Table, said, table_of
-from reports.figures import arrivals, goal_label, pool_label, worst_bucket
-from reports.fleet_figure import ClassShare, routed
-from reports.glossary import WORDS
+from reports.figures import ClassShare, goal_label, routed, worst_bucket
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
     MISSING,
@@ -29,19 +27,15 @@ from reports.numbers import (
     is_number,
     percent,
     percent_beside,
-    quantity,
     rate,
     signed_percent,
     significant,
-    tokens,
     with_one_form_of_percent,
 )
 from reports.text import SENTENCE_LIMIT, capital, clean, plural, sentence
 from reports.verdict import spread
 from reports.words import (
     TriedFleet,
-    bound_words,
-    busiest_words,
     gpus_per_engine,
     limited_cell,
     origin_words,
@@ -75,6 +69,24 @@ _SETTINGS: Final[dict[str, Callable[[Pool], str]]] = {
 _NOTHING: Final = ("0", "none", MISSING)
 """Facts of a model that it has nothing of, such as experts."""
 
+WORDS: Final = (
+    ("prefill, decode", "reading a prompt, which gives the first token; generating the other tokens one by one"),
+    ("colocated", "replicas that do both; prefill replicas hand the KV cache over to decode replicas instead"),
+    ("TTFT, TPOT", "time to the first token; time for each output token after it"),
+    ("SLO, goal", "the limits on a request's TTFT and TPOT; the share of requests that has to keep all of them"),
+    ("p90", "what nine in ten requests stay within; p50, p95 and p99 likewise"),
+    ("goodput", "the highest request rate at which every SLO is met"),
+    ("slack", "what is left of a limit, as a share of it; the limit with the least is what binds"),
+    (
+        "3 x H100 TP2 PP2",
+        "three replicas, each split over 2 × 2 GPUs: layers by TP, stages by PP; EP: experts, DP: requests",
+    ),
+    ("KV cache", "what a replica keeps in GPU memory for every token of its running requests"),
+    ("request slots", "requests that a replica runs at once (max_num_seqs); its chunk is max_num_batched_tokens"),
+    ("MFU, MBU", "share of a GPU's peak FLOP/s, and of its peak memory bandwidth, that a step uses"),
+    ("ridge", "FLOP per byte from which on a GPU is bound by compute, no longer by memory bandwidth"),
+)
+"""Words of the report and their meanings; docs/glossary.md has these and more."""
 _EFFORT: Final = re.compile(r" --effort[ =]\w+")
 ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
@@ -87,8 +99,8 @@ def workload_section(plan: Plan) -> Section:
         ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
         *arrival_facts(plan),
         ("input tokens found in the prefix cache", percent(load.prefix_hit_share)),
-        ("mean input length", f"{tokens(load.mean_isl)} tokens"),
-        ("mean output length", f"{tokens(load.mean_osl)} tokens"),
+        ("mean input length", f"{significant(load.mean_isl)} tokens"),
+        ("mean output length", f"{significant(load.mean_osl)} tokens"),
         ("longest request", f"{count(load.max_tokens)} tokens"),
         *_lengths_source(plan),
     )
@@ -113,7 +125,7 @@ def _lengths_source(plan: Plan) -> Facts:
 
 def _routing(shares: Sequence[ClassShare]) -> Table:
     """Which requests each pool serves."""
-    rows = [(s.pool, s.stage, s.slo_class, percent(s.share), tokens(s.isl), tokens(s.osl)) for s in shares]
+    rows = [(s.pool, s.stage, s.slo_class, percent(s.share), significant(s.isl), significant(s.osl)) for s in shares]
     return table_of(("pool", "stage", "class", "#share", "#mean input", "#mean output"), rows)
 
 
@@ -158,8 +170,8 @@ def _formula_row(item: SimulatedClass) -> tuple[str, ...]:
     )
     times = [
         text
-        for own, other in ((item.ttft_s, formula.ttft_s), (item.tpot_s, formula.tpot_s))
-        for text in (f"{label} {duration(getattr(own, label))}", duration(getattr(other, label)))
+        for own, formula_times in ((item.ttft_s, formula.ttft_s), (item.tpot_s, formula.tpot_s))
+        for text in (f"{label} {duration(getattr(own, label))}", duration(getattr(formula_times, label)))
     ]
     return clean(item.name, 30), met, f"{low} to {high}", by_formula, *times
 
@@ -169,8 +181,8 @@ def _tried_table(plan: Plan) -> Table:
     return table_of(headers, [_tried_row(item, plan) for item in tried_fleets(plan)])
 
 
-def _tried_row(tried: TriedFleet, plan: Plan) -> tuple[str, ...]:
-    row, own = tried.best, plan.cost_usd_per_hour
+def _tried_row(attempt: TriedFleet, plan: Plan) -> tuple[str, ...]:
+    row, own = attempt.best, plan.cost_usd_per_hour
     several = len(row.attainment) > 1
     shares = [f"{clean(name, 20)} {percent(met)}" if several else percent(met) for name, met in row.attainment.items()]
     return (
@@ -178,44 +190,31 @@ def _tried_row(tried: TriedFleet, plan: Plan) -> tuple[str, ...]:
         " + ".join(limited_cell(pool) for pool in row.pools[:12]),
         hourly(row.cost_usd_per_hour),
         signed_percent(row.cost_usd_per_hour / own - 1) if own else MISSING,
-        count(tried.tries),
+        count(attempt.tries),
         ", ".join(shares) or MISSING,
         outcome_words(row, plan),
     )
 
 
 def pools_section(plan: Plan) -> Section:
-    """How each pool runs: its share of the price, what it uses of its GPUs, and what holds it up."""
-    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
-    total = plan.cost_usd_per_hour
-    rows = []
-    for pool in sorted(plan.pools, key=lambda pool: (-pool.usd_per_hour, pool.id)):
-        at = pool.operating_point
-        share = percent(pool.usd_per_hour / total) if total else MISSING
-        figures = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
-        ends = (bound_words(at.bound_by), busiest_words(at))
-        rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *figures, *ends))
+    """How each pool runs, and what a hand-over and serving's features are worth."""
     hint = worth_hint(plan)
     features = f"What chunked prefill, batching and disaggregation are each worth: {hint}" if hint else ""
     notes = said(hand_over_sentence(plan), features)
-    return Section("How each pool runs", table=table_of(headers, rows), notes=notes, detail=Detail.PAGE)
+    return Section("How each pool runs", table=pools_table(plan), notes=notes, detail=Detail.PAGE)
 
 
 def hand_over_sentence(plan: Plan) -> str:
     """Say what share of the median TTFT the longest KV hand-over takes; empty where nothing is handed over."""
-    known = [move for move in plan.transfers if is_number(move.seconds_per_request)]
+    transfers = [move for move in plan.transfers if is_number(move.seconds_per_request)]
     median = plan.ttft_s.p50 if plan.ttft_s is not None else None
-    if not known or not is_number(median) or median <= 0:
+    if not transfers or not is_number(median) or median <= 0:
         return ""
-    longest = max(known, key=_seconds)
+    longest = max(transfers, key=lambda move: move.seconds_per_request)
     return (
         f"Handing over the KV cache of a mean request takes {duration(longest.seconds_per_request)}, "
         f"{percent(longest.seconds_per_request / median)} of the median TTFT of {duration(median)}."
     )
-
-
-def _seconds(move: Transfer) -> float:
-    return move.seconds_per_request
 
 
 def worth_hint(plan: Plan) -> str:
@@ -273,28 +272,18 @@ def settings_table(plan: Plan) -> Table:
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:
     """How the plan was made, and what its figures rest on."""
-    sources = source_rows(plan.provenance.accelerators)
-    searched_facts, dropped = searched(plan.provenance.search)
     assumed = tuple(sentence(with_one_form_of_percent(text)) for text in plan.provenance.assumptions)
-    figures = ("accelerator", "figures", "values", "origin", "#fit error", "source")
     sections = (
         Section("How this plan was made", facts=_provenance(plan)),
         Section("Assumptions in force", assumed or ("None is stated.",)),
-        Section("What was searched", facts=searched_facts),
+        Section("What was searched", facts=searched(plan.provenance.search)),
         Section("Measured over predicted step time, nine times in ten", table=step_errors_table(plan)),
         Section("Serving predicted against measured", accuracy_sentences(plan), accuracy_table(plan)),
-        Section("What the figures of each accelerator rest on", table=origins_table(sources, plan)),
+        Section("What the figures of each accelerator rest on", table=origins_table(plan)),
         Section("Words", facts=WORDS),
     )
-    folded = (
-        Section(f"Why engines were left out: {plural(len(dropped.rows), 'reason')}", table=dropped),
-        Section(f"All {len(sources)} figures with value, origin, error and source", table=table_of(figures, sources)),
-        Section("The inputs, with every default filled in", code=_inputs(plan)),
-    )
-    return (
-        *(dataclasses.replace(item, detail=Detail.PAGE) for item in sections),
-        *(dataclasses.replace(item, detail=Detail.FOLDED) for item in folded),
-    )
+    inputs = Section("The inputs, with every default filled in", code=_inputs(plan), detail=Detail.FOLDED)
+    return *(dataclasses.replace(item, detail=Detail.PAGE) for item in sections), inputs
 
 
 def _provenance(plan: Plan) -> Facts:
@@ -317,17 +306,29 @@ def _inputs(plan: Plan) -> str:
     return text if len(text) <= INPUTS_LIMIT else f"{text[:INPUTS_LIMIT]}\n… the rest is in plan.json"
 
 
-def origins_table(rows: Sequence[Sequence[str]], plan: Plan) -> Table:
+def origins_table(plan: Plan) -> Table:
     """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first."""
-    counts: dict[str, Counter[str]] = {}
-    for row in rows:
-        counts.setdefault(row[0], Counter())[row[3]] += 1
+    counts = {
+        clean(str(entry.get("name", MISSING)), 30): Counter(_origins({"origin": "vendor"} | dict(entry)))
+        for entry in plan.provenance.accelerators
+    }
     bought = {clean(name, 30) for name in plan.gpus}
-    lines = [
-        (name, "yes" if name in bought else "no", *(str(found[origin]) for origin in ORIGINS))
-        for name, found in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0]))
+    rows = [
+        (name, "yes" if name in bought else "no", *(str(numbers[origin]) for origin in ORIGINS))
+        for name, numbers in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0]))
     ]
-    return table_of(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS)), lines)
+    return table_of(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS)), rows)
+
+
+def _origins(value: Any) -> Iterator[str]:
+    """The origin of a record, and of each record within it."""
+    if isinstance(value, Mapping):
+        if "origin" in value:
+            yield str(value["origin"])
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _origins(item)
 
 
 def step_errors_table(plan: Plan) -> Table:
@@ -397,101 +398,13 @@ def accuracy_table(plan: Plan) -> Table:
     return table_of(headers, rows)
 
 
-def source_rows(accelerators: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a row per accelerator for its data sheet, then one per record with an origin, at most 200."""
-    rows: list[tuple[str, ...]] = []
-    for entry in accelerators:
-        name = clean(str(entry.get("name", MISSING)), 30)
-        origin = str(entry.get("origin", "vendor"))
-        values = "; ".join(_sheet(entry, (), "")[:MOST_VALUES]) or MISSING
-        rows.append((name, "data sheet", values, clean(origin, 20), MISSING, _source(entry)))
-        for path, record in _records(entry, ()):
-            if path:
-                rows.append(_row(name, path, record))
-    return rows[:MOST_ROWS]
-
-
-def _row(name: str, path: Sequence[str], record: Mapping[str, Any]) -> tuple[str, ...]:
-    labels = [str(record[key]) for key in _NAMES if isinstance(record.get(key), str)]
-    error = record.get("error")
-    return (
-        name,
-        clean(" ".join([part for part in path if not part.isdigit()] + labels), 60),
-        _values(record),
-        clean(str(record.get("origin")), 20),
-        percent(error) if _is_figure(error) else MISSING,
-        _source(record),
-    )
-
-
 MOST_ROWS: Final = 200
 MOST_VALUES: Final = 16
-_NAMES: Final = ("kernel", "kernel_class", "dtype", "name")
-_ABOUT: Final = {"origin", "source", "date", "error", *_NAMES}
-_SHEET_UNITS: Final = {"memory": "B", "bandwidth": "B/s", "tdp": "W", "latency": "s", "peak_flops": "FLOP/s"}
-_RECORD_UNITS: Final = {
-    "usd_per_hour": "$/h",
-    "low": "$/h",
-    "high": "$/h",
-    "launch": "s",
-    "compute": "share",
-    "memory": "share",
-}
-
-
-def _records(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    if isinstance(value, Mapping):
-        if "origin" in value:
-            yield path, value
-        for key, item in value.items():
-            yield from _records(item, (*path, str(key)))
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _records(item, (*path, str(index)))
-
-
-def _sheet(entry: Mapping[str, Any], path: tuple[str, ...], unit: str) -> list[str]:
-    """Write the numbers of an entry and of its parts that have no origin of their own, with their units."""
-    parts: list[str] = []
-    for key, value in entry.items():
-        below = _SHEET_UNITS.get(str(key), unit)
-        if isinstance(value, Mapping) and "origin" not in value:
-            parts.extend(_sheet(value, (*path, str(key)), below))
-        elif _is_value(key, value):
-            words = " ".join(clean(part, 24).replace("_", " ") for part in (*path, str(key)))
-            parts.append(f"{words} {_number(value, below)}")
-    return parts
-
-
-def _values(record: Mapping[str, Any]) -> str:
-    pairs = [
-        f"{clean(str(key), 24).replace('_', ' ')} {_number(value, _RECORD_UNITS.get(str(key), ''))}"
-        for key, value in record.items()
-        if _is_value(key, value)
-    ]
-    return "; ".join(pairs[:MOST_VALUES]) or MISSING
-
-
-def _is_value(key: object, value: object) -> bool:
-    return str(key) not in _ABOUT and _is_figure(value)
 
 
 def _is_figure(value: object) -> TypeGuard[float]:
     """A number that is one: these records are free-form, and what a file holds may be an integer of 400 digits."""
     return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > LARGEST
-
-
-def _number(value: float, unit: str) -> str:
-    if unit:
-        return quantity(value, unit)
-    if float(value).is_integer() and abs(value) < 1e15:
-        return count(value)
-    return f"{value:.3g}" if value and (abs(value) >= 1e6 or abs(value) < 1e-3) else significant(value)
-
-
-def _source(record: Mapping[str, Any]) -> str:
-    parts = [str(record[key]) for key in ("source", "date") if record.get(key)]
-    return sentence(", ".join(parts)) or MISSING
 
 
 def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
@@ -502,7 +415,7 @@ def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str],
     """
     pairs: list[tuple[str, str]] = []
     for key, value in record.items():
-        name = f"{prefix}{_ACRONYMS.sub(_spelled, clean(str(key), 80).replace('_', ' '))}"
+        name = f"{prefix}{_ACRONYMS.sub(_acronym, clean(str(key), 80).replace('_', ' '))}"
         if isinstance(value, Mapping):
             pairs.extend(facts(value, f"{name} "))
         else:
@@ -510,18 +423,10 @@ def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str],
     return tuple(pairs[:MOST_ROWS])
 
 
-def searched(record: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], Table]:
-    """What was searched: its facts, a tally as the sum of its counts, and the tallies as a table, the largest first."""
-    tallies = {key: value for key, value in record.items() if _is_tally(value)}
-    sums = {key: sum(value.values()) if key in tallies else value for key, value in record.items()}
-    rows = [
-        (clean(str(reason), 100).replace("_", " "), count(number), clean(str(key), 40).replace("_", " "))
-        for key, tally in tallies.items()
-        for reason, number in sorted(tally.items(), key=lambda item: (-item[1], str(item[0])))
-    ]
-    return facts({_SEARCHED.get(key, key): value for key, value in sums.items()}), table_of(
-        ("reason", "#number", "what"), rows
-    )
+def searched(record: Mapping[str, Any]) -> Facts:
+    """What was searched; of a tally the sum of its counts."""
+    sums = {key: sum(value.values()) if _is_tally(value) else value for key, value in record.items()}
+    return facts({_SEARCHED.get(key, key): value for key, value in sums.items()})
 
 
 def _is_tally(value: object) -> bool:
@@ -537,8 +442,8 @@ _SEARCHED: Final = {
 _ACRONYMS: Final = re.compile(r"\b(?:kv|gpus?|url)\b")
 
 
-def _spelled(found: re.Match[str]) -> str:
-    return "GPUs" if found[0] == "gpus" else found[0].upper()
+def _acronym(match: re.Match[str]) -> str:
+    return "GPUs" if match[0] == "gpus" else match[0].upper()
 
 
 def _words(value: object) -> str:
@@ -550,5 +455,7 @@ def _words(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: MISSING}[value]
     if _is_figure(value):
-        return _number(value, "")
+        whole = float(value).is_integer() and abs(value) < 1e15
+        tiny_or_large = value and (abs(value) >= 1e6 or abs(value) < 1e-3)
+        return count(value) if whole else f"{value:.3g}" if tiny_or_large else significant(value)
     return clean(str(value), 120)

@@ -8,13 +8,11 @@ from typing import Any, Final
 from optimizer.plans.plan import Plan
 from optimizer.procurement.resilience import Loss, Resilience
 from optimizer.verification.judge import Judgement, Outcome, pool_behind
-from reports.answer_charts import Share, draw_shares
-from reports.document import Chart, Document, Section, Table, said, table_of
+from reports.document import Document, Section, Table, said, table_of
 from reports.numbers import MISSING, hourly, percent, signed_percent
 from reports.table import Column
 from reports.text import plural
 from reports.verdict import waste_sentence
-from reports.words import misses_used
 from search_spaces.bounds import RUN_REQUESTS
 
 from .simulation import MARKS, deciding_words
@@ -34,37 +32,39 @@ METHOD: Final = (
 )
 
 
-def resilience_dict(found: Resilience) -> dict[str, Any]:
+def resilience_dict(resilience: Resilience) -> dict[str, Any]:
     """The answer as a record."""
     return {
         "schema": "pdplan.resilience/2",
-        "cost_usd_per_hour": found.cost,
-        "verdict": str(found.whole.outcome),
-        "held": found.whole.proven,
-        "whole": _classes(found.whole),
-        "overloaded": found.whole.overload.overloaded,
-        "falls_behind": behind(found.whole, found.pools),
+        "cost_usd_per_hour": resilience.cost,
+        "verdict": str(resilience.whole.outcome),
+        "held": resilience.whole.proven,
+        "whole": _classes(resilience.whole),
+        "overloaded": resilience.whole.overload.overloaded,
+        "falls_behind": behind(resilience.whole, resilience.pools),
         "losses": [
             {
-                "loss": one.what,
-                "number": one.number,
-                "of": one.of,
-                "engines_lost": dict(zip(found.pools, one.lost, strict=True)),
-                "engines_left": dict(zip(found.pools, one.left, strict=True)),
-                "left_usd_per_hour": one.price,
-                "verdict": str(one.outcome),
-                "held": one.held,
-                "classes": None if one.judgement is None else _classes(one.judgement),
-                "overloaded": one.judgement is not None and one.judgement.overload.overloaded,
-                "falls_behind": None if one.judgement is None else behind(one.judgement, pools_left(found, one)),
-                "spares_usd_per_hour": one.spare,
+                "loss": loss.what,
+                "number": loss.number,
+                "of": loss.of,
+                "engines_lost": dict(zip(resilience.pools, loss.lost, strict=True)),
+                "engines_left": dict(zip(resilience.pools, loss.left, strict=True)),
+                "left_usd_per_hour": loss.price,
+                "verdict": str(loss.outcome),
+                "held": loss.held,
+                "classes": None if loss.judgement is None else _classes(loss.judgement),
+                "overloaded": loss.judgement is not None and loss.judgement.overload.overloaded,
+                "falls_behind": None
+                if loss.judgement is None
+                else behind(loss.judgement, pools_left(resilience, loss)),
+                "spares_usd_per_hour": loss.spare,
             }
-            for one in found.losses
+            for loss in resilience.losses
         ],
         "spares_usd_per_hour": {
             what: {
-                "everywhere": found.spare_cost(what, only_where_needed=False),
-                "where_needed": found.spare_cost(what, only_where_needed=True),
+                "everywhere": resilience.spare_cost(what, only_where_needed=False),
+                "where_needed": resilience.spare_cost(what, only_where_needed=True),
             }
             for what in ("replica", "node")
         },
@@ -74,56 +74,55 @@ def resilience_dict(found: Resilience) -> dict[str, Any]:
 def _classes(judgement: Judgement) -> list[dict[str, Any]]:
     return [
         {
-            "name": one.name,
-            "goal": one.goal,
-            "attainment": one.attainment.share,
-            "low": one.attainment.low,
-            "high": one.attainment.high,
-            "verdict": str(one.outcome),
-            "held": one.proven,
+            "name": case.name,
+            "goal": case.goal,
+            "attainment": case.attainment.share,
+            "low": case.attainment.low,
+            "high": case.attainment.high,
+            "verdict": str(case.outcome),
+            "held": case.proven,
         }
-        for one in judgement.classes
+        for case in judgement.classes
     ]
 
 
-def resilience_document(found: Resilience, count: int, name: str, seen: str = "") -> Document:
+def resilience_document(resilience: Resilience, count: int, name: str, seen: str = "") -> Document:
     """The answer: which losses the fleet survives, every loss, what N+k costs.
 
     count: replicas or nodes lost at once; name: of the plan; seen: of the same losses in other runs.
     """
     return Document(
-        headline=(verdict(found),),
+        headline=(verdict(resilience),),
         sections=(
-            Section(charts=(_chart(found),)),
-            Section(table=losses_table(found)),
-            Section(sentences=notes(found, count, seen)),
+            Section(table=losses_table(resilience)),
+            Section(sentences=notes(resilience, count, seen)),
         ),
-        positive=found.held,
+        positive=resilience.held,
         about=("Which loss breaks an SLO?", name),
     )
 
 
-def verdict(found: Resilience) -> str:
+def verdict(resilience: Resilience) -> str:
     """After which losses the fleet meets its SLOs, and after which the runs do not tell."""
-    whole = attained(found.whole, found.pools)
-    if found.whole.outcome is Outcome.MISSES:
+    whole = attainment_words(resilience.whole, resilience.pools)
+    if resilience.whole.outcome is Outcome.MISSES:
         return f"Even without a loss the fleet misses an SLO: {whole}."
-    if found.whole.outcome is Outcome.UNDECIDED:
+    if resilience.whole.outcome is Outcome.UNDECIDED:
         return f"Even without a loss it is undecided whether the fleet meets its SLOs: {whole}."
-    stopped = [loss for loss in found.losses if loss.judgement is None]
-    groups = [("Some requests cannot be served", stopped)]
+    outages = [loss for loss in resilience.losses if loss.judgement is None]
+    groups = [("Some requests cannot be served", outages)]
     groups += [
-        (result, [loss for loss in found.losses if loss.outcome is outcome and loss not in stopped])
+        (result, [loss for loss in resilience.losses if loss.outcome is outcome and loss not in outages])
         for outcome, result in RESULTS.items()
     ]
     return " ".join(
-        f"{result} after the loss of {'; or of '.join(named(found, loss) for loss in losses)}."
+        f"{result} after the loss of {'; or of '.join(loss_name(resilience, loss) for loss in losses)}."
         for result, losses in groups
         if losses
     )
 
 
-def losses_table(found: Resilience) -> Table:
+def losses_table(resilience: Resilience) -> Table:
     """Every loss, and the fleet without one."""
     columns = (
         Column("loss", shrink=True, lines=MOST_LINES),
@@ -132,24 +131,33 @@ def losses_table(found: Resilience) -> Table:
         Column("meet the SLO", shrink=True, lines=MOST_LINES),
         *("verdict", "#spares against it"),
     )
-    whole = found.whole
-    rows = [("none", "all", hourly(found.cost), attained(whole, found.pools), MARKS[whole.outcome], MISSING)]
-    for loss in found.losses:
+    whole = resilience.whole
+    rows = [
+        (
+            "none",
+            "all",
+            hourly(resilience.cost),
+            attainment_words(whole, resilience.pools),
+            MARKS[whole.outcome],
+            MISSING,
+        )
+    ]
+    for loss in resilience.losses:
         shares = "some requests have no replica left"
         if loss.judgement is not None:
-            shares = attained(loss.judgement, pools_left(found, loss))
-        left = (_replicas(found, loss.left), hourly(loss.price))
-        rows.append((named(found, loss), *left, shares, MARKS[loss.outcome], hourly(loss.spare)))
+            shares = attainment_words(loss.judgement, pools_left(resilience, loss))
+        remainder = (_replicas(resilience, loss.left), hourly(loss.price))
+        rows.append((loss_name(resilience, loss), *remainder, shares, MARKS[loss.outcome], hourly(loss.spare)))
     return table_of(columns, rows)
 
 
-def notes(found: Resilience, count: int, seen: str = "") -> tuple[str, ...]:
+def notes(resilience: Resilience, count: int, seen: str = "") -> tuple[str, ...]:
     """What N+k costs, what decides the undecided, what other runs showed of the same losses, and how it was found."""
-    judged = [found.whole, *(loss.judgement for loss in found.losses if loss.judgement is not None)]
+    judged = [resilience.whole, *(loss.judgement for loss in resilience.losses if loss.judgement is not None)]
     between = [item for item in judged if item.outcome is Outcome.UNDECIDED]
     return said(
-        _spares_sentence(found, "replica", count),
-        _spares_sentence(found, "node", count),
+        _spares_sentence(resilience, "replica", count),
+        _spares_sentence(resilience, "node", count),
         f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}" if between else "",
         seen,
         METHOD,
@@ -177,36 +185,36 @@ def _runs(judged: Sequence[Judgement]) -> str:
     )
 
 
-def named(found: Resilience, loss: Loss) -> str:
+def loss_name(resilience: Resilience, loss: Loss) -> str:
     """A loss in words, such as "1 node of H100 (2 × colocated-1)"."""
     everything = (", its only one" if loss.number == 1 else ", all it has") if loss.everything else ""
     if loss.what == "replica":
         return f"{plural(loss.number, 'replica')} of {loss.of}{everything}"
-    return f"{plural(loss.number, 'node')} of {loss.of}{everything} ({_replicas(found, loss.lost)})"
+    return f"{plural(loss.number, 'node')} of {loss.of}{everything} ({_replicas(resilience, loss.lost)})"
 
 
-def _replicas(found: Resilience, replicas: tuple[int, ...]) -> str:
+def _replicas(resilience: Resilience, replicas: tuple[int, ...]) -> str:
     """Replicas by pool."""
-    return ", ".join(f"{n} × {name}" for n, name in zip(replicas, found.pools, strict=True) if n) or "none"
+    return ", ".join(f"{n} × {name}" for n, name in zip(replicas, resilience.pools, strict=True) if n) or "none"
 
 
-def _spares_sentence(found: Resilience, what: str, count: int) -> str:
+def _spares_sentence(resilience: Resilience, what: str, count: int) -> str:
     """What spares against a loss cost more: where it breaks an SLO, and everywhere; once where that is the same."""
-    needed, every = (found.spare_cost(what, only_where_needed=where) for where in (True, False))
+    needed, everywhere = (resilience.spare_cost(what, only_where_needed=where) for where in (True, False))
     loss = f"the loss of any {what if count == 1 else plural(count, what)}"
     where = "in every pool" if what == "replica" else "for every GPU type"
-    extra = [f"{hourly(spare)} more ({signed_percent(spare / found.cost)})" for spare in (needed, every)]
-    if not every:
+    extra = [f"{hourly(spare)} more ({signed_percent(spare / resilience.cost)})" for spare in (needed, everywhere)]
+    if not everywhere:
         return f"The fleet needs no more spares against {loss}."
     if not needed:
         return f"No spares are needed against {loss}; {where} they would cost {extra[1]}."
-    also = f" where it breaks an SLO, {extra[1]} {where}" if needed != every else ""
+    also = f" where it breaks an SLO, {extra[1]} {where}" if needed != everywhere else ""
     return f"Spares against {loss} (N+{count}) cost {extra[0]}{also}."
 
 
-def pools_left(found: Resilience, loss: Loss) -> list[str]:
+def pools_left(resilience: Resilience, loss: Loss) -> list[str]:
     """The pools that have a replica left after a loss."""
-    return [name for name, n in zip(found.pools, loss.left, strict=True) if n]
+    return [name for name, n in zip(resilience.pools, loss.left, strict=True) if n]
 
 
 def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
@@ -215,36 +223,10 @@ def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
     return None if number is None else pools[number]
 
 
-def attained(judgement: Judgement, pools: Sequence[str]) -> str:
+def attainment_words(judgement: Judgement, pools: Sequence[str]) -> str:
     """Share of every class that meets its SLO, its goal, and the pool that falls behind; pools: those simulated."""
     shares = ", ".join(
-        f"{one.name} {percent(one.attainment.share)} (goal {percent(one.goal)})" for one in judgement.classes
+        f"{case.name} {percent(case.attainment.share)} (goal {percent(case.goal)})" for case in judgement.classes
     )
     late = behind(judgement, pools)
     return shares if late is None else f"{shares}, overloaded: {late} falls behind"
-
-
-def _chart(found: Resilience) -> Chart:
-    """Attainment of the class with the least room, after each loss."""
-    rows = [_share("no loss", found.whole)]
-    goal = max(case.goal for case in found.whole.classes)
-    rows += [
-        Share(named(found, loss), 0.0, goal, "no replica left")
-        if loss.judgement is None
-        else _share(named(found, loss), loss.judgement)
-        for loss in found.losses
-    ]
-    held = sum(loss.held for loss in found.losses)
-    return Chart(
-        title=f"{held} of {len(found.losses)} losses leave every SLO met",
-        caption="Share of requests that meet the SLO, of the class with the least room; the line is its goal.",
-        drawing=draw_shares(rows, "; ".join(f"{row.label} {row.note}" for row in rows)),
-        table=table_of(("loss", "#SLO met", "#goal"), [(row.label, row.note, percent(row.goal)) for row in rows]),
-    )
-
-
-def _share(label: str, judgement: Judgement) -> Share:
-    """The class with the least room."""
-    worst = max(judgement.classes, key=lambda item: misses_used(item.attainment.share, item.goal))
-    note = f"{percent(worst.attainment.share)}{', overloaded' if judgement.overload.overloaded else ''}"
-    return Share(label, worst.attainment.share, worst.goal, note)

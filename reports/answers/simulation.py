@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import numpy as np
 
 from costmodel.metric import METRICS, Metric
 from costmodel.power import POWER
+from costmodel.simulator import Fleet, Result
 from costmodel.simulator.metrics import steady_throughput
+from costmodel.units import MICRO
 from costmodel.words import join_words
+from optimizer.fleets.evaluate import QUANTILES, Evaluation
+from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
+from optimizer.verification.demand import SEEDS
 from optimizer.verification.goodput import TOLERANCE, Curve, Goodput, RatePoint
 from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, half_width
-from optimizer.verification.record import Slot
+from optimizer.verification.record import ClassGaps, FleetUse, Slot
 from reports.document import Document, Section, Table, said, table_of
 from reports.numbers import (
     count,
@@ -28,7 +35,6 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.simulated import Simulated, requests_to_decide
 from reports.table import Column
 from reports.text import clean, plural
 from reports.verdict import served_rate
@@ -41,17 +47,17 @@ MISMATCH: Final = 1.1
 MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDECIDED: "undecided"}
 
 
-def simulation_document(shown: Simulated) -> Document:
+def simulation_document(simulation: Simulated) -> Document:
     """The answer of a simulation."""
-    judgement = shown.judgement
+    judgement = simulation.judgement
     return Document(
-        headline=(verdict_sentence(judgement, shown.behind, shown.most),),
+        headline=(verdict_sentence(judgement, simulation.behind, simulation.most),),
         sections=(
-            Section(sentences=(_requests_sentence(shown), _precision_sentence(shown))),
-            Section("SLOs", table=_classes(shown)),
-            Section("Pools", table=_pools(shown)),
-            Section(sentences=_facts(shown)),
-            _rates(shown),
+            Section(sentences=(_requests_sentence(simulation), _precision_sentence(simulation))),
+            Section("SLOs", table=_classes(simulation)),
+            Section("Pools", table=_pools(simulation)),
+            Section(sentences=_facts(simulation)),
+            _rates(simulation),
         ),
         positive=judgement.proven,
     )
@@ -95,42 +101,54 @@ def deciding_words(undecided: Sequence[Judgement], most: int) -> str:
     return f"If the shares stay, about {count(enough)} requests in each run decide: --requests {enough}."
 
 
-def _requests_sentence(shown: Simulated) -> str:
-    judgement = shown.judgement
+def _requests_sentence(simulation: Simulated) -> str:
+    judgement = simulation.judgement
     runs = f" in {len(judgement.runs)} runs" if len(judgement.runs) > 1 else ""
     requests = count(sum(run.demand.trace.size for run in judgement.runs))
-    return f"{clean(shown.plan.name, 30)}: {requests} requests{runs} at {rate(judgement.rate)}, {shown.source}."
-
-
-def _precision_sentence(shown: Simulated) -> str:
-    """Say what is counted, which seeds the runs had, and to what every class is known."""
-    reached = half_width(shown.judgement)
-    first, *others = shown.seeds or [0]
-    seeds = f"seed {first}" if not others else f"seeds {first}, {others[0]}" + (", ..." if len(others) > 1 else "")
-    drawn = f" ({seeds})" if shown.seeds else ""
-    asked = "" if shown.until is None else f"; ±{percent(shown.until)} was asked for"
-    if shown.until is not None and reached > shown.until:
-        asked += " and takes too many requests"
     return (
-        f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to ±{percent(reached)} "
-        f"(95 % interval){asked}."
+        f"{clean(simulation.plan.name, 30)}: {requests} requests{runs} at {rate(judgement.rate)}, {simulation.source}."
     )
 
 
-def _classes(shown: Simulated) -> Table:
+def _precision_sentence(simulation: Simulated) -> str:
+    """Say what is counted, which seeds the runs had, and to what every class is known."""
+    width = half_width(simulation.judgement)
+    first, *later_seeds = simulation.seeds or [0]
+    seeds = (
+        f"seed {first}"
+        if not later_seeds
+        else f"seeds {first}, {later_seeds[0]}" + (", ..." if len(later_seeds) > 1 else "")
+    )
+    drawn = f" ({seeds})" if simulation.seeds else ""
+    precision = "" if simulation.until is None else f"; ±{percent(simulation.until)} was asked for"
+    if simulation.until is not None and width > simulation.until:
+        precision += " and takes too many requests"
+    return (
+        f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to ±{percent(width)} "
+        f"(95 % interval){precision}."
+    )
+
+
+def _classes(simulation: Simulated) -> Table:
     columns = (
         Column("class", shrink=True),
         "#SLO met",
         Column("95 % interval", "right", optional=True),
         *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99"),
     )
-    return table_of(columns, [row for number in range(len(shown.plan.classes)) for row in _class_rows(shown, number)])
+    return table_of(
+        columns, [row for number in range(len(simulation.plan.classes)) for row in _class_rows(simulation, number)]
+    )
 
 
-def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
+def _class_rows(simulation: Simulated, number: int) -> list[list[str]]:
     """The name, and under it goal, simulated, by formula and in the plan."""
-    item, planned, formula = shown.judgement.classes[number], shown.plan.classes[number], shown.analytic
-    share, slo = item.attainment, shown.instance.problem.slos[number]
+    item, plan_class, formula = (
+        simulation.judgement.classes[number],
+        simulation.plan.classes[number],
+        simulation.analytic,
+    )
+    share, slo = item.attainment, simulation.instance.problem.slos[number]
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
     undecided = item.outcome is Outcome.UNDECIDED
     met = percent(share.share) if undecided else f"{MARKS[item.outcome][0]} {percent(share.share)}"
@@ -150,8 +168,8 @@ def _class_rows(shown: Simulated, number: int) -> list[list[str]]:
         rows.append(["  by formula", percent(float(formula.attainment[number])), "", *times])
     elif formula is not None:
         rows.append(["  by formula", percent(0.0), "", "overloaded", "overloaded"])
-    times = [latencies((q.p50, q.p90, q.p99)) for q in (planned.ttft_s, planned.tpot_s)]
-    return [*rows, ["  plan.json", percent(planned.attainment), "", *times]]
+    times = [latencies((q.p50, q.p90, q.p99)) for q in (plan_class.ttft_s, plan_class.tpot_s)]
+    return [*rows, ["  plan.json", percent(plan_class.attainment), "", *times]]
 
 
 def _interval(item: ClassJudgement) -> str:
@@ -164,7 +182,7 @@ def _three(quantiles: Sequence[float]) -> str:
     return latencies((p50, p90, p99))
 
 
-def _pools(shown: Simulated) -> Table:
+def _pools(simulation: Simulated) -> Table:
     columns = (
         Column("pool", shrink=True),
         *("#replicas", "#any step"),
@@ -186,7 +204,7 @@ def _pools(shown: Simulated) -> Table:
             si(pool.power, "W"),
             count(pool.peak_running),
         )
-        for pool in shown.use.pools
+        for pool in simulation.use.pools
     ]
     return table_of(columns, rows)
 
@@ -200,42 +218,44 @@ def _share_of(events: int, per_request: float) -> str:
     return f"{count(events)} ({percent(per_request)})" if events else "0"
 
 
-def _facts(shown: Simulated) -> tuple[str, ...]:
+def _facts(simulation: Simulated) -> tuple[str, ...]:
     """What the fleet did beyond the tables, and what their rows and columns stand for."""
-    lost = sum(int((~run.result.finished).sum()) for run in shown.judgement.runs)
-    speeds = np.mean([steady_throughput(run.result) for run in shown.judgement.runs], axis=0)
-    sure = shown.plan.confidence
+    unfinished = sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
+    speeds = np.mean([steady_throughput(run.result) for run in simulation.judgement.runs], axis=0)
+    sure = simulation.plan.confidence
     slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
-    staged = any(pool.pipeline_parallel > 1 for pool in shown.plan.pools)
-    stages = " (of pipelines, of the stages that could run a step)" if staged else ""
+    pipelines = any(pool.pipeline_parallel > 1 for pool in simulation.plan.pools)
+    stages = " (of pipelines, of the stages that could run a step)" if pipelines else ""
     formula = "By formula: queueing formulas at this rate, with the same expected step times."
     return said(
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
-        *_metric_sentences(shown),
-        _energy_sentence(shown),
-        _slot_sentence(shown) if shown.slots else "",
-        f"{plural(lost, 'request')} never ended, and count{'s' * (lost == 1)} as missed." if lost else "",
-        formula if shown.analytic is not None else "",
-        f"plan.json: what the plan states for {rate(served_rate(shown.plan))}{slow}.",
+        *_metric_sentences(simulation),
+        _energy_sentence(simulation),
+        _slot_sentence(simulation) if simulation.slots else "",
+        f"{plural(unfinished, 'request')} never ended, and count{'s' * (unfinished == 1)} as missed."
+        if unfinished
+        else "",
+        formula if simulation.analytic is not None else "",
+        f"plan.json: what the plan states for {rate(served_rate(simulation.plan))}{slow}.",
         f"Any step: share of the time in which a step runs{stages}, be it for one decoding request. The plan states "
         "the share with a prompt.",
         "MFU, MBU: the least compute and memory traffic that the steps need, as shares of the peaks over all time.",
     )
 
 
-def _metric_sentences(shown: Simulated) -> list[str]:
+def _metric_sentences(simulation: Simulated) -> list[str]:
     """Say how the other metrics were that a class limits, and how long the longest gap between two tokens."""
-    slos = shown.instance.problem.slos
-    times = [(Metric.E2E, slo, values) for slo, values in zip(slos, shown.e2e, strict=True) if is_number(slo.e2e)]
+    slos = simulation.instance.problem.slos
+    times = [(Metric.E2E, slo, values) for slo, values in zip(slos, simulation.e2e, strict=True) if is_number(slo.e2e)]
     times += [
         (metric, slo, tuple(values))
-        for slo, item in zip(slos, shown.judgement.classes, strict=True)
+        for slo, item in zip(slos, simulation.judgement.classes, strict=True)
         for metric, values in item.metrics.items()
     ]
     gaps = [
         f"Longest gap between tokens of {clean(slo.name, 30)} (ITL max, p50/p99/max): "
         f"{latencies((gap.quantiles[0], gap.quantiles[3], gap.longest))}."
-        for slo, gap in zip(slos, shown.gaps, strict=True)
+        for slo, gap in zip(slos, simulation.gaps, strict=True)
     ]
     return [
         f"{METRICS[metric].label} of {clean(slo.name, 30)} (p50/p90/p99): {_three(values)}, limit "
@@ -244,8 +264,8 @@ def _metric_sentences(shown: Simulated) -> list[str]:
     ] + gaps
 
 
-def _energy_sentence(shown: Simulated) -> str:
-    use = shown.use
+def _energy_sentence(simulation: Simulated) -> str:
+    use = simulation.use
     most = sum(pool.tdp for pool in use.pools)
     return (
         f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
@@ -253,20 +273,20 @@ def _energy_sentence(shown: Simulated) -> str:
     )
 
 
-def _slot_sentence(shown: Simulated) -> str:
+def _slot_sentence(simulation: Simulated) -> str:
     """Say which slot of the day went worst."""
-    goals = [item.goal for item in shown.judgement.classes]
+    goals = [item.goal for item in simulation.judgement.classes]
 
     def used(slot: Slot) -> float:
         """Of the permitted misses, in the class that uses most; a class without a request in the slot uses none."""
         return max(misses_used(1.0 if math.isnan(a) else a, g) for a, g in zip(slot.attainment, goals, strict=True))
 
-    worst = max(shown.slots, key=used)
-    number, length = shown.slots.index(worst), HOURS / len(shown.slots)
+    worst = max(simulation.slots, key=used)
+    number, length = simulation.slots.index(worst), HOURS / len(simulation.slots)
     shares = join_words(
         [
             f"{percent(share)} of {clean(item.name, 30)}"
-            for item, share in zip(shown.judgement.classes, worst.attainment, strict=True)
+            for item, share in zip(simulation.judgement.classes, worst.attainment, strict=True)
         ]
     )
     hours = f"{_clock(number * length)} to {_clock((number + 1) * length)} at {rate(worst.rate)}"
@@ -283,11 +303,11 @@ def _clock(hours: float) -> str:
     return f"{whole:02d}:{minutes:02d}"
 
 
-def _rates(shown: Simulated) -> Section:
+def _rates(simulation: Simulated) -> Section:
     """The rates at which the fleet was simulated, where they were asked for: its whole curve, or its goodput."""
-    if shown.curve is not None:
-        return _curve(shown.curve, shown.plan)
-    return Section() if shown.goodput is None else _goodput(shown.goodput, shown.plan)
+    if simulation.curve is not None:
+        return _curve(simulation.curve, simulation.plan)
+    return Section() if simulation.goodput is None else _goodput(simulation.goodput, simulation.plan)
 
 
 def _goodput(goodput: Goodput, plan: Plan) -> Section:
@@ -371,3 +391,218 @@ def _point_rows(point: RatePoint) -> list[list[str]]:
 
 def _mark(point: RatePoint) -> str:
     return "✗ overloaded" if point.overloaded else MARKS[point.outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A plan, its simulation, and what was asked for beside it.
+
+    e2e: of each class, at p50, p90, p95 and p99 [s]; behind: the pool that falls behind, None where all keep up;
+    source: where the requests come from, in words; most: requests that a run of them can have;
+    concurrency: of a closed loop, 0 for an open one; analytic: prediction at the simulated rate with expected step
+    times, None where requests do not come at one rate; slots: of a day; goodput, curve: if asked for; seed: of the
+    first run's requests, None where they were recorded; until: half width of an interval that was asked for [1];
+    cpu_seconds: of all runs [s].
+    """
+
+    plan: Plan
+    instance: Instance
+    judgement: Judgement
+    use: FleetUse
+    gaps: tuple[ClassGaps, ...]
+    e2e: tuple[tuple[float, ...], ...]
+    behind: str | None
+    source: str
+    most: int
+    concurrency: int = 0
+    analytic: Evaluation | None = None
+    slots: tuple[Slot, ...] = ()
+    goodput: Goodput | None = None
+    curve: Curve | None = None
+    seed: int | None = None
+    until: float | None = None
+    cpu_seconds: float = 0.0
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seed of each run; none where its requests were recorded."""
+        return [] if self.seed is None else [self.seed + SEEDS * number for number in range(len(self.judgement.runs))]
+
+
+def requests_to_decide(judgement: Judgement) -> int | None:
+    """Requests of each run that would decide, rounded up to two digits; None where it is decided, or none would."""
+    if judgement.outcome is not Outcome.UNDECIDED or not math.isfinite(judgement.deciding):
+        return None
+    digit = int(10 ** max(math.floor(math.log10(judgement.deciding)) - 1, 0))
+    return math.ceil(judgement.deciding / digit) * digit
+
+
+SIMULATION_SCHEMA: Final = "pdplan.simulation/1"
+NAMES: Final = tuple(f"p{100 * share:g}" for share in QUANTILES)
+UNITS: Final = {"power": "power_w", "tdp": "tdp_w", "energy": "energy_j"}
+"""Fields of a pool's use that have a unit, and their keys."""
+
+
+def simulation_json(simulation: Simulated) -> dict[str, Any]:
+    """Give the simulation as a JSON document."""
+    judgement, state = simulation.judgement, simulation.judgement.overload
+    served, tokens = zip(*(steady_throughput(run.result) for run in judgement.runs), strict=True)
+    return {
+        "schema": SIMULATION_SCHEMA,
+        "plan": simulation.plan.name,
+        "source": simulation.source,
+        "rate_rps": judgement.rate,
+        "concurrency": simulation.concurrency or None,
+        "requests": sum(run.demand.trace.size for run in judgement.runs),
+        "replications": len(judgement.runs),
+        "seeds": simulation.seeds,
+        "cpu_s": simulation.cpu_seconds,
+        "half_width": half_width(judgement),
+        "until": simulation.until,
+        "verdict": str(judgement.outcome),
+        "requests_to_decide": requests_to_decide(judgement),
+        "held": judgement.proven,
+        "overload": {
+            "overloaded": state.overloaded,
+            "growth": state.growth,
+            "drift": state.drift,
+            "where": state.where if state.overloaded else None,
+            "pool": simulation.behind,
+        },
+        "served_rps": sum(served) / len(served),
+        "output_tokens_per_s": sum(tokens) / len(tokens),
+        "classes": [_class_json(simulation, number, case) for number, case in enumerate(judgement.classes)],
+        "pools": [
+            {UNITS.get(name, name): value for name, value in asdict(pool).items()} for pool in simulation.use.pools
+        ],
+        "energy": _energy_json(simulation.use),
+        "slots": [{"rate_rps": slot.rate, "attainment": list(slot.attainment)} for slot in simulation.slots] or None,
+        "goodput": None if simulation.goodput is None else _goodput_json(simulation.goodput),
+        "curve": None if simulation.curve is None else _curve_json(simulation.curve),
+    }
+
+
+def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dict[str, Any]:
+    plan_class, gaps = simulation.plan.classes[number], simulation.gaps[number]
+    analytic: dict[str, Any] | None = None
+    if simulation.analytic is not None:
+        analytic = {
+            "attainment": float(simulation.analytic.attainment[number]),
+            "ttft_s": dict(zip(NAMES, simulation.analytic.ttft[number].tolist(), strict=True)),
+            "tpot_s": dict(zip(NAMES, simulation.analytic.tpot[number].tolist(), strict=True)),
+        }
+    return {
+        **_attained_json(case),
+        "attainment_goal": case.goal,
+        "verdict": str(case.outcome),
+        "held": case.proven,
+        "e2e_s": dict(zip(NAMES, simulation.e2e[number], strict=True)),
+        "itl_max_s": dict(zip((*NAMES, "max"), (*gaps.quantiles, gaps.longest), strict=True)),
+        "analytic": analytic,
+        "plan": {
+            "attainment": plan_class.attainment,
+            "ttft_s": plan_class.ttft_s.model_dump(),
+            "tpot_s": plan_class.tpot_s.model_dump(),
+        },
+    }
+
+
+def _attained_json(case: ClassJudgement) -> dict[str, Any]:
+    return {
+        "name": case.name,
+        "attainment": case.attainment.share,
+        "attainment_low": case.attainment.low,
+        "attainment_high": case.attainment.high,
+        "counted": case.attainment.count,
+        "ttft_s": dict(zip(NAMES, case.ttft, strict=True)),
+        "tpot_s": dict(zip(NAMES, case.tpot, strict=True)),
+        **{f"{metric}_s": dict(zip(NAMES, values, strict=True)) for metric, values in case.metrics.items()},
+    }
+
+
+def _energy_json(use: FleetUse) -> dict[str, Any]:
+    return {
+        "energy_j": use.energy,
+        "power_w": use.power,
+        "wh_per_1000_output_tokens": use.wh_per_1000_tokens,
+        "origin": POWER.origin.value,
+        "source": POWER.source,
+    }
+
+
+def _goodput_json(goodput: Goodput) -> dict[str, Any]:
+    return {
+        "rate_rps": goodput.rate,
+        "fails_at_rps": goodput.fails,
+        "tolerance": goodput.tolerance,
+        "points": [_point_json(point) for point in goodput.points],
+    }
+
+
+def _curve_json(curve: Curve) -> dict[str, Any]:
+    return {
+        "saturation_rps": curve.saturation,
+        "knee_rps": curve.knee,
+        "goodput_rps": curve.goodput.rate,
+        "points": [_point_json(point) for point in curve.points],
+    }
+
+
+def _point_json(point: RatePoint) -> dict[str, Any]:
+    return {
+        "rate_rps": point.rate,
+        "served_rps": point.served,
+        "in_time_rps": point.in_time,
+        "output_tokens_per_s": point.tokens,
+        "e2e_mean_s": point.e2e,
+        "attainment": [case.attainment.share for case in point.classes],
+        "classes": [_attained_json(case) for case in point.classes],
+        "overloaded": point.overloaded,
+        "verdict": str(point.outcome),
+        "held": point.proven,
+    }
+
+
+def timeline_json(pools: Sequence[str], engines: Fleet, result: Result, start: float, end: float) -> str:
+    """Chrome-trace events of the steps between two times [s], for chrome://tracing or Perfetto.
+
+    One process per engine, one thread per micro-batch in flight; a row of several equal decode steps is one event.
+    """
+    lanes = [
+        (number, lane) for number, use in enumerate(result.engines) for lane in range(engines.pools[use.pool].pipeline)
+    ]
+    events: list[dict[str, Any]] = []
+    for number, use in enumerate(result.engines):
+        name = f"{pools[use.pool]} engine {number}"
+        events.append({"name": "process_name", "ph": "M", "pid": number, "tid": 0, "args": {"name": name}})
+    for lane, begin, finish, prompts, decodes, context, steps in result.steps_log.tolist():
+        if begin < end and finish > start:
+            engine, batch = lanes[int(lane)]
+            events.append(
+                {
+                    "name": _step_name(int(prompts), int(decodes), int(steps)),
+                    "cat": "prefill" if prompts and not decodes else "decode" if not prompts else "mixed",
+                    "ph": "X",
+                    "ts": round(begin / MICRO, 3),
+                    "dur": round((finish - begin) / MICRO, 3),
+                    "pid": engine,
+                    "tid": batch,
+                    "args": {
+                        "prompt_tokens": int(prompts),
+                        "decodes": int(decodes),
+                        "context_tokens": int(context),
+                        "steps": int(steps),
+                    },
+                }
+            )
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}) + "\n"
+
+
+def _step_name(prompts: int, decodes: int, steps: int) -> str:
+    """Name a step by what it holds.
+
+    >>> _step_name(512, 3, 1), _step_name(0, 40, 12)
+    ('512 prompt tokens + 3 decodes', '40 decodes x 12')
+    """
+    words = [f"{prompts} prompt tokens"] * bool(prompts) + [f"{decodes} decodes"] * bool(decodes)
+    return " + ".join(words) + (f" x {steps}" if steps > 1 else "")

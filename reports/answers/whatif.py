@@ -12,24 +12,22 @@ from optimizer.whatif.break_even import Piece, Pieces
 from optimizer.whatif.frontier import OVER
 from optimizer.whatif.scenario import Answer, Missed, answer_row, refuted_rows
 from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
-from reports.answer_charts import HeatCell, draw_heat_map, tone_of
+from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Detail, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, hourly, is_number, monthly, percent, quantity, rate, significant
 from reports.sensitivity import (
     FACTOR,
-    End,
+    TORNADO_KEY,
     LeverBar,
-    TornadoFigure,
-    capital,
     depends_words,
+    draw_tornado,
     exact_words,
     fleet_line,
-    lever_words,
+    lever_bar,
     value_words,
 )
-from reports.sensitivity_section import draw_tornado
 from reports.table import Column
-from reports.text import clean, plural, sentence
+from reports.text import capital, clean, plural, sentence
 from reports.words import constraint_words, cost_or_status
 from search_spaces.levers import LEVERS, number_of
 from search_spaces.quantities import QuantityError
@@ -78,16 +76,16 @@ def whatif_document(answers: Sequence[Document], remarks: Sequence[str], about: 
 
     remarks: what a buyer has to know of the prices; about: the question, and the name of the problem.
     """
-    first, *others = answers
-    below = (part for other in others for part in _below(other))
+    first, *rest = answers
+    below = (section for document in rest for section in _below(document))
     sections = (*first.sections, *below, Section(sentences=tuple(remarks)))
     return replace(first, sections=sections, positive=any(item.positive for item in answers), about=tuple(about))
 
 
 def _below(document: Document) -> tuple[Section, ...]:
     """An answer below another: its headline is the title of its first section."""
-    first, *others = document.sections
-    return replace(first, title=" ".join(document.headline)), *others
+    first, *rest = document.sections
+    return replace(first, title=" ".join(document.headline)), *rest
 
 
 def fleet_table(
@@ -105,7 +103,7 @@ def fleet_cell(pools: Sequence[EnginePool]) -> str:
     return fleet_line(pools) if pools else MISSING
 
 
-def simulated_note(simulated: int, every: int, what: str = "rows") -> str:
+def simulated_note(simulated: int, total: int, what: str = "rows") -> str:
     """How many of so many rows are of simulated fleets; empty where there is no row.
 
     >>> simulated_note(0, 0), simulated_note(2, 2).partition(". ")[2]
@@ -113,12 +111,12 @@ def simulated_note(simulated: int, every: int, what: str = "rows") -> str:
     """
     if not simulated:
         return (
-            "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)." if every else ""
+            "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)." if total else ""
         )
     meaning = "SLO met: share of fresh simulated requests within their limits."
-    if simulated == every:
+    if simulated == total:
         return f"{meaning} Every fleet meets its SLO."
-    which = f"{simulated:,} of {every:,} {what}"
+    which = f"{simulated:,} of {total:,} {what}"
     return f"{meaning} The fleets of {which} were simulated and meet the SLO; the others are by formula (--verify N)."
 
 
@@ -150,7 +148,7 @@ def _cost(cost: float | None) -> str:
     return "no fleet" if cost is None else hourly(cost)
 
 
-def _simulated(answers: Sequence[Answer]) -> str:
+def _simulation_note(answers: Sequence[Answer]) -> str:
     having = [answer for answer in answers if answer.cost is not None]
     return simulated_note(sum(answer.attainment is not None for answer in having), len(having))
 
@@ -168,7 +166,11 @@ def sweep_document(rows: Sequence[Row], depth: str) -> Document:
         sections=(
             Section(charts=maps[:MOST_MAPS], sections=(Section(sentences=said(cut), detail=Detail.PAGE),)),
             Section(table=sweep_table(rows)),
-            Section(sentences=said(*_reasons(rows), *_refuted(rows), *_hidden_settings(rows), *_solved(rows, depth))),
+            Section(
+                sentences=said(
+                    *_reasons(rows), *_refuted_sentences(rows), *_hidden_settings(rows), *_depth_notes(rows, depth)
+                )
+            ),
         ),
         positive=bool(having),
     )
@@ -245,7 +247,7 @@ def _binding_words(binding: str) -> str:
     return f"{constraint_words(name)}{blank}{rest}"
 
 
-def _solved(rows: Sequence[Row], depth: str) -> list[str]:
+def _depth_notes(rows: Sequence[Row], depth: str) -> list[str]:
     """How each scenario was solved, what its gap means, and how many fleets were simulated."""
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     proven = depth == "simple" and any(row["gap"] is not None for row in rows)
@@ -255,7 +257,7 @@ def _solved(rows: Sequence[Row], depth: str) -> list[str]:
     return [DEPTHS["proven" if proven else depth], note]
 
 
-def _refuted(rows: Sequence[Row]) -> list[str]:
+def _refuted_sentences(rows: Sequence[Row]) -> list[str]:
     """A sentence for every fleet that misses in simulation, with the first of its rows."""
     groups: dict[tuple[str, str], list[tuple[Row, Any]]] = {}
     for row in rows:
@@ -279,11 +281,11 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _place(rows: Sequence[Row], keys: Sequence[str], joined: str) -> str:
+def _place(rows: Sequence[Row], keys: Sequence[str], conjunction: str) -> str:
     """The first of some scenarios, and how many others there are."""
-    row, others = rows[0], len(rows) - 1
+    row, number = rows[0], len(rows) - 1
     at = ", ".join(f"{clean(key)} {varied_words(key, row[key])}" for key in keys if row.get(key) is not None)
-    return f"at {at}" + (f" ({joined} at {plural(others, 'other')})" if others else "")
+    return f"at {at}" + (f" ({conjunction} at {plural(number, 'other')})" if number else "")
 
 
 def _hidden_settings(rows: Sequence[Row]) -> list[str]:
@@ -350,7 +352,7 @@ def _heat_cell(row: Row, down: str, across: str, span: tuple[float, float]) -> H
 # --- break-even -----------------------------------------------------------------------------------------------------
 
 
-def break_even_record(found: Pieces) -> dict[str, Any]:
+def break_even_record(pieces: Pieces) -> dict[str, Any]:
     """The pieces and the values at which the best fleet changes."""
     changes = [
         {
@@ -360,9 +362,9 @@ def break_even_record(found: Pieces) -> dict[str, Any]:
             "below": pool_records(unpriced(below.answer.pools)),
             "above": pool_records(unpriced(above.answer.pools)),
         }
-        for below, above in found.changes
+        for below, above in pieces.changes
     ]
-    pieces = [
+    stretches = [
         {
             "from": piece.low,
             "to": piece.high,
@@ -373,57 +375,57 @@ def break_even_record(found: Pieces) -> dict[str, Any]:
             "status": piece.answer.status.value,
             "simulated_attainment": piece.answer.attainment,
         }
-        for piece in found.pieces
+        for piece in pieces.pieces
     ]
-    record = {"lever": found.key, "tolerance": found.tolerance, "changes": changes, "pieces": pieces}
-    return record | {"refuted": refuted_rows(found.refuted)}
+    record = {"lever": pieces.key, "tolerance": pieces.tolerance, "changes": changes, "pieces": stretches}
+    return record | {"refuted": refuted_rows(pieces.refuted)}
 
 
-def break_even_document(found: Pieces, *, simulable: bool) -> Document:
+def break_even_document(pieces: Pieces, *, simulable: bool) -> Document:
     """The best fleet over the range of a lever; simulable: whether fleets along the lever can be simulated."""
-    turns, answers = taking_turns(found.pieces), [piece.answer for piece in found.pieces]
+    turns, answers = taking_turns(pieces.pieces), [piece.answer for piece in pieces.pieces]
     reasons = [
-        no_fleet_sentence(f"from {_at(found, piece.low)} to {_at(found, piece.high)}", piece.answer.binding)
-        for piece in found.pieces
+        no_fleet_sentence(f"from {_at(pieces, piece.low)} to {_at(pieces, piece.high)}", piece.answer.binding)
+        for piece in pieces.pieces
         if piece.answer.cost is None
     ]
-    others = "Others: fleets of the same GPUs at the same cost; --json shows where each is the cheapest."
-    looked = _simulated(answers)
-    if looked and not simulable and all(answer.attainment is None for answer in answers):
-        looked = _not_simulable(found.key)
-    notes = (others if len(turns) < len(found.pieces) else "", *map(refuted_sentence, found.refuted), looked)
+    others_note = "Others: fleets of the same GPUs at the same cost; --json shows where each is the cheapest."
+    note = _simulation_note(answers)
+    if note and not simulable and all(answer.attainment is None for answer in answers):
+        note = _not_simulable(pieces.key)
+    notes = (others_note if len(turns) < len(pieces.pieces) else "", *map(refuted_sentence, pieces.refuted), note)
     return Document(
-        headline=(_changes_sentence(found, turns),),
-        sections=(Section(table=_turns_table(found, turns)), Section(sentences=said(*reasons, *notes))),
+        headline=(_changes_sentence(pieces, turns),),
+        sections=(Section(table=_turns_table(pieces, turns)), Section(sentences=said(*reasons, *notes))),
         positive=any(answer.cost is not None for answer in answers),
     )
 
 
-def _at(found: Pieces, value: float) -> str:
-    return exact_words(found.key, value)
+def _at(pieces: Pieces, value: float) -> str:
+    return exact_words(pieces.key, value)
 
 
-def _changes_sentence(found: Pieces, turns: Sequence[Sequence[Piece]]) -> str:
+def _changes_sentence(pieces: Pieces, turns: Sequence[Sequence[Piece]]) -> str:
     """At which values the cheapest fleet changes, and how exactly they are known."""
-    low, high = _at(found, found.pieces[0].low), _at(found, found.pieces[-1].high)
-    values = [_at(found, turn[0].low) for turn in turns[1:]]
+    low, high = _at(pieces, pieces.pieces[0].low), _at(pieces, pieces.pieces[-1].high)
+    values = [_at(pieces, turn[0].low) for turn in turns[1:]]
     if not values:
-        return f"From {low} to {high}, {found.key} does not change the cheapest fleet."
+        return f"From {low} to {high}, {pieces.key} does not change the cheapest fleet."
     times = "once" if len(values) == 1 else f"{len(values)} times"
     where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
-    tolerance = exact_words(found.key, found.tolerance, 2).removeprefix(FACTOR)
-    return f"From {low} to {high}, {found.key} changes the cheapest fleet {times}{where} (exact to {tolerance})."
+    tolerance = exact_words(pieces.key, pieces.tolerance, 2).removeprefix(FACTOR)
+    return f"From {low} to {high}, {pieces.key} changes the cheapest fleet {times}{where} (exact to {tolerance})."
 
 
-def _turns_table(found: Pieces, turns: Sequence[Sequence[Piece]]) -> Table:
+def _turns_table(pieces: Pieces, turns: Sequence[Sequence[Piece]]) -> Table:
     """Each stretch of the lever with its fleet, how many GPUs that buys, and the cost at both ends."""
-    name = found.key.partition(".")[2]
-    by_price = found.key.startswith("price.")
-    columns = (f"#{found.key} from", "#to", f"#{name} bought" if by_price else "#GPUs", "#cost from", "#to", FLEET)
+    name = pieces.key.partition(".")[2]
+    by_price = pieces.key.startswith("price.")
+    columns = (f"#{pieces.key} from", "#to", f"#{name} bought" if by_price else "#GPUs", "#cost from", "#to", FLEET)
     rows = [
         (
-            _at(found, turn[0].low),
-            _at(found, turn[-1].high),
+            _at(pieces, turn[0].low),
+            _at(pieces, turn[-1].high),
             str(_bought(turn[0].answer, name) if by_price else sum(turn[0].answer.gpus.values())),
             _cost(turn[0].cost_low),
             _cost(turn[-1].cost_high),
@@ -452,8 +454,8 @@ def taking_turns(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 def _with_others(turn: Sequence[Piece]) -> str:
     """The first fleet of some, and how many others there are."""
-    others = len({engine_counts(piece.answer.pools) for piece in turn}) - 1
-    return fleet_cell(turn[0].answer.pools) + (f", or {plural(others, 'other')}" if others else "")
+    number = len({engine_counts(piece.answer.pools) for piece in turn}) - 1
+    return fleet_cell(turn[0].answer.pools) + (f", or {plural(number, 'other')}" if number else "")
 
 
 def _bought(answer: Answer, name: str) -> int:
@@ -543,32 +545,27 @@ def tornado_document(rows: Sequence[TornadoRow]) -> Document:
         for row in rows
     ]
     having = [row for row in rows if row.cost is not None]
-    looked = simulated_note(sum(row.attainment is not None for row in having), len(having), "levers")
+    note = simulated_note(sum(row.attainment is not None for row in having), len(having), "levers")
     prices = "Prices are of one GPU." if any(row.lever.startswith("price.") for row in rows) else ""
     table = fleet_table(columns, cells, [_least_attainment(row) for row in rows])
-    sections = (Section(charts=_tornado_chart(rows)), Section(table=table), Section(sentences=said(prices, looked)))
+    sections = (
+        Section(charts=_tornado_chart(rows, table)),
+        Section(table=table),
+        Section(sentences=said(prices, note)),
+    )
     return Document((_swing_sentence(rows),), sections, bool(having))
 
 
-def _tornado_chart(rows: Sequence[TornadoRow]) -> tuple[Chart, ...]:
+def _tornado_chart(rows: Sequence[TornadoRow], table: Table) -> tuple[Chart, ...]:
     """Two bars for each lever that moves the cost; none where there is no fleet to begin with."""
     bars, base = [_bar(row) for row in rows if row.swing > 0.0], rows[0].cost
     if base is None or not bars:
         return ()
-    table = [(bar.name, bar.low.value, _cost(bar.low.cost), bar.high.value, _cost(bar.high.cost)) for bar in bars]
-    return (
-        Chart(
-            title=_swing_sentence(rows),
-            caption="Upper bar: the lever lower; lower bar: higher; left of the line is cheaper.",
-            drawing=draw_tornado(TornadoFigure(base, tuple(bars))),
-            table=table_of(("lever", "#lower", "#cost", "#higher", "#cost"), table),
-        ),
-    )
+    return (Chart(_swing_sentence(rows), TORNADO_KEY, draw_tornado(bars, base), table),)
 
 
 def _bar(row: TornadoRow) -> LeverBar:
-    ends = (row.low, row.cost_low), (row.high, row.cost_high)
-    return LeverBar(lever_words(row.lever), *(End(value_words(row.lever, value), cost) for value, cost in ends))
+    return lever_bar(row.lever, row.low, row.cost_low, row.high, row.cost_high)
 
 
 def _swing_sentence(rows: Sequence[TornadoRow]) -> str:
@@ -601,9 +598,9 @@ def alternatives_record(rows: Sequence[NearOptimal]) -> list[dict[str, Any]]:
 def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document:
     """The cheapest fleet under each condition, and how many cost at most so much more."""
     best, answers = rows[0].answer, [row.answer for row in rows]
-    others = sum(row.within for row in rows[1:])
-    who = {0: "No other fleet costs", 1: "One other fleet costs"}.get(others, f"{others} other fleets cost")
-    headline = f"{who} at most {percent(slack)} more than the cheapest ({hourly(best.cost)})."
+    number = sum(row.within for row in rows[1:])
+    subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
+    headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(best.cost)})."
     columns = ("condition", "#cost", "#more", Column("", beside=True), FLEET)
     cells = [
         (
@@ -617,8 +614,10 @@ def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document
     ]
     none = [row for row in rows if row.answer.cost is None]
     reasons = [f"{capital(row.condition)}: no fleet. {capital(reason(row.answer.binding))}" for row in none]
-    refuted = [refuted_sentence(missed) for answer in answers if answer.cost is not None for missed in answer.refuted]
-    notes = said(*reasons, *dict.fromkeys(refuted), _simulated(answers))
+    refuted_fleets = [
+        refuted_sentence(missed) for answer in answers if answer.cost is not None for missed in answer.refuted
+    ]
+    notes = said(*reasons, *dict.fromkeys(refuted_fleets), _simulation_note(answers))
     table = fleet_table(columns, cells, [answer.attainment for answer in answers])
     if best.cost is None:
         headline = "No fleet meets the SLO."

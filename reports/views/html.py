@@ -29,8 +29,8 @@ def render_document(document: Document, record: Any, name: str = "result") -> st
     """
     twin = Markup(as_script(finite(record)))  # noqa: S704 - without what HTML gives a meaning
     page = environment().get_template("document.html.j2")
-    shown = [section for section in document.sections if not section.is_empty]
-    return page.render(document=document, sections=shown, twin=twin, name=name) + "\n"
+    sections = [section for section in document.sections if not section.is_empty]
+    return page.render(document=document, sections=sections, twin=twin, name=name) + "\n"
 
 
 @cache

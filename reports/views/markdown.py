@@ -29,15 +29,15 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOS
     names = [header.removeprefix("#") for header in headers]
     rules = ["---:" if header.startswith("#") else "---" for header in headers]
     lines = [names, rules, *([escaped(cell) for cell in row] for row in rows[:most])]
-    written = [f"| {' | '.join(line)} |" for line in lines]
+    rows_text = [f"| {' | '.join(line)} |" for line in lines]
     cut = len(rows) - most
-    return [*written, "", f"{plural(cut, 'more row')} in plan.json."] if cut > 0 else written
+    return [*rows_text, "", f"{plural(cut, 'more row')} in plan.json."] if cut > 0 else rows_text
 
 
 def render_document(document: Document) -> str:
     """Return a document as Markdown, its first sentence as the heading."""
-    first, *others = document.headline
-    blocks = [f"### {escaped(first)}", *map(escaped, others)]
+    first, *rest = document.headline
+    blocks = [f"### {escaped(first)}", *map(escaped, rest)]
     blocks += ["\n".join(_section(section)) for section in read_sections(document.sections)]
     return "\n\n".join(blocks) + "\n"
 

@@ -1,4 +1,4 @@
-"""`pdplan resilience` and `pdplan autoscale`: a plan after a loss, and over a day."""
+"""`pdplan resilience`, `autoscale` and `buy`: a plan after a loss, over a day, and over the months of a forecast."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ import click
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.console import Console
-from pdplan.files import check_files, read_fleet, show_answer
-from pdplan.options import PATH, console_options, force_option, json_option, pass_console, seconds, whole
+from pdplan.files import Output, answer_options, random_problem, read_fleet
+from pdplan.options import (
+    PATH,
+    seconds,
+    set_option,
+    share_within,
+    verify_option,
+    whole,
+)
+from search_spaces import bounds
 from search_spaces.bounds import HOURLY_RATE, RUN_REQUESTS, SEED, Bounds
 
-html_option = click.option("--html", "html_file", type=PATH, metavar="OUT", help="Write a page with charts.")
+if TYPE_CHECKING:
+    from optimizer.plans.plan import Plan
+
 
 LEAST_REQUESTS = 5_000
 LOSSES = Bounds(1, 100)
 LEAST = Bounds(1, 100_000)
 HOURS = 24
-
-if TYPE_CHECKING:
-    from optimizer.plans.plan import Plan
 
 
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
@@ -32,11 +39,7 @@ if TYPE_CHECKING:
               help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
               "at least 5,000.")  # fmt: skip
 @click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
-@html_option
-@json_option
-@force_option
-@console_options
-@pass_console
+@answer_options("Write a page.")
 def resilience(
     console: Console,
     /,
@@ -45,9 +48,7 @@ def resilience(
     losses: int,
     requests: int | None,
     seed: int,
-    html_file: Path | None,
-    as_json: bool,
-    force: bool,
+    output: Output,
 ) -> int:
     """Examples:
 
@@ -68,11 +69,11 @@ def resilience(
     from optimizer.procurement.resilience import resilience as ask
     from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
 
-    check_files({"--html": html_file}, {"PLAN": file}, force=force)
+    output.check(PLAN=file)
     plan = read_fleet(file)
     instance, fleet = fleet_of_plan(plan, file.parent)
     with console.milestones() as progress:
-        found = ask(
+        answer = ask(
             instance,
             fleet,
             count=losses,
@@ -82,14 +83,14 @@ def resilience(
             volume=planned_volume(plan),
             progress=progress,
         )
-    document = resilience_document(found, losses, plan.name, seen_in_the_plan(plan, losses))
-    return show_answer(console, document, resilience_dict(found), page=html_file, as_json=as_json, force=force)
+    document = resilience_document(answer, losses, plan.name, seen_in_the_plan(plan, losses))
+    return output.show(console, document, resilience_dict(answer))
 
 
 def least_requests(plan: Plan) -> int:
     """Requests of a run that tells as much as one of those that proved the plan."""
-    found = plan.simulation
-    return LEAST_REQUESTS if found is None else max(LEAST_REQUESTS, found.requests // found.replications)
+    simulation = plan.simulation
+    return LEAST_REQUESTS if simulation is None else max(LEAST_REQUESTS, simulation.requests // simulation.replications)
 
 
 @click.command(short_help="Say what scaling a plan's fleet over the day saves.")
@@ -100,11 +101,7 @@ def least_requests(plan: Plan) -> int:
 @click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Fewest replicas of every pool.")
 @click.option("--requests", type=whole(RUN_REQUESTS), default=5_000, show_default=True,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
-@html_option
-@json_option
-@force_option
-@console_options
-@pass_console
+@answer_options("Write a page with a chart.")
 def autoscale(
     console: Console,
     /,
@@ -114,9 +111,7 @@ def autoscale(
     by_hour: str | None,
     least: int,
     requests: int,
-    html_file: Path | None,
-    as_json: bool,
-    force: bool,
+    output: Output,
 ) -> int:
     """Examples:
 
@@ -139,7 +134,7 @@ def autoscale(
     from optimizer.verification.demand import planned_profile
     from reports.answers.autoscale import autoscale_dict, autoscale_document
 
-    check_files({"--html": html_file}, {"PLAN": file}, force=force)
+    output.check(PLAN=file)
     instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
     volume = planned_profile(instance)
     if by_hour is not None:
@@ -148,8 +143,7 @@ def autoscale(
         raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
-    answer = autoscale_document(instance, fleet, day), autoscale_dict(instance, fleet, day)
-    return show_answer(console, *answer, page=html_file, as_json=as_json, force=force)
+    return output.show(console, autoscale_document(instance, fleet, day), autoscale_dict(instance, fleet, day))
 
 
 def _rates(text: str) -> list[float]:
@@ -159,9 +153,87 @@ def _rates(text: str) -> list[float]:
     24
     """
     try:
-        rates = [float(part) for part in text.split(",")]
+        rates = [float(word) for word in text.split(",")]
     except ValueError:
         raise InputError(f"--by-hour {shown(text)} is not a list of 24 numbers") from None
-    if len(rates) != HOURS or not all(HOURLY_RATE.holds(one) for one in rates) or max(rates) <= 0.0:
+    if len(rates) != HOURS or not all(HOURLY_RATE.holds(rate) for rate in rates) or max(rates) <= 0.0:
         raise InputError(f"--by-hour needs {HOURS} rates of at least 0, one above 0, but has {len(rates)} values")
     return rates
+
+
+@click.command(short_help="Say what to reserve, buy and rent as demand grows.")
+@click.argument("file", type=PATH)
+@click.option(
+    "--terms",
+    type=PATH,
+    metavar="FILE",
+    help="YAML file with the keys of procurement:; its sections replace those of FILE.",
+)
+@click.option(
+    "--months", type=whole(bounds.MONTHS), metavar="N", help="Months to plan for; default: as the terms say, else 12."
+)
+@click.option(
+    "--growth",
+    callback=share_within(bounds.GROWTH),
+    metavar="SHARE",
+    help="Expected growth of the rate per month, such as 5%; default: as the terms say, else 0%.",
+)
+@click.option(
+    "--low",
+    callback=share_within(bounds.GROWTH),
+    metavar="SHARE",
+    help="Growth per month at the lower end of the band; default: as the terms say, else --growth.",
+)
+@click.option(
+    "--high",
+    callback=share_within(bounds.GROWTH),
+    metavar="SHARE",
+    help="Growth per month at the upper end of the band; default: as the terms say, else --growth.",
+)
+@verify_option(40)
+@answer_options("Write a page with a chart.", set_option)
+def buy(
+    console: Console,
+    /,
+    *,
+    file: Path,
+    terms: Path | None,
+    months: int | None,
+    growth: float | None,
+    low: float | None,
+    high: float | None,
+    looks: int,
+    settings: tuple[str, ...],
+    output: Output,
+) -> int:
+    """Examples:
+
+    \b
+      pdplan buy workload.yaml
+      pdplan buy workload.yaml --terms terms.yaml --growth 5% --low 0% --high 8%
+      pdplan buy workload.yaml --set procurement.electricity.usd_per_kwh=0.2 --html buy.html
+
+    Chooses how many GPUs to reserve or buy now, while the growth of demand is uncertain. Says what to
+    sign later and what to rent by the hour on each path of the demand: on demand, spot with headroom
+    for its interruptions, reserved, bought, or already owned. Shows the cost of each month, the cost of
+    renting everything on demand, and what knowing the growth would be worth.
+
+    The terms stand in FILE under procurement: (pdplan schema), or in a file of their own.
+
+    Every fleet that serves an hour is simulated at the rate that it is bought for. Fleets that miss an
+    SLO are excluded, and the choice is made again. --verify 0 relies on the formulas.
+
+    Exits with 3 when no fleet meets the SLOs at the highest rate of the forecast, or when the purchase
+    needs a fleet that misses them in simulation.
+    """
+    from optimizer.procurement.buying import buy as choose
+    from reports.answers.buying import buying_dict, buying_document
+    from search_spaces.buying_terms import load_terms
+
+    output.check(FILE=file, terms=terms)
+    problem = random_problem(console, file, settings)
+    flags = {"months": months, "growth": growth, "low": low, "high": high}
+    terms_of_file = load_terms(problem, terms, {name: value for name, value in flags.items() if value is not None})
+    with console.milestones() as progress:
+        purchase = choose(problem, terms_of_file, progress, looks)
+    return output.show(console, buying_document(purchase), buying_dict(purchase))

@@ -1,0 +1,199 @@
+"""Writes docs/accuracy.md: how wrong predictions are, of a data folder and of the catalog's own record of its fits.
+
+python benchmarks/accuracy_page.py DATA
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from costmodel.serving.interval import ASSUMED_WIDENING, interval_of
+from costmodel.serving.policy import ServingPolicy
+from costmodel.words import percentage
+from pdplan.commands.accuracy import FILES
+from reports.answers.accuracy import cells, validation_dict
+from search_spaces.catalog import load_catalog
+from search_spaces.engines import engine_names, load_serving_policy
+from search_spaces.measured_predictions import predict_serving, predict_steps
+from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings
+from search_spaces.measurements import Format, read_measurements
+from search_spaces.serving_error import ServingError, load_serving_error, step_widths
+
+INTRODUCTION = """# Accuracy
+
+Written by `python benchmarks/accuracy_page.py DATA`; every figure below is computed from the data folder given
+and from the catalog's own record of its fits. Errors are relative to the measured value. For TTFT and TPOT the tables
+have medians, and the bias is the median of predicted / measured − 1; for single steps both are means. "in 90 %" is the
+share of measured values inside the 90 % interval that every prediction carries.
+"""
+
+FLATTERED = """These figures flatter a little. Some choices saw every model's rows, and no refit undoes them: how FP4
+kernels of B200 move bytes, what expanding narrow weights costs, how unevenly experts are chosen, which rows are
+suspect,
+the form of the equations and where their parameters are drawn to. The shared parameters of disaggregation rest on
+DeepSeek alone; without it they are what they are drawn to."""
+
+SUSPECT = """### Suspect rows
+
+These rows contradict physics or their own description, with wide margins. They count in the tables above like all
+others; no parameter is fitted to them. *load not stated*: no concurrency. *more prompts than the kernels can compute*:
+1.25 times what the roofline of the fitted kernels allows, so a prefix cache or another load. *tokens faster than the
+memory*: less than one read of the active weights. *first token later than any queue*: over three times what all
+requests in flight take to prefill one after the other, with memory for all of them: compilation or warm-up."""
+
+DISTRUST = """## Where not to trust it
+
+* **Warm-up and mislabeled load.** Some measured rows include compilation in their TTFT (seconds at concurrency 4), a
+  prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. They are scored
+  like all others; those that a rule detects are listed above and not fitted, and the fit lets go of other outliers.
+* **Where the goals are missed** (disaggregated and SGLang's TTFT, vLLM's Qwen3-235B, experts of B200), the evidence
+  why stands in [calibration.md](calibration.md#what-is-still-missed-and-why).
+* **Equal lengths or spread ones.** Whether requests that start together stay together decides TTFT at high concurrency
+  by a factor of up to ten on engines that run prompts first. Real traffic is spread, fixed lengths are not.
+* **Disaggregated serving** was measured for one model with a stated load, so its hand-over time rests on it.
+* **Accelerators without measured kernels** take efficiencies from a relative; their intervals are widened.
+* **Beyond the data**: prompts over 10,000 tokens, more than 8 tensor ranks, speculative decoding, prefix caches, LoRA.
+"""
+
+
+def accuracy_page(parts: dict[str, dict[str, Any]]) -> str:
+    """The page; `parts` holds the errors of each file by its name."""
+    error = load_serving_error()
+    sections = [INTRODUCTION, _fitted(error), _held_out(error), by_accelerator(error), _intervals(error)]
+    for name, value in parts.items():
+        header, rows = cells(value)
+        head = f"## {name}\n\n{value['predicted']} of {value['rows']} rows predicted."
+        tau = value.get("throughput_kendall_tau")
+        if tau is not None:
+            head += f" Kendall's tau of throughput per GPU among the configs of one model and GPU: {tau:.2f}."
+        sections.append(f"{head}\n\n{markdown_table(header, rows, 4)}\n")
+        sections += _suspects(value)
+    return "\n".join([*sections, DISTRUST])
+
+
+def _suspects(value: dict[str, Any]) -> list[str]:
+    """Rows that contradict physics or their own description, and the errors without them."""
+    found, rest = value.get("suspect", []), value.get("without_suspect", {})
+    if not found:
+        return []
+    rows = [[str(one[key]) for key in ("rule", "model", "accelerator", "engine", "mode", "rows")] for one in found]
+    table = markdown_table(["rule", "model", "accelerator", "engine", "mode", "rows"], rows, 5)
+    errors = ", ".join(
+        f"{name.upper()} {rest[f'{name}_median_abs_pct']:.1f} % (bias {rest[f'{name}_bias_pct']:+.1f} %)"
+        for name in ("ttft", "tpot")
+    )
+    return [f"{SUSPECT}\n\n{table}\n\nThe other {rest['rows']} rows: {errors}.\n"]
+
+
+def _fitted(error: ServingError) -> str:
+    names = engine_names()
+    policies = [load_serving_policy(name) for name in names]
+    rows = [
+        [meaning, *(write(policy) for policy in policies)]
+        for meaning, write in (
+            ("CPU time per step [µs]", lambda p: f"{p.overhead.step * 1e6:.0f}"),
+            ("CPU time per request in a step [µs]", lambda p: f"{p.overhead.per_request * 1e6:.1f}"),
+            ("launching a kernel of a step with prompts [µs]", lambda p: f"{p.launch * 1e6:.1f}"),
+            ("before a lone prompt starts [ms]", lambda p: f"{p.arrival * 1e3:.1f}"),
+            ("prompts of equal length that one waits for", lambda p: f"{p.equal_wait:.2f}"),
+            ("data-parallel lanes: time of a prompt over even lanes", _lane),
+            ("hand-over between workers [ms]", lambda p: f"{p.handover * 1e3:.0f}"),
+        )
+    ]
+    table = markdown_table(["parameter", *names], rows, 1)
+    return f"## What was fitted\n\nKernels: see [calibration.md](calibration.md). Serving: {error.source}.\n\n{table}\n"
+
+
+def _lane(policy: ServingPolicy) -> str:
+    return f"{policy.lane_balance:.2f}"
+
+
+def by_accelerator(error: ServingError) -> str:
+    """The section on each accelerator and way of serving, which the report of a plan shows of its own ones."""
+    rows = [
+        [
+            one.accelerator,
+            one.mode,
+            one.engine or "any",
+            one.model or "any",
+            str(one.rows),
+            f"{one.ttft_median_abs_pct:.1f} %",
+            f"{one.ttft_bias_pct:+.1f} %",
+            f"{one.tpot_median_abs_pct:.1f} %",
+            f"{one.tpot_bias_pct:+.1f} %",
+        ]
+        for one in error.held_out_on
+    ]
+    headers = ["accelerator", "mode", "engine", "model", "rows", "TTFT", "bias", "TPOT", "bias"]
+    return (
+        "## By accelerator and mode\n\nThe same predictions, on each accelerator that serving was measured on: of all "
+        "engines, of each engine, and of each engine with each model. This is the record that a report shows under "
+        "Trust; what has no row here was not measured, and the report says so.\n\n"
+        f"{markdown_table(headers, rows, 4)}\n"
+    )
+
+
+def _held_out(error: ServingError) -> str:
+    rows = [
+        [
+            one.group,
+            str(one.rows),
+            f"{one.ttft_median_abs_pct:.1f} %",
+            f"{one.ttft_bias_pct:+.1f} %",
+            percentage(one.ttft_interval90_coverage),
+            f"{one.tpot_median_abs_pct:.1f} %",
+            f"{one.tpot_bias_pct:+.1f} %",
+            percentage(one.tpot_interval90_coverage),
+        ]
+        for one in error.held_out
+    ]
+    table = markdown_table(["held out", "rows", "TTFT", "bias", "in 90 %", "TPOT", "bias", "in 90 %"], rows, 1)
+    return (
+        "## How wrong, on models that the fit never saw\n\nEach model's rows are predicted with serving parameters "
+        f'fitted to all other models (`benchmarks/fit_serving.py`, {error.date}), and "in 90 %" is the share inside '
+        f"intervals from the other models' rows. Kendall's tau of throughput per GPU: {error.kendall_tau:.2f}."
+        f"\n\n{FLATTERED}"
+        f"\n\n{table}\n"
+    )
+
+
+def _intervals(error: ServingError) -> str:
+    rows = [
+        [quantity, key, str(one.rows), f"{one.low:.2f}", f"{one.high:.2f}"]
+        for quantity, strata in error.quantities.items()
+        for key, one in strata.items()
+    ]
+    for kind, widths in step_widths().items():
+        for origin, width in widths.items():
+            low, high = interval_of(width)
+            rows.append(["step", f"{kind}, kernels {origin}", "", f"{low:.2f}", f"{high:.2f}"])
+    table = markdown_table(["quantity", "stratum", "rows", "low", "high"], rows, 2)
+    return (
+        "## Error bars\n\nThe measured value lies between low × and high × the prediction nine times in ten, by the "
+        "residuals of held-out rows. For TTFT and TPOT on accelerators without measured kernels both are raised to the "
+        f"power {ASSUMED_WIDENING:g}.\n\n{table}\n"
+    )
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """A Markdown table, the first `left` columns set left."""
+    rule = ["---" if index < left else "---:" for index in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+
+
+def main(data: Path) -> None:
+    """Predict every measured row of a data folder, and write the page."""
+    catalog, parts = load_catalog(None), {}
+    for file in (data / "serving" / name for name in FILES):
+        kind, rows = read_measurements(file)
+        rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
+        predict = predict_serving if kind is Format.SERVING else predict_steps
+        parts[file.name] = validation_dict(kind, predict(rows, catalog, data / "models"))
+    (Path(__file__).parent.parent / "docs" / "accuracy.md").write_text(accuracy_page(parts), "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,374 @@
+"""What a validation answers: how far predictions are off, as a document, as JSON, and as docs/accuracy.md."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.calibration.scales import SPREAD, Quantity
+from costmodel.engine import EngineConfig
+from costmodel.words import percentage
+from reports.document import Document, Section, Table, said, table_of
+from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
+from reports.table import Column
+from reports.text import clean, plural
+from search_spaces.benchmark_results.calibration import Calibration, Row, where_of
+from search_spaces.benchmark_results.deployed import MeasuredRun
+from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
+from search_spaces.measurements import Format
+
+Figure = tuple[str, str, Callable[[float], str]]
+"""A column: header, key of its figure, how that is written."""
+SERVING_COLUMNS: Final[tuple[Figure, ...]] = (
+    ("TTFT", "ttft_median_abs_pct", "{:.1f} %".format),
+    ("p90", "ttft_p90_abs_pct", "{:.0f} %".format),
+    ("bias", "ttft_bias_pct", "{:+.1f} %".format),
+    ("in 90 %", "ttft_interval90_coverage", percentage),
+    ("TPOT", "tpot_median_abs_pct", "{:.1f} %".format),
+    ("p90", "tpot_p90_abs_pct", "{:.0f} %".format),
+    ("bias", "tpot_bias_pct", "{:+.1f} %".format),
+    ("in 90 %", "tpot_interval90_coverage", percentage),
+)
+STEP_COLUMNS: Final[tuple[Figure, ...]] = (
+    ("MAPE", "latency_mape_pct", "{:.1f} %".format),
+    ("p90", "latency_p90_abs_pct", "{:.0f} %".format),
+    ("bias", "latency_bias_pct", "{:+.1f} %".format),
+    ("in 90 %", "latency_interval90_coverage", percentage),
+)
+KEYS = {"serving": ("model", "accelerator", "engine", "mode"), "steps": ("model", "accelerator", "phase", "dtype")}
+QUANTITIES: Final = {"TTFT": "TTFT", "TPOT": "TPOT", "MAPE": "step times"}
+LABELS: Final = 4
+"""Columns that say what the figures of a row are of."""
+FIGURES: Final = 4
+"""Columns of one quantity: middle, p90, bias, share in the interval."""
+
+
+def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table: every group, then all; a figure without measurements is a dash."""
+    figures = SERVING_COLUMNS if value["format"] == "serving" else STEP_COLUMNS
+    keys = KEYS[value["format"]]
+    totals: list[tuple[str, dict[str, Any]]] = [
+        (mode, value[mode]) for mode in ("colocated", "disaggregated") if mode in value
+    ]
+    rows = [[str(group[key]) for key in keys] + _figures(group, figures) for group in value["groups"]]
+    rows += [["all", "", "", mode, *_figures(total, figures)] for mode, total in totals]
+    rows.append(["all", "", "", "", *_figures(value, figures)])
+    return [*keys, "rows", *(name for name, _, _ in figures)], rows
+
+
+def _figures(group: dict[str, Any], figures: Sequence[Figure]) -> list[str]:
+    count = str(group.get("predicted", group["rows"]))
+    return [count, *("–" if group[key] is None else write(group[key]) for _, key, write in figures)]
+
+
+def validation_document(files: Mapping[str, dict[str, Any]]) -> Document:
+    """The answer: of each file its errors by quantity, and which rows were refused and why."""
+    return Document(
+        headline=tuple(
+            f"{name}: {value['predicted']:,} of {plural(value['rows'], 'row')} predicted."
+            for name, value in files.items()
+        ),
+        sections=tuple(section for name, value in files.items() for section in _file(name, value)),
+    )
+
+
+def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
+    """A table of each quantity, then what was refused and assumed."""
+    figures = SERVING_COLUMNS if value["format"] == "serving" else STEP_COLUMNS
+    _, rows = cells(value)
+    for start in range(0, len(figures), FIGURES) if value["predicted"] else ():
+        quantity, *others = (header for header, _, _ in figures[start : start + FIGURES])
+        middle = quantity if quantity == "MAPE" else "median"
+        columns = (Column("", shrink=True, lines=4), *(Column(header, "right") for header in ("rows", middle, *others)))
+        yield Section(f"{name}: errors of {QUANTITIES[quantity]}", table=table_of(columns, _quantity_rows(rows, start)))
+    tau = value.get("throughput_kendall_tau")
+    yield Section(
+        sentences=said(
+            *(f"{plural(n, 'row')} not predicted: {reason}" for reason, n in value["refused_reasons"].items()),
+            *(f"{plural(n, 'row')}: {note}" for note, n in value["notes"].items()),
+            "" if tau is None else f"Kendall's tau of throughput per GPU: {tau:.2f}",
+        )
+    )
+
+
+def _quantity_rows(rows: Sequence[Sequence[str]], start: int) -> list[tuple[str, ...]]:
+    """Of each row what it is of, in one cell, how many rows were measured, and the figures of one quantity."""
+    names = _short_names({row[0] for row in rows})
+    first = LABELS + 1 + start
+    return [
+        (
+            ", ".join(clean(word) for word in (names[row[0]], *row[1:LABELS]) if word),
+            row[LABELS],
+            *row[first : first + FIGURES],
+        )
+        for row in rows
+    ]
+
+
+def _short_names(models: Collection[str]) -> dict[str, str]:
+    """Models without their organization, save those that two organizations name alike."""
+    shared = Counter(model.rpartition("/")[2] for model in models)
+    return {model: name if shared[name := model.rpartition("/")[2]] == 1 else model for model in models}
+
+
+FloatArray = NDArray[np.float64]
+
+LEAST_RANKED = 5
+"""Configs of one model and accelerator below which their order says nothing."""
+SERVING_QUANTITIES = ("ttft", "tpot")
+MOST_REASONS = 1000
+"""Refusals listed one by one; beyond, they are only counted."""
+
+
+def validation_dict(kind: Format, outcome: Outcome, *, with_rows: bool = False) -> dict[str, Any]:
+    """The errors of one file as JSON-ready values.
+
+    Percentages are of the measured value: `*_bias_pct` is the median of (predicted / measured - 1) of TTFT and TPOT,
+    and the mean of it for step latencies, whose `mape` is a mean too; coverage is a share of rows.
+    """
+    value: dict[str, Any] = {
+        "format": str(kind),
+        "rows": outcome.rows,
+        "predicted": len(outcome.predicted),
+        **_errors(kind, outcome.predicted),
+        "groups": [
+            {**dict(group), "rows": len(members), "predicted": len(members), **_errors(kind, members)}
+            for group, members in _groups(outcome.predicted)
+        ],
+        "refused": [{"line": row.line, "reason": row.reason} for row in outcome.refused[:MOST_REASONS]],
+        "refused_reasons": dict(Counter(row.reason for row in outcome.refused)),
+        "notes": dict(Counter(note for row in outcome.predicted for note in row.notes)),
+    }
+    if kind is Format.SERVING:
+        sound = [row for row in outcome.predicted if not row.suspect]
+        doubts = Counter((row.suspect, *row.group.values()) for row in outcome.predicted if row.suspect)
+        value["suspect"] = [
+            dict(zip(("rule", *SERVING_GROUP, "rows"), (*key, rows), strict=True))
+            for key, rows in sorted(doubts.items())
+        ]
+        value["without_suspect"] = {"rows": len(sound), **_errors(kind, sound)}
+        value["throughput_kendall_tau"] = throughput_tau(outcome.predicted)
+        for mode in sorted({row.group["mode"] for row in outcome.predicted}):
+            members = [row for row in outcome.predicted if row.group["mode"] == mode]
+            value[mode] = {"rows": len(members), **_errors(kind, members)}
+    if with_rows:
+        value["predictions"] = [_row(row) for row in outcome.predicted]
+    return value
+
+
+def _errors(kind: Format, members: Sequence[Predicted]) -> dict[str, float | None]:
+    errors: dict[str, float | None] = {}
+    for quantity in SERVING_QUANTITIES if kind is Format.SERVING else ("latency",):
+        values = [row.values[quantity] for row in members if row.values[quantity].measured > 0]
+        error = np.array([value.error for value in values])
+        covered = [value.covered for value in values]
+        steps = quantity == "latency"
+        errors[f"{quantity}_mape_pct" if steps else f"{quantity}_median_abs_pct"] = _of(
+            np.mean if steps else np.median, np.abs(error)
+        )
+        errors[f"{quantity}_p90_abs_pct"] = _of(lambda data: np.quantile(data, 0.9), np.abs(error))
+        errors[f"{quantity}_bias_pct"] = _of(np.mean if steps else np.median, error)
+        errors[f"{quantity}_interval90_coverage"] = float(np.mean(covered)) if covered else None
+    return errors
+
+
+def _of(statistic: Any, error: FloatArray) -> float | None:
+    return float(100.0 * statistic(error)) if error.size else None
+
+
+def _groups(members: Iterable[Predicted]) -> list[tuple[tuple[tuple[str, str], ...], list[Predicted]]]:
+    """Rows by model, accelerator, engine and mode (steps: phase and dtype), in alphabetical order."""
+    groups: dict[tuple[tuple[str, str], ...], list[Predicted]] = defaultdict(list)
+    for row in members:
+        groups[tuple(row.group.items())].append(row)
+    return sorted(groups.items())
+
+
+def throughput_tau(members: Iterable[Predicted]) -> float | None:
+    """Kendall's tau of throughput per GPU, predicted against measured, among the configs of one model and GPU [1].
+
+    Mean over (model, accelerator), weighted by configs; pairs that the measurement ties do not count.
+    """
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for row in members:
+        if math.isfinite(sum(row.throughput)):
+            groups[row.group["model"], row.group["accelerator"]].append(row.throughput)
+    sizes = [len(pairs) for pairs in groups.values() if len(pairs) >= LEAST_RANKED]
+    taus = [kendall_tau(*np.array(pairs).T) for pairs in groups.values() if len(pairs) >= LEAST_RANKED]
+    return float(np.average(taus, weights=sizes)) if taus else None
+
+
+def kendall_tau(first: FloatArray, second: FloatArray) -> float:
+    """Kendall's rank correlation [1]: (concordant - discordant pairs) / pairs without ties.
+
+    >>> kendall_tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])) == 1 / 3
+    True
+    """
+    above = np.triu_indices(first.size, 1)
+    agreement = np.sign(np.subtract.outer(first, first)[above]) * np.sign(np.subtract.outer(second, second)[above])
+    untied = int(np.count_nonzero(agreement))
+    return float(agreement.sum() / untied) if untied else 1.0
+
+
+def _row(prediction: Predicted) -> dict[str, Any]:
+    times = {
+        f"{quantity}_{name}_ms": 1e3 * number if math.isfinite(number) else None
+        for quantity, value in prediction.values.items()
+        for name, number in (
+            ("predicted", value.predicted),
+            ("low", value.low),
+            ("high", value.high),
+            ("measured", value.measured),
+        )
+    }
+    return {
+        "line": prediction.line,
+        **prediction.group,
+        **times,
+        "notes": list(prediction.notes),
+        "suspect": prediction.suspect or None,
+    }
+
+
+SCHEMA = "pdplan.calibration/1"
+
+MEANING = {
+    "memory": "efficiency of memory traffic",
+    "compute": "efficiency of arithmetic",
+    "host": "host time per step and per request",
+    "arrival": "TTFT overhead",
+}
+NEEDS = {
+    "memory": "a run with TPOT",
+    "compute": "a run with TTFT",
+    "host": "TPOT at two loads",
+    "arrival": "TTFT at two loads",
+}
+"""What each scale needs to be seen."""
+
+
+def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str, Any]:
+    """The calibration as JSON-ready values; errors are predicted / measured - 1."""
+    fit = calibration.fit
+    return {
+        "schema": SCHEMA,
+        "model": calibration.setup.model.name,
+        "accelerator": calibration.setup.accelerator.name,
+        "engine": calibration.engine,
+        "rows": len(calibration.rows),
+        "scales": {
+            name: {
+                "scale": getattr(fit.scales, name),
+                "fitted": name in fit.free,
+                "at_limit": name in fit.at_limit,
+                "spread_before": SPREAD[name],
+                "spread_after": fit.spread.get(name, SPREAD[name]),
+            }
+            for name in MEANING
+        },
+        "error": {key: _summary(getattr(fit, key)) for key in ("before", "after", "held")},
+        "times": [
+            {
+                "where": where_of(calibration.rows[time.row]),
+                "point": point_text(calibration.rows[time.row]),
+                "quantity": time.quantity.value,
+                "measured_s": time.seconds,
+                "error_before": math.expm1(before),
+                "error_after": math.expm1(after),
+                "error_held": math.expm1(held_out),
+            }
+            for time, before, after, held_out in zip(calibration.seen, fit.before, fit.after, fit.held, strict=True)
+        ],
+        "explained": fit.explains,
+        "strain": fit.strain,
+        "refusal": calibration.refusal or None,
+        "notes": [{"where": note.where, "reason": note.reason} for note in calibration.notes],
+        "overlay": overlay,
+    }
+
+
+def calibration_document(value: dict[str, Any]) -> Document:
+    """The answer, of a `calibration_dict`."""
+    before, after, held_out = (value["error"][key] for key in ("before", "after", "held"))
+    return Document(
+        headline=(
+            f"{value['model']} on {value['accelerator']}, {value['engine']}: median error "
+            f"{percent(before['median_abs'])} before the fit and {percent(after['median_abs'])} after, over "
+            f"{plural(value['rows'], 'measured row')}.",
+        ),
+        sections=(
+            Section(
+                sentences=(
+                    f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}. The bias is "
+                    f"{signed_percent(before['bias'], 0)} before and {signed_percent(after['bias'], 0)} after.",
+                ),
+            ),
+            Section(table=_scales(value)),
+            Section(table=_times(value)),
+            Section(sentences=tuple(f"{note['where']}: {note['reason']}" for note in value["notes"])),
+        ),
+        positive=value["refusal"] is None,
+    )
+
+
+def point_text(row: Row) -> str:
+    """The operating point of a row in a few words."""
+    if isinstance(row, MeasuredRun):
+        deployment = row.deployment
+        layout = _layout(deployment.prefill) + (f" > {_layout(deployment.decode)}" if deployment.decode else "")
+        flight = deployment.concurrency * (1 if deployment.decode else deployment.row.prefill.workers)
+        return (
+            f"{count(round(deployment.isl))} + {count(round(deployment.osl))} tokens, {flight:,.3g} in flight, {layout}"
+        )
+    step = row.step
+    words = []
+    if step.prompts:
+        words.append(f"{count(round(step.prompts))} × {count(round(step.new))} prompt tokens")
+    if step.decodes:
+        words.append(f"{plural(round(step.decodes), 'decode')} at {count(round(step.context))}")
+    return ", ".join(words)
+
+
+def _layout(config: EngineConfig) -> str:
+    split = config.parallelism
+    return layout_words(split.tensor, split.pipeline, split.expert, split.data)
+
+
+def _summary(logs: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
+    errors = np.expm1(logs)
+    return {"median_abs": float(np.median(np.abs(errors))), "bias": float(np.median(errors))}
+
+
+def _scales(value: dict[str, Any]) -> Table:
+    return table_of(("scale of", "#factor", "#±", ""), [_scale(name, scale) for name, scale in value["scales"].items()])
+
+
+def _scale(name: str, scale: dict[str, Any]) -> tuple[str, ...]:
+    if not scale["fitted"]:
+        return MEANING[name], "× 1", MISSING, f"kept: needs {NEEDS[name]}"
+    state = "fitted, at the end of its range" if scale["at_limit"] else "fitted"
+    return MEANING[name], f"× {significant(scale['scale'])}", percent(scale["spread_after"]), state
+
+
+def _times(value: dict[str, Any]) -> Table:
+    """Every measured time; row and point stand once above those of the same run."""
+    names = {
+        Quantity.TTFT.value: "TTFT",
+        Quantity.TPOT.value: "TPOT",
+        Quantity.PREFILL_STEP.value: "step",
+        Quantity.DECODE_STEP.value: "step",
+    }
+    rows, last = [], None
+    for item in value["times"]:
+        head = ("", "") if item["where"] == last else (clean(Path(item["where"]).name, 30), item["point"])
+        last = item["where"]
+        errors = (signed_percent(item[key], 0) for key in ("error_before", "error_after", "error_held"))
+        rows.append((*head, names[item["quantity"]], duration(item["measured_s"]), *errors))
+    columns = (Column("row", optional=True), "point", "time", "#measured", "#before", "#after", "#held out")
+    return table_of(columns, rows)

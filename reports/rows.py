@@ -1,0 +1,211 @@
+"""Tables for programs, as CSV or Parquet: scenarios, steps and cells of a sweep, and the requests of a simulation.
+
+A column for each setting, its unit in its name.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import io
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.errors import InputError
+from costmodel.simulator import Result
+from optimizer.loads.instance import Instance
+from optimizer.plans.records import EnginePool, read_pools
+from optimizer.verification.judge import Judgement, Run, in_time
+from search_spaces.levers import kind_of, number_of
+from search_spaces.quantities import Kind, QuantityError
+
+Row = Mapping[str, Any]
+
+UNITS: Final[Mapping[Kind, str]] = {
+    Kind.DURATION: "s",
+    Kind.RATE: "rps",
+    Kind.PRICE: "usd_per_hour",
+    Kind.POWER: "w",
+    Kind.BANDWIDTH: "bytes_per_s",
+}
+"""Endings of columns by what they measure."""
+RENAMED: Final = {
+    "goodput_per_dollar": "goodput_requests_per_usd",
+    "requests_per_dollar": "requests_per_usd",
+    "isl": "isl_tokens",
+    "osl": "osl_tokens",
+}
+"""Names of the JSON document that have no unit."""
+SETTINGS: Final = (
+    "replicas",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "expert_parallel",
+    "data_parallel",
+    "weight_dtype",
+    "kv_dtype",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "memory_fraction",
+    "usd_per_hour",
+)
+
+
+def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Rows of equal columns; what a row has nothing for is None.
+
+    GPUs by type are `gpus.NAME` (0 where there are none); the settings of a pool `ROLE.SETTING`, of a second one of
+    its role `ROLE2.SETTING`; fleets that a simulation refuted are counted.
+
+    >>> flat_rows([{"rate": "600/min", "gpus": {"H100": 2}, "pools": []}, {"rate": 2, "gpus": {}, "pools": []}])
+    [{'rate_rps': 10.0, 'gpus.H100': 2}, {'rate_rps': 2.0, 'gpus.H100': 0}]
+    """
+    flat = [dict(pair for key, value in row.items() for pair in _columns(key, value)) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    cards = sorted(name for name in names if name.startswith("gpus."))
+    pools = [name for name in names if name.partition(".")[2] in {"gpu", *SETTINGS}]
+    first = [name for name in names if name not in {*cards, *pools}]
+    return [{name: row.get(name, 0 if name in cards else None) for name in (*first, *cards, *pools)} for row in flat]
+
+
+def _columns(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The columns that one value of a row takes."""
+    if key == "gpus":
+        yield from ((f"gpus.{name}", count) for name, count in value.items())
+    elif key == "pools":
+        yield from _pool_columns(read_pools(value))
+    elif key == "refuted":
+        yield "refuted_fleets", len(value)
+    else:
+        yield _lever_column(key, value)
+
+
+def _pool_columns(pools: Sequence[EnginePool]) -> Iterator[tuple[str, Any]]:
+    before: Counter[str] = Counter()
+    for pool in pools:
+        before[pool.role] += 1
+        name = pool.role + (str(before[pool.role]) if before[pool.role] > 1 else "")
+        yield f"{name}.gpu", pool.accelerator
+        yield from ((f"{name}.{setting}", getattr(pool, setting)) for setting in SETTINGS)
+
+
+def _lever_column(key: str, value: Any) -> tuple[str, Any]:
+    """A value as a number in the base unit of its lever, with that unit in the name; any other as it is."""
+    kind = kind_of(key)
+    if kind is None or kind not in UNITS:
+        return RENAMED.get(key, key), value
+    try:
+        return f"{key}_{UNITS[kind]}", None if value is None else number_of(key, str(value))
+    except QuantityError:
+        return key, value
+
+
+def rows_csv(rows: Sequence[Row]) -> str:
+    """The rows as CSV; what is not known is left empty. A header alone where there is no row."""
+    flat = flat_rows(rows)
+    return _csv(flat[0] if flat else ["cost_usd_per_hour"], (row.values() for row in flat))
+
+
+def rows_parquet(rows: Sequence[Row]) -> bytes:
+    """The rows as a Parquet file; what is not known is null, a column of numbers and texts is of texts."""
+    flat = flat_rows(rows)
+    return _parquet({key: _like([row[key] for row in flat]) for key in (flat[0] if flat else ())})
+
+
+def _like(values: list[Any]) -> list[Any]:
+    """Values of one type: numbers stay numbers, with a text among them all become texts."""
+    if any(isinstance(value, str) for value in values):
+        return [None if value is None else str(value) for value in values]
+    mixed = any(isinstance(value, float) for value in values)
+    return [float(value) if mixed and value is not None else value for value in values]
+
+
+def requests_csv(instance: Instance, pools: Sequence[str], judgement: Judgement) -> str:
+    """Every request of every replication, warm-up included; a time that never came is left empty.
+
+    pools: ids of the fleet's pools, in its order.
+    """
+    runs = [_request_columns(instance, pools, run, number) for number, run in enumerate(judgement.runs)]
+    return _csv(runs[0], (row for run in runs for row in zip(*map(_cells, run.values()), strict=True)))
+
+
+def requests_parquet(instance: Instance, pools: Sequence[str], judgement: Judgement) -> bytes:
+    """The same rows as a Parquet file; a time that never came is null, names are dictionary-coded."""
+    arrow = importlib.import_module("pyarrow")
+    runs = [_request_columns(instance, pools, run, number) for number, run in enumerate(judgement.runs)]
+    columns = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+    return _parquet(
+        {
+            name: arrow.array(column.tolist()).dictionary_encode()
+            if column.dtype.kind == "U"
+            else arrow.array(column, from_pandas=True)  # NaN becomes null
+            for name, column in columns.items()
+        }
+    )
+
+
+def check_parquet() -> None:
+    """Raise InputError where Parquet cannot be written."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise InputError("--parquet needs pyarrow, which is not installed; install pdplan[parquet], or write --csv")
+
+
+def _csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def _parquet(columns: Mapping[str, object]) -> bytes:
+    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    stream = io.BytesIO()
+    parquet.write_table(arrow.table(columns), stream)
+    return stream.getvalue()
+
+
+def _request_columns(instance: Instance, pools: Sequence[str], run: Run, replication: int) -> dict[str, NDArray[Any]]:
+    """Columns of the requests of one run, by name."""
+    result, trace = run.result, run.demand.trace
+    classes = np.array([slo.name for slo in instance.problem.slos])
+    decode = np.where(result.decode_engine < 0, result.engine, result.decode_engine)
+    return {
+        "replication": np.full(trace.size, replication),
+        "request": np.arange(trace.size),
+        "slo_class": classes[instance.flows.slo[run.demand.flow]],
+        "prefill_pool": _pool_names(pools, result, result.engine),
+        "decode_pool": _pool_names(pools, result, decode),
+        "isl": trace.isl,
+        "osl": trace.osl,
+        "arrival_s": result.arrival,
+        "queue_s": result.queue,
+        "prefill_s": result.prefill,
+        "transfer_s": result.transfer,
+        "ttft_s": result.ttft,
+        "tpot_s": result.tpot,
+        "itl_max_s": result.itl_max,
+        "e2e_s": result.e2e,
+        "preemptions": result.restarts,
+        "within_slo": in_time(instance, run),
+    }
+
+
+def _pool_names(pools: Sequence[str], result: Result, engine: NDArray[np.int64]) -> NDArray[Any]:
+    """Name of the pool of each engine; none for -1."""
+    names = np.array([*(pools[use.pool] for use in result.engines), ""])
+    return np.asarray(names[engine])
+
+
+def _cells(column: NDArray[Any]) -> list[object]:
+    """Values as CSV has them: whole numbers, names, and times with nine digits."""
+    if column.dtype.kind == "f":
+        return ["" if math.isnan(value) else f"{value:.9g}" for value in column.tolist()]
+    return list(column.astype(int).tolist() if column.dtype.kind == "b" else column.tolist())
