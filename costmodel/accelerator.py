@@ -153,6 +153,7 @@ class Accelerator:
     price: the usual one, on demand where that is quoted; other_prices: those on another basis.
     efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.roofline`.
     generation: GPUs of one generation share their error bars (hopper, blackwell, cdna3 ...); empty: not known.
+    assumed: which of these figures no data sheet states, in words; empty: none.
     mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1];
     in_engine: what its kernels take inside an engine over those efficiencies.
     """
@@ -177,6 +178,7 @@ class Accelerator:
     in_engine: InEngine = InEngine()
     other_prices: tuple[Price, ...] = ()
     generation: str = ""
+    assumed: str = ""
 
     @property
     def quotes(self) -> tuple[Price, ...]:
@@ -185,9 +187,10 @@ class Accelerator:
 
     def price_on(self, basis: PriceBasis | None) -> Price | None:
         """Its price on a basis; the usual one for None, and the user's own on any; None where nobody quotes one."""
-        if basis is None or self.price.origin is Origin.STATED:
+        if basis is None:
             return self.price
-        return next((price for price in self.quotes if price.basis is basis), None)
+        quoted = next((price for price in self.quotes if price.basis is basis), None)
+        return self.price if quoted is None and self.price.origin is Origin.STATED else quoted
 
     @property
     def measured(self) -> bool:

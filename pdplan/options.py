@@ -51,6 +51,10 @@ def _setter(attribute: str) -> Callable[[click.Context, click.Parameter, bool], 
     return store
 
 
+QUOTES = ".csv"
+"""Ending of a file of quotes (`search_spaces.quotes.ENDING`)."""
+
+
 class Choice(click.Choice[str]):
     """One of a few names; the refusal of another ends with the nearest."""
 
@@ -59,6 +63,15 @@ class Choice(click.Choice[str]):
         close = nearest_name(str(value), self.choices)
         said = super().get_invalid_choice_message(value, ctx)
         return f"{said.rstrip('.')}; did you mean {shown(close)}?" if close else said
+
+
+class Prices(Choice):
+    """A basis of the catalog's quotes, or the name of a file of one's own."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The basis, or the absolute path of the file, as workload files are read relative to their folder."""
+        own = isinstance(value, str) and value.lower().endswith(QUOTES)
+        return str(Path(value).absolute()) if own else super().convert(value, param, ctx)
 
 
 def seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -219,10 +232,10 @@ json_option = click.option(
 force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
 prices_option = click.option(
     "--prices",
-    type=Choice([basis.value for basis in PriceBasis]),
-    metavar="BASIS",
-    help="Catalog quotes to use as prices: on-demand, reserved, spot or tco; overrides the file's. Default: on-demand, "
-    "or the nearest quote where there is none.",
+    type=Prices([basis.value for basis in PriceBasis]),
+    metavar="BASIS|FILE",
+    help="Catalog quotes to use as prices: on-demand, reserved, spot or tco; or a CSV file of your own quotes. "
+    "Overrides the workload file's; default: on-demand.",
 )
 alternative_option = click.option(
     "--alternative",

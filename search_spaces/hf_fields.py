@@ -120,7 +120,10 @@ FAMILIES: Mapping[str, Family] = {
         "Gemma3TextConfig: every sixth layer attends in full, max_position_embeddings includes the linear scaling; "
         "published configs omit what equals the class",
     ),
-    "deepseek_v2": _UNTIED,
+    "deepseek_v2": Family(
+        {**_GATED, "experts_per_token": 6},
+        "DeepseekV2Config leaves num_experts_per_tok open; DeepSeek-V2 and V2-Lite, all that is published, take 6",
+    ),
     "deepseek_v3": _UNTIED,
     "deepseek_v32": _UNTIED,
     "kimi_k2": _UNTIED,

@@ -255,7 +255,7 @@ def test_a_price_that_is_not_on_demand_is_said_or_refused(tmp_path: Path) -> Non
     rented = [one.source for one in load_terms(load_problem(path)).contracts if one.tier is Tier.ON_DEMAND]
     assert rented == [
         "catalog, median of 35 list prices, 2026-11-09",
-        "catalog: The price of MI325X ($1.80/h) is a 3-year reserved quote",
+        "catalog: The price of MI325X ($5.5059/h) is assumed: nobody quotes one for MI325X",
         "workload file, accelerators",
     ]
     reserved = load_problem(path, {"prices": "reserved"})

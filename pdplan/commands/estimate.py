@@ -129,18 +129,22 @@ def _problem(flags: Flags) -> Problem:
     from search_spaces.checks import unquoted
     from search_spaces.models import load_model
     from search_spaces.problem import Offer, Problem, SearchSpace
+    from search_spaces.quotes import basis_of
+    from search_spaces.schema import SIXTEEN_BIT
 
-    catalog = load_catalog(flags.catalog)
+    catalog = load_catalog(flags.catalog, flags.prices)
     with value_of("--model"):
         model = load_model(flags.model)
     with value_of("--gpu"):
         accelerator = catalog.accelerator(flags.gpu)
     weight_dtype = flags.weight_dtype or model.native_weight_dtype
+    weight_dtype = SIXTEEN_BIT.get(weight_dtype, weight_dtype)
     if weight_dtype not in DTYPE_BYTES:
         raise InputError(f"--weight-dtype {shown(weight_dtype)} is not known; allowed: {', '.join(DTYPE_BYTES)}")
-    quote = accelerator.price_on(None if flags.prices is None else PriceBasis(flags.prices))
+    basis = basis_of(flags.prices)
+    quote = accelerator.price_on(basis)
     if quote is None:
-        raise InputError(unquoted(accelerator, PriceBasis(str(flags.prices))))
+        raise InputError(unquoted(accelerator, basis or PriceBasis.ON_DEMAND))
     one, length = np.ones(1), flags.isl + flags.osl
     if length > model.max_position:
         raise InputError(
