@@ -178,9 +178,8 @@ def test_layer_switches_are_zero_or_one() -> None:
     assert "'moe_layer_freq' contains 'x'" in error_of(LLAMA, ROUTED, moe_layer_freq=[0, "x"] * 4)
 
 
-REFUSED = {"tf__deepseek_v2.json", "tf__zamba2.json"}
-"""Configs at hand that are not understood: the first does not say how many experts a token takes, the second shares one
-block of weights between layers."""
+REFUSED = {"tf__zamba2.json"}
+"""Config at hand that is not understood: it shares one block of weights between layers."""
 NOMINAL = {"MiniMaxAI__MiniMax-M3.json", "tf__falcon_mamba.json"}
 """Counted in whole billions, and a model so small that its vectors are 0.7 % of it."""
 KV_OF_CONFIGS = {

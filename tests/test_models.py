@@ -15,6 +15,7 @@ from search_spaces.models import (
     load_model,
     model_entry,
     model_names,
+    names_with,
     nearest_model,
     served_checkpoint,
 )
@@ -42,11 +43,46 @@ TINY_LAYERS = parse_config(TINY, "tiny").layers
         ("Qwen/Qwen3-235B-A22B-FP8", "Qwen3-235B-A22B-FP8", "fp8"),
         ("Llama-3.3-70B", "Llama-3.3-70B", "bf16"),
         ("moonshotai/Kimi-K2-Thinking", "Kimi-K2-Thinking", "int4"),
+        ("qwen3-coder-30b-a3b-instruct", "Qwen3-Coder-30B-A3B-Instruct", "bf16"),
+        ("GLM-4.6-FP8", "GLM-4.6-FP8", "fp8"),
     ],
 )
 def test_names_and_aliases(name: str, expected: str, dtype: str) -> None:
     model = load_model(name)
     assert (model.name, model.native_weight_dtype) == (expected, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active"),
+    [
+        ("DeepSeek-V4-Pro", 1600, 49),
+        ("GLM-4.7-Flash", 30, 3.9),
+        ("Qwen3.5-397B-A17B", 397, 17),
+        ("Qwen3.6-35B-A3B", 35, 3.5),
+        ("Llama-4-Maverick", 400, 17),
+        ("Gemma-4-31B", 30.7, 30.7),
+        ("Mistral-Large-3", 673, 40),
+        ("Devstral-2-123B-Instruct-2512", 125, 125),
+        ("Mistral-Small-3.2-24B", 23.6, 23.6),
+        ("Nemotron-3-Super-120B-A12B", 120.7, 12.8),
+        ("Llama-3.2-3B", 3.21, 3.21),
+        ("Gemma-3-12B", 11.8, 11.8),
+    ],
+)
+def test_models_of_this_year_have_the_parameters_of_their_cards(name: str, billions: float, active: float) -> None:
+    model = load_model(name)
+    assert model.parameters == pytest.approx(billions * 1e9, rel=0.02)
+    assert model.active_parameters == pytest.approx(active * 1e9, rel=0.03)
+
+
+def test_a_search_tells_variants_apart() -> None:
+    """Checkpoints of one model by their context and precision, and the plain name of each without its publisher."""
+    assert names_with("qwen3 235B 2507 FP8") == ["Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"]
+    assert len(names_with("r1 distill")) >= 6
+    assert names_with("no such model") == []
+    older, newer = load_model("Qwen3-235B-A22B"), load_model("Qwen3-235B-A22B-Instruct-2507")
+    assert (older.max_position, newer.max_position) == (40960, 262144)
+    assert older.parameters == newer.parameters
 
 
 def test_every_entry_parses_and_every_other_name_is_unique() -> None:

@@ -275,18 +275,20 @@ def models(
 
     \b
       pdplan models
+      pdplan models qwen3-235b
       pdplan models path/to/config.json
       pdplan models path/to/config.json -o my-model.yaml
 
     Lists the models: parameters, KV cache per token, attention, experts. With NAME, shows every figure of
-    one. NAME may be a Hugging Face config.json, to see how pdplan understands it, or an architecture file.
+    one, or all names that contain its words. NAME may be a Hugging Face config.json, to see how pdplan
+    understands it, or an architecture file.
 
     -o writes an architecture file: the model as groups of equal layers. Fields of a config that are not
     understood are left out and named in comments at its top. Plan with it by model: {architecture: FILE}.
     """
     from reports.text import plural
     from search_spaces.architecture import architecture_text
-    from search_spaces.models import load_model, model_entry, model_names, model_to_edit
+    from search_spaces.models import is_model, load_model, model_entry, model_names, model_to_edit, names_with
 
     name = name or config
     if output is not None:
@@ -299,6 +301,11 @@ def models(
         console.note(f"wrote {output}" + (f"; {plural(len(gaps), 'field')} not understood" if gaps else ""))
         return
     if name is not None:
+        alike = names_with(name)
+        if alike and not is_model(name):
+            rows = [{"written": written} | model_entry(load_model(written)) for written in alike]
+            console.show(rows if as_json else _found_table(rows, console.width))
+            return
         with value_of("NAME"):
             entry = model_entry(load_model(name))
         console.show(entry if as_json else _model_page(entry, console.width))
@@ -309,6 +316,24 @@ def models(
     else:
         console.show(_model_table(known, console.width))
         console.hint("pdplan models NAME   # layers, precision and source of one")
+
+
+def _found_table(rows: list[dict[str, Any]], width: int) -> str:
+    """Names that a search found, with what tells variants of one model apart."""
+    from reports.numbers import count, significant
+    from reports.table import Column, render_table
+
+    cells = [
+        [
+            row["written"],
+            f"{significant(row['parameters'] / 1e9)} B",
+            row["native_weight_dtype"],
+            count(row["max_position"]),
+        ]
+        for row in rows
+    ]
+    columns = [Column("name"), Column("params", "right"), Column("weights"), Column("context", "right")]
+    return render_table(cells, columns, width)
 
 
 def _model_table(known: list[Transformer], width: int) -> str:
