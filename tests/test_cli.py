@@ -232,7 +232,7 @@ def test_gpus_shows_prices_of_one_basis() -> None:
     assert table["MI325X"].split()[-2:] == ["–", "–"]
     page = within("gpus", "MI325X", "--prices", "spot").stdout
     assert "nobody quotes one" in page
-    assert "reserved 3y price" in page
+    assert "3-year reserved price" in page
 
 
 def test_estimate_says_what_its_price_is() -> None:
