@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
-from costmodel.quoting import shown
+from costmodel.quoting import UNWRITABLE, shown
 from costmodel.transformer import (
     Attention,
     CompressedAttention,
@@ -90,7 +90,7 @@ def names_with(text: str) -> list[str]:
     >>> names_with("qwen3 235b 2507 thinking")
     ['Qwen/Qwen3-235B-A22B-Thinking-2507']
     """
-    words = re.findall(r"[a-z]+|[0-9.]+", text[:LONGEST_NAME].lower())
+    words = [] if UNWRITABLE.search(text) else re.findall(r"[a-z]+|[0-9.]+", text[:LONGEST_NAME].lower())
     return [name for name in known_names() if words and all(word in name.lower() for word in words)]
 
 

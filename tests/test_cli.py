@@ -238,7 +238,7 @@ def test_gpus_shows_prices_of_one_basis() -> None:
 def test_estimate_says_what_its_price_is() -> None:
     asked = ("estimate", "--model", "Llama-3.1-8B", "--gpu")
     assert "$3.99/h at the catalog's price" in within(*asked, "H100").stdout
-    assert "is a 3-year reserved quote" in " ".join(within(*asked, "MI325X").stdout.split())
+    assert "is assumed: nobody quotes one" in " ".join(within(*asked, "MI325X").stdout.split())
     refused = within(*asked, "L4", "--prices", "spot")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "L4 has no spot quote (the catalog has on-demand $1.15/h); state its price" in refused.stderr
@@ -291,7 +291,7 @@ BAD_INPUT = {
     "no-such-engine": (("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100", "--engine", "vlm"), "'vllm'"),
     "negative-rate": (("optimize", CHAT, "--set", "workload.request_rate=-1"), "request_rate"),
     "unknown-gpu": (("gpus", "H20O"), "did you mean 'H200'?"),
-    "unknown-model": (("models", "Llama-3.1-70"), "did you mean 'Llama-3.1-70B', or model: {config: "),
+    "unknown-model": (("models", "Llema-3.1-70B"), "did you mean 'Llama-3.1-70B', or model: {config: "),
     "estimate-unknown-gpu": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "B20O"), "did you mean 'B200'?"),
     "estimate-heads": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", "7"), "7"),
     "not-a-plan": (("report", ROOT / "pyproject.toml"), "is not a plan"),
