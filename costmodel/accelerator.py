@@ -71,14 +71,15 @@ class Price:
         return str(self.basis) if self.term_years is None else f"{self.term_years}-year {self.basis}"
 
     def remark(self, name: str) -> str:
-        """What a buyer of the GPU `name` has to know of its price; empty for on-demand quotes and for one's own price.
+        """What a buyer of the GPU `name` has to know of its price; empty for on-demand quotes and one's own price.
 
         >>> quote = Price(1.8, 1.8, 1.8, 1, Origin.VENDOR, "A", "2026-04-03", PriceBasis.RESERVED, 3)
         >>> quote.remark("MI325X")
         'The price of MI325X ($1.80/h) is a 3-year reserved quote.'
         """
         if self.origin is Origin.STATED:
-            return ""
+            own = f"The price of {name} ({listed(self.usd_per_hour)}) is of your own {self.basis_words} quotes."
+            return "" if self.basis is PriceBasis.ON_DEMAND else own
         if self.borrowed_from is not None:
             what = f"borrowed from {self.borrowed_from}: nobody quotes one for {name}"
         elif self.guessed:

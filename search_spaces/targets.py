@@ -90,7 +90,7 @@ def undeployed(accelerator: Accelerator) -> str:
     """That no target writes files for an accelerator; empty where one does."""
     if accelerator.vendor == DEPLOYED_VENDOR:
         return ""
-    return f"No target deploys {accelerator.name}: the files of all ask for devices of {DEPLOYED_VENDOR}."
+    return f"No target deploys {accelerator.name}: the files of every target ask for NVIDIA devices."
 
 
 def target_of(name: str) -> Target:

@@ -235,6 +235,39 @@ def test_gpus_shows_prices_of_one_basis() -> None:
     assert "3-year reserved price" in page
 
 
+def test_gpus_shows_every_quote_of_one(tmp_path: Path) -> None:
+    """By provider and commitment, with date; and those of a file of one's own."""
+    quotes = json.loads(within("gpus", "H200", "--prices", "--json").stdout)
+    assert {quote["commitment"] for quote in quotes} == {"on-demand", "reserved-3-years", "spot", "owned"}
+    assert all(quote["provider"] and quote["date"] and quote["usd_per_hour"] > 0 for quote in quotes)
+    page = within("gpus", "H200", "--prices").stdout
+    assert all(word in page for word in ("provider", "commitment", "Nebius", "reserved-3-years"))
+    assert "Nobody quotes VR200." in within("gpus", "VR200", "--prices").stdout
+    own = tmp_path / "own.csv"
+    own.write_text("accelerator,usd_per_hour,provider\nh200_sxm,3.1,Ours\n", "utf-8")
+    (quote,) = json.loads(within("gpus", "H200", "--prices", str(own), "--json").stdout)
+    assert (quote["provider"], quote["usd_per_hour"], quote["commitment"]) == ("Ours", 3.1, "on-demand")
+    assert json.loads(
+        within("estimate", "--model", "Qwen3-8B", "--gpu", "H200", "--prices", str(own), "--json").stdout
+    )["usd_per_hour"] == pytest.approx(3.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentences"),
+    [
+        ("H200", ("measured on it",)),
+        ("L40", ("measured on its relatives alone, so error bars are wider",)),
+        ("Gaudi-3", ("nothing of its generation was measured: error bars are wide", "No target deploys Gaudi-3")),
+        ("Rubin-CPX", ("dense peaks, bandwidth, power and network", "borrowed", "30 PFLOPS NVFP4 sparse")),
+    ],
+)
+def test_gpus_says_what_is_measured_assumed_and_deployed(name: str, sentences: tuple[str, ...]) -> None:
+    entry = json.loads(within("gpus", name, "--json").stdout)
+    text = json.dumps(entry)
+    assert all(sentence in text for sentence in sentences)
+    assert entry["measured"] is (name == "H200")
+
+
 def test_estimate_says_what_its_price_is() -> None:
     asked = ("estimate", "--model", "Llama-3.1-8B", "--gpu")
     assert "$3.99/h at the catalog's price" in within(*asked, "H100").stdout
