@@ -39,7 +39,7 @@ LIKE = {
     "DGX-Spark": "L40S",
     "VR200": "B200",
     "Rubin-CPX": "B200",
-    "MI455X": "MI355X",
+    "MI455X": "default",
     "Gaudi-3": "default",
     "TPU-v6e": "default",
     "TPU-v7": "default",
