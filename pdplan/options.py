@@ -105,6 +105,20 @@ def share_within(limits: Bounds) -> Callable[[click.Context, click.Parameter, st
     return read
 
 
+def _weight_dtype(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Turn a precision of weights into the one that engines serve: fp16 and fp32 are loaded into 16 bit."""
+    if value is None:
+        return None
+    from search_spaces.fields import choice, stated
+    from search_spaces.schema import SIXTEEN_BIT, WEIGHT_DTYPES
+
+    try:
+        found: str = stated(choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT), value)
+    except InputError as error:
+        raise InputError(f"--weight-dtype {error}") from None
+    return found
+
+
 @contextmanager
 def value_of(option: str) -> Iterator[None]:
     """Let the refusal of a value begin with the option, or argument, that stated it.
@@ -225,6 +239,12 @@ ROUTERS = ("fewest_tokens", "fewest_requests")
 
 catalog_option = click.option(
     "--catalog", type=PATH, metavar="FILE", help="YAML file that changes or adds accelerators of the catalog."
+)
+weight_dtype_option = click.option(
+    "--weight-dtype",
+    callback=_weight_dtype,
+    metavar="DTYPE",
+    help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.",
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_setter("json_only"), help="Print one JSON document and nothing else."
