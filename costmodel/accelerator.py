@@ -71,14 +71,15 @@ class Price:
         return str(self.basis) if self.term_years is None else f"{self.term_years}-year {self.basis}"
 
     def remark(self, name: str) -> str:
-        """What a buyer of the GPU `name` has to know of its price; empty for on-demand quotes and for one's own price.
+        """What a buyer of the GPU `name` has to know of its price; empty for on-demand quotes and one's own price.
 
         >>> quote = Price(1.8, 1.8, 1.8, 1, Origin.VENDOR, "A", "2026-04-03", PriceBasis.RESERVED, 3)
         >>> quote.remark("MI325X")
         'The price of MI325X ($1.80/h) is a 3-year reserved quote.'
         """
         if self.origin is Origin.STATED:
-            return ""
+            own = f"The price of {name} ({listed(self.usd_per_hour)}) is of your own {self.basis_words} quotes."
+            return "" if self.basis is PriceBasis.ON_DEMAND else own
         if self.borrowed_from is not None:
             what = f"borrowed from {self.borrowed_from}: nobody quotes one for {name}"
         elif self.guessed:
@@ -153,6 +154,7 @@ class Accelerator:
     price: the usual one, on demand where that is quoted; other_prices: those on another basis.
     efficiency: KernelEfficiency by (kernel class, compute dtype); see `costmodel.roofline`.
     generation: GPUs of one generation share their error bars (hopper, blackwell, cdna3 ...); empty: not known.
+    assumed: which of these figures no data sheet states, in words; empty: none.
     mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1];
     in_engine: what its kernels take inside an engine over those efficiencies.
     """
@@ -177,6 +179,7 @@ class Accelerator:
     in_engine: InEngine = InEngine()
     other_prices: tuple[Price, ...] = ()
     generation: str = ""
+    assumed: str = ""
 
     @property
     def quotes(self) -> tuple[Price, ...]:
@@ -185,9 +188,10 @@ class Accelerator:
 
     def price_on(self, basis: PriceBasis | None) -> Price | None:
         """Its price on a basis; the usual one for None, and the user's own on any; None where nobody quotes one."""
-        if basis is None or self.price.origin is Origin.STATED:
+        if basis is None:
             return self.price
-        return next((price for price in self.quotes if price.basis is basis), None)
+        quoted = next((price for price in self.quotes if price.basis is basis), None)
+        return self.price if quoted is None and self.price.origin is Origin.STATED else quoted
 
     @property
     def measured(self) -> bool:

@@ -66,7 +66,8 @@ class SoftmaxAttention:
     window: only the last `window` tokens are kept and attended (None: all);
     output_gate: queries carry a gate of the same width (Qwen3-Next); shared_kv: one projection makes keys and values,
     which are kept apart all the same (Gemma 4); index_heads, index_dim, index_topk: indexer that selects the keys to
-    attend (MiniMax-M3); 0 where all are attended.
+    attend (MiniMax-M3); 0 where all are attended; input_width: of what the projections read, if not the hidden one
+    (Zamba2 puts the embedding beside the residual stream).
     """
 
     is_latent: ClassVar[bool] = False
@@ -82,6 +83,7 @@ class SoftmaxAttention:
     index_heads: int = 0
     index_dim: int = 0
     index_topk: int = 0
+    input_width: int = 0
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -91,7 +93,9 @@ class SoftmaxAttention:
         index = (self.index_heads + 1) * self.index_dim
         indexer = (Matrix("index", self.hidden, index, Sharding.REPLICATED, Part.ATTENTION),) if index else ()
         return (
-            Matrix("qkv", self.hidden, queries + keys_values, Sharding.COLUMN, Part.ATTENTION, merged=True),
+            Matrix(
+                "qkv", self.input_width or self.hidden, queries + keys_values, Sharding.COLUMN, Part.ATTENTION, True
+            ),
             Matrix("o", self.heads * self.value_dim, self.hidden, Sharding.ROW, Part.ATTENTION),
             *indexer,
         )

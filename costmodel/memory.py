@@ -199,7 +199,7 @@ def _block_width(model: Transformer, group: LayerGroup, config: EngineConfig) ->
 @lru_cache(maxsize=4096)
 def _weight_bytes(model: Transformer, split: Parallelism, weight_dtype: str, multiples: tuple[int, int]) -> float:
     stages = [
-        sum(group.count * _layer_weight_bytes(model, group, split, weight_dtype, multiples) for group in groups)
+        sum(group.weight_sets * _layer_weight_bytes(model, group, split, weight_dtype, multiples) for group in groups)
         for groups in stage_groups(model, split.pipeline)
     ]
     sixteen_bit = model.bytes_per_element(Part.EMBEDDING, weight_dtype)

@@ -79,7 +79,8 @@ class FeedForward:
 
     intermediate: width of the dense block, or of all shared experts together (0: none; without experts too the layer
     has a token mixer alone); gated: SwiGLU-like, with gate and up projections; experts, experts_per_token,
-    expert_intermediate: the mixture; latent: width that tokens are projected to before the experts (0: the hidden one).
+    expert_intermediate: the mixture; latent: width that tokens are projected to before the experts (0: the hidden one);
+    without experts: rank of a product of two matrices that tokens pass (Zamba2's adapters).
     """
 
     hidden: int
@@ -123,7 +124,7 @@ class FeedForward:
     @property
     def is_empty(self) -> bool:
         """Whether there is no feed-forward at all."""
-        return not (self.intermediate or self.experts)
+        return not (self.intermediate or self.experts or self.latent)
 
     @property
     def elements_per_expert(self) -> int:
@@ -152,12 +153,19 @@ class LayerGroup:
 
     parallel: attention and feed-forward read the same input and their outputs are added (PaLM, GPT-J), so that
     tensor parallelism needs one all-reduce a layer instead of two.
+    sets: sets of weights that the layers share, each computing with one of them (Zamba2); 0: every layer has its own.
     """
 
     count: int
     attention: Attention
     feed_forward: FeedForward
     parallel: bool = False
+    sets: int = 0
+
+    @property
+    def weight_sets(self) -> int:
+        """Layers' weights that are stored [1]."""
+        return min(self.count, self.sets) if self.sets else self.count
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -216,7 +224,7 @@ class Transformer:
     @property
     def parameters(self) -> int:
         """All weights [1]."""
-        layers = sum(group.count * (group.dense_elements + group.expert_elements) for group in self.layers)
+        layers = sum(group.weight_sets * (group.dense_elements + group.expert_elements) for group in self.layers)
         return layers + self.embedding_elements
 
     @property
@@ -235,9 +243,11 @@ class Transformer:
     def matmul_parameters(self) -> int:
         """Weights that multiply each token: the active ones without input embedding and positions, which are looked up.
 
-        The N of FLOP = 2 N per token; a tied embedding counts once, as the output head.
+        The N of FLOP = 2 N per token; a tied embedding counts once, as the output head, and weights that layers share
+        in each of them.
         """
-        return self.active_parameters - self.embedding_elements + self.hidden * self.vocab
+        again = sum((group.count - group.weight_sets) * group.dense_elements for group in self.layers)
+        return self.active_parameters - self.embedding_elements + self.hidden * self.vocab + again
 
     @property
     def state_bytes(self) -> float:
@@ -279,11 +289,11 @@ class Transformer:
     def weight_bytes(self, weight_dtype: str) -> float:
         """Weights of the whole model [byte]."""
         dense = sum(
-            group.count * matrix.elements * self.bytes_per_element(matrix.part, weight_dtype)
+            group.weight_sets * matrix.elements * self.bytes_per_element(matrix.part, weight_dtype)
             for group in self.layers
             for matrix in group.matrices
         )
-        experts = sum(group.count * group.expert_elements for group in self.layers)
+        experts = sum(group.weight_sets * group.expert_elements for group in self.layers)
         embedding = self.embedding_elements * self.bytes_per_element(Part.EMBEDDING, weight_dtype)
         return dense + experts * self.bytes_per_element(Part.EXPERTS, weight_dtype) + embedding
 

@@ -51,6 +51,10 @@ def _setter(attribute: str) -> Callable[[click.Context, click.Parameter, bool], 
     return store
 
 
+QUOTES = ".csv"
+"""Ending of a file of quotes (`search_spaces.quotes.ENDING`)."""
+
+
 class Choice(click.Choice[str]):
     """One of a few names; the refusal of another ends with the nearest."""
 
@@ -59,6 +63,15 @@ class Choice(click.Choice[str]):
         close = nearest_name(str(value), self.choices)
         said = super().get_invalid_choice_message(value, ctx)
         return f"{said.rstrip('.')}; did you mean {shown(close)}?" if close else said
+
+
+class Prices(Choice):
+    """A basis of the catalog's quotes, or the name of a file of one's own."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The basis, or the absolute path of the file, as workload files are read relative to their folder."""
+        own = isinstance(value, str) and value.lower().endswith(QUOTES)
+        return str(Path(value).absolute()) if own else super().convert(value, param, ctx)
 
 
 def seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -90,6 +103,20 @@ def share_within(limits: Bounds) -> Callable[[click.Context, click.Parameter, st
         return number
 
     return read
+
+
+def _weight_dtype(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Turn a precision of weights into the one that engines serve: fp16 and fp32 are loaded into 16 bit."""
+    if value is None:
+        return None
+    from search_spaces.fields import choice, stated
+    from search_spaces.schema import SIXTEEN_BIT, WEIGHT_DTYPES
+
+    try:
+        found: str = stated(choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT), value)
+    except InputError as error:
+        raise InputError(f"--weight-dtype {error}") from None
+    return found
 
 
 @contextmanager
@@ -213,16 +240,22 @@ ROUTERS = ("fewest_tokens", "fewest_requests")
 catalog_option = click.option(
     "--catalog", type=PATH, metavar="FILE", help="YAML file that changes or adds accelerators of the catalog."
 )
+weight_dtype_option = click.option(
+    "--weight-dtype",
+    callback=_weight_dtype,
+    metavar="DTYPE",
+    help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.",
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_setter("json_only"), help="Print one JSON document and nothing else."
 )
 force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
 prices_option = click.option(
     "--prices",
-    type=Choice([basis.value for basis in PriceBasis]),
-    metavar="BASIS",
-    help="Catalog quotes to use as prices: on-demand, reserved, spot or tco; overrides the file's. Default: on-demand, "
-    "or the nearest quote where there is none.",
+    type=Prices([basis.value for basis in PriceBasis]),
+    metavar="BASIS|FILE",
+    help="Catalog quotes to use as prices: on-demand, reserved, spot or tco; or a CSV file of your own quotes. "
+    "Overrides the workload file's; default: on-demand.",
 )
 alternative_option = click.option(
     "--alternative",

@@ -78,6 +78,8 @@ class LayersSection(Section):
     """Feed-forward and experts; none: the layer has a mixer alone."""
     parallel: bool = False
     """Whether both read the same input."""
+    sets: Count = 0
+    """Sets of weights that these layers share; 0: each has its own."""
 
 
 class ArchitectureFile(Section):
@@ -131,7 +133,9 @@ class ArchitectureFile(Section):
             {"intermediate": 0, "gated": True} if section.feed_forward is None else section.feed_forward.model_dump()
         )
         attention: Attention = MIXERS[mixer.pop("kind")](hidden=self.hidden, **mixer)
-        return LayerGroup(section.count, attention, FeedForward(hidden=self.hidden, **block), section.parallel)
+        return LayerGroup(
+            section.count, attention, FeedForward(hidden=self.hidden, **block), section.parallel, section.sets
+        )
 
 
 def read_architecture(path: Path) -> Transformer:
@@ -162,6 +166,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
             "attention": {"kind": kinds[type(group.attention)], **_stated(group.attention)},
             **({} if group.feed_forward.is_empty else {"feed_forward": _stated(group.feed_forward)}),
             **({"parallel": True} if group.parallel else {}),
+            **({"sets": group.sets} if group.sets else {}),
         }
         for group in model.layers
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.accelerator import Accelerator, PriceBasis
+from costmodel.accelerator import Accelerator, Origin, Price, PriceBasis
 from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import name_list, shown
 from costmodel.units import KILO
@@ -30,6 +30,7 @@ from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .faults import Fault, Path, check_kind
 from .problem import OWNED, Offer, Problem
+from .quotes import basis_of
 from .translation import faults_of
 from .yaml_source import read_source
 
@@ -41,7 +42,7 @@ def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[
     Raises InputError with all faults of the file, and where there are terms in neither place.
     """
     stated = problem.inputs.get("procurement")
-    if problem.inputs.get("prices", PriceBasis.ON_DEMAND) != PriceBasis.ON_DEMAND:
+    if basis_of(problem.inputs.get("prices")) not in {None, PriceBasis.ON_DEMAND}:
         sentence = "compares on-demand prices with the contracts under procurement; leave it out"
         raise problem.refusal([Fault(("prices",), f"{problem.inputs['prices']}: pdplan buy {sentence}")])
     if stated is None and path is None:
@@ -213,13 +214,16 @@ def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, so
         there = availability(entry.spot.interruptions_per_day, entry.spot.recovery)
         headroom = Spot(there, entry.spot.gpus_per_instance, entry.spot.target)
         contracts.append(Contract(0, Tier.SPOT, running=entry.spot.price, spot=headroom, source=source))
-    for tier, reserved, years in (
+    for tier, stated, years in (
         (Tier.RESERVED_1, entry.reserved_1_year, 1),
         (Tier.RESERVED_3, entry.reserved_3_years, 3),
     ):
+        quoted = _own_reserved(offer.accelerator, years)
+        reserved = stated if stated is not None or quoted is None else quoted.usd_per_hour
         if reserved is not None:
             monthly, term = reserved * HOURS_PER_MONTH, years * MONTHS_PER_YEAR
-            contracts.append(Contract(0, tier, monthly=monthly, term=term, source=source))
+            origin = source if stated is not None or quoted is None else quoted.source
+            contracts.append(Contract(0, tier, monthly=monthly, term=term, source=origin))
     if entry.purchase is not None:
         contracts.append(_purchase(entry.purchase, _power_cost(entry.purchase, offer.accelerator, section), source))
     if entry.owned is not None:
@@ -227,6 +231,12 @@ def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, so
         held = Contract(0, Tier.OWNED, running=running, monthly=hosting, held=entry.owned.gpus, source=source)
         contracts.append(held)
     return contracts
+
+
+def _own_reserved(accelerator: Accelerator, years: int) -> Price | None:
+    """The reserved price of the user's own quotes for so many years, if there is one."""
+    prices = (accelerator.price, *accelerator.other_prices)
+    return next((price for price in prices if price.term_years == years and price.origin is Origin.STATED), None)
 
 
 def _held(offer: Offer, index: int, running: float) -> Contract:

@@ -36,6 +36,7 @@ from search_spaces.faults import Fault, check_kind
 from search_spaces.faults import Path as FaultPath
 from search_spaces.fields import refusal_of, share
 from search_spaces.quantities import Kind, QuantityError, parse
+from search_spaces.quotes import Quote, basis_of, borrowed, by_accelerator, prices_of, read_quotes, shipped_prices
 from search_spaces.yaml_source import read_source
 
 PRICE_SHORT = "price_usd_per_hour"
@@ -43,6 +44,12 @@ PRICE_SHORT = "price_usd_per_hour"
 
 LIKE = "like"
 """In an overlay: the accelerator that a new one resembles."""
+
+PEAKS = "tflops"
+"""Key of the peaks of an entry."""
+
+PRICE_LIKE = "price_like"
+"""In the shipped file: the accelerator whose price serves for want of any quote."""
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -112,11 +119,12 @@ class AcceleratorEntry(_Entry):
     scale_out: LinkEntry
     node_size: Count
     tdp_w: Positive
-    node_label: Text
+    node_label: str = ""
     kv_domain: Text
     mxfp4_multiples: Annotated[list[Count], Field(min_length=2, max_length=2)] = [1, 1]
     source: Text
     date: Text
+    assumed: str = ""
     price: PriceEntry
     other_prices: tuple[PriceEntry, ...] = Field(default=(), strict=False)
     """Of this accelerator on other bases than `price`."""
@@ -336,11 +344,28 @@ class AcceleratorCatalog:
             raise UnknownNameError("accelerator", name, self.accelerators)
         return self.accelerators[canonical]
 
+    def with_quotes(self, path: Path) -> AcceleratorCatalog:
+        """The catalog in which the accelerators that a user's file of quotes names have the prices that these make."""
+        changed = dict(self.accelerators)
+        for name, alike in self.own_quotes(path).items():
+            price, *others = prices_of(alike)
+            changed[name] = replace(changed[name], price=price, other_prices=tuple(others))
+        return replace(self, accelerators=changed)
 
-def load_catalog(overlay: Path | None = None) -> AcceleratorCatalog:
-    """The shipped accelerators, changed and extended by the user's `overlay` file if there is one."""
+    def own_quotes(self, path: Path) -> dict[str, tuple[Quote, ...]]:
+        """The quotes of a user's file by the catalog's names; UnknownNameError for a name that is none."""
+        quotes = read_quotes(path)
+        return by_accelerator(replace(quote, accelerator=self.accelerator(quote.accelerator).name) for quote in quotes)
+
+
+def load_catalog(overlay: Path | None = None, prices: str | None = None) -> AcceleratorCatalog:
+    """The shipped accelerators, changed and extended by the user's `overlay` file if there is one.
+
+    prices: a basis, which changes nothing here, or the user's file of quotes.
+    """
     catalog, engines = (_shipped(), NO_CHANGES) if overlay is None else _with_overlay(_shipped(), overlay)
-    return AcceleratorCatalog(catalog.accelerators, catalog.spellings, engines)
+    found = AcceleratorCatalog(catalog.accelerators, catalog.spellings, engines)
+    return found if prices is None or basis_of(prices) is not None else found.with_quotes(Path(prices))
 
 
 def _with_overlay(catalog: _Catalog, overlay: Path) -> tuple[_Catalog, EngineChanges]:
@@ -403,11 +428,23 @@ class _Catalog:
 def _shipped() -> _Catalog:
     """The data files of the distribution, read once."""
     efficiency = parse_efficiency(_read_data("efficiency.yaml"), _read_data("in_engine.yaml"))
-    entries: Mapping[str, RawEntry] = _read_data("accelerators.yaml")["accelerators"]
+    entries = _priced(_read_data("accelerators.yaml")["accelerators"])
     catalog = _Catalog(entries, efficiency, {}, {})  # all entries at once, as one may borrow from another
     for name, raw in entries.items():
         catalog = catalog.with_entry(name, raw)
     return catalog
+
+
+def _priced(entries: Mapping[str, RawEntry]) -> dict[str, RawEntry]:
+    """The shipped entries with the prices that quotes make: their own, or that of the accelerator that stands in."""
+    prices = shipped_prices()
+    priced: dict[str, RawEntry] = {}
+    for name, entry in entries.items():
+        rest = {key: value for key, value in entry.items() if key != PRICE_LIKE}
+        model = entry.get(PRICE_LIKE)
+        own = prices[name] if model is None else (borrowed(prices[model][0], model),)
+        priced[name] = rest | {"price": asdict(own[0]), "other_prices": [asdict(price) for price in own[1:]]}
+    return priced
 
 
 def _overlaid(catalog: _Catalog, written: str, change: RawEntry, file: str) -> _Catalog:
@@ -453,12 +490,16 @@ def _relative(catalog: _Catalog, written: object, path: FaultPath) -> str:
 
 
 def _merged(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:
-    """`base` with the user's `change` laid over it, key by key within a part, and with its sources kept honest."""
+    """`base` with the user's `change` laid over it, key by key within a part, and with its sources kept honest.
+
+    An accelerator `like` another with peaks of its own has those alone: its units are not the other's.
+    """
     merged = dict(base)
     for key, value in change.items():
         old = merged.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = {**old, **value}
+            others = relative and key == PEAKS and any(old.get(dtype) != peak for dtype, peak in value.items())
+            merged[key] = dict(value) if others else {**old, **value}
         elif key == "aliases" and isinstance(old, list) and isinstance(value, list):
             merged[key] = [*old, *value]
         elif key != LIKE:
@@ -518,7 +559,8 @@ def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorE
         owner = added.setdefault(normalized_name(spelling), name)
         if owner != name:
             raise _TakenError(f"{shown(spelling)} is already a name of {shown(owner)}; choose another")
-    added.setdefault(normalized_name(entry.node_label), name)
+    if entry.node_label:
+        added.setdefault(normalized_name(entry.node_label), name)
     return added
 
 
@@ -544,6 +586,7 @@ def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable
         efficiency=efficiency.complete(name, peaks),
         source=entry.source,
         date=entry.date,
+        assumed=entry.assumed,
         mxfp4_multiples=(entry.mxfp4_multiples[0], entry.mxfp4_multiples[1]),
         in_engine=efficiency.in_engine(name),
     )
@@ -628,6 +671,8 @@ def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
         "in_engine": {"prompts": accelerator.in_engine.prompts, "traffic": accelerator.in_engine.traffic},
         "source": accelerator.source,
         "date": accelerator.date,
+        "assumed": accelerator.assumed,
+        "measured": accelerator.measured,
     }
 
 

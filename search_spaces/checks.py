@@ -17,6 +17,7 @@ from . import bounds
 from .bounds import Bounds
 from .faults import Fault
 from .problem import Goal, Pools
+from .quotes import basis_of
 from .schema import (
     AcceleratorSection,
     ConstraintsSection,
@@ -258,8 +259,9 @@ def cross_faults(
     if "accelerators" in sections:
         yield from accelerator_faults(sections["accelerators"], [accelerator.name for accelerator in accelerators])
         yield from hardware_faults(accelerators)
-        if accelerators and sections.get("prices") is not None:
-            yield from price_faults(sections["accelerators"], accelerators, sections["prices"])
+        basis = basis_of(sections.get("prices"))
+        if accelerators and basis is not None:
+            yield from price_faults(sections["accelerators"], accelerators, basis)
     search = sections.get("search")
     if search is not None:
         yield from role_faults(search)

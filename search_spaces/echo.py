@@ -15,7 +15,12 @@ from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.workload import Workload
 
 from .problem import Goal, Objective, Offer, Problem, SearchSpace, Slo
+from .quotes import basis_of
 from .schema import LengthsSection, WorkloadFile
+
+
+def _prices(prices: str, base: Path) -> str:
+    return prices if basis_of(prices) is not None else _absolute(prices, base)
 
 
 def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
         "workload": _workload(file, problem.workload),
         "slo": [_slo(slo) for slo in problem.slos],
         "accelerators": [_offer(offer, problem.offers) for offer in problem.offers if not offer.owned],
-        **({} if file.prices is None else {"prices": file.prices.value}),
+        **({} if file.prices is None else {"prices": _prices(file.prices, base)}),
         "catalog": _absolute(file.catalog, base) if file.catalog else None,
         "search": {"preset": file.search.preset, **_space(problem.space)},
         "objective": _objective(problem.objective),

@@ -16,10 +16,7 @@ from search_spaces.problem import Problem
 from .dtype_support import engine_refused, kv_refused, weights_refused
 from .engines import load_engine_memory
 from .hf_quantization import split_refused
-from .targets import target_of
-
-DEPLOYED_VENDOR = "nvidia"
-"""Whose devices the files of every target ask for."""
+from .targets import DEPLOYED_VENDOR, target_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
@@ -250,13 +251,14 @@ def word_of(value: object, allowed: tuple[str, ...]) -> str:
     raise house_error(f"{shown(value)} is not known; {hint}allowed: {name_list(allowed)}")
 
 
-def choice(*allowed: str) -> Reader:
-    """One of a few words, in any case."""
+def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Reader:
+    """One of a few words, in any case; same: other words, and which of those they stand for."""
 
     def read(value: object) -> str:
-        return word_of(value, allowed)
+        stands_for = same.get(value.lower()) if isinstance(value, str) else None
+        return stands_for or word_of(value, allowed)
 
-    return Reader(read, {"type": "string", "enum": list(allowed)})
+    return Reader(read, {"type": "string", "enum": [*allowed, *same]})
 
 
 def member(kind: type[StrEnum]) -> Reader:
@@ -267,6 +269,17 @@ def member(kind: type[StrEnum]) -> Reader:
         return kind(word_of(value, words))
 
     return Reader(read, {"type": "string", "enum": list(words)})
+
+
+def member_or_file(kind: type[StrEnum], ending: str) -> Reader:
+    """One of the members of an enumeration, or the name of a file with an ending; a text either way."""
+    words = tuple(item.value for item in kind)
+
+    def read(value: object) -> str:
+        return value if isinstance(value, str) and value.lower().endswith(ending) else word_of(value, words)
+
+    pattern = rf"\.{ending.removeprefix('.')}$"
+    return Reader(read, {"anyOf": [{"type": "string", "enum": list(words)}, {"type": "string", "pattern": pattern}]})
 
 
 def from_word(key: str) -> Callable[[object], object]:

@@ -15,7 +15,7 @@ from costmodel.engine import Role
 from . import bounds
 from .fields import Reader, Section, Text, at_most, choice, count, house_error, listed, member, quantity, share
 from .quantities import Kind
-from .schema import ENGINES, KV_DTYPES, WEIGHT_DTYPES
+from .schema import ENGINES, KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
 
@@ -58,7 +58,7 @@ class PoolSection(Section):
     """DP within one engine, of a mixture of experts."""
     expert_parallel: Annotated[int, count(bounds.DEGREE)] = 1
     """EP of one engine, TP x DP where it is above 1."""
-    weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES)] | None = None
+    weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)] | None = None
     """Precision of the weights; default: the workload's."""
     kv_dtype: Annotated[str, choice(*KV_DTYPES)] | None = None
     """Precision of the KV cache; default: the workload's."""

@@ -120,7 +120,14 @@ FAMILIES: Mapping[str, Family] = {
         "Gemma3TextConfig: every sixth layer attends in full, max_position_embeddings includes the linear scaling; "
         "published configs omit what equals the class",
     ),
-    "deepseek_v2": _UNTIED,
+    "zamba2": Family(
+        {"is_gated_act": True, "tie_word_embeddings": True},
+        "Zamba2MLP splits gate_up_proj; Zamba2Config ties embeddings",
+    ),
+    "deepseek_v2": Family(
+        {**_GATED, "experts_per_token": 6},
+        "DeepseekV2Config leaves num_experts_per_tok open; DeepSeek-V2 and V2-Lite, all that is published, take 6",
+    ),
     "deepseek_v3": _UNTIED,
     "deepseek_v32": _UNTIED,
     "kimi_k2": _UNTIED,
@@ -228,6 +235,11 @@ _OF_FAMILIES: Mapping[str, tuple[str, ...]] = {
         *("attn_layer_offset", "expert_layer_period", "expert_layer_offset"),
     ),
     "falcon_mamba mamba": ("state_size", "time_step_rank", "conv_kernel", "expand"),
+    "zamba2": (
+        *("mamba_headdim", "mamba_d_state", "mamba_ngroups", "mamba_d_conv", "mamba_expand", "n_mamba_heads"),
+        *("layers_block_type", "hybrid_layer_ids", "num_mem_blocks", "attention_hidden_size", "adapter_rank"),
+        *("num_query_groups", "kv_channels", "use_mamba_kernels"),
+    ),
     "nemotron_h": ("hybrid_override_pattern", "layers_block_type", "moe_latent_size"),
     "nemotron-nas": ("block_configs",),
     "kimi_linear": ("linear_attn_config", "routed_expert_hidden_size", "mla_use_output_gate", "attn_res_block_size"),

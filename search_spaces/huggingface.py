@@ -50,13 +50,16 @@ def parse_config(
     hidden = fields.count("hidden_size")
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
-    groups = Counter(layers)
+    groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
     weight_dtype, quantized, own_dtypes = _quantization(fields, layers)
     return Transformer(
         name=name,
         hidden=hidden,
         vocab=fields.count("vocab_size"),
-        layers=tuple(LayerGroup(count, *layer, parallel=parallel) for layer, count in groups.items()),
+        layers=tuple(
+            LayerGroup(count, *layer, parallel=parallel, sets=sets if isinstance(layer[0], SoftmaxAttention) else 0)
+            for layer, count in groups.items()
+        ),
         tied_embeddings=_tied(fields, hidden),
         max_position=context_length(fields),
         position_embeddings=_position_rows(fields),
@@ -75,8 +78,9 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
     gated = _gated(fields)
-    if fields.get("block_configs") is not None:
-        return _searched_layers(fields, hidden, layers, gated)
+    for field, notation in (("block_configs", _searched_layers), ("num_mem_blocks", _shared_layers)):
+        if fields.get(field) is not None:
+            return notation(fields, hidden, layers, gated)
     pattern = block_pattern(fields, layers)
     if pattern is not None:
         return _patterned_layers(fields, hidden, pattern, gated)
@@ -114,6 +118,26 @@ def _patterned_layers(
         else:
             layers[-1] = (layers[-1][0], made[kind])
     return layers
+
+
+def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) -> list[tuple[Attention, FeedForward]]:
+    """Mamba-2 layers, before some of which stands a block whose weights all of these share (Zamba2).
+
+    The block reads the residual stream and the embedding side by side. What each of these layers has of its own, a
+    projection of the block's output and a low-rank adapter of its MLP, counts as one low-rank product of as many
+    weights: hidden^2 + rank x (hidden + 2 x intermediate) = 2 x hidden x latent.
+    """
+    mamba, nothing = state_space(fields, hidden), FeedForward(hidden, 0, gated=True)
+    block = _dense(fields, hidden, gated)
+    heads, width = fields.count("num_attention_heads"), fields.count("head_dim")
+    kv_heads = fields.count("num_key_value_heads")
+    shared = SoftmaxAttention(hidden, heads, kv_heads, width, width, input_width=fields.count("attention_hidden_size"))
+    adapter = (fields.optional("adapter_rank") or 0) * (hidden + (2 if gated else 1) * block.intermediate)
+    own = FeedForward(hidden, 0, gated=True, latent=round((hidden**2 + adapter) / (2 * hidden)))
+    made: list[tuple[Attention, FeedForward]] = []
+    for kind in fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers) or ():
+        made += [(shared, block), (mamba, own)] if kind == "hybrid" else [(mamba, nothing)]
+    return made
 
 
 def _searched_layers(

@@ -291,7 +291,11 @@ def _no_more(key: str, rest: tuple[str, ...]) -> None:
 LEVERS: Mapping[str, Lever] = MappingProxyType(
     {
         "price": Lever(_offer_value("price"), "price.H200=1:8:8", "price of a GPU type [$/h]", Kind.PRICE),
-        "prices": Lever(_prices, "prices=on-demand,reserved,spot", "which of the catalog's quotes are prices"),
+        "prices": Lever(
+            _prices,
+            "prices=on-demand,reserved,spot",
+            "which of the catalog's quotes are prices, or a CSV file of your own",
+        ),
         "inventory": Lever(_offer_value("inventory"), "inventory.H200=8,16,32", "GPUs of a type that can be had"),
         "owned": Lever(_offer_value("owned"), "owned.A100-80=0,64", "GPUs that you have: power and hosting only"),
         "owned_price": Lever(

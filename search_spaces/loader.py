@@ -30,6 +30,7 @@ from .files import check_name
 from .models import load_model
 from .overrides import override
 from .problem import DEFAULT_VOLUME_RANGE, OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
+from .quotes import basis_of
 from .recorded import Recorded
 from .schema import (
     WORKLOAD_SCHEMA,
@@ -130,14 +131,21 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
 
 
 def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault]]:
-    """Return the catalog, with the user's file over it if that can be read."""
-    overlay = value.get("catalog") if isinstance(value, dict) else None
-    if not isinstance(overlay, str):
-        return load_catalog(), []
-    try:
-        return load_catalog(base / overlay), []
-    except InputError as error:
-        return load_catalog(), [Fault(("catalog",), str(error))]
+    """Return the catalog, with the user's file and quotes over it if these can be read."""
+    named = value if isinstance(value, dict) else {}
+    overlay, prices, faults = named.get("catalog"), named.get("prices"), []
+    catalog = load_catalog()
+    if isinstance(overlay, str):
+        try:
+            catalog = load_catalog(base / overlay)
+        except InputError as error:
+            faults.append(Fault(("catalog",), str(error)))
+    if isinstance(prices, str) and basis_of(prices) is None:
+        try:
+            catalog = catalog.with_quotes(base / prices)
+        except InputError as error:
+            faults.append(Fault(("prices",), str(error)))
+    return catalog, faults
 
 
 def _validated(source: Source, context: Context, known: list[Fault]) -> tuple[WorkloadFile | None, list[Fault]]:
@@ -246,7 +254,7 @@ def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
 def _offers(file: WorkloadFile, accelerators: Sequence[Accelerator]) -> tuple[Offer, ...]:
     """What is on offer, in the order of the file; behind them the GPUs that are owned."""
     pairs = zip(file.accelerators, accelerators, strict=True)
-    stated = [_offer(entry, accelerator, file.prices) for entry, accelerator in pairs]
+    stated = [_offer(entry, accelerator, basis_of(file.prices)) for entry, accelerator in pairs]
     terms = file.procurement or ProcurementSection()
     owned = [_owned(entry, one, terms) for entry, one in zip(file.accelerators, stated, strict=True) if entry.owned]
     return (*stated, *owned)

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
-from costmodel.quoting import shown
+from costmodel.quoting import UNWRITABLE, shown
 from costmodel.transformer import (
     Attention,
     CompressedAttention,
@@ -74,6 +74,24 @@ def known_names() -> list[str]:
     True
     """
     return [*model_names(), *_aliases()]
+
+
+def is_model(name_or_path: str) -> bool:
+    """Whether a name means one model of the catalog, or is a path that exists."""
+    try:
+        return _catalog_model(name_or_path.strip().lower()) is not None or Path(name_or_path).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
+        return False
+
+
+def names_with(text: str) -> list[str]:
+    """Names of the catalog that contain all words of a text, whatever their case and marks; each means one model.
+
+    >>> names_with("qwen3 235b 2507 thinking")
+    ['Qwen/Qwen3-235B-A22B-Thinking-2507']
+    """
+    words = [] if UNWRITABLE.search(text) else re.findall(r"[a-z]+|[0-9.]+", text[:LONGEST_NAME].lower())
+    return [name for name in known_names() if words and all(word in name.lower() for word in words)]
 
 
 def served_checkpoint(name: str) -> str | None:
@@ -255,11 +273,13 @@ def _aliases() -> dict[str, tuple[str, str | None]]:
 
 
 def _catalog_model(wanted: str) -> Transformer | None:
-    """The catalog's model of that name in lower case, or None."""
+    """The catalog's model of that name in lower case, with the publisher of a checkpoint or without; or None."""
     exact = next((name for name in _files() if name.lower() == wanted), None)
     if exact is not None:
         return _build(exact, None)
-    alias = next((target for alias, target in _aliases().items() if alias.lower() == wanted), None)
+    spellings = {alias.lower(): target for alias, target in reversed(_aliases().items())}
+    checkpoints = {alias.rpartition("/")[2]: target for alias, target in spellings.items()}
+    alias = spellings.get(wanted) or checkpoints.get(wanted)
     return _build(*alias) if alias else None
 
 

@@ -44,12 +44,14 @@ from search_spaces.fields import (
     house_error,
     listed,
     member,
+    member_or_file,
     number,
     quantity,
     share,
 )
 from search_spaces.problem import Balancing, Billing, Goal, Pools, Routing
 from search_spaces.quantities import Kind, as_probability
+from search_spaces.quotes import ENDING as QUOTES_ENDING
 from search_spaces.targets import NO_TARGET, TARGET_NAMES
 
 TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
@@ -256,6 +258,8 @@ class LengthsSection(Section):
 
 
 WEIGHT_DTYPES = tuple(DTYPE_BYTES)
+SIXTEEN_BIT = dict.fromkeys(("fp16", "float16", "half", "bfloat16", "fp32", "float32"), "bf16")
+"""Precisions that engines load into 16 bit by themselves (`--dtype auto`), which all compute as fast as bf16."""
 KV_DTYPES = ("bf16", "fp8")
 PRESETS = ("quick", "standard", "wide")
 
@@ -329,7 +333,7 @@ def _once_each(words: tuple[str, ...]) -> AfterValidator:
     return AfterValidator(check)
 
 
-_WeightDtype = Annotated[str, choice(*WEIGHT_DTYPES)]
+_WeightDtype = Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)]
 _KvDtype = Annotated[str, choice(*KV_DTYPES)]
 _WeightDtypes = Annotated[
     list[_WeightDtype],
@@ -408,8 +412,8 @@ class ModelSection(Section):
     """Instead of a name: path to a Hugging Face config.json, relative to this file."""
     architecture: Text | None = None
     """Instead of a name: path to an architecture file (`pdplan models CONFIG -o FILE`), relative to this file."""
-    weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES)] | None = None
-    """Precision of the weights; default: that of the published checkpoint."""
+    weight_dtype: Annotated[str, choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)] | None = None
+    """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
     kv_dtype: Annotated[str, choice(*KV_DTYPES)] = "bf16"
     """Precision of the KV cache."""
 
@@ -648,10 +652,11 @@ class WorkloadFile(Section):
         BeforeValidator(listed, json_schema_input_type=list[str | AcceleratorSection] | str | AcceleratorSection),
     ]
     """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog."""
-    prices: Annotated[PriceBasis, member(PriceBasis)] | None = None
+    prices: Annotated[str, member_or_file(PriceBasis, QUOTES_ENDING)] | None = None
     """Which quotes of the catalog are prices: on-demand, reserved, spot, or tco, a modeled cost of ownership; a GPU
-    without such a quote needs a price of its own. Default: on-demand where that is quoted, else the nearest, which the
-    plan says. Prices that you state stay as they are."""
+    without such a quote needs a price of its own. Or your own quotes: a CSV file, relative to this one, with the
+    columns accelerator, usd_per_hour and, if you like, provider, commitment, date and source. Default: on-demand
+    for all; where nobody quotes that, the plan says what stands in. Prices that you state stay as they are."""
     catalog: Text | None = None
     """YAML file with GPU types of your own, laid over the catalog; relative to this file."""
     search: Annotated[

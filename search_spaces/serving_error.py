@@ -12,8 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig
-from costmodel.serving.interval import ErrorTable, Factors, Stratum, interval_of
+from costmodel.serving.interval import ASSUMED_WIDENING, ErrorTable, Factors, Stratum, interval_of
 from costmodel.transformer import Transformer
+
+from .catalog import load_catalog
 
 
 class _Errors(BaseModel):
@@ -106,12 +108,31 @@ def stratum_of(model: Transformer, config: EngineConfig, engine: str, mode: str 
         dtype=config.weight_dtype,
         model=model.name,
         measured=config.accelerator.measured,
+        seen=is_seen(config.accelerator),
     )
+
+
+@cache
+def measured_generations() -> frozenset[str]:
+    """Generations of accelerators of which kernels, or a whole engine, were measured.
+
+    >>> {"hopper", "cdna4"} <= measured_generations(), "rubin" in measured_generations()
+    (True, False)
+    """
+    kernels = {each.generation for each in load_catalog().accelerators.values() if each.measured}
+    keys = {key for strata in error_table().values() for key in strata}
+    return frozenset(kernels | {part for key in keys for part in key.split("/")}) - {""}
+
+
+def is_seen(accelerator: Accelerator) -> bool:
+    """Whether an accelerator, or another one of its generation, was measured at all."""
+    return accelerator.measured or accelerator.generation in measured_generations()
 
 
 def step_interval(model: Transformer, accelerator: Accelerator) -> tuple[float, float]:
     """Factors (low, high) on a predicted step time that hold the measured one nine times in ten [1]."""
-    return interval_of(step_widths()[model_kind(model)]["fitted" if accelerator.measured else "assumed"])
+    width = step_widths()[model_kind(model)]["fitted" if accelerator.measured else "assumed"]
+    return interval_of(width if is_seen(accelerator) else width * ASSUMED_WIDENING)
 
 
 @cache

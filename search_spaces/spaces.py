@@ -27,9 +27,15 @@ GRANULE = 8
 """Batch sizes from twice this on are multiples of it, as engines capture CUDA graphs for those."""
 
 
+LARGE_MIXTURE = 200e9
+"""Weights from which engines spread a mixture's experts beyond a node [1]: the least of the models for which vLLM,
+SGLang and TensorRT-LLM publish recipes of wide expert parallelism (Qwen3-235B, GLM-4.5, DeepSeek, Kimi-K2)."""
+
+
 class _Experts(Section):
     expert_parallel: Degrees
     data_parallel: Degrees
+    max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)] | None = None
 
 
 class _Preset(Section):
@@ -38,6 +44,7 @@ class _Preset(Section):
     pipeline_parallel: Degrees
     dense: _Experts
     mixture_of_experts: _Experts
+    large_mixture: _Experts | None = None
     max_num_seqs: Seqs
     max_num_batched_tokens: Chunks
     max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)]
@@ -53,7 +60,7 @@ def _preset(name: str) -> _Preset:
 def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
     """Return the ranges of the section's preset, with those that the section states in their place."""
     preset = _preset(section.preset)
-    experts = preset.mixture_of_experts if model.is_moe else preset.dense
+    experts = _experts(preset, model)
     roles = section.roles or preset.roles
     tensor = [degree for degree in preset.tensor_parallel if tensor_parallel_fits(model, degree)]
     pipeline = [degree for degree in preset.pipeline_parallel if degree <= model.num_layers]
@@ -66,10 +73,18 @@ def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
         data_parallel=tuple(section.data_parallel or experts.data_parallel),
         max_num_seqs=sizes(section.max_num_seqs or preset.max_num_seqs, SEQS_FACTOR),
         max_num_batched_tokens=sizes(section.max_num_batched_tokens or preset.max_num_batched_tokens, TOKENS_FACTOR),
-        max_gpus_per_engine=section.max_gpus_per_engine or preset.max_gpus_per_engine,
+        max_gpus_per_engine=section.max_gpus_per_engine or experts.max_gpus_per_engine or preset.max_gpus_per_engine,
         weight_dtype=tuple(section.weight_dtype or ()),
         kv_dtype=tuple(section.kv_dtype or ()),
     )
+
+
+def _experts(preset: _Preset, model: Transformer) -> _Experts:
+    """Degrees that spread experts: wide ones for a mixture that is worth more than a node."""
+    if not model.is_moe:
+        return preset.dense
+    large = preset.large_mixture if model.parameters >= LARGE_MIXTURE else None
+    return large or preset.mixture_of_experts
 
 
 def sizes(stated: Sequence[int] | Span, factor: float) -> tuple[int, ...]:

@@ -12,11 +12,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
+from costmodel.accelerator import Accelerator
 from costmodel.engine import Role
 from costmodel.errors import UnknownNameError
 
 from .problem import Balancing, Constraints, Gateway, Pools, Routing, SearchSpace
 
+DEPLOYED_VENDOR: Final = "nvidia"
+"""Whose devices the files of every target ask for."""
 MANY: Final = 8
 """Pools of a role, where the router can tell them apart: more are never worth their trouble (assumed)."""
 
@@ -81,6 +84,13 @@ TARGETS: Final[tuple[Target, ...]] = (
 TARGET_NAMES: Final = tuple(one.name for one in TARGETS)
 NO_TARGET: Final = "none"
 """In place of a target: fleets that no target runs may be planned too."""
+
+
+def undeployed(accelerator: Accelerator) -> str:
+    """That no target writes files for an accelerator; empty where one does."""
+    if accelerator.vendor == DEPLOYED_VENDOR:
+        return ""
+    return f"No target deploys {accelerator.name}: the files of every target ask for NVIDIA devices."
 
 
 def target_of(name: str) -> Target:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.accelerator import PriceBasis
 from optimizer.fleets.binding import limits_by_use, pool_binding
 from optimizer.fleets.evaluate import Headroom, pool_headroom
 from optimizer.fleets.fleet import billed_gpus
@@ -53,14 +54,21 @@ def test_headroom_beyond_the_time_with_prompts_says_why_it_is_there() -> None:
 
 def test_a_plan_says_which_prices_of_its_fleet_are_no_quotes_on_demand() -> None:
     """Of the GPUs bought alone; assumptions have those of every GPU on offer; a stated price needs no remark."""
-    listed, reserved = (offer(name, quote=accelerator(name).price) for name in ("H100", "MI325X"))
+    listed = offer("H100", quote=accelerator("H100").price)
+    quote = accelerator("MI325X").price_on(PriceBasis.RESERVED)
+    assert quote is not None
+    reserved = replace(offer("MI325X", quote=quote), usd_per_hour=quote.usd_per_hour)
     said = "The price of MI325X ($1.80/h) is a 3-year reserved quote."
     plan = optimize(problem(offers=(listed, reserved)), level=Level.QUICK)
     assert set(plan.gpus) == {"MI325X"}
     assert plan.price_remarks == [said]
+    assert plan.warnings == [
+        "No accelerator of the generation of MI325X was measured: its error bars are wide.",
+        "No target deploys MI325X: the files of every target ask for NVIDIA devices.",
+    ]
     assert said in plan.provenance.assumptions
     other = optimize(problem(offers=(listed, replace(reserved, usd_per_hour=80.0))), level=Level.QUICK)
     assert set(other.gpus) == {"H100"}
-    assert other.price_remarks == []
+    assert other.price_remarks == other.warnings == []
     stated = optimize(problem(offers=(replace(reserved, quote=None),)), level=Level.QUICK)
     assert stated.price_remarks == []

@@ -255,9 +255,22 @@ def test_a_price_that_is_not_on_demand_is_said_or_refused(tmp_path: Path) -> Non
     rented = [one.source for one in load_terms(load_problem(path)).contracts if one.tier is Tier.ON_DEMAND]
     assert rented == [
         "catalog, median of 35 list prices, 2026-11-09",
-        "catalog: The price of MI325X ($1.80/h) is a 3-year reserved quote",
+        "catalog: The price of MI325X ($5.5059/h) is assumed: nobody quotes one for MI325X",
         "workload file, accelerators",
     ]
     reserved = load_problem(path, {"prices": "reserved"})
     with pytest.raises(InputError, match="prices: reserved: pdplan buy compares on-demand prices with the contracts"):
         load_terms(reserved)
+
+
+def test_reserved_quotes_of_ones_own_are_contracts(tmp_path: Path) -> None:
+    """Where the terms state none for that term; the catalog's reserved prices are of a model, and are not."""
+    path = tmp_path / "workload.yaml"
+    path.write_text(FILE + BLOCK, "utf-8")
+    rows = "H100,2.5,on-demand\nH100,1.8,reserved-1-year\nH100,1.5,reserved-3-years\n"
+    (tmp_path / "quotes.csv").write_text(f"accelerator,usd_per_hour,commitment\n{rows}", "utf-8")
+    contracts = load_terms(load_problem(path, {"prices": "quotes.csv"})).contracts
+    monthly = {contract.tier: contract.monthly / HOURS_PER_MONTH for contract in contracts if contract.committed}
+    assert monthly == pytest.approx({Tier.RESERVED_1: 2.0, Tier.RESERVED_3: 1.5})
+    assert [contract.running for contract in contracts if contract.tier is Tier.ON_DEMAND] == [2.5]
+    assert Tier.RESERVED_3 not in {contract.tier for contract in load_terms(load_problem(path)).contracts}

@@ -195,7 +195,9 @@ NAMED = {"fp8_block", "fp8_tensor"}
 MEASURED = {"A100-80", "H100", "H200", "B200", "L40S"}
 RELATED = {"A100-40", "A100-40-PCIe", "A100-80-PCIe", "A10G", "H100-PCIe", "H100-NVL", "H20", "B300", "GB200", "GB300"}
 RELATED |= {"L4", "RTX-PRO-6000", "MI300X", "MI325X", "MI355X", "A800", "A30", "A10", "A40", "A6000", "H800", "GH200"}
-RELATED |= {"H200-NVL", "L40", "RTX-6000-Ada", "MI350X"}
+RELATED |= {"H200-NVL", "L40", "RTX-6000-Ada", "MI350X", "RTX-3090", "RTX-4090", "RTX-5090", "RTX-PRO-4500"}
+RELATED |= {"DGX-Spark", "VR200", "Rubin-CPX", "MI455X", "Gaudi-3", "TPU-v6e", "TPU-v7", "Trainium2", "Trainium3"}
+RELATED |= {"Ascend-910C"}
 
 
 def test_the_catalog_covers_every_accelerator() -> None:

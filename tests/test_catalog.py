@@ -62,7 +62,7 @@ def test_every_entry_is_complete() -> None:
         assert found.name == name
         assert len(found.source) > 20
         assert found.date.startswith("20")
-        assert found.node_label.startswith("NVIDIA-" if found.vendor == "nvidia" else "AMD_Instinct_")
+        assert found.node_label.startswith({"nvidia": "NVIDIA-", "amd": "AMD_Instinct_"}.get(found.vendor, ""))
         assert found.kv_domain == found.vendor
         assert 0 < price.low <= price.usd_per_hour <= price.high
         assert price.quotes >= 1
@@ -73,11 +73,11 @@ def test_every_entry_is_complete() -> None:
 
 def test_labels_and_spellings_lead_to_one_accelerator_each() -> None:
     catalog = load_catalog()
-    labels = [found.node_label for found in catalog.accelerators.values()]
+    labels = [found.node_label for found in catalog.accelerators.values() if found.node_label]
     assert len(set(labels)) == len(labels)
     for name, found in catalog.accelerators.items():
         assert catalog.accelerator(name) is found
-        assert catalog.accelerator(found.node_label) is found
+        assert catalog.accelerator(found.node_label or name) is found
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,12 @@ def test_labels_and_spellings_lead_to_one_accelerator_each() -> None:
         ("mi300x", "MI300X"),
         ("AMD Instinct MI325X", "MI325X"),
         ("mi355x", "MI355X"),
+        ("vera rubin nvl144", "VR200"),
+        ("rubin_cpx", "Rubin-CPX"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("gb10", "DGX-Spark"),
+        ("ironwood", "TPU-v7"),
+        ("910c", "Ascend-910C"),
     ],
 )
 def test_usual_spellings_resolve(spelling: str, name: str) -> None:
@@ -242,6 +248,14 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
         assert figures.origin is Origin.ASSUMED
 
 
+def test_an_accelerator_like_another_has_its_own_peaks_alone(tmp_path: Path) -> None:
+    """A CPU is no H100: fp8 that it does not state, it lacks; one that states the same keeps the rest."""
+    text = "accelerators:\n  CPU: {like: H100, tflops: {bf16: 2}}\n  Same: {like: H100, tflops: {bf16: 989}}\n"
+    catalog = load_catalog(overlay(tmp_path, text))
+    assert catalog.accelerator("CPU").peak_flops == {"bf16": 2e12}
+    assert catalog.accelerator("Same").peak_flops == catalog.accelerator("H100").peak_flops
+
+
 def test_a_price_taken_from_another_is_assumed(tmp_path: Path) -> None:
     found = load_catalog(overlay(tmp_path, "accelerators:\n  H850: {like: H100}\n")).accelerator("H850")
     assert found.price.origin is Origin.ASSUMED
@@ -358,7 +372,7 @@ def test_names_are_compared_without_maker_case_and_marks() -> None:
     ("name", "remark"),
     [
         ("H100", ""),
-        ("MI325X", "The price of MI325X ($1.80/h) is a 3-year reserved quote."),
+        ("MI325X", "The price of MI325X ($5.5059/h) is assumed: nobody quotes one for MI325X."),
         (
             "RTX-6000-Ada",
             "The price of RTX-6000-Ada ($1.00/h) is borrowed from L40: nobody quotes one for RTX-6000-Ada.",
@@ -376,6 +390,7 @@ def test_other_prices_are_quotes_of_the_accelerator_itself() -> None:
         bases = [price.basis for price in (found.price, *found.other_prices)]
         assert len(set(bases)) == len(bases)
         assert not any(price.guessed for price in found.other_prices)
+        assert found.price.basis is PriceBasis.ON_DEMAND
         spot, listed = found.price_on(PriceBasis.SPOT), found.price_on(PriceBasis.ON_DEMAND)
         assert spot is None or listed is None or spot.usd_per_hour < listed.usd_per_hour
 

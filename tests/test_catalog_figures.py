@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from costmodel.accelerator import InEngine, KernelEfficiency, Origin
+from costmodel.accelerator import InEngine, KernelEfficiency, Origin, PriceBasis
 from costmodel.errors import InputError
 from costmodel.roofline import KERNEL_CLASSES
 from search_spaces.catalog import load_catalog
 from search_spaces.efficiency import WIDER, parse_efficiency
+from search_spaces.quotes import by_accelerator, prices_of, shipped_quotes
 
 # --- efficiencies
 
@@ -122,7 +122,7 @@ def make_prices(root: Path) -> ModuleType:
     return module
 
 
-def quote(cloud: str, price: float, kind: str = "on-demand", date: str = "2026-09-01") -> dict[str, str]:
+def row(cloud: str, price: float, kind: str = "on-demand", date: str = "2026-09-01") -> dict[str, str]:
     return {
         "gpu": "H100 SXM",
         "cloud": cloud,
@@ -130,52 +130,47 @@ def quote(cloud: str, price: float, kind: str = "on-demand", date: str = "2026-0
         "kind": kind,
         "date/commit": date,
         "source": "s",
+        "instance": "",
+        "region": "",
     }
 
 
-def test_prices_are_what_the_script_computes(make_prices: ModuleType, data: Path) -> None:
-    blocks = make_prices.price_blocks(data / "prices" / "gpu_prices.csv")
-    accelerators = load_catalog().accelerators
-    assert set(blocks) == set(accelerators)
-    for name, priced in blocks.items():
-        prices = (accelerators[name].price, *accelerators[name].other_prices)
-        assert list(map(asdict, prices)) == list(map(asdict, priced)), name
-
-
-def test_rewriting_the_same_prices_changes_nothing_and_reads_the_table_once(
-    make_prices: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = []
-    table = make_prices.read_quotes(data / "prices" / "gpu_prices.csv")
-    copy = tmp_path / "accelerators.yaml"
-    copy.write_text(make_prices.CATALOG.read_text("utf-8"), "utf-8")
-    monkeypatch.setattr(make_prices, "read_quotes", lambda path: read.append(path) or table)
-    monkeypatch.setattr(make_prices, "ROOT", tmp_path)
-    monkeypatch.setattr(make_prices, "CATALOG", copy)
-    monkeypatch.setattr(sys, "argv", ["make_prices.py", "--write"])
-    before = copy.read_text("utf-8")
-    make_prices.main()
-    assert copy.read_text("utf-8") == before
-    assert len(read) == 1
+def test_the_catalogs_quotes_are_what_the_script_makes(make_prices: ModuleType, data: Path) -> None:
+    made = by_accelerator(make_prices.quotes_of(make_prices.read_table(data / "prices" / "gpu_prices.csv")))
+    shipped = shipped_quotes()
+    assert set(made) == set(make_prices.SPELLINGS)
+    assert {name: shipped[name] for name in made} == made
 
 
 def test_one_provider_with_many_regions_does_not_outvote(make_prices: ModuleType) -> None:
-    quotes = [quote("Giant", 10.0 + index) for index in range(9)] + [quote("Small", 2.0), quote("Tiny (old name)", 3.0)]
-    block = make_prices.price_block("H100", quotes, "2026-11-09")
-    assert (block.usd_per_hour, block.low, block.high, block.quotes) == (3.0, 2.0, 18.0, 11)
-    assert block.source == "on-demand list price: Giant, Small, Tiny"
-    assert (block.origin, block.date) == ("vendor", "2026-09-01")
+    rows = [row("Giant", 10.0 + index) for index in range(9)] + [row("Small", 2.0), row("Tiny (old name)", 3.0)]
+    (price,) = prices_of(list(make_prices.quotes_of(rows)))
+    assert (price.usd_per_hour, price.low, price.high, price.quotes) == (3.0, 2.0, 18.0, 11)
+    assert price.source == "on-demand list price: Giant, Small, Tiny"
+    assert (price.origin, price.date) == ("vendor", "2026-09-01")
 
 
-def test_other_kinds_count_only_where_nothing_is_listed(make_prices: ModuleType) -> None:
-    reserved, listed = quote("A", 1.0, "reserved 3y"), quote("B", 4.0)
-    spot, historic = quote("C", 0.5, "spot"), quote("D", 9.0, "on-demand (historic)")
-    assert make_prices.best_quotes([reserved, listed, spot, historic], ["H100 SXM"]) == [listed]
-    assert make_prices.best_quotes([reserved, spot, historic], ["H100 SXM"]) == [reserved]
-    assert make_prices.price_block("H100", [reserved], "2026-11-09").origin == "assumed"
-    with pytest.raises(SystemExit, match="no quote"):
-        make_prices.best_quotes([spot, historic], ["H100 SXM"])
+def test_kinds_become_commitments_and_an_assumed_price_counts_where_nothing_else_does(make_prices: ModuleType) -> None:
+    reserved, listed = row("A", 1.0, "reserved 3y"), row("B", 4.0)
+    spot, historic, guess = row("C", 0.5, "spot"), row("D", 9.0, "on-demand (historic)"), row("E", 2.0, "assumed")
+    prices = prices_of(list(make_prices.quotes_of([reserved, listed, spot, historic, guess])))
+    assert [(price.basis_words, price.usd_per_hour) for price in prices] == [
+        ("on-demand", 4.0),
+        ("3-year reserved", 1.0),
+        ("spot", 0.5),
+    ]
+    (price,) = prices_of(list(make_prices.quotes_of([guess, historic])))
+    assert (price.usd_per_hour, price.guessed) == (2.0, True)
 
 
 def test_quotes_without_a_date_are_as_old_as_the_table_at_most(make_prices: ModuleType) -> None:
-    assert make_prices.newest_date([quote("A", 1.0, date="commit abc")], "2026-11-09") == "by 2026-11-09"
+    (undated, _) = make_prices.quotes_of([row("A", 1.0, date="commit abc"), row("B", 2.0, date="2026-11-09")])
+    assert undated.date == "by 2026-11-09"
+
+
+def test_every_accelerator_has_an_on_demand_price_and_says_where_it_is_not_quoted() -> None:
+    """One commitment prices all of a comparison."""
+    for accelerator in load_catalog().accelerators.values():
+        assert accelerator.price.basis is PriceBasis.ON_DEMAND
+        own = [quote for quote in shipped_quotes().get(accelerator.name, ()) if quote.commitment == "on-demand"]
+        assert bool(own) or accelerator.price.remark(accelerator.name)

@@ -232,13 +232,46 @@ def test_gpus_shows_prices_of_one_basis() -> None:
     assert table["MI325X"].split()[-2:] == ["–", "–"]
     page = within("gpus", "MI325X", "--prices", "spot").stdout
     assert "nobody quotes one" in page
-    assert "reserved 3y price" in page
+    assert "3-year reserved price" in page
+
+
+def test_gpus_shows_every_quote_of_one(tmp_path: Path) -> None:
+    """By provider and commitment, with date; and those of a file of one's own."""
+    quotes = json.loads(within("gpus", "H200", "--prices", "--json").stdout)
+    assert {quote["commitment"] for quote in quotes} == {"on-demand", "reserved-3-years", "spot", "owned"}
+    assert all(quote["provider"] and quote["date"] and quote["usd_per_hour"] > 0 for quote in quotes)
+    page = within("gpus", "H200", "--prices").stdout
+    assert all(word in page for word in ("provider", "commitment", "Nebius", "reserved-3-years"))
+    assert "Nobody quotes VR200." in within("gpus", "VR200", "--prices").stdout
+    own = tmp_path / "own.csv"
+    own.write_text("accelerator,usd_per_hour,provider\nh200_sxm,3.1,Ours\n", "utf-8")
+    (quote,) = json.loads(within("gpus", "H200", "--prices", str(own), "--json").stdout)
+    assert (quote["provider"], quote["usd_per_hour"], quote["commitment"]) == ("Ours", 3.1, "on-demand")
+    assert json.loads(
+        within("estimate", "--model", "Qwen3-8B", "--gpu", "H200", "--prices", str(own), "--json").stdout
+    )["usd_per_hour"] == pytest.approx(3.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentences"),
+    [
+        ("H200", ("measured on it",)),
+        ("L40", ("measured on its relatives alone, so error bars are wider",)),
+        ("Gaudi-3", ("nothing of its generation was measured: error bars are wide", "No target deploys Gaudi-3")),
+        ("Rubin-CPX", ("dense peaks, bandwidth, power and network", "borrowed", "30 PFLOPS NVFP4 sparse")),
+    ],
+)
+def test_gpus_says_what_is_measured_assumed_and_deployed(name: str, sentences: tuple[str, ...]) -> None:
+    entry = json.loads(within("gpus", name, "--json").stdout)
+    text = json.dumps(entry)
+    assert all(sentence in text for sentence in sentences)
+    assert entry["measured"] is (name == "H200")
 
 
 def test_estimate_says_what_its_price_is() -> None:
     asked = ("estimate", "--model", "Llama-3.1-8B", "--gpu")
     assert "$3.99/h at the catalog's price" in within(*asked, "H100").stdout
-    assert "is a 3-year reserved quote" in " ".join(within(*asked, "MI325X").stdout.split())
+    assert "is assumed: nobody quotes one" in " ".join(within(*asked, "MI325X").stdout.split())
     refused = within(*asked, "L4", "--prices", "spot")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "L4 has no spot quote (the catalog has on-demand $1.15/h); state its price" in refused.stderr
@@ -291,7 +324,7 @@ BAD_INPUT = {
     "no-such-engine": (("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100", "--engine", "vlm"), "'vllm'"),
     "negative-rate": (("optimize", CHAT, "--set", "workload.request_rate=-1"), "request_rate"),
     "unknown-gpu": (("gpus", "H20O"), "did you mean 'H200'?"),
-    "unknown-model": (("models", "Llama-3.1-70"), "did you mean 'Llama-3.1-70B', or model: {config: "),
+    "unknown-model": (("models", "Llema-3.1-70B"), "did you mean 'Llama-3.1-70B', or model: {config: "),
     "estimate-unknown-gpu": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "B20O"), "did you mean 'B200'?"),
     "estimate-heads": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", "7"), "7"),
     "not-a-plan": (("report", ROOT / "pyproject.toml"), "is not a plan"),

@@ -417,9 +417,9 @@ def test_a_price_is_the_catalogs_or_the_users(folder: Path) -> None:
     assert (stated.usd_per_hour, stated.quote) == (1.8, None)
     assert borrowed.quote is not None
     assert (borrowed.quote.basis, borrowed.quote.borrowed_from) == (PriceBasis.ON_DEMAND, "L40")
-    (reserved, _) = load(SOUND.replace("H100", "MI325X")).offers
-    assert reserved.quote is not None
-    assert (reserved.usd_per_hour, reserved.quote.basis, reserved.quote.term_years) == (1.8, PriceBasis.RESERVED, 3)
+    (assumed, _) = load(SOUND.replace("H100", "MI325X")).offers
+    assert assumed.quote is not None
+    assert (assumed.usd_per_hour, assumed.quote.basis, assumed.quote.guessed) == (5.5059, PriceBasis.ON_DEMAND, True)
 
 
 @pytest.mark.parametrize(
@@ -444,6 +444,53 @@ def test_a_gpu_that_nobody_quotes_so_needs_a_price(folder: Path) -> None:
         "leave it out",
     ]
     assert "prices: 'spott' is not known; did you mean 'spot'?" in refusal(SOUND, {"prices": "spott"})
+
+
+def test_a_users_quotes_are_prices(folder: Path) -> None:
+    """By any spelling; of several providers the median; a GPU that the file does not name keeps the catalog's price."""
+    rows = "h100_sxm,$2.10,A\nH100,2.5,B\nNVIDIA-H100-80GB-HBM3,3,C\n"
+    (folder / "quotes.csv").write_text(f"accelerator,usd_per_hour,provider\n{rows}", encoding="utf-8")
+    problem = load(SOUND, {"prices": "quotes.csv"})
+    own, listed = problem.offers
+    assert (own.usd_per_hour, listed.usd_per_hour) == (2.5, 4.19)
+    assert own.quote is not None
+    assert (own.quote.origin, own.quote.remark("H100"), own.quote.source) == (
+        "stated",
+        "",
+        "on-demand list price: A, B, C",
+    )
+    again = problem_of(problem.inputs, "plan", Path())
+    assert [offer.usd_per_hour for offer in again.offers] == [2.5, 4.19]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "gpu,usd_per_hour\nH100,2\n",
+            "quotes.csv:1: 'gpu' is not a column of quotes; known: accelerator, usd",
+        ),
+        ("accelerator,provider\nH100,A\n", "quotes.csv:1: lacks the column usd_per_hour"),
+        ("accelerator,usd_per_hour\nH100,cheap\n", "quotes.csv:2: usd_per_hour: 'cheap' is not a price"),
+        ("accelerator,usd_per_hour\nH100,0\n", "quotes.csv:2: usd_per_hour: '0' must be above 0"),
+        ("accelerator,usd_per_hour\nH10O,2\n", "accelerator 'H10O' is not known; did you mean 'H100'?"),
+        ("accelerator,usd_per_hour\nH100\n", "quotes.csv:2: has more or fewer cells than the header"),
+        (
+            "accelerator,usd_per_hour,commitment\nH100,2,reserved\n",
+            "quotes.csv:2: commitment: 'reserved' is not known; ",
+        ),
+        ("accelerator,usd_per_hour\n", "quotes.csv: has no quotes; each is a row with accelerator, usd_per_hour"),
+    ],
+)
+def test_wrong_quotes_are_one_sentence(folder: Path, text: str, sentence: str) -> None:
+    (folder / "quotes.csv").write_text(text, encoding="utf-8")
+    assert sentence in refusal(SOUND, {"prices": "quotes.csv"})
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "float16", "fp32", "BF16"])
+def test_sixteen_bits_are_sixteen_bits(folder: Path, dtype: str) -> None:
+    """Engines load fp16 and fp32 checkpoints into 16 bit, which is as fast as bf16."""
+    assert load(SOUND, {"model.weight_dtype": dtype}).weight_dtype == "bf16"
 
 
 def test_the_echo_keeps_whose_a_price_is(folder: Path) -> None:

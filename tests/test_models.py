@@ -15,6 +15,7 @@ from search_spaces.models import (
     load_model,
     model_entry,
     model_names,
+    names_with,
     nearest_model,
     served_checkpoint,
 )
@@ -42,11 +43,30 @@ TINY_LAYERS = parse_config(TINY, "tiny").layers
         ("Qwen/Qwen3-235B-A22B-FP8", "Qwen3-235B-A22B-FP8", "fp8"),
         ("Llama-3.3-70B", "Llama-3.3-70B", "bf16"),
         ("moonshotai/Kimi-K2-Thinking", "Kimi-K2-Thinking", "int4"),
+        ("qwen3-coder-30b-a3b-instruct", "Qwen3-Coder-30B-A3B-Instruct", "bf16"),
+        ("GLM-4.6-FP8", "GLM-4.6-FP8", "fp8"),
     ],
 )
 def test_names_and_aliases(name: str, expected: str, dtype: str) -> None:
     model = load_model(name)
     assert (model.name, model.native_weight_dtype) == (expected, dtype)
+
+
+def test_variants_differ_in_what_they_state() -> None:
+    """Devstral 2 is Mistral Large 2 with a wider vocabulary, in FP8."""
+    devstral, large = load_model("Devstral-2-123B-Instruct-2512"), load_model("Mistral-Large-2")
+    assert (devstral.native_weight_dtype, devstral.vocab, large.vocab) == ("fp8", 131072, 32768)
+    assert devstral.parameters - large.parameters == 2 * 12288 * (131072 - 32768)
+
+
+def test_a_search_tells_variants_apart() -> None:
+    """Checkpoints of one model by their context and precision, and the plain name of each without its publisher."""
+    assert names_with("qwen3 235B 2507 FP8") == ["Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"]
+    assert len(names_with("r1 distill")) >= 6
+    assert names_with("no such model") == []
+    older, newer = load_model("Qwen3-235B-A22B"), load_model("Qwen3-235B-A22B-Instruct-2507")
+    assert (older.max_position, newer.max_position) == (40960, 262144)
+    assert older.parameters == newer.parameters
 
 
 def test_every_entry_parses_and_every_other_name_is_unique() -> None:

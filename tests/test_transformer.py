@@ -92,6 +92,22 @@ PUBLISHED = {
     "Llama-4-Scout-17B-16E": Published(
         107_769_861_120, "reference implementation; model card", 17e9, active_tolerance=0.015
     ),
+    "DeepSeek-V4-Pro": Published(1.6e12, "DeepSeek-V4 model card", 49e9, tolerance=0.02, active_tolerance=0.02),
+    "GLM-4.7-Flash": Published(30e9, "name and model card", 3.9e9, active_tolerance=0.03),
+    "Qwen3.5-397B-A17B": Published(397e9, "name", 17e9, active_tolerance=0.03),
+    "Qwen3.6-27B": Published(26_895_998_464, "reference implementation"),
+    "Qwen3.6-35B-A3B": Published(35e9, "name", 3.5e9, active_tolerance=0.03),
+    "Llama-4-Maverick-17B-128E": Published(400e9, "model card", 17e9, active_tolerance=0.015),
+    "Llama-3.2-1B": Published(1.24e9, "model card"),
+    "Llama-3.2-3B": Published(3.21e9, "model card"),
+    "Qwen3-4B": Published(4.0e9, "model card"),
+    "Qwen3-14B": Published(14.8e9, "model card"),
+    "Gemma-3-4B": Published(0.675e9 + 3.209e9, "Gemma 3 technical report, table 1, without the vision encoder"),
+    "Gemma-3-12B": Published(1.012e9 + 10.759e9, "Gemma 3 technical report, table 1, without the vision encoder"),
+    "Gemma-4-31B": Published(30.7e9, "model card"),
+    "Mistral-Small-24B": Published(23.6e9, "checkpoint metadata, without the vision encoder of 3.1"),
+    "Mistral-Large-2": Published(122.6e9, "checkpoint metadata"),
+    "Mistral-Large-3": Published(673e9, "model card, without the vision encoder", 39e9, "head"),
     "PaLM-540B": Published(540.35e9, "Chowdhery 2022, table 1", tolerance=1e-4),
 }
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 ASSUMED_WIDENING = 1.5
-"""An accelerator without measured kernels: the interval's width in logarithms times this; assumed."""
+"""An accelerator without measured kernels: the interval's width in logarithms times this, and again where nothing of
+its generation was measured either; assumed."""
 
 ORDER: Final[Mapping[str, tuple[str, ...]]] = {
     "ttft": ("mode", "engine", "structure", "generation", "dtype", "model"),
@@ -22,7 +23,8 @@ class Stratum:
     """What a prediction was made for, as far as its error depends on it; empty where it is not known.
 
     mode: colocated or disaggregated; engine: the serving engine; structure: dense or moe; generation: of the
-    accelerator; dtype: of the weights; model: its name; measured: the accelerator has fitted kernels of its own.
+    accelerator; dtype: of the weights; model: its name; measured: the accelerator has fitted kernels of its own;
+    seen: it, or another accelerator of its generation, was measured at all.
     """
 
     mode: str = ""
@@ -32,6 +34,16 @@ class Stratum:
     dtype: str = ""
     model: str = ""
     measured: bool = True
+    seen: bool = True
+
+    @property
+    def widening(self) -> float:
+        """Factor on the interval's width in logarithms for what was never measured [1].
+
+        >>> Stratum().widening, Stratum(measured=False).widening, Stratum(measured=False, seen=False).widening
+        (1.0, 1.5, 2.25)
+        """
+        return ASSUMED_WIDENING ** ((not self.measured) + (not self.seen))
 
     def keys(self, quantity: str) -> tuple[str, ...]:
         """Names under which factors of a quantity may be filed, the narrowest first, down to all.
@@ -71,7 +83,7 @@ def interval_factors(table: ErrorTable, quantity: str, stratum: Stratum) -> tupl
     """(low, high) factors on a prediction that hold the measured value with 90 % probability [1].
 
     The nearest stratum that the table has decides; where kernels were never measured the interval is widened, in
-    logarithms, by ASSUMED_WIDENING.
+    logarithms (`Stratum.widening`).
 
     >>> table = {"ttft": {"all": Factors(0.5, 2.0, 100)}}
     >>> interval_factors(table, "ttft", Stratum("colocated", "vllm"))
@@ -81,6 +93,4 @@ def interval_factors(table: ErrorTable, quantity: str, stratum: Stratum) -> tupl
     """
     known = table[quantity]
     nearest = next(known[key] for key in stratum.keys(quantity) if key in known)
-    if stratum.measured:
-        return nearest.low, nearest.high
-    return nearest.low**ASSUMED_WIDENING, nearest.high**ASSUMED_WIDENING
+    return nearest.low**stratum.widening, nearest.high**stratum.widening

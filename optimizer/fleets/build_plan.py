@@ -46,6 +46,7 @@ from .error_bars import (
     accuracy_records,
     assumptions,
     factor_at,
+    hardware_remarks,
     other_precisions,
     price_remarks,
     slow_end,
@@ -382,6 +383,7 @@ def build_plan(
     limits += volume_bindings(problem, volume)
     gpus = zip(problem.offers, count, strict=True)
     common["price_remarks"] = price_remarks(problem, np.flatnonzero(count))
+    common["warnings"] = hardware_remarks(problem, np.flatnonzero(count))
     return Plan(
         **common,
         cost_usd_per_hour=cost,

@@ -30,8 +30,9 @@ from optimizer.plans.records import AccuracyRecord
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.enumeration import engine_config
-from search_spaces.problem import Balancing, Problem
-from search_spaces.serving_error import error_table, load_serving_error, step_interval, stratum_of
+from search_spaces.problem import OWNED, Balancing, Problem
+from search_spaces.serving_error import error_table, is_seen, load_serving_error, step_interval, stratum_of
+from search_spaces.targets import undeployed
 
 from .binding import limits_by_use
 from .evaluate import QUANTILES, evaluate
@@ -204,6 +205,23 @@ def price_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list
     """What a buyer has to know of prices that are no quotes on demand; offers: those that matter, default: all."""
     chosen = problem.offers if offers is None else [problem.offers[number] for number in offers]
     remarks = [offer.quote.remark(offer.gpu) for offer in chosen if offer.quote is not None]
+    return [remark for remark in remarks if remark]
+
+
+def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
+    """What a buyer has to know of accelerators: figures that are assumed, never measured, deployed by no target.
+
+    offers: those that matter, default: all.
+    """
+    chosen = problem.offers if offers is None else [problem.offers[number] for number in offers]
+    remarks = []
+    for accelerator in {offer.gpu: offer.accelerator for offer in chosen}.values():
+        name = accelerator.name.removesuffix(OWNED)
+        if accelerator.assumed:
+            remarks.append(f"Assumed of {name}, as no data sheet states it: {accelerator.assumed}.")
+        if not is_seen(accelerator):
+            remarks.append(f"No accelerator of the generation of {name} was measured: its error bars are wide.")
+        remarks.append(undeployed(accelerator))
     return [remark for remark in remarks if remark]
 
 

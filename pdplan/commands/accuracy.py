@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
 from costmodel.words import join_words
 from pdplan.console import Console, write_text
 from pdplan.files import check_files
@@ -24,6 +23,7 @@ from pdplan.options import (
     pass_console,
     share_within,
     value_of,
+    weight_dtype_option,
     whole,
 )
 from search_spaces import bounds
@@ -66,7 +66,7 @@ class Flags:
 @click.option("--dp", type=DEGREE, default=1, show_default=True, help="Data parallelism of the attention.")
 @click.option("--replicas", type=DEGREE, default=1, show_default=True, help="Equal replicas that shared the load.")
 @click.option("--engine", metavar="NAME", help="vllm, sglang or trtllm; default: as the results say, else vllm.")
-@click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
+@weight_dtype_option
 @click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), help="KV cache; default: the engine's own.")
 @click.option(
     "--memory-fraction", callback=share_within(bounds.MEMORY_FRACTION), metavar="SHARE",
@@ -135,15 +135,12 @@ def calibrate(
 
 
 def _setup(flags: Flags) -> Setup:
-    from costmodel.transformer import DTYPE_BYTES
     from search_spaces.benchmark_results.deployed import Setup
     from search_spaces.catalog import load_catalog
     from search_spaces.engines import engine_name
     from search_spaces.measurements import Layout
     from search_spaces.models import load_model
 
-    if flags.weight_dtype is not None and flags.weight_dtype not in DTYPE_BYTES:
-        raise InputError(f"--weight-dtype {shown(flags.weight_dtype)} is not known; allowed: {', '.join(DTYPE_BYTES)}")
     if (flags.tp * flags.dp) % flags.ep:
         raise InputError(f"--ep {flags.ep} does not divide --tp {flags.tp} x --dp {flags.dp}")
     catalog = load_catalog(flags.catalog)

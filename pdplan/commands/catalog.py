@@ -7,29 +7,44 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from pdplan.console import Console, facts_text, write_text
 from pdplan.files import check_files
 from pdplan.options import (
     PATH,
+    Prices,
     catalog_option,
     console_options,
     force_option,
     json_option,
     pass_console,
-    prices_option,
     value_of,
 )
 
 if TYPE_CHECKING:
-    from costmodel.accelerator import Accelerator, PriceBasis
+    from collections.abc import Sequence
+
+    from costmodel.accelerator import Accelerator
     from costmodel.transformer import Transformer
+    from search_spaces.quotes import Quote
+
+ALL_PRICES = "all"
+"""What `--prices` of `gpus` means alone."""
 
 
 @click.command(short_help="List the accelerators of the catalog, or show one.")
 @click.argument("name", required=False)
 @catalog_option
-@prices_option
+@click.option(
+    "--prices",
+    type=Prices([ALL_PRICES, *(basis.value for basis in PriceBasis)]),
+    is_flag=False,
+    flag_value=ALL_PRICES,
+    metavar="[BASIS|FILE]",
+    help="Alone behind NAME: every quote, by provider and commitment, with its date. With on-demand, reserved, spot or "
+    "tco: those quotes as prices. With a CSV file: your own quotes.",
+)
 @json_option
 @console_options
 @pass_console
@@ -39,18 +54,26 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     \b
       pdplan gpus
       pdplan gpus H200
+      pdplan gpus H200 --prices
       pdplan gpus --catalog mine.yaml --json
 
     Lists the accelerators: dense peaks, memory, links, power and the median price. With NAME, shows
     every figure of one, with its source and origin.
     """
-    from costmodel.accelerator import PriceBasis
     from search_spaces.catalog import load_catalog
+    from search_spaces.quotes import basis_of, shipped_quotes
 
-    known, basis = load_catalog(catalog), None if prices is None else PriceBasis(prices)
+    every = prices == ALL_PRICES
+    known, basis = load_catalog(catalog, None if every else prices), basis_of(prices)
     if name is not None:
         with value_of("NAME"):
-            entry = _entry(known.accelerator(name), basis)
+            accelerator = known.accelerator(name)
+        if every or (prices is not None and basis is None):
+            own = {} if every else known.own_quotes(Path(str(prices)))
+            quotes = (shipped_quotes() if every else own).get(accelerator.name, ())
+            console.show(_quote_entries(quotes) if as_json else _quote_page(accelerator, quotes, console.width))
+            return
+        entry = _entry(accelerator, basis)
         console.show(entry if as_json else _page(entry, console.width))
     elif as_json:
         console.show([_entry(each, basis) for each in known.accelerators.values()])
@@ -62,13 +85,45 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
 def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]:
     """The accelerator ready for JSON, its price on the basis first: null where nobody quotes one."""
     from search_spaces.catalog import entry_dict, price_dict
+    from search_spaces.serving_error import is_seen
+    from search_spaces.targets import undeployed
 
     price = accelerator.price_on(basis)
     others = [other for other in (accelerator.price, *accelerator.other_prices) if other is not price]
+    kernels = "measured on it" if accelerator.measured else "measured on its relatives alone, so error bars are wider"
     return entry_dict(accelerator) | {
+        "kernels": kernels if is_seen(accelerator) else "nothing of its generation was measured: error bars are wide",
+        "deployment": undeployed(accelerator),
         "price": None if price is None else price_dict(price),
         "other_prices": [price_dict(other) for other in others],
     }
+
+
+def _quote_entries(quotes: Sequence[Quote]) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    return [asdict(quote) for quote in quotes]
+
+
+def _quote_page(accelerator: Accelerator, quotes: Sequence[Quote], width: int) -> str:
+    """The prices of one accelerator by commitment, and the quotes that they are the medians of."""
+    from reports.numbers import listed
+    from reports.table import Column, render_table
+    from search_spaces.quotes import Commitment
+
+    facts = facts_text(_price_facts(_entry(accelerator, None)), width)
+    rows = [
+        [quote.provider or "–", str(quote.commitment), listed(quote.usd_per_hour), quote.date or "–", quote.source]
+        for quote in sorted(quotes, key=lambda quote: (list(Commitment).index(quote.commitment), quote.usd_per_hour))
+    ]
+    columns = [
+        *(Column(head) for head in ("provider", "commitment")),
+        Column("$/h", "right"),
+        Column("date"),
+        Column("source", shrink=True, lines=3, optional=True),
+    ]
+    table = render_table(rows, columns, width) if rows else f"Nobody quotes {accelerator.name}."
+    return f"{accelerator.name}\n\n{facts}\n\n{table}"
 
 
 def _price_cells(accelerator: Accelerator, basis: PriceBasis | None) -> list[str]:
@@ -139,11 +194,17 @@ def _page(entry: dict[str, Any], width: int) -> str:
         ("memory", f"{entry['memory_bytes'] / 2**30:g} GiB at {si(entry['bandwidth_bytes_per_s'], 'B/s')}"),
         ("dense peak", peaks),
         ("ridge point", f"{ridge} FLOP/byte"),
-        ("in a node", f"{_link(entry['scale_up'])}, {entry['scale_up']['gpus']} GPUs joined"),
+        (
+            "in a node" if entry["scale_up"]["gpus"] <= entry["node_size"] else "in a domain",
+            f"{_link(entry['scale_up'])}, {entry['scale_up']['gpus']} GPUs joined",
+        ),
         ("between nodes", f"{_link(entry['scale_out'])}, per GPU"),
-        ("node", f"{entry['node_size']} GPUs, Kubernetes label {entry['node_label']}"),
+        ("node", f"{entry['node_size']} GPUs, {_label(entry)}"),
         ("board power", f"{entry['tdp_w']:g} W"),
         *_price_facts(entry),
+        *([("assumed", entry["assumed"])] if entry["assumed"] else []),
+        ("kernels", entry["kernels"]),
+        *([("deployment", entry["deployment"])] if entry["deployment"] else []),
         ("source", f"{entry['source']} (vendor, {entry['date']})"),
     ]
     rows = [
@@ -167,6 +228,10 @@ def _page(entry: dict[str, Any], width: int) -> str:
         Column("source", shrink=True, lines=12, optional=True),
     ]
     return f"{entry['name']}\n\n{facts_text(facts, width)}\n\n{render_table(rows, columns, width)}"
+
+
+def _label(entry: dict[str, Any]) -> str:
+    return f"Kubernetes label {entry['node_label']}" if entry["node_label"] else "no Kubernetes label known"
 
 
 def _price_facts(entry: dict[str, Any]) -> list[tuple[str, str]]:
@@ -210,18 +275,20 @@ def models(
 
     \b
       pdplan models
+      pdplan models qwen3-235b
       pdplan models path/to/config.json
       pdplan models path/to/config.json -o my-model.yaml
 
     Lists the models: parameters, KV cache per token, attention, experts. With NAME, shows every figure of
-    one. NAME may be a Hugging Face config.json, to see how pdplan understands it, or an architecture file.
+    one, or all names that contain its words. NAME may be a Hugging Face config.json, to see how pdplan
+    understands it, or an architecture file.
 
     -o writes an architecture file: the model as groups of equal layers. Fields of a config that are not
     understood are left out and named in comments at its top. Plan with it by model: {architecture: FILE}.
     """
     from reports.text import plural
     from search_spaces.architecture import architecture_text
-    from search_spaces.models import load_model, model_entry, model_names, model_to_edit
+    from search_spaces.models import is_model, load_model, model_entry, model_names, model_to_edit, names_with
 
     name = name or config
     if output is not None:
@@ -234,6 +301,11 @@ def models(
         console.note(f"wrote {output}" + (f"; {plural(len(gaps), 'field')} not understood" if gaps else ""))
         return
     if name is not None:
+        alike = names_with(name)
+        if alike and not is_model(name):
+            rows = [{"written": written} | model_entry(load_model(written)) for written in alike]
+            console.show(rows if as_json else _found_table(rows, console.width))
+            return
         with value_of("NAME"):
             entry = model_entry(load_model(name))
         console.show(entry if as_json else _model_page(entry, console.width))
@@ -244,6 +316,24 @@ def models(
     else:
         console.show(_model_table(known, console.width))
         console.hint("pdplan models NAME   # layers, precision and source of one")
+
+
+def _found_table(rows: list[dict[str, Any]], width: int) -> str:
+    """Names that a search found, with what tells variants of one model apart."""
+    from reports.numbers import count, significant
+    from reports.table import Column, render_table
+
+    cells = [
+        [
+            row["written"],
+            f"{significant(row['parameters'] / 1e9)} B",
+            row["native_weight_dtype"],
+            count(row["max_position"]),
+        ]
+        for row in rows
+    ]
+    columns = [Column("name"), Column("params", "right"), Column("weights"), Column("context", "right")]
+    return render_table(cells, columns, width)
 
 
 def _model_table(known: list[Transformer], width: int) -> str:

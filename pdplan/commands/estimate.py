@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
 from pdplan.console import Console, facts_text
 from pdplan.options import (
     Choice,
@@ -20,6 +19,7 @@ from pdplan.options import (
     prices_option,
     share_within,
     value_of,
+    weight_dtype_option,
     whole,
 )
 from search_spaces import bounds
@@ -72,7 +72,7 @@ class Flags:
     "--role", type=Choice(["colocated", "prefill", "decode"]), default="colocated", show_default=True,
     help="What the replica does.",
 )  # fmt: skip
-@click.option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.")
+@weight_dtype_option
 @click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), default="bf16", show_default=True, help="KV cache.")
 @click.option("--isl", type=LENGTH, default=2048, show_default=True, help="Input length [token].")
 @click.option("--osl", type=LENGTH, default=256, show_default=True, help="Output length [token].")
@@ -123,24 +123,22 @@ def _problem(flags: Flags) -> Problem:
 
     from costmodel.accelerator import PriceBasis
     from costmodel.engine import Role
-    from costmodel.transformer import DTYPE_BYTES
     from costmodel.workload import Workload
     from search_spaces.catalog import load_catalog
     from search_spaces.checks import unquoted
     from search_spaces.models import load_model
     from search_spaces.problem import Offer, Problem, SearchSpace
+    from search_spaces.quotes import basis_of
 
-    catalog = load_catalog(flags.catalog)
+    catalog = load_catalog(flags.catalog, flags.prices)
     with value_of("--model"):
         model = load_model(flags.model)
     with value_of("--gpu"):
         accelerator = catalog.accelerator(flags.gpu)
-    weight_dtype = flags.weight_dtype or model.native_weight_dtype
-    if weight_dtype not in DTYPE_BYTES:
-        raise InputError(f"--weight-dtype {shown(weight_dtype)} is not known; allowed: {', '.join(DTYPE_BYTES)}")
-    quote = accelerator.price_on(None if flags.prices is None else PriceBasis(flags.prices))
+    basis = basis_of(flags.prices)
+    quote = accelerator.price_on(basis)
     if quote is None:
-        raise InputError(unquoted(accelerator, PriceBasis(str(flags.prices))))
+        raise InputError(unquoted(accelerator, basis or PriceBasis.ON_DEMAND))
     one, length = np.ones(1), flags.isl + flags.osl
     if length > model.max_position:
         raise InputError(
@@ -150,7 +148,7 @@ def _problem(flags: Flags) -> Problem:
     return Problem(
         name="estimate",
         model=model,
-        weight_dtype=weight_dtype,
+        weight_dtype=flags.weight_dtype or model.native_weight_dtype,
         kv_dtype=flags.kv_dtype,
         workload=Workload(one * flags.isl, one * flags.osl, one, request_rate=1.0, max_tokens=length),
         slos=(),

@@ -12,9 +12,8 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.verdict import kept_by_requests
-from search_spaces.enumeration import DEPLOYED_VENDOR
 from search_spaces.problem import Pools
-from search_spaces.targets import length_routers, target_of
+from search_spaces.targets import DEPLOYED_VENDOR, length_routers, target_of
 
 from .deployment import Deployment, Routing
 from .gateway import by_size, coarse_words, gateway_rules

@@ -1,0 +1,230 @@
+"""Quotes of GPU prices: what a provider asks for an hour of one GPU under a commitment, and the prices made of them.
+
+The catalog's own stand in `costmodel/catalog/quotes.csv`; a user's file has the same columns (`prices: my-quotes.csv`).
+A price is the median over providers of each one's median, so that ten regions of one provider weigh no more than the
+single price of another; low and high are the cheapest and the dearest quote.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+
+from costmodel.accelerator import Origin, Price, PriceBasis
+from costmodel.errors import InputError, name_hint
+from costmodel.quoting import name_list, shown
+from costmodel.units import MIB
+
+from . import bounds
+from .files import read_file, shown_path
+from .plain_text import decoded
+from .quantities import Kind, QuantityError, parse
+
+FILE = "quotes.csv"
+ENDING = ".csv"
+"""Of a file of quotes, by which it is told from a basis."""
+LARGEST_FILE = 4 * MIB
+"""A file of quotes has some 100 bytes a row; ten thousand rows are more than any catalog of prices."""
+REQUIRED = ("accelerator", "usd_per_hour")
+COLUMNS = (*REQUIRED, "provider", "commitment", "date", "origin", "source")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class Commitment(StrEnum):
+    """What binds the buyer of an hour of a GPU."""
+
+    ON_DEMAND = "on-demand"
+    RESERVED_1 = "reserved-1-year"
+    RESERVED_3 = "reserved-3-years"
+    SPOT = "spot"
+    OWNED = "owned"
+
+
+BASES: Mapping[Commitment, tuple[PriceBasis, int | None]] = MappingProxyType(
+    {
+        Commitment.ON_DEMAND: (PriceBasis.ON_DEMAND, None),
+        Commitment.RESERVED_3: (PriceBasis.RESERVED, 3),
+        Commitment.RESERVED_1: (PriceBasis.RESERVED, 1),
+        Commitment.SPOT: (PriceBasis.SPOT, None),
+        Commitment.OWNED: (PriceBasis.TCO, None),
+    }
+)
+"""Basis and term [year] of a commitment; the first that is quoted makes the usual price of a GPU."""
+_LABELS = {
+    Commitment.ON_DEMAND: "on-demand list price",
+    Commitment.RESERVED_1: "1-year reserved price",
+    Commitment.RESERVED_3: "3-year reserved price",
+    Commitment.SPOT: "spot price",
+    Commitment.OWNED: "modelled TCO price",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """Price of an hour of one GPU [$/h] at a provider; date: of the quote, "by" that of its table, or empty."""
+
+    accelerator: str
+    usd_per_hour: float
+    provider: str = ""
+    commitment: Commitment = Commitment.ON_DEMAND
+    date: str = ""
+    origin: Origin = Origin.STATED
+    source: str = ""
+
+
+@cache
+def shipped_quotes() -> Mapping[str, tuple[Quote, ...]]:
+    """The catalog's quotes by accelerator.
+
+    >>> {quote.commitment.value for quote in shipped_quotes()["H200"]} >= {"on-demand", "spot"}
+    True
+    """
+    text = (resources.files("costmodel.catalog") / FILE).read_text("utf-8")
+    return by_accelerator(_rows(text, FILE))
+
+
+def read_quotes(path: Path) -> tuple[Quote, ...]:
+    """The quotes of a user's file; InputError, with its line and column, where one cannot be understood."""
+    where = shown_path(path)
+    quotes = tuple(_rows(decoded(read_file(path, LARGEST_FILE, "a CSV file of quotes"), where), where))
+    if not quotes:
+        raise InputError(f"{where}: has no quotes; each is a row with {name_list(REQUIRED)}")
+    return quotes
+
+
+def basis_of(prices: str | None) -> PriceBasis | None:
+    """The basis that a choice of prices asks for; None where it is a user's file of quotes, or nothing is chosen.
+
+    >>> basis_of("spot"), basis_of("my-quotes.csv")
+    (<PriceBasis.SPOT: 'spot'>, None)
+    """
+    return PriceBasis(prices) if prices in list(PriceBasis) else None
+
+
+def by_accelerator(quotes: Iterable[Quote]) -> dict[str, tuple[Quote, ...]]:
+    """Quotes by the accelerator that they are of, in the order of the file."""
+    table: dict[str, list[Quote]] = defaultdict(list)
+    for quote in quotes:
+        table[quote.accelerator].append(quote)
+    return {name: tuple(rows) for name, rows in table.items()}
+
+
+def _rows(text: str, where: str) -> Iterable[Quote]:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    header = reader.fieldnames or ()
+    for column in header:
+        if column not in COLUMNS:
+            raise InputError(f"{where}:1: {shown(column)} is not a column of quotes; {name_hint(column, COLUMNS)}")
+    lacking = [column for column in REQUIRED if column not in header]
+    if lacking:
+        raise InputError(f"{where}:1: lacks the column {name_list(lacking)}; a file of quotes has {name_list(COLUMNS)}")
+    for cells in reader:
+        yield _quote(cells, f"{where}:{reader.line_num}")
+
+
+def _quote(cells: Mapping[str | None, str | None], where: str) -> Quote:
+    if None in cells or None in cells.values():
+        raise InputError(f"{where}: has more or fewer cells than the header")
+    stated = {str(key): str(value).strip() for key, value in cells.items()}
+    if not stated["accelerator"]:
+        raise InputError(f"{where}: accelerator is empty; name one that `pdplan gpus` lists")
+    try:
+        price = parse(stated["usd_per_hour"], Kind.PRICE)
+    except QuantityError as error:
+        raise InputError(f"{where}: usd_per_hour: {error}") from error
+    if not bounds.PRICE.holds(price) or price <= 0.0:
+        raise InputError(f"{where}: usd_per_hour: {shown(stated['usd_per_hour'])} must be above 0 and at most $1,000/h")
+    kinds = [kind.value for kind in Commitment]
+    commitment = stated.get("commitment") or Commitment.ON_DEMAND.value
+    if commitment not in kinds:
+        raise InputError(f"{where}: commitment: {shown(commitment)} is not known; {name_hint(commitment, kinds)}")
+    origin = stated.get("origin") or Origin.STATED.value
+    if origin not in list(Origin):
+        raise InputError(f"{where}: origin: {shown(origin)} is not known; {name_hint(origin, list(Origin))}")
+    return Quote(
+        accelerator=stated["accelerator"],
+        usd_per_hour=price,
+        provider=stated.get("provider", ""),
+        commitment=Commitment(commitment),
+        date=stated.get("date", ""),
+        origin=Origin(origin),
+        source=stated.get("source", "") or where.rpartition(":")[0],
+    )
+
+
+def prices_of(quotes: Sequence[Quote]) -> tuple[Price, ...]:
+    """The prices that quotes of one GPU make, one for each commitment: the usual one first."""
+    return tuple(
+        _price(commitment, alike)
+        for commitment in BASES
+        if (alike := [quote for quote in quotes if quote.commitment is commitment])
+    )
+
+
+def _price(commitment: Commitment, quotes: Sequence[Quote]) -> Price:
+    """Median over providers of each provider's median price."""
+    by_provider: dict[str, list[float]] = defaultdict(list)
+    for quote in quotes:
+        by_provider[quote.provider].append(quote.usd_per_hour)
+    basis, term = BASES[commitment]
+    assumed = any(quote.origin is Origin.ASSUMED for quote in quotes)
+    guessed = assumed and basis is PriceBasis.ON_DEMAND
+    providers = ", ".join(sorted(filter(None, by_provider), key=str.lower)) or quotes[0].source
+    return Price(
+        usd_per_hour=round(median(map(median, by_provider.values())), 4),
+        low=round(min(map(min, by_provider.values())), 4),
+        high=round(max(map(max, by_provider.values())), 4),
+        quotes=len(quotes),
+        origin=Origin.ASSUMED if assumed else quotes[0].origin,
+        source=f"{'assumed price' if guessed else _LABELS[commitment]}: {providers}",
+        date=_newest(quotes),
+        basis=basis,
+        term_years=term,
+    )
+
+
+def _newest(quotes: Sequence[Quote]) -> str:
+    """Newest full date among quotes, else what they say of theirs."""
+    days = [quote.date for quote in quotes if _DAY.fullmatch(quote.date)]
+    return max(days, default=quotes[0].date or "undated")
+
+
+@cache
+def shipped_prices() -> Mapping[str, tuple[Price, ...]]:
+    """The catalog's prices by accelerator, the one on demand first, so that one commitment prices all of a comparison.
+
+    Where nobody quotes one on demand, it is that of the first other commitment times the median ratio of the two over
+    all GPUs that have both, and is marked as assumed.
+    """
+    quoted = {name: prices_of(quotes) for name, quotes in shipped_quotes().items()}
+    return {
+        name: prices if prices[0].basis is PriceBasis.ON_DEMAND else (_on_demand(prices[0], quoted.values()), *prices)
+        for name, prices in quoted.items()
+    }
+
+
+def _on_demand(other: Price, quoted: Iterable[Sequence[Price]]) -> Price:
+    """An on-demand price for want of a quote, made of a price on another basis."""
+    pairs = [({price.basis: price.usd_per_hour for price in prices}) for prices in quoted if not prices[0].guessed]
+    on_demand = PriceBasis.ON_DEMAND
+    ratio = median(of[on_demand] / of[other.basis] for of in pairs if on_demand in of and other.basis in of)
+    usd = round(other.usd_per_hour * ratio, 4)
+    why = f"{other.source}, x {ratio:.2f}, the median ratio of on-demand to {other.basis_words} prices"
+    return Price(usd, usd, usd, other.quotes, Origin.ASSUMED, f"assumed on-demand price: {why}", other.date)
+
+
+def borrowed(price: Price, name: str) -> Price:
+    """The price of accelerator `name` for another one that nobody quotes."""
+    label, _, providers = price.source.partition(":")
+    source = f"{label} of the {name}, for want of any quote:{providers}"
+    return replace(price, borrowed_from=name, origin=Origin.ASSUMED, source=source)
