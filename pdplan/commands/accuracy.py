@@ -99,9 +99,10 @@ def calibrate(
       pdplan calibrate agg_*.json --model DeepSeek-V3 --gpu H200 --json
 
     Reads the results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf, GuideLLM,
-    InferenceX or Dynamo's self-benchmark and compares them with the prediction. Fits four scales: of
-    arithmetic, of memory traffic, of the engine's host time and of its TTFT overhead. -o writes a catalog
-    file: use it as pdplan estimate --catalog FILE, or as catalog: FILE in workload.yaml.
+    inference-perf, llm-d, InferenceX or Dynamo's self-benchmark and compares them with the prediction.
+    Fits four scales: of arithmetic, of memory traffic, of the engine's host time and of its TTFT
+    overhead. -o writes a catalog file: use it as pdplan estimate --catalog FILE, or as catalog: FILE in
+    workload.yaml.
 
     Exits with 2 and writes nothing where no such machine explains the results: a flag is wrong, or the
     model does not know what ran. --force keeps the fit.
