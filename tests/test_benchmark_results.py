@@ -52,6 +52,7 @@ SAMPLES: dict[str, Expected] = {
     "stage_0_lifecycle_metrics_concurrent.json": (Tool.INFERENCE_PERF, 1000, 200, 16, 6.2317, 80.0, 12.5),
     "benchmark_report_v0.1.yaml": (Tool.LLMD, 2200, 240, 32, math.inf, 210, 15.2),
     "benchmark_report_v0.2.yaml": (Tool.LLMD, 2262, 1000, None, 10.0, 120, 14.0),
+    "guidellm_benchmarks_0.3.json": (Tool.GUIDELLM, 23.667, 16, 2, None, 41.037, 4.7729),
     "profile_export_aiperf_0.13.json": (Tool.AIPERF, 45.8, 24, 2, None, 23.604, 2.364 * 47 / 23),
 }
 """Of each sample: tool, ISL, OSL, concurrency, request rate, and typical TTFT and TPOT [ms]."""
@@ -62,7 +63,8 @@ def test_samples_of_every_tool(name: str, expected: Expected) -> None:
     (run,) = runs(name)
     tool, isl, osl, concurrency, rate, ttft, tpot = expected
     assert (run.tool, run.concurrency) == (tool, concurrency)
-    assert [run.isl, run.osl] == pytest.approx([isl, osl])
+    assert [run.isl, run.osl] == pytest.approx([isl, osl], rel=1e-4)
+    assert run.prompts == run.completed
     assert run.request_rate == (None if rate is None else pytest.approx(rate, rel=1e-4))
     assert run.ttft.typical == pytest.approx(ttft / 1e3, rel=1e-3)
     assert run.tpot.typical == pytest.approx(tpot / 1e3, rel=1e-3)

@@ -271,8 +271,8 @@ class Report:
     ttft: str
     tpot: str
     e2e: str
-    total: str
-    completed: str
+    total: tuple[str, ...]
+    completed: tuple[str, ...]
     throughput: tuple[str, ...]
     model: tuple[str, ...]
     load: Callable[[Document], Load]
@@ -301,8 +301,8 @@ class Report:
             concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
             in_flight=next(filter(None, (_mean(document.at(path)) for path in self.in_flight)), None),
             request_rate=rate,
-            prompts=document.whole_at(self.total),
-            completed=document.whole_at(self.completed),
+            prompts=document.whole_at(*self.total),
+            completed=document.whole_at(*self.completed),
             request_throughput=document.number_at(*self.throughput),
         )
 
@@ -392,8 +392,8 @@ AIPERF = Report(
     ttft="time_to_first_token",
     tpot="inter_token_latency",
     e2e="request_latency",
-    total="request_count.avg",
-    completed="request_count.avg",
+    total=("request_count.avg",),
+    completed=("request_count.avg",),
     throughput=("request_throughput.avg",),
     model=("input_config.models.items.0.name", "input_config.endpoint.model_names.0", "input_config.model_names.0"),
     load=_aiperf_load,
@@ -413,8 +413,8 @@ GUIDELLM = Report(
     tpot="metrics.inter_token_latency_ms.successful",
     e2e="",
     in_flight=("metrics.request_concurrency.successful",),
-    total="metrics.request_totals.total",
-    completed="metrics.request_totals.successful",
+    total=("metrics.request_totals.total", "request_totals.total"),
+    completed=("metrics.request_totals.successful", "request_totals.successful"),
     throughput=("metrics.requests_per_second.successful.mean",),
     model=("worker.backend_model", "config.backend.model", "benchmarker.backend.model"),
     load=_guidellm_load,
@@ -430,8 +430,8 @@ INFERENCE_PERF = Report(
     ttft="successes.latency.time_to_first_token",
     tpot="successes.latency.time_per_output_token",
     e2e="successes.latency.request_latency",
-    total="load_summary.count",
-    completed="successes.count",
+    total=("load_summary.count",),
+    completed=("successes.count",),
     throughput=("successes.throughput.requests_per_sec",),
     model=(),
     load=lambda document: (
@@ -452,8 +452,8 @@ def _llmd(root: str, throughput: str, *model: str) -> Report:
         ttft=f"{root}.latency.time_to_first_token",
         tpot=f"{root}.latency.time_per_output_token",
         e2e=f"{root}.latency.request_latency",
-        total=f"{root}.requests.total",
-        completed=f"{root}.requests.total",
+        total=(f"{root}.requests.total",),
+        completed=(f"{root}.requests.total",),
         throughput=(f"{root}.throughput.{throughput}",),
         model=model,
         load=_llmd_load,

@@ -216,10 +216,14 @@ class Document(Mapping[str, Any]):
                 return figure
         return None
 
-    def whole_at(self, path: str) -> int | None:
-        """The whole number at a dotted path; None where it is missing or zero."""
-        *above, key = path.split(".")
-        return self.part(*above).whole(key)
+    def whole_at(self, *paths: str) -> int | None:
+        """The whole number at the first of these dotted paths that has one above zero."""
+        for path in paths:
+            *above, key = path.split(".")
+            figure = self.part(*above).whole(key)
+            if figure is not None:
+                return figure
+        return None
 
     def has(self, path: str) -> bool:
         """Whether something stands at a dotted path."""
