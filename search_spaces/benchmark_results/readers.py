@@ -65,8 +65,9 @@ def _run(document: Document, tool: Tool, model: str | None, *, speculative: bool
     completed, duration = document.needed("completed"), document.number("duration")
     osl = document.needed("total_output_tokens") / completed
     ttft, tpot = _latency(document, "ttft", "_ms", MILLI), _latency(document, "tpot", "_ms", MILLI)
+    e2e = _latency(document, "e2el" if tool is Tool.VLLM else "e2e_latency", "_ms", MILLI)
     if tpot.typical is None:
-        tpot = _tpot_of(ttft, _latency(document, "e2e_latency", "_ms", MILLI), osl)
+        tpot = _tpot_of(ttft, e2e, osl)
     return BenchmarkRun(
         where=document.where,
         tool=tool,
@@ -85,6 +86,7 @@ def _run(document: Document, tool: Tool, model: str | None, *, speculative: bool
         request_throughput=document.number("request_throughput") or (completed / duration if duration else None),
         speculative=speculative,
         cached=cached,
+        e2e=e2e,
     )
 
 
@@ -103,10 +105,10 @@ def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
 
 def _latency(document: Document, name: str, unit: str = "", scale: float = 1.0) -> Latency:
     """The statistics of a time, which stand beside one another; unit: what ends their keys; scale: its length [s]."""
-    mean, median, p50, p90, p99 = (
-        document.number(f"{statistic}_{name}{unit}", scale) for statistic in ("mean", "median", "p50", "p90", "p99")
+    mean, median, p50, p90, p99, p95 = (
+        document.number(f"{word}_{name}{unit}", scale) for word in ("mean", "median", "p50", "p90", "p99", "p95")
     )
-    return Latency(mean, median or p50, p90, p99)
+    return Latency(mean, median or p50, p90, p99, p95)
 
 
 def _spread(document: Document) -> float:
@@ -288,6 +290,7 @@ class Report:
         """The run of one report."""
         isl, osl = document.at(*self.isl), document.at(*self.osl)
         ttft, e2e = (_timed(document.at(path), self.unit) for path in (self.ttft, self.e2e))
+        counted = _mean(document.at(self.counted)) if self.counted else 0.0
         concurrency, rate = self.load(document)
         return BenchmarkRun(
             where=document.where,
@@ -295,7 +298,7 @@ class Report:
             isl=_mean(isl, needed=True),
             osl=_mean(osl, needed=True),
             ttft=ttft,
-            tpot=self._tpot(document, _mean(osl, needed=True), ttft, e2e),
+            tpot=self._tpot(document, _mean(osl, needed=True), counted, ttft, e2e),
             model=next(filter(None, (document.text_at(path) for path in self.model)), None),
             spread=_length_spread(isl),
             concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
@@ -304,18 +307,18 @@ class Report:
             prompts=document.whole_at(*self.total),
             completed=document.whole_at(*self.completed),
             request_throughput=document.number_at(*self.throughput),
+            e2e=e2e,
         )
 
-    def _tpot(self, document: Document, osl: float, ttft: Latency, e2e: Latency) -> Latency:
+    def _tpot(self, document: Document, osl: float, counted: float, ttft: Latency, e2e: Latency) -> Latency:
         """TPOT of the tokens that were generated [s].
 
         A client counts tokens of its own tokenizer, or chunks of the stream: its TPOT is (counted - 1) / (OSL - 1) of
         the true one. Where it does not say what it counted, the whole request tells.
         """
         tpot = _timed(document.at(self.tpot), self.unit)
-        if self.counted and osl > 1.0:
-            counted = _mean(document.at(self.counted)) or osl
-            return tpot.times((counted - 1.0) / (osl - 1.0)) if counted > 1.0 else tpot
+        if self.counted:
+            return tpot.times((counted - 1.0) / (osl - 1.0)) if counted > 1.0 and osl > 1.0 else tpot
         whole = _tpot_of(ttft, e2e, osl).typical
         if tpot.typical is None or whole is None or abs(tpot.typical / whole - 1.0) <= OTHER_COUNT:
             return tpot
@@ -338,6 +341,7 @@ STATISTICS = (
     ("median", "p50", "percentiles.p50"),
     ("p90", "percentiles.p90"),
     ("p99", "percentiles.p99"),
+    ("p95", "percentiles.p95"),
 )
 """What reports call the mean and the quantiles that are read."""
 
@@ -466,6 +470,20 @@ LLMD_02 = _llmd(
 )
 
 
+AIPERF_GOALS = ("time_to_first_token", "inter_token_latency", "request_latency")
+"""AIPerf's words for TTFT, TPOT and the whole request among its goals (`--goodput`), in milliseconds."""
+
+
+def read_aiperf(document: Document) -> BenchmarkRun:
+    """One summary of AIPerf; which requests met its goals counts where it counted the server's tokens."""
+    run = AIPERF.read(document)
+    goals, met = document.part("input_config", "slos"), document.part("good_request_fraction").get("avg")
+    server = document.part("input_config", "endpoint").get("use_server_token_count") is True
+    if not server or not isinstance(met, int | float) or not set(goals) <= set(AIPERF_GOALS):
+        return run
+    return replace(run, goals=tuple(goals.number(name, MILLI) for name in AIPERF_GOALS), attainment=float(met))
+
+
 def is_guidellm(document: Document) -> bool:
     """Whether the object is GuideLLM's benchmarks.json."""
     runs = document.get("benchmarks")
@@ -498,10 +516,11 @@ def _reported(report: Report, file: str, tpot: str) -> Format:
 
 
 _LLMD_TPOT = "`time_per_output_token`"
+_AIPERF_TPOT = "`inter_token_latency`, of the server's tokens"
 FORMATS = (
     Format(Tool.GUIDELLM, "`benchmarks.json`, 0.3 to 0.8", "`inter_token_latency_ms`", is_guidellm, read_guidellm),
     Format(Tool.DYNAMO, "`--benchmark-output-path` JSON", "single forward passes", is_dynamo, read_dynamo),
-    _reported(AIPERF, "`profile_export_aiperf.json`, to 0.13", "`inter_token_latency`, of the server's tokens"),
+    Format(Tool.AIPERF, "`profile_export_aiperf.json`, to 0.13", _AIPERF_TPOT, AIPERF.recognizes, read_aiperf),
     _reported(GENAI_PERF, "`profile_export_genai_perf.json`", "`inter_token_latency`"),
     _reported(INFERENCE_PERF, "`stage_N_lifecycle_metrics.json`", "`time_per_output_token`, or the whole request"),
     _reported(LLMD_01, "`benchmark_report*.yaml` or `.json`, v0.1", _LLMD_TPOT),

@@ -44,6 +44,7 @@ class Latency:
     p50: float | None = None
     p90: float | None = None
     p99: float | None = None
+    p95: float | None = None
 
     @property
     def typical(self) -> float | None:
@@ -52,7 +53,19 @@ class Latency:
 
     def times(self, factor: float) -> Latency:
         """The same statistics of a time `factor` [1] as long."""
-        return Latency(*(None if time is None else time * factor for time in (self.mean, self.p50, self.p90, self.p99)))
+        times = (self.mean, self.p50, self.p90, self.p99, self.p95)
+        return Latency(*(None if time is None else time * factor for time in times))
+
+    def share_within(self, limit: float) -> tuple[float, float]:
+        """Least and largest share of requests that took no longer than `limit` [s], as far as the quantiles tell [1].
+
+        >>> Latency(p50=0.1, p90=0.2, p99=0.4).share_within(0.3)
+        (0.9, 0.99)
+        """
+        quantiles = ((0.5, self.p50), (0.9, self.p90), (0.95, self.p95), (0.99, self.p99))
+        met = [share for share, time in quantiles if time is not None and time <= limit]
+        missed = [share for share, time in quantiles if time is not None and time > limit]
+        return max(met, default=0.0), min(missed, default=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +101,9 @@ class BenchmarkRun:
     concurrency: requests that the generator keeps in flight at most [1]; in_flight: their measured mean [1];
     request_rate: rate at which it sends [1/s], infinite where only the concurrency limits it;
     prompts: requests sent; completed: of these, finished;
-    tpot: (end - first token) / (OSL - 1);
+    tpot: (end - first token) / (OSL - 1); e2e: of the whole request;
+    goals: limits of TTFT, TPOT and e2e [s] that the generator checked, None where it had none; attainment: share of
+    requests within all of them [1];
     request_throughput: requests that end [1/s];
     speculative: more than one token came from a step; cached: share of prompt tokens found in a prefix cache [1];
     stated: the deployment, where the file names it.
@@ -112,6 +127,9 @@ class BenchmarkRun:
     speculative: bool = False
     cached: float = 0.0
     stated: Stated | None = None
+    e2e: Latency = Latency()
+    goals: tuple[float | None, ...] = ()
+    attainment: float | None = None
 
     @property
     def gaps(self) -> float:
