@@ -74,7 +74,7 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
             0.009,
             None,
             ExitCode.DONE,
-            "The fleet keeps the plan's SLO: TTFT within 600 ms for at least 99 % and TPOT",
+            "The fleet meets the plan's SLO: TTFT within 600 ms for at least 99 % and TPOT",
         ),
         (
             0.2,
@@ -90,13 +90,13 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
             ExitCode.INFEASIBLE,
             "misses the plan's SLO by TTFT: TTFT within 600 ms for 50 % to 90 %; the",
         ),
-        (0.2, 0.012, None, ExitCode.INFEASIBLE, "This does not tell whether the fleet keeps the plan's SLO: TTFT"),
+        (0.2, 0.012, None, ExitCode.INFEASIBLE, "This does not tell whether the fleet meets the plan's SLO: TTFT"),
         (
             0.2,
             0.012,
             0.97,
             ExitCode.DONE,
-            "keeps the plan's SLO: 97 % of the requests are within all limits; the goal is",
+            "meets the plan's SLO: 97 % of the requests are within all limits; the goal is",
         ),
         (
             0.2,
@@ -107,7 +107,7 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
         ),
     ],
 )
-def test_the_last_sentence_says_whether_the_fleet_keeps_the_slo(
+def test_the_last_sentence_says_whether_the_fleet_meets_the_slo(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     ttft: float,

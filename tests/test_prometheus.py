@@ -1,4 +1,4 @@
-"""Range queries of Prometheus: as traffic to plan for, and as proof that a fleet keeps its plan's SLO."""
+"""Range queries of Prometheus: as traffic to plan for, and as proof that a fleet meets its plan's SLO."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def test_increases_are_added_over_pods_and_restarts(tmp_path: Path) -> None:
     assert 0.25 < ttft.quantile(0.5) <= 0.5
 
 
-def test_a_fleet_that_keeps_its_slo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fleet_that_meets_its_slo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, value = watched(tmp_path, fleet(steps(20, 200, 0.3), steps(20, 200, 0.02)), capsys)
     assert code == ExitCode.DONE
-    assert value["verdict"] == "keeps"
+    assert value["verdict"] == "meets"
     assert value["requests"] == 8000
     assert value["requests_per_second"] == pytest.approx(400 / STEP)
     assert value["misses"] == []
     assert value["sentence"] == (
-        "The fleet keeps the plan's SLO: TTFT within 600 ms for 100 % and TPOT within 30 ms for 100 %; the goal is "
+        "The fleet meets the plan's SLO: TTFT within 600 ms for 100 % and TPOT within 30 ms for 100 %; the goal is "
         "95 %. There is nothing to do."
     )
 
@@ -108,7 +108,7 @@ def test_a_limit_inside_a_bucket_cannot_tell(tmp_path: Path, capsys: pytest.Capt
 def test_gaps_stand_for_tpot_where_the_engine_is_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"):
         _, value = watched(tmp_path, fleet(steps(5, 40, 0.3), steps(5, 40, 0.02), name), capsys)
-        assert value["verdict"] == "keeps"
+        assert value["verdict"] == "meets"
         assert value["notes"] == ["TPOT is read from the gaps between tokens, of which long answers have more."]
 
 

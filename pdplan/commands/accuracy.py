@@ -271,7 +271,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     scheduler_recv_interval, else from engine_settings.csv beside the file. Exits with 2 where no row
     can be predicted.
 
-    With --plan it says whether the fleet keeps the plan's SLO, and exits with 3 where it does not, or
+    With --plan it says whether the fleet meets the plan's SLO, and exits with 3 where it does not, or
     where that cannot be told.
     """
     from reports.answers.validation import accuracy_page, validation_document
@@ -303,7 +303,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
 
 
 def _measured(console: Console, flags: Checks, *, as_json: bool) -> int:
-    """Show what a plan predicts beside what was measured, and say whether its fleet keeps the SLO."""
+    """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
     from pdplan.files import read_plan
     from reports.deploy.benchmark import behind
     from reports.deploy.measured import Verdict, comparison_dict, comparison_document, watch_dict, watch_document
@@ -320,13 +320,13 @@ def _measured(console: Console, flags: Checks, *, as_json: bool) -> int:
     if flags.prometheus is not None:
         value = watch_dict(plan, flags.prometheus, flags.slo_class)
         console.show(value if as_json else watch_document(value))
-        return 0 if value["verdict"] == Verdict.KEEPS else ExitCode.INFEASIBLE
+        return 0 if value["verdict"] == Verdict.MEETS else ExitCode.INFEASIBLE
     assert result is not None  # noqa: S101 - by the checks above, for the type checker
     predicted = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
     value = comparison_dict(predicted, result, flags.slo_class)
     console.show(value if as_json else comparison_document(value))
-    kept = all(run["verdict"] == Verdict.KEEPS for run in value["runs"])
-    return 0 if kept else ExitCode.INFEASIBLE
+    met = all(run["verdict"] == Verdict.MEETS for run in value["runs"])
+    return 0 if met else ExitCode.INFEASIBLE
 
 
 def _unpredicted(parts: dict[str, dict[str, Any]]) -> str:

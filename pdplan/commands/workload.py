@@ -49,7 +49,8 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
     "--columns",
     metavar="KEY=NAME,...",
     default="",
-    help="Columns of a CSV or keys of a JSONL: arrival=..., isl=..., osl=..., arrival_unit=s|ms|us|ns|iso.",
+    help="Columns of a CSV or keys of a JSONL (usage.prompt_tokens): arrival=..., isl=..., osl=..., "
+    "arrival_unit=s|ms|us|ns|iso.",
 )
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a workload.yaml.")
 @click.option("--model", default="Llama-3.1-70B", show_default=True, help="Model of the workload.yaml.")
@@ -91,11 +92,13 @@ def workload(
     \b
       pdplan workload AzureLLMInferenceTrace_conv.csv -o workload.yaml
       pdplan workload conversation_trace.jsonl --model Llama-3.1-8B -o workload.yaml
-      pdplan workload log.csv --columns arrival=ts,isl=prompt,osl=answer,arrival_unit=ms
+      pdplan workload log.jsonl --columns arrival=at.ms,isl=usage.in,osl=usage.out,arrival_unit=ms
+      pdplan workload prometheus.json -o workload.yaml
 
-    Reads a trace (Azure LLM inference CSV, Mooncake JSONL, any CSV or JSONL; .gz too) once, in bounded
-    memory, and prints its rate, burstiness, lengths and prefix hits. -o writes a workload.yaml with its
-    length histogram, for `pdplan optimize`. It plans for the mean rate, unless --rate states another.
+    Reads a trace (of Azure, Mooncake, ServeGen, SplitwiseSim, LLMServingSim, AIPerf, LiteLLM or OpenAI,
+    any CSV or JSONL; .gz too) once, in bounded memory, or a Prometheus range query of vLLM's metrics, and
+    prints its rate, burstiness, lengths and prefix hits. -o writes a workload.yaml with its length
+    histogram, for `pdplan optimize`. It plans for the mean rate, unless --rate states another.
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     """
     from search_spaces.models import load_model

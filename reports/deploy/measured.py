@@ -1,4 +1,4 @@
-"""What was measured of a fleet beside what its plan predicts, and whether the fleet keeps the plan's SLO.
+"""What was measured of a fleet beside what its plan predicts, and whether the fleet meets the plan's SLO.
 
 Two sources: the result of a benchmark that replayed the planned workload, and histograms that Prometheus kept of real
 traffic. Both tell which share of the requests is within each limit, from quantiles or buckets, and mostly not exactly:
@@ -37,21 +37,24 @@ QUANTILES: Final = ("p50", "p90", "p99")
 OTHER_WORKLOAD: Final = 0.1
 """Difference of mean lengths [1] beyond which a run replayed another workload: chance and tokenizers explain less."""
 LIGHT: Final = 0.1
-"""How far below the planned request rate a run is too light to tell whether the SLO is kept at it [1]; assumed."""
+"""How far below the planned request rate a run is too light to tell whether the SLO is met at it [1]; assumed."""
 ROUNDED: Final = 1e-6
 """Difference of two limits [1] that comes from writing them down."""
 LEAST_SEEN: Final = 20
 """Requests that a stretch of time must have before its share within a limit is called a miss; assumed."""
 MOST_MISSES: Final = 10
 """Stretches of time in which an SLO was missed that are listed."""
-OTHER_SERIES: Final = {Series.GAP: "TPOT is read from the gaps between tokens, of which long answers have more."}
-"""What to know of a histogram that stands for another one."""
+GAPS: Final = "TPOT is read from the gaps between tokens, of which long answers have more."
+APART: Final = (
+    "Every engine times its own part of a request, so no histogram of a disaggregated fleet has the whole TTFT."
+)
+"""What to know of histograms that are not of quite what an SLO limits."""
 
 
 class Verdict(StrEnum):
-    """Whether a fleet keeps its SLO."""
+    """Whether a fleet meets its SLO."""
 
-    KEEPS = "keeps"
+    MEETS = "meets"
     MISSES = "misses"
     OPEN = "open"
 
@@ -85,7 +88,7 @@ def verdict_of(goal: float, shares: Sequence[Within], together: float | None = N
     At least 1 - sum (1 - share) of the requests are within all limits (Bonferroni), at most the smallest share.
 
     >>> verdict_of(0.95, [Within("TTFT", 1.0, 0.98, 1.0), Within("TPOT", 1.0, 0.98, 1.0)]).value
-    'keeps'
+    'meets'
     >>> verdict_of(0.95, [Within("TTFT", 1.0, 0.98, 1.0), Within("TPOT", 1.0, 0.5, 0.9)]).value
     'misses'
     """
@@ -93,11 +96,11 @@ def verdict_of(goal: float, shares: Sequence[Within], together: float | None = N
     high = min((share.high for share in shares), default=1.0) if together is None else together
     if high < goal:
         return Verdict.MISSES
-    return Verdict.KEEPS if low >= goal - ROUNDED else Verdict.OPEN
+    return Verdict.MEETS if low >= goal - ROUNDED else Verdict.OPEN
 
 
 def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
-    """Predicted and measured quantiles [s] of each run in a benchmark's result file, and whether it kept the SLO.
+    """Predicted and measured quantiles [s] of each run in a benchmark's result file, and whether it met the SLO.
 
     slo_class: the one whose requests the run replayed, for every class of several has a run of its own.
     The error is predicted / measured - 1. Raises InputError for a plan without latencies, and for a file whose runs
@@ -172,9 +175,9 @@ def _run_verdict(planned: float, goal: Asked, run: BenchmarkRun) -> dict[str, An
     verdict = verdict_of(goal.goal or 0.0, shares, together)
     served = run.request_throughput or planned
     light = served < (1.0 - LIGHT) * planned
-    if verdict is Verdict.KEEPS and (light or goal.others):
+    if verdict is Verdict.MEETS and (light or goal.others):
         verdict = Verdict.OPEN
-    if verdict is Verdict.KEEPS:
+    if verdict is Verdict.MEETS:
         following = "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics."
     elif verdict is Verdict.MISSES:
         following = (
@@ -197,16 +200,16 @@ def _same(first: float | None, second: float | None) -> bool:
 def _verdict_dict(
     verdict: Verdict, goal: Asked, shares: Sequence[Within], together: float | None, following: str
 ) -> dict[str, Any]:
-    """Whether the SLO is kept, by which metric, and what to do next."""
+    """Whether the SLO is met, by which metric, and what to do next."""
     asked_for = f"the goal is {percent(goal.goal)}"
     worst = min(shares, key=lambda share: (share.high, share.low), default=None)
     all_shares = join_words([share.words for share in shares]) or "no limit"
     if together is not None:
         all_shares = f"{percent(together)} of the requests are within all limits"
     openings = {
-        Verdict.KEEPS: "The fleet keeps the plan's SLO",
+        Verdict.MEETS: "The fleet meets the plan's SLO",
         Verdict.MISSES: "The fleet misses the plan's SLO" + (f" by {worst.name}" if worst and together is None else ""),
-        Verdict.OPEN: "This does not tell whether the fleet keeps the plan's SLO",
+        Verdict.OPEN: "This does not tell whether the fleet meets the plan's SLO",
     }
     reason = worst.words if verdict is Verdict.MISSES and worst is not None and together is None else all_shares
     return {
@@ -222,7 +225,7 @@ def _verdict_dict(
 
 
 def comparison_document(value: dict[str, Any]) -> Document:
-    """The answer, of a `comparison_dict`: a table for each run, and last whether the SLO is kept."""
+    """The answer, of a `comparison_dict`: a table for each run, and last whether the SLO is met."""
     planned, runs = rate(value["planned_requests_per_second"]), value["runs"]
     tables = [Section(run["where"] if len(runs) > 1 else "", table=_latencies(run)) for run in runs]
     verdicts = [Section(sentences=(clean(run["sentence"], 600),)) for run in runs]
@@ -256,16 +259,17 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
         histogram = scrape.histogram(series)
         if histogram is None and series is Series.TPOT:
             histogram = needed_series(scrape, Series.GAP)
-            notes.append(OTHER_SERIES[Series.GAP])
+            notes.append(GAPS)
         seen[series] = (limit, histogram or needed_series(scrape, series))
     notes += [f"{metric.value} is limited, but Prometheus has no histogram of it." for metric in goal.others]
+    notes += [APART] * any(pool.role == "prefill" for pool in plan.pools)
     if not seen:
         raise InputError(f"the plan {shown(plan.name)} limits no latency that Prometheus has")
     shares = [
         Within(series.value, limit, *histogram.share_within(limit)) for series, (limit, histogram) in seen.items()
     ]
     verdict = verdict_of(goal.goal or 0.0, shares)
-    if verdict is Verdict.KEEPS and goal.others:
+    if verdict is Verdict.MEETS and (goal.others or APART in notes):
         verdict = Verdict.OPEN
     misses = sorted(
         (miss for series, (limit, histogram) in seen.items() for miss in _misses(series, limit, histogram, goal)),
@@ -298,7 +302,7 @@ def _watch_next(verdict: Verdict, served: float | None, planned: float, misses: 
             "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see what predictions are off."
         )
     if verdict is Verdict.OPEN:
-        return "The limits lie inside buckets of the histograms: replay the workload (`benchmark/run.sh`) to tell."
+        return "Its histograms are too coarse for the limits: replay the workload (`benchmark/run.sh`) to tell."
     worst = f"It missed it from {misses[0]['start']} to {misses[0]['end']}." if misses else ""
     return worst or "There is nothing to do."
 
