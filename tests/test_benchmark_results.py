@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from search_spaces.benchmark_results import BenchmarkRun, MeasuredStep, Tool, read_results
 from search_spaces.benchmark_results.deployed import in_flight
+from search_spaces.benchmark_results.readers import FORMATS
+from search_spaces.benchmark_results.records import documents
 
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"
 
 
 def raw(name: str) -> Any:
-    """The file as JSON: one value, or those of its lines."""
+    """The file as plain values: one, or those of its lines."""
     text = (FOLDER / name).read_text("utf-8")
+    if name.endswith(".yaml"):
+        return yaml.safe_load(text)
     try:
         return json.loads(text)
     except ValueError:
@@ -36,6 +41,65 @@ def written(tmp_path: Path, *values: object) -> Path:
     path = tmp_path / "results.json"
     path.write_text("\n".join(json.dumps(value) for value in values), "utf-8")
     return path
+
+
+Expected = tuple[Tool, float, float, float | None, float | None, float, float]
+SAMPLES: dict[str, Expected] = {
+    "vllm_benchmark_serving_2024.json": (Tool.VLLM, 1024, 256, None, 4.0, 58.31, 10.72),
+    "sglang_bench_serving_2024.jsonl": (Tool.SGLANG, 1024, 256, None, 2.0, 61.0, 9.8),
+    "agg_dsr1_8k1k_fp8_trt_tp8-ep1_conc16.json": (Tool.INFERENCEX, 7372.8, 921.6, 16, math.inf, 610, 18.2),
+    "stage_1_lifecycle_metrics.json": (Tool.INFERENCE_PERF, 135, 128, None, 20.0, 62.0, 22.5),
+    "stage_0_lifecycle_metrics_concurrent.json": (Tool.INFERENCE_PERF, 1000, 200, 16, 6.2317, 80.0, 12.5),
+    "benchmark_report_v0.1.yaml": (Tool.LLMD, 2200, 240, 32, math.inf, 210, 15.2),
+    "benchmark_report_v0.2.yaml": (Tool.LLMD, 2262, 1000, None, 10.0, 120, 14.0),
+    "guidellm_benchmarks_0.3.json": (Tool.GUIDELLM, 23.667, 16, 2, None, 41.037, 4.7729),
+    "profile_export_aiperf_0.13.json": (Tool.AIPERF, 45.8, 24, 2, None, 23.604, 2.364 * 47 / 23),
+}
+"""Of each sample: tool, ISL, OSL, concurrency, request rate, and typical TTFT and TPOT [ms]."""
+
+
+@pytest.mark.parametrize(("name", "expected"), SAMPLES.items())
+def test_samples_of_every_tool(name: str, expected: Expected) -> None:
+    (run,) = runs(name)
+    tool, isl, osl, concurrency, rate, ttft, tpot = expected
+    assert (run.tool, run.concurrency) == (tool, concurrency)
+    assert [run.isl, run.osl] == pytest.approx([isl, osl], rel=1e-4)
+    assert run.prompts == run.completed
+    assert run.request_rate == (None if rate is None else pytest.approx(rate, rel=1e-4))
+    assert run.ttft.typical == pytest.approx(ttft / 1e3, rel=1e-3)
+    assert run.tpot.typical == pytest.approx(tpot / 1e3, rel=1e-3)
+
+
+def test_every_format_has_a_sample_and_a_row_in_the_docs() -> None:
+    read = {
+        next(number for number, form in enumerate(FORMATS) if form.recognizes(document))
+        for path in FOLDER.iterdir()
+        for document in documents(path)
+    }
+    assert read == set(range(len(FORMATS)))
+    page = (FOLDER.parents[1] / "docs" / "calibrate.md").read_text("utf-8")
+    for form in FORMATS:
+        assert f"| {form.tool} | {form.file} | {form.tpot} |" in page
+
+
+def test_tokens_are_the_servers_where_the_file_has_its_count() -> None:
+    """The client's tokenizer made two tokens of each: its TPOT is of half a token."""
+    (run,), file = runs("profile_export_aiperf_0.13.json"), raw("profile_export_aiperf_0.13.json")
+    assert (file["output_sequence_length"]["avg"], file["usage_completion_tokens"]["avg"]) == (48.0, 24.0)
+    whole = (file["request_latency"]["avg"] - file["time_to_first_token"]["avg"]) / 23.0
+    assert run.tpot.mean == pytest.approx(whole / 1e3, rel=1e-6)
+    assert run.occupancy == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_yaml_report_says_where_it_is_wrong(tmp_path: Path) -> None:
+    report = raw("benchmark_report_v0.1.yaml")
+    report["metrics"]["latency"]["time_to_first_token"]["units"] = "parsec"
+    path = tmp_path / "report.yaml"
+    path.write_text(yaml.safe_dump(report, sort_keys=False), "utf-8")
+    with pytest.raises(
+        InputError, match=r"report.yaml:\d+:\d+: metrics.latency.time_to_first_token.units: 'parsec' is"
+    ):
+        read_results([path])
 
 
 def test_vllm_appended_results_are_runs_by_line() -> None:

@@ -96,6 +96,42 @@ def test_every_class_has_its_own_trace_limits_and_result(target: str) -> None:
     assert "--slo-class 'Day & night'" in page
 
 
+@pytest.mark.parametrize("mode", ["replay", "sweep"])
+def test_the_script_replays_or_sweeps_with_the_tokenizer_of_a_folder(mode: str, tmp_path: Path) -> None:
+    """aiperf is a stub that writes down its words and whether it may look for a tokenizer itself."""
+    script = tmp_path / "run.sh"
+    script.write_text(deployment_files(plan_of(), options("vllm"))["benchmark/run.sh"], "utf-8")
+    (tmp_path / "aiperf").write_text(f'#!/bin/sh\necho "${{HF_HUB_OFFLINE:-online}} $*" >> {tmp_path}/log\n', "utf-8")
+    (tmp_path / "aiperf").chmod(0o755)
+    (tmp_path / "model").mkdir()
+    variables = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1", "TOKENIZER": "model"}
+    words = ["bash", str(script), *["sweep"] * (mode == "sweep")]
+    subprocess.run(words, env=os.environ | variables | {"URL": "http://there:1"}, cwd=tmp_path, check=True)
+    calls = (tmp_path / "log").read_text("utf-8").splitlines()
+    assert len(calls) == (8 if mode == "sweep" else 1)
+    for call in calls:
+        assert call.startswith("online ")
+        assert f"--tokenizer {tmp_path}/model --url http://there:1 " in call
+        assert "--use-server-token-count" in call
+    if mode == "sweep":
+        loads = [int(call.split("--concurrency ")[1].split()[0]) for call in calls]
+        assert loads[:4] == loads[4:]
+        assert loads[0] == 1
+        counts = [int(call.split("--request-count ")[1].split()[0]) for call in calls]
+        assert all(count >= 5 * load for count, load in zip(counts, loads, strict=True))
+        assert len({call.split("--output-artifact-dir ")[1] for call in calls}) == 8
+
+
+def test_a_missing_folder_is_said_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(deployment_files(plan_of(), options("vllm"))["benchmark/run.sh"], "utf-8")
+    done = subprocess.run(
+        ["bash", str(script)], env=os.environ | {"TOKENIZER": "/nowhere"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "/nowhere is not a folder here; set TOKENIZER to one with the model's tokenizer\n"
+
+
 def test_in_a_cluster_every_class_has_a_job() -> None:
     files = deployment_files(two_classes(), options("dynamo"))
     jobs = list(yaml.safe_load_all(files["benchmark/job.yaml"]))

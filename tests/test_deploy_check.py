@@ -253,7 +253,7 @@ def test_a_deployment_of_ones_own_is_sound(deployed: tuple[Path, Path], capsys: 
         ("dgd.yaml", "my/image:1", "my/image:2", "as_written: dgd.yaml: spec: services: Frontend: extraPodSpec: "),
         ("dgd.yaml", "v1alpha1", "v1gamma1", "readable: dgd.yaml is no DynamoGraphDeployment of a known version"),
         ("benchmark/workload.jsonl", '"timestamp":0.0', '"timestamp":1.5', "as_written: benchmark/workload.jsonl[0]: "),
-        ("benchmark/run.sh", "--fixed-schedule ", "", "as_written: benchmark/run.sh[2] has "),
+        ("benchmark/run.sh", "--fixed-schedule ", "", "as_written: benchmark/run.sh["),
         ("benchmark/job.yaml", "backoffLimit: 0", "backoffLimit: 9", "as_written: benchmark/job.yaml: spec: backoff"),
         (
             RECORD,

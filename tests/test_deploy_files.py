@@ -70,7 +70,7 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 def refused(target: str, text: str, label: str, image: str) -> bool:
     """Strings that no file could hold to any use."""
     pods = target in {"dynamo", "llmd"}
-    helm = target == "llmd" and ("{{" in text + image or text.startswith("/"))
+    helm = target == "llmd" and ("{{" in text or "{{" in image or text.startswith("/"))
     place = text[0] in ".~" or (text[0] == "/" and (":" in text or ".." in text.split("/") or not text.strip("/")))
     return "-" in (text[0], label[0], image[0]) or place or helm or (pods and not LABEL.fullmatch(label))
 
@@ -94,7 +94,7 @@ def test_no_string_is_code(target: str, text: str, label: str, image: str) -> No
             load_yaml(path, content)
         elif path.endswith(".sh"):
             commands = [line for line in content.splitlines() if not line.startswith("#")]
-            assert len(commands) <= 10
+            assert len(commands) <= 30
             assert shlex.split(commands[-1])[0] == "exec"
     deployment = deployment_of(
         hostile_plan(text, ENGINES[target]), target, model=text, image=image, labels={"H100": label}

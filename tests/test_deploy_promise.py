@@ -12,8 +12,8 @@ import pytest
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from reports.deploy.benchmark import promise_dict
 from reports.deploy.files import deployment_files
+from reports.deploy.measured import comparison_dict
 from tests.deploy_cases import Case, options, plan_of
 
 SAMPLE = Path(__file__).parent / "benchmark_results" / "profile_export_aiperf.json"
@@ -48,11 +48,11 @@ def plan_file(folder: Path) -> Path:
 
 def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["validate", "--against", str(result(tmp_path)), "--plan", str(plan_file(tmp_path))]
-    assert run(arguments) == ExitCode.DONE
+    assert run(arguments) == ExitCode.INFEASIBLE
     text = " ".join(capsys.readouterr().out.split())
     assert "2,250 requests at 7." in text
     assert "planned 7.5 req/s" in text
-    assert run([*arguments, "--json"]) == ExitCode.DONE
+    assert run([*arguments, "--json"]) == ExitCode.INFEASIBLE
     value = json.loads(capsys.readouterr().out)
     assert value["schema"] == "pdplan.promise/1"
     assert value["planned_requests_per_second"] == 7.5
@@ -64,6 +64,81 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
     assert errors["TTFT p50"] == pytest.approx(promised.p50 / 0.2 - 1.0)
     assert errors["TTFT p99"] == pytest.approx(promised.p99 / 0.6 - 1.0)
     assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "attainment", "code", "sentence"),
+    [
+        (
+            0.2,
+            0.009,
+            None,
+            ExitCode.DONE,
+            "The fleet meets the plan's SLO: TTFT within 600 ms for at least 99 % and TPOT",
+        ),
+        (
+            0.2,
+            0.031,
+            None,
+            ExitCode.INFEASIBLE,
+            "The fleet misses the plan's SLO by TPOT: TPOT within 30 ms for at most 50 %",
+        ),
+        (
+            0.4,
+            0.009,
+            None,
+            ExitCode.INFEASIBLE,
+            "misses the plan's SLO by TTFT: TTFT within 600 ms for 50 % to 90 %; the",
+        ),
+        (0.2, 0.012, None, ExitCode.INFEASIBLE, "This does not tell whether the fleet meets the plan's SLO: TTFT"),
+        (
+            0.2,
+            0.012,
+            0.97,
+            ExitCode.DONE,
+            "meets the plan's SLO: 97 % of the requests are within all limits; the goal is",
+        ),
+        (
+            0.2,
+            0.012,
+            0.94,
+            ExitCode.INFEASIBLE,
+            "misses the plan's SLO: 94 % of the requests are within all limits; the",
+        ),
+    ],
+)
+def test_the_last_sentence_says_whether_the_fleet_meets_the_slo(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    ttft: float,
+    tpot: float,
+    attainment: float | None,
+    code: ExitCode,
+    sentence: str,
+) -> None:
+    """Of quantiles p50, p90 = 2 p50, p99 = 3 p50, or of AIPerf's own count where it had the plan's limits."""
+    path = result(tmp_path, ttft=ttft, tpot=tpot)
+    if attainment is not None:
+        measured = json.loads(path.read_text("utf-8"))
+        measured["good_request_fraction"] = {"unit": "ratio", "avg": attainment}
+        measured["input_config"]["endpoint"]["use_server_token_count"] = True
+        measured["input_config"]["slos"] = {"time_to_first_token": 600.0, "inter_token_latency": 30.0}
+        path.write_text(json.dumps(measured), "utf-8")
+    assert run(["validate", "--against", str(path), "--plan", str(plan_file(tmp_path))]) == code
+    shown = capsys.readouterr().out.rstrip().split("\n\n")
+    assert sentence in " ".join(shown[-1].split())
+
+
+def test_a_run_lighter_than_planned_does_not_tell(tmp_path: Path) -> None:
+    path = result(tmp_path, tpot=0.006)
+    measured = json.loads(path.read_text("utf-8"))
+    measured["request_throughput"]["avg"] *= 0.5
+    path.write_text(json.dumps(measured), "utf-8")
+    (seen,) = comparison_dict(PLAN, path)["runs"]
+    assert seen["verdict"] == "open"
+    assert seen["sentence"].endswith(
+        "It served 3.75 req/s of the 7.5 req/s planned: replay the workload at its own times."
+    )
 
 
 def test_the_same_result_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +187,6 @@ def test_of_several_classes_the_result_must_say_which_it_is_of(tmp_path: Path) -
     ]
     plan = PLAN.model_copy(update={"classes": [first, first.model_copy(update={"name": "batch"})], "routing": routes})
     with pytest.raises(InputError, match="several SLO classes, each with a run; say which: 'chat', 'batch'"):
-        promise_dict(plan, result(tmp_path))
+        comparison_dict(plan, result(tmp_path))
     with pytest.raises(InputError, match="did not replay the plan's workload"):  # the mix of both is not one of them
-        promise_dict(plan, result(tmp_path), "chat")
+        comparison_dict(plan, result(tmp_path), "chat")

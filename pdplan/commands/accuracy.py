@@ -12,6 +12,7 @@ import click
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from pdplan.console import Console, write_text
+from pdplan.exits import ExitCode
 from pdplan.files import check_files
 from pdplan.options import (
     PATH,
@@ -98,9 +99,10 @@ def calibrate(
       pdplan calibrate agg_*.json --model DeepSeek-V3 --gpu H200 --json
 
     Reads the results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf, GuideLLM,
-    InferenceX or Dynamo's self-benchmark and compares them with the prediction. Fits four scales: of
-    arithmetic, of memory traffic, of the engine's host time and of its TTFT overhead. -o writes a catalog
-    file: use it as pdplan estimate --catalog FILE, or as catalog: FILE in workload.yaml.
+    inference-perf, llm-d, InferenceX or Dynamo's self-benchmark and compares them with the prediction.
+    Fits four scales: of arithmetic, of memory traffic, of the engine's host time and of its TTFT
+    overhead. -o writes a catalog file: use it as pdplan estimate --catalog FILE, or as catalog: FILE in
+    workload.yaml.
 
     Exits with 2 and writes nothing where no such machine explains the results: a flag is wrong, or the
     model does not know what ran. --force keeps the fit.
@@ -196,6 +198,7 @@ class Checks:
     data_dir: Path | None
     against: Path | None
     plan: Path | None
+    prometheus: Path | None
     slo_class: str | None
     balancing: str | None
     models: Path | None
@@ -215,6 +218,10 @@ class Checks:
     "--plan", type=PATH, metavar="PLAN",
     help="With --against: compare the benchmark of this plan's deployment with the plan's prediction.",
 )  # fmt: skip
+@click.option(
+    "--prometheus", type=PATH, metavar="FILE",
+    help="With --plan: a Prometheus range query of its fleet; say whether real traffic meets the SLO.",
+)  # fmt: skip
 @click.option("--slo-class", metavar="NAME", help="With --plan: the class whose requests FILE is about.")
 @click.option(
     "--balancing",
@@ -230,13 +237,14 @@ class Checks:
 @json_option
 @console_options
 @pass_console
-def validate(console: Console, /, as_json: bool, **options: Any) -> None:
+def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     """Examples:
 
     \b
       pdplan validate data/
       pdplan validate --against my_results.csv --models my_models/ --json
       pdplan validate --against benchmark/results/profile_export_aiperf.json --plan plan.json
+      pdplan validate --prometheus prometheus.json --plan plan.json
 
     Predicts every measured row and prints the errors by model, accelerator, engine and mode: median,
     90th percentile, bias, and how many measured values the 90 % intervals cover. A row that cannot be
@@ -247,6 +255,9 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     are taken from the columns kv_dtype, memory_fraction, max_num_batched_tokens and
     scheduler_recv_interval, else from engine_settings.csv beside the file. Exits with 2 where no row
     can be predicted.
+
+    With --plan it says whether the fleet meets the plan's SLO, and exits with 3 where it does not, or
+    where that cannot be told.
     """
     from reports.answers.accuracy import validation_document
     from search_spaces.catalog import load_catalog
@@ -255,9 +266,8 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     for flag, value in (("--slo-class", flags.slo_class), ("--balancing", flags.balancing)):
         if value is not None and flags.plan is None:
             raise click.UsageError(f"{flag} goes with --plan")
-    if flags.plan is not None:
-        _promise(console, flags, as_json=as_json)
-        return
+    if flags.plan is not None or flags.prometheus is not None:
+        return _measured(console, flags, as_json=as_json)
     files = _files(flags)
     catalog, folder = load_catalog(flags.catalog), _models(flags)
     errors: dict[str, dict[str, Any]] = {}
@@ -268,21 +278,34 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> None:
     console.show(_validation(errors) if as_json else validation_document(errors))
     if nothing:
         raise InputError(nothing)
+    return None
 
 
-def _promise(console: Console, flags: Checks, *, as_json: bool) -> None:
-    """Show what a plan promised beside what a run of its benchmark measured."""
+def _measured(console: Console, flags: Checks, *, as_json: bool) -> int:
+    """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
     from pdplan.files import read_plan
-    from reports.deploy.benchmark import behind, promise_dict, promise_document
+    from reports.deploy.benchmark import behind
+    from reports.deploy.measured import Verdict, comparison_dict, comparison_document, watch_dict, watch_document
     from search_spaces.problem import Balancing
 
     others = [flags.data_dir, flags.models, flags.catalog, flags.with_rows]
-    if flags.plan is None or flags.against is None or any(others):
+    plan_file, result = flags.plan or flags.against, flags.against
+    if flags.prometheus is not None and (plan_file is None or any(others) or (flags.plan and flags.against)):
+        raise click.UsageError("--prometheus FILE goes with --plan PLAN alone")
+    if flags.prometheus is None and (result is None or any(others)):
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
-    plan = read_plan(flags.plan)
-    promised = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
-    value = promise_dict(promised, flags.against, flags.slo_class)
-    console.show(value if as_json else promise_document(value))
+    assert plan_file is not None  # noqa: S101 - by the checks above, for the type checker
+    plan = read_plan(plan_file)
+    if flags.prometheus is not None:
+        value = watch_dict(plan, flags.prometheus, flags.slo_class)
+        console.show(value if as_json else watch_document(value))
+        return 0 if value["verdict"] == Verdict.MEETS else ExitCode.INFEASIBLE
+    assert result is not None  # noqa: S101 - by the checks above, for the type checker
+    predicted = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
+    value = comparison_dict(predicted, result, flags.slo_class)
+    console.show(value if as_json else comparison_document(value))
+    met = all(run["verdict"] == Verdict.MEETS for run in value["runs"])
+    return 0 if met else ExitCode.INFEASIBLE
 
 
 def _unpredicted(files: dict[str, dict[str, Any]]) -> str:

@@ -29,6 +29,7 @@ from search_spaces.files import check_name
 
 if TYPE_CHECKING:
     from costmodel.transformer import Transformer
+    from search_spaces.prometheus import Traffic
     from search_spaces.traces import TraceSummary
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
@@ -48,7 +49,8 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
     "--columns",
     metavar="KEY=NAME,...",
     default="",
-    help="Columns of a CSV or keys of a JSONL: arrival=..., isl=..., osl=..., arrival_unit=s|ms|us|ns|iso.",
+    help="Columns of a CSV or keys of a JSONL (usage.prompt_tokens): arrival=..., isl=..., osl=..., "
+    "arrival_unit=s|ms|us|ns|iso.",
 )
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a workload.yaml.")
 @click.option("--model", default="Llama-3.1-70B", show_default=True, help="Model of the workload.yaml.")
@@ -90,16 +92,20 @@ def workload(
     \b
       pdplan workload AzureLLMInferenceTrace_conv.csv -o workload.yaml
       pdplan workload conversation_trace.jsonl --model Llama-3.1-8B -o workload.yaml
-      pdplan workload log.csv --columns arrival=ts,isl=prompt,osl=answer,arrival_unit=ms
+      pdplan workload log.jsonl --columns arrival=at.ms,isl=usage.in,osl=usage.out,arrival_unit=ms
+      pdplan workload prometheus.json -o workload.yaml
 
-    Reads a trace (Azure LLM inference CSV, Mooncake JSONL, any CSV or JSONL; .gz too) once, in bounded
-    memory, and prints its rate, burstiness, lengths and prefix hits. -o writes a workload.yaml with its
-    length histogram, for `pdplan optimize`. It plans for the mean rate, unless --rate states another.
+    Reads a trace (of Azure, Mooncake, ServeGen, SplitwiseSim, LLMServingSim, AIPerf, LiteLLM or OpenAI,
+    any CSV or JSONL; .gz too) once, in bounded memory, or a Prometheus range query of vLLM's metrics, and
+    prints its rate, burstiness, lengths and prefix hits. -o writes a workload.yaml with its length
+    histogram, for `pdplan optimize`. It plans for the mean rate, unless --rate states another.
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     """
     from search_spaces.models import load_model
+    from search_spaces.prometheus import is_range_query, read_traffic
     from search_spaces.recorded import tells_waves, trace_source
     from search_spaces.traces import workload_mapping
+    from search_spaces.traces.parsing import first_bytes
     from search_spaces.writing import workload_yaml_text
 
     named = _model_name(model, output)
@@ -110,6 +116,14 @@ def workload(
         check_name(os.path.relpath(trace, output.parent))
     with value_of("--model"):
         served = None if output is None else load_model(model)
+    if trace_format == "auto" and is_range_query(first_bytes(trace)):
+        traffic = read_traffic(trace)
+        if output is not None:
+            limits = [tokens for tokens in (max_tokens, served.max_position if served else None) if tokens]
+            mapping = traffic.mapping(buckets, rate, min(limits, default=None))
+            write_text(output, workload_yaml_text(mapping, _stem(trace), named), force=force)
+        _show(console, traffic_dict(trace, traffic), output, as_json=as_json)
+        return
     summary = _measured(console, trace, trace_format, columns, limit, max_tokens)
     too_long = "" if served is None else _context_advice(summary, served)
     whole = limit is None or summary.requests + summary.dropped + summary.too_long < limit
@@ -122,17 +136,29 @@ def workload(
         if recorded:
             del mapping["burstiness"]
             mapping["recorded"] = trace_source(summary, output.parent)
-        name = trace.name.partition(".")[0].strip() or trace.name.strip()
-        write_text(output, workload_yaml_text(mapping, name, named, notes=advice), force=force)
+        write_text(output, workload_yaml_text(mapping, _stem(trace), named, notes=advice), force=force)
+    note = "" if recorded or output is None else _random_note(summary, whole=whole)
+    shorter = f"{console.command} --max-tokens {served.max_position}{'' if force else ' --force'}" if served else ""
+    _show(console, measured, output, note, shorter if too_long else "", as_json=as_json)
+
+
+def _stem(trace: Path) -> str:
+    """What a workload is called after its trace."""
+    return trace.name.partition(".")[0].strip() or trace.name.strip()
+
+
+def _show(
+    console: Console, measured: dict[str, Any], output: Path | None, note: str = "", mend: str = "", *, as_json: bool
+) -> None:
+    """The answer, and what to do next: what mends the workload, else to plan for it."""
     console.show(measured if as_json else _page(measured, console.width))
     if output is None:
         console.hint(f"{console.command} -o workload.yaml")
         return
     console.note(f"\nwrote {output}; set its slo and accelerators")
-    if not recorded:
-        console.note(_random_note(summary, whole=whole))
-    shorter = f"{console.command} --max-tokens {served.max_position}{'' if force else ' --force'}" if served else ""
-    console.note(f"Next: {shorter if too_long else f'pdplan optimize {quote(str(output))} -o plan'}")
+    if note:
+        console.note(note)
+    console.note(f"Next: {mend or f'pdplan optimize {quote(str(output))} -o plan'}")
 
 
 def _measured(  # noqa: PLR0917
@@ -230,6 +256,30 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
         "max_tokens": summary.max_tokens,
         "prefix_hit_share": summary.prefix_hit_share,
         "notes": list(summary.notes),
+    }
+
+
+def traffic_dict(path: Path, traffic: Traffic) -> dict[str, Any]:
+    """The traffic that engines' metrics tell, in the numbers of `summary_dict`."""
+    peak = float(traffic.steps.max()) / traffic.step
+    lengths = {"isl": traffic.isl, "osl": traffic.osl}
+    return {
+        "path": str(path),
+        "format": "prometheus",
+        "requests": round(float(traffic.steps.sum())),
+        "duration_s": traffic.steps.size * traffic.step,
+        "request_rate_rps": traffic.request_rate,
+        "peak_rate_rps": {f"{traffic.step:g}s": peak},
+        "burstiness": traffic.burstiness,
+        "mean_isl": traffic.isl.mean,
+        "mean_osl": traffic.osl.mean,
+        **{
+            name: {f"p{100 * share:g}": round(histogram.quantile(share)) for share in QUANTILES}
+            for name, histogram in lengths.items()
+        },
+        "max_tokens": traffic.max_tokens,
+        "prefix_hit_share": traffic.prefix_hit_share,
+        "notes": list(traffic.notes),
     }
 
 

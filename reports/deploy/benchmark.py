@@ -1,32 +1,22 @@
-"""The planned workload as a trace, the commands that replay it, and what they measured beside the prediction."""
+"""The planned workload as a trace, the commands that replay it, and those that measure at fixed concurrency."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import InputError
-from costmodel.quoting import shown
+from costmodel.engine import Role
 from costmodel.units import MILLI
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import Quantiles
-from reports.document import Document, Section, Table, table_of
-from reports.numbers import duration, rate, signed_percent
-from reports.text import plural
-from search_spaces.benchmark_results.readers import read_results
-from search_spaces.benchmark_results.records import BenchmarkRun
-from search_spaces.files import shown_path
 from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import ClassLimits, Demand, Deployment
-from .describe import demand_of, told_apart
 from .formats import Raw, pod_text, render
 from .gateway import class_header
 
@@ -42,15 +32,24 @@ MOST_BLOCKS: Final = 100_000
 
 
 def benchmark_files(deployment: Deployment, url: str, *, in_cluster: bool) -> dict[str, str]:
-    """The trace of each SLO class and what replays them together: a script, and Kubernetes jobs for engines in pods.
+    """The trace of each SLO class, a script that replays them or sweeps, and Kubernetes jobs for engines in pods.
 
     url: where clients of the deployment send requests, as seen from where the benchmark runs.
     """
-    traces = class_traces(deployment)
-    runs = [aiperf_words(deployment, one, url) for one in deployment.classes]
-    files = {f"{FOLDER}/{name}": text for name, text in traces.items()}
-    files[SCRIPT_FILE] = render("benchmark/run.sh", runs=runs, tool=Raw(facts.fact("benchmark", "tool")))
+    files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
+    files[SCRIPT_FILE] = render(
+        "benchmark/run.sh",
+        tool=Raw(facts.fact("benchmark", "tool")),
+        url=url,
+        tokenizer=deployment.weights,
+        runs=[replay_words(deployment, one, Raw('"$url"'), Raw('"$tokenizer"')) for one in deployment.classes],
+        sweep=sweep_words(deployment, Raw('"$url"'), Raw('"$tokenizer"')),
+        prompts=sweep_prompts(deployment.demand),
+        loads=sweep_loads(deployment),
+        waves=SWEEP_WAVES,
+    )
     if in_cluster:
+        runs = [replay_words(deployment, one, url, deployment.weights) for one in deployment.classes]
         files[JOB_FILE] = render(
             "benchmark/job.yaml",
             names=[f"{deployment.name}-benchmark{one.ending}" for one in deployment.classes],
@@ -101,20 +100,34 @@ def goodput_words(one: ClassLimits) -> str:
     return " ".join(f"{name}:{limit / MILLI:g}" for name, limit in limits.items() if limit is not None)
 
 
-def aiperf_words(deployment: Deployment, one: ClassLimits, url: str) -> list[str]:
-    """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals."""
+def aiperf_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
+    """What every command of AIPerf begins with: tokens are those that the server counts, as the plan's are."""
     return [
         "aiperf",
         "profile",
         "--model",
         deployment.weights,
         "--tokenizer",
-        deployment.weights,
+        tokenizer,
         "--url",
         url,
         "--endpoint-type",
         "completions",
         "--streaming",
+        "--use-server-token-count",
+        "--extra-inputs",
+        "ignore_eos:true",
+        "--random-seed",
+        str(deployment.demand.seed),
+        "--ui",
+        "none",
+    ]
+
+
+def replay_words(deployment: Deployment, one: ClassLimits, url: str, tokenizer: str) -> list[str]:
+    """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals."""
+    return [
+        *aiperf_words(deployment, url, tokenizer),
         "--input-file",
         trace_file(one),
         "--custom-dataset-type",
@@ -124,16 +137,55 @@ def aiperf_words(deployment: Deployment, one: ClassLimits, url: str) -> list[str
         "--fixed-schedule",
         "--goodput",
         goodput_words(one),
-        "--extra-inputs",
-        "ignore_eos:true",
         *class_header(deployment, one.label),
-        "--random-seed",
-        str(deployment.demand.seed),
-        "--ui",
-        "none",
         "--output-artifact-dir",
         results_folder(one),
     ]
+
+
+SWEEP_WAVES: Final = 5
+"""Prompts of a fixed concurrency over that concurrency: fewer are a burst rather than a steady state."""
+SWEEP_LOADS: Final = 4
+"""Concurrencies that are measured, from 1 to what the planned rate keeps in flight: `calibrate` fits four scales."""
+SWEEP_ANSWER: Final = 256
+"""Longest answer of the sweep [token]: TPOT needs no longer one."""
+
+
+def sweep_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
+    """AIPerf's command line at a fixed concurrency, without that, its prompts and its folder."""
+    osl = min(max(round(_mean_of(deployment.demand, deployment.demand.osl)), 2), SWEEP_ANSWER)
+    return [*aiperf_words(deployment, url, tokenizer), "--osl", str(osl)]
+
+
+def sweep_prompts(demand: Demand) -> list[int]:
+    """Two prompt lengths [token]: the mean and a quarter of it, which tell compute from what a request costs anyhow."""
+    mean = max(round(_mean_of(demand, demand.isl)), 1)
+    return sorted({max(mean // 4, 1), mean})
+
+
+def sweep_loads(deployment: Deployment) -> list[int]:
+    """Concurrencies from 1 to what the planned rate keeps in flight within the limits, evenly spaced in their logs.
+
+    Of replicas that share all requests together, of other fleets in one replica of the pool that generates tokens.
+    """
+    demand = deployment.demand
+    gaps = max(_mean_of(demand, demand.osl) - 1.0, 1.0)
+    longest = max(
+        (
+            one.whole if one.whole is not None else (one.ttft or 0.0) + gaps * (one.tpot or 0.0)
+            for one in deployment.classes
+        ),
+        default=0.0,
+    )
+    pools = deployment.of_role(Role.DECODE) or deployment.of_role(Role.COLOCATED)
+    replicas, seats = sum(pool.replicas for pool in pools), pools[0].settings.max_num_seqs
+    together = 1 if len(deployment.pools) > 1 else replicas
+    top = min(max(demand.rate * longest / replicas, 1.0), seats) * together
+    return sorted({round(top ** (step / (SWEEP_LOADS - 1))) for step in range(SWEEP_LOADS)})
+
+
+def _mean_of(demand: Demand, lengths: Sequence[float]) -> float:
+    return sum(length * share for length, share in zip(lengths, demand.share, strict=True)) / sum(demand.share)
 
 
 def trace_text(rows: Iterable[dict[str, Any]]) -> str:
@@ -219,11 +271,6 @@ def _arrivals(generator: np.random.Generator, demand: Demand, count: int) -> NDA
     return np.concatenate([[0.0], np.cumsum(gaps)])
 
 
-QUANTILES: Final = ("p50", "p90", "p99")
-OTHER_WORKLOAD: Final = 0.1
-"""Difference of mean lengths [1] beyond which a run replayed another workload: chance and tokenizers explain less."""
-
-
 def behind(plan: Plan, router: Balancing) -> Plan:
     """The plan with its figures behind a router; as it is where that is its own, or was not simulated.
 
@@ -238,80 +285,3 @@ def behind(plan: Plan, router: Balancing) -> Plan:
     ]
     whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
     return plan.model_copy(update={"classes": classes, **whole})
-
-
-def promise_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
-    """Predicted and measured quantiles [s] of each run in a benchmark's result file.
-
-    slo_class: the one whose requests the run replayed, for every class of several has a run of its own.
-    The error is predicted / measured - 1. Raises InputError for a plan without latencies, and for a file whose runs
-    did not replay the plan's workload.
-    """
-    if plan.ttft_s is None or plan.tpot_s is None:
-        raise InputError(f"the plan {shown(plan.name)} predicts no latencies (its status is {plan.status})")
-    runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
-    if not runs:
-        raise InputError(f"{shown_path(file)} has no run of a load generator")
-    if slo_class is None and told_apart(plan):
-        names = ", ".join(repr(one.name) for one in plan.classes)
-        raise InputError(f"the plan {shown(plan.name)} has several SLO classes, each with a run; say which: {names}")
-    demand = demand_of(plan, slo_class)
-    promised = next(((one.ttft_s, one.tpot_s) for one in plan.classes if one.name == slo_class), None)
-    return {
-        "schema": "pdplan.promise/1",
-        "plan": plan.name,
-        "slo_class": slo_class,
-        "planned_requests_per_second": demand.rate,
-        "runs": [_run(promised or (plan.ttft_s, plan.tpot_s), demand, run) for run in runs],
-    }
-
-
-def _run(latencies: tuple[Quantiles, Quantiles], demand: Demand, run: BenchmarkRun) -> dict[str, Any]:
-    for name, found, lengths in (("prompts", run.isl, demand.isl), ("answers", run.osl, demand.osl)):
-        planned = sum(length * share for length, share in zip(lengths, demand.share, strict=True)) / sum(demand.share)
-        if abs(found / planned - 1.0) > OTHER_WORKLOAD:
-            raise InputError(
-                f"{run.where}: its {name} have {found:,.0f} tokens on average, and the plan's {planned:,.0f}, so it "
-                "did not replay the plan's workload"
-            )
-    pairs = [
-        (f"{metric} {name}", getattr(promised, name), getattr(measured, name))
-        for metric, promised, measured in zip(("TTFT", "TPOT"), latencies, (run.ttft, run.tpot), strict=True)
-        for name in QUANTILES
-    ]
-    return {
-        "where": run.where,
-        "tool": run.tool.value,
-        "requests": run.completed,
-        "requests_per_second": run.request_throughput,
-        "latencies": [
-            {
-                "name": name,
-                "promised_s": promised,
-                "measured_s": measured,
-                "error": promised / measured - 1.0 if measured else None,
-            }
-            for name, promised, measured in pairs
-        ],
-    }
-
-
-def promise_document(value: dict[str, Any]) -> Document:
-    """The answer, of a `promise_dict`: a table for each run."""
-    planned, runs = rate(value["planned_requests_per_second"]), value["runs"]
-    return Document(
-        headline=tuple(
-            f"{run['where']}: {plural(run['requests'], 'request')} at {rate(run['requests_per_second'])}, planned "
-            f"{planned}."
-            for run in runs
-        ),
-        sections=tuple(Section(run["where"] if len(runs) > 1 else "", table=_latencies(run)) for run in runs),
-    )
-
-
-def _latencies(run: dict[str, Any]) -> Table:
-    rows = [
-        (item["name"], duration(item["promised_s"]), duration(item["measured_s"]), signed_percent(item["error"]))
-        for item in run["latencies"]
-    ]
-    return table_of(("latency", "#plan", "#measured", "#error"), rows)

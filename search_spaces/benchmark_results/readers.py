@@ -1,17 +1,18 @@
-"""Result files of benchmark tools as records: one reader a format; which tool wrote a file is told from its content.
+"""Result files of benchmark tools as records: one row of `FORMATS` a format, told from the content of a file.
 
 vLLM's and SGLang's load generators write flat objects with times in milliseconds, InferenceX one object a run that
-states its own deployment. AIPerf, GenAI-Perf and GuideLLM write every metric as an object with its statistics. Dynamo's
-self-benchmark has single forward passes that the engine timed itself.
+states its own deployment. All others write every metric as an object with its statistics, at places of their own: a
+`Report` says where. Dynamo's self-benchmark has single forward passes that the engine timed itself.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from costmodel.quoting import shown
 from costmodel.units import MICRO, MILLI
@@ -34,18 +35,25 @@ def is_vllm(document: Document) -> bool:
 
 
 def is_sglang(document: Document) -> bool:
-    """Whether the object is a line of SGLang's bench_serving (--output-file)."""
-    return "request_throughput" in document and "dataset_name" in document and "backend" in document
+    """Whether the object is a line of SGLang's bench_serving (--output-file): with options that drew its prompts."""
+    drawn = any(option in document for option in ("dataset_name", "sharegpt_output_len", "random_range_ratio"))
+    return drawn and "backend" in document and "completed" in document
 
 
 def read_vllm(document: Document) -> BenchmarkRun:
-    """One result of `vllm bench serve`; fields as of vLLM 0.33, vllm/benchmarks/serve.py."""
+    """One result of `vllm bench serve`; fields as of vLLM 0.33, vllm/benchmarks/serve.py.
+
+    Its forerunner benchmark_serving.py wrote the same, without max_concurrency before 0.6.
+    """
     speculative = (document.number("spec_decode_acceptance_length") or 1.0) > 1.0
     return _run(document, Tool.VLLM, document.text("model_id"), speculative=speculative)
 
 
 def read_sglang(document: Document) -> BenchmarkRun:
-    """One line of SGLang's bench_serving; fields as of SGLang 0.5.23, sglang/benchmark/serving.py."""
+    """One line of SGLang's bench_serving; fields as of SGLang 0.5.23, sglang/benchmark/serving.py.
+
+    Lines of 0.2 and 0.3 have no TPOT and only medians: it follows from those of TTFT and of the whole request.
+    """
     server = document.part("server_info")
     model = server.text("model_path") or server.text("served_model_name")
     hits = document.part("cache_report").number("cache_hit_rate_pct") or 0.0
@@ -54,14 +62,19 @@ def read_sglang(document: Document) -> BenchmarkRun:
 
 
 def _run(document: Document, tool: Tool, model: str | None, *, speculative: bool, cached: float = 0.0) -> BenchmarkRun:
-    completed = document.needed("completed")
+    completed, duration = document.needed("completed"), document.number("duration")
+    osl = document.needed("total_output_tokens") / completed
+    ttft, tpot = _latency(document, "ttft", "_ms", MILLI), _latency(document, "tpot", "_ms", MILLI)
+    e2e = _latency(document, "e2el" if tool is Tool.VLLM else "e2e_latency", "_ms", MILLI)
+    if tpot.typical is None:
+        tpot = _tpot_of(ttft, e2e, osl)
     return BenchmarkRun(
         where=document.where,
         tool=tool,
         isl=document.needed("total_input_tokens") / completed,
-        osl=document.needed("total_output_tokens") / completed,
-        ttft=_latency(document, "ttft", "_ms", MILLI),
-        tpot=_latency(document, "tpot", "_ms", MILLI),
+        osl=osl,
+        ttft=ttft,
+        tpot=tpot,
         model=model,
         engine=document.text("backend"),
         spread=_spread(document),
@@ -70,20 +83,32 @@ def _run(document: Document, tool: Tool, model: str | None, *, speculative: bool
         request_rate=None if document.get("request_rate") == "trace" else document.number("request_rate"),
         prompts=document.whole("num_prompts", int(completed)),
         completed=int(completed),
-        duration=document.number("duration"),
-        request_throughput=document.number("request_throughput"),
-        output_throughput=document.number("output_throughput"),
+        request_throughput=document.number("request_throughput") or (completed / duration if duration else None),
         speculative=speculative,
         cached=cached,
+        e2e=e2e,
     )
+
+
+def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
+    """TPOT from the whole request [s]: (e2e - TTFT) / (OSL - 1), of the means and of the medians.
+
+    >>> _tpot_of(Latency(p50=0.5), Latency(p50=2.5), 101.0).p50
+    0.02
+    """
+
+    def between(first: float | None, last: float | None) -> float | None:
+        return (last - first) / (osl - 1.0) if first and last and last > first and osl > 1.0 else None
+
+    return Latency(mean=between(ttft.mean, e2e.mean), p50=between(ttft.p50, e2e.p50))
 
 
 def _latency(document: Document, name: str, unit: str = "", scale: float = 1.0) -> Latency:
     """The statistics of a time, which stand beside one another; unit: what ends their keys; scale: its length [s]."""
-    mean, median, p50, p90, p99 = (
-        document.number(f"{statistic}_{name}{unit}", scale) for statistic in ("mean", "median", "p50", "p90", "p99")
+    mean, median, p50, p90, p99, p95 = (
+        document.number(f"{word}_{name}{unit}", scale) for word in ("mean", "median", "p50", "p90", "p99", "p95")
     )
-    return Latency(mean, median or p50, p90, p99)
+    return Latency(mean, median or p50, p90, p99, p95)
 
 
 def _spread(document: Document) -> float:
@@ -154,15 +179,16 @@ def is_inferencex(document: Document) -> bool:
 
 
 def read_inferencex(document: Document) -> BenchmarkRun:
-    """One result; fields as of utils/process_result.py@843c6254."""
+    """One result; fields as of utils/process_result.py@843c6254, and of its first version."""
     mean = (1.0 + SHORTEST) / 2.0
+    nominal = _nominal_lengths(document)
     draft = (document.text("spec_decoding") or document.text("mtp") or "").lower()
     stated = _stated(document)
-    output, osl = _output(document, stated), document.needed("osl") * mean
+    output, osl = _output(document, stated), nominal[1] * mean
     return BenchmarkRun(
         where=document.where,
         tool=Tool.INFERENCEX,
-        isl=document.needed("isl") * mean,
+        isl=nominal[0] * mean,
         osl=osl,
         ttft=_latency(document, "ttft"),
         tpot=_latency(document, "tpot"),
@@ -172,10 +198,17 @@ def read_inferencex(document: Document) -> BenchmarkRun:
         concurrency=document.needed("conc"),
         request_rate=math.inf,
         request_throughput=None if output is None else output / osl,
-        output_throughput=output,
         speculative=draft not in _WITHOUT_DRAFT,
         stated=stated,
     )
+
+
+def _nominal_lengths(document: Document) -> tuple[float, float]:
+    """ISL and OSL [token]; files of 2025 state them in their name alone (agg_dsr1_1k8k_fp8_...json)."""
+    thousands = re.search(r"_(\d+)k(\d+)k_", document.file.name)
+    if thousands and "isl" not in document:
+        return 1024.0 * int(thousands[1]), 1024.0 * int(thousands[2])
+    return document.needed("isl"), document.needed("osl")
 
 
 def _output(document: Document, stated: Stated) -> float | None:
@@ -215,40 +248,240 @@ def _workers(document: Document, prefix: str) -> Workers:
 
 
 TIME_UNITS = {"ns": 1e-9, "us": MICRO, "µs": MICRO, "ms": MILLI, "s": 1.0, "sec": 1.0, "seconds": 1.0}
-"""How AIPerf and GenAI-Perf write the unit of a time; milliseconds where they do not."""
-LARGEST_CONFIG_DEPTH = 8
+"""How reports write the unit of a time; that of a time per token ends with "/token"."""
+OTHER_COUNT = 0.25
+"""How far TPOT may be from (e2e - TTFT) / (OSL - 1) before it was divided by something else than tokens [1]; assumed:
+half the gaps of a stream with an empty chunk after every token are off by 50 %, means of unlike requests by less."""
+Load = tuple[float | None, float | None]
+"""Concurrency [1] and request rate [1/s] that a generator was told to keep."""
 
 
-def is_aiperf(document: Document) -> bool:
-    """Whether the object is the summary of AIPerf or GenAI-Perf (profile_export_aiperf.json, ..._genai_perf.json)."""
-    return isinstance(document.get("request_throughput"), Mapping) and "input_config" in document
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where a report of nested metrics has the figures of a run: dotted paths, the first that is there counts.
+
+    mark: what tells such a report; isl, osl, ttft, tpot, in_flight: metrics with their statistics; e2e: the same of the
+    whole request, where TPOT may be of other things than tokens; counted: the output length by which the tool divided
+    to get TPOT, where a truer one is known; total, completed, throughput: numbers; model: its name; load: what the
+    generator kept; unit: of times where none stands beside them.
+    """
+
+    tool: Tool
+    mark: tuple[str, ...]
+    isl: tuple[str, ...]
+    osl: tuple[str, ...]
+    ttft: str
+    tpot: str
+    e2e: str
+    total: tuple[str, ...]
+    completed: tuple[str, ...]
+    throughput: tuple[str, ...]
+    model: tuple[str, ...]
+    load: Callable[[Document], Load]
+    in_flight: tuple[str, ...] = ()
+    counted: str = ""
+    unit: str = "s"
+
+    def recognizes(self, document: Document) -> bool:
+        """Whether the object is such a report."""
+        return all(document.has(path) for path in self.mark)
+
+    def read(self, document: Document) -> BenchmarkRun:
+        """The run of one report."""
+        isl, osl = document.at(*self.isl), document.at(*self.osl)
+        ttft, e2e = (_timed(document.at(path), self.unit) for path in (self.ttft, self.e2e))
+        counted = _mean(document.at(self.counted)) if self.counted else 0.0
+        concurrency, rate = self.load(document)
+        return BenchmarkRun(
+            where=document.where,
+            tool=self.tool,
+            isl=_mean(isl, needed=True),
+            osl=_mean(osl, needed=True),
+            ttft=ttft,
+            tpot=self._tpot(document, _mean(osl, needed=True), counted, ttft, e2e),
+            model=next(filter(None, (document.text_at(path) for path in self.model)), None),
+            spread=_length_spread(isl),
+            concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
+            in_flight=next(filter(None, (_mean(document.at(path)) for path in self.in_flight)), None),
+            request_rate=rate,
+            prompts=document.whole_at(*self.total),
+            completed=document.whole_at(*self.completed),
+            request_throughput=document.number_at(*self.throughput),
+            e2e=e2e,
+        )
+
+    def _tpot(self, document: Document, osl: float, counted: float, ttft: Latency, e2e: Latency) -> Latency:
+        """TPOT of the tokens that were generated [s].
+
+        A client counts tokens of its own tokenizer, or chunks of the stream: its TPOT is (counted - 1) / (OSL - 1) of
+        the true one. Where it does not say what it counted, the whole request tells.
+        """
+        tpot = _timed(document.at(self.tpot), self.unit)
+        if self.counted:
+            return tpot.times((counted - 1.0) / (osl - 1.0)) if counted > 1.0 and osl > 1.0 else tpot
+        whole = _tpot_of(ttft, e2e, osl).typical
+        if tpot.typical is None or whole is None or abs(tpot.typical / whole - 1.0) <= OTHER_COUNT:
+            return tpot
+        return tpot.times(whole / tpot.typical)
+
+
+def _timed(metric: Document, default: str) -> Latency:
+    """The statistics of one time [s], in the unit that stands beside them."""
+    unit = (metric.text("unit") or metric.text("units") or default).lower().removesuffix("/token")
+    if unit not in TIME_UNITS:
+        key = "unit" if "unit" in metric else "units"
+        raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
+    scale = TIME_UNITS[unit]
+    figures = (metric.number_at(*paths) for paths in STATISTICS)
+    return Latency(*(None if figure is None else figure * scale for figure in figures))
+
+
+STATISTICS = (
+    ("avg", "mean"),
+    ("median", "p50", "percentiles.p50"),
+    ("p90", "percentiles.p90"),
+    ("p99", "percentiles.p99"),
+    ("p95", "percentiles.p95"),
+)
+"""What reports call the mean and the quantiles that are read."""
+
+
+def _mean(metric: Document, *, needed: bool = False) -> float:
+    """The mean of a metric [its unit]; 0 where it has none, unless it must."""
+    key = "avg" if "avg" in metric else "mean"
+    return metric.needed(key) if needed else metric.number(key) or 0.0
+
+
+def _length_spread(metric: Document) -> float:
+    shortest, longest = metric.number("min"), metric.number("max")
+    return 1.0 - shortest / longest if shortest and longest else 0.0
+
+
+def _aiperf_load(document: Document) -> Load:
+    """AIPerf 0.13 has phases, of which warm-up ones may stand first; AIPerf before 0.10 and GenAI-Perf have none."""
+    settings = document.part("input_config")
+    phases = settings.get("phases")
+    for index in range(len(phases) if isinstance(phases, list) else 0):
+        phase = settings.item("phases", index)
+        if phase.text("kind") in {None, "profiling"}:
+            return phase.number("concurrency"), phase.number("rate")
+    load = settings.at("loadgen", "perf_analyzer.stimulus")
+    return load.number("concurrency"), load.number("request_rate")
+
+
+def _guidellm_load(document: Document) -> Load:
+    """Synchronous requests are one stream; an unlimited throughput run has no steady state."""
+    strategy = document.at("config.strategy", "args.strategy", "scheduler.strategy")
+    kind = strategy.text("type_") or ""
+    if kind == "throughput":
+        return strategy.number("max_concurrency"), math.inf
+    rate = strategy.number("rate") if kind in {"constant", "poisson", "async"} else None
+    return 1.0 if kind == "synchronous" else strategy.number("streams"), rate
+
+
+def _llmd_load(document: Document) -> Load:
+    """v0.1 has the load generator's own words, of which stages need the number of theirs; v0.2 has one form."""
+    words = document.at("scenario.load.standardized", "scenario.load.args")
+    stage = document.part("scenario", "load", "metadata").get("stage")
+    rate = words.number_at("rate_qps", "request_rate", "rate", f"load.stages.{stage}.rate")
+    return words.number_at("concurrency", "max_concurrency", f"load.stages.{stage}.concurrency_level"), rate
+
+
+AIPERF = Report(
+    tool=Tool.AIPERF,
+    mark=("request_throughput.avg", "input_config", "schema_version"),
+    isl=("usage_prompt_tokens", "input_sequence_length"),
+    osl=("usage_completion_tokens", "output_sequence_length"),
+    counted="output_sequence_length",
+    ttft="time_to_first_token",
+    tpot="inter_token_latency",
+    e2e="request_latency",
+    total=("request_count.avg",),
+    completed=("request_count.avg",),
+    throughput=("request_throughput.avg",),
+    model=("input_config.models.items.0.name", "input_config.endpoint.model_names.0", "input_config.model_names.0"),
+    load=_aiperf_load,
+    unit="ms",
+)
+"""AIPerf 0.13 and before: inter-token latency is (e2e - TTFT) / (OSL - 1) of each request, of the tokens that the
+client's tokenizer counts unless it was told to take the server's count (`--use-server-token-count`)."""
+GENAI_PERF = replace(AIPERF, tool=Tool.GENAI_PERF, mark=("request_throughput.avg", "input_config"))
+"""AIPerf's forerunner, 0.0.16, whose files say no version."""
+
+GUIDELLM = Report(
+    tool=Tool.GUIDELLM,
+    mark=("metrics.prompt_token_count",),
+    isl=("metrics.prompt_token_count.successful",),
+    osl=("metrics.output_token_count.successful",),
+    ttft="metrics.time_to_first_token_ms.successful",
+    tpot="metrics.inter_token_latency_ms.successful",
+    e2e="",
+    in_flight=("metrics.request_concurrency.successful",),
+    total=("metrics.request_totals.total", "request_totals.total"),
+    completed=("metrics.request_totals.successful", "request_totals.successful"),
+    throughput=("metrics.requests_per_second.successful.mean",),
+    model=("worker.backend_model", "config.backend.model", "benchmarker.backend.model"),
+    load=_guidellm_load,
+    unit="ms",
+)
+"""One of the runs of GuideLLM 0.3 to 0.8; TPOT is its inter-token latency: its time per output token divides by OSL."""
+
+INFERENCE_PERF = Report(
+    tool=Tool.INFERENCE_PERF,
+    mark=("load_summary", "successes"),
+    isl=("successes.prompt_len",),
+    osl=("successes.output_len",),
+    ttft="successes.latency.time_to_first_token",
+    tpot="successes.latency.time_per_output_token",
+    e2e="successes.latency.request_latency",
+    total=("load_summary.count",),
+    completed=("successes.count",),
+    throughput=("successes.throughput.requests_per_sec",),
+    model=(),
+    load=lambda document: (
+        document.number_at("load_summary.concurrency"),
+        document.number_at("load_summary.requested_rate"),
+    ),
+)
+"""stage_N_lifecycle_metrics.json and summary_lifecycle_metrics.json; before 0.3 its times per token are per chunk."""
+
+
+def _llmd(root: str, throughput: str, *model: str) -> Report:
+    """Both versions of llm-d's report have the same metrics below another root."""
+    return Report(
+        tool=Tool.LLMD,
+        mark=("scenario", f"{root}.requests.input_length"),
+        isl=(f"{root}.requests.input_length",),
+        osl=(f"{root}.requests.output_length",),
+        ttft=f"{root}.latency.time_to_first_token",
+        tpot=f"{root}.latency.time_per_output_token",
+        e2e=f"{root}.latency.request_latency",
+        total=(f"{root}.requests.total",),
+        completed=(f"{root}.requests.total",),
+        throughput=(f"{root}.throughput.{throughput}",),
+        model=model,
+        load=_llmd_load,
+    )
+
+
+LLMD_01 = _llmd("metrics", "requests_per_sec", "scenario.model.name")
+LLMD_02 = _llmd(
+    "results.request_performance.aggregate", "request_rate.mean", "scenario.stack.0.standardized.model.name"
+)
+
+
+AIPERF_GOALS = ("time_to_first_token", "inter_token_latency", "request_latency")
+"""AIPerf's words for TTFT, TPOT and the whole request among its goals (`--goodput`), in milliseconds."""
 
 
 def read_aiperf(document: Document) -> BenchmarkRun:
-    """One summary; fields as of AIPerf 0.13 and GenAI-Perf 0.0.16.
-
-    Their inter-token latency is (request latency - TTFT) / (OSL - 1) of each request: TPOT.
-    """
-    tool = Tool.AIPERF if "aiperf_version" in document or "schema_version" in document else Tool.GENAI_PERF
-    count = document.part("request_count").whole("avg")
-    settings = document.part("input_config")
-    return BenchmarkRun(
-        where=document.where,
-        tool=tool,
-        isl=document.part("input_sequence_length").needed("avg"),
-        osl=document.part("output_sequence_length").needed("avg"),
-        ttft=_timed(document.part("time_to_first_token")),
-        tpot=_timed(document.part("inter_token_latency")),
-        model=_model(settings),
-        concurrency=_setting(settings, "concurrency"),
-        request_rate=_setting(settings, "request_rate"),
-        spread=_length_spread(document.part("input_sequence_length")),
-        prompts=count,
-        completed=count,
-        duration=_timed(document.part("benchmark_duration"), "s").mean,
-        request_throughput=document.part("request_throughput").number("avg"),
-        output_throughput=document.part("output_token_throughput").number("avg"),
-    )
+    """One summary of AIPerf; which requests met its goals counts where it counted the server's tokens."""
+    run = AIPERF.read(document)
+    goals, met = document.part("input_config", "slos"), document.part("good_request_fraction").get("avg")
+    server = document.part("input_config", "endpoint").get("use_server_token_count") is True
+    if not server or not isinstance(met, int | float) or not set(goals) <= set(AIPERF_GOALS):
+        return run
+    return replace(run, goals=tuple(goals.number(name, MILLI) for name in AIPERF_GOALS), attainment=float(met))
 
 
 def is_guidellm(document: Document) -> bool:
@@ -258,109 +491,47 @@ def is_guidellm(document: Document) -> bool:
 
 
 def read_guidellm(document: Document) -> Iterator[BenchmarkRun]:
-    """The runs of one file; fields as of GuideLLM 0.8.
-
-    TPOT is its inter-token latency; what it calls time per output token divides by OSL, not OSL - 1.
-    """
-    model = _first(document.part("config").content, "model", LARGEST_CONFIG_DEPTH)
+    """The runs of one file."""
+    model = document.text_at("config.model") or document.text_at("args.model")
     for index, run in enumerate(document["benchmarks"]):
         if not isinstance(run, Mapping) or not isinstance(run.get("metrics"), Mapping):
             raise document.error("has no metrics", "benchmarks", index)
-        yield _guidellm_run(document.item("benchmarks", index), model if isinstance(model, str) else None)
+        read = GUIDELLM.read(document.item("benchmarks", index))
+        yield replace(read, model=read.model or model)
 
 
-def _guidellm_run(run: Document, model: str | None) -> BenchmarkRun:
-    strategy = run.part("config", "strategy")
-    kind = strategy.text("type_") or ""
-    streams = 1.0 if kind == "synchronous" else strategy.number("streams")
-    totals = run.part("metrics", "request_totals")
-    flight = _successful(run, "request_concurrency").number("mean")
-    return BenchmarkRun(
-        where=run.where,
-        tool=Tool.GUIDELLM,
-        isl=_successful(run, "prompt_token_count").needed("mean"),
-        osl=_successful(run, "output_token_count").needed("mean"),
-        ttft=_distribution(_successful(run, "time_to_first_token_ms"), MILLI),
-        tpot=_distribution(_successful(run, "inter_token_latency_ms"), MILLI),
-        model=model,
-        spread=_length_spread(_successful(run, "prompt_token_count")),
-        concurrency=streams,
-        in_flight=flight,
-        request_rate=strategy.number("rate") if kind in {"constant", "poisson", "async"} else None,
-        prompts=totals.whole("total"),
-        completed=totals.whole("successful"),
-        duration=run.number("duration"),
-        request_throughput=_successful(run, "requests_per_second").number("mean"),
-        output_throughput=_successful(run, "output_tokens_per_second").number("mean"),
-    )
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of result file: whose, which file of it, where its TPOT is from, how it is told, and how it is read."""
+
+    tool: Tool
+    file: str
+    tpot: str
+    recognizes: Callable[[Document], bool]
+    read: Callable[[Document], BenchmarkRun | Iterable[Record]]
 
 
-def _successful(run: Document, metric: str) -> Document:
-    return run.part("metrics", metric, "successful")
+def _reported(report: Report, file: str, tpot: str) -> Format:
+    return Format(report.tool, file, tpot, report.recognizes, report.read)
 
 
-def _distribution(metric: Document, scale: float) -> Latency:
-    shares = metric.part("percentiles")
-    median = metric.number("median", scale) or shares.number("p50", scale)
-    return Latency(metric.number("mean", scale), median, shares.number("p90", scale), shares.number("p99", scale))
-
-
-def _timed(metric: Document, default: str = "ms") -> Latency:
-    """The statistics of one time, in the unit that stands beside them."""
-    unit = (metric.text("unit") or default).lower()
-    if unit not in TIME_UNITS:
-        raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", "unit")
-    scale = TIME_UNITS[unit]
-    return Latency(*(metric.number(key, scale) for key in ("avg", "p50", "p90", "p99")))
-
-
-def _length_spread(metric: Document) -> float:
-    shortest, longest = metric.number("min"), metric.number("max")
-    return 1.0 - shortest / longest if shortest and longest else 0.0
-
-
-def _setting(settings: Document, key: str) -> float | None:
-    """A number anywhere among the settings: its place differs from version to version."""
-    setting = _first(settings.content, key, LARGEST_CONFIG_DEPTH)
-    value = setting[0] if isinstance(setting, list) and len(setting) == 1 else setting
-    return Document(settings.file, {key: value}, settings.label, settings.path).number(key)
-
-
-def _model(settings: Document) -> str | None:
-    for key in ("model_names", "model_name", "model"):
-        names = _first(settings.content, key, LARGEST_CONFIG_DEPTH)
-        named = names[0] if isinstance(names, list) and names else names
-        if isinstance(named, str):
-            return named
-    return None
-
-
-def _first(value: Any, key: str, depth: int) -> Any:
-    """The first value under `key` that is not null, nearest the top."""
-    if not isinstance(value, Mapping) or depth == 0:
-        return None
-    if value.get(key) is not None and not isinstance(value[key], Mapping):
-        return value[key]
-    below = (_first(item, key, depth - 1) for item in value.values())
-    return next((match for match in below if match is not None), None)
-
-
-Reader = Callable[[Document], Iterable[Record]]
-
-
-def _single(read: Callable[[Document], BenchmarkRun]) -> Reader:
-    return lambda document: [read(document)]
-
-
-FORMATS: tuple[tuple[Callable[[Document], bool], Reader], ...] = (
-    (is_guidellm, read_guidellm),
-    (is_dynamo, read_dynamo),
-    (is_aiperf, _single(read_aiperf)),
-    (is_inferencex, _single(read_inferencex)),
-    (is_vllm, _single(read_vllm)),
-    (is_sglang, _single(read_sglang)),
+_LLMD_TPOT = "`time_per_output_token`"
+_AIPERF_TPOT = "`inter_token_latency`, of the server's tokens"
+FORMATS = (
+    Format(Tool.GUIDELLM, "`benchmarks.json`, 0.3 to 0.8", "`inter_token_latency_ms`", is_guidellm, read_guidellm),
+    Format(Tool.DYNAMO, "`--benchmark-output-path` JSON", "single forward passes", is_dynamo, read_dynamo),
+    Format(Tool.AIPERF, "`profile_export_aiperf.json`, to 0.13", _AIPERF_TPOT, AIPERF.recognizes, read_aiperf),
+    _reported(GENAI_PERF, "`profile_export_genai_perf.json`", "`inter_token_latency`"),
+    _reported(INFERENCE_PERF, "`stage_N_lifecycle_metrics.json`", "`time_per_output_token`, or the whole request"),
+    _reported(LLMD_01, "`benchmark_report*.yaml` or `.json`, v0.1", _LLMD_TPOT),
+    _reported(LLMD_02, "`benchmark_report*.yaml` or `.json`, v0.2", _LLMD_TPOT),
+    Format(Tool.INFERENCEX, "`agg_*.json`", "`mean_tpot`, else `median_tpot`", is_inferencex, read_inferencex),
+    Format(Tool.VLLM, "`--save-result` JSON, also appended ones", "`mean_tpot_ms`", is_vllm, read_vllm),
+    Format(
+        Tool.SGLANG, "`--output-file` JSONL", "`mean_tpot_ms`, before 0.4 the whole request", is_sglang, read_sglang
+    ),
 )
-"""How an object is recognised, and who reads it; the first that recognises it does."""
+"""Every format; the first that recognizes an object reads it. docs/calibrate.md shows this table."""
 
 _HINTS = {
     "avg_latency": "it looks like `vllm bench latency`, whose file lacks the lengths; use `vllm bench serve`",
@@ -373,18 +544,14 @@ _HINTS = {
 
 def read_results(paths: Iterable[Path]) -> list[Record]:
     """All runs and steps of the files in their order; InputError names the place of what cannot be read."""
-    return [record for path in paths for record in _records(path)]
+    return [record for path in paths for document in documents(path) for record in _records(document)]
 
 
-def _records(path: Path) -> Iterator[Record]:
-    for document in documents(path):
-        yield from _reader(document)(document)
-
-
-def _reader(document: Document) -> Reader:
-    for recognises, read in FORMATS:
-        if recognises(document):
-            return read
-    tools = ", ".join(Tool)
-    hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {tools}")
-    raise document.error(f"is not the result of a known benchmark tool; {hint}")
+def _records(document: Document) -> Iterable[Record]:
+    form = next((form for form in FORMATS if form.recognizes(document)), None)
+    if form is None:
+        tools = ", ".join(Tool)
+        hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {tools}")
+        raise document.error(f"is not the result of a known benchmark tool; {hint}")
+    read = form.read(document)
+    return [read] if isinstance(read, BenchmarkRun) else read

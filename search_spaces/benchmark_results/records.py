@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import InputError
+from search_spaces.faults import Fault, Source
 from search_spaces.faults import Path as Keys
 from search_spaces.files import LARGEST_RESULTS, read_file, shown_path
 from search_spaces.json_source import JsonText, json_kind, json_shown
 from search_spaces.plain_text import decoded
+from search_spaces.yaml_source import parse_source
 
 
 class Tool(StrEnum):
@@ -28,6 +30,8 @@ class Tool(StrEnum):
     AIPERF = "AIPerf"
     GENAI_PERF = "GenAI-Perf"
     GUIDELLM = "GuideLLM"
+    INFERENCE_PERF = "inference-perf"
+    LLMD = "llm-d benchmark report"
     INFERENCEX = "InferenceX"
     DYNAMO = "Dynamo self-benchmark"
 
@@ -40,11 +44,28 @@ class Latency:
     p50: float | None = None
     p90: float | None = None
     p99: float | None = None
+    p95: float | None = None
 
     @property
     def typical(self) -> float | None:
         """The mean, which the model predicts, or else the median [s]."""
         return self.p50 if self.mean is None else self.mean
+
+    def times(self, factor: float) -> Latency:
+        """The same statistics of a time `factor` [1] as long."""
+        times = (self.mean, self.p50, self.p90, self.p99, self.p95)
+        return Latency(*(None if time is None else time * factor for time in times))
+
+    def share_within(self, limit: float) -> tuple[float, float]:
+        """Least and largest share of requests that took no longer than `limit` [s], as far as the quantiles tell [1].
+
+        >>> Latency(p50=0.1, p90=0.2, p99=0.4).share_within(0.3)
+        (0.9, 0.99)
+        """
+        quantiles = ((0.5, self.p50), (0.9, self.p90), (0.95, self.p95), (0.99, self.p99))
+        met = [share for share, time in quantiles if time is not None and time <= limit]
+        missed = [share for share, time in quantiles if time is not None and time > limit]
+        return max(met, default=0.0), min(missed, default=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +100,11 @@ class BenchmarkRun:
     isl, osl: mean lengths [token]; spread: 1 - shortest / longest prompt [1];
     concurrency: requests that the generator keeps in flight at most [1]; in_flight: their measured mean [1];
     request_rate: rate at which it sends [1/s], infinite where only the concurrency limits it;
-    prompts: requests sent; completed: of these, finished; duration [s];
-    tpot: (end - first token) / (OSL - 1);
-    request_throughput: requests that end [1/s]; output_throughput: tokens generated [token/s];
+    prompts: requests sent; completed: of these, finished;
+    tpot: (end - first token) / (OSL - 1); e2e: of the whole request;
+    goals: limits of TTFT, TPOT and e2e [s] that the generator checked, None where it had none; attainment: share of
+    requests within all of them [1];
+    request_throughput: requests that end [1/s];
     speculative: more than one token came from a step; cached: share of prompt tokens found in a prefix cache [1];
     stated: the deployment, where the file names it.
     """
@@ -100,12 +123,13 @@ class BenchmarkRun:
     request_rate: float | None = None
     prompts: int | None = None
     completed: int | None = None
-    duration: float | None = None
     request_throughput: float | None = None
-    output_throughput: float | None = None
     speculative: bool = False
     cached: float = 0.0
     stated: Stated | None = None
+    e2e: Latency = Latency()
+    goals: tuple[float | None, ...] = ()
+    attainment: float | None = None
 
     @property
     def gaps(self) -> float:
@@ -151,7 +175,7 @@ _MISSING = object()
 class Document(Mapping[str, Any]):
     """One JSON object of a result file, which knows where it stands and reads its fields as what they must be."""
 
-    def __init__(self, file: JsonText, content: Mapping[str, Any], label: str, path: Keys = ()) -> None:
+    def __init__(self, file: JsonText | YamlText, content: Mapping[str, Any], label: str, path: Keys = ()) -> None:
         """Take the object at a path below a value of the file; label: where that is, as results say it."""
         self.file = file
         self.content = content
@@ -188,10 +212,48 @@ class Document(Mapping[str, Any]):
     def part(self, *keys: str) -> Document:
         """The object below these keys, empty where there is none."""
         value: Any = self.content
+        path = list(self.path)
         for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
+            step = int(key) if isinstance(value, list) and key.isdecimal() else key
+            value = _below(value, step)
+            path.append(step)
         content = value if isinstance(value, Mapping) else {}
-        return Document(self.file, content, f"{self.label}: {'.'.join(keys)}", (*self.path, *keys))
+        return Document(self.file, content, f"{self.label}: {'.'.join(keys)}", tuple(path))
+
+    def at(self, *paths: str) -> Document:
+        """The object at the first of these dotted paths that has one, else at the last, empty."""
+        parts = [self.part(*path.split(".")) for path in paths]
+        return next((part for part in parts if part), parts[-1])
+
+    def number_at(self, *paths: str) -> float | None:
+        """The number at the first of these dotted paths that has one above zero."""
+        for path in paths:
+            *above, key = path.split(".")
+            figure = self.part(*above).number(key)
+            if figure is not None:
+                return figure
+        return None
+
+    def whole_at(self, *paths: str) -> int | None:
+        """The whole number at the first of these dotted paths that has one above zero."""
+        for path in paths:
+            *above, key = path.split(".")
+            figure = self.part(*above).whole(key)
+            if figure is not None:
+                return figure
+        return None
+
+    def has(self, path: str) -> bool:
+        """Whether something stands at a dotted path."""
+        *above, key = path.split(".")
+        return key in self.part(*above)
+
+    def text_at(self, path: str) -> str | None:
+        """The text at a dotted path, in which a number is an index; None where there is none."""
+        value: Any = self.content
+        for key in path.split("."):
+            value = _below(value, int(key) if isinstance(value, list) and key.isdecimal() else key)
+        return value.strip() or None if isinstance(value, str) else None
 
     def number(self, key: str, scale: float = 1.0) -> float | None:
         """The number under `key` times `scale`; None where it is missing, null or not above zero."""
@@ -225,10 +287,30 @@ class Document(Mapping[str, Any]):
         return value.strip() or None if isinstance(value, str) else None
 
 
+@dataclass(frozen=True, slots=True)
+class YamlText:
+    """A YAML file of results, with the questions that a `JsonText` answers."""
+
+    source: Source
+
+    @property
+    def name(self) -> str:
+        """What stands for the file in messages."""
+        return self.source.name
+
+    def error(self, sentence: str, path: Keys = ()) -> InputError:
+        """The error of the value at a path, with its line."""
+        return InputError(self.source.render([Fault(path, sentence)]))
+
+
 def documents(path: Path) -> Iterator[Document]:
-    """The JSON objects of a file: one, one a line, one after the other, or those of a list."""
+    """The objects of a file: of JSON one, one a line, one after the other, or those of a list; of YAML one."""
     name = shown_path(path)
     text = decoded(read_file(path, LARGEST_RESULTS, "a benchmark result"), name)
+    if path.suffix in {".yaml", ".yml"}:
+        source, _ = parse_source(text, name)
+        yield Document(YamlText(source), source.value, "")
+        return
     decoder = json.JSONDecoder()
     place, count = 0, 0
     while place := _next_value(text, place):
@@ -262,6 +344,13 @@ def _objects(file: JsonText, value: Any, label: str) -> Iterator[Document]:
         if not isinstance(item, dict):
             raise file.error(f"is {json_kind(item)}, but must be an object with results", path)
         yield Document(file, item, label if index is None else f"{label}[{index}]", path)
+
+
+def _below(value: Any, step: str | int) -> Any:
+    """What stands under a key of an object, or at an index of a list; None where nothing does."""
+    if isinstance(value, list):
+        return value[step] if isinstance(step, int) and step < len(value) else None
+    return value.get(step) if isinstance(value, Mapping) else None
 
 
 def _as_number(value: object) -> float | None:

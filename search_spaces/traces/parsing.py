@@ -31,7 +31,17 @@ from search_spaces.files import open_file, regular_size
 from search_spaces.json_source import json_kind, json_shown
 from search_spaces.plain_text import kind_of_bytes
 
-from .rows import MAX_SECONDS, MAX_TOKENS, MISSING, NANOSECONDS, ArrivalUnit, Columns, Rows, nanoseconds_of
+from .rows import (
+    MAX_SECONDS,
+    MAX_TOKENS,
+    MISSING,
+    NANOSECONDS,
+    ArrivalUnit,
+    Columns,
+    Rows,
+    nanoseconds_of,
+    nested_value,
+)
 
 BLOCK_BYTES = 2 * MIB
 MAX_LINE_BYTES = 16 * MIB
@@ -354,7 +364,7 @@ def jsonl_rows(path: Path, blocks: Iterable[Block], columns: Columns) -> Iterato
                 continue
             record = parse_object(f"{path}:{number}", raw)
             if unit is ArrivalUnit.AUTO:
-                first = record.get(columns.arrival)
+                first = nested_value(record, columns.arrival)
                 unit = ArrivalUnit.ISO if isinstance(first, str) and looks_like_date(first) else ArrivalUnit.SECONDS
             pending.append(_parse_record(f"{path}:{number}", record, columns, unit, number))
             if len(pending) == ROWS_PER_CHUNK:
@@ -381,13 +391,14 @@ def _parse_record(where: str, record: dict[str, Any], columns: Columns, unit: Ar
 
 def _tokens(where: str, record: dict[str, Any], key: str) -> int:
     """Return a length; one that is not there, as of a request that failed, is MISSING."""
-    return MISSING if record.get(key) is None else parse_tokens(f"{where}: {key}", _text(where, record, key))
+    missing = nested_value(record, key) is None
+    return MISSING if missing else parse_tokens(f"{where}: {key}", _text(where, record, key))
 
 
 def _text(where: str, record: dict[str, Any], key: str) -> str:
-    if key not in record:
+    value = nested_value(record, key)
+    if value is None and key not in record:
         raise InputError(f"{where}: the object has no key {shown(key)}")
-    value = record[key]
     if isinstance(value, bool | dict | list) or value is None:
         raise InputError(f"{where}: {key} is {json_shown(value)}, but must be a number")
     return value if isinstance(value, str) else repr(value)

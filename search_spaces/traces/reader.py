@@ -36,6 +36,7 @@ from .rows import (
     TraceFormat,
     Unservable,
     map_columns,
+    nested_keys,
     require_columns,
 )
 from .summary import MAX_BLOCKS, LengthCounter, PrefixCache, TraceSummary
@@ -308,7 +309,7 @@ def _detect(path: Path, head: str) -> TraceFormat:
 def _names(path: Path, head: str, file_format: TraceFormat) -> list[str]:
     """Return the column names or keys of the first line."""
     if file_format in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
-        return list(parse_object(f"{path}:1", head.encode()))
+        return list(nested_keys(parse_object(f"{path}:1", head.encode())))
     names = split_header(head, f"{path}:1")[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
         raise InputError(f"{path}:1: the CSV header needs columns for arrival, ISL and OSL, but is {shown(head)}")

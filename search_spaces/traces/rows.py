@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,17 +88,30 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
         "timestamp",
         "timestamp_ms",
         "time",
+        *(
+            "arrival_timestamp",
+            "arrival_time_ns",
+            "request_start_ns",
+            "starttime",
+            "start_time",
+            "created_at",
+            "created",
+        ),
     ),
     "isl": (
         *("isl", "input_length", "input_tokens", "prompt_tokens", "context_tokens", "contexttokens"),
         *("num_prefill_tokens", "request_tokens", "prompt_len", "input_len"),
+        *("prompt_size", "input_toks", "usage_prompt_tokens", "input_sequence_length"),
     ),
     "osl": (
         *("osl", "output_length", "output_tokens", "completion_tokens", "generated_tokens", "generatedtokens"),
         *("num_decode_tokens", "response_tokens", "output_len"),
+        *("token_size", "output_toks", "usage_completion_tokens", "output_sequence_length"),
     ),
 }
-"""Column names that are recognised without a mapping, lower case with underscores."""
+"""Column names that are recognised without a mapping, lower case with underscores; of keys in objects the last one.
+
+The last lines of each are those of SplitwiseSim, LLMServingSim, AIPerf's records, LiteLLM's and OpenAI's logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +255,36 @@ def normalised(name: str) -> str:
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
+NESTED = "."
+"""Joins the keys to a value in objects of objects: usage.prompt_tokens."""
+
+
+def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of all values in an object and the objects in it.
+
+    >>> list(nested_keys({"created": 1, "usage": {"prompt_tokens": 5}}))
+    ['created', 'usage.prompt_tokens']
+    """
+    for key, value in record.items():
+        if isinstance(value, Mapping) and value:
+            yield from (f"{key}{NESTED}{below}" for below in nested_keys(value))
+        else:
+            yield key
+
+
+def nested_value(record: Mapping[str, Any], key: str) -> Any:
+    """The value under a key, or under keys joined by dots; None where there is none.
+
+    >>> nested_value({"usage": {"prompt_tokens": 5}}, "usage.prompt_tokens")
+    5
+    """
+    if key in record or NESTED not in key:
+        return record.get(key)
+    first, _, rest = key.partition(NESTED)
+    below = record.get(first)
+    return nested_value(below, rest) if isinstance(below, Mapping) else None
+
+
 def _column_name(role: str, wanted: str | None, found: Sequence[str], where: str) -> str:
     if wanted is not None:
         if wanted in found:
@@ -248,7 +292,9 @@ def _column_name(role: str, wanted: str | None, found: Sequence[str], where: str
         close = nearest_name(wanted, found)
         hint = f"did you mean {shown(close)}?" if close else f"found: {name_list(map(shown, found))}"
         raise InputError(f"{where}: there is no column {shown(wanted)}; {hint}")
-    by_name = {normalised(name): name for name in found}
+    by_name: dict[str, str] = {}
+    for name in sorted(found, key=lambda name: name.count(NESTED)):  # the nearest to the top
+        by_name.setdefault(normalised(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
     recognized = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
     if recognized is None:
         raise UnnamedColumnError(where, role, found)

@@ -1,0 +1,363 @@
+"""What was measured of a fleet beside what its plan predicts, and whether the fleet meets the plan's SLO.
+
+Two sources: the result of a benchmark that replayed the planned workload, and histograms that Prometheus kept of real
+traffic. Both tell which share of the requests is within each limit, from quantiles or buckets, and mostly not exactly:
+every share is an interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.errors import InputError
+from costmodel.quoting import shown
+from costmodel.words import join_words
+from optimizer.plans.plan import Plan
+from optimizer.plans.records import Quantiles
+from reports.asked import Asked, asked
+from reports.document import Document, Section, Table, table_of
+from reports.numbers import duration, percent, rate, signed_percent
+from reports.text import clean, plural
+from search_spaces.benchmark_results.readers import read_results
+from search_spaces.benchmark_results.records import BenchmarkRun
+from search_spaces.files import shown_path
+from search_spaces.prometheus import Histogram, Series, needed_series, read_scrape
+
+from .deployment import Demand
+from .describe import demand_of, told_apart
+
+QUANTILES: Final = ("p50", "p90", "p99")
+OTHER_WORKLOAD: Final = 0.1
+"""Difference of mean lengths [1] beyond which a run replayed another workload: chance and tokenizers explain less."""
+LIGHT: Final = 0.1
+"""How far below the planned request rate a run is too light to tell whether the SLO is met at it [1]; assumed."""
+ROUNDED: Final = 1e-6
+"""Difference of two limits [1] that comes from writing them down."""
+LEAST_SEEN: Final = 20
+"""Requests that a stretch of time must have before its share within a limit is called a miss; assumed."""
+MOST_MISSES: Final = 10
+"""Stretches of time in which an SLO was missed that are listed."""
+GAPS: Final = "TPOT is read from the gaps between tokens, of which long answers have more."
+APART: Final = (
+    "Every engine times its own part of a request, so no histogram of a disaggregated fleet has the whole TTFT."
+)
+"""What to know of histograms that are not of quite what an SLO limits."""
+
+
+class Verdict(StrEnum):
+    """Whether a fleet meets its SLO."""
+
+    MEETS = "meets"
+    MISSES = "misses"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The share of requests within one limit [s], at least `low` and at most `high` [1]."""
+
+    name: str
+    limit: float
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        """The share and the limit."""
+        if self.high - self.low < ROUNDED:
+            share = percent(self.low)
+        elif self.low <= 0.0:
+            share = f"at most {percent(self.high)}"
+        else:
+            share = (
+                f"at least {percent(self.low)}" if self.high >= 1.0 else f"{percent(self.low)} to {percent(self.high)}"
+            )
+        return f"{self.name} within {duration(self.limit)} for {share}"
+
+
+def verdict_of(goal: float, shares: Sequence[Within], together: float | None = None) -> Verdict:
+    """Whether the goal [1] is kept, from the shares within each limit, or from the share within all of them together.
+
+    At least 1 - sum (1 - share) of the requests are within all limits (Bonferroni), at most the smallest share.
+
+    >>> verdict_of(0.95, [Within("TTFT", 1.0, 0.98, 1.0), Within("TPOT", 1.0, 0.98, 1.0)]).value
+    'meets'
+    >>> verdict_of(0.95, [Within("TTFT", 1.0, 0.98, 1.0), Within("TPOT", 1.0, 0.5, 0.9)]).value
+    'misses'
+    """
+    low = 1.0 - sum(1.0 - share.low for share in shares) if together is None else together
+    high = min((share.high for share in shares), default=1.0) if together is None else together
+    if high < goal:
+        return Verdict.MISSES
+    return Verdict.MEETS if low >= goal - ROUNDED else Verdict.OPEN
+
+
+def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
+    """Predicted and measured quantiles [s] of each run in a benchmark's result file, and whether it met the SLO.
+
+    slo_class: the one whose requests the run replayed, for every class of several has a run of its own.
+    The error is predicted / measured - 1. Raises InputError for a plan without latencies, and for a file whose runs
+    did not replay the plan's workload.
+    """
+    if plan.ttft_s is None or plan.tpot_s is None:
+        raise InputError(f"the plan {shown(plan.name)} predicts no latencies (its status is {plan.status})")
+    runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
+    if not runs:
+        raise InputError(f"{shown_path(file)} has no run of a load generator")
+    goal = goal_of(plan, slo_class)
+    demand = demand_of(plan, slo_class)
+    predicted = next(((one.ttft_s, one.tpot_s) for one in plan.classes if one.name == slo_class), None)
+    return {
+        "schema": "pdplan.promise/1",
+        "plan": plan.name,
+        "slo_class": slo_class,
+        "planned_requests_per_second": demand.rate,
+        "runs": [_run(predicted or (plan.ttft_s, plan.tpot_s), demand, goal, run) for run in runs],
+    }
+
+
+def goal_of(plan: Plan, slo_class: str | None) -> Asked:
+    """Limits and goal of the class that was measured; InputError where it must be said which of several it is."""
+    if slo_class is None and told_apart(plan):
+        names = ", ".join(repr(one.name) for one in plan.classes)
+        raise InputError(f"the plan {shown(plan.name)} has several SLO classes, each with a run; say which: {names}")
+    demand_of(plan, slo_class)  # refuses a class that the plan does not have
+    return next(item for item in asked(plan) if slo_class in {None, item.name})
+
+
+def _run(latencies: tuple[Quantiles, Quantiles], demand: Demand, goal: Asked, run: BenchmarkRun) -> dict[str, Any]:
+    for name, measured, lengths in (("prompts", run.isl, demand.isl), ("answers", run.osl, demand.osl)):
+        planned = sum(length * share for length, share in zip(lengths, demand.share, strict=True)) / sum(demand.share)
+        if abs(measured / planned - 1.0) > OTHER_WORKLOAD:
+            raise InputError(
+                f"{run.where}: its {name} have {measured:,.0f} tokens on average, and the plan's {planned:,.0f}, so it "
+                "did not replay the plan's workload"
+            )
+    pairs = [
+        (f"{metric} {name}", getattr(predicted, name), getattr(seen, name))
+        for metric, predicted, seen in zip(("TTFT", "TPOT"), latencies, (run.ttft, run.tpot), strict=True)
+        for name in QUANTILES
+    ]
+    return {
+        "where": run.where,
+        "tool": run.tool.value,
+        "requests": run.completed,
+        "requests_per_second": run.request_throughput,
+        "latencies": [
+            {
+                "name": name,
+                "promised_s": predicted,
+                "measured_s": seen,
+                "error": predicted / seen - 1.0 if seen else None,
+            }
+            for name, predicted, seen in pairs
+        ],
+        **_run_verdict(demand.rate, goal, run),
+    }
+
+
+def _run_verdict(planned: float, goal: Asked, run: BenchmarkRun) -> dict[str, Any]:
+    limits = (goal.ttft, goal.tpot, goal.e2e)
+    shares = [
+        Within(name, limit, *latency.share_within(limit))
+        for name, limit, latency in zip(("TTFT", "TPOT", "e2e"), limits, (run.ttft, run.tpot, run.e2e), strict=True)
+        if limit is not None
+    ]
+    checked = len(run.goals) == len(limits) and all(map(_same, run.goals, limits)) and not goal.others
+    together = run.attainment if checked else None
+    verdict = verdict_of(goal.goal or 0.0, shares, together)
+    served = run.request_throughput or planned
+    light = served < (1.0 - LIGHT) * planned
+    if verdict is Verdict.MEETS and (light or goal.others):
+        verdict = Verdict.OPEN
+    if verdict is Verdict.MEETS:
+        following = "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics."
+    elif verdict is Verdict.MISSES:
+        following = (
+            "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and plan again with "
+            "its file as `catalog:`."
+        )
+    elif light:
+        following = f"It served {rate(served)} of the {rate(planned)} planned: replay the workload at its own times."
+    else:
+        following = "Replay with AIPerf and `--goodput`, which counts the requests within all limits."
+    return _verdict_dict(verdict, goal, shares, together, following)
+
+
+def _same(first: float | None, second: float | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return abs(first / second - 1.0) < ROUNDED
+
+
+def _verdict_dict(
+    verdict: Verdict, goal: Asked, shares: Sequence[Within], together: float | None, following: str
+) -> dict[str, Any]:
+    """Whether the SLO is met, by which metric, and what to do next."""
+    asked_for = f"the goal is {percent(goal.goal)}"
+    worst = min(shares, key=lambda share: (share.high, share.low), default=None)
+    all_shares = join_words([share.words for share in shares]) or "no limit"
+    if together is not None:
+        all_shares = f"{percent(together)} of the requests are within all limits"
+    openings = {
+        Verdict.MEETS: "The fleet meets the plan's SLO",
+        Verdict.MISSES: "The fleet misses the plan's SLO" + (f" by {worst.name}" if worst and together is None else ""),
+        Verdict.OPEN: "This does not tell whether the fleet meets the plan's SLO",
+    }
+    reason = worst.words if verdict is Verdict.MISSES and worst is not None and together is None else all_shares
+    return {
+        "verdict": verdict.value,
+        "attainment_goal": goal.goal,
+        "attainment": together,
+        "within": [
+            {"name": share.name, "limit_s": share.limit, "share_low": share.low, "share_high": share.high}
+            for share in shares
+        ],
+        "sentence": f"{openings[verdict]}: {reason}; {asked_for}. {following}",
+    }
+
+
+def comparison_document(value: dict[str, Any]) -> Document:
+    """The answer, of a `comparison_dict`: a table for each run, and last whether the SLO is met."""
+    planned, runs = rate(value["planned_requests_per_second"]), value["runs"]
+    tables = [Section(run["where"] if len(runs) > 1 else "", table=_latencies(run)) for run in runs]
+    verdicts = [Section(sentences=(clean(run["sentence"], 600),)) for run in runs]
+    return Document(
+        headline=tuple(
+            f"{run['where']}: {plural(run['requests'], 'request')} at {rate(run['requests_per_second'])}, planned "
+            f"{planned}."
+            for run in runs
+        ),
+        sections=(*tables, *verdicts),
+    )
+
+
+def _latencies(run: dict[str, Any]) -> Table:
+    rows = [
+        (item["name"], duration(item["promised_s"]), duration(item["measured_s"]), signed_percent(item["error"]))
+        for item in run["latencies"]
+    ]
+    return table_of(("latency", "#plan", "#measured", "#error"), rows)
+
+
+def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
+    """Whether real traffic met the plan's SLO, of a Prometheus range query: by how much, and when it did not."""
+    goal, scrape = goal_of(plan, slo_class), read_scrape(file)
+    limits = {Series.TTFT: goal.ttft, Series.TPOT: goal.tpot, Series.E2E: goal.e2e}
+    seen: dict[Series, tuple[float, Histogram]] = {}
+    notes: list[str] = []
+    for series, limit in limits.items():
+        if limit is None:
+            continue
+        histogram = scrape.histogram(series)
+        if histogram is None and series is Series.TPOT:
+            histogram = needed_series(scrape, Series.GAP)
+            notes.append(GAPS)
+        seen[series] = (limit, histogram or needed_series(scrape, series))
+    notes += [f"{metric.value} is limited, but Prometheus has no histogram of it." for metric in goal.others]
+    notes += [APART] * any(pool.role == "prefill" for pool in plan.pools)
+    if not seen:
+        raise InputError(f"the plan {shown(plan.name)} limits no latency that Prometheus has")
+    shares = [
+        Within(series.value, limit, *histogram.share_within(limit)) for series, (limit, histogram) in seen.items()
+    ]
+    verdict = verdict_of(goal.goal or 0.0, shares)
+    if verdict is Verdict.MEETS and (goal.others or APART in notes):
+        verdict = Verdict.OPEN
+    misses = sorted(
+        (miss for series, (limit, histogram) in seen.items() for miss in _misses(series, limit, histogram, goal)),
+        key=lambda miss: float(miss["share"]),
+    )
+    counted = next(iter(seen.values()))[1]
+    seconds = float(counted.time[-1] - counted.time[0]) + _step(counted)
+    planned = demand_of(plan, slo_class).rate
+    served = counted.total / seconds if seconds > 0.0 else None
+    return {
+        "schema": "pdplan.watch/1",
+        "plan": plan.name,
+        "slo_class": slo_class,
+        "start": _moment(float(counted.time[0]) - _step(counted)),
+        "end": _moment(float(counted.time[-1])),
+        "requests": round(counted.total),
+        "requests_per_second": served,
+        "planned_requests_per_second": planned,
+        "misses": misses,
+        "notes": notes,
+        **_verdict_dict(verdict, goal, shares, None, _watch_next(verdict, served, planned, misses)),
+    }
+
+
+def _watch_next(verdict: Verdict, served: float | None, planned: float, misses: Sequence[dict[str, Any]]) -> str:
+    if served is not None and served > planned * (1.0 + LIGHT):
+        return f"Traffic is {rate(served)}, planned were {rate(planned)}: plan again for it (`pdplan workload FILE`)."
+    if verdict is Verdict.MISSES:
+        return (
+            "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see what predictions are off."
+        )
+    if verdict is Verdict.OPEN:
+        return "Its histograms are too coarse for the limits: replay the workload (`benchmark/run.sh`) to tell."
+    worst = f"It missed it from {misses[0]['start']} to {misses[0]['end']}." if misses else ""
+    return worst or "There is nothing to do."
+
+
+def _step(histogram: Histogram) -> float:
+    """Seconds between two samples."""
+    return float(np.median(np.diff(histogram.time))) if histogram.time.size > 1 else 0.0
+
+
+def _misses(series: Series, limit: float, histogram: Histogram, goal: Asked) -> Iterator[dict[str, Any]]:
+    """Stretches of steps in each of which fewer requests were within the limit than must, whatever its bucket."""
+    high, counts = histogram.shares_within(limit)[1], histogram.counts.sum(axis=1)
+    missed = (high < (goal.goal or 0.0)) & (counts > 0.0)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], missed, [False]])))
+    step = _step(histogram)
+    for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        requests = float(counts[first:end].sum())
+        if requests < LEAST_SEEN:
+            continue
+        yield {
+            "name": series.value,
+            "start": _moment(float(histogram.time[first]) - step),
+            "end": _moment(float(histogram.time[end - 1])),
+            "requests": round(requests),
+            "share": float(high[first:end] @ counts[first:end]) / requests,
+        }
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def watch_document(value: dict[str, Any]) -> Document:
+    """The answer, of a `watch_dict`: shares within the limits, when they were missed, and last the verdict."""
+    within = [
+        (item["name"], duration(item["limit_s"]), _interval(item["share_low"], item["share_high"]))
+        for item in value["within"]
+    ]
+    misses = [
+        (item["name"], item["start"], item["end"], f"{item['requests']:,}", percent(item["share"]))
+        for item in value["misses"][:MOST_MISSES]
+    ]
+    sections = [Section(table=table_of(("metric", "#limit", "#requests within it"), within))]
+    if misses:
+        table = table_of(("missed by", "from", "to", "#requests", "#within, at most"), misses)
+        sections.append(Section("When it was missed", table=table))
+    sections.append(Section(sentences=(*value["notes"], value["sentence"])))
+    return Document(
+        headline=(
+            f"{plural(value['requests'], 'request')} from {value['start']} to {value['end']}, "
+            f"{rate(value['requests_per_second'])}; planned {rate(value['planned_requests_per_second'])}.",
+        ),
+        sections=tuple(sections),
+    )
+
+
+def _interval(low: float, high: float) -> str:
+    return percent(low) if high - low < ROUNDED else f"{percent(low)} to {percent(high)}"

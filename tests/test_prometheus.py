@@ -1,0 +1,180 @@
+"""Range queries of Prometheus: as traffic to plan for, and as proof that a fleet meets its plan's SLO."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from costmodel.errors import InputError
+from pdplan.cli import run
+from pdplan.exits import ExitCode
+from search_spaces.prometheus import Series, read_scrape, read_traffic
+from tests.deploy_cases import Case, plan_of
+from tests.prometheus_answers import GAPS, SECONDS, TOKENS, answer, counter_series, histogram_series
+
+STEP = 60.0
+TTFT, TPOT = "vllm:time_to_first_token_seconds", "vllm:request_time_per_output_token_seconds"
+PLAN = plan_of((Case("colocated", tp=2, replicas=2, tokens=8192),))
+"""TTFT within 600 ms and TPOT within 30 ms for 95 % of the requests, at 7.5 req/s."""
+
+
+def fleet(ttft: Sequence[Sequence[float]], tpot: Sequence[Sequence[float]], name: str = TPOT) -> list[dict[str, Any]]:
+    """Two pods with the same requests, the second restarted in the middle."""
+    return [
+        series
+        for pod, restart in (("vllm-0", -1), ("vllm-1", len(ttft) // 2))
+        for metric, bounds, steps in ((TTFT, SECONDS, ttft), (name, GAPS, tpot))
+        for series in histogram_series(metric, bounds, steps, pod, step=STEP, restart=restart)
+    ]
+
+
+def steps(
+    count: int, requests: int, value: float, late: Sequence[int] = (), late_value: float = 0.0
+) -> list[list[float]]:
+    """Every step has as many equal requests; half of those of some steps are late."""
+    return [
+        [value] * (requests - requests // 2) + [late_value if step in late else value] * (requests // 2)
+        for step in range(count)
+    ]
+
+
+def watched(
+    folder: Path, series: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> tuple[int, dict[str, Any]]:
+    (folder / "plan.json").write_text(PLAN.model_dump_json(by_alias=True), "utf-8")
+    words = ["validate", "--prometheus", str(answer(folder, *series)), "--plan", str(folder / "plan.json"), "--json"]
+    code = run(words)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_increases_are_added_over_pods_and_restarts(tmp_path: Path) -> None:
+    scrape = read_scrape(answer(tmp_path, *fleet(steps(10, 40, 0.3), steps(10, 40, 0.02))))
+    ttft = scrape.histogram(Series.TTFT)
+    assert ttft is not None
+    assert ttft.total == 2 * 10 * 40
+    assert ttft.mean == pytest.approx(0.3)
+    assert ttft.share_within(0.6) == (1.0, 1.0)
+    assert ttft.share_within(0.3) == (0.0, 1.0)  # somewhere in its bucket
+    assert 0.25 < ttft.quantile(0.5) <= 0.5
+
+
+def test_a_fleet_that_meets_its_slo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, value = watched(tmp_path, fleet(steps(20, 200, 0.3), steps(20, 200, 0.02)), capsys)
+    assert code == ExitCode.DONE
+    assert value["verdict"] == "meets"
+    assert value["requests"] == 8000
+    assert value["requests_per_second"] == pytest.approx(400 / STEP)
+    assert value["misses"] == []
+    assert value["sentence"] == (
+        "The fleet meets the plan's SLO: TTFT within 600 ms for 100 % and TPOT within 30 ms for 100 %; the goal is "
+        "95 %. There is nothing to do."
+    )
+
+
+def test_when_an_slo_was_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three of twenty steps have half their first tokens late: 92.5 % are in time, and the clock says when not."""
+    series = fleet(steps(20, 200, 0.3, (4, 5, 6), 2.0), steps(20, 200, 0.02))
+    code, value = watched(tmp_path, series, capsys)
+    assert (code, value["verdict"]) == (ExitCode.INFEASIBLE, "misses")
+    (miss,) = value["misses"]
+    assert miss == {
+        "name": "TTFT",
+        "start": "2026-05-01 08:04 UTC",
+        "end": "2026-05-01 08:07 UTC",
+        "requests": 1200,
+        "share": 0.5,
+    }
+    assert "misses the plan's SLO by TTFT: TTFT within 600 ms for 92.5 %; the goal is 95 %." in value["sentence"]
+    assert run(
+        ["validate", "--prometheus", str(tmp_path / "prometheus.json"), "--against", str(tmp_path / "plan.json")]
+    )
+    shown = capsys.readouterr().out
+    assert "2026-05-01 08:04 UTC" in shown
+    assert shown.rstrip().endswith("(`benchmark/run.sh`) to see what predictions are off.")
+
+
+def test_a_limit_inside_a_bucket_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, value = watched(tmp_path, fleet(steps(5, 40, 0.3), steps(5, 40, 0.04)), capsys)
+    assert (code, value["verdict"]) == (ExitCode.INFEASIBLE, "open")
+    assert value["within"][1] == {"name": "TPOT", "limit_s": 0.03, "share_low": 0.0, "share_high": 1.0}
+
+
+def test_gaps_stand_for_tpot_where_the_engine_is_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"):
+        _, value = watched(tmp_path, fleet(steps(5, 40, 0.3), steps(5, 40, 0.02), name), capsys)
+        assert value["verdict"] == "meets"
+        assert value["notes"] == ["TPOT is read from the gaps between tokens, of which long answers have more."]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"kind": "vector"}, "data.resultType: is 'vector', but must be 'matrix': use query_range, not query"),
+        ({"series": []}, "the answer of the query has no series; check its selector and its time range"),
+        ({"series": [{"metric": {"le": "1"}, "values": [[1, "2"]]}]}, "has no __name__: query the series as they are"),
+        ({"series": [{"metric": {"__name__": f"{TTFT}_bucket"}, "values": [[1, "2"]]}]}, "has no label le"),
+        (
+            {"series": [{"metric": {"__name__": f"{TTFT}_bucket", "le": "1"}, "values": [[1, "2"]]}]},
+            "has no observations of TTFT; query vllm:time_to_first_token_seconds_bucket,",
+        ),
+        ({"series": [{"metric": {"__name__": "up"}, "values": [[1, "many"]]}]}, "must be pairs of a time and a number"),
+    ],
+)
+def test_faults_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], sentence: str
+) -> None:
+    (tmp_path / "plan.json").write_text(PLAN.model_dump_json(by_alias=True), "utf-8")
+    path = answer(tmp_path, *change.get("series", fleet([[0.1]], [[0.01]])), kind=change.get("kind", "matrix"))
+    assert run(["validate", "--prometheus", str(path), "--plan", str(tmp_path / "plan.json")]) == ExitCode.BAD_INPUT
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def traffic_file(folder: Path, *, hits: bool = True) -> Path:
+    generator = np.random.default_rng(1)
+    counts = generator.poisson(300.0, size=200)
+    lengths = [
+        (name, [generator.integers(low, high, size=count).tolist() for count in counts])
+        for name, low, high in (("vllm:request_prompt_tokens", 600, 1000), ("vllm:request_generation_tokens", 60, 180))
+    ]
+    series = [row for name, steps in lengths for row in histogram_series(name, TOKENS, steps, "vllm-0", step=STEP)]
+    if hits:
+        cached = (("vllm:prefix_cache_hits_total", 30.0), ("vllm:prefix_cache_queries_total", 120.0))
+        series += [counter_series(name, [value] * 200, "vllm-0", step=STEP) for name, value in cached]
+    return answer(folder, *series)
+
+
+def test_metrics_are_a_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, output = traffic_file(tmp_path), tmp_path / "workload.yaml"
+    assert run(["workload", str(path), "--model", "Llama-3.1-8B", "-o", str(output), "--json"]) == ExitCode.DONE
+    value = json.loads(capsys.readouterr().out)
+    assert (value["format"], value["prefix_hit_share"]) == ("prometheus", 0.25)
+    assert value["request_rate_rps"] == pytest.approx(5.0, rel=0.02)
+    assert value["burstiness"] == pytest.approx(1.0, abs=0.25)
+    assert (value["mean_isl"], value["mean_osl"]) == (pytest.approx(799.5, rel=0.01), pytest.approx(119.5, rel=0.01))
+    workload = yaml.safe_load(output.read_text("utf-8"))["workload"]
+    rows = workload["lengths"]["histogram"]
+    assert sum(row["share"] for row in rows) == pytest.approx(1.0)
+    assert sum(row["share"] * row["isl"] for row in rows) == pytest.approx(799.5, rel=0.01)
+    assert workload["max_tokens"] == 1200
+    assert run(["workload", str(path)]) == ExitCode.DONE
+    assert "(prometheus)" in capsys.readouterr().out
+
+
+def test_what_the_metrics_lack_is_said(tmp_path: Path) -> None:
+    traffic = read_traffic(traffic_file(tmp_path, hits=False))
+    assert traffic.prefix_hit_share is None
+    assert any("without them no prefix is taken as found" in note for note in traffic.notes)
+    with pytest.raises(InputError, match="has 2 samples; a rate needs three"):
+        read_traffic(
+            answer(
+                tmp_path,
+                *histogram_series("vllm:request_prompt_tokens", TOKENS, [[5.0]], "a", step=STEP),
+                *histogram_series("vllm:request_generation_tokens", TOKENS, [[5.0]], "a", step=STEP),
+            )
+        )
