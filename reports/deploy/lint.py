@@ -28,8 +28,8 @@ from .deployment import Deployment, Settings
 from .describe import reach
 from .dynamo import FROM_FILES
 from .flags import PUSH
-from .gateway import MISROUTED, STAGES, SURPLUS, bytes_per_token, misplaced, misrouted
-from .hosts import BALANCES, thresholds
+from .gateway import MISROUTED, STAGES, SURPLUS, bytes_per_token, check_words, misplaced, misrouted
+from .hosts import BALANCES, health_flags, router_limits
 from .readback import Found, FoundWorker
 from .vllm import containers_fit_together
 
@@ -375,10 +375,27 @@ def router_balances(deployment: Deployment, found: Found) -> Iterator[str]:
         if urls and policy != BALANCES:
             chosen = f"chosen by {policy}" if policy else "not chosen by any policy that is stated"
             yield f"router: {role} engines are {chosen}; {BALANCES} sends to the one with the fewest requests"
-    told = thresholds(prefixes=deployment.demand.prefix_share > 0.0)
-    for name, wanted in zip(told[::2], told[1::2], strict=True):
-        if options.get(name) != wanted:
+    limits = router_limits(prefixes=deployment.demand.prefix_share > 0.0)
+    for name, wanted in zip(limits[::2], limits[1::2], strict=True):
+        if options.get(name) != wanted and name not in health_flags():
             yield f"router: {name} is {options.get(name, 'not stated')}, not {wanted}, beyond which requests decide"
+
+
+def routers_pass_over_the_dead(deployment: Deployment, found: Found) -> Iterator[str]:  # noqa: ARG001
+    """An engine that is down gets no requests after two failed checks, five seconds apart."""
+    router = found.router
+    if router is None:
+        return
+    options = dict(router.words)
+    for name, wanted in (health_flags() if router.command else {}).items():
+        if options.get(name) != wanted:
+            stated = options.get(name, "not stated")
+            yield f"router: {name} is {stated}, not {wanted}, so a replica that is down gets requests for too long"
+    if router.gateway is not None:
+        listed = {address for addresses in router.gateway.backends.values() for address in addresses}
+        for address in sorted(listed - router.gateway.checked):
+            wanted = " ".join(check_words())
+            yield f"router: {address} is not checked as `{wanted}`, so it gets requests when it is down"
 
 
 def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[str]:
@@ -408,7 +425,7 @@ def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[s
 
 
 def backends_are_the_pools(deployment: Deployment, found: Found) -> Iterator[str]:
-    """A gateway's backend is a pool: its engines, all of them, each asked for its health."""
+    """A gateway's backend is a pool: its engines, all of them."""
     gateway = None if found.router is None else found.router.gateway
     if gateway is None:
         return
@@ -422,8 +439,6 @@ def backends_are_the_pools(deployment: Deployment, found: Found) -> Iterator[str
         listed = gateway.backends.get(pool.name, ())
         if sorted(listed) != sorted(bound):
             yield f"router: the backend {pool.name} has {', '.join(listed) or 'no engine'}, not {', '.join(bound)}"
-        for address in sorted(set(listed) - gateway.checked):
-            yield f"router: {address} of {pool.name} is not asked for its health, so it gets requests when it is down"
 
 
 def planner_keeps_the_plan(deployment: Deployment, found: Found) -> Iterator[str]:
@@ -480,6 +495,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             objects_share_a_namespace,
             router_knows_all,
             router_balances,
+            routers_pass_over_the_dead,
             backends_are_the_pools,
             lengths_find_their_pools,
             planner_keeps_the_plan,

@@ -24,7 +24,7 @@ from .dynamo import can_plan
 from .flags import connector
 from .formats import Raw, render
 from .gateway import chosen_by, gateway_notes, pool_lines
-from .hosts import Host, hosts_of, place
+from .hosts import hosts_of, place, router_hosts
 from .pods import SECRET
 
 LONGEST_COMMAND: Final = 400
@@ -190,9 +190,6 @@ def _shown(value: float | int | str) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-_CLIENTS: Final = f"`http://<that host>:{facts.fact('ports', 'http')}/v1`"
-
-
 def plain_steps(deployment: Deployment) -> list[str]:
     """Scripts on hosts: vLLM and SGLang."""
     hosts = hosts_of(place(deployment))
@@ -200,8 +197,7 @@ def plain_steps(deployment: Deployment) -> list[str]:
     alone = "All replicas run on one host, as `hosts.env` says."
     target = deployment.options.target
     engine = f"Install {facts.target_title(target)} {deployment.options.version} on every host"
-    one = _one_of(hosts)
-    router = f"Run `router.sh` {one}. It waits for the replicas; clients send to {_CLIENTS}."
+    router = f"Run `router.sh` {_routers_on(deployment)}. It waits for the replicas. {_clients(deployment)}"
     if deployment.behind_gateway:
         router = _gateway_step(deployment)
     return [
@@ -212,8 +208,18 @@ def plain_steps(deployment: Deployment) -> list[str]:
     ]
 
 
-def _one_of(hosts: tuple[Host, ...]) -> str:
-    return f"on one host, such as {hosts[0].name}" if len(hosts) > 1 else "on that host"
+def _routers_on(deployment: Deployment) -> str:
+    names = [host.name for host in router_hosts(place(deployment))]
+    return f"on {join_words(names)}" if len(hosts_of(place(deployment))) > 1 else "on that host"
+
+
+def _clients(deployment: Deployment) -> str:
+    """Where clients send to: with two routers to the first, whose counts are then whole, as was simulated."""
+    port, hosts = facts.fact("ports", "http"), router_hosts(place(deployment))
+    if len(hosts) == 1:
+        return f"Clients send to `http://<that host>:{port}/v1`."
+    first, second = (host.name for host in hosts)
+    return f"Clients send to `http://<{first}>:{port}/v1`, and to `http://<{second}>:{port}/v1` while that is down."
 
 
 def _gateway_step(deployment: Deployment) -> str:
@@ -222,18 +228,19 @@ def _gateway_step(deployment: Deployment) -> str:
     does = f"chooses a pool by {by} of a request" if by else "sends a request to the replica with the fewest"
     return (
         f"Install HAProxy {facts.fact('gateway', 'version')} or later and run `router.sh` "
-        f"{_one_of(hosts_of(place(deployment)))}. It {does} (`router.cfg`). It answers 503 until replicas are healthy; "
-        f"clients send to {_CLIENTS}."
+        f"{_routers_on(deployment)}. It {does} (`router.cfg`). It answers 503 until replicas are healthy. "
+        f"{_clients(deployment)}"
     )
 
 
 def vllm_steps(deployment: Deployment) -> list[str]:
     """Scripts, or containers by docker compose."""
     hosts = hosts_of(place(deployment))
+    names = [host.name for host in router_hosts(place(deployment))]
     containers = (
         "Or use containers: on each host, "
         f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of that host. "
-        f"The file of {hosts[0].name} also starts the router."
+        f"The router starts with the {'files' if len(hosts) > 1 else 'file'} of {join_words(names)}."
     )
     rdma = " Containers need the RDMA devices (`/dev/infiniband`): over TCP, traffic between hosts takes minutes."
     return [*plain_steps(deployment), containers + rdma * (deployment.leaves_nodes and len(hosts) > 1)]
@@ -247,7 +254,8 @@ def trtllm_steps(deployment: Deployment) -> list[str]:
     names = ["Let the names of hosts in `disagg_config.yaml` resolve to yours, by DNS or `/etc/hosts`."] * (
         len(hosts_of(place(deployment))) > 1
     )
-    router = [f"Run `router.sh` on one of the hosts; clients send to {_CLIENTS}."] * deployment.disaggregated
+    clients = f"clients send to `http://<that host>:{facts.fact('ports', 'http')}/v1`"
+    router = [f"Run `router.sh` on one of the hosts; {clients}."] * deployment.disaggregated
     return [*names, start, *router]
 
 
