@@ -296,8 +296,8 @@ def test_the_command_writes_and_says_where(tmp_path: Path) -> None:
             "evaluated for vllm, which target sglang does not run; plan again with pdplan optimize --target sglang",
         ),
         (
-            ["--engine-version", "9"],
-            "--engine-version: vLLM '9' is not supported by this version of pdplan; supported: 0.20.1",
+            ["--engine-version", "9.0"],
+            "--engine-version: vLLM '9.0' is not known; known: 0.20.0, 0.20.1",
         ),
         (["--label", "H100"], "--label 'H100' is not KEY=VALUE"),
         (["-t", "kubernetes"], "'kubernetes' is not one of"),

@@ -23,6 +23,7 @@ from tests.deploy_cases import PAIR, Ask, Case, deployment_of, fits, options, pl
 
 COMBINATIONS = [
     ("vllm", "0.20.1", "vllm", "v1beta1"),
+    ("vllm", "0.22.0", "vllm", "v1beta1"),
     ("vllm", "0.24.0", "vllm", "v1beta1"),
     ("vllm", "0.31.0", "vllm", "v1beta1"),
     ("vllm", "0.33.0", "vllm", "v1beta1"),
@@ -77,7 +78,7 @@ def round_trip(plan: Plan, target: str, version: str, api: str) -> None:
     assume(fits(deployment))
     if target == "trtllm":
         assume(all(len(one.hosts) == 1 for one in place(deployment)))
-    if version == "0.20.1" or (target == "dynamo" and plan.engine == "vllm"):
+    if version in {"0.20.1", "0.22.0"} or (target == "dynamo" and plan.engine == "vllm"):
         assume(all(pool.pipeline_parallel == 1 for pool in plan.pools if pool.role == "prefill"))
     files = TARGETS[target].files(deployment)
     found = TARGETS[target].read(deployment, files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, opt
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
 SPREAD = (Case("colocated", "H200", dp=16, ep=16, seqs=64, tokens=8192),)
+DUMPED = ("0.20.1", "0.24.0", "0.31.0", "0.33.0")
+"""Versions of vLLM whose parsers were dumped."""
 SPAN_ASK = Ask("DeepSeek-V3", "fp8", prefix=0.3)
 
 
@@ -149,7 +152,7 @@ def test_compose_files_pass_the_compose_spec(data: Path, plan: Plan) -> None:
 
 def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
     dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
-    for version in facts.versions_of("vllm"):
+    for version in DUMPED:
         for name, entry in dump.items():
             assert (facts.legal_flag("vllm", version, name) is not None) == (version in entry["versions"])
     sglang = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
@@ -159,8 +162,7 @@ def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "version", "engine"),
-    [("vllm", version, "vllm") for version in facts.versions_of("vllm")]
-    + [("llmd", version, "vllm") for version in facts.versions_of("llmd")]
+    [(target, version, "vllm") for version in DUMPED for target in ("vllm", "llmd")]
     + [("dynamo", "1.6.1", "vllm"), ("dynamo", "1.6.1", "sglang"), ("sglang", "0.5.23", "sglang")],
 )
 def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, version: str, engine: str) -> None:
@@ -169,6 +171,29 @@ def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, versi
         found = TARGETS[target].read(deployment, TARGETS[target].files(deployment))
         for name, value in words(found):
             assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
+
+
+@pytest.mark.parametrize("version", facts.versions_of("vllm"))
+def test_no_version_of_vllm_is_left_out(version: str) -> None:
+    """Versions between those whose parsers were dumped take what both take; the files say the same to all."""
+    newest = deployment_files(plan_of(), options("vllm"))
+    files = deployment_files(plan_of(), options("vllm", version))
+    assert f"vllm/vllm-openai:v{version}" in files["compose/h200-0.yaml"]
+    for path, text in files.items():
+        if path.startswith("workers/"):
+            assert text == newest[path]
+    with pytest.raises(InputError, match="needs the NixlPushConnector") if version < "0.24" else nullcontext():
+        deployment_files(
+            plan_of((Case("prefill", pp=2, seqs=8, tokens=8192), Case("decode"))), options("vllm", version)
+        )
+
+
+def test_a_flag_between_two_dumps_is_what_both_know() -> None:
+    kinds = {
+        version: facts.legal_flag("vllm", version, "--max-num-partial-prefills") for version in ("0.22.0", "0.28.0")
+    }
+    assert kinds == {"0.22.0": "int", "0.28.0": None}, "it went away between 0.24.0 and 0.31.0"
+    assert facts.legal_flag("vllm", "0.34.0", "--max-num-seqs") == "int"
 
 
 def words(found: Found) -> list[tuple[str, str | None]]:
@@ -185,7 +210,8 @@ def in_dump(data: Path, engine: str, version: str, target: str, name: str, value
         return name in loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
     for entry in loaded(data / "deploy" / "vllm_flags.json")["flags"].values():
         said = {**entry, **entry.get("differs", {}).get(version, {})}
-        if version in entry["versions"] and name in said["options"]:
+        options = [*said["options"], *(option.replace("--enable-", "--no-enable-") for option in said["options"])]
+        if version in entry["versions"] and name in options:
             return said["choices"] is None or value in said["choices"]
     return False
 

@@ -45,6 +45,11 @@ MOST_STRAYS = 5
     help="Version of the target that the files are for; default: the newest known.",
 )
 @click.option(
+    "--unchecked",
+    is_flag=True,
+    help="Allow a --engine-version that is newer than all that are known, with the flags of the newest.",
+)
+@click.option(
     "--model",
     metavar="NAME",
     help="Weights to load: a Hugging Face id, or a folder; default: the plan's model.",

@@ -165,7 +165,7 @@ class Options:
     target's own, by engine; namespace: of Kubernetes; rdma: resource name of the RDMA device; labels: product label by
     accelerator; api: version of Dynamo's resource; claim: PersistentVolumeClaim in which pods keep the weights that
     they fetch; bytes_per_token: size of a request's body per token of its prompt [byte], for a router that chooses by
-    size, None: that of English text.
+    size, None: that of English text; unchecked: whether the version may be newer than all that are known.
     """
 
     target: str
@@ -178,6 +178,7 @@ class Options:
     api: str = "v1beta1"
     claim: str | None = None
     bytes_per_token: float | None = None
+    unchecked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -360,7 +360,7 @@ def _settings(deployment: Deployment, where: str, name: str, words: Words) -> Se
     if pool is None:
         raise InputError(f"{where}: the plan has no pool of this name")
     if deployment.engine == "sglang":
-        return sglang_settings(deployment, where, words)
+        return sglang_settings(where, words)
     return trtllm_settings(deployment, where, _trtllm_options(where, words))
 
 

@@ -297,6 +297,7 @@ class Record(BaseModel):
     claim: str | None
     bytes_per_token: float | None = None
     """Written where it was asked for, so that records without it stay as they were."""
+    unchecked: bool = False
 
 
 def record_text(deployment: Deployment) -> str:

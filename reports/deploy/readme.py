@@ -63,6 +63,17 @@ def fleet_words(deployment: Deployment) -> str:
     return f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}"
 
 
+def unchecked_words(options: Options) -> str:
+    """Say that nobody checked a version's flags; empty for one that is known."""
+    title, newest = facts.target_title(options.target), facts.versions_of(options.target)[-1]
+    if not options.unchecked:
+        return ""
+    return (
+        f"**Not checked:** {title} {options.version} is newer than what pdplan knows. These files have the flags of "
+        f"{title} {newest}. Start one replica of each pool first, and read its log for flags that it refuses."
+    )
+
+
 def accepted_words(deployment: Deployment) -> str:
     """Say how far the limit on a request goes beyond what was evaluated, and why no further."""
     room = deployment.template_room
@@ -374,6 +385,7 @@ def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pod
         steps=[Raw(step) for step in [*folder_steps(deployment, pods=pods), *steps]],
         fleet=fleet_words(deployment),
         accepted=accepted_words(deployment),
+        unchecked=Raw(unchecked_words(deployment.options)),
         rows=setting_rows(deployment),
         checks=[Raw(line) for line in _checks(deployment, pods=pods, other=predicted is not plan)],
         job=[Raw(step) for step in benchmark_steps(deployment)] if pods else [],
