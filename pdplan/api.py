@@ -285,7 +285,6 @@ def deployment_options(
     rdma: str = "rdma/ib",
     claim: str | None = None,
     label: Mapping[str, str] | None = None,
-    api: str = "v1beta1",
     unchecked: bool = False,
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
@@ -308,7 +307,6 @@ def deployment_options(
         namespace=namespace,
         rdma=rdma,
         labels=dict(label or {}),
-        api=api,
         claim=claim,
         bytes_per_token=bytes_per_token,
         unchecked=not is_checked(name, version),

@@ -139,7 +139,6 @@ def test_only_raw_text_stands_as_it_is() -> None:
         ({"namespace": "a b"}, "--namespace 'a b' is not of the form"),
         ({"namespace": "x;id"}, "--namespace 'x;id' is not of the form"),
         ({"rdma": "rdma"}, "--rdma 'rdma' is not of the form"),
-        ({"api": "v2"}, "--api 'v2' is not of the form"),
         ({"image": "a\nb"}, "--image 'a\\\\nb' is empty or has characters"),
         ({"labels": {"H10O": "X"}}, "'H10O' is not known; did you mean 'H100'"),
         ({"labels": {"H100": ""}}, "--label H100 '' is empty"),

@@ -83,13 +83,6 @@ MOST_STRAYS = 5
     metavar="GPU=LABEL,...",
     help="Kubernetes node labels of GPU types, where they differ from the catalog's.",
 )
-@click.option(
-    "--api",
-    type=Choice(["v1beta1", "v1alpha1"]),
-    default="v1beta1",
-    show_default=True,
-    help="Version of Dynamo's resource; target dynamo.",
-)
 @alternative_option
 @force_option
 @console_options

@@ -293,7 +293,6 @@ class Record(BaseModel):
     namespace: str
     rdma: str
     labels: dict[str, str]
-    api: str
     claim: str | None
     bytes_per_token: float | None = None
     """Written where it was asked for, so that records without it stay as they were."""

@@ -101,6 +101,7 @@ VLLM: Final = (
     Flag("--hf-overrides", "config_overrides", Reader.overrides),
     Flag("--attention-backend", "attention_backend", _optional),
     Flag(TRANSFER, "transfer"),
+    Flag("--shutdown-timeout", "drain"),
 )
 SGLANG: Final = (
     Flag("--model-path", "weights"),
@@ -213,6 +214,7 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "max_num_batched_tokens": tokens,
         "graphs": None if pool.role is Role.PREFILL else graph_tokens(seqs),
         "transfer": transfer,
+        "drain": None if deployment.options.target == "dynamo" else deployment.drain_seconds,  # which does so itself
     }
     return _words(deployment, VLLM, counted)
 

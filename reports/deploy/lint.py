@@ -30,6 +30,7 @@ from .dynamo import FROM_FILES
 from .flags import PUSH
 from .gateway import MISROUTED, STAGES, SURPLUS, bytes_per_token, check_words, misplaced, misrouted
 from .hosts import BALANCES, health_flags, router_limits
+from .kubernetes import grace_seconds
 from .readback import Found, FoundWorker
 from .vllm import containers_fit_together
 
@@ -310,6 +311,36 @@ def pods_can_move_blocks(deployment: Deployment, found: Found) -> Iterator[str]:
                 yield f"{one.where}: without IPC_LOCK, RDMA memory cannot be registered"
 
 
+def pods_end_and_start_well(deployment: Deployment, found: Found) -> Iterator[str]:
+    """A pod that is down gets no requests, one that shall end finishes those it has, and each asks for all it needs."""
+    grace = grace_seconds(deployment)
+    for one in found.workers:
+        if one.pod is None:
+            continue
+        if one.nodes == 1 or deployment.options.target != "dynamo":  # whose operator has probes of its own
+            yield from _probe_faults(one.where, one.pod["probes"])
+        if int(one.pod["grace"] or 30) < grace:
+            yield f"{one.where}: it is killed after {one.pod['grace'] or 30} s, while its requests may take {grace} s"
+        for name in ("cpu", "memory", "ephemeral-storage"):
+            if name not in one.pod["requests"]:
+                yield f"{one.where}: it asks for no {name}, so its node may run out of it"
+
+
+def _probe_faults(where: str, probes: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"{where}: it has no {name}" for name, probe in probes.items() if probe is None)
+    ready, health = probes["readinessProbe"], facts.fact("health")
+    seconds = int(ready.get("periodSeconds", 10)) * int(ready.get("failureThreshold", 3)) if ready else 0
+    if seconds > health["interval"] * health["failures"]:
+        yield f"{where}: while it is down, it gets requests for {seconds} s"
+
+
+def requests_outlive_their_worker(deployment: Deployment, found: Found) -> Iterator[str]:
+    """Dynamo's frontend hands the requests of a worker that died to another."""
+    router = found.router if deployment.options.target == "dynamo" else None
+    if router is not None and router.grid is None and "--migration-limit" not in dict(router.words):
+        yield f"{router.where}: without --migration-limit, the requests of a worker that dies are lost"
+
+
 def labels_are_the_gpus(deployment: Deployment, found: Found) -> Iterator[str]:
     """Pods ask for nodes of the GPU that the pool was planned on, spelled as its label is."""
     for one in found.workers:
@@ -490,6 +521,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             peers_can_find_each_other,
             blocks_have_a_road,
             pods_can_move_blocks,
+            pods_end_and_start_well,
+            requests_outlive_their_worker,
             labels_are_the_gpus,
             names_are_short,
             objects_share_a_namespace,

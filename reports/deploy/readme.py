@@ -25,7 +25,7 @@ from .flags import connector
 from .formats import Raw, render
 from .gateway import chosen_by, gateway_notes, pool_lines
 from .hosts import hosts_of, place, router_hosts
-from .pods import SECRET
+from .kubernetes import CACHE_FILE, SECRET, vendor_fact
 
 LONGEST_COMMAND: Final = 400
 """Characters of a command on the page."""
@@ -176,16 +176,17 @@ def _hand_over(deployment: Deployment) -> list[SettingRow]:
         return []
     name = connector(deployment) if deployment.engine == "vllm" else "NIXL"
     ends = [f"{pool.id} sends" if pool.role is Role.PREFILL else f"{pool.id} receives" for pool in deployment.pools]
-    ends_at, roads = "hosts", "all transports between processes and hosts, with NVLink and RDMA"
+    ucx, roads = facts.fact("ucx", "hosts"), "all transports between processes and hosts, with NVLink and RDMA"
     if deployment.options.target in {"dynamo", "llmd"}:
-        ends_at, roads = "pods", "RDMA between pods, NVLink within one; over TCP, KV caches would take minutes"
+        ucx = vendor_fact(deployment.pools[0], "ucx")
+        roads = "RDMA between pods, NVLink within one; over TCP, KV caches would take minutes"
     side = SettingRow(
         "side channel", "host, and a port per replica", "where the other end is found; the default is localhost"
     )
     return [
         *[side] * (deployment.options.target in {"vllm", "llmd"}),
         SettingRow("KV connector", name, f"moves KV caches between replicas: {', '.join(ends)}"),
-        SettingRow("environment", f"UCX_TLS={facts.fact('ucx', ends_at)}", roads),
+        SettingRow("environment", f"UCX_TLS={ucx}", roads),
     ]
 
 
@@ -277,35 +278,30 @@ def dynamo_steps(deployment: Deployment) -> list[str]:
     platform = f"Install the Dynamo platform {deployment.options.version}"
     steps = [platform + operators * any(pool.nodes > 1 for pool in deployment.pools) + ".", *_namespace(deployment)]
     if deployment.routing is Routing.BY_LENGTH:
-        grid = "the fleet: each pool behind its own router, and one router that chooses a pool by prompt length."
-        return [*steps, f"`kubectl apply -n {space} -f router-configmap.yaml -f pools/ -f control.yaml` starts {grid}"]
-    steps.append(f"`kubectl apply -n {space} -f dgd.yaml` starts the planned fleet with fixed replicas.")
+        grid = "each pool behind its own router (`pools/`), and one that chooses by prompt length (`control.yaml`)"
+        return [*steps, f"`kubectl apply -n {space} -k .` starts the fleet: {grid}."]
+    steps.append(f"`kubectl apply -n {space} -k .` starts the planned fleet with fixed replicas (`dgd.yaml`).")
     if can_plan(deployment):
         steps.append(
-            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let the planner "
-            "scale between one replica per pool and the plan's GPUs. It reads the platform's Prometheus."
+            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let "
+            "the planner scale between one replica per pool and the plan's GPUs. It reads the platform's Prometheus."
         )
     return steps
 
 
 def llmd_steps(deployment: Deployment) -> list[str]:
-    """Releases of llm-d's charts."""
+    """Manifests of llm-d, and its router's chart."""
     space, name = deployment.options.namespace, deployment.name
-    releases = [
-        f"`helm install {name}-{pool.name} <llm-d-modelservice chart> -n {space} -f values/{pool.name}.yaml`"
-        for pool in deployment.pools
-        if pool.nodes == 1
-    ]
-    groups = (
-        f"`kubectl apply -n {space} -f leaderworkersets/` starts the replicas that span nodes; it needs LeaderWorkerSet"
-    )
+    key = f"kubectl create secret generic {name}-api-key -n {space} --from-literal=VLLM_API_KEY=..."
+    groups = "Install LeaderWorkerSet, which starts the replicas that span nodes."
     return [
+        *[groups] * any(pool.nodes > 1 for pool in deployment.pools),
         *_namespace(deployment),
+        f"`{key}`, if clients have to show a key.",
+        f"`kubectl apply -n {space} -k .` starts the replicas.",
         f"`helm install {name} <llm-d router chart, standalone> -n {space} -f router-values.yaml` starts the endpoint "
         "picker with `epp-config.yaml` behind a proxy on port 80. With a gateway and a picker of your own, give it "
         f"`epp-config.yaml`, `kubectl apply -n {space} -f inferencepool.yaml`, and change the benchmark's `--url`.",
-        *[f"Install the modelservice chart once for every pool: {', '.join(releases)}."] * bool(releases),
-        *[f"{groups} in the cluster."] * (len(releases) < len(deployment.pools)),
     ]
 
 
@@ -354,7 +350,8 @@ def _namespace(deployment: Deployment) -> list[str]:
     made = [f"`kubectl create namespace {space}`, if it does not exist."] * (space != "default")
     claim = deployment.options.claim
     kept = (
-        f"Create the PersistentVolumeClaim {claim} (ReadWriteMany) with room for the weights; pods fetch them into it."
+        f"Name your storage class in `{CACHE_FILE}`; pods fetch the weights into the claim {claim} once for all. Leave "
+        "the file out of `kustomization.yaml` if the claim exists."
     )
     secret = f"`kubectl create secret generic {SECRET} -n {space} --from-literal=HF_TOKEN=...`"
     return [*made, f"{secret}, if the weights need a Hugging Face token.", *[kept] * bool(claim)]

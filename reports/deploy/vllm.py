@@ -120,6 +120,7 @@ def _compose(deployment: Deployment, instances: tuple[Instance, ...], host: Host
         folder=compose_text(weights) if weights.startswith("/") else None,
         rdma=deployment.leaves_nodes and len(hosts_of(instances)) > 1,
         checks=facts.fact("startup_seconds") // 10,
+        grace=Raw(f"{deployment.drain_seconds + facts.fact('exit_seconds')}s"),
     )
 
 
