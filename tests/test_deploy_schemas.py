@@ -247,6 +247,8 @@ def test_weights_in_a_folder_are_mounted(data: Path) -> None:
     text = json.dumps(graph)
     assert text.count('"hostPath": {"path": "/models/mine", "type": "Directory"}') == 3  # frontend, prefill, decode
     assert text.count('"mountPath": "/models/mine"') == 3
+    pod = yaml.safe_load(deployment_files(plan_of(), options("llmd", model="/models/mine"))["pools/decode-2.yaml"])
+    assert "/models/mine" in json.dumps(pod["spec"]["template"]["spec"]["volumes"])
     files = deployment_files(plan_of(), options("vllm", model="/models/mine"))
     services = yaml.safe_load(files["compose/h100-0.yaml"])
     check(services, loaded(data / "deploy" / "schemas" / "compose-spec.json"))

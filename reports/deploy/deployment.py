@@ -149,7 +149,8 @@ class Limits:
 class ClassLimits:
     """What one SLO class asks for: first token, later tokens, whole request [s], None where it does not say.
 
-    name: the plan's; ending: of the files and the job that are about this class; empty where there is one class.
+    attainment: share of its requests that shall meet it [1]; name: the plan's; ending: of the files and the job that
+    are about this class; empty where there is one class.
     """
 
     name: str
@@ -157,6 +158,7 @@ class ClassLimits:
     ttft: float | None
     tpot: float | None
     whole: float | None
+    attainment: float
 
     @property
     def label(self) -> str:

@@ -348,7 +348,8 @@ def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
     """The limits of every class, and what its files are called by; of all together where no route tells them apart."""
     if not told_apart(plan) and len(plan.classes) > 1:
         tightest = limits_of(plan)
-        return (ClassLimits("", "", tightest.ttft, tightest.tpot, None),)
+        goal = min(one.attainment_goal for one in plan.classes)
+        return (ClassLimits("", "", tightest.ttft, tightest.tpot, None, goal),)
     return tuple(
         ClassLimits(
             name=one.name,
@@ -356,6 +357,7 @@ def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
             ttft=one.ttft_limit_s if is_number(one.ttft_limit_s) else None,
             tpot=one.tpot_limit_s if is_number(one.tpot_limit_s) else None,
             whole=one.e2e_limit_s,
+            attainment=one.attainment_goal,
         )
         for number, one in enumerate(plan.classes, start=1)
     )

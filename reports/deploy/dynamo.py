@@ -58,7 +58,7 @@ PLANNER_CONFIG: Final = "planner_config.json"
 KV_EVENTS: Final = {"publisher": "zmq", "topic": "kv-events", "endpoint": "tcp://*:20080"}
 """Where an engine tells which prefixes it holds, for routing by prefix; vLLM wants to be told that it shall."""
 GRAPH_VERSION: Final = "nvidia.com/v1beta1"
-SYSTEM_PORT: Final = 9090
+SYSTEM_PORT: Final[int] = facts.fact("ports", "system")
 """Where the operator has workers answer for their health."""
 WATCHED_ENV: Final = [
     {"name": "DYN_HEALTH_CHECK_ENABLED", "value": "true"},

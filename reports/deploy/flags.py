@@ -128,6 +128,7 @@ SGLANG: Final = (
     Flag("--attention-backend", "attention_backend", _optional),
     Flag(MODE, "role"),
     Flag("--disaggregation-transfer-backend", "transfer"),
+    Flag("--enable-metrics", value=True),
 )
 TRTLLM: Final = (
     Flag("backend", value="pytorch"),

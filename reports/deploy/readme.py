@@ -26,6 +26,7 @@ from .formats import Raw, render
 from .gateway import chosen_by, gateway_notes, pool_lines
 from .hosts import hosts_of, place, router_hosts
 from .kubernetes import CACHE_FILE, SECRET, vendor_fact
+from .monitoring import watches
 
 LONGEST_COMMAND: Final = 400
 """Characters of a command on the page."""
@@ -379,7 +380,9 @@ def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pod
             for pool in deployment.pools
         ],
         routes=pool_lines(deployment) if deployment.parted else [],
-        steps=[Raw(step) for step in [*folder_steps(deployment, pods=pods), *steps]],
+        steps=[
+            Raw(step) for step in [*folder_steps(deployment, pods=pods), *steps, *watch_steps(deployment, pods=pods)]
+        ],
         fleet=fleet_words(deployment),
         accepted=accepted_words(deployment),
         unchecked=Raw(unchecked_words(deployment.options)),
@@ -393,6 +396,20 @@ def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pod
         goals=_goals(predicted),
         notes=_notes(deployment),
     )
+
+
+def watch_steps(deployment: Deployment, *, pods: bool) -> list[str]:
+    """How the fleet is watched while it serves; nothing where no metrics are known."""
+    if not watches(deployment):
+        return []
+    alerts = "alerts at the plan's own limits"
+    if not pods:
+        return [
+            f"Start Prometheus with `monitoring/prometheus.yaml`; it has {alerts}. Give Grafana `monitoring/dashboard.json`."
+        ]
+    space = deployment.options.namespace
+    applied = f"`kubectl apply -n {space} -k monitoring` has Prometheus's operator watch the fleet, with {alerts}"
+    return [f"{applied}, and gives Grafana a dashboard."]
 
 
 def _checks(deployment: Deployment, *, pods: bool, other: bool) -> list[str]:
