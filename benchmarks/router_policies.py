@@ -32,14 +32,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.fresh_requests import print_table  # noqa: E402 -- the repository is found first
-from reports.deploy.hosts import BALANCES, thresholds  # noqa: E402
+from reports.deploy.hosts import BALANCES, router_limits  # noqa: E402
 
 POLICIES = (
     ("round_robin",),
     ("power_of_two",),
     (BALANCES,),
-    (BALANCES, *thresholds(prefixes=False)),
-    (BALANCES, *thresholds(prefixes=True)),
+    (BALANCES, *router_limits(prefixes=False)),
+    (BALANCES, *router_limits(prefixes=True)),
 )
 """As they come, and as `pdplan deploy` writes them for a plan without prefixes and with."""
 LOAD, SECONDS, ANSWER = 0.8, 0.06, 4.0

@@ -296,18 +296,18 @@ def deployment_options(
     rdma: str = "rdma/ib",
     claim: str | None = None,
     label: Mapping[str, str] | None = None,
-    api: str = "v1beta1",
+    unchecked: bool = False,
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Options
-    from reports.deploy.facts import checked_version, target_names
+    from reports.deploy.facts import checked_version, is_checked, target_names
     from reports.deploy.files import planned_target
 
     name, known = target or planned_target(plan), target_names()
     if name not in known:
         raise InputError(f"the plan's engine {shown(name)} is none of {', '.join(known)}; name a target with --target")
     try:
-        version = checked_version(name, engine_version)
+        version = checked_version(name, engine_version, unchecked=unchecked)
     except InputError as error:
         raise InputError(f"--engine-version: {error}") from None
     return Options(
@@ -318,9 +318,9 @@ def deployment_options(
         namespace=namespace,
         rdma=rdma,
         labels=dict(label or {}),
-        api=api,
         claim=claim,
         bytes_per_token=bytes_per_token,
+        unchecked=not is_checked(name, version),
     )
 
 

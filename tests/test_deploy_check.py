@@ -24,7 +24,7 @@ from reports.deploy.files import RECORD, SUMS, TARGETS, deployment_files, record
 from reports.deploy.formats import load_yaml
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, options, plan_of
 
-ALIKE = re.compile(r"dgd-with-planner|prefill-1-1|values/prefill|compose/h200")
+ALIKE = re.compile(r"dgd-with-planner|prefill-1-1|pools/prefill|compose/h200")
 """Files that are like others, place for place."""
 STRIDE = 3
 """Changes are tried one in so many, for speed; 1 tries all of them, and all pass."""
@@ -52,8 +52,10 @@ def mutants(target: str) -> tuple[Mutant, ...]:
 
 def _mutants(path: str, text: str) -> Iterator[tuple[str, str]]:
     if path.endswith(".yaml"):
-        for what, document in islice(changed(yaml.load(text, _LOADER)), 0, None, STRIDE):
-            yield what, json.dumps(document)  # which is YAML, too
+        documents = list(yaml.load_all(text, _LOADER))
+        every = ((number, *one) for number, document in enumerate(documents) for one in changed(document))
+        for number, what, document in islice(every, 0, None, STRIDE):
+            yield what, _dumped([*documents[:number], document, *documents[number + 1 :]])
     elif path.endswith(".json"):
         for what, document in islice(changed(json.loads(text)), 0, None, STRIDE):
             yield what, json.dumps(document)
@@ -63,6 +65,10 @@ def _mutants(path: str, text: str) -> Iterator[tuple[str, str]]:
         for number, word in enumerate(words):
             for what, other in (("without", ""), ("changed", f"{word}x"), ("twice", f"{word} {word}")):
                 yield f"{what} {word}", text.replace(command, " ".join([*words[:number], other, *words[number + 1 :]]))
+
+
+def _dumped(documents: list[Any]) -> str:
+    return "\n---\n".join(json.dumps(document) for document in documents)  # which is YAML, too
 
 
 def changed(document: Any) -> Iterator[tuple[str, Any]]:
@@ -137,7 +143,11 @@ def test_a_fault_is_told_once_with_the_rules_that_it_breaks() -> None:
     own = TARGETS["vllm"].files(deployment)
     router = {**own, "router.sh": own["router.sh"].replace(" --vllm-pd-disaggregation", "")}
     (cause,) = causes(deployment, own, router)
-    assert [rule for rule, _ in cause.breaks] == ["containers_fit_together", "router_knows_all"]
+    assert [rule for rule, _ in cause.breaks] == [
+        "containers_fit_together",
+        "containers_fit_together",
+        "router_knows_all",
+    ]
     assert (len(cause.differs), cause.faults) == (1, 1)
     config = next(path for path in own if path.startswith("workers/decode") and path.endswith(".yaml"))
     both = {**router, config: own[config].replace("max-num-seqs: 128", "max-num-seqs: 512")}
@@ -161,7 +171,7 @@ def test_what_a_program_does_not_see_is_no_difference(target: str) -> None:
     """Comments, the order of keys, and how YAML quotes and folds."""
     planned = written(target)
     other = {
-        path: "# mine\n" + yaml.safe_dump(yaml.safe_load(text), sort_keys=True)
+        path: "# mine\n" + yaml.safe_dump_all(yaml.safe_load_all(text), sort_keys=True)
         if path.endswith(".yaml")
         else text.replace("set -euo", "# mine\nset -euo")
         for path, text in planned.items()
@@ -222,7 +232,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("deployed")
     plan = folder / "plan.json"
     plan.write_text(plan_of().model_dump_json(by_alias=True), "utf-8")
-    asked = ["--namespace", "serving", "--label", "H100=MY-H100", "--image", "my/image:1", "--api", "v1alpha1"]
+    asked = ["--namespace", "serving", "--label", "H100=MY-H100", "--image", "my/image:1"]
     assert run(["deploy", str(plan), "-t", "dynamo", "-o", str(folder / "out"), *asked]) == 0
     return plan, folder / "out"
 
@@ -243,15 +253,15 @@ def test_a_deployment_of_ones_own_is_sound(deployed: tuple[Path, Path], capsys: 
 @pytest.mark.parametrize(
     ("path", "old", "new", "line"),
     [
-        ("dgd*.yaml", '"128"', '"512"', "settings_are_the_plans: dgd.yaml: decode-2: max_num_seqs is 512, but"),
+        ("dgd*.yaml", "'128'", "'512'", "settings_are_the_plans: dgd.yaml: decode-2: max_num_seqs is 512, but"),
         (
             "dgd*.yaml",
             "MY-H100",
             "NVIDIA-H100-80GB-HBM3",
             "labels_are_the_gpus: dgd.yaml: prefill-1: its node selector",
         ),
-        ("dgd.yaml", "my/image:1", "my/image:2", "as_written: dgd.yaml: spec: services: Frontend: extraPodSpec: "),
-        ("dgd.yaml", "v1alpha1", "v1gamma1", "readable: dgd.yaml is no DynamoGraphDeployment of a known version"),
+        ("dgd.yaml", "my/image:1", "my/image:2", "as_written: dgd.yaml: spec: components[0]: podTemplate: "),
+        ("dgd.yaml", "v1beta1", "v1gamma1", "readable: dgd.yaml is no DynamoGraphDeployment of a known version"),
         ("benchmark/workload.jsonl", '"timestamp":0.0', '"timestamp":1.5', "as_written: benchmark/workload.jsonl[0]: "),
         ("benchmark/run.sh", "--fixed-schedule ", "", "as_written: benchmark/run.sh["),
         ("benchmark/job.yaml", "backoffLimit: 0", "backoffLimit: 9", "as_written: benchmark/job.yaml: spec: backoff"),
@@ -331,9 +341,9 @@ def test_files_of_others_are_named_and_are_no_fault(
 def test_a_file_of_others_that_breaks_a_rule_is_a_fault() -> None:
     deployment = deployment_of(plan_of(PAIR, Ask(engine="vllm")), "llmd")
     own = TARGETS["llmd"].files(deployment)
-    copied = {**own, "values/decode-3.yaml": own["values/decode-2.yaml"], "my.yaml": "a: 1"}
+    copied = {**own, "pools/decode-3.yaml": own["pools/decode-2.yaml"], "my.yaml": "a: 1"}
     (cause,) = causes(deployment, own, copied)
-    assert cause.differs == ("values/decode-3.yaml is no file of this plan",)
+    assert cause.differs == ("pools/decode-3.yaml is no file of this plan",)
     assert [rule for rule, _ in cause.breaks][:1] == ["pools_are_complete"]
 
 
@@ -382,9 +392,7 @@ def test_a_record_that_is_none_is_refused(text: str, sentence: str) -> None:
 
 
 def test_a_record_keeps_every_option() -> None:
-    asked = options(
-        "dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", api="v1alpha1", model="m/n", claim="c"
-    )
+    asked = options("dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", model="m/n", claim="c")
     assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
 
 

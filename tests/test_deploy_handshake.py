@@ -223,3 +223,43 @@ def test_prompts_avoid_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], em
 @pytest.mark.parametrize(("pools", "emitted"), [PAIR, ALIKE], ids=["prefill", "colocated"])
 def test_sglangs_router_avoids_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], emitted: dict[str, str]) -> None:
     assert sent_to_the_busy(tmp_path / "out", SGLANG, pools, Ask(engine="sglang"), emitted) == 0
+
+
+def outage(folder: Path, programs: Path, ask_for: Ask) -> float:
+    """Seconds from the end of one prefill engine of two to the last request that failed."""
+    pools = (Case("prefill", replicas=2, seqs=8, tokens=8192), Case("decode"))
+    write_deployment(plan_of(pools, ask_for), options(ask_for.engine), folder)
+    seen: Seen = []
+    with ExitStack() as stack, ExitStack() as dying:
+        ports = {"HOST_H100_0}:8100": dying.enter_context(engine("prefill", seen))}
+        ports |= {f"HOST_H100_0}}:8{number}00": stack.enter_context(engine(role, seen))
+                  for number, role in ((2, "prefill"), (3, "decode"))}  # fmt: skip
+        client = stack.enter_context(router(folder, programs, ports))
+        ask(client, seen)
+        dying.close()
+        died = failed = time.monotonic()
+        while time.monotonic() < failed + 10.0 and failed < died + 60.0:
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{client}/v1/completions",
+                json.dumps(
+                    {"model": "model", "prompt": f"{time.monotonic()} goes where it can", "max_tokens": 5}
+                ).encode(),
+                {"Content-Type": "application/json"},
+            )
+            try:
+                urllib.request.urlopen(request, timeout=5.0).close()
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                failed = time.monotonic()
+            time.sleep(0.1)
+    return failed - died
+
+
+@needs_vllm_router
+def test_a_dead_prefill_engine_takes_no_requests_for_long(tmp_path: Path) -> None:
+    """By the router's own defaults it takes them for minutes."""
+    assert outage(tmp_path / "out", PROGRAMS, Ask()) <= 15.0
+
+
+@needs_sglang_router
+def test_sglangs_router_passes_over_a_dead_engine(tmp_path: Path) -> None:
+    assert outage(tmp_path / "out", SGLANG, Ask(engine="sglang")) <= 15.0

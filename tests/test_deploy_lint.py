@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
+from pdplan.api import deployment_options
 from reports.deploy.checking import AS_WRITTEN, causes
 from reports.deploy.deployment import Deployment
-from reports.deploy.files import TARGETS, deployment_files, refuse_faults
+from reports.deploy.files import TARGETS, deployment_files, recorded_options, refuse_faults
 from reports.deploy.lint import RULES
 from tests.deploy_cases import (
     ENGINES,
@@ -226,10 +227,19 @@ def test_lengths_that_a_router_cannot_tell_apart_are_refused() -> None:
 
 
 def test_an_unsupported_version_names_the_supported() -> None:
-    with pytest.raises(
-        InputError, match=r"vLLM '0\.30\.0' is not supported .*; supported: 0\.20\.1, 0\.24\.0, 0\.31\.0"
-    ):
-        options("vllm", "0.30.0")
+    for version, way in (("0.19.0", ""), ("latest", ""), ("0.34.0", "; --unchecked writes the flags of 0.33.0")):
+        with pytest.raises(InputError, match=rf"vLLM '{version}' is not known; known: 0\.20\.0, .*, 0\.33\.0{way}$"):
+            options("vllm", version)
+
+
+def test_a_newer_version_is_written_for_where_nobody_minds() -> None:
+    plan = plan_of()
+    asked = deployment_options(plan, target="llmd", engine_version="0.34.1", unchecked=True)
+    files = deployment_files(plan, asked)
+    assert "vllm/vllm-openai:v0.34.1" in "".join(files.values())
+    assert "**Not checked:** llm-d 0.34.1 is newer than what pdplan knows" in files["README.md"]
+    assert recorded_options(files["deployment.json"]) == asked
+    assert not deployment_options(plan, engine_version="0.33.0", unchecked=True).unchecked
 
 
 def test_a_checkpoint_of_ones_own_carries_the_weights() -> None:

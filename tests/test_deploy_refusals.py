@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,8 +101,3 @@ def test_every_reason_is_told() -> None:
 def test_pools_for_each_class_are_given_up_where_no_router_tells_classes_apart(target: str, *, able: bool) -> None:
     apart = asking(lengths_plan(), constraints={"pools": "per_class"})
     assert ("--set constraints.pools=shared" in refusal(apart, target)) is not able
-
-
-def test_weights_in_a_folder_are_for_others_than_the_chart() -> None:
-    with pytest.raises(InputError, match=r"; or choose --target vllm or dynamo, which run this plan as it is$"):
-        deployment_files(plan_of(), replace(options("llmd"), model="/models/mine"))

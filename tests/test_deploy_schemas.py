@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, opt
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
 SPREAD = (Case("colocated", "H200", dp=16, ep=16, seqs=64, tokens=8192),)
+DUMPED = ("0.20.1", "0.24.0", "0.31.0", "0.33.0")
+"""Versions of vLLM whose parsers were dumped."""
 SPAN_ASK = Ask("DeepSeek-V3", "fp8", prefix=0.3)
 
 
@@ -38,12 +41,11 @@ def check(document: Any, schema: dict[str, Any]) -> None:
     jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(schema).validate(document)
 
 
-@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-def test_graph_deployments_pass_their_schema(data: Path, api: str, engine: str) -> None:
-    schema = loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json")
+def test_graph_deployments_pass_their_schema(data: Path, engine: str) -> None:
+    schema = loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json")
     for pools, ask in ((PAIR, Ask(engine=engine, prefix=0.3)), (ALONE, Ask(engine=engine))):
-        files = deployment_files(plan_of(pools, ask), options("dynamo", api=api))
+        files = deployment_files(plan_of(pools, ask), options("dynamo"))
         for name in ("dgd.yaml", "dgd-with-planner.yaml"):
             check(yaml.safe_load(files[name]), schema)
 
@@ -57,20 +59,18 @@ def test_graphs_that_route_by_length_pass_their_schema(data: Path) -> None:
         check(yaml.safe_load(text), schema)
 
 
-@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
-def test_an_engine_of_two_nodes_says_so(data: Path, api: str) -> None:
-    files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("dynamo", api=api))
+def test_an_engine_of_two_nodes_says_so(data: Path) -> None:
+    files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("dynamo"))
     document = yaml.safe_load(files["dgd.yaml"])
-    check(document, loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json"))
-    assert re.search(r"multinode: \{nodeCount: 2\}", files["dgd.yaml"])
+    check(document, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
+    assert [one.get("multinode") for one in document["spec"]["components"]] == [None, {"nodeCount": 2}]
 
 
-@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
-def test_the_schema_is_strict(data: Path, api: str) -> None:
-    document = yaml.safe_load(deployment_files(plan_of(), options("dynamo", api=api))["dgd.yaml"])
+def test_the_schema_is_strict(data: Path) -> None:
+    document = yaml.safe_load(deployment_files(plan_of(), options("dynamo"))["dgd.yaml"])
     document["spec"]["unheardOf"] = 1
     with pytest.raises(jsonschema.ValidationError):
-        check(document, loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json"))
+        check(document, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
 
 
 @pytest.mark.parametrize(("pools", "mode"), [(PAIR, "disagg"), (ALONE, "agg")])
@@ -105,33 +105,12 @@ def test_planner_profile_is_physical() -> None:
 
 
 @pytest.mark.parametrize("pools", [PAIR, ALONE])
-def test_llmd_values_pass_the_charts_schema(data: Path, pools: tuple[Case, ...]) -> None:
-    schema = loaded(data / "deploy" / "schemas" / "llm-d-modelservice.values.schema.json")
-    known = set(schema["properties"])
+def test_the_pool_of_a_picker_passes_its_schema(data: Path, pools: tuple[Case, ...]) -> None:
     files = deployment_files(plan_of(pools, Ask(prefix=0.2)), options("llmd"))
-    for path, text in files.items():
-        if path.startswith("values/"):
-            values = yaml.safe_load(text)
-            assert set(values) <= known
-            for section in ("prefill", "decode"):
-                sections = schema["properties"][section]
-                assert {"replicas", "create"} <= set(sections["properties"])
-            check(values, without_remote(schema))
     check(
         yaml.safe_load(files["inferencepool.yaml"]),
         loaded(data / "deploy" / "schemas" / "inferencepool_v1.schema.json"),
     )
-
-
-def without_remote(schema: Any) -> Any:
-    """The schema without references to documents elsewhere, which tests do not fetch."""
-    if isinstance(schema, dict):
-        return {key: without_remote(value) for key, value in schema.items() if key != "$ref" or not remote(value)}
-    return [without_remote(value) for value in schema] if isinstance(schema, list) else schema
-
-
-def remote(reference: object) -> bool:
-    return isinstance(reference, str) and reference.startswith("http")
 
 
 @pytest.mark.parametrize("plan", [plan_of(PAIR), plan_of(ALONE), parted_plan()], ids=["pair", "alone", "parted"])
@@ -149,7 +128,7 @@ def test_compose_files_pass_the_compose_spec(data: Path, plan: Plan) -> None:
 
 def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
     dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
-    for version in facts.versions_of("vllm"):
+    for version in DUMPED:
         for name, entry in dump.items():
             assert (facts.legal_flag("vllm", version, name) is not None) == (version in entry["versions"])
     sglang = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
@@ -159,8 +138,7 @@ def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "version", "engine"),
-    [("vllm", version, "vllm") for version in facts.versions_of("vllm")]
-    + [("llmd", version, "vllm") for version in facts.versions_of("llmd")]
+    [(target, version, "vllm") for version in DUMPED for target in ("vllm", "llmd")]
     + [("dynamo", "1.6.1", "vllm"), ("dynamo", "1.6.1", "sglang"), ("sglang", "0.5.23", "sglang")],
 )
 def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, version: str, engine: str) -> None:
@@ -169,6 +147,29 @@ def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, versi
         found = TARGETS[target].read(deployment, TARGETS[target].files(deployment))
         for name, value in words(found):
             assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
+
+
+@pytest.mark.parametrize("version", facts.versions_of("vllm"))
+def test_no_version_of_vllm_is_left_out(version: str) -> None:
+    """Versions between those whose parsers were dumped take what both take; the files say the same to all."""
+    newest = deployment_files(plan_of(), options("vllm"))
+    files = deployment_files(plan_of(), options("vllm", version))
+    assert f"vllm/vllm-openai:v{version}" in files["compose/h200-0.yaml"]
+    for path, text in files.items():
+        if path.startswith("workers/"):
+            assert text == newest[path]
+    with pytest.raises(InputError, match="needs the NixlPushConnector") if version < "0.24" else nullcontext():
+        deployment_files(
+            plan_of((Case("prefill", pp=2, seqs=8, tokens=8192), Case("decode"))), options("vllm", version)
+        )
+
+
+def test_a_flag_between_two_dumps_is_what_both_know() -> None:
+    kinds = {
+        version: facts.legal_flag("vllm", version, "--max-num-partial-prefills") for version in ("0.22.0", "0.28.0")
+    }
+    assert kinds == {"0.22.0": "int", "0.28.0": None}, "it went away between 0.24.0 and 0.31.0"
+    assert facts.legal_flag("vllm", "0.34.0", "--max-num-seqs") == "int"
 
 
 def words(found: Found) -> list[tuple[str, str | None]]:
@@ -185,7 +186,8 @@ def in_dump(data: Path, engine: str, version: str, target: str, name: str, value
         return name in loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
     for entry in loaded(data / "deploy" / "vllm_flags.json")["flags"].values():
         said = {**entry, **entry.get("differs", {}).get(version, {})}
-        if version in entry["versions"] and name in said["options"]:
+        options = [*said["options"], *(option.replace("--enable-", "--no-enable-") for option in said["options"])]
+        if version in entry["versions"] and name in options:
             return said["choices"] is None or value in said["choices"]
     return False
 
@@ -227,24 +229,26 @@ def test_options_reach_the_files() -> None:
 @pytest.mark.parametrize("target", ["dynamo", "llmd"])
 def test_everything_is_in_the_namespace(target: str) -> None:
     files = deployment_files(plan_of(), options(target, namespace="serving"))
-    objects = {path: yaml.safe_load(text) for path, text in files.items() if path.endswith(".yaml")}
-    spaces = {path: found["metadata"].get("namespace") for path, found in objects.items() if "metadata" in found}
+    texts = [text for path, text in files.items() if path.endswith(".yaml")]
+    objects = [one for text in texts for one in yaml.safe_load_all(text) if "metadata" in one]
+    spaces = [one["metadata"].get("namespace") for one in objects]
     assert len(spaces) >= 2
-    assert set(spaces.values()) == {"serving"}
+    assert set(spaces) == {"serving"}
     commands = re.findall(r"(?:kubectl (?:apply|logs|wait|create (?!namespace))|helm install).*", files["README.md"])
     assert len(commands) >= 5
     assert all("-n serving" in command for command in commands)
 
 
-@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
-def test_weights_in_a_folder_are_mounted(data: Path, api: str) -> None:
-    asked = options("dynamo", model="/models/mine", api=api)
+def test_weights_in_a_folder_are_mounted(data: Path) -> None:
+    asked = options("dynamo", model="/models/mine")
     pods = deployment_files(plan_of(), asked)
     graph = yaml.safe_load(pods["dgd-with-planner.yaml"])
-    check(graph, loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json"))
+    check(graph, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
     text = json.dumps(graph)
     assert text.count('"hostPath": {"path": "/models/mine", "type": "Directory"}') == 3  # frontend, prefill, decode
     assert text.count('"mountPath": "/models/mine"') == 3
+    pod = yaml.safe_load(deployment_files(plan_of(), options("llmd", model="/models/mine"))["pools/decode-2.yaml"])
+    assert "/models/mine" in json.dumps(pod["spec"]["template"]["spec"]["volumes"])
     files = deployment_files(plan_of(), options("vllm", model="/models/mine"))
     services = yaml.safe_load(files["compose/h100-0.yaml"])
     check(services, loaded(data / "deploy" / "schemas" / "compose-spec.json"))
@@ -254,10 +258,9 @@ def test_weights_in_a_folder_are_mounted(data: Path, api: str) -> None:
         assert "Put the weights into the folder that the files name" in readme
 
 
-@pytest.mark.parametrize("api", ["v1beta1", "v1alpha1"])
-def test_a_claim_keeps_the_weights_of_graphs(data: Path, api: str) -> None:
-    graph = yaml.safe_load(deployment_files(plan_of(), options("dynamo", claim="models", api=api))["dgd.yaml"])
-    check(graph, loaded(data / "deploy" / "schemas" / f"dynamo_dgd_{api}.schema.json"))
+def test_a_claim_keeps_the_weights_of_graphs(data: Path) -> None:
+    graph = yaml.safe_load(deployment_files(plan_of(), options("dynamo", claim="models"))["dgd.yaml"])
+    check(graph, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
     text = json.dumps(graph)
     for part in (
         '"persistentVolumeClaim": {"claimName": "models"}',
@@ -267,22 +270,21 @@ def test_a_claim_keeps_the_weights_of_graphs(data: Path, api: str) -> None:
         assert text.count(part) == 2  # prefill and decode; the frontend fetches no weights
 
 
-def test_a_claim_keeps_the_weights_of_releases_and_groups(data: Path) -> None:
-    values = yaml.safe_load(deployment_files(plan_of(), options("llmd", claim="models"))["values/decode-2.yaml"])
-    schema = loaded(data / "deploy" / "schemas" / "llm-d-modelservice.values.schema.json")
-    check(values, without_remote(schema))
-    (container,) = values["decode"]["containers"]
-    assert container["mountModelVolume"] is False, "the chart would mount another one there"
+def test_a_claim_keeps_the_weights_of_pods_and_groups(data: Path) -> None:
+    alone = deployment_files(plan_of(), options("llmd", claim="models"))
     files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("llmd", claim="models"))
-    group = yaml.safe_load(files["leaderworkersets/colocated-1.yaml"])
+    group = yaml.safe_load(files["pools/colocated-1.yaml"])
     check(group, loaded(data / "deploy" / "schemas" / "leaderworkerset_v1.schema.json"))
     template = group["spec"]["leaderWorkerTemplate"]
-    pods = [values["decode"], *(template[name]["spec"] for name in ("leaderTemplate", "workerTemplate"))]
-    for pod in pods:
+    single = yaml.safe_load(alone["pools/decode-2.yaml"])["spec"]["template"]["spec"]
+    for pod in (single, *(template[name]["spec"] for name in ("leaderTemplate", "workerTemplate"))):
         assert {"name": "weights", "persistentVolumeClaim": {"claimName": "models"}} in pod["volumes"]
         assert {"name": "weights", "mountPath": "/model-cache"} in pod["containers"][0]["volumeMounts"]
         assert {"name": "HF_HOME", "value": "/model-cache"} in pod["containers"][0]["env"]
-    assert "PersistentVolumeClaim models (ReadWriteMany)" in files["README.md"]
+    kept = yaml.safe_load(files["model-cache.yaml"])
+    assert (kept["metadata"]["name"], kept["spec"]["accessModes"]) == ("models", ["ReadWriteMany"])
+    assert int(kept["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * 2**30 > 671e9
+    assert "model-cache.yaml" in files["README.md"]
 
 
 @pytest.mark.parametrize(

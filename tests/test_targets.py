@@ -50,7 +50,7 @@ def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
     assert TARGET_NAMES == facts.target_names() == command_line.TARGETS
     for one in TARGETS:
         assert (one.title, one.engines) == (facts.target_title(one.name), facts.engines_of(one.name))
-    connectors = facts.hand_over_of("dynamo", facts.checked_version("dynamo", None), ())
+    connectors = facts.hand_over_of("dynamo", ())
     assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
 
 

@@ -45,6 +45,11 @@ MOST_STRAYS = 5
     help="Version of the target that the files are for; default: the newest known.",
 )
 @click.option(
+    "--unchecked",
+    is_flag=True,
+    help="Allow a --engine-version that is newer than all that are known, with the flags of the newest.",
+)
+@click.option(
     "--model",
     metavar="NAME",
     help="Weights to load: a Hugging Face id, or a folder; default: the plan's model.",
@@ -77,13 +82,6 @@ MOST_STRAYS = 5
     default="",
     metavar="GPU=LABEL,...",
     help="Kubernetes node labels of GPU types, where they differ from the catalog's.",
-)
-@click.option(
-    "--api",
-    type=Choice(["v1beta1", "v1alpha1"]),
-    default="v1beta1",
-    show_default=True,
-    help="Version of Dynamo's resource; target dynamo.",
 )
 @alternative_option
 @force_option

@@ -65,7 +65,8 @@ class DeployedPool:
 
     id: the plan's name of the pool; name: the same where it can name a file and a Kubernetes object;
     replicas: spare ones included; nodes: servers of one engine; node_gpus: GPUs of the engine on each of them;
-    node_size: GPUs of a whole server; node_label: value of the GPU product label; prompt_rate: tokens per second that
+    node_size: GPUs of a whole server; domain: GPUs that NVLink or its like joins; node_label: value of the GPU product
+    label; prompt_rate: tokens per second that
     one idle engine prefills in full chunks [token/s], 0 for decode.
     """
 
@@ -76,6 +77,7 @@ class DeployedPool:
     vendor: str
     node_label: str
     node_size: int
+    domain: int
     replicas: int
     settings: Settings
     prompt_rate: float
@@ -85,6 +87,11 @@ class DeployedPool:
     def nodes(self) -> int:
         """Servers that one engine spans."""
         return -(-self.settings.gpus // self.node_size)
+
+    @property
+    def nvlink(self) -> bool:
+        """Whether one engine spans nodes that NVLink joins."""
+        return self.nodes > 1 and self.domain > self.node_size
 
     @property
     def node_gpus(self) -> int:
@@ -142,7 +149,8 @@ class Limits:
 class ClassLimits:
     """What one SLO class asks for: first token, later tokens, whole request [s], None where it does not say.
 
-    name: the plan's; ending: of the files and the job that are about this class; empty where there is one class.
+    attainment: share of its requests that shall meet it [1]; name: the plan's; ending: of the files and the job that
+    are about this class; empty where there is one class.
     """
 
     name: str
@@ -150,6 +158,7 @@ class ClassLimits:
     ttft: float | None
     tpot: float | None
     whole: float | None
+    attainment: float
 
     @property
     def label(self) -> str:
@@ -163,9 +172,9 @@ class Options:
 
     target, version: what to write for; model: name or path of the weights, None: the plan's; images: instead of the
     target's own, by engine; namespace: of Kubernetes; rdma: resource name of the RDMA device; labels: product label by
-    accelerator; api: version of Dynamo's resource; claim: PersistentVolumeClaim in which pods keep the weights that
+    accelerator; claim: PersistentVolumeClaim in which pods keep the weights that
     they fetch; bytes_per_token: size of a request's body per token of its prompt [byte], for a router that chooses by
-    size, None: that of English text.
+    size, None: that of English text; unchecked: whether the version may be newer than all that are known.
     """
 
     target: str
@@ -175,9 +184,9 @@ class Options:
     namespace: str = "default"
     rdma: str = "rdma/ib"
     labels: Mapping[str, str] = field(default_factory=dict)
-    api: str = "v1beta1"
     claim: str | None = None
     bytes_per_token: float | None = None
+    unchecked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +231,15 @@ class Deployment:
     def router(self) -> Balancing:
         """How the target's router spreads them: as planned, where it can."""
         return target_of(self.options.target).balancing(self.balancing, prefixes=self.demand.prefix_share > 0.0)
+
+    @property
+    def drain_seconds(self) -> int:
+        """How long the requests that an engine runs may go on when it shall end [s].
+
+        Twice what the longest answer takes at the limits of the plan, in whole tens of seconds, and an hour at most.
+        """
+        longest = self.limits.ttft + max(self.demand.osl) * self.limits.tpot
+        return int(min(-(-2.0 * longest // 10) * 10, 3600))
 
     @property
     def template_room(self) -> int:

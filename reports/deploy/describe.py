@@ -35,7 +35,6 @@ from .refusals import UndeployableError
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
-_API: Final = re.compile(r"v1beta1|v1alpha1")
 _TAKEN: Final = frozenset(("frontend", "planner", "router", "localrouter", "globalrouter", "benchmark"))
 """Names that other parts of a deployment have."""
 ALIKE: Final = 0.05
@@ -84,7 +83,6 @@ def _check_options(plan: Plan, options: Options) -> None:
     for what, text, shape in (
         ("--namespace", options.namespace, _LABEL),
         ("--rdma", options.rdma, _RESOURCE),
-        ("--api", options.api, _API),
         ("--claim", options.claim, _LABEL),
     ):
         if text is not None and shape.fullmatch(text) is None:
@@ -227,6 +225,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options)
         vendor=accelerator.vendor,
         node_label=options.labels.get(accelerator.name, accelerator.node_label),
         node_size=accelerator.node_size,
+        domain=accelerator.scale_up_size,
         replicas=pool.replicas,
         settings=told,
         prompt_rate=_prompt_rate(problem, config),
@@ -349,7 +348,8 @@ def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
     """The limits of every class, and what its files are called by; of all together where no route tells them apart."""
     if not told_apart(plan) and len(plan.classes) > 1:
         tightest = limits_of(plan)
-        return (ClassLimits("", "", tightest.ttft, tightest.tpot, None),)
+        goal = min(one.attainment_goal for one in plan.classes)
+        return (ClassLimits("", "", tightest.ttft, tightest.tpot, None, goal),)
     return tuple(
         ClassLimits(
             name=one.name,
@@ -357,6 +357,7 @@ def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
             ttft=one.ttft_limit_s if is_number(one.ttft_limit_s) else None,
             tpot=one.tpot_limit_s if is_number(one.tpot_limit_s) else None,
             whole=one.e2e_limit_s,
+            attainment=one.attainment_goal,
         )
         for number, one in enumerate(plan.classes, start=1)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -25,9 +25,25 @@ from .flags import (
     vllm_settings,
     vllm_words,
 )
-from .formats import Raw, dig, load_yaml, namespaces, pod_text, quantity, render, unescaped
+from .formats import dig, load_yaml, manifest, namespaces, pod_text, quantity, unescaped
 from .gateway import router_config
-from .pods import CACHE_ENV, CACHE_MOUNT, pod_worker, weights_volume
+from .kubernetes import (
+    CACHE_ENV,
+    SECRET,
+    container_security,
+    grace_seconds,
+    metadata,
+    own_labels,
+    placement,
+    pod_worker,
+    probes,
+    resources,
+    support_files,
+    transport_env,
+    vendor_fact,
+    weights_mount,
+    weights_volume,
+)
 from .readback import Found, FoundRouter, FoundWorker, Words, json_object, plain_words, words_of
 
 FLEET_FILE: Final = "dgd.yaml"
@@ -41,6 +57,16 @@ PURPOSE: Final = "What the planner reads: its settings, and step times by our co
 PLANNER_CONFIG: Final = "planner_config.json"
 KV_EVENTS: Final = {"publisher": "zmq", "topic": "kv-events", "endpoint": "tcp://*:20080"}
 """Where an engine tells which prefixes it holds, for routing by prefix; vLLM wants to be told that it shall."""
+GRAPH_VERSION: Final = "nvidia.com/v1beta1"
+SYSTEM_PORT: Final[int] = facts.fact("ports", "system")
+"""Where the operator has workers answer for their health."""
+WATCHED_ENV: Final = [
+    {"name": "DYN_HEALTH_CHECK_ENABLED", "value": "true"},
+    {"name": "DYN_CANARY_WAIT_TIME", "value": str(facts.fact("health", "interval"))},
+    {"name": "DYN_HEALTH_CHECK_REQUEST_TIMEOUT", "value": str(facts.fact("health", "timeout"))},
+]
+"""A worker without requests asks itself for a token, so that one that hangs is found (by default after 10 s)."""
+TOKEN: Final = [{"secretRef": {"name": SECRET, "optional": True}}]
 OVERRIDES: Final = "--override-engine-args"
 TRTLLM_FLAGS: Final = {
     "tensor_parallel_size": "--tensor-parallel-size",
@@ -56,62 +82,63 @@ TRTLLM_FLAGS: Final = {
 def dynamo_files(deployment: Deployment) -> dict[str, str]:
     """Every file of the target by its path in the chosen directory."""
     if deployment.routing is Routing.BY_LENGTH:
-        return _by_length(deployment)
-    files = {FLEET_FILE: _graph(deployment, planned=False)}
+        files = _by_length(deployment)
+        return files | support_files(deployment, tuple(files), account=False)
+    files = {FLEET_FILE: _fleet(deployment, planned=False)}
+    support = support_files(deployment, (FLEET_FILE,), account=False)
     if can_plan(deployment):
-        files[PLANNED_FILE] = _graph(deployment, planned=True)
+        files[PLANNED_FILE] = _fleet(deployment, planned=True)
         data = {PLANNER_CONFIG: json.dumps(planner_config(deployment), indent=1) + "\n", **profile_files(deployment)}
-        files[CONFIGMAP_FILE] = render(
-            "dynamo/configmap.yaml",
-            name=_configmap(deployment),
-            namespace=deployment.options.namespace,
-            data=list(data.items()),
-            purpose=Raw(PURPOSE),
-        )
+        files[CONFIGMAP_FILE] = _config_map(deployment, _configmap(deployment), data, PURPOSE)
         files |= {f"planner/{name}": text for name, text in data.items()}
-    return files
+    return files | support
+
+
+def _config_map(deployment: Deployment, name: str, data: Mapping[str, str], about: str) -> str:
+    return manifest(
+        about, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(deployment, name), "data": dict(data)}
+    )
 
 
 def _by_length(deployment: Deployment) -> dict[str, str]:
     """A graph for each pool behind its own router, and one that chooses among them by the prompt's length."""
-    if deployment.options.api != "v1beta1":
-        raise InputError("routing by length is written for Dynamo's API version v1beta1 only")
     config = json.dumps(router_config(deployment, lambda pool: pool_namespace(deployment, pool))) + "\n"
-    image, control = _image(deployment), f"{deployment.options.namespace}-{deployment.name}"
+    control = f"{deployment.options.namespace}-{deployment.name}"
     names = ["--namespace", control, "--model-name", deployment.weights]
+    grid = f"{deployment.name}-grid"
+    router = _component("GlobalRouter", None, 1, _pod(_main(deployment, "global_router", _grid_words(names))))
+    pod = router["podTemplate"]["spec"]
+    pod["containers"][0]["volumeMounts"] = [{"name": "grid", "mountPath": GRID_FOLDER, "readOnly": True}]
+    pod["volumes"] = [{"name": "grid", "configMap": {"name": grid}}]
     files = {
-        CONTROL_FILE: render(
-            "dynamo/control.yaml",
-            **_shared(deployment),
-            name=deployment.name,
-            image=image,
-            frontend_args=["--http-port", str(facts.fact("ports", "http")), "--router-mode", "round-robin", *names],
-            router_args=["--config", f"{GRID_FOLDER}/{GRID_FILE}", *names],
-            grid_folder=GRID_FOLDER,
-            configmap=f"{deployment.name}-grid",
+        CONTROL_FILE: manifest(
+            "The way in: a frontend, and the router that chooses a pool by the length of the prompt.",
+            _graph(
+                deployment, deployment.name, [_frontend(deployment, ["--router-mode", "round-robin", *names]), router]
+            ),
         ),
-        GRID_MAP_FILE: render(
-            "dynamo/configmap.yaml",
-            name=f"{deployment.name}-grid",
-            namespace=deployment.options.namespace,
-            data=[(GRID_FILE, config)],
-            purpose=Raw("Which pool takes which prompt lengths, as the plan routes them."),
+        GRID_MAP_FILE: _config_map(
+            deployment, grid, {GRID_FILE: config}, "Which pool takes which prompt lengths, as the plan routes them."
         ),
     }
     for pool in deployment.pools:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
-        files[f"pools/{pool.name}.yaml"] = render(
-            "dynamo/pool.yaml",
-            **_shared(deployment),
-            name=f"{deployment.name}-{pool.name}",
-            worker=_worker(deployment, pool),
-            router_args=[
-                "--endpoint",
-                f"{pool_namespace(deployment, pool)}.{component}.generate",
-                "--no-router-kv-events",
-            ],
+        endpoint = f"{pool_namespace(deployment, pool)}.{component}.generate"
+        local = _main(deployment, "router", ["--endpoint", endpoint, "--no-router-kv-events"])
+        local["env"] = [{"name": "DYN_SYSTEM_PORT", "value": "9090"}]
+        files[f"pools/{pool.name}.yaml"] = manifest(
+            "One pool behind its own router, reached through the control deployment.",
+            _graph(
+                deployment,
+                f"{deployment.name}-{pool.name}",
+                [_component("LocalRouter", None, 1, _pod(local)), _worker(deployment, pool, planned=False)],
+            ),
         )
     return files
+
+
+def _grid_words(names: list[str]) -> list[str]:
+    return ["--config", f"{GRID_FOLDER}/{GRID_FILE}", *names]
 
 
 def pool_namespace(deployment: Deployment, pool: DeployedPool) -> str:
@@ -123,42 +150,81 @@ def _configmap(deployment: Deployment) -> str:
     return f"{deployment.name}-planner"
 
 
-def _graph(deployment: Deployment, *, planned: bool) -> str:
-    options = deployment.options
-    planner = {
-        "image": facts.image("dynamo", options.version, "planner"),
-        "command": ["python3", "-m", "dynamo.planner"],
-        "args": ["--config", f"{PROFILE_FOLDER}/{PLANNER_CONFIG}"],
-        "folder": PROFILE_FOLDER,
-        "configmap": _configmap(deployment),
-    }
-    return render(
-        f"dynamo/dgd.{options.api}.yaml",
-        **_shared(deployment),
-        flavour=Raw(" that the planner scales" if planned else ""),
-        name=deployment.name,
-        frontend=_frontend(deployment),
-        planner=planner if planned else None,
-        workers=[_worker(deployment, pool) for pool in deployment.pools],
+def _fleet(deployment: Deployment, *, planned: bool) -> str:
+    flavour = " that the planner scales" if planned else ""
+    components = [_frontend(deployment, router_words(deployment))]
+    if planned:
+        words = ["--config", f"{PROFILE_FOLDER}/{PLANNER_CONFIG}"]
+        main = _main(deployment, "planner", words)
+        main["image"] = facts.image("dynamo", deployment.options.version, "planner")
+        main["volumeMounts"] = [{"name": "pdplan", "mountPath": PROFILE_FOLDER, "readOnly": True}]
+        volume = {"name": "pdplan", "configMap": {"name": _configmap(deployment)}}
+        components.append(_component("Planner", "planner", 1, _pod(main, volumes=[volume])))
+    components += [_worker(deployment, pool, planned=planned) for pool in deployment.pools]
+    return manifest(
+        f"The fleet of the plan as a DynamoGraphDeployment{flavour}.", _graph(deployment, deployment.name, components)
     )
 
 
-def _shared(deployment: Deployment) -> dict[str, Any]:
-    """What every graph states; folder: of the weights, which then lie on every node."""
+def _graph(deployment: Deployment, name: str, components: list[dict[str, Any]]) -> dict[str, Any]:
+    annotations = {"pdplan.dev/plan": deployment.title, "pdplan.dev/inputs-sha256": deployment.plan_sha}
     return {
-        "namespace": deployment.options.namespace,
-        "annotations": {"pdplan.dev/plan": deployment.title, "pdplan.dev/inputs-sha256": deployment.plan_sha},
-        "engine": deployment.engine,
-        "folder": deployment.weights if deployment.weights.startswith("/") else None,
-        "cache": None,  # of the frontend, which fetches no weights
+        "apiVersion": GRAPH_VERSION,
+        "kind": "DynamoGraphDeployment",
+        "metadata": metadata(deployment, name, annotations=annotations),
+        "spec": {"backendFramework": deployment.engine, "components": components},
     }
 
 
-def _frontend(deployment: Deployment) -> dict[str, Any]:
-    args = ["--http-port", str(facts.fact("ports", "http")), "--router-mode", router_mode(deployment)]
+def _component(name: str, kind: str | None, replicas: int, template: dict[str, Any], **more: Any) -> dict[str, Any]:
+    typed = {"type": kind} if kind else {}
+    return {"name": name, **typed, "replicas": replicas, **more, "podTemplate": template}
+
+
+def _main(deployment: Deployment, program: str, args: list[str]) -> dict[str, Any]:
+    """The main container of a component."""
+    return {
+        "name": "main",
+        "image": _image(deployment),
+        "command": ["python3", "-m", f"dynamo.{program}"],
+        "args": [pod_text(word) for word in args],
+        "securityContext": container_security(rdma=False),
+        "resources": {"requests": {"cpu": "2", "memory": "4Gi"}},
+    }
+
+
+def _pod(container: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "spec": {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}, **spec, "containers": [container]}
+    }
+
+
+def _frontend(deployment: Deployment, words: list[str]) -> dict[str, Any]:
+    """The way in; it fetches no weights. A node that does not answer has to give it up within seconds."""
+    port = int(facts.fact("ports", "http"))
+    main = _main(deployment, "frontend", ["--http-port", str(port), *words]) | probes("/health", port, "/live")
+    main["envFrom"] = TOKEN
+    gone = [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 10}
+        for key in ("not-ready", "unreachable")
+    ]
+    pod = _pod(main, tolerations=gone)
+    pod["metadata"] = {"labels": own_labels(deployment)}
+    if deployment.weights.startswith("/"):
+        main["volumeMounts"], pod["spec"]["volumes"] = [weights_mount(deployment)], [weights_volume(deployment)]
+    several = router_mode(deployment) == "kv" and deployment.routing is not Routing.BY_LENGTH
+    return _component("Frontend", "frontend", int(facts.fact("routers")) if several else 1, pod)
+
+
+def router_words(deployment: Deployment) -> list[str]:
+    """How the frontend chooses, and that it hands the requests of a worker that died to another one.
+
+    Routers that know which prefixes workers hold tell each other what they gave out, so there can be two of them.
+    """
+    words = ["--router-mode", router_mode(deployment), "--migration-limit", str(facts.fact("migrations"))]
     if router_mode(deployment) == "kv":
-        args += ["--kv-cache-block-size", str(deployment.pools[0].settings.block_tokens)]
-    return {"image": _image(deployment), "command": ["python3", "-m", "dynamo.frontend"], "args": args}
+        words += ["--kv-cache-block-size", str(deployment.pools[0].settings.block_tokens), "--router-replica-sync"]
+    return words
 
 
 def router_mode(deployment: Deployment) -> str:
@@ -171,32 +237,28 @@ def _image(deployment: Deployment) -> str:
     return options.image or facts.image("dynamo", options.version, deployment.engine)
 
 
-def _worker(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
-    rdma = deployment.options.rdma if deployment.disaggregated or pool.nodes > 1 else None
-    gpus = str(pool.node_gpus)
-    devices = {facts.fact("gpu_resource"): gpus} | ({rdma: gpus} if rdma else {})
-    return {
-        "name": pool.name,
-        "type": "worker" if pool.role is Role.COLOCATED else pool.role.value,
-        "replicas": pool.replicas,
-        "nodes": pool.nodes,
-        "shared_memory": facts.fact("shared_memory"),
-        "annotations": {"pdplan.dev/pool": pool.id},
-        "selector": {facts.fact("gpu_label"): pool.node_label},
-        "image": _image(deployment),
-        "command": ["python3", "-m", f"dynamo.{deployment.engine}"],
-        "args": [pod_text(word) for word in plain_words(worker_words(deployment, pool))],
-        "env": _env(deployment),
-        "cache": {"mount": CACHE_MOUNT, "volume": weights_volume(deployment)} if deployment.options.claim else None,
-        "rdma": rdma,
-        "resources": devices,
-        "service_resources": {"gpu": gpus} | ({"custom": {rdma: gpus}} if rdma else {}),
-    }
-
-
-def _env(deployment: Deployment) -> list[dict[str, str]]:
-    env = [{"name": "UCX_TLS", "value": facts.fact("ucx", "pods")}] if deployment.disaggregated else []
-    return env + [CACHE_ENV] * bool(deployment.options.claim)
+def _worker(deployment: Deployment, pool: DeployedPool, *, planned: bool) -> dict[str, Any]:
+    main = _main(deployment, deployment.engine, plain_words(worker_words(deployment, pool)))
+    main["env"] = [*WATCHED_ENV, *transport_env(deployment, pool), *[CACHE_ENV] * bool(deployment.options.claim)]
+    main["envFrom"] = TOKEN
+    if pool.nodes == 1:  # of an engine of several, the operator knows which pods answer
+        main |= probes("/health", SYSTEM_PORT, "/live")
+    main["securityContext"] = container_security(rdma=deployment.disaggregated or pool.nodes > 1)
+    main["resources"] = resources(deployment, pool)
+    spec = {"terminationGracePeriodSeconds": grace_seconds(deployment), **placement(deployment, pool)}
+    if deployment.weights.startswith("/") or deployment.options.claim:
+        main["volumeMounts"], spec["volumes"] = [weights_mount(deployment)], [weights_volume(deployment)]
+    template = _pod(main, **spec)
+    template["metadata"] = {"labels": own_labels(deployment, pool), "annotations": {"pdplan.dev/pool": pool.id}}
+    return _component(
+        pool.name,
+        "worker" if pool.role is Role.COLOCATED else pool.role.value,
+        pool.replicas,
+        template,
+        **({"multinode": {"nodeCount": pool.nodes}} if pool.nodes > 1 else {}),
+        sharedMemorySize=f"{facts.fact('host', 'shared_gib')}Gi",
+        **({"scalingAdapter": {}} if planned else {}),
+    )
 
 
 def worker_words(deployment: Deployment, pool: DeployedPool) -> Words:
@@ -271,96 +333,63 @@ def _plain(one: FoundWorker) -> tuple[Any, ...]:
 
 def _read_graph(deployment: Deployment, path: str, text: str) -> Found:
     loaded = load_yaml(path, text)
-    version = dig(loaded, "apiVersion")
-    readers = {"nvidia.com/v1beta1": _components, "nvidia.com/v1alpha1": _services}
-    if version not in readers or dig(loaded, "kind") != "DynamoGraphDeployment":
+    if dig(loaded, "apiVersion") != GRAPH_VERSION or dig(loaded, "kind") != "DynamoGraphDeployment":
         raise InputError(f"{path} is no DynamoGraphDeployment of a known version")
     workers, router = [], None
-    for part in readers[version](loaded):
-        if part["role"] == "frontend":
-            router = _read_frontend(path, part)
-        elif part["role"] in {"worker", "prefill", "decode"}:
-            workers.append(_read_worker(deployment, path, part))
-    names = tuple(f"{dig(loaded, 'metadata', 'name')}-{one.pool}" for one in workers)
+    for component in dig(loaded, "spec", "components") or []:
+        pod = dig(component, "podTemplate", "spec") or {}
+        mains = [container for container in pod.get("containers", []) if container.get("name") == "main"]
+        container: dict[str, Any] = mains[0] if mains else {}
+        if component.get("type") == "frontend":
+            args = [unescaped(str(word)) for word in container.get("args") or []]
+            where = f"{path}: {component['name']}"
+            router = FoundRouter(where, splits=True, targets={}, words=words_of(where, args))
+        elif component.get("type") in {"worker", "prefill", "decode"}:
+            workers.append(_read_worker(deployment, path, component, pod, container))
+    names = tuple(f"{dig(loaded, 'metadata', 'name')}-{worker.pool}" for worker in workers)
     return Found(tuple(workers), router, None, names)
 
 
-def _components(loaded: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Components of v1beta1 in words of neither version."""
-    for one in dig(loaded, "spec", "components") or []:
-        pod = dig(one, "podTemplate", "spec") or {}
-        container: dict[str, Any] = next((item for item in pod.get("containers", []) if item.get("name") == "main"), {})
-        limits = dig(container, "resources", "limits") or {}
-        yield {
-            "name": str(one.get("name")),
-            "role": one.get("type"),
-            "replicas": one.get("replicas"),
-            "nodes": dig(one, "multinode", "nodeCount") or 1,
-            "gpus": limits.get(facts.fact("gpu_resource"), 0),
-            "devices": {name: count for name, count in limits.items() if name != facts.fact("gpu_resource")},
-            "selector": pod.get("nodeSelector") or {},
-            "container": container,
-            "shared_memory": one.get("sharedMemorySize"),
-        }
-
-
-def _services(loaded: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Services of v1alpha1 in words of neither version."""
-    for name, one in (dig(loaded, "spec", "services") or {}).items():
-        pod = one.get("extraPodSpec") or {}
-        limits = dig(one, "resources", "limits") or {}
-        yield {
-            "name": str(name),
-            "role": one.get("subComponentType") or one.get("componentType"),
-            "replicas": one.get("replicas"),
-            "nodes": dig(one, "multinode", "nodeCount") or 1,
-            "gpus": limits.get("gpu", 0),
-            "devices": limits.get("custom") or {},
-            "selector": pod.get("nodeSelector") or {},
-            "container": pod.get("mainContainer") or {},
-            "shared_memory": dig(one, "sharedMemory", "size"),
-        }
-
-
-def _read_frontend(path: str, part: Mapping[str, Any]) -> FoundRouter:
-    args = [unescaped(str(word)) for word in part["container"].get("args") or []]
-    return FoundRouter(f"{path}: {part['name']}", splits=True, targets={}, words=words_of(path, args))
-
-
-def _read_worker(deployment: Deployment, path: str, part: Mapping[str, Any]) -> FoundWorker:
-    where, container = f"{path}: {part['name']}", part["container"]
+def _read_worker(
+    deployment: Deployment,
+    path: str,
+    component: Mapping[str, Any],
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+) -> FoundWorker:
+    where = f"{path}: {component.get('name')}"
     words = words_of(where, [unescaped(str(word)) for word in container.get("args") or []])
-    values = dict(words)
-    command = container.get("command") or []
-    role = Role.COLOCATED.value if part["role"] == "worker" else str(part["role"])
-    mode = values.get("--disaggregation-mode")
+    name = str(component.get("name"))
+    pool = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules
+    role = Role.COLOCATED.value if component["type"] == "worker" else str(component["type"])
+    mode = dict(words).get("--disaggregation-mode")
     if mode not in {None, role} or (mode is None and role != Role.COLOCATED.value):
-        raise InputError(f"{where}: --disaggregation-mode {mode} does not fit a component of type {part['role']}")
+        raise InputError(f"{where}: --disaggregation-mode {mode} does not fit a component of type {component['type']}")
+    limits = dict(dig(container, "resources", "limits") or {})
+    command = container.get("command") or []
     return pod_worker(
         where,
         words,
         container,
-        settings=_settings(deployment, where, part["name"], words),
-        pool=part["name"],
+        settings=_settings(deployment, where, words),
+        pool=name,
         role=role,
-        replicas=quantity(where, part["replicas"]),
-        nodes=quantity(where, part["nodes"]),
-        node_gpus=quantity(where, part["gpus"]),
-        label=(part["selector"] or {}).get(facts.fact("gpu_label")),
+        replicas=quantity(where, component.get("replicas")),
+        nodes=quantity(where, dig(component, "multinode", "nodeCount") or 1),
+        node_gpus=quantity(where, limits.get(vendor_fact(pool, "resource"), 0)),
+        label=(pod.get("nodeSelector") or {}).get(vendor_fact(pool, "label")),
         program=f"{deployment.engine}_worker" if command[-1:] == [f"dynamo.{deployment.engine}"] else "?",
-        devices=part["devices"],
-        shared_memory=part["shared_memory"],
+        devices=limits,
+        shared_memory=component.get("sharedMemorySize"),
+        pod=pod,
     )
 
 
-def _settings(deployment: Deployment, where: str, name: str, words: Words) -> Settings:
+def _settings(deployment: Deployment, where: str, words: Words) -> Settings:
     if deployment.engine == "vllm":
         return vllm_settings(deployment, where, words)
-    pool = deployment.pool(name)
-    if pool is None:
-        raise InputError(f"{where}: the plan has no pool of this name")
     if deployment.engine == "sglang":
-        return sglang_settings(deployment, where, words)
+        return sglang_settings(where, words)
     return trtllm_settings(deployment, where, _trtllm_options(where, words))
 
 

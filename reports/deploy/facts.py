@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -12,6 +14,7 @@ import yaml
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.quoting import shown
 
+VERSION: Final = re.compile(r"\d+(\.\d+)+\w*")
 SWITCH: Final = "switch"
 """A flag without a value."""
 TEMPLATE_TOKENS: Final = 128
@@ -38,25 +41,32 @@ def target_title(target: str) -> str:
 
 
 def versions_of(target: str) -> tuple[str, ...]:
-    """Versions of a target whose flags were checked.
+    """Versions of a target that are known, the oldest first.
 
-    >>> versions_of("vllm")
-    ('0.20.1', '0.24.0', '0.31.0', '0.33.0')
+    >>> versions_of("vllm")[0], versions_of("vllm")[-1]
+    ('0.20.0', '0.33.0')
     """
     return tuple(_target(target)["versions"])
 
 
-def checked_version(target: str, version: str | None) -> str:
-    """The version to write for: the newest known if none is asked for, and never another one than asked for."""
-    entry = _target(target)
-    if version is None:
-        return str(entry["default"])
-    if version not in entry["versions"]:
-        known = ", ".join(entry["versions"])
-        raise InputError(
-            f"{entry['title']} {shown(version)} is not supported by this version of pdplan; supported: {known}"
-        )
-    return version
+def checked_version(target: str, version: str | None, *, unchecked: bool = False) -> str:
+    """The version to write for: the newest known if none is asked for, and never another one than asked for.
+
+    unchecked: whether one that is newer than all that are known will do; its flags are taken to be those of the newest.
+    """
+    known = versions_of(target)
+    if version is None or version in known:
+        return version or known[-1]
+    newer = VERSION.fullmatch(version) is not None and _numbers(version) > _numbers(known[-1])
+    if newer and unchecked:
+        return version
+    way = f"; --unchecked writes the flags of {known[-1]}" if newer else ""
+    raise InputError(f"{target_title(target)} {shown(version)} is not known; known: {', '.join(known)}{way}")
+
+
+def is_checked(target: str, version: str) -> bool:
+    """Whether the flags of a version are known."""
+    return version in versions_of(target)
 
 
 def scatters(target: str, *, apart: bool) -> str:
@@ -72,55 +82,92 @@ def scatters(target: str, *, apart: bool) -> str:
 
 
 def engine_version(target: str, version: str, engine: str) -> str | None:
-    """Version of the serving engine that a version of a target runs; None if it runs another engine."""
-    found: str | None = _version(target, version)["engines"].get(engine)
-    return found
+    """Version of the serving engine that a version of a target runs; None if it runs another engine.
+
+    >>> engine_version("vllm", "0.22.0", "vllm"), engine_version("dynamo", "1.6.1", "vllm")
+    ('0.22.0', '0.31.0')
+    """
+    carried: str | None = _target(target)["engines"].get(engine)
+    return None if carried is None else carried.format(version=version)
 
 
 def engines_of(target: str) -> tuple[str, ...]:
     """Serving engines whose plans a target runs."""
-    return tuple(_version(target, str(_target(target)["default"]))["engines"])
+    return tuple(_target(target)["engines"])
 
 
-def image(target: str, version: str, what: str) -> str:
-    """Container image of an engine or another part of a target."""
-    return str(_version(target, version)["images"][what])
+def image(target: str, version: str, what: str, vendor: str = "nvidia") -> str:
+    """Container image of an engine or another part of a target, for the GPUs of a vendor."""
+    return str(_target(target)["images"][what][vendor]).format(version=version)
 
 
-def hand_over_of(target: str, version: str, every: tuple[str, ...]) -> tuple[str, ...]:
+def hand_over_of(target: str, every: tuple[str, ...]) -> tuple[str, ...]:
     """Connectors of vLLM that a target hands requests over with; all where it leaves that to the engine.
 
-    >>> hand_over_of("dynamo", "1.6.1", ("NixlPushConnector",))
+    >>> hand_over_of("dynamo", ("NixlPushConnector",))
     ('NixlConnector',)
     """
-    return tuple(_version(target, version).get("connectors", every))
+    return tuple(_target(target).get("connectors", every))
 
 
 def legal_flag(engine: str, version: str, name: str, program: str | None = None) -> Any:
     """What the parser of an engine knows of a flag: its kind, or its choices; None if it does not know it.
 
-    program: of Dynamo, whose programs have flags of their own.
+    A version that was not dumped knows what those around it agree on. program: of Dynamo, whose programs have flags of
+    their own.
+
+    >>> legal_flag("vllm", "0.22.0", "--max-num-seqs"), legal_flag("vllm", "0.22.0", "--no-enable-prefix-caching")
+    ('int', 'switch')
     """
     if program is not None:
-        return _flags()[engine]["flags"][version][program].get(name)
-    found = _flags()[engine]["flags"]["names"].get(name)
-    return found.get(version) if isinstance(found, dict) else found
+        return _flags()[engine]["flags"][_around(_flags()[engine]["flags"], version)[-1]][program].get(name)
+    flags = _flags()[engine]["flags"]
+    entry = flags["names"].get(name)
+    if entry is None and engine == "vllm" and name.startswith("--no-"):
+        positive = name.replace("--no-", "--", 1)
+        return SWITCH if legal_flag(engine, version, positive) == SWITCH else None
+    if not isinstance(entry, dict):
+        return entry
+    kinds = [entry.get(dumped) for dumped in _around(flags["versions"], version)]
+    choices = [kind for kind in kinds if isinstance(kind, list)]
+    if choices and all(kind == "str" or kind in choices for kind in kinds):
+        return [choice for choice in choices[0] if all(choice in kind for kind in choices)]
+    return kinds[0] if all(kind == kinds[0] for kind in kinds) else None
 
 
-def off_switch(engine: str, version: str, name: str) -> str:
-    """The flag that says no to a switch; its spelling changed between versions.
+def off_switch(name: str) -> str:
+    """The flag that says no to a switch of vLLM, in the spelling that all its versions take.
 
-    >>> off_switch("vllm", "0.31.0", "--enable-prefix-caching"), off_switch("vllm", "0.33.0", "--enable-prefix-caching")
-    ('--no-enable-prefix-caching', '--disable-prefix-caching')
+    vLLM 0.33 names it --disable-prefix-caching in its help and accepts this one too.
+
+    >>> off_switch("--enable-prefix-caching")
+    '--no-enable-prefix-caching'
     """
-    spellings = (name.replace("--", "--no-", 1), name.replace("--enable-", "--disable-", 1))
-    return next(other for other in spellings if legal_flag(engine, version, other) is not None)
+    return name.replace("--", "--no-", 1)
 
 
-def transfer_facts(version: str) -> dict[str, list[str]]:
+def transfer_facts(version: str) -> dict[str, set[str]]:
     """Connectors, fields of --kv-transfer-config and environment variables of one version of vLLM."""
-    found: dict[str, list[str]] = _flags()["vllm"]["transfer"][version]
-    return found
+    transfer: dict[str, dict[str, list[str]]] = _flags()["vllm"]["transfer"]
+    around = [transfer[dumped] for dumped in _around(transfer, version)]
+    return {what: set.intersection(*(set(facts[what]) for facts in around)) for what in around[0]}
+
+
+def _around(dumped: Iterable[str], version: str) -> list[str]:
+    """The versions that were dumped next to a version: itself, or the ones before and after it.
+
+    >>> _around(["0.20.1", "0.24.0", "0.31.0"], "0.22.1"), _around(["0.20.1", "0.24.0"], "0.31.0")
+    (['0.20.1', '0.24.0'], ['0.24.0'])
+    """
+    ordered = sorted(dumped, key=_numbers)
+    if version in ordered:
+        return [version]
+    older = [name for name in ordered if _numbers(name) < _numbers(version)]
+    return older[-1:] + [name for name in ordered if name not in older][:1]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def fact(*path: str) -> Any:
@@ -145,11 +192,6 @@ def _target(name: str) -> dict[str, Any]:
     if name not in targets():
         raise UnknownNameError("target", name, targets())
     found: dict[str, Any] = targets()[name]
-    return found
-
-
-def _version(target: str, version: str) -> dict[str, Any]:
-    found: dict[str, Any] = _target(target)["versions"][checked_version(target, version)]
     return found
 
 

@@ -28,6 +28,7 @@ from .deployment import Deployment, Options
 from .describe import describe
 from .dynamo import dynamo_files, read_dynamo
 from .llmd import llmd_files, read_llmd
+from .monitoring import monitoring_files
 from .readback import Found
 from .readme import (
     dynamo_steps,
@@ -136,6 +137,7 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     _check_claim(deployment)
     files = target.files(deployment)
     refuse_faults(deployment, files)
+    files |= monitoring_files(deployment, pods=target.pods)
     files |= benchmark_files(deployment, target.url(deployment), in_cluster=target.pods)
     page = f"{MARKER}\n{readme_page(plan, deployment, target.steps(deployment), pods=target.pods)}"
     return {README: page, RECORD: record_text(deployment), **files}
@@ -293,10 +295,10 @@ class Record(BaseModel):
     namespace: str
     rdma: str
     labels: dict[str, str]
-    api: str
     claim: str | None
     bytes_per_token: float | None = None
     """Written where it was asked for, so that records without it stay as they were."""
+    unchecked: bool = False
 
 
 def record_text(deployment: Deployment) -> str:

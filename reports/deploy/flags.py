@@ -101,6 +101,7 @@ VLLM: Final = (
     Flag("--hf-overrides", "config_overrides", Reader.overrides),
     Flag("--attention-backend", "attention_backend", _optional),
     Flag(TRANSFER, "transfer"),
+    Flag("--shutdown-timeout", "drain"),
 )
 SGLANG: Final = (
     Flag("--model-path", "weights"),
@@ -127,6 +128,7 @@ SGLANG: Final = (
     Flag("--attention-backend", "attention_backend", _optional),
     Flag(MODE, "role"),
     Flag("--disaggregation-transfer-backend", "transfer"),
+    Flag("--enable-metrics", value=True),
 )
 TRTLLM: Final = (
     Flag("backend", value="pytorch"),
@@ -187,19 +189,15 @@ def _told(deployment: Deployment, pool: DeployedPool) -> Counted:
 def _words(deployment: Deployment, table: tuple[Flag, ...], counted: Counted) -> Words:
     """A command line of what is stated: a switch stands alone, and one that is off has a name of its own."""
     return tuple(
-        (name, None)
-        if value is True
-        else (facts.off_switch(deployment.engine, deployment.engine_version, name), None)
-        if value is False
-        else (name, str(value))
+        (name, None) if value is True else (facts.off_switch(name), None) if value is False else (name, str(value))
         for name, value in _stated(table, counted, experts=deployment.model.is_moe)
     )
 
 
-def _reader(deployment: Deployment, where: str, words: Words, model: str) -> Reader:
+def _reader(where: str, words: Words, model: str) -> Reader:
     """A reader of flags, which name the model twice."""
     values = {name: True if value is None else value for name, value in words}
-    reader = Reader(where, values, (deployment.engine, deployment.engine_version))
+    reader = Reader(where, values)
     reader.must("--served-model-name", reader.text(model))
     return reader
 
@@ -217,13 +215,14 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "max_num_batched_tokens": tokens,
         "graphs": None if pool.role is Role.PREFILL else graph_tokens(seqs),
         "transfer": transfer,
+        "drain": None if deployment.options.target == "dynamo" else deployment.drain_seconds,  # which does so itself
     }
     return _words(deployment, VLLM, counted)
 
 
 def vllm_settings(deployment: Deployment, where: str, words: Words) -> Settings:
     """The settings that flags of vLLM state; InputError for one that is missing."""
-    reader = _reader(deployment, where, words, "--model")
+    reader = _reader(where, words, "--model")
     counted = _counted(VLLM, reader, experts=deployment.model.is_moe)
     data = counted["data"]
     counted["expert"] = counted["tensor"] * data if counted.get("expert") else 1
@@ -248,9 +247,9 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     return _words(deployment, SGLANG, counted)
 
 
-def sglang_settings(deployment: Deployment, where: str, words: Words) -> Settings:
+def sglang_settings(where: str, words: Words) -> Settings:
     """The settings that flags of SGLang state."""
-    counted = _counted(SGLANG, _reader(deployment, where, words, "--model-path"), experts=True)
+    counted = _counted(SGLANG, _reader(where, words, "--model-path"), experts=True)
     ranks, data = counted["tensor"], counted["data"]
     if ranks % data:
         raise InputError(f"{where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
@@ -399,7 +398,7 @@ def connector(deployment: Deployment) -> str:
             f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
-    if PUSH not in facts.hand_over_of(deployment.options.target, deployment.options.version, (PUSH,)):
+    if PUSH not in facts.hand_over_of(deployment.options.target, (PUSH,)):
         title, version = facts.target_title(deployment.options.target), deployment.options.version
         raise UndeployableError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",

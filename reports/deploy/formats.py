@@ -151,6 +151,38 @@ def pod_text(text: str) -> str:
     return text.replace("$(", "$$(")
 
 
+class _Dumper(yaml.SafeDumper):
+    """YAML in which nothing stands for another thing, and texts of several lines are blocks."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - what the base class asks
+        return True
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)
+
+
+def manifest(about: str, *documents: Any) -> str:
+    r"""Write objects as a file of YAML that begins with a sentence of ours about it.
+
+    >>> print(manifest("Two.", {"a": ["--x", "1"]}, {"b": None}), end="")
+    # Two.
+    a:
+    - --x
+    - '1'
+    ---
+    b: null
+    """
+    texts = [
+        yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LONGEST_LINE)
+        for document in documents
+    ]
+    return f"# {about}\n" + "---\n".join(texts)
+
+
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTIONS: Final = frozenset(("global", "defaults", "frontend", "backend", "listen"))
 """Words that begin a section of HAProxy's configuration."""

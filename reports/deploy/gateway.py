@@ -221,6 +221,8 @@ def gateway_files(deployment: Deployment, instances: Sequence[Instance]) -> dict
         tolerated=Raw(tolerance_sentence(deployment)),
         sized=by_size(rules),
         connections=_connections(deployment),
+        check=Raw(" ".join(check_words())),
+        check_timeout=Raw(f"{facts.fact('health', 'timeout')}s"),
         header=HEADER,
         parts=PARTS,
         labels=[one.label for one in deployment.classes] if by_class(rules) else [],
@@ -345,8 +347,15 @@ def _read_config(text: str) -> Gateway:
                 rules.append(_rule(words))
             elif words[0] == "server" and kind == "backend":
                 backends[name] = (*backends.get(name, ()), words[2])
-                checked |= {words[2]} if "check" in words[3:] else set()
+                checked |= {words[2]} if words[3:] == check_words() else set()
     return Gateway(tuple(rules), backends, frozenset(checked))
+
+
+def check_words() -> list[str]:
+    """How HAProxy finds that a replica is down, or is there again."""
+    health = facts.fact("health")
+    found = {"inter": f"{health['interval']}s", "fall": str(health["failures"]), "rise": str(health["successes"])}
+    return ["check", *(word for pair in found.items() for word in pair)]
 
 
 def _rule(words: Sequence[str]) -> Rule:

@@ -177,7 +177,7 @@ def router_words(
     """
     words = ["--host", "0.0.0.0", "--port", str(facts.fact("ports", "http"))]  # noqa: S104
     words += ["--worker-startup-timeout-secs", str(facts.fact("startup_seconds"))]
-    words += thresholds(prefixes=deployment.demand.prefix_share > 0.0)
+    words += router_limits(prefixes=deployment.demand.prefix_share > 0.0)
     if not deployment.disaggregated:
         return [*words, "--policy", BALANCES, "--worker-urls", *map(_url, instances)]
     for role in (Role.PREFILL, Role.DECODE):
@@ -194,16 +194,34 @@ def _url(one: Instance) -> Raw:
     return Raw(f'"http://{one.hosts[0].address}:{one.port("worker")}"')
 
 
-def thresholds(*, prefixes: bool) -> list[str]:
-    """By how much loads may differ before the engine with the fewest requests is next, rather than a prompt's own.
+def router_limits(*, prefixes: bool) -> list[str]:
+    """When a router passes over an engine: because it is loaded more than others, or because it is down.
 
-    Not at all, unless the plan counts on prefixes: then by two requests, or by a tenth where that is more.
+    By how much loads may differ before the engine with the fewest requests is next, rather than a prompt's own: not at
+    all, unless the plan counts on prefixes; then by two requests, or by a tenth where that is more.
 
-    >>> thresholds(prefixes=False)
+    >>> router_limits(prefixes=False)[:4]
     ['--balance-abs-threshold', '0', '--balance-rel-threshold', '1.0']
     """
     more, ratio = ("2", "1.1") if prefixes else ("0", "1.0")
-    return ["--balance-abs-threshold", more, "--balance-rel-threshold", ratio]
+    limits = {"--balance-abs-threshold": more, "--balance-rel-threshold": ratio, **health_flags()}
+    return [word for pair in limits.items() for word in pair]
+
+
+def health_flags() -> dict[str, str]:
+    """How vllm-router and SGLang's router find that an engine is down; both spell it alike."""
+    health = facts.fact("health")
+    return {
+        "--health-check-interval-secs": str(health["interval"]),
+        "--health-failure-threshold": str(health["failures"]),
+        "--health-success-threshold": str(health["successes"]),
+        "--health-check-timeout-secs": str(health["timeout"]),
+    }
+
+
+def router_hosts(instances: tuple[Instance, ...]) -> tuple[Host, ...]:
+    """The hosts that have a router each: two where there are two, so that a dead host takes no other replica along."""
+    return hosts_of(instances)[: int(facts.fact("routers"))]
 
 
 def check_hosts(files: Mapping[str, str]) -> None:

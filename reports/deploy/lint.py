@@ -28,8 +28,9 @@ from .deployment import Deployment, Settings
 from .describe import reach
 from .dynamo import FROM_FILES
 from .flags import PUSH
-from .gateway import MISROUTED, STAGES, SURPLUS, bytes_per_token, misplaced, misrouted
-from .hosts import BALANCES, thresholds
+from .gateway import MISROUTED, STAGES, SURPLUS, bytes_per_token, check_words, misplaced, misrouted
+from .hosts import BALANCES, health_flags, router_limits
+from .kubernetes import grace_seconds
 from .readback import Found, FoundWorker
 from .vllm import containers_fit_together
 
@@ -310,6 +311,36 @@ def pods_can_move_blocks(deployment: Deployment, found: Found) -> Iterator[str]:
                 yield f"{one.where}: without IPC_LOCK, RDMA memory cannot be registered"
 
 
+def pods_end_and_start_well(deployment: Deployment, found: Found) -> Iterator[str]:
+    """A pod that is down gets no requests, one that shall end finishes those it has, and each asks for all it needs."""
+    grace = grace_seconds(deployment)
+    for one in found.workers:
+        if one.pod is None:
+            continue
+        if one.nodes == 1 or deployment.options.target != "dynamo":  # whose operator has probes of its own
+            yield from _probe_faults(one.where, one.pod["probes"])
+        if int(one.pod["grace"] or 30) < grace:
+            yield f"{one.where}: it is killed after {one.pod['grace'] or 30} s, while its requests may take {grace} s"
+        for name in ("cpu", "memory", "ephemeral-storage"):
+            if name not in one.pod["requests"]:
+                yield f"{one.where}: it asks for no {name}, so its node may run out of it"
+
+
+def _probe_faults(where: str, probes: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"{where}: it has no {name}" for name, probe in probes.items() if probe is None)
+    ready, health = probes["readinessProbe"], facts.fact("health")
+    seconds = int(ready.get("periodSeconds", 10)) * int(ready.get("failureThreshold", 3)) if ready else 0
+    if seconds > health["interval"] * health["failures"]:
+        yield f"{where}: while it is down, it gets requests for {seconds} s"
+
+
+def requests_outlive_their_worker(deployment: Deployment, found: Found) -> Iterator[str]:
+    """Dynamo's frontend hands the requests of a worker that died to another."""
+    router = found.router if deployment.options.target == "dynamo" else None
+    if router is not None and router.grid is None and "--migration-limit" not in dict(router.words):
+        yield f"{router.where}: without --migration-limit, the requests of a worker that dies are lost"
+
+
 def labels_are_the_gpus(deployment: Deployment, found: Found) -> Iterator[str]:
     """Pods ask for nodes of the GPU that the pool was planned on, spelled as its label is."""
     for one in found.workers:
@@ -375,10 +406,27 @@ def router_balances(deployment: Deployment, found: Found) -> Iterator[str]:
         if urls and policy != BALANCES:
             chosen = f"chosen by {policy}" if policy else "not chosen by any policy that is stated"
             yield f"router: {role} engines are {chosen}; {BALANCES} sends to the one with the fewest requests"
-    told = thresholds(prefixes=deployment.demand.prefix_share > 0.0)
-    for name, wanted in zip(told[::2], told[1::2], strict=True):
-        if options.get(name) != wanted:
+    limits = router_limits(prefixes=deployment.demand.prefix_share > 0.0)
+    for name, wanted in zip(limits[::2], limits[1::2], strict=True):
+        if options.get(name) != wanted and name not in health_flags():
             yield f"router: {name} is {options.get(name, 'not stated')}, not {wanted}, beyond which requests decide"
+
+
+def routers_pass_over_the_dead(deployment: Deployment, found: Found) -> Iterator[str]:  # noqa: ARG001
+    """An engine that is down gets no requests after two failed checks, five seconds apart."""
+    router = found.router
+    if router is None:
+        return
+    options = dict(router.words)
+    for name, wanted in (health_flags() if router.command else {}).items():
+        if options.get(name) != wanted:
+            stated = options.get(name, "not stated")
+            yield f"router: {name} is {stated}, not {wanted}, so a replica that is down gets requests for too long"
+    if router.gateway is not None:
+        listed = {address for addresses in router.gateway.backends.values() for address in addresses}
+        for address in sorted(listed - router.gateway.checked):
+            wanted = " ".join(check_words())
+            yield f"router: {address} is not checked as `{wanted}`, so it gets requests when it is down"
 
 
 def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[str]:
@@ -408,7 +456,7 @@ def lengths_find_their_pools(deployment: Deployment, found: Found) -> Iterator[s
 
 
 def backends_are_the_pools(deployment: Deployment, found: Found) -> Iterator[str]:
-    """A gateway's backend is a pool: its engines, all of them, each asked for its health."""
+    """A gateway's backend is a pool: its engines, all of them."""
     gateway = None if found.router is None else found.router.gateway
     if gateway is None:
         return
@@ -422,8 +470,6 @@ def backends_are_the_pools(deployment: Deployment, found: Found) -> Iterator[str
         listed = gateway.backends.get(pool.name, ())
         if sorted(listed) != sorted(bound):
             yield f"router: the backend {pool.name} has {', '.join(listed) or 'no engine'}, not {', '.join(bound)}"
-        for address in sorted(set(listed) - gateway.checked):
-            yield f"router: {address} of {pool.name} is not asked for its health, so it gets requests when it is down"
 
 
 def planner_keeps_the_plan(deployment: Deployment, found: Found) -> Iterator[str]:
@@ -475,11 +521,14 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             peers_can_find_each_other,
             blocks_have_a_road,
             pods_can_move_blocks,
+            pods_end_and_start_well,
+            requests_outlive_their_worker,
             labels_are_the_gpus,
             names_are_short,
             objects_share_a_namespace,
             router_knows_all,
             router_balances,
+            routers_pass_over_the_dead,
             backends_are_the_pools,
             lengths_find_their_pools,
             planner_keeps_the_plan,

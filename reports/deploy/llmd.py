@@ -1,4 +1,4 @@
-"""llm-d: a release of the modelservice chart per pool, the endpoint picker's configuration and the InferencePool."""
+"""llm-d: a Deployment or a LeaderWorkerSet per pool, the endpoint picker's configuration and the InferencePool."""
 
 from __future__ import annotations
 
@@ -7,341 +7,168 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.quoting import shown
 from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import DeployedPool, Deployment
 from .flags import node_ranks, place_words, span_words, vllm_settings, vllm_words
-from .formats import dig, load_yaml, namespaces, pod_text, quantity, render, unescaped
-from .pods import CACHE_ENV, CACHE_MOUNT, SECRET, pod_worker, weights_volume
+from .formats import dig, load_yaml, manifest, namespaces, pod_text, quantity, unescaped
+from .kubernetes import (
+    CACHE_ENV,
+    POOL,
+    SECRET,
+    SHARED_MOUNT,
+    container_security,
+    grace_seconds,
+    metadata,
+    own_labels,
+    placement,
+    pod_worker,
+    pre_stop,
+    probes,
+    resources,
+    rolling,
+    support_files,
+    transport_env,
+    vendor_fact,
+    weights_mount,
+    weights_volume,
+)
 from .readback import Found, FoundRouter, FoundWorker, plain_words, words_of
 
 PICKER_FILE: Final = "epp-config.yaml"
 ROUTER_FILE: Final = "router-values.yaml"
 POOL_FILE: Final = "inferencepool.yaml"
+POOLS: Final = "pools/"
+"""Folder of the manifests that start engines."""
 BY_REQUESTS: Final = "active-request-scorer"
 BY_TOKENS: Final = "token-load-scorer"
 """Scorers of the picker: fewest requests, fewest tokens of prompts to compute."""
 KEEP_ALIVE: Final = "120"
 """Seconds that engines keep idle connections, longer than the proxy's 90, which else meets closed ones."""
+SERVING: Final = {"llm-d.ai/inference-serving": "true"}
+"""Label of the pods that take requests."""
+ROLE: Final = "llm-d.ai/role"
+"""Label by which the endpoint picker tells prefill pods from decode pods."""
+LEADER: Final = "$(LWS_LEADER_ADDRESS)"
+RANK: Final = "$(LWS_WORKER_INDEX)"
+"""Variables that the controller gives every container of a group."""
+SERVE: Final = ["vllm", "serve"]
 
 
 def llmd_files(deployment: Deployment) -> dict[str, str]:
     """Every file of the target by its path in the chosen directory."""
-    _check(deployment)
-    files = {}
-    for pool in deployment.pools:
-        if pool.nodes == 1:
-            files[f"values/{pool.name}.yaml"] = _values(deployment, pool)
-            continue
-        labels = _labels(deployment) | {"pdplan.dev/pool": pool.name}
-        image = deployment.options.image or _image(deployment, "vllm")
-        files[f"{GROUPS}{pool.name}.yaml"] = group_file(deployment, pool, labels, _env(deployment), image)
-    files[PICKER_FILE] = _picker(deployment)
-    files[ROUTER_FILE] = render(
-        "llmd/router-values.yaml",
-        name=deployment.name,
-        namespace=deployment.options.namespace,
-        file=PICKER_FILE,
-        picker=files[PICKER_FILE],
-        labels=_labels(deployment),
-        port=facts.fact("ports", "http"),
+    files = {f"{POOLS}{pool.name}.yaml": _pool_file(deployment, pool) for pool in deployment.pools}
+    files |= support_files(deployment, tuple(files), account=True)
+    picker = manifest(
+        "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration.",
+        picker_config(deployment),
     )
-    files[POOL_FILE] = render(
-        "llmd/inferencepool.yaml",
-        name=deployment.name,
-        namespace=deployment.options.namespace,
-        labels=_labels(deployment),
-        port=facts.fact("ports", "http"),
-        picker=f"{deployment.name}-epp",
-    )
-    return files
-
-
-def _check(deployment: Deployment) -> None:
-    if deployment.weights.startswith("/"):
-        raise InputError(
-            f"the llm-d chart loads weights by Hugging Face id, not from the folder {shown(deployment.weights)}; "
-            "name an id with --model"
-        )
+    served = {"matchLabels": _labels(deployment)}
+    port = int(facts.fact("ports", "http"))
+    router = {
+        "extraServicePorts": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8081}],
+        "epp": {
+            "replicas": int(facts.fact("routers")),  # the chart has them elect one, which then counts all requests
+            "image": {"tag": facts.image("llmd", deployment.options.version, "picker"), "pullPolicy": "IfNotPresent"},
+            "pluginsConfigFile": PICKER_FILE,
+            "pluginsCustomConfig": {PICKER_FILE: picker},
+        },
+        "modelServers": {**served, "targetPorts": [{"number": port}]},
+    }
+    about = f"The endpoint picker behind a proxy: helm install {deployment.name} <llm-d router chart, standalone>"
+    pool = {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": metadata(deployment, deployment.name),
+        "spec": {
+            "selector": served,
+            "targetPorts": [{"number": port}],
+            "endpointPickerRef": {"name": f"{deployment.name}-epp", "port": {"number": 9002}},
+        },
+    }
+    return files | {
+        PICKER_FILE: picker,
+        ROUTER_FILE: manifest(f"{about} -n {deployment.options.namespace} -f <this file>", {"router": router}),
+        POOL_FILE: manifest("All pods that serve the model, and who picks among them.", pool),
+    }
 
 
 def _labels(deployment: Deployment) -> dict[str, str]:
-    return {"llm-d.ai/inference-serving": "true", "pdplan.dev/deployment": deployment.name}
+    return SERVING | own_labels(deployment)
 
 
-def _values(deployment: Deployment, pool: DeployedPool) -> str:
-    section = "prefill" if pool.role is Role.PREFILL else "decode"
-    service = int(facts.fact("ports", "http"))
-    port = int(facts.fact("ports", "behind_proxy")) if pool.role is Role.DECODE else service
-    rdma = deployment.options.rdma if deployment.disaggregated else None
-    claim = deployment.options.claim
-    settings, gpus = pool.settings, str(pool.node_gpus)
-    words = (*vllm_words(deployment, pool), ("--host", "0.0.0.0"), ("--port", str(port)))  # noqa: S104
-    return render(
-        "llmd/values.yaml",
-        namespace=deployment.options.namespace,
-        fullname=f"{deployment.name}-{pool.name}",
-        weights=helm_text(deployment.weights, "the model's name"),
-        uri=f"hf://{deployment.weights}",
-        labels=_labels(deployment) | {"pdplan.dev/pool": pool.name},
-        ports={"service": service},
-        proxy=_proxy(deployment, pool),
-        section=section,
-        other="decode" if section == "prefill" else "prefill",
-        replicas=pool.replicas,
-        parallelism={
-            "tensor": settings.tensor * settings.pipeline,
-            "data": settings.data,
-            "dataLocal": settings.data,
-            "workers": 1,
+def _pool_file(deployment: Deployment, pool: DeployedPool) -> str:
+    """The engines of a pool: each a pod, or a group of pods where it spans nodes."""
+    role = {ROLE: "prefill" if pool.role is Role.PREFILL else "decode"}
+    labels = _labels(deployment) | {POOL: pool.name} | role
+    about = metadata(deployment, f"{deployment.name}-{pool.name}", labels=labels)
+    if pool.nodes == 1:
+        spec: dict[str, Any] = {
+            "replicas": pool.replicas,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling(pool)},
+            "selector": {"matchLabels": own_labels(deployment, pool)},
+            "template": {"metadata": {"labels": labels}, "spec": _pod(deployment, pool, serves=True)},
+        }
+        what = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": about, "spec": spec}
+        return manifest(f"The replicas of pool {pool.name}.", what)
+    spec = {
+        "replicas": pool.replicas,
+        "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": rolling(pool)},
+        "startupPolicy": "LeaderCreated",  # a leader is ready only with its workers
+        "leaderWorkerTemplate": {
+            "size": pool.nodes,
+            "restartPolicy": "RecreateGroupOnPodRestart",
+            "leaderTemplate": {"metadata": {"labels": labels}, "spec": _pod(deployment, pool, serves=True)},
+            "workerTemplate": {
+                "metadata": {"labels": own_labels(deployment, pool)},
+                "spec": _pod(deployment, pool, serves=False),
+            },
         },
-        selector={facts.fact("gpu_label"): pool.node_label},
-        claim=claim,
-        volumes=[shared_volume()] + [weights_volume(deployment)] * bool(claim),
-        mounts=[SHARED_MOUNT] + [CACHE_MOUNT] * bool(claim),
-        image=helm_text(deployment.options.image or _image(deployment, "vllm"), "--image"),
-        args=[pod_text(word) for word in plain_words(words)[1:]],
-        env=_env(deployment) + [CACHE_ENV] * bool(claim),
-        container_ports=_ports(deployment, port),
-        port=port,
-        checks=facts.fact("startup_seconds") // 10,
-        rdma=rdma,
-        resources={facts.fact("gpu_resource"): gpus} | ({rdma: gpus} if rdma else {}),
-    )
-
-
-def helm_text(text: str, what: str) -> str:
-    """Refuse what Helm would run: the chart takes values for templates."""
-    if "{{" in text:
-        raise InputError(f"{what} {shown(text)} has {{{{ in it, which Helm would take for a template")
-    return text
-
-
-def _image(deployment: Deployment, what: str) -> str:
-    return facts.image("llmd", deployment.options.version, what)
-
-
-def _proxy(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
-    """The routing proxy beside decode engines fetches the prompt's KV first; nobody else needs one."""
-    if pool.role is not Role.DECODE:
-        return {"enabled": False}
-    return {
-        "enabled": True,
-        "image": _image(deployment, "sidecar"),
-        "connector": "nixlv2",
-        "secure": False,
-        "targetPort": facts.fact("ports", "behind_proxy"),
-        "zapLogLevel": "info",  # the chart's default logs every request at debug level
     }
+    what = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": about, "spec": spec}
+    return manifest(f"The replicas of pool {pool.name}, which span nodes; only their leaders take requests.", what)
 
 
-def _env(deployment: Deployment) -> list[dict[str, Any]]:
-    token = {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}}
-    env: list[dict[str, Any]] = [
-        {"name": "HF_TOKEN", "valueFrom": token},
-        {"name": "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "value": KEEP_ALIVE},
-    ]
-    if deployment.disaggregated:
-        env += [
-            {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(facts.fact("ports", "side_channel"))},
-            {"name": "UCX_TLS", "value": facts.fact("ucx", "pods")},
-        ]
-    return env
-
-
-def _ports(deployment: Deployment, port: int) -> list[dict[str, Any]]:
-    ports: list[dict[str, Any]] = [{"name": "metrics", "containerPort": port, "protocol": "TCP"}]
-    if deployment.disaggregated:
-        ports.append({"name": "nixl", "containerPort": facts.fact("ports", "side_channel"), "protocol": "TCP"})
-    return ports
-
-
-def _picker(deployment: Deployment) -> str:
-    prefixes = deployment.demand.prefix_share > 0.0
-    rates = [pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0]
-    affinity = ["prefix-cache-affinity-filter"] * prefixes
-    scorers = _scorers(deployment)
-    if deployment.disaggregated:
-        profiles = [
-            {"name": "prefill", "plugins": ["prefill-filter", *affinity, *scorers["prefill"], "max-score-picker"]},
-            {"name": "decode", "plugins": ["decode-filter", *scorers["decode"], "max-score-picker"]},
-        ]
-    else:
-        profiles = [{"name": "default", "plugins": [*affinity, *scorers["default"], "max-score-picker"]}]
-    return render(
-        "llmd/epp-config.yaml",
-        disaggregated=deployment.disaggregated,
-        prefixes=prefixes,
-        longest=max(pool.settings.max_model_len for pool in deployment.pools),
-        scorers=[name for name in (BY_TOKENS, BY_REQUESTS) if any(name in one["plugins"] for one in profiles)],
-        prompt_rate=int(float(f"{min(rates):.3g}")),  # three digits: more than a cost model knows
-        profiles=profiles,
-    )
-
-
-def _scorers(deployment: Deployment) -> dict[str, tuple[str, ...]]:
-    """What chooses the engine in each profile, as in the simulation; of a colocated pool both loads count."""
-    if deployment.router is Balancing.FEWEST_REQUESTS:
-        return dict.fromkeys(("prefill", "decode", "default"), (BY_REQUESTS,))
-    return {"prefill": (BY_TOKENS,), "decode": (BY_REQUESTS,), "default": (BY_TOKENS, BY_REQUESTS)}
-
-
-def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
-    """What the releases start, and how the picker chooses."""
-    workers = [_read_values(deployment, path, files[path]) for path in sorted(files) if path.startswith("values/")]
-    labels = _labels(deployment)
-    workers += [read_group(deployment, path, files[path], labels) for path in sorted(files) if path.startswith(GROUPS)]
-    names = tuple(f"{deployment.name}-{one.pool}-{one.role}" for one in workers)
-    return Found(tuple(workers), _read_picker(deployment, files), None, names, namespaces(files))
-
-
-def _read_picker(deployment: Deployment, files: Mapping[str, str]) -> FoundRouter | None:
-    if PICKER_FILE not in files:
-        return None
-    loaded = load_yaml(PICKER_FILE, files[PICKER_FILE])
-    declared = [one.get("name") or one.get("type") for one in dig(loaded, "plugins") or []]
-    profiles = {
-        one["name"]: [ref["pluginRef"] for ref in one["plugins"]] for one in dig(loaded, "schedulingProfiles") or []
-    }
-    for name, plugins in profiles.items():
-        missing = next((plugin for plugin in plugins if plugin not in declared), None)
-        if missing is not None:
-            raise InputError(f"{PICKER_FILE}: profile {name} refers to {missing}, which is not declared")
-        if "max-score-picker" not in plugins:
-            raise InputError(f"{PICKER_FILE}: profile {name} picks nobody")
-        wanted = _scorers(deployment).get(name, ())
-        if tuple(plugin for plugin in plugins if plugin.endswith("-scorer")) != wanted:
-            raise InputError(f"{PICKER_FILE}: profile {name} does not score by {' and '.join(wanted)}, as simulated")
-    splits = "disagg-profile-handler" in declared
-    _check_decider(loaded, declared, splits=splits)
-    for name in ("prefill", "decode") if splits else ():
-        if f"{name}-filter" not in profiles.get(name, []):
-            raise InputError(f"{PICKER_FILE}: there is no profile {name} that picks {name} pods")
-    return FoundRouter(PICKER_FILE, splits, {})
-
-
-def _check_decider(loaded: Any, declared: list[Any], *, splits: bool) -> None:
-    """Every prompt goes to a prefill pod: the handler names the decider that always says so."""
-    handler: dict[str, Any] = next(
-        (one for one in loaded["plugins"] if one.get("type") == "disagg-profile-handler"), {}
-    )
-    decider = dig(handler, "parameters", "deciders", "prefill")
-    if splits and (decider != "always-disagg-pd-decider" or decider not in declared):
-        raise InputError(f"{PICKER_FILE}: prompts are not always handed over, as the plan assumes")
-
-
-def _read_values(deployment: Deployment, path: str, text: str) -> FoundWorker:
-    loaded = load_yaml(path, text)
-    created = [name for name in ("prefill", "decode") if dig(loaded, name, "create")]
-    if len(created) != 1:
-        raise InputError(f"{path}: a release must create the pods of one pool, and creates {created or 'none'}")
-    section = loaded[created[0]]
-    container = (section.get("containers") or [{}])[0]
-    if container.get("modelCommand") != "custom":
-        raise InputError(f"{path}: modelCommand {container.get('modelCommand')} adds flags that args state again")
-    words = words_of(path, ["--model", *(unescaped(str(word)) for word in container.get("args") or [])])
-    proxied = bool(dig(loaded, "routing", "proxy", "enabled"))
-    split = {name: quantity(path, dig(section, "parallelism", name)) for name in ("tensor", "dataLocal", "workers")}
-    limits = dig(container, "resources", "limits") or {}
-    gpus = split["tensor"] * split["dataLocal"]
-    if quantity(path, limits.get(facts.fact("gpu_resource"))) != gpus:
-        raise InputError(
-            f"{path}: the chart asks for tensor x dataLocal = {gpus} GPUs, and the resources for another number"
-        )
-    return pod_worker(
-        path,
-        words,
-        container,
-        settings=vllm_settings(deployment, path, words),
-        pool=path.removeprefix("values/").removesuffix(".yaml"),
-        role=_role(created[0], proxied=proxied),
-        replicas=quantity(path, section.get("replicas")),
-        nodes=split["workers"],
-        node_gpus=gpus,
-        label=(section.get("nodeSelector") or {}).get(facts.fact("gpu_label")),
-        devices=limits,
-        shared_memory=SHARED_MOUNT in (container.get("volumeMounts") or []),
-    )
-
-
-def _role(section: str, *, proxied: bool) -> str:
-    """Prefill, or decode behind a proxy, or an engine of both that the chart calls decode."""
-    if section == "prefill":
-        return Role.PREFILL.value
-    return Role.DECODE.value if proxied else Role.COLOCATED.value
-
-
-GROUPS: Final = "leaderworkersets/"
-"""Folder of the manifests."""
-LEADER: Final = "$(LWS_LEADER_ADDRESS)"
-RANK: Final = "$(LWS_WORKER_INDEX)"
-"""Variables that the controller gives every container of a group."""
-ROLE: Final = "llm-d.ai/role"
-"""Label by which the endpoint picker tells prefill pods from decode pods."""
-SHARED_MOUNT: Final = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108 - where a volume is mounted
-SERVE: Final = ["vllm", "serve"]
-
-
-def group_file(
-    deployment: Deployment, pool: DeployedPool, labels: Mapping[str, str], env: list[dict[str, Any]], image: str
-) -> str:
-    """The LeaderWorkerSet of a pool; labels: by which leaders are found; env: of every engine."""
-    proxied = pool.role is Role.DECODE
+def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> dict[str, Any]:
+    """A pod of an engine; serves: whether it takes requests, as the first of those that an engine has does."""
+    proxied = serves and pool.role is Role.DECODE
     port = int(facts.fact("ports", "behind_proxy" if proxied else "http"))
-    devices = {facts.fact("gpu_resource"): str(pool.node_gpus), deployment.options.rdma: str(pool.node_gpus)}
-    return render(
-        "llmd/leaderworkerset.yaml",
-        name=f"{deployment.name}-{pool.name}",
-        namespace=deployment.options.namespace,
-        labels=dict(labels) | {ROLE: "prefill" if pool.role is Role.PREFILL else "decode"},
-        replicas=pool.replicas,
-        nodes=pool.nodes,
-        leader={
-            "proxy": _group_proxy(deployment, port) if proxied else None,
-            "command": SERVE,
-            "args": [*_words(deployment, pool), *place_words(pool, 0), "--host", "0.0.0.0", "--port", str(port)],  # noqa: S104
-            "port": port,
-        },
-        worker={
-            "proxy": None,
-            "command": _worker_command(pool),
-            "args": [*_words(deployment, pool), *_worker_place(pool)],
-            "port": None,
-        },
-        selector={facts.fact("gpu_label"): pool.node_label},
-        image=image,
-        env=[*env, CACHE_ENV],
-        ports=[{"name": "metrics", "containerPort": port}],
-        checks=facts.fact("startup_seconds") // 10,
-        resources=devices,
-        mounts=[SHARED_MOUNT, CACHE_MOUNT],
-        volumes=[shared_volume(), weights_volume(deployment)],
-    )
+    options = deployment.options
+    container: dict[str, Any] = {
+        "name": "vllm",
+        "image": options.image or facts.image("llmd", options.version, "vllm", pool.vendor),
+        "command": SERVE if serves else _worker_command(pool),
+        "args": _args(deployment, pool, port if serves else None),
+        "env": _env(deployment, pool),
+    }
+    if serves:
+        container["ports"] = [{"name": "metrics", "containerPort": port}]
+        container |= probes("/health", port) | {"lifecycle": pre_stop()}
+    container |= {
+        "securityContext": container_security(rdma=deployment.disaggregated or pool.nodes > 1),
+        "resources": resources(deployment, pool),
+        "volumeMounts": [SHARED_MOUNT, weights_mount(deployment)],
+    }
+    return {
+        "serviceAccountName": deployment.name,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "terminationGracePeriodSeconds": grace_seconds(deployment),
+        **placement(deployment, pool),
+        **({"initContainers": [_proxy(deployment, port)]} if proxied else {}),
+        "containers": [container],
+        "volumes": [shared_volume(), weights_volume(deployment)],
+    }
 
 
-def shared_volume() -> dict[str, Any]:
-    """Memory through which the ranks of a pod talk."""
-    return {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": facts.fact("shared_memory")}}
-
-
-def _group_proxy(deployment: Deployment, engine: int) -> dict[str, Any]:
-    """The proxy beside a decode engine, which fetches the prompt's KV first."""
-    port = facts.fact("ports", "http")
-    words = [f"--port={port}", f"--vllm-port={engine}", "--kv-connector=nixlv2", "--secure-proxy=false"]
-    return {"image": facts.image("llmd", deployment.options.version, "sidecar"), "args": words, "port": port}
-
-
-def _words(deployment: Deployment, pool: DeployedPool) -> list[str]:
-    """What every node of an engine is told; the model goes first and without its flag."""
-    told = [pod_text(word) for word in plain_words(vllm_words(deployment, pool))[1:]]
-    return told + span_words(pool, LEADER, lambda kind: int(facts.fact("ports", kind)))
-
-
-def _worker_place(pool: DeployedPool) -> list[str]:
-    return ["--node-rank", RANK, "--headless"] if pool.settings.data == 1 else ["--headless"]
+def _args(deployment: Deployment, pool: DeployedPool, port: int | None) -> list[str]:
+    """What an engine is told on one of its nodes, the model first and without its flag; port: where it serves."""
+    words = [pod_text(word) for word in plain_words(vllm_words(deployment, pool))[1:]]
+    if pool.nodes > 1:
+        words += span_words(pool, LEADER, lambda kind: int(facts.fact("ports", kind)))
+        workers = ["--node-rank", RANK, "--headless"] if pool.settings.data == 1 else ["--headless"]
+        words += workers if port is None else place_words(pool, 0)
+    return words if port is None else [*words, "--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
 
 
 def _worker_command(pool: DeployedPool) -> list[str]:
@@ -352,39 +179,167 @@ def _worker_command(pool: DeployedPool) -> list[str]:
     return ["sh", "-c", pod_text(f'exec vllm serve "$@" --data-parallel-start-rank {start}'), "vllm"]
 
 
-def read_group(deployment: Deployment, path: str, text: str, labels: Mapping[str, str]) -> FoundWorker:
-    """The engines of a pool, each a group of pods; InputError where a group would not become one engine."""
+def _proxy(deployment: Deployment, engine: int) -> dict[str, Any]:
+    """The proxy beside a decode engine, which fetches the prompt's KV first."""
+    port = int(facts.fact("ports", "http"))
+    return {
+        "name": "routing-proxy",
+        "image": facts.image("llmd", deployment.options.version, "sidecar"),
+        "args": [
+            f"--port={port}",
+            f"--model-server-port={engine}",
+            "--kv-connector=nixlv2",
+            "--secure-proxy=false",
+        ],
+        "ports": [{"name": "http", "containerPort": port}],
+        "restartPolicy": "Always",
+        "securityContext": {**container_security(rdma=False), "runAsNonRoot": True},
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+    }
+
+
+def shared_volume() -> dict[str, Any]:
+    """Memory through which the ranks of a pod talk."""
+    size = f"{facts.fact('host', 'shared_gib')}Gi"
+    return {"name": SHARED_MOUNT["name"], "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+
+
+def _env(deployment: Deployment, pool: DeployedPool) -> list[dict[str, Any]]:
+    def secret(variable: str, name: str) -> dict[str, Any]:
+        reference = {"name": name, "key": variable, "optional": True}
+        return {"name": variable, "valueFrom": {"secretKeyRef": reference}}
+
+    env = [
+        secret("HF_TOKEN", SECRET),
+        secret("VLLM_API_KEY", f"{deployment.name}-api-key"),
+        {"name": "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "value": KEEP_ALIVE},
+    ]
+    if deployment.disaggregated:
+        env += [
+            {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(facts.fact("ports", "side_channel"))},
+        ]
+    return [*env, *transport_env(deployment, pool), *[CACHE_ENV] * (not deployment.weights.startswith("/"))]
+
+
+def picker_config(deployment: Deployment) -> dict[str, Any]:
+    """The endpoint picker's configuration: its plug-ins, and which of them choose in each stage."""
+    prefixes = deployment.demand.prefix_share > 0.0
+    rates = [pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0]
+    affinity = ["prefix-cache-affinity-filter"] * prefixes
+    scorers = _scorers(deployment)
+    if deployment.disaggregated:
+        profiles = {
+            "prefill": ["prefill-filter", *affinity, *scorers["prefill"]],
+            "decode": ["decode-filter", *scorers["decode"]],
+        }
+    else:
+        profiles = {"default": [*affinity, *scorers["default"]]}
+    used = [name for name in (BY_TOKENS, BY_REQUESTS) if any(name in profile for profile in profiles.values())]
+    longest = max(pool.settings.max_model_len for pool in deployment.pools)
+    # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
+    rate = int(float(f"{min(rates):.3g}"))
+    plugins: list[dict[str, Any]] = []
+    if deployment.disaggregated:
+        decider = "always-disagg-pd-decider"
+        plugins += [
+            {"type": decider},
+            {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": decider}}},
+            {"type": "prefill-filter"},
+            {"type": "decode-filter"},
+        ]
+    else:
+        plugins.append({"type": "single-profile-handler"})
+    reach = {"type": "approx-prefix-cache-producer", "parameters": {"maxPrefixTokensToMatch": longest}}
+    plugins += [reach] * prefixes
+    plugins.append({"type": "inflight-load-producer"})
+    plugins += [{"type": name, "parameters": {"peakPrefillThroughput": rate}} for name in affinity]
+    plugins += [{"type": name} for name in (*used, "max-score-picker")]
+    return {
+        "apiVersion": "llm-d.ai/v1alpha1",
+        "kind": "EndpointPickerConfig",
+        "plugins": plugins,
+        "schedulingProfiles": [
+            {"name": name, "plugins": [{"pluginRef": plugin} for plugin in (*profile, "max-score-picker")]}
+            for name, profile in profiles.items()
+        ],
+    }
+
+
+def _scorers(deployment: Deployment) -> dict[str, tuple[str, ...]]:
+    """What chooses the engine in each profile, as in the simulation; of a colocated pool both loads count."""
+    if deployment.router is Balancing.FEWEST_REQUESTS:
+        return dict.fromkeys(("prefill", "decode", "default"), (BY_REQUESTS,))
+    return {"prefill": (BY_TOKENS,), "decode": (BY_REQUESTS,), "default": (BY_TOKENS, BY_REQUESTS)}
+
+
+def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
+    """What the manifests start, and how the picker chooses."""
+    paths = [path for path in sorted(files) if path.startswith(POOLS)]
+    workers = tuple(_read_pool(deployment, path, files[path]) for path in paths)
+    names = tuple(f"{deployment.name}-{worker.pool}-{worker.role}" for worker in workers)
+    return Found(workers, _read_picker(deployment, files), None, names, namespaces(files))
+
+
+def _read_picker(deployment: Deployment, files: Mapping[str, str]) -> FoundRouter | None:
+    """Whether the picker is told to choose as simulated: values and configuration are written from one place."""
+    if PICKER_FILE not in files:
+        return None
+    if load_yaml(PICKER_FILE, files[PICKER_FILE]) != picker_config(deployment):
+        raise InputError(f"{PICKER_FILE}: the picker does not choose as simulated")
+    return FoundRouter(PICKER_FILE, splits=deployment.disaggregated, targets={})
+
+
+def _read_pool(deployment: Deployment, path: str, text: str) -> FoundWorker:
+    """The engines of a pool, each a pod or a group; InputError where a group would not become one engine."""
     loaded = load_yaml(path, text)
-    if dig(loaded, "apiVersion") != "leaderworkerset.x-k8s.io/v1" or dig(loaded, "kind") != "LeaderWorkerSet":
-        raise InputError(f"{path} is no LeaderWorkerSet of a known version")
-    group = dig(loaded, "spec", "leaderWorkerTemplate")
-    leader, worker = dig(group, "leaderTemplate"), dig(group, "workerTemplate")
-    given = dig(leader, "metadata", "labels") or {}
-    if not labels.items() <= given.items() or dig(worker, "metadata", "labels"):
-        raise InputError(f"{path}: leaders, and they alone, must have the labels that the InferencePool selects")
-    container = dig(leader, "spec")["containers"][0]
-    pool = deployment.pool(path.removeprefix(GROUPS).removesuffix(".yaml"))
-    if pool is None:
-        raise InputError(f"{path}: the plan has no such pool")
+    kind = (dig(loaded, "apiVersion"), dig(loaded, "kind"))
+    name = path.removeprefix(POOLS).removesuffix(".yaml")
+    pool = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules
+    template, size = dig(loaded, "spec", "template"), 1
+    if kind == ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"):
+        group = dig(loaded, "spec", "leaderWorkerTemplate")
+        template, size = dig(group, "leaderTemplate"), quantity(path, dig(group, "size"))
+        if SERVING.items() <= (dig(group, "workerTemplate", "metadata", "labels") or {}).items():
+            raise InputError(f"{path}: workers of a group take no requests, so they may not have the label of leaders")
+    elif kind != ("apps/v1", "Deployment"):
+        raise InputError(f"{path} is no Deployment or LeaderWorkerSet of a known version")
+    labels, pod = dig(template, "metadata", "labels") or {}, dig(template, "spec")
+    if not _labels(deployment).items() <= labels.items():
+        raise InputError(f"{path}: its pods lack the labels that the InferencePool selects")
+    container = pod["containers"][0]
     words = words_of(path, ["--model", *(unescaped(str(word)) for word in container["args"])])
+    _check_port(path, words, pod)
     limits = dig(container, "resources", "limits") or {}
     return pod_worker(
         path,
         words,
         container,
         settings=vllm_settings(deployment, path, words),
-        pool=pool.name,
-        role=_group_role(given, dig(leader, "spec")),
+        pool=name,
+        role=_role(labels, pod),
         replicas=quantity(path, dig(loaded, "spec", "replicas")),
-        nodes=quantity(path, dig(group, "size")),
-        node_gpus=quantity(path, limits.get(facts.fact("gpu_resource"))),
-        label=(dig(leader, "spec", "nodeSelector") or {}).get(facts.fact("gpu_label")),
+        nodes=size,
+        node_gpus=quantity(path, limits.get(vendor_fact(pool, "resource"))),
+        label=(pod.get("nodeSelector") or {}).get(vendor_fact(pool, "label")),
         devices=limits,
         shared_memory=SHARED_MOUNT in (container.get("volumeMounts") or []),
+        pod=pod,
     )
 
 
-def _group_role(labels: Mapping[str, str], pod: Mapping[str, Any]) -> str:
+def _check_port(path: str, words: Any, pod: Mapping[str, Any]) -> None:
+    """An engine listens where its probes, and the proxy beside it, ask it."""
+    port = dict(words).get("--port")
+    container = pod["containers"][0]
+    asked = {str(dig(container, probe, "httpGet", "port")) for probe in probes("", 0) if probe in container}
+    proxies = [str(word).partition("=")[2] for proxy in pod.get("initContainers") or [] for word in proxy["args"][1:2]]
+    if not {*asked, *proxies} <= {port}:
+        raise InputError(f"{path}: its engine listens on port {port}, but is asked on {', '.join(sorted(asked))}")
+
+
+def _role(labels: Mapping[str, str], pod: Mapping[str, Any]) -> str:
+    """Prefill, or decode behind a proxy, or an engine of both that the picker takes for decode."""
     if labels.get(ROLE) == "prefill":
         return Role.PREFILL.value
     return Role.DECODE.value if pod.get("initContainers") else Role.COLOCATED.value

@@ -149,12 +149,11 @@ def json_object(where: str, text: str) -> dict[str, Any]:
 
 
 class Reader:
-    """Values of one worker's flags, with errors that name the place; engine: its name and version, for its switches."""
+    """Values of one worker's flags, with errors that name the place."""
 
-    def __init__(self, where: str, values: Mapping[str, Any], engine: tuple[str, str] = ("", "")) -> None:
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self.where = where
         self.values = values
-        self.engine = engine
 
     def has(self, name: str) -> bool:
         """Whether the flag is there."""
@@ -210,7 +209,7 @@ class Reader:
 
     def switch(self, name: str) -> bool:
         """A setting that is stated by one of two switches."""
-        off = facts.off_switch(*self.engine, name)
+        off = facts.off_switch(name)
         if self.has(name) or self.has(off):
             return self.has(name)
         raise InputError(f"{self.where}: neither {name} nor {off} is stated")

@@ -24,8 +24,9 @@ from .dynamo import can_plan
 from .flags import connector
 from .formats import Raw, render
 from .gateway import chosen_by, gateway_notes, pool_lines
-from .hosts import Host, hosts_of, place
-from .pods import SECRET
+from .hosts import hosts_of, place, router_hosts
+from .kubernetes import CACHE_FILE, SECRET, vendor_fact
+from .monitoring import watches
 
 LONGEST_COMMAND: Final = 400
 """Characters of a command on the page."""
@@ -61,6 +62,17 @@ def fleet_words(deployment: Deployment) -> str:
         for pool in deployment.pools
     ]
     return f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}"
+
+
+def unchecked_words(options: Options) -> str:
+    """Say that nobody checked a version's flags; empty for one that is known."""
+    title, newest = facts.target_title(options.target), facts.versions_of(options.target)[-1]
+    if not options.unchecked:
+        return ""
+    return (
+        f"**Not checked:** {title} {options.version} is newer than what pdplan knows. These files have the flags of "
+        f"{title} {newest}. Start one replica of each pool first, and read its log for flags that it refuses."
+    )
 
 
 def accepted_words(deployment: Deployment) -> str:
@@ -165,16 +177,17 @@ def _hand_over(deployment: Deployment) -> list[SettingRow]:
         return []
     name = connector(deployment) if deployment.engine == "vllm" else "NIXL"
     ends = [f"{pool.id} sends" if pool.role is Role.PREFILL else f"{pool.id} receives" for pool in deployment.pools]
-    ends_at, roads = "hosts", "all transports between processes and hosts, with NVLink and RDMA"
+    ucx, roads = facts.fact("ucx", "hosts"), "all transports between processes and hosts, with NVLink and RDMA"
     if deployment.options.target in {"dynamo", "llmd"}:
-        ends_at, roads = "pods", "RDMA between pods, NVLink within one; over TCP, KV caches would take minutes"
+        ucx = vendor_fact(deployment.pools[0], "ucx")
+        roads = "RDMA between pods, NVLink within one; over TCP, KV caches would take minutes"
     side = SettingRow(
         "side channel", "host, and a port per replica", "where the other end is found; the default is localhost"
     )
     return [
         *[side] * (deployment.options.target in {"vllm", "llmd"}),
         SettingRow("KV connector", name, f"moves KV caches between replicas: {', '.join(ends)}"),
-        SettingRow("environment", f"UCX_TLS={facts.fact('ucx', ends_at)}", roads),
+        SettingRow("environment", f"UCX_TLS={ucx}", roads),
     ]
 
 
@@ -190,9 +203,6 @@ def _shown(value: float | int | str) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-_CLIENTS: Final = f"`http://<that host>:{facts.fact('ports', 'http')}/v1`"
-
-
 def plain_steps(deployment: Deployment) -> list[str]:
     """Scripts on hosts: vLLM and SGLang."""
     hosts = hosts_of(place(deployment))
@@ -200,8 +210,7 @@ def plain_steps(deployment: Deployment) -> list[str]:
     alone = "All replicas run on one host, as `hosts.env` says."
     target = deployment.options.target
     engine = f"Install {facts.target_title(target)} {deployment.options.version} on every host"
-    one = _one_of(hosts)
-    router = f"Run `router.sh` {one}. It waits for the replicas; clients send to {_CLIENTS}."
+    router = f"Run `router.sh` {_routers_on(deployment)}. It waits for the replicas. {_clients(deployment)}"
     if deployment.behind_gateway:
         router = _gateway_step(deployment)
     return [
@@ -212,8 +221,18 @@ def plain_steps(deployment: Deployment) -> list[str]:
     ]
 
 
-def _one_of(hosts: tuple[Host, ...]) -> str:
-    return f"on one host, such as {hosts[0].name}" if len(hosts) > 1 else "on that host"
+def _routers_on(deployment: Deployment) -> str:
+    names = [host.name for host in router_hosts(place(deployment))]
+    return f"on {join_words(names)}" if len(hosts_of(place(deployment))) > 1 else "on that host"
+
+
+def _clients(deployment: Deployment) -> str:
+    """Where clients send to: with two routers to the first, whose counts are then whole, as was simulated."""
+    port, hosts = facts.fact("ports", "http"), router_hosts(place(deployment))
+    if len(hosts) == 1:
+        return f"Clients send to `http://<that host>:{port}/v1`."
+    first, second = (host.name for host in hosts)
+    return f"Clients send to `http://<{first}>:{port}/v1`, and to `http://<{second}>:{port}/v1` while that is down."
 
 
 def _gateway_step(deployment: Deployment) -> str:
@@ -222,18 +241,19 @@ def _gateway_step(deployment: Deployment) -> str:
     does = f"chooses a pool by {by} of a request" if by else "sends a request to the replica with the fewest"
     return (
         f"Install HAProxy {facts.fact('gateway', 'version')} or later and run `router.sh` "
-        f"{_one_of(hosts_of(place(deployment)))}. It {does} (`router.cfg`). It answers 503 until replicas are healthy; "
-        f"clients send to {_CLIENTS}."
+        f"{_routers_on(deployment)}. It {does} (`router.cfg`). It answers 503 until replicas are healthy. "
+        f"{_clients(deployment)}"
     )
 
 
 def vllm_steps(deployment: Deployment) -> list[str]:
     """Scripts, or containers by docker compose."""
     hosts = hosts_of(place(deployment))
+    names = [host.name for host in router_hosts(place(deployment))]
     containers = (
         "Or use containers: on each host, "
         f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of that host. "
-        f"The file of {hosts[0].name} also starts the router."
+        f"The router starts with the {'files' if len(hosts) > 1 else 'file'} of {join_words(names)}."
     )
     rdma = " Containers need the RDMA devices (`/dev/infiniband`): over TCP, traffic between hosts takes minutes."
     return [*plain_steps(deployment), containers + rdma * (deployment.leaves_nodes and len(hosts) > 1)]
@@ -247,7 +267,8 @@ def trtllm_steps(deployment: Deployment) -> list[str]:
     names = ["Let the names of hosts in `disagg_config.yaml` resolve to yours, by DNS or `/etc/hosts`."] * (
         len(hosts_of(place(deployment))) > 1
     )
-    router = [f"Run `router.sh` on one of the hosts; clients send to {_CLIENTS}."] * deployment.disaggregated
+    clients = f"clients send to `http://<that host>:{facts.fact('ports', 'http')}/v1`"
+    router = [f"Run `router.sh` on one of the hosts; {clients}."] * deployment.disaggregated
     return [*names, start, *router]
 
 
@@ -258,35 +279,30 @@ def dynamo_steps(deployment: Deployment) -> list[str]:
     platform = f"Install the Dynamo platform {deployment.options.version}"
     steps = [platform + operators * any(pool.nodes > 1 for pool in deployment.pools) + ".", *_namespace(deployment)]
     if deployment.routing is Routing.BY_LENGTH:
-        grid = "the fleet: each pool behind its own router, and one router that chooses a pool by prompt length."
-        return [*steps, f"`kubectl apply -n {space} -f router-configmap.yaml -f pools/ -f control.yaml` starts {grid}"]
-    steps.append(f"`kubectl apply -n {space} -f dgd.yaml` starts the planned fleet with fixed replicas.")
+        grid = "each pool behind its own router (`pools/`), and one that chooses by prompt length (`control.yaml`)"
+        return [*steps, f"`kubectl apply -n {space} -k .` starts the fleet: {grid}."]
+    steps.append(f"`kubectl apply -n {space} -k .` starts the planned fleet with fixed replicas (`dgd.yaml`).")
     if can_plan(deployment):
         steps.append(
-            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let the planner "
-            "scale between one replica per pool and the plan's GPUs. It reads the platform's Prometheus."
+            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let "
+            "the planner scale between one replica per pool and the plan's GPUs. It reads the platform's Prometheus."
         )
     return steps
 
 
 def llmd_steps(deployment: Deployment) -> list[str]:
-    """Releases of llm-d's charts."""
+    """Manifests of llm-d, and its router's chart."""
     space, name = deployment.options.namespace, deployment.name
-    releases = [
-        f"`helm install {name}-{pool.name} <llm-d-modelservice chart> -n {space} -f values/{pool.name}.yaml`"
-        for pool in deployment.pools
-        if pool.nodes == 1
-    ]
-    groups = (
-        f"`kubectl apply -n {space} -f leaderworkersets/` starts the replicas that span nodes; it needs LeaderWorkerSet"
-    )
+    key = f"kubectl create secret generic {name}-api-key -n {space} --from-literal=VLLM_API_KEY=..."
+    groups = "Install LeaderWorkerSet, which starts the replicas that span nodes."
     return [
+        *[groups] * any(pool.nodes > 1 for pool in deployment.pools),
         *_namespace(deployment),
+        f"`{key}`, if clients have to show a key.",
+        f"`kubectl apply -n {space} -k .` starts the replicas.",
         f"`helm install {name} <llm-d router chart, standalone> -n {space} -f router-values.yaml` starts the endpoint "
         "picker with `epp-config.yaml` behind a proxy on port 80. With a gateway and a picker of your own, give it "
         f"`epp-config.yaml`, `kubectl apply -n {space} -f inferencepool.yaml`, and change the benchmark's `--url`.",
-        *[f"Install the modelservice chart once for every pool: {', '.join(releases)}."] * bool(releases),
-        *[f"{groups} in the cluster."] * (len(releases) < len(deployment.pools)),
     ]
 
 
@@ -335,7 +351,8 @@ def _namespace(deployment: Deployment) -> list[str]:
     made = [f"`kubectl create namespace {space}`, if it does not exist."] * (space != "default")
     claim = deployment.options.claim
     kept = (
-        f"Create the PersistentVolumeClaim {claim} (ReadWriteMany) with room for the weights; pods fetch them into it."
+        f"Name your storage class in `{CACHE_FILE}`; pods fetch the weights into the claim {claim} once for all. Leave "
+        "the file out of `kustomization.yaml` if the claim exists."
     )
     secret = f"`kubectl create secret generic {SECRET} -n {space} --from-literal=HF_TOKEN=...`"
     return [*made, f"{secret}, if the weights need a Hugging Face token.", *[kept] * bool(claim)]
@@ -363,9 +380,12 @@ def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pod
             for pool in deployment.pools
         ],
         routes=pool_lines(deployment) if deployment.parted else [],
-        steps=[Raw(step) for step in [*folder_steps(deployment, pods=pods), *steps]],
+        steps=[
+            Raw(step) for step in [*folder_steps(deployment, pods=pods), *steps, *watch_steps(deployment, pods=pods)]
+        ],
         fleet=fleet_words(deployment),
         accepted=accepted_words(deployment),
+        unchecked=Raw(unchecked_words(deployment.options)),
         rows=setting_rows(deployment),
         checks=[Raw(line) for line in _checks(deployment, pods=pods, other=predicted is not plan)],
         job=[Raw(step) for step in benchmark_steps(deployment)] if pods else [],
@@ -376,6 +396,20 @@ def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pod
         goals=_goals(predicted),
         notes=_notes(deployment),
     )
+
+
+def watch_steps(deployment: Deployment, *, pods: bool) -> list[str]:
+    """How the fleet is watched while it serves; nothing where no metrics are known."""
+    if not watches(deployment):
+        return []
+    alerts = "alerts at the plan's own limits"
+    if not pods:
+        return [
+            f"Start Prometheus with `monitoring/prometheus.yaml`; it has {alerts}. Give Grafana `monitoring/dashboard.json`."
+        ]
+    space = deployment.options.namespace
+    applied = f"`kubectl apply -n {space} -k monitoring` has Prometheus's operator watch the fleet, with {alerts}"
+    return [f"{applied}, and gives Grafana a dashboard."]
 
 
 def _checks(deployment: Deployment, *, pods: bool, other: bool) -> list[str]:

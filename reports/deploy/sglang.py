@@ -88,7 +88,7 @@ def _read_worker(deployment: Deployment, files: Mapping[str, str], name: str, sc
         nodes=len(scripts),
         node_gpus=gpu_count(env),
         words=words,
-        settings=sglang_settings(deployment, where, words),
+        settings=sglang_settings(where, words),
         transfer=transfer,
         env=env,
         addresses=tuple((host_line(files[where]), int(port)) for port in ports if port and port.isdigit()),

@@ -26,6 +26,7 @@ from .hosts import (
     read_command,
     read_router,
     router_file,
+    router_hosts,
     router_words,
     script_files,
     scripts_of,
@@ -52,8 +53,9 @@ def vllm_files(deployment: Deployment) -> dict[str, str]:
         files, router = {ROUTER_FILE: router_file("vllm", command)}, _router_service(command)
     files |= script_files("vllm", instances, words, env)
     files |= {f"workers/{one.name}.yaml": _config(deployment, one) for one in instances}
-    for number, host in enumerate(hosts_of(instances)):
-        files[f"compose/{host.name}.yaml"] = _compose(deployment, instances, host, None if number else router)
+    for host in hosts_of(instances):
+        here = router if host in router_hosts(instances) else None
+        files[f"compose/{host.name}.yaml"] = _compose(deployment, instances, host, here)
     return files
 
 
@@ -91,9 +93,8 @@ def _node_words(one: Instance, rank: int) -> list[str]:
 
 
 def _router_service(command: list[str]) -> dict[str, Any]:
-    start = f"pip install -q {facts.fact('router', 'vllm')} && exec vllm-router"
-    words = ["sh", "-c", Raw(f'"{" ".join([start, *map(unquoted, command)])}"')]
-    return {"image": "python:3.12-slim", "command": words, "volumes": [], "env": []}
+    words = ["vllm-router", *(Raw(f'"{unquoted(word)}"') for word in command)]
+    return {"image": facts.fact("router_image"), "command": words, "volumes": [], "env": []}
 
 
 def _gateway_service(instances: tuple[Instance, ...]) -> dict[str, Any]:
@@ -119,6 +120,7 @@ def _compose(deployment: Deployment, instances: tuple[Instance, ...], host: Host
         folder=compose_text(weights) if weights.startswith("/") else None,
         rdma=deployment.leaves_nodes and len(hosts_of(instances)) > 1,
         checks=facts.fact("startup_seconds") // 10,
+        grace=Raw(f"{deployment.drain_seconds + facts.fact('exit_seconds')}s"),
     )
 
 
@@ -213,6 +215,7 @@ def _read_compose(deployment: Deployment, files: Mapping[str, str]) -> dict[str,
 
 ROUTER: Final = "router"
 """Name of the router's service."""
+RESTART: Final = "unless-stopped"
 GATEWAY_COMMAND: Final = ("haproxy", "-f", "/router.cfg")
 GATEWAY_MOUNT: Final = "../router.cfg:/router.cfg:ro"
 _PLACE: Final = re.compile(r"[./~$]")
@@ -224,19 +227,21 @@ def containers_fit_together(deployment: Deployment, found: Found) -> Iterator[st
     ports = {one.where: {port for _, port in one.addresses} for one in found.workers}
     for number, (path, loaded) in enumerate(found.containers.items()):
         services: Mapping[str, Any] = loaded["services"]
-        yield from _routes(path, services.get(ROUTER), found.router if number == 0 else None)
+        yield from _routes(path, services.get(ROUTER), found.router if number < facts.fact("routers") else None)
         declared = loaded.get("volumes") or {}
         for name, service in services.items():
             where = f"{path}: service {name}"
             yield from _waits(where, service, services)
             yield from _mounts(where, service, declared)
             yield from _asked(where, service, ports)
+            if service.get("restart") != RESTART:
+                yield f"{where} is not started again when it ends (restart: {RESTART})"
             if service.get("ports"):
                 yield f"{where} publishes ports, which a container in the host's own network does not"
 
 
 def _routes(path: str, service: Mapping[str, Any] | None, router: FoundRouter | None) -> Iterator[str]:
-    """The first host has the router, told what its script says; no other host has one."""
+    """The first two hosts have the router, told what its script says; no other host has one."""
     if service is None and router is not None:
         yield f"{path}: the router is missing"
     elif service is not None and router is None:
@@ -244,8 +249,8 @@ def _routes(path: str, service: Mapping[str, Any] | None, router: FoundRouter | 
     elif service is not None and router is not None and router.gateway is not None:
         yield from _gateway(path, service, router.gateway)
     elif service is not None and router is not None:
-        _, _, told = str((service.get("command") or [""])[-1]).partition(" vllm-router ")
-        if told.split() != list(router.command) or service.get("network_mode") != "host":
+        words = [str(word) for word in service.get("command") or []]
+        if words != ["vllm-router", *router.command] or service.get("network_mode") != "host":
             yield f"{path}: the router is not started as in {router.where}, in the host's network"
 
 
