@@ -7,12 +7,12 @@ Data: serving/closed_loop.csv and serving/r1_2026.csv in PDPLAN_DATA, else ../sh
 scripts. Kernels are those of the catalog: fit them first. Nineteen rows are fitted with the prefill layout of their
 public recipe in place of the label (`serving_layouts`).
 
-Per engine, three times of its host; for all engines together, what launching a kernel takes, the wait of equal
-lengths, three figures of disaggregation and one of lanes; for each generation of GPUs, what prompts take inside an
-engine over the kernel tables. With r = ln(predicted / measured), the loss is the mean of
-r^2 / (r^2 + c^2) (Geman and McClure 1987), which counts rows that are near and lets go of those that no model explains
-(warm-up, prefix caches, mislabelled load); a pull towards PRIOR, which is what theory says, settles what the rows leave
-open. One fit with all models goes into the catalog; its error is that of the fits that never saw the model.
+Per engine, two times of its host; for all engines together, a third one, what launching a kernel takes, the wait of
+equal lengths, three figures of disaggregation and one of lanes; for each generation of GPUs, what prompts take inside
+an engine over the kernel tables. With r = ln(predicted / measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman
+and McClure 1987), which counts rows that are near and lets go of those that no model explains (warm-up, prefix caches,
+mislabelled load); a pull towards PRIOR, which is what theory says, settles what the rows leave open. One fit with all
+models goes into the catalog; its error is that of the fits that never saw the model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from serving_intervals import Logs, Steadies, by_stratum, coverage, factors, logs_of, residuals_of  # noqa: E402
-from serving_tables import FILES, GENERATIONS, Table, generation, load_tables, merged, plausible  # noqa: E402
+from serving_tables import FILES, GENERATIONS, SURPLUS, Table, generation, load_tables, merged, plausible  # noqa: E402
 
 from costmodel.accelerator import Origin  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
@@ -45,18 +45,21 @@ from search_spaces.engines import FittedServing, engine_names, serving_policy  #
 Array = NDArray[np.float64]
 Prior = dict[str, tuple[float, float]]
 
-PRIOR = {"step_us": (400.0, 0.5), "request_us": (12.0, 0.4), "arrival_ms": (20.0, 0.7)}
+PRIOR = {"step_us": (400.0, 0.5), "arrival_ms": (20.0, 0.7)}
 """Where a parameter of an engine is drawn to, and how far (in its logarithm) it may stray cheaply: round figures."""
 SHARED_PRIOR = {
+    "request_us": (12.0, 0.4),
     "launch_us": (40.0, 1.0),
     "equal_wait": (2.0, 0.5),
     "lane_balance": (1.2, 0.5),
     "handover_ms": (80.0, 0.5),
-    "handover_wait": (1.4, 0.5),
-    "handover_burst": (0.25, 0.3),
+    "handover_burst": (0.06, 0.5),
+    SURPLUS: (0.25, 0.5),
 }
 """The same of what all engines share. Of equal prompts that come one after the other, each waits for the rest of one
 step and, as tokens are read a step late, for another one."""
+SHARED_SERVING = tuple(name for name in SHARED_PRIOR if name not in ("request_us", SURPLUS))
+"""Those of them that stand with each engine's serving policy."""
 FACTOR = (1.3, 0.3)
 """The same of prompts in an engine over the kernel tables, of every generation of GPUs."""
 PULL = 0.015
@@ -69,7 +72,7 @@ rest look slow too seldom."""
 SOURCE = "TTFT and TPOT at fixed concurrency (InferenceX and NVIDIA), with the catalog's kernels"
 ALL_GPUS = ("B200", "H100", "MI355X")
 """Generations with a factor of their own; one that no row shows has the mean of the others."""
-APART = ("lane_balance", "handover_ms", "handover_wait", "handover_burst")
+APART = ("lane_balance", "handover_ms", "handover_burst", SURPLUS)
 """Parameters that only disaggregated rows and rows with data-parallel lanes show."""
 FIRST_STEP, LAST_STEP = 0.4, 0.02
 """Of the logarithms of the parameters, in the search."""
@@ -77,7 +80,7 @@ CATALOG = ROOT / "costmodel" / "catalog"
 ERROR_HEAD = """# How wrong the predictions are, by the residuals of models that the fit never saw; written by
 # benchmarks/fit_serving.py --write. Measured lies between low and high times the prediction nine times in ten.
 """
-LEAST_AT_ONE = ("lane_balance", "handover_wait")
+LEAST_AT_ONE = ("lane_balance",)
 """Parameters that are one plus something."""
 
 
@@ -105,9 +108,9 @@ class Fit:
 
     def policy(self, engine: str) -> ServingPolicy:
         """The fitted policy of an engine."""
-        step, request, arrival = (self.values[f"{engine} {name}"] for name in PRIOR)
-        overhead = EngineOverhead(step * MICRO, request * MICRO, Origin.FITTED, "trial")
-        shared = {name: self.values[name] for name in SHARED_PRIOR}
+        step, arrival = (self.values[f"{engine} {name}"] for name in PRIOR)
+        overhead = EngineOverhead(step * MICRO, self.values["request_us"] * MICRO, Origin.FITTED, "trial")
+        shared = {name: self.values[name] for name in SHARED_SERVING}
         return serving_policy(engine, overhead, FittedServing(arrival_ms=arrival, **shared))
 
     def predict(self, table: Table) -> Steady:
@@ -118,8 +121,7 @@ class Fit:
 def unpacked(prior: Prior, logs: Array) -> Fit:
     """The parameters that these logarithms stand for."""
     plain = zip(prior, np.exp(logs).tolist(), strict=True)
-    values = {name: value + (1.0 if name in LEAST_AT_ONE else 0.0) for name, value in plain}
-    return Fit(values | {"handover_burst": min(values["handover_burst"], 1.0)})
+    return Fit({name: value + (1.0 if name in LEAST_AT_ONE else 0.0) for name, value in plain})
 
 
 def residuals(tables: Sequence[Table], fitted: Fit) -> tuple[Array, Array]:
@@ -278,9 +280,10 @@ def write_engines(fitted: Fit) -> None:
     values = {name: float(f"{value:.3g}") for name, value in fitted.values.items()}
     for engine in engine_names():
         entry = content[engine]
-        entry["step_overhead_us"], entry["per_request_overhead_us"], arrival = (values[f"{engine} {n}"] for n in PRIOR)
+        entry["step_overhead_us"], arrival = (values[f"{engine} {n}"] for n in PRIOR)
+        entry["per_request_overhead_us"] = values["request_us"]
         entry["origin"], entry["source"] = "fitted", SOURCE
-        entry["serving"]["fitted"] = {"arrival_ms": arrival, **{name: values[name] for name in SHARED_PRIOR}}
+        entry["serving"]["fitted"] = {"arrival_ms": arrival, **{name: values[name] for name in SHARED_SERVING}}
     body = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
     path.write_text(f"{head}\n{body}", "utf-8")
     path = CATALOG / "in_engine.yaml"
@@ -290,6 +293,8 @@ def write_engines(fitted: Fit) -> None:
         gpu = GENERATIONS.get(name, name)
         known[name]["prompts"] = values.get(gpu, known[name]["prompts"])
     known["default"]["prompts"] = values["H100"]
+    for entry in known.values():
+        entry["prefill"] = float(f"{1.0 + (entry['prompts'] - 1.0) * fitted.values[SURPLUS]:.3g}")
     body = "".join(f"{name}: {yaml.safe_dump(entry, default_flow_style=True)}" for name, entry in known.items())
     path.write_text(text[: text.index("default:")] + body, "utf-8")
 

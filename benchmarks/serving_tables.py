@@ -28,6 +28,7 @@ from costmodel.serving.load import (  # noqa: E402
     Times,
     decode_time,
     launching_time,
+    lockstep,
     prompt_time,
     prompts_in_a_step,
     uneven_lanes,
@@ -47,6 +48,8 @@ GENERATIONS = {"H200": "H100", "GB200": "B200", "MI300X": "MI355X", "MI325X": "M
 """GPUs with the units and kernels of another one, which share its factor."""
 FILES = ("closed_loop.csv", "r1_2026.csv")
 """Measured serving results of the data folder."""
+SURPLUS = "prefill_surplus"
+"""The factor that says how much of what prompts take longer is left on workers that only prefill."""
 GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
 """Running requests over the most, where the decode step is tabulated."""
 
@@ -81,7 +84,8 @@ class Table:
         together = self.group * self.lanes
         busy = np.maximum(slowdown * (self.shared * together * self.pipeline + step + each * self.group), least)
         alone = np.maximum(slowdown * (self.alone + step + each), least)
-        prompt = Prompt(alone, busy * uneven / (together * self.pipeline))
+        shared = busy * uneven / (together * self.pipeline)
+        prompt = Prompt(alone, shared, lockstep(shared, self.lanes, self.pipeline))
         return Times(prompt, lambda running: self.decode(running, step, each))
 
     def decode(self, running: Array, step: float, each: float) -> Array:
@@ -98,7 +102,7 @@ class Table:
     def predict(self, policy: ServingPolicy, factors: Mapping[str, float]) -> Steady:
         """The steady state under a policy, with the slowdown of prompts by GPU (`generation`)."""
         own = self.batch.policy_of(policy)
-        column = np.array([[1.0 if _plainly(each) else factors[generation(each)]] for each in self.batch.deployments])
+        column = np.array([[slowdown(each, factors)] for each in self.batch.deployments])
         times = self.times(own, column)
         if self.batch.split:
             return settle_pools(times, own, self.batch.load, self.batch.pools)
@@ -141,9 +145,12 @@ def _joined(tables: Sequence[Table]) -> Table:
     )
 
 
-def _plainly(deployment: Deployment) -> bool:
-    """Whether prompts of a deployment take what the kernels do (`costmodel.engine_arrays`)."""
-    return deployment.decode is not None or not deployment.model.is_moe
+def slowdown(deployment: Deployment, factors: Mapping[str, float]) -> float:
+    """What the prompts of a deployment take longer than its kernels (`costmodel.engine_arrays`) [1]."""
+    if not deployment.model.is_moe:
+        return 1.0
+    more = factors[generation(deployment)] - 1.0
+    return 1.0 + more * (1.0 if deployment.decode is None else factors.get(SURPLUS, 0.0))
 
 
 def generation(deployment: Deployment) -> str:
@@ -195,7 +202,7 @@ def _plain(batch: Batch) -> Batch:
     members = []
     for each in batch.deployments:
         gpu = each.prefill.accelerator
-        plain = replace(gpu, in_engine=replace(gpu.in_engine, prompts=1.0))
+        plain = replace(gpu, in_engine=replace(gpu.in_engine, prompts=1.0, prefill=1.0))
         members.append(replace(each, prefill=replace(each.prefill, accelerator=plain)))
     return replace(batch, deployments=tuple(members))
 

@@ -133,11 +133,12 @@ class InEngine:
     """How much longer things take inside a serving engine than kernels timed alone say [1].
 
     prompts: factor on all that prompts of a model with routed experts add to a step, on engines that decode too;
-    traffic: factor on whatever HBM bounds.
+    traffic: factor on whatever HBM bounds; prefill: that of prompts on workers that do nothing else.
     """
 
     prompts: float = 1.0
     traffic: float = 1.0
+    prefill: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,9 +221,11 @@ def engine_arrays(
 
 
 def _slowdown(model: Transformer, config: EngineConfig) -> float:
-    """What prompts take longer than alone: those of dense models and of workers that do nothing else take no longer."""
-    alone = config.role is Role.PREFILL or not model.is_moe
-    return 1.0 if alone else config.accelerator.in_engine.prompts
+    """What prompts take longer than alone: those of dense models take no longer."""
+    if not model.is_moe:
+        return 1.0
+    longer = config.accelerator.in_engine
+    return longer.prefill if config.role is Role.PREFILL else longer.prompts
 
 
 ATTENTION_CLASSES = ("attention_prefill", "attention_decode", "latent_prefill", "latent_decode")

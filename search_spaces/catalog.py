@@ -668,7 +668,7 @@ def entry_dict(accelerator: Accelerator) -> dict[str, Any]:
         "mxfp4_multiples": list(accelerator.mxfp4_multiples),
         "price": price_dict(accelerator.price),
         "efficiency": efficiency,
-        "in_engine": {"prompts": accelerator.in_engine.prompts, "traffic": accelerator.in_engine.traffic},
+        "in_engine": asdict(accelerator.in_engine),
         "source": accelerator.source,
         "date": accelerator.date,
         "assumed": accelerator.assumed,

@@ -31,7 +31,6 @@ class FittedServing(BaseModel):
     equal_wait: NotNegative
     lane_balance: Annotated[float, Field(ge=1)]
     handover_ms: NotNegative
-    handover_wait: Annotated[float, Field(ge=1)]
     handover_burst: Annotated[float, Field(ge=0, le=1)]
 
 
@@ -173,7 +172,6 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -
         equal_wait=fitted.equal_wait,
         lane_balance=fitted.lane_balance,
         handover=fitted.handover_ms * MILLI,
-        handover_wait=fitted.handover_wait,
         handover_burst=fitted.handover_burst,
         hand_over_steps=float(SCHEDULERS[name].pulls),
     )

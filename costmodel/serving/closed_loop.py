@@ -5,15 +5,16 @@ B decode. If C is a mean below one, the engine is idle at times and serves a sin
 With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
 
     TPOT = d(B) + s x B / (O - 1)                         every decode step carries B / (O - 1) prompts
-    TTFT = arrival + s' + (looks + 1) / 2 d + first x (N - 1) / 2 x s + W + line
-    W    = s x (1 - first) x Q,   Q = (N - 1) (W + s) / R  prompts that one finds (Schweitzer's mean-value analysis)
+    TTFT = arrival + s' + (looks + 1) / 2 d + first x (N - 1) / 2 x s + (1 - first) W + line
+    W    = wait of N requests that circulate, s at a time and away for R - W - s (`load.circulating_wait`)
     B    = N (O - 1) TPOT / R,    R = TTFT' + (O - 1) TPOT Little's law; TTFT' is TTFT without the line
 
 s' is the prompt alone, at least what the host needs to launch its kernels. The first wave arrives at once, and each of
-N prompts that come at once waits for half of the others: `first` is the share of this wave in the run, 1 / waves. W
-grows with the share of the time that prompts take. Equal lengths are a case of their own, as requests that start
-together also end together: where prompts go first the whole wave stays one, and where they share steps with decodes
-each waits for those that came just before. The line is what waits outside for memory.
+N prompts that come at once waits for half of the others: `first` is the share of this wave in the run, 1 / waves. Later
+requests come back scattered by their lengths, and wait little until prompts take all of the time. Equal lengths are a
+case of their own, as requests that start together also end together: where prompts go first the whole wave stays one,
+and where they share steps with decodes each waits for those that came just before. The line is what waits outside for
+memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from costmodel.engine_arrays import EngineArrays
 from costmodel.transformer import Transformer
 
-from .load import ClosedLoad, Steady, Times, engine_times, waiting_line
+from .load import ClosedLoad, Steady, Times, circulating_wait, engine_times, waiting_line
 from .policy import Scheduler, ServingPolicy
 
 FloatArray = NDArray[np.float64]
@@ -61,8 +62,9 @@ def settle(times: Times, policy: ServingPolicy, load: ClosedLoad, fits: FloatArr
         tpot = step + felt * batch
         inside = base + queue + (load.looks + 1.0) / 2.0 * step
         residence = inside + gaps * tpot
-        ahead = (admitted - 1.0) * (queue + prompt.shared) / residence
-        queue = 0.5 * queue + 0.5 * (1.0 - first) * prompt.shared * ahead
+        away = residence - queue - prompt.shared
+        wait = circulating_wait(admitted, prompt.shared, away, load.scatter * gaps * tpot)
+        queue = 0.5 * queue + 0.5 * (1.0 - first) * wait
         running = 0.5 * running + 0.5 * admitted * gaps * tpot / residence
     rate = np.minimum(load.concurrency, admitted) / residence
     line = waiting_line(load, admitted, residence)

@@ -1,15 +1,17 @@
 """Prefill workers hand prompts to decode workers, at fixed concurrency: TTFT and TPOT in steady state.
 
-C requests circulate: they queue for one of P prefill workers (s seconds of one each), are handed over, and decode on
-one of D workers in batches of B = N (O - 1) TPOT / (D (TTFT + (O - 1) TPOT)). The wait W for a prefill worker is that
-of a closed queue with think time Z = everything else (Schweitzer's mean-value analysis, the P workers as one that is
-P times as fast): an arrival finds Q (N - 1) / N others, so
+C requests circulate: n = N / P of them share each of P prefill workers (s seconds of one prompt each), are handed over,
+and decode on one of D workers in batches of B = N (O - 1) TPOT / (D (TTFT + (O - 1) TPOT)). All of them come at once in
+the first wave, where half of the others are ahead of one; later they wait as requests do that circulate
+(`load.circulating_wait`), away for Z = everything else:
 
-    W = s / P x (N - 1) / N x Q,   Q = N (W + s) / (W + Z)
+    TTFT = arrival + hand-over + transfer + s' + steps + f (n - 1) s / 2 + (1 - f) W(n, s, Z)
 
-A decode worker that pulls loads KV during a step of the others before one has it (`transfer.step_in_progress`).
-A share of the requests finds all others' prompts ahead of it. It is fitted to runs of ten waves, of which the first
-comes at once.
+f = 1 / waves + a share of later requests that meet all others again (fitted); s' is the prompt alone. Data-parallel
+lanes go in step: on a worker whose lanes are busy for a share rho of the time, a prompt waits for half of a step in
+progress and then takes as long as a step of all lanes does. A decode worker that pulls loads KV during a step of the
+others before one has it (`transfer.step_in_progress`).
+
 Only as many requests are let in as the decode workers' memory holds; the rest wait in front of them. N is at least one:
 with a mean C below one, the deployment is idle at times.
 """
@@ -25,7 +27,7 @@ from costmodel.engine_arrays import EngineArrays
 from costmodel.transfer import step_in_progress
 from costmodel.transformer import Transformer
 
-from .load import MANY_WAVES, ClosedLoad, Steady, Times, decode_time, engine_times, waiting_line
+from .load import ClosedLoad, Steady, Times, circulating_wait, decode_time, engine_times, waiting_line
 from .policy import ServingPolicy
 
 FloatArray = NDArray[np.float64]
@@ -66,24 +68,22 @@ def settle_pools(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: P
     """The fixed point of the equations above; `times` has the prompt of a prefill and the step of a decode worker."""
     prompt, gaps = times.prompt, load.gaps
     admitted = np.minimum(np.maximum(load.concurrency, 1.0), pools.decode_workers * np.maximum(pools.fits, 1.0))
-    ahead = np.maximum(admitted / pools.prefill_workers - 1.0, 0.0) / 2.0
-    burst = np.clip(policy.handover_burst + 1.0 / load.waves - 1.0 / MANY_WAVES, 0.0, 1.0)
-    fixed = (
-        policy.arrival
-        + policy.handover
-        + policy.handover_wait * prompt.alone
-        + pools.transfer
-        + burst * ahead * prompt.shared
-    )
-    service = prompt.shared / pools.prefill_workers
-    running, queue = 0.5 * admitted, np.zeros_like(admitted)
+    each = np.maximum(admitted / pools.prefill_workers, 1.0)
+    together = np.minimum(1.0 / load.waves + policy.handover_burst, 1.0)
+    wave = together * (each - 1.0) / 2.0 * prompt.shared
+    longer = np.maximum(prompt.lockstep - prompt.alone, 0.0) + prompt.lockstep / 2.0
+    running, queue, busy = 0.5 * admitted, np.zeros_like(admitted), np.zeros_like(admitted)
     for _ in range(ITERATIONS):
         step = times.decode(running / pools.decode_workers)
         others = running / pools.decode_workers * (1.0 - 1.0 / admitted)
-        inside = fixed + queue + (1.0 + policy.hand_over_steps * step_in_progress(others)) * step
+        entry = (1.0 + policy.hand_over_steps * step_in_progress(others)) * step
+        alone = policy.arrival + policy.handover + pools.transfer + prompt.alone + busy * longer + entry
+        away = alone - prompt.shared + gaps * step
+        wait = circulating_wait(each, prompt.shared, away, load.scatter * gaps * step)
+        queue = 0.5 * queue + 0.5 * (1.0 - together) * wait
+        inside = alone + wave + queue
         residence = inside + gaps * step
-        found = (admitted - 1.0) * (queue + prompt.shared) / residence
-        queue = 0.5 * queue + 0.5 * service * found
+        busy = 0.5 * busy + 0.5 * np.minimum(each * prompt.shared / residence, 1.0)
         running = 0.5 * running + 0.5 * admitted * gaps * step / residence
     rate = np.minimum(load.concurrency, admitted) / residence
     line = waiting_line(load, admitted, residence)
@@ -96,6 +96,6 @@ def settle_pools(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: P
         decode_step=step,
         prefill=prompt.alone,
         shared=prompt.shared,
-        prefill_share=np.minimum(rate * service, 1.0),
+        prefill_share=np.minimum(rate * prompt.shared / pools.prefill_workers, 1.0),
         line=line,
     )

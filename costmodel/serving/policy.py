@@ -29,8 +29,8 @@ class ServingPolicy:
     equal_wait: prompts that a prompt of equal length waits for; requests that start one by one also end one by one [1];
     lane_balance: time of a prompt on an engine with data-parallel lanes over that with all lanes busy [1];
     handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
-    handover_wait: prompts' worth of prefill in a disaggregated TTFT without a queue [1];
-    handover_burst: share of requests that find all others' prompts ahead of them at the prefill workers [1];
+    handover_burst: share of requests after the first wave that find all others' prompts ahead of them at the prefill
+    workers [1];
     hand_over_steps: decode steps that pass while a decode worker loads the KV of a request (`simulator.Policy.pulls`)
     [1].
     """
@@ -45,6 +45,5 @@ class ServingPolicy:
     equal_wait: float
     lane_balance: float
     handover: float
-    handover_wait: float
     handover_burst: float
     hand_over_steps: float = 0.0
