@@ -21,7 +21,7 @@ from costmodel.quoting import shown
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Quantiles
-from reports.asked import Asked, asked
+from reports.asked import ClassTarget, asked
 from reports.document import Document, Section, Table, table_of
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean, plural
@@ -123,7 +123,7 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     }
 
 
-def goal_of(plan: Plan, slo_class: str | None) -> Asked:
+def goal_of(plan: Plan, slo_class: str | None) -> ClassTarget:
     """Limits and goal of the class that was measured; InputError where it must be said which of several it is."""
     if slo_class is None and told_apart(plan):
         names = ", ".join(repr(one.name) for one in plan.classes)
@@ -132,7 +132,9 @@ def goal_of(plan: Plan, slo_class: str | None) -> Asked:
     return next(item for item in asked(plan) if slo_class in {None, item.name})
 
 
-def _run(latencies: tuple[Quantiles, Quantiles], demand: Demand, goal: Asked, run: BenchmarkRun) -> dict[str, Any]:
+def _run(
+    latencies: tuple[Quantiles, Quantiles], demand: Demand, goal: ClassTarget, run: BenchmarkRun
+) -> dict[str, Any]:
     for name, measured, lengths in (("prompts", run.isl, demand.isl), ("answers", run.osl, demand.osl)):
         planned = sum(length * share for length, share in zip(lengths, demand.share, strict=True)) / sum(demand.share)
         if abs(measured / planned - 1.0) > OTHER_WORKLOAD:
@@ -163,7 +165,7 @@ def _run(latencies: tuple[Quantiles, Quantiles], demand: Demand, goal: Asked, ru
     }
 
 
-def _run_verdict(planned: float, goal: Asked, run: BenchmarkRun) -> dict[str, Any]:
+def _run_verdict(planned: float, goal: ClassTarget, run: BenchmarkRun) -> dict[str, Any]:
     limits = (goal.ttft, goal.tpot, goal.e2e)
     shares = [
         Within(name, limit, *latency.share_within(limit))
@@ -198,7 +200,7 @@ def _same(first: float | None, second: float | None) -> bool:
 
 
 def _verdict_dict(
-    verdict: Verdict, goal: Asked, shares: Sequence[Within], together: float | None, following: str
+    verdict: Verdict, goal: ClassTarget, shares: Sequence[Within], together: float | None, following: str
 ) -> dict[str, Any]:
     """Whether the SLO is met, by which metric, and what to do next."""
     asked_for = f"the goal is {percent(goal.goal)}"
@@ -312,7 +314,7 @@ def _step(histogram: Histogram) -> float:
     return float(np.median(np.diff(histogram.time))) if histogram.time.size > 1 else 0.0
 
 
-def _misses(series: Series, limit: float, histogram: Histogram, goal: Asked) -> Iterator[dict[str, Any]]:
+def _misses(series: Series, limit: float, histogram: Histogram, goal: ClassTarget) -> Iterator[dict[str, Any]]:
     """Stretches of steps in each of which fewer requests were within the limit than must, whatever its bucket."""
     high, counts = histogram.shares_within(limit)[1], histogram.counts.sum(axis=1)
     missed = (high < (goal.goal or 0.0)) & (counts > 0.0)

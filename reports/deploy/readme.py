@@ -404,9 +404,8 @@ def watch_steps(deployment: Deployment, *, pods: bool) -> list[str]:
         return []
     alerts = "alerts at the plan's own limits"
     if not pods:
-        return [
-            f"Start Prometheus with `monitoring/prometheus.yaml`; it has {alerts}. Give Grafana `monitoring/dashboard.json`."
-        ]
+        started = f"Start Prometheus with `monitoring/prometheus.yaml`; it has {alerts}."
+        return [f"{started} Give Grafana `monitoring/dashboard.json`."]
     space = deployment.options.namespace
     applied = f"`kubectl apply -n {space} -k monitoring` has Prometheus's operator watch the fleet, with {alerts}"
     return [f"{applied}, and gives Grafana a dashboard."]
