@@ -385,7 +385,9 @@ def with_room(search: FleetSearch, mixture: Mixture) -> Fleet:
         return holds_at(search.instance, fleet, volume)
 
     def cut(order: Order) -> list[Fleet]:
-        fleets = (split.fleet(stage, sides, order, float(place)) for place in order.places(sides) if not search.late())
+        around = split.place_of(mixture.fleet, stage, sides, order)
+        places = order.places(sides, around)
+        fleets = (split.fleet(stage, sides, order, float(place)) for place in places if not search.late())
         return [fleet for fleet in fleets if fleet is not None]
 
     whole = cut(split.thresholds(stage, *settings))

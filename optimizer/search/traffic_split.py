@@ -22,6 +22,7 @@ from optimizer.fleets.evaluate import class_goals, holds, misses_of
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, with_names
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.flows import Flows
+from optimizer.loads.instance import ROLES
 from search_spaces.problem import Routing
 
 from .bound import keeping_up
@@ -100,15 +101,14 @@ class Order:
         inside = self.cuts[(self.cuts > between[0]) & (self.cuts < between[1])]
         return float(inside[np.abs(inside - at).argmin()]) if inside.size else None
 
-    def places(self, sides: Sides) -> FloatArray:
-        """CUTS places at which both sides keep up, or all where there are fewer."""
+    def places(self, sides: Sides, around: float) -> FloatArray:
+        """The CUTS places nearest to `around` of those at which both sides keep up, or all where there are fewer."""
         low, high = self.bracket(sides)
         if low >= high:
             return np.zeros(0)
-        if self.cuts is None:
-            return np.linspace(low, high, CUTS + 2)[1:-1]
-        inside = self.cuts[(self.cuts > low) & (self.cuts < high)]
-        return np.asarray(inside[np.unique(np.linspace(0, inside.size - 1, min(CUTS, inside.size)).astype(np.int64))])
+        cuts = np.linspace(low, high, CUTS + 2)[1:-1] if self.cuts is None else self.cuts
+        inside = cuts[(cuts > low) & (cuts < high)]
+        return np.sort(inside[np.argsort(np.abs(inside - around), kind="stable")[:CUTS]])
 
 
 def _busiest(engines: FloatArray, side: Side) -> FloatArray:
@@ -217,6 +217,14 @@ class TrafficSplit:
             low, high = (low, place) if first else (place, high)
             place = order.place((low, high), sides)
         return None
+
+    def place_of(self, fleet: Fleet, stage: Stage, sides: Sides, order: Order) -> float:
+        """Where an order is cut for the first side to serve as large a share of the requests as in a fleet."""
+        shapes = {int(self.search.settings.shape[setting]) for setting, _ in sides[0]}
+        role, share = ROLES[int(self.search.settings.role[sides[0][0][0]])], self.search.instance.flows.share
+        served = sum(float(pool.route @ share) for pool in fleet.of(role) if pool.shape in shapes)
+        before = np.cumsum((share * stage.route)[order.flows])
+        return float(np.interp(served, np.append(0.0, before), np.arange(before.size + 1.0)))
 
     def fleet(self, stage: Stage, sides: Sides, order: Order, place: float) -> Fleet | None:
         """The fleet with the cut at a place, if it holds there."""
