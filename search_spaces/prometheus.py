@@ -11,7 +11,6 @@ Answers of several queries may stand one after the other.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -177,15 +176,6 @@ def read_scrape(path: Path) -> Scrape:
     if not series:
         raise InputError(f"{where}: the answer of the query has no series; check its selector and its time range")
     return Scrape(where, {name: tuple(rows) for name, rows in series.items()})
-
-
-def is_range_query(start: bytes) -> bool:
-    """Whether a file that starts so is an answer of Prometheus, and no trace of single requests.
-
-    >>> is_range_query(b'{"status":"success","data":{'), is_range_query(b'{"timestamp": 0}')
-    (True, False)
-    """
-    return re.match(rb'\s*\{\s*"status"\s*:\s*"(success|error)"', start) is not None
 
 
 def _result(document: Document) -> list[Document]:

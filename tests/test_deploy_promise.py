@@ -141,6 +141,20 @@ def test_a_run_lighter_than_planned_does_not_tell(tmp_path: Path) -> None:
     )
 
 
+def test_tokens_that_only_the_client_counted_are_no_other_workload(tmp_path: Path) -> None:
+    """AIPerf's tokenizer made 26.5 tokens of the server's 24: its TPOT is of shorter ones."""
+    path = result(tmp_path, tpot=0.01)
+    measured = json.loads(path.read_text("utf-8"))
+    served = dict(measured["output_sequence_length"])
+    measured["usage_completion_tokens"] = served
+    measured["output_sequence_length"]["avg"] *= 26.5 / 24.0
+    path.write_text(json.dumps(measured), "utf-8")
+    (seen,) = comparison_dict(PLAN, path)["runs"]
+    median = next(row["measured_s"] for row in seen["latencies"] if row["name"] == "TPOT p50")
+    counted = served["avg"] * 26.5 / 24.0
+    assert median == pytest.approx(0.01 * (counted - 1.0) / (served["avg"] - 1.0))
+
+
 def test_the_same_result_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine = ["--model", "Llama-3.1-8B", "--gpu", "H100", "--tp", "2", "--replicas", "2"]
     assert run(["calibrate", str(result(tmp_path, tpot=0.006)), *engine, "--json"]) == ExitCode.DONE

@@ -14,7 +14,9 @@ import yaml
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
+from reports.deploy.measured import watch_dict
 from search_spaces.prometheus import Series, read_scrape, read_traffic
+from search_spaces.traces import read_trace
 from tests.deploy_cases import Case, plan_of
 from tests.prometheus_answers import GAPS, SECONDS, TOKENS, answer, counter_series, histogram_series
 
@@ -112,6 +114,22 @@ def test_gaps_stand_for_tpot_where_the_engine_is_old(tmp_path: Path, capsys: pyt
         assert value["notes"] == ["TPOT is read from the gaps between tokens, of which long answers have more."]
 
 
+def test_no_engine_has_the_whole_first_token_of_a_disaggregated_fleet(tmp_path: Path) -> None:
+    plan = plan_of((Case("prefill", tp=2, replicas=2), Case("decode", tp=2, replicas=2)))
+    path = answer(tmp_path, *fleet(steps(5, 40, 0.3), steps(5, 40, 0.02)))
+    value = watch_dict(plan, path)
+    assert value["verdict"] == "open"
+    assert value["notes"][0].endswith("no histogram of a disaggregated fleet has the whole TTFT.")
+    path = answer(tmp_path, *fleet(steps(5, 40, 0.3), steps(5, 40, 0.08)))
+    assert watch_dict(plan, path)["verdict"] == "misses"
+
+
+@pytest.mark.parametrize("words", [[], ["--plan", "p", "--against", "r"], ["--plan", "p", "--rows"]])
+def test_a_range_query_goes_with_a_plan_alone(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", "--prometheus", "q.json", *words]) == ExitCode.BAD_INPUT
+    assert "--prometheus FILE goes with --plan PLAN alone" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -164,6 +182,13 @@ def test_metrics_are_a_workload(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert workload["max_tokens"] == 1200
     assert run(["workload", str(path)]) == ExitCode.DONE
     assert "(prometheus)" in capsys.readouterr().out
+
+
+def test_no_trace_of_single_requests(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"is an answer of Prometheus; `pdplan workload .* -o FILE` makes a workload of it"
+    ):
+        read_trace(traffic_file(tmp_path))
 
 
 def test_what_the_metrics_lack_is_said(tmp_path: Path) -> None:

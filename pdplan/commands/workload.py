@@ -102,10 +102,10 @@ def workload(
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     """
     from search_spaces.models import load_model
-    from search_spaces.prometheus import is_range_query, read_traffic
+    from search_spaces.prometheus import read_traffic
     from search_spaces.recorded import tells_waves, trace_source
     from search_spaces.traces import workload_mapping
-    from search_spaces.traces.parsing import first_bytes
+    from search_spaces.traces.parsing import first_bytes, is_range_query
     from search_spaces.writing import workload_yaml_text
 
     named = _model_name(model, output)

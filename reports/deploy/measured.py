@@ -28,7 +28,7 @@ from reports.text import clean, plural
 from search_spaces.benchmark_results.readers import read_results
 from search_spaces.benchmark_results.records import BenchmarkRun
 from search_spaces.files import shown_path
-from search_spaces.prometheus import Histogram, Series, needed_series, read_scrape
+from search_spaces.prometheus import Histogram, Scrape, Series, needed_series, read_scrape
 
 from .deployment import Demand
 from .describe import demand_of, told_apart
@@ -48,6 +48,7 @@ GAPS: Final = "TPOT is read from the gaps between tokens, of which long answers 
 APART: Final = (
     "Every engine times its own part of a request, so no histogram of a disaggregated fleet has the whole TTFT."
 )
+MIXED: Final = "Engines do not tell SLO classes apart: query the series of this class's replicas alone."
 """What to know of histograms that are not of quite what an SLO limits."""
 
 
@@ -252,18 +253,8 @@ def _latencies(run: dict[str, Any]) -> Table:
 def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
     """Whether real traffic met the plan's SLO, of a Prometheus range query: by how much, and when it did not."""
     goal, scrape = goal_of(plan, slo_class), read_scrape(file)
-    limits = {Series.TTFT: goal.ttft, Series.TPOT: goal.tpot, Series.E2E: goal.e2e}
-    seen: dict[Series, tuple[float, Histogram]] = {}
-    notes: list[str] = []
-    for series, limit in limits.items():
-        if limit is None:
-            continue
-        histogram = scrape.histogram(series)
-        if histogram is None and series is Series.TPOT:
-            histogram = needed_series(scrape, Series.GAP)
-            notes.append(GAPS)
-        seen[series] = (limit, histogram or needed_series(scrape, series))
-    notes += [f"{metric.value} is limited, but Prometheus has no histogram of it." for metric in goal.others]
+    seen, notes = _limited(goal, scrape)
+    notes += [MIXED] * told_apart(plan)
     notes += [APART] * any(pool.role == "prefill" for pool in plan.pools)
     if not seen:
         raise InputError(f"the plan {shown(plan.name)} limits no latency that Prometheus has")
@@ -277,7 +268,8 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
         (miss for series, (limit, histogram) in seen.items() for miss in _misses(series, limit, histogram, goal)),
         key=lambda miss: float(miss["share"]),
     )
-    counted = next(iter(seen.values()))[1]
+    of_requests = (scrape.histogram(series) for series in (Series.TTFT, Series.E2E, Series.TPOT))
+    counted = next(filter(None, of_requests), next(iter(seen.values()))[1])
     seconds = float(counted.time[-1] - counted.time[0]) + _step(counted)
     planned = demand_of(plan, slo_class).rate
     served = counted.total / seconds if seconds > 0.0 else None
@@ -294,6 +286,22 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
         "notes": notes,
         **_verdict_dict(verdict, goal, shares, None, _watch_next(verdict, served, planned, misses)),
     }
+
+
+def _limited(goal: Asked, scrape: Scrape) -> tuple[dict[Series, tuple[float, Histogram]], list[str]]:
+    """Every limit [s] with the histogram of what it limits, and what is to be known of them."""
+    limits = {Series.TTFT: goal.ttft, Series.TPOT: goal.tpot, Series.E2E: goal.e2e}
+    seen: dict[Series, tuple[float, Histogram]] = {}
+    notes = [f"{metric.value} is limited, but Prometheus has no histogram of it." for metric in goal.others]
+    for series, limit in limits.items():
+        if limit is None:
+            continue
+        histogram = scrape.histogram(series)
+        if histogram is None and series is Series.TPOT:
+            histogram = needed_series(scrape, Series.GAP)
+            notes.append(GAPS)
+        seen[series] = (limit, histogram or needed_series(scrape, series))
+    return seen, notes
 
 
 def _watch_next(verdict: Verdict, served: float | None, planned: float, misses: Sequence[dict[str, Any]]) -> str:

@@ -98,6 +98,15 @@ def first_bytes(path: Path) -> bytes:
     return start.removeprefix(b"\xef\xbb\xbf")
 
 
+def is_range_query(start: bytes) -> bool:
+    """Whether a file that starts so is an answer of Prometheus, and no trace of single requests.
+
+    >>> is_range_query(b'{"status":"success","data":{'), is_range_query(b'{"timestamp": 0}')
+    (True, False)
+    """
+    return re.match(rb'\s*\{\s*"status"\s*:\s*"(success|error)"', start) is not None
+
+
 def read_blocks(path: Path, progress: Progress | None = None) -> Iterator[Block]:
     """Yield the file as blocks of whole lines, about BLOCK_BYTES each; the last line gets a newline if it has none."""
     size = max(regular_size(path, WANTED), 1)

@@ -20,6 +20,7 @@ from .parsing import (
     csv_layout,
     csv_rows,
     first_bytes,
+    is_range_query,
     jsonl_rows,
     parse_object,
     read_blocks,
@@ -289,6 +290,8 @@ def _stream(plan: _Plan, limit: int | None, progress: Progress | None, unservabl
 def _head(path: Path) -> tuple[Path, str]:
     """Return the path and the first line of the file: for JSONL the first that is not blank."""
     start = first_bytes(path)
+    if is_range_query(start):
+        raise InputError(f"{path}: is an answer of Prometheus; `pdplan workload {path} -o FILE` makes a workload of it")
     block = next(read_blocks(path), None) if start.strip() else None
     if block is None:
         raise InputError(f"{path}: the trace is empty: the file has no lines")
