@@ -443,6 +443,9 @@ def with_looks(
     ends = (curve.steps[0].easy, curve.steps[-1].hard) if curve.steps else (1.0, 1.0)
     stairs = Stairs(ramp, ends, curve.here, curve.tolerance, seen, [step.easy for step in curve.steps])
     steps = _rising(stairs.climb())
+    if curve.by_budget:  # no fleet that is dearer than what the budgets buy
+        most = (curve.steps[-1].answer.cost or math.inf) * (1.0 + SAME_COST) if curve.steps else 0.0
+        steps = tuple(step for step in steps if (step.answer.cost or math.inf) <= most)
     shown_fleets = {engine_counts(step.answer.pools) for step in steps}
     expected = (missed for missed in stairs.gone if missed.pick is not None and missed.pick.fleet in by_formula)
     refuted = tuple(missed for missed in expected if engine_counts(missed.pools) not in shown_fleets)
