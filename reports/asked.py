@@ -1,4 +1,4 @@
-"""What a plan was asked for, as its inputs say: classes and limits, what was on offer, recorded requests."""
+"""What a plan was asked for, as its inputs say: classes and limits, what was on offer, recordings, hourly rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure data: what each chart of the report shows, computed from the plan and nothing else.
+"""Figure data: what the report's charts and its diagram of the fleet show, computed from the plan and nothing else.
 
 Drawing is apart (`reports.charts`), so tests can assert the data: a chart's numbers are the plan's numbers.
 """

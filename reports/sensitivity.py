@@ -1,4 +1,4 @@
-"""How the answer moves: figure data, words and sentences of a plan's sensitivity."""
+"""How the answer moves: words, sentences, charts and the section of a plan's sensitivity."""
 
 from __future__ import annotations
 

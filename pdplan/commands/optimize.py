@@ -1,4 +1,4 @@
-"""`pdplan optimize` and `pdplan evaluate`: the cheapest fleet for a workload, and what the fleet of today attains."""
+"""`pdplan optimize`, `evaluate` and `explain`: the cheapest fleet, what today's attains, how a config ranks."""
 
 from __future__ import annotations
 

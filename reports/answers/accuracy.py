@@ -1,4 +1,4 @@
-"""What a validation answers: how far predictions are off, as a document, as JSON, and as docs/accuracy.md."""
+"""What validate and calibrate answer: how far predictions are off, before and after a fit to own results."""
 
 from __future__ import annotations
 
@@ -235,6 +235,8 @@ def _row(prediction: Predicted) -> dict[str, Any]:
         "suspect": prediction.suspect or None,
     }
 
+
+# --- calibrate -------------------------------------------------------------------------------------------------------
 
 SCHEMA = "pdplan.calibration/1"
 

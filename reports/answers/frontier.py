@@ -1,4 +1,4 @@
-"""What `pdplan frontier` answers: the least cost against the demand, an SLO or a budget."""
+"""What `pdplan frontier` and `pdplan map` answer: the least cost over one lever, and over two of both shapes."""
 
 from __future__ import annotations
 
@@ -246,6 +246,8 @@ def _charts(curve: Frontier) -> tuple[Chart, ...]:
 
 
 Row = Mapping[str, Any]
+
+# --- the map ---------------------------------------------------------------------------------------------------------
 
 ROLES: Final = "search.roles"
 """Path of the roles that a search may use, which tells the two rows of a cell apart."""

@@ -437,6 +437,8 @@ def requests_to_decide(judgement: Judgement) -> int | None:
     return math.ceil(judgement.deciding / digit) * digit
 
 
+# --- the record ------------------------------------------------------------------------------------------------------
+
 SIMULATION_SCHEMA: Final = "pdplan.simulation/1"
 NAMES: Final = tuple(f"p{100 * share:g}" for share in QUANTILES)
 UNITS: Final = {"power": "power_w", "tdp": "tdp_w", "energy": "energy_j"}
