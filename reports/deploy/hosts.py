@@ -168,7 +168,7 @@ def slurm_file(deployment: Deployment, instances: tuple[Instance, ...]) -> str:
     hosts = hosts_of(instances)
     types = {host: one.pool for one in instances for host in one.hosts}
     groups = list(dict.fromkeys(pool.accelerator for pool in types.values()))
-    place_of = {}
+    place_of: dict[Host, tuple[int, int]] = {}
     for host in hosts:
         group = groups.index(types[host].accelerator)
         place_of[host] = (group, sum(place[0] == group for place in place_of.values()))
