@@ -16,7 +16,7 @@ from search_spaces.problem import Problem
 from .dtype_support import engine_refused, kv_refused, weights_refused
 from .engines import load_engine_memory
 from .hf_quantization import split_refused
-from .targets import DEPLOYED_VENDOR, target_of
+from .targets import target_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,15 @@ def engine_runs_there(problem: Problem, shape: Shape) -> str | None:
 
 
 def target_schedules_there(problem: Problem, shape: Shape) -> str | None:
-    """The files of every target ask for devices of one vendor, and not all start engines of several nodes."""
+    """The files of a target ask for devices of some vendors, and not all start engines of several nodes."""
     accelerator = problem.offers[shape.offer].accelerator
     if problem.target is None:
         return None
-    if accelerator.vendor != DEPLOYED_VENDOR:
-        return f"the files of {problem.target} ask for devices of {DEPLOYED_VENDOR}, not of {accelerator.vendor}"
-    if shape.parallelism.gpus > accelerator.node_size and not target_of(problem.target).spans:
+    target = target_of(problem.target)
+    if accelerator.vendor not in target.vendors:
+        vendors = " and ".join(sorted(target.vendors))
+        return f"the files of {problem.target} ask for devices of {vendors}, not of {accelerator.vendor}"
+    if shape.parallelism.gpus > accelerator.node_size and not target.spans:
         return f"the files of {problem.target} start no engine of {shape.parallelism.gpus} GPUs on several nodes"
     return None
 

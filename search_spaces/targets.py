@@ -18,8 +18,6 @@ from costmodel.errors import UnknownNameError
 
 from .problem import Balancing, Constraints, Gateway, Pools, Routing, SearchSpace
 
-DEPLOYED_VENDOR: Final = "nvidia"
-"""Whose devices the files of every target ask for."""
 MANY: Final = 8
 """Pools of a role, where the router can tell them apart: more are never worth their trouble (assumed)."""
 
@@ -31,7 +29,7 @@ class Target:
     engines: serving engines that it runs, its own before all; parts: roles whose pools its router tells apart by prompt
     length; by_class: whether it also does so by SLO class; counts: how its router chooses an engine within a pool;
     stage_by_stage: engines that hand over from a pipeline of several stages there; spans: whether it starts engines of
-    several nodes.
+    several nodes; vendors: whose GPUs its files ask for.
     """
 
     name: str
@@ -42,6 +40,7 @@ class Target:
     counts: Balancing = Balancing.FEWEST_REQUESTS
     stage_by_stage: tuple[str, ...] = ()
     spans: bool = True
+    vendors: frozenset[str] = frozenset({"nvidia"})
 
     @property
     def gateway(self) -> Gateway:
@@ -74,11 +73,12 @@ class Target:
 
 _APART: Final = frozenset({Role.PREFILL, Role.DECODE})
 _ALONE: Final = frozenset({Role.COLOCATED})
+_BOTH: Final = frozenset({"nvidia", "amd"})
 TARGETS: Final[tuple[Target, ...]] = (
-    Target("vllm", "vLLM", ("vllm",), _ALONE, by_class=True, stage_by_stage=("vllm",)),
+    Target("vllm", "vLLM", ("vllm",), _ALONE, by_class=True, stage_by_stage=("vllm",), vendors=_BOTH),
     Target("dynamo", "NVIDIA Dynamo", ("vllm", "sglang", "trtllm"), _APART, stage_by_stage=("sglang", "trtllm")),
-    Target("llmd", "llm-d", ("vllm",), counts=Balancing.FEWEST_TOKENS, stage_by_stage=("vllm",)),
-    Target("sglang", "SGLang", ("sglang",), _ALONE, by_class=True, stage_by_stage=("sglang",)),
+    Target("llmd", "llm-d", ("vllm",), counts=Balancing.FEWEST_TOKENS, stage_by_stage=("vllm",), vendors=_BOTH),
+    Target("sglang", "SGLang", ("sglang",), _ALONE, by_class=True, stage_by_stage=("sglang",), vendors=_BOTH),
     Target("trtllm", "TensorRT-LLM", ("trtllm",), _ALONE, by_class=True, stage_by_stage=("trtllm",), spans=False),
 )
 TARGET_NAMES: Final = tuple(one.name for one in TARGETS)
@@ -88,9 +88,11 @@ NO_TARGET: Final = "none"
 
 def undeployed(accelerator: Accelerator) -> str:
     """That no target writes files for an accelerator; empty where one does."""
-    if accelerator.vendor == DEPLOYED_VENDOR:
+    vendors = frozenset[str]().union(*(target.vendors for target in TARGETS))
+    if accelerator.vendor in vendors:
         return ""
-    return f"No target deploys {accelerator.name}: the files of every target ask for NVIDIA devices."
+    known = " and ".join(sorted(vendor.upper() for vendor in vendors))
+    return f"No target deploys {accelerator.name}: the files of all targets ask for devices of {known}."
 
 
 def target_of(name: str) -> Target:

@@ -91,7 +91,7 @@ def test_no_string_is_code(target: str, text: str, label: str, image: str) -> No
     for path, content in files.items():
         if path.endswith((".yaml", ".yml")):
             load_yaml(path, content)
-        elif path.endswith(".sh"):
+        elif path.endswith(".sh") and path != "slurm.sh":
             commands = [line for line in content.splitlines() if not line.startswith("#")]
             assert len(commands) <= 30
             assert shlex.split(commands[-1])[0] == "exec"
@@ -377,3 +377,48 @@ def test_the_settings_table_has_a_reason_for_each() -> None:
     assert all(row.why and row.value for row in rows)
     alone = {row.setting for row in settings_of(plan_of((Case("colocated", tokens=8192),)))}
     assert not alone & {"attention backend", "KV connector"}
+
+
+@pytest.mark.parametrize(("engine", "gpus"), [("vllm", ("H100", "H200")), ("sglang", ("MI300X", "MI300X"))])
+def test_a_job_of_slurm_starts_every_replica_on_its_node(tmp_path: Path, engine: str, gpus: tuple[str, str]) -> None:
+    pools = (Case("prefill", gpus[0], replicas=2, tp=8, seqs=8, tokens=8192), Case("decode", gpus[1], tp=8))
+    write_deployment(plan_of(pools, Ask("Llama-3.1-70B", engine=engine)), options(engine), tmp_path)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("scontrol", SCONTROL), ("srun", 'echo "$*" >> started')):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n", "utf-8")
+        (programs / name).chmod(0o755)
+    lists = {"SLURM_JOB_NODELIST": "n", "SLURM_JOB_NODELIST_HET_GROUP_0": "p", "SLURM_JOB_NODELIST_HET_GROUP_1": "d"}
+    env = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7", **lists}
+    subprocess.run(["bash", "-c", "bash slurm.sh; sleep 0.5"], cwd=tmp_path, env=env, check=True, timeout=20)
+    started = (tmp_path / "started").read_text("utf-8").splitlines()
+    addresses = dict(line.split("=") for line in (tmp_path / "hosts.env").read_text("utf-8").splitlines())
+    apart = gpus[0] != gpus[1]
+    first, second, last = ("p-a", "p-b", "d-a") if apart else ("n-a", "n-b", "n-c")
+    assert list(addresses.values()) == [first, second, last]
+    scripts = {line.split()[-1]: line for line in started if "workers/" in line}
+    assert {name.removeprefix("workers/") for name in scripts} == {"prefill-1-0.sh", "prefill-1-1.sh", "decode-2-0.sh"}
+    assert f"--nodelist={second} " in scripts["workers/prefill-1-1.sh"]
+    assert ("--het-group=1" in scripts["workers/decode-2-0.sh"]) == apart
+    assert sum(line.endswith("./router.sh") for line in started) == 2
+
+
+SCONTROL = 'test "$1" = requeue || printf "%s\\n" "$3-a" "$3-b" "$3-c"'
+
+
+@pytest.mark.parametrize(("target", "engine"), [("vllm", "vllm"), ("llmd", "vllm"), ("sglang", "sglang")])
+@pytest.mark.parametrize("gpu", ["MI300X", "MI325X", "MI355X"])
+def test_gpus_of_amd_have_their_own_devices_and_images(target: str, engine: str, gpu: str) -> None:
+    pools = (Case("prefill", gpu, replicas=2, tp=2, seqs=8, tokens=8192), Case("decode", gpu, tp=8))
+    files = deployment_files(plan_of(pools, Ask("Llama-3.1-70B", engine=engine)), options(target))
+    text = "".join(content for path, content in files.items() if path.startswith(("workers/", "compose/", "pools/")))
+    assert "nvidia" not in text.lower()
+    assert "CUDA_VISIBLE_DEVICES" not in text
+    assert ("SGLANG_USE_AITER" if engine == "sglang" else "VLLM_ROCM_USE_AITER") in text
+    if target == "llmd":
+        assert text.count("amd.com/gpu: '2'") == 2
+        assert "rocm_copy" in text
+    else:
+        assert "HIP_VISIBLE_DEVICES=2,3" in text
+    if engine == "vllm":
+        assert "image: vllm/vllm-openai-rocm:v0.33.0" in text

@@ -187,7 +187,14 @@ REFUSED: list[tuple[str, tuple[Case, ...], Ask, str, dict[str, Any], str]] = [
         {},
         "no attention kernel of vllm runs latent attention with fp8 KV on all of B200, H200",
     ),
-    ("another vendor", (Case("colocated", "MI300X"),), Ask(), "vllm", {}, "MI300X is a GPU of amd"),
+    (
+        "another vendor",
+        (Case("colocated", "MI300X"),),
+        Ask(),
+        "dynamo",
+        {},
+        "MI300X is a GPU of amd, .*choose --target vllm",
+    ),
 ]
 
 

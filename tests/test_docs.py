@@ -99,10 +99,18 @@ def test_catalog_of_the_readme_is_one(tmp_path: Path) -> None:
     assert catalog.accelerator("MyCard").bandwidth == 4e12
 
 
-def test_every_command_line_of_the_readme_can_be_parsed() -> None:
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
+@pytest.mark.parametrize(
+    ("page", "some"),
+    [
+        ("README.md", ("whatif", "simulate", "report", "deploy")),
+        ("docs/production.md", ("optimize", "deploy", "validate")),
+    ],
+)
+def test_every_command_line_of_a_page_can_be_parsed(page: str, some: tuple[str, ...]) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()]
     asked = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("pdplan ")]
-    assert {"whatif", "simulate", "report", "deploy"} <= {name for name, *_ in asked}
+    assert set(some) <= {name for name, *_ in asked}
     for name, *words in asked:
         cli.commands[name].make_context(name, words, obj=Console())
 

@@ -111,8 +111,8 @@ CASES = (
     Case(
         "target_schedules_there",
         Parallelism(),
-        "the files of vllm ask for devices of nvidia, not of amd",
-        changes=(("target", "vllm"),),
+        "the files of dynamo ask for devices of nvidia, not of amd",
+        changes=(("target", "dynamo"),),
         offer="MI300X",
     ),
     Case(

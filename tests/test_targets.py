@@ -174,14 +174,14 @@ class TestEngines:
 
     def test_gpus_that_no_files_ask_for(self) -> None:
         both = problem(offers=(offer("H100"), offer("MI300X")))
-        found = enumerate_shapes(replace(both, target="vllm"))
+        found = enumerate_shapes(replace(both, target="dynamo"))
         assert {shape.offer for shape in found.shapes} == {0}
-        assert "MI300X: the files of vllm ask for devices of nvidia, not of amd" in found.dropped
+        assert "MI300X: the files of dynamo ask for devices of nvidia, not of amd" in found.dropped
         assert {shape.offer for shape in enumerate_shapes(both).shapes} == {0, 1}
 
     def test_gpus_that_no_files_ask_for_are_no_problem_at_all_alone(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"not of amd; leave the target out, or state other accelerators"):
-            load_problem(tiny(tmp_path, target="vllm", accelerators=["MI300X"]))
+            load_problem(tiny(tmp_path, target="dynamo", accelerators=["MI300X"]))
 
     @pytest.mark.parametrize(("target", "engine", "talks"), [("dynamo", "vllm", False), ("dynamo", "sglang", True)])
     def test_pipelines_that_hand_over(self, target: str, engine: str, *, talks: bool) -> None:

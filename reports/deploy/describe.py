@@ -273,7 +273,7 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         memory_fraction=config.memory_fraction,
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
-        attention_backend=_attention_backend(plan, kind, config.kv_dtype),
+        attention_backend=_attention_backend(plan, config.accelerator.vendor, kind, config.kv_dtype),
         redundant=model.redundant_experts(split.expert),
     )
 
@@ -301,9 +301,9 @@ def _converts(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
     return stored == "bf16" and config.weight_dtype in facts.fact("on_the_fly", plan.engine)
 
 
-def _attention_backend(plan: Plan, kind: str, kv_dtype: str) -> str | None:
+def _attention_backend(plan: Plan, vendor: str, kind: str, kv_dtype: str) -> str | None:
     """One kernel for all where GPUs that hand over differ, for both ends need the same; else the engine chooses."""
-    known, hands_over = facts.fact("mixed_attention"), any(pool.role == "prefill" for pool in plan.pools)
+    known, hands_over = facts.fact("mixed_attention", vendor), any(pool.role == "prefill" for pool in plan.pools)
     if not hands_over or len({pool.accelerator for pool in plan.pools}) == 1 or plan.engine not in known:
         return None
     if kind == "latent" and kv_dtype not in known[plan.engine]["latent_kv"]:

@@ -116,6 +116,7 @@ def _names(pool: DeployedPool, start: int, count: int) -> Iterator[str]:
 
 
 ROUTER_FILE: Final = "router.sh"
+SLURM_FILE: Final = "slurm.sh"
 HOSTS_FILE: Final = "hosts.env"
 SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
 """A start script: name of the engine, and which of its hosts it is for if there are several."""
@@ -125,6 +126,18 @@ BALANCES: Final = "cache_aware"
 Their power_of_two compares loads that are not always counted: that of vllm-router 0.1.17 sends to prefill and decode
 engines, and that of SGLang's router 0.3.2 to colocated ones, at random.
 """
+
+
+def device_env(instance: Instance, engine: str) -> list[tuple[str, str]]:
+    """Which GPUs of its host an engine sees, and what its vendor's kernels want to be told."""
+    vendor = facts.fact("vendors", instance.pool.vendor)
+    return [(vendor["visible"], ",".join(map(str, instance.gpus))), *vendor["env"][engine].items()]
+
+
+def seen_gpus(env: Mapping[str, str]) -> list[str]:
+    """GPUs that an engine sees by its environment."""
+    names = [vendor["visible"] for vendor in facts.fact("vendors").values()]
+    return [gpu for name in names for gpu in env.get(name, "").split(",") if gpu]
 
 
 def script_files(
@@ -139,7 +152,7 @@ def script_files(
     """
     files = {HOSTS_FILE: hosts_file(instances)}
     for one in instances:
-        gpus = [(Raw("CUDA_VISIBLE_DEVICES"), ",".join(map(str, one.gpus)))]
+        gpus = [(Raw(name), value) for name, value in device_env(one, engine)]
         for rank, host in enumerate(one.hosts):
             files[f"workers/{_script_name(one, rank)}"] = render(
                 f"{engine}/worker.sh",
@@ -148,6 +161,60 @@ def script_files(
                 words=words(one, rank),
             )
     return files
+
+
+def slurm_file(deployment: Deployment, instances: tuple[Instance, ...]) -> str:
+    """One job of Slurm that starts everything: a component of the job for each GPU type, a node of it for each host."""
+    hosts = hosts_of(instances)
+    types = {host: one.pool for one in instances for host in one.hosts}
+    groups = list(dict.fromkeys(pool.accelerator for pool in types.values()))
+    place_of: dict[Host, tuple[int, int]] = {}
+    for host in hosts:
+        group = groups.index(types[host].accelerator)
+        place_of[host] = (group, sum(place[0] == group for place in place_of.values()))
+    many = len(groups) > 1
+    return render(
+        "plain/slurm.sh",
+        name=deployment.name,
+        file=SLURM_FILE,
+        port=facts.fact("ports", "http"),
+        grace=deployment.drain_seconds + facts.fact("exit_seconds"),
+        groups=[
+            {
+                "number": number,
+                "nodes": sum(place[0] == number for place in place_of.values()),
+                "gpus": Raw(f"{re.sub(r'[^a-z0-9]+', '_', name.lower())}:" * many + str(_size_of(types, name))),
+                "list": Raw(f"SLURM_JOB_NODELIST_HET_GROUP_{number}" if many else "SLURM_JOB_NODELIST"),
+            }
+            for number, name in enumerate(groups)
+        ],
+        hosts=[{"variable": Raw(host.variable), "node": _node(place_of[host])} for host in hosts],
+        steps=[
+            {
+                "script": f"workers/{_script_name(one, rank)}",
+                "node": _node(place_of[host]),
+                "group": _group(place_of[host], many=many),
+            }
+            for one in instances
+            for rank, host in enumerate(one.hosts)
+        ],
+        routers=[
+            {"node": _node(place_of[host]), "group": _group(place_of[host], many=many)}
+            for host in router_hosts(instances)
+        ],
+    )
+
+
+def _size_of(types: Mapping[Host, DeployedPool], accelerator: str) -> int:
+    return next(pool.node_size for pool in types.values() if pool.accelerator == accelerator)
+
+
+def _node(place: tuple[int, int]) -> Raw:
+    return Raw(f'"${{nodes_{place[0]}[{place[1]}]}}"')
+
+
+def _group(place: tuple[int, int], *, many: bool) -> Raw:
+    return Raw(f" --het-group={place[0]}" * many)
 
 
 def hosts_file(instances: tuple[Instance, ...]) -> str:
@@ -267,7 +334,7 @@ def read_command(where: str, text: str, program: Sequence[str]) -> tuple[dict[st
 
 def gpu_count(env: Mapping[str, str]) -> int:
     """GPUs that an engine sees."""
-    return len([gpu for gpu in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu])
+    return len(seen_gpus(env))
 
 
 def read_router(files: Mapping[str, str], program: Sequence[str], split: str) -> FoundRouter | None:

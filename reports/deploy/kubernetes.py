@@ -173,10 +173,11 @@ def channel_name(deployment: Deployment, pool: DeployedPool) -> str:
 
 
 def transport_env(deployment: Deployment, pool: DeployedPool) -> list[dict[str, Any]]:
-    """How KV blocks and the ranks of an engine of several nodes travel."""
+    """How KV blocks and the ranks of an engine of several nodes travel, and what the vendor's kernels are told."""
     env = [{"name": "UCX_TLS", "value": vendor_fact(pool, "ucx")}] * deployment.disaggregated
     nvlink = [{"name": name, "value": value} for name, value in facts.fact("nvlink_env").items()]
-    return env + nvlink * pool.nvlink
+    own = facts.fact("vendors", pool.vendor, "env", deployment.engine)
+    return env + nvlink * pool.nvlink + [{"name": name, "value": value} for name, value in own.items()]
 
 
 def least_pods(pool: DeployedPool) -> int:

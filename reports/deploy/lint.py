@@ -29,7 +29,7 @@ from .describe import reach
 from .dynamo import FROM_FILES
 from .flags import PUSH
 from .gateway import MISROUTED, STAGES, SURPLUS, bytes_per_token, check_words, misplaced, misrouted
-from .hosts import BALANCES, health_flags, router_limits
+from .hosts import BALANCES, health_flags, router_limits, seen_gpus
 from .kubernetes import grace_seconds
 from .readback import Found, FoundWorker
 from .vllm import containers_fit_together
@@ -269,7 +269,7 @@ def gpus_are_given_once(deployment: Deployment, found: Found) -> Iterator[str]: 
     taken: dict[tuple[str, str], str] = {}
     for one in found.workers:
         host = one.addresses[0][0] if one.addresses else one.where
-        for gpu in filter(None, one.env.get("CUDA_VISIBLE_DEVICES", "").split(",")):
+        for gpu in seen_gpus(one.env):
             if (host, gpu) in taken:
                 yield f"{one.where} and {taken[host, gpu]}: both compute on GPU {gpu} of {host}"
             taken[host, gpu] = one.where

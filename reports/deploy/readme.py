@@ -24,7 +24,7 @@ from .dynamo import can_plan
 from .flags import connector
 from .formats import Raw, render
 from .gateway import chosen_by, gateway_notes, pool_lines
-from .hosts import hosts_of, place, router_hosts
+from .hosts import SLURM_FILE, hosts_of, place, router_hosts
 from .kubernetes import CACHE_FILE, SECRET, vendor_fact
 from .monitoring import watches
 
@@ -218,6 +218,7 @@ def plain_steps(deployment: Deployment) -> list[str]:
         alone if len(hosts) == 1 else addresses,
         f"Run every `workers/*.sh` on the host that it names{_token(deployment)}.",
         router,
+        f"Or, under Slurm, `sbatch {SLURM_FILE}` in this folder starts all of this as one job.",
     ]
 
 
@@ -404,8 +405,8 @@ def watch_steps(deployment: Deployment, *, pods: bool) -> list[str]:
         return []
     alerts = "alerts at the plan's own limits"
     if not pods:
-        started = f"Start Prometheus with `monitoring/prometheus.yaml`; it has {alerts}."
-        return [f"{started} Give Grafana `monitoring/dashboard.json`."]
+        start = f"Start Prometheus with `monitoring/prometheus.yaml`; it has {alerts}."
+        return [f"{start} Give Grafana `monitoring/dashboard.json`."]
     space = deployment.options.namespace
     applied = f"`kubectl apply -n {space} -k monitoring` has Prometheus's operator watch the fleet, with {alerts}"
     return [f"{applied}, and gives Grafana a dashboard."]

@@ -13,7 +13,7 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.verdict import kept_by_requests
 from search_spaces.problem import Pools
-from search_spaces.targets import DEPLOYED_VENDOR, length_routers, target_of
+from search_spaces.targets import length_routers, target_of
 
 from .deployment import Deployment, Routing
 from .gateway import by_size, coarse_words, gateway_rules
@@ -111,10 +111,10 @@ def _size(deployment: Deployment) -> None:
 
 
 def _vendor(deployment: Deployment) -> str:
-    other = next((pool for pool in deployment.pools if pool.vendor != DEPLOYED_VENDOR), None)
+    target = target_of(deployment.options.target)
+    other = next((pool for pool in deployment.pools if pool.vendor not in target.vendors), None)
     if other is None:
         return ""
     return (
-        f"pool {other.id}: {other.accelerator} is a GPU of {other.vendor}, and the files of every target ask for "
-        "NVIDIA's devices and labels"
+        f"pool {other.id}: {other.accelerator} is a GPU of {other.vendor}, for which {target.title} has no files here"
     )

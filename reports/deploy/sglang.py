@@ -15,6 +15,7 @@ from .formats import Raw
 from .gateway import gateway_files, read_gateway
 from .hosts import (
     ROUTER_FILE,
+    SLURM_FILE,
     Host,
     Instance,
     check_hosts,
@@ -27,6 +28,7 @@ from .hosts import (
     router_words,
     script_files,
     scripts_of,
+    slurm_file,
 )
 from .readback import Found, FoundWorker, plain_words, words_of
 
@@ -44,7 +46,7 @@ def sglang_files(deployment: Deployment) -> dict[str, str]:
     def env(_one: Instance, _host: Host) -> list[tuple[str, str]]:
         return [("UCX_TLS", facts.fact("ucx", "hosts"))] if deployment.disaggregated else []
 
-    files = script_files("sglang", instances, words, env)
+    files = script_files("sglang", instances, words, env) | {SLURM_FILE: slurm_file(deployment, instances)}
     if deployment.parted:
         return {**gateway_files(deployment, instances), **files}
     router = router_file("sglang", router_words(deployment, instances, [SPLIT], bootstrap=True))

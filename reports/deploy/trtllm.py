@@ -17,7 +17,18 @@ from .deployment import Deployment
 from .flags import TRTLLM, trtllm_options, trtllm_settings
 from .formats import Raw, dig, load_yaml, render
 from .gateway import gateway_files, read_gateway
-from .hosts import HOSTS_FILE, ROUTER_FILE, Instance, check_hosts, gpu_count, hosts_file, hosts_of, place, read_command
+from .hosts import (
+    HOSTS_FILE,
+    ROUTER_FILE,
+    Instance,
+    check_hosts,
+    device_env,
+    gpu_count,
+    hosts_file,
+    hosts_of,
+    place,
+    read_command,
+)
 from .readback import Found, FoundRouter, FoundWorker
 
 SPLIT_FILE: Final = "disagg_config.yaml"
@@ -81,7 +92,7 @@ def _split(deployment: Deployment, instances: tuple[Instance, ...]) -> str:
 
 
 def _script(deployment: Deployment, one: Instance, instances: tuple[Instance, ...]) -> str:
-    env = [(Raw("CUDA_VISIBLE_DEVICES"), ",".join(map(str, one.gpus)))]
+    env = [(Raw(name), value) for name, value in device_env(one, "trtllm")]
     if deployment.disaggregated:
         env.append((Raw("UCX_TLS"), facts.fact("ucx", "hosts")))
     words = ["serve", deployment.weights, "--host", "0.0.0.0", "--port", str(_port(deployment, one))]  # noqa: S104

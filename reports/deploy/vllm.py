@@ -16,9 +16,11 @@ from .formats import Raw, compose_text, dig, load_yaml, render
 from .gateway import gateway_files, read_gateway
 from .hosts import (
     ROUTER_FILE,
+    SLURM_FILE,
     Host,
     Instance,
     check_hosts,
+    device_env,
     gpu_count,
     host_line,
     hosts_of,
@@ -30,6 +32,7 @@ from .hosts import (
     router_words,
     script_files,
     scripts_of,
+    slurm_file,
 )
 from .readback import Found, FoundRouter, FoundWorker, Gateway, Words, json_object, words_of
 
@@ -51,7 +54,7 @@ def vllm_files(deployment: Deployment) -> dict[str, str]:
     else:
         command = router_words(deployment, instances, [SPLIT, "--kv-connector", "nixl"])
         files, router = {ROUTER_FILE: router_file("vllm", command)}, _router_service(command)
-    files |= script_files("vllm", instances, words, env)
+    files |= script_files("vllm", instances, words, env) | {SLURM_FILE: slurm_file(deployment, instances)}
     files |= {f"workers/{one.name}.yaml": _config(deployment, one) for one in instances}
     for host in hosts_of(instances):
         here = router if host in router_hosts(instances) else None
@@ -127,12 +130,16 @@ def _compose(deployment: Deployment, instances: tuple[Instance, ...], host: Host
 def _service(deployment: Deployment, one: Instance, rank: int, host: Host) -> dict[str, Any]:
     options = deployment.options
     words = [Raw(f'"{unquoted(word)}"') for word in _node_words(one, rank)]
-    port = one.port("worker") if rank == 0 else 0
+    port, amd = one.port("worker") if rank == 0 else 0, one.pool.vendor == "amd"
     return {
         "name": f"{one.name}-{rank}" if len(one.hosts) > 1 else one.name,
-        "image": compose_text(options.image or facts.image("vllm", options.version, "vllm")),
+        "image": compose_text(options.image or facts.image("vllm", options.version, "vllm", one.pool.vendor)),
         "command": ["--config", f"/workers/{one.name}.yaml", *words],
-        "env": [(name, Raw(f'"{unquoted(value)}"')) for name, value in worker_env(deployment, one, host)],
+        "env": [
+            (name, Raw(f'"{unquoted(value)}"'))
+            for name, value in [*(device_env(one, "vllm") if amd else []), *worker_env(deployment, one, host)]
+        ],
+        "amd": amd,
         "gpus": [str(gpu) for gpu in one.gpus],
         "port": port,
         "health": f"http://127.0.0.1:{port}/health",
