@@ -101,10 +101,24 @@ def _fitted(error: ServingError) -> str:
             ("prompts of equal length that one waits for", lambda p: f"{p.equal_wait:.2f}"),
             ("data-parallel lanes: time of a prompt over even lanes", _lane),
             ("hand-over between workers [ms]", lambda p: f"{p.handover * 1e3:.0f}"),
+            ("later requests that find all others' prompts ahead of them", lambda p: percentage(p.handover_burst)),
         )
     ]
     table = markdown_table(["parameter", *names], rows, 1)
-    return f"## What was fitted\n\nKernels: see [calibration.md](calibration.md). Serving: {error.source}.\n\n{table}\n"
+    head = f"## What was fitted\n\nKernels: see [calibration.md](calibration.md). Serving: {error.source}."
+    return f"{head}\n\n{table}\n\n{_prompts()}\n"
+
+
+def _prompts() -> str:
+    """What prompts take inside an engine, by generation of GPUs."""
+    catalog = load_catalog()
+    gpus = [catalog.accelerator(name) for name in ("H100", "B200", "MI355X")]
+    shares = [f"{gpu.in_engine.prompts:g} ({gpu.in_engine.prefill:g}) on {gpu.name}" for gpu in gpus]
+    return (
+        "Prompts of models with routed experts take longer in an engine than their kernels timed alone, and less so\n"
+        f"on workers that only prefill (in brackets): {', '.join(shares)} times as long. "
+        "GPUs\nof a generation share a figure."
+    )
 
 
 def _lane(policy: ServingPolicy) -> str:

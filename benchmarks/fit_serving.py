@@ -7,19 +7,20 @@ Data: serving/closed_loop.csv and serving/r1_2026.csv in PDPLAN_DATA, else ../sh
 scripts. Kernels are those of the catalog: fit them first. Nineteen rows are fitted with the prefill layout of their
 public recipe in place of the label (`serving_layouts`).
 
-Per engine, two times of its host; for all engines together, a third one, what launching a kernel takes, the wait of
-equal lengths, three figures of disaggregation and one of lanes; for each generation of GPUs, what prompts take inside
-an engine over the kernel tables. With r = ln(predicted / measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman
-and McClure 1987), which counts rows that are near and lets go of those that no model explains (warm-up, prefix caches,
-mislabelled load); a pull towards PRIOR, which is what theory says, settles what the rows leave open. One fit with all
-models goes into the catalog; its error is that of the fits that never saw the model.
+Per engine, two times of its host (what a request adds stays as it is in the catalog, since no row shows it); for all
+engines together, what launching a kernel takes, the wait of equal lengths, three figures of disaggregation and one of
+lanes; for each generation of GPUs, what prompts take inside an engine over the kernel tables. With r = ln(predicted /
+measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman and McClure 1987), which counts rows that are near and lets
+go of those that no model explains (warm-up, prefix caches, mislabelled load); a pull towards PRIOR, which is what
+theory says, settles what the rows leave open. One fit with all models goes into the catalog; its error is that of the
+fits that never saw the model.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from itertools import chain
 from pathlib import Path
@@ -34,13 +35,11 @@ sys.path.insert(0, str(ROOT))
 from serving_intervals import Logs, Steadies, by_stratum, coverage, factors, logs_of, residuals_of  # noqa: E402
 from serving_tables import FILES, GENERATIONS, SURPLUS, Table, generation, load_tables, merged, plausible  # noqa: E402
 
-from costmodel.accelerator import Origin  # noqa: E402
-from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.serving.load import Steady  # noqa: E402
 from costmodel.serving.policy import ServingPolicy  # noqa: E402
 from costmodel.units import MICRO  # noqa: E402
 from reports.answers.accuracy import LEAST_RANKED, kendall_tau  # noqa: E402
-from search_spaces.engines import FittedServing, engine_names, serving_policy  # noqa: E402
+from search_spaces.engines import FittedServing, engine_names, load_serving_policy, serving_policy  # noqa: E402
 
 Array = NDArray[np.float64]
 Prior = dict[str, tuple[float, float]]
@@ -48,7 +47,6 @@ Prior = dict[str, tuple[float, float]]
 PRIOR = {"step_us": (400.0, 0.5), "arrival_ms": (20.0, 0.7)}
 """Where a parameter of an engine is drawn to, and how far (in its logarithm) it may stray cheaply: round figures."""
 SHARED_PRIOR = {
-    "request_us": (12.0, 0.4),
     "launch_us": (40.0, 1.0),
     "equal_wait": (2.0, 0.5),
     "lane_balance": (1.2, 0.5),
@@ -58,7 +56,7 @@ SHARED_PRIOR = {
 }
 """The same of what all engines share. Of equal prompts that come one after the other, each waits for the rest of one
 step and, as tokens are read a step late, for another one."""
-SHARED_SERVING = tuple(name for name in SHARED_PRIOR if name not in ("request_us", SURPLUS))
+SHARED_SERVING = tuple(name for name in SHARED_PRIOR if name != SURPLUS)
 """Those of them that stand with each engine's serving policy."""
 FACTOR = (1.3, 0.3)
 """The same of prompts in an engine over the kernel tables, of every generation of GPUs."""
@@ -74,8 +72,18 @@ ALL_GPUS = ("B200", "H100", "MI355X")
 """Generations with a factor of their own; one that no row shows has the mean of the others."""
 APART = ("lane_balance", "handover_ms", "handover_burst", SURPLUS)
 """Parameters that only disaggregated rows and rows with data-parallel lanes show."""
-FIRST_STEP, LAST_STEP = 0.4, 0.02
-"""Of the logarithms of the parameters, in the search."""
+STEPS, LONGEST_STEP, LAST_STEP = 12, 0.4, 0.01
+"""Most steps of a search, and the longest and shortest of the logarithms of the parameters."""
+TOLERANCE = 0.05
+"""Relative change of a figure that fits to other rows make as well; less than that does not change the catalog."""
+NUDGE = 0.03
+"""By which a logarithm is moved to see what follows."""
+DAMPING, LESS_DAMPED, MORE_DAMPED = 0.02, 0.3, 5.0
+"""Of the first step, and what becomes of it after steps that help and that do not."""
+MIDDLE = 0.3
+"""Share of the rows nearest to the median whose slopes are taken for its own."""
+BIAS_FLOOR = 0.02
+"""Bias below which its cost grows as its square."""
 CATALOG = ROOT / "costmodel" / "catalog"
 ERROR_HEAD = """# How wrong the predictions are, by the residuals of models that the fit never saw; written by
 # benchmarks/fit_serving.py --write. Measured lies between low and high times the prediction nine times in ten.
@@ -109,7 +117,7 @@ class Fit:
     def policy(self, engine: str) -> ServingPolicy:
         """The fitted policy of an engine."""
         step, arrival = (self.values[f"{engine} {name}"] for name in PRIOR)
-        overhead = EngineOverhead(step * MICRO, self.values["request_us"] * MICRO, Origin.FITTED, "trial")
+        overhead = replace(load_serving_policy(engine).overhead, step=step * MICRO)
         shared = {name: self.values[name] for name in SHARED_SERVING}
         return serving_policy(engine, overhead, FittedServing(arrival_ms=arrival, **shared))
 
@@ -138,33 +146,18 @@ def loss_of(ttft: Array, tpot: Array) -> float:
     return float(near + BIAS_WEIGHT * (abs(np.median(ttft)) + abs(np.median(tpot))))
 
 
-def minimise(loss: Callable[[Array], float], origin: Array) -> Array:
-    """A lowest point by pattern search (Hooke and Jeeves 1961): one parameter at a time, then all once more."""
-    point, value, step = origin, loss(origin), FIRST_STEP
-    while step > LAST_STEP:
-        before = point
-        point, value = _explored(loss, point, value, step)
-        if point is before:
-            step *= 0.5
-            continue
-        further = 2.0 * point - before
-        trial, reached = _explored(loss, further, loss(further), step)
-        if reached < value:
-            point, value = trial, reached
-    return point
-
-
-def _explored(loss: Callable[[Array], float], origin: Array, value: float, step: float) -> tuple[Array, float]:
-    """The origin itself, or a lower point a step away along some parameters."""
-    point = origin
-    for axis in np.eye(origin.size):
-        for way in (step, -step):
-            trial = point + way * axis
-            reached = loss(trial)
-            if reached < value:
-                point, value = trial, reached
-                break
-    return point, value
+def downhill(pair: Sequence[Array], slopes: Sequence[Array]) -> tuple[Array, Array]:
+    """Gradient and curvature of `loss_of`, halved: residuals reweighted (Geman and McClure), and the median's rows."""
+    gradient, curvature = np.zeros(slopes[0].shape[1]), np.zeros((slopes[0].shape[1],) * 2)
+    for log, slope, scale in zip(pair, slopes, (SCALE_TTFT, SCALE_TPOT), strict=True):
+        weight = scale**2 / (log**2 + scale**2) ** 2 / log.size
+        middle = float(np.median(log))
+        away = np.abs(log - middle)
+        bias = slope[away <= np.quantile(away, MIDDLE)].mean(axis=0)
+        steep = 0.5 * BIAS_WEIGHT / max(abs(middle), BIAS_FLOOR)
+        gradient += slope.T @ (weight * log) + steep * middle * bias
+        curvature += (slope * weight[:, None]).T @ slope + steep * np.outer(bias, bias)
+    return gradient, curvature
 
 
 def fit(tables: Sequence[Table]) -> Fit:
@@ -181,21 +174,41 @@ def fit(tables: Sequence[Table]) -> Fit:
 
 
 def _fitted(tables: Sequence[Table], belief: Prior, origin: Array, kept: Collection[str]) -> Array:
-    """The parameters with the least loss over some rows; those named `kept` stay as they are."""
-    free = np.array([name not in kept for name in belief])
+    """The parameters with the least loss over some rows; those named `kept` stay as they are.
+
+    Damped Gauss-Newton steps (Levenberg 1944, Marquardt 1963) from the origin.
+    """
     if not tables:
         return origin
+    free = np.flatnonzero([name not in kept for name in belief])
+    centre, stiff = start(belief)[free], PULL / np.array([reach for _, reach in belief.values()])[free] ** 2
 
-    def whole(point: Array) -> Array:
-        found = origin.copy()
-        found[free] = point
-        return found
+    def seen(point: Array) -> tuple[Array, Array]:
+        return residuals(tables, unpacked(belief, point))
 
-    def loss(point: Array) -> float:
-        ttft, tpot = residuals(tables, unpacked(belief, whole(point)))
-        return loss_of(ttft, tpot) + pull(belief, whole(point))
+    def cost(point: Array, pair: tuple[Array, Array]) -> float:
+        return loss_of(*pair) + pull(belief, point)
 
-    return whole(minimise(loss, origin[free]))
+    point, pair, damping = origin, seen(origin), DAMPING
+    for _ in range(STEPS):
+        moved = [seen(point + NUDGE * np.eye(point.size)[k]) for k in free]
+        slopes = [np.stack([(part[q] - pair[q]) / NUDGE for part in moved], axis=1) for q in (0, 1)]
+        gradient, curvature = downhill(pair, slopes)
+        gradient, curvature = gradient + stiff * (point[free] - centre), curvature + np.diag(stiff)
+        for _ in range(STEPS):
+            step = np.zeros_like(point)
+            damped = curvature + damping * np.diag(np.diag(curvature))
+            step[free] = np.clip(-np.linalg.solve(damped, gradient), -LONGEST_STEP, LONGEST_STEP)
+            trial = seen(point + step)
+            if cost(point + step, trial) < cost(point, pair):
+                point, pair, damping = point + step, trial, damping * LESS_DAMPED
+                break
+            damping *= MORE_DAMPED
+        else:
+            break
+        if np.abs(step).max() < LAST_STEP:
+            break
+    return point
 
 
 def score(name: str, ttft: Array, tpot: Array) -> None:
@@ -271,31 +284,36 @@ def rank_correlation(tables: Sequence[Table], steadies: Steadies) -> float:
     return float(np.average([kendall_tau(*pairs.T) for pairs in large], weights=[len(pairs) for pairs in large]))
 
 
+def settled(before: float, after: float) -> float:
+    """The figure of the catalog, or the new one where that is more than the fit can tell away from it."""
+    new = float(f"{after:.3g}")
+    return before if abs(new - before) <= TOLERANCE * before else new
+
+
 def write_engines(fitted: Fit) -> None:
     """Put the fitted figures into engines.yaml, whose head stays, and into in_engine.yaml."""
     path = CATALOG / "engines.yaml"
     text = path.read_text("utf-8")
     head = text[: text.index("\nvllm:")]
     content = yaml.safe_load(text)
-    values = {name: float(f"{value:.3g}") for name, value in fitted.values.items()}
     for engine in engine_names():
         entry = content[engine]
-        entry["step_overhead_us"], arrival = (values[f"{engine} {n}"] for n in PRIOR)
-        entry["per_request_overhead_us"] = values["request_us"]
+        step, arrival = (fitted.values[f"{engine} {name}"] for name in PRIOR)
+        entry["step_overhead_us"] = settled(entry["step_overhead_us"], step)
         entry["origin"], entry["source"] = "fitted", SOURCE
-        entry["serving"]["fitted"] = {"arrival_ms": arrival, **{name: values[name] for name in SHARED_SERVING}}
+        known = entry["serving"]["fitted"]
+        fresh = {"arrival_ms": arrival, **{name: fitted.values[name] for name in SHARED_SERVING}}
+        entry["serving"]["fitted"] = {name: settled(known[name], value) for name, value in fresh.items()}
     body = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
     path.write_text(f"{head}\n{body}", "utf-8")
     path = CATALOG / "in_engine.yaml"
     text = path.read_text("utf-8")
-    known = yaml.safe_load(text)
-    for name in known:
-        gpu = GENERATIONS.get(name, name)
-        known[name]["prompts"] = values.get(gpu, known[name]["prompts"])
-    known["default"]["prompts"] = values["H100"]
-    for entry in known.values():
+    gpus = yaml.safe_load(text)
+    for name, entry in gpus.items():
+        gpu = "H100" if name == "default" else GENERATIONS.get(name, name)
+        entry["prompts"] = settled(entry["prompts"], fitted.values.get(gpu, entry["prompts"]))
         entry["prefill"] = float(f"{1.0 + (entry['prompts'] - 1.0) * fitted.values[SURPLUS]:.3g}")
-    body = "".join(f"{name}: {yaml.safe_dump(entry, default_flow_style=True)}" for name, entry in known.items())
+    body = "".join(f"{name}: {yaml.safe_dump(entry, default_flow_style=True)}" for name, entry in gpus.items())
     path.write_text(text[: text.index("default:")] + body, "utf-8")
 
 
