@@ -8,6 +8,7 @@ from typing import Any, Final
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.quoting import shown
+from costmodel.simulator.fleet import AFFINE
 from search_spaces.problem import Balancing
 
 from . import facts
@@ -175,6 +176,7 @@ def _picker(deployment: Deployment) -> str:
         "llmd/epp-config.yaml",
         disaggregated=deployment.disaggregated,
         prefixes=prefixes,
+        affinity=AFFINE,
         longest=max(pool.settings.max_model_len for pool in deployment.pools),
         scorers=[name for name in (BY_TOKENS, BY_REQUESTS) if any(name in one["plugins"] for one in profiles)],
         prompt_rate=int(float(f"{min(rates):.3g}")),  # three digits: more than a cost model knows
