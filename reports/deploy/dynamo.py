@@ -163,7 +163,7 @@ def _frontend(deployment: Deployment) -> dict[str, Any]:
 
 def router_mode(deployment: Deployment) -> str:
     """Who gets a request: whoever holds its prefix if the plan counts on prefixes, else whoever has least to do."""
-    return "kv" if deployment.demand.prefix_share > 0.0 else "least-loaded"
+    return "kv" if deployment.routes_by_prefix else "least-loaded"
 
 
 def _image(deployment: Deployment) -> str:

@@ -375,7 +375,7 @@ def router_balances(deployment: Deployment, found: Found) -> Iterator[str]:
         if urls and policy != BALANCES:
             chosen = f"chosen by {policy}" if policy else "not chosen by any policy that is stated"
             yield f"router: {role} engines are {chosen}; {BALANCES} sends to the one with the fewest requests"
-    told = thresholds(prefixes=deployment.demand.prefix_share > 0.0)
+    told = thresholds(prefixes=deployment.routes_by_prefix)
     for name, wanted in zip(told[::2], told[1::2], strict=True):
         if options.get(name) != wanted:
             yield f"router: {name} is {options.get(name, 'not stated')}, not {wanted}, beyond which requests decide"

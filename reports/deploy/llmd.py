@@ -161,7 +161,7 @@ def _ports(deployment: Deployment, port: int) -> list[dict[str, Any]]:
 
 
 def _picker(deployment: Deployment) -> str:
-    prefixes = deployment.demand.prefix_share > 0.0
+    prefixes = deployment.routes_by_prefix
     rates = [pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0]
     affinity = ["prefix-cache-affinity-filter"] * prefixes
     scorers = _scorers(deployment)
