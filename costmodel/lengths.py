@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
-from costmodel.workload import FloatArray
 
+FloatArray = NDArray[np.float64]
 STANDARD_NORMAL = NormalDist()
 FINE_CELLS = 1024
 """Cells of a continuous distribution before it is thinned; each has an exact mass and mean."""

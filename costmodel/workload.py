@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
+from costmodel.prefix_cache import Reuse
+from costmodel.sessions import Sessions
 
 FloatArray = NDArray[np.float64]
 
@@ -21,8 +23,10 @@ class Workload:
     share: share of requests in each bucket [1], shape (buckets,), sums to 1.
     request_rate: mean arrivals per second that the fleet must carry [1/s].
     burstiness: coefficient of variation of the inter-arrival times [1]; 1 is Poisson.
-    prefix_hit_share: share of input tokens found in a prefix cache [1].
+    prefix_hit_share: share of input tokens that a prefix cache could find at best [1].
     max_tokens: longest ISL + OSL of any request [token] (not of a bucket's representative).
+    reuse: which of them it has to keep, and for how long (None: as large a part of each prompt, and whatever the memory
+    of a replica); sessions: that the requests are turns of (None: each comes by itself).
     """
 
     isl: FloatArray
@@ -32,6 +36,15 @@ class Workload:
     burstiness: float = 1.0
     prefix_hit_share: float = 0.0
     max_tokens: int = 0
+    reuse: Reuse | None = None
+    sessions: Sessions | None = None
+
+    @property
+    def found_at_best(self) -> FloatArray:
+        """Tokens of each bucket's prompts that a prefix cache could find, (buckets,) [token]."""
+        if self.reuse is None:
+            return np.asarray(self.isl * self.prefix_hit_share)
+        return self.reuse.shared + self.reuse.history
 
     @property
     def mean_isl(self) -> float:

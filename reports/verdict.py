@@ -16,6 +16,7 @@ from search_spaces.problem import DEFAULT_VOLUME_RANGE
 
 from .numbers import (
     count,
+    duration,
     hourly,
     is_number,
     money,
@@ -238,6 +239,28 @@ def _recorded_words(simulation: Simulation) -> str:
     return (
         f" Replayed in order, {number} its {count(run.of)} requests: {share} of {clean(worst.name, 30)} meet the SLO."
     )
+
+
+def prefix_sentence(plan: Plan) -> str:
+    """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none."""
+    cache = plan.prefix_cache
+    if cache is None:
+        return ""
+    kept, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
+    if "sessions" not in load and "reuse_interval" not in load:
+        return (
+            f"Prefix cache: the stated {best} of the input tokens are found only where a prefix is used again within "
+            f"{kept}, for the KV memory keeps no unused one longer."
+        )
+    simulated = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
+    found = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found{simulated}"
+    if cache.at_best - cache.sustained < AS_GOOD:
+        return f"{found}, as many as the traffic allows; the KV memory keeps unused prefixes for {kept}."
+    return f"{found}, of {best} that the traffic allows: the KV memory keeps unused prefixes for {kept} only."
+
+
+AS_GOOD: Final = 0.02
+"""Share of the input tokens below which what is not found is no loss to speak of [1]."""
 
 
 def waste_sentence(plan: Plan) -> str:

@@ -60,6 +60,10 @@ SPAN: Final = Bounds(1e-3, 1e10, "s")
 """Three centuries of a trace."""
 PREFIX_HIT_SHARE: Final = Bounds(0, 0.999999)
 """Of every prompt something is new."""
+PAUSE: Final = Bounds(1e-3, 30 * DAY, "s")
+"""From a tool that answers at once to a user who comes back after weeks."""
+SYSTEM_PROMPT: Final = Bounds(0, 2**24, "tokens")
+TURNS: Final = Bounds(1, 10_000, "turns")
 TOKENS: Final = Bounds(1, 2**24, "tokens")
 """As in traces: the longest context on the market has 10 million tokens."""
 MAX_TOKENS: Final = Bounds(2, 2**25, "tokens")

@@ -184,13 +184,16 @@ def length_faults(workload: Workload, section: WorkloadSection, model: Transform
     needed = max(workload.max_tokens, math.ceil(longest))
     if model.max_position and needed > model.max_position:
         stated = stated_max is not None and stated_max >= longest
-        where = ("workload", "max_tokens") if stated else ("workload", "lengths")
+        lengths = "lengths" if section.sessions is None else "sessions"
+        where = ("workload", "max_tokens") if stated else ("workload", lengths)
         sentence = f"{needed:,} tokens exceed the context of {model.name}, {model.max_position:,} tokens"
         yield Fault(where, sentence if stated else f"{sentence}{_limited(section.lengths)}")
 
 
-def _limited(lengths: LengthsSection) -> str:
+def _limited(lengths: LengthsSection | None) -> str:
     """How to end lengths that no one stated an end of: a lognormal reaches far beyond its p99."""
+    if lengths is None:
+        return "; state fewer turns, or fewer tokens of each"
     stated = {"isl": lengths.isl, "osl": lengths.osl}
     endless = [
         f"workload.lengths.{name}.lognormal.maximum"

@@ -15,11 +15,23 @@ import numpy as np
 from costmodel import lengths as discrete
 from costmodel.errors import InputError
 from costmodel.lengths import Buckets, Lengths
+from costmodel.prefix_cache import Times, exponential, from_quantiles, uniform_reuse
 from costmodel.quoting import shown
+from costmodel.sessions import Sessions, requests_of
 from costmodel.workload import Workload
 from search_spaces.traces.parsing import delimiter_of
 
-from .bounds import BUCKETS, BURSTINESS, MAX_HISTOGRAM_ROWS, MAX_TOKENS, PREFIX_HIT_SHARE, REQUEST_RATE, SHARE, TOKENS
+from .bounds import (
+    BUCKETS,
+    BURSTINESS,
+    MAX_HISTOGRAM_ROWS,
+    MAX_TOKENS,
+    PREFIX_HIT_SHARE,
+    REQUEST_RATE,
+    SHARE,
+    TOKENS,
+    TURNS,
+)
 from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
 from .files import read_file
@@ -32,6 +44,8 @@ from .schema import (
     LengthDistribution,
     LengthsSection,
     PackedRequests,
+    PauseSection,
+    SessionsSection,
     TraceFile,
     TraceSource,
     WorkloadSection,
@@ -40,6 +54,7 @@ from .traces import TraceSummary, read_trace
 from .yaml_source import IN_A_TRACE
 
 LENGTHS: Path = ("workload", "lengths")
+SESSIONS: Path = ("workload", "sessions")
 HISTOGRAM: Path = (*LENGTHS, "histogram")
 TRACE = ("workload", "lengths", "trace", "path")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")
@@ -61,9 +76,13 @@ def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -
         base: folder that file names are relative to.
         context_length: longest ISL + OSL that the model takes [token], 0 if unknown; caps open-ended distributions.
     """
+    if section.sessions is not None:
+        return _from_sessions(section, section.sessions), None
+    if section.lengths is None:
+        raise FaultsError(Fault(("workload",), "needs lengths or sessions"))
     if section.lengths.trace is not None:
         return _from_trace(section, section.lengths.trace, base)
-    stated = _from_lengths(section, base, context_length)
+    stated = _from_lengths(section, section.lengths, base, context_length)
     if section.recorded is None:
         return stated, None
     longest = section.max_tokens or context_length or MAX_TOKENS.high
@@ -71,10 +90,55 @@ def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -
     return replace(stated, max_tokens=section.max_tokens or max(stated.max_tokens, recorded.longest)), recorded
 
 
-def _from_lengths(section: WorkloadSection, base: FilePath, context_length: int) -> Workload:
-    """Return the workload of a histogram or of named distributions."""
-    buckets, longest = _buckets(section.lengths, base, context_length)
+def _from_sessions(section: WorkloadSection, stated: SessionsSection) -> Workload:
+    """Return the workload that sessions make."""
+    sessions = Sessions(
+        turns=_lengths(stated.turns, (*SESSIONS, "turns")),
+        pause=_times(stated.think_time),
+        system_prompt=stated.system_prompt,
+        user=_lengths(stated.user_tokens, (*SESSIONS, "user_tokens")),
+        answer=_lengths(stated.answer_tokens, (*SESSIONS, "answer_tokens")),
+    )
+    if not TURNS.holds(sessions.turns.longest):
+        raise FaultsError(Fault((*SESSIONS, "turns"), f"{sessions.turns.longest:g} {TURNS.sentence()}"))
+    buckets, reuse = requests_of(sessions)
+    found = float(buckets.share @ (reuse.shared + reuse.history)) / float(buckets.share @ buckets.isl)
+    by_session = (stated.rate or 0.0) * sessions.turns.mean
     return Workload(
+        isl=buckets.isl,
+        osl=buckets.osl,
+        share=buckets.share,
+        request_rate=stated_rate(section) or by_session,
+        burstiness=1.0 if section.burstiness is None else section.burstiness,
+        prefix_hit_share=found,
+        max_tokens=section.max_tokens or math.ceil(sessions.longest),
+        reuse=reuse,
+        sessions=sessions,
+    )
+
+
+def _times(section: PauseSection) -> Times:
+    if section.quantiles is None:
+        return exponential(section.mean or 0.0)
+    ascending = [section.quantiles[share] for share in sorted(section.quantiles)]
+    if len(ascending) < 2 or sorted(ascending) != ascending:
+        raise FaultsError(
+            Fault((*SESSIONS, "think_time"), "needs two quantiles or more, which rise with the probability")
+        )
+    return from_quantiles(section.quantiles)
+
+
+def _with_reuse(workload: Workload, section: PauseSection | None) -> Workload:
+    """The workload whose cached prefixes are used again after the times that are stated."""
+    if section is None or workload.prefix_hit_share == 0.0:
+        return workload
+    return replace(workload, reuse=uniform_reuse(workload.isl, workload.prefix_hit_share, _times(section)))
+
+
+def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: FilePath, context_length: int) -> Workload:
+    """Return the workload of a histogram or of named distributions."""
+    buckets, longest = _buckets(lengths, base, context_length)
+    stated = Workload(
         isl=buckets.isl,
         osl=buckets.osl,
         share=buckets.share,
@@ -83,6 +147,7 @@ def _from_lengths(section: WorkloadSection, base: FilePath, context_length: int)
         prefix_hit_share=section.prefix_hit_share or 0.0,
         max_tokens=section.max_tokens or longest,
     )
+    return _with_reuse(stated, section.reuse_interval)
 
 
 def stated_rate(section: WorkloadSection) -> float | None:
@@ -104,13 +169,13 @@ def planned_rate(diurnal: Diurnal) -> float:
 def _buckets(section: LengthsSection, base: FilePath, context_length: int) -> tuple[Buckets, int]:
     """Return the histogram and the longest ISL + OSL [token]."""
     if section.isl is not None and section.osl is not None:
-        isl, osl = _lengths(section.isl, "isl"), _lengths(section.osl, "osl")
+        isl, osl = _lengths(section.isl, (*LENGTHS, "isl")), _lengths(section.osl, (*LENGTHS, "osl"))
         longest = math.ceil(isl.longest + osl.longest)
         return discrete.joint(isl, osl, JOINT_BUCKETS), min(longest, context_length or longest)
     return _histogram(list(_rows(section, base)), HISTOGRAM)
 
 
-def _lengths(section: LengthDistribution, name: str) -> Lengths:
+def _lengths(section: LengthDistribution, place: Path) -> Lengths:
     try:
         if section.lognormal is not None:
             given = section.lognormal
@@ -119,7 +184,7 @@ def _lengths(section: LengthDistribution, name: str) -> Lengths:
             return discrete.from_quantiles(section.quantiles)
         return discrete.fixed(section.fixed or 0.0)
     except InputError as error:
-        raise FaultsError(Fault((*LENGTHS, name), str(error))) from error
+        raise FaultsError(Fault(place, str(error))) from error
 
 
 def _rows(section: LengthsSection, base: FilePath) -> Iterator[Row]:
@@ -287,6 +352,7 @@ def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) ->
         max_tokens=section.max_tokens or measured.max_tokens,
         prefix_hit_share=min(measured.prefix_hit_share, PREFIX_HIT_SHARE.high),
     )
+    workload = _with_reuse(workload, section.reuse_interval)
     if section.recorded is not None:
         return workload, _recorded(section.recorded, base, workload.max_tokens)
     if section.burstiness is not None or section.diurnal is not None or not tells_waves(summary):

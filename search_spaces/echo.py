@@ -16,7 +16,7 @@ from costmodel.workload import Workload
 
 from .problem import Goal, Objective, Offer, Problem, SearchSpace, Slo
 from .quotes import basis_of
-from .schema import LengthsSection, WorkloadFile
+from .schema import LengthsSection, WorkloadFile, WorkloadSection
 
 
 def _prices(prices: str, base: Path) -> str:
@@ -83,17 +83,34 @@ def _workload(file: WorkloadFile, workload: Workload) -> dict[str, Any]:
         "request_rate": workload.request_rate if diurnal is None else None,
         "diurnal": None if diurnal is None else diurnal.model_dump(),
         "burstiness": workload.burstiness,
-        "prefix_hit_share": workload.prefix_hit_share,
+        **_prefixes(file.workload, workload),
         "max_tokens": workload.max_tokens,
-        "lengths": {
-            "histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows],
-            "source": _lengths_source(file.workload.lengths),
-        },
+        **(
+            {}
+            if workload.sessions is not None
+            else {
+                "lengths": {
+                    "histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows],
+                    "source": _lengths_source(file.workload.lengths),
+                }
+            }
+        ),
     }
 
 
-def _lengths_source(lengths: LengthsSection) -> str:
+def _prefixes(section: WorkloadSection, workload: Workload) -> dict[str, Any]:
+    """What prompts have in common; the rate of sessions is stated as that of requests."""
+    if section.sessions is not None:
+        return {"sessions": section.sessions.model_dump(exclude_none=True, exclude={"rate"})}
+    interval = section.reuse_interval
+    stated = {} if interval is None else {"reuse_interval": interval.model_dump(exclude_none=True)}
+    return {"prefix_hit_share": workload.prefix_hit_share, **stated}
+
+
+def _lengths_source(lengths: LengthsSection | None) -> str:
     """Where the lengths came from: in the user's words, or the name of the file."""
+    if lengths is None:
+        return "sessions"
     if lengths.source is not None:
         return lengths.source
     if lengths.trace is not None:

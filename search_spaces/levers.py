@@ -130,7 +130,7 @@ def _scaled_lengths(key: str) -> Setter:
     def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
         _no_more(f"{key}_scale", rest)
         factor, load = _factor(f"{key}_scale", value), inputs["workload"]
-        rows = load["lengths"]["histogram"]
+        rows = _histogram(key, load)
         longest = max(row["isl"] + row["osl"] for row in rows)
         for row in rows:
             row[key] = max(row[key] * factor, 1.0)
@@ -140,13 +140,23 @@ def _scaled_lengths(key: str) -> Setter:
     return apply
 
 
+def _histogram(key: str, load: Mapping[str, Any]) -> list[dict[str, float]]:
+    """The rows of the lengths, which sessions have none of."""
+    if "lengths" not in load:
+        raise InputError(
+            f"{key}: the lengths follow from the sessions; state workload.sessions.user_tokens, for example"
+        )
+    rows: list[dict[str, float]] = load["lengths"]["histogram"]
+    return rows
+
+
 def _mean_length(key: str) -> Setter:
     """A lever on the mean of all prompts or all outputs [tokens], by whose ratio to the stated mean each is longer."""
     scaled = _scaled_lengths(key)
 
     def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
         _no_more(key, rest)
-        rows = inputs["workload"]["lengths"]["histogram"]
+        rows = _histogram(key, inputs["workload"])
         mean = sum(row["share"] * row[key] for row in rows) / sum(row["share"] for row in rows)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
             raise InputError(f"{key}={shortened(str(value))} is not a number of tokens above zero")

@@ -168,7 +168,8 @@ def _workload(
 ) -> tuple[_Demand | None, list[Fault]]:
     """Return the demand or its faults; a trace, which may be long, is read only if nothing else is wrong."""
     section = context.sections.get("workload")
-    if section is None or (not read_trace and (section.lengths.trace or section.recorded) is not None):
+    trace = None if section is None or section.lengths is None else section.lengths.trace
+    if section is None or (not read_trace and (trace or section.recorded) is not None):
         return None, []
     try:
         workload, recorded = read_demand(section, base, model.max_position if model is not None else 0)

@@ -230,6 +230,51 @@ Distribution = Annotated[
 ]
 
 
+_Duration = Annotated[float, quantity(Kind.DURATION, bounds.PAUSE)]
+_Durations = Annotated[dict[float, _Duration], BeforeValidator(_read_quantiles)]
+
+
+def _as_mean(value: object) -> object:
+    return {"mean": value} if isinstance(value, int | float | str) and not isinstance(value, bool) else value
+
+
+class PauseSection(Section):
+    """One of two ways to state a distribution of times."""
+
+    mean: _Duration | None = None
+    """Mean of exponential times [s]."""
+    quantiles: _Durations | None = None
+    """Time [s] by probability, for example {0.5: 4s, p90: 30s, p99: 5min}; beyond the highest none is longer."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        exactly_one(self, "mean", "quantiles")
+        return self
+
+
+Pause = Annotated[PauseSection, BeforeValidator(_as_mean, json_schema_input_type=float | str | PauseSection)]
+
+
+class SessionsSection(Section):
+    """Sessions of turns, as of agents and chats: the prompt of each turn is all before it and new tokens of the user.
+
+    The lengths of requests follow from it, and what a prefix cache finds from the KV memory of the fleet.
+    """
+
+    rate: Annotated[float, quantity(Kind.RATE, bounds.REQUEST_RATE)] | None = None
+    """New sessions [1/s], in place of request_rate."""
+    turns: Distribution
+    """Requests of a session [1]; a plain number: of every one."""
+    think_time: Pause
+    """From the end of an answer to the next turn [s]; a plain number is the mean of exponential times."""
+    system_prompt: Annotated[float, number(bounds.SYSTEM_PROMPT)] = 0.0
+    """Tokens that all sessions begin with, tools included [token]."""
+    user_tokens: Distribution
+    """New tokens of each turn, results of tools included [token]."""
+    answer_tokens: Distribution
+    """Output length of each turn [token]."""
+
+
 class LengthsSection(Section):
     """How long requests are: a histogram, or a trace, or one distribution each for isl and osl (independent)."""
 
@@ -458,24 +503,43 @@ class WorkloadSection(Section):
     burstiness: Annotated[float, number(bounds.BURSTINESS)] | None = None
     """Coefficient of variation of the times between arrivals [1]; 1 is Poisson. Default: 1, or the trace's."""
     prefix_hit_share: Annotated[float, share(bounds.PREFIX_HIT_SHARE)] | None = None
-    """Share of input tokens found in a prefix cache [1]. Default: 0, or the trace's."""
+    """Share of input tokens that a prefix cache can find [1]. Default: 0, or the trace's."""
+    reuse_interval: Pause | None = None
+    """From one use of a cached prefix to the next [s]: what the KV memory does not keep for so long is not found.
+    Default: the trace's, or none: all of prefix_hit_share is found, whatever the memory."""
     max_tokens: Annotated[int, count(bounds.MAX_TOKENS)] | None = None
     """Longest ISL + OSL of any request [token]. Default: the longest of the lengths."""
-    lengths: LengthsSection
+    lengths: LengthsSection | None = None
     """How long requests are."""
+    sessions: SessionsSection | None = None
+    """Instead of lengths: the sessions that the requests are turns of."""
     recorded: RecordedSource | None = None
     """A trace whose own requests are simulated, in stretches and in order, in place of random ones; a single word is
     its path, relative to this file. Default: the trace of the lengths, unless burstiness or diurnal is stated."""
 
     @model_validator(mode="after")
     def _has_rate(self) -> Self:
+        exactly_one(self, "lengths", "sessions")
+        if self.sessions is not None:
+            self._only_sessions(self.sessions)
+        elif self.reuse_interval is not None and self.prefix_hit_share is None:
+            raise house_error("has reuse_interval, but nothing to find; state prefix_hit_share")
         if self.request_rate is not None and self.diurnal is not None:
             raise house_error("has request_rate and diurnal, but needs one of them")
-        if self.request_rate is None and self.diurnal is None and self.lengths.trace is None:
+        own = self.sessions.rate if self.lengths is None and self.sessions is not None else self.lengths.trace  # type: ignore[union-attr]
+        if self.request_rate is None and self.diurnal is None and own is None:
             raise house_error("needs request_rate (such as 10/s) or diurnal; only a trace brings a rate of its own")
         if self.diurnal is not None and self.recorded is not None:
             raise house_error("has diurnal and recorded, but a recording has its own times; state request_rate")
         return self
+
+    def _only_sessions(self, sessions: SessionsSection) -> None:
+        """What follows from sessions is not stated beside them."""
+        for name in ("prefix_hit_share", "reuse_interval", "recorded"):
+            if getattr(self, name) is not None:
+                raise house_error(f"has {name} and sessions, but it follows from the sessions; leave it out")
+        if sessions.rate is not None and (self.request_rate is not None or self.diurnal is not None):
+            raise house_error("has sessions.rate and a rate of requests, but needs one of them")
 
 
 _LIMITS: dict[str, Any] = {

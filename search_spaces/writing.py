@@ -41,14 +41,12 @@ def workload_yaml_text(
     """Return a workload.yaml around a measured `workload:` block; the user then sets service level and accelerators.
 
     Args:
-        mapping: the block as plain data, with a histogram of rows under lengths.
+        mapping: the block as plain data, with a histogram of rows under lengths, or with sessions.
         name: name of the problem, and where its lengths came from unless the mapping says so.
         model: catalog name, Hugging Face id, or path to a config.json.
         accelerators: names to start with.
         notes: sentences that become comments above the demand.
     """
-    lengths = mapping["lengths"]
-    rows = [f"      - {_flow(row)}" for row in lengths["histogram"]]
     scalars = [f"  {key}: {json.dumps(mapping[key])}  # {_COMMENTS[key]}" for key in _SCALARS if key in mapping]
     if "recorded" in mapping:
         source = json.dumps(mapping["recorded"], ensure_ascii=False)
@@ -63,10 +61,7 @@ def workload_yaml_text(
         *(f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)),
         "workload:",
         *scalars,
-        "  lengths:",
-        f"    source: {_text(lengths.get('source', name))}",
-        "    histogram:  # ISL and OSL [token], share of requests",
-        *rows,
+        *_lengths(mapping, name),
         "",
         "slo:  # set these to what your users need",
         "  ttft: 2s",
@@ -76,6 +71,15 @@ def workload_yaml_text(
         f"accelerators: [{', '.join(_text(accelerator) for accelerator in accelerators)}]",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _lengths(mapping: Mapping[str, Any], name: str) -> list[str]:
+    """The lines of the sessions, or of the histogram of lengths."""
+    if "sessions" in mapping:
+        return ["  sessions:", *(f"    {key}: {json.dumps(value)}" for key, value in mapping["sessions"].items())]
+    rows = [f"      - {_flow(row)}" for row in mapping["lengths"]["histogram"]]
+    source = _text(mapping["lengths"].get("source", name))
+    return ["  lengths:", f"    source: {source}", "    histogram:  # ISL and OSL [token], share of requests", *rows]
 
 
 def _text(text: str) -> str:

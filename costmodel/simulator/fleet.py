@@ -32,6 +32,9 @@ UNLIMITED: Final = 1 << 60
 """A limit that nothing reaches [token or block]."""
 STAGES: Final = 16
 """Most pipeline stages of an engine."""
+AFFINE: Final = 0.5
+"""Share of a prompt that an engine must have to get it for that [1]: `affinityThreshold` of llm-d's router, which the
+deployment files state; assumed."""
 COEFFICIENTS, TABLES, GRIDS = 0, 1, 2
 """Kinds of step numbers."""
 SCALARS = ("a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2", "share", "constant", "step", "token", "large")

@@ -19,7 +19,7 @@ from .decodes import (
     run_time,
     uncount,
 )
-from .fleet import StepContent
+from .fleet import AFFINE, StepContent
 from .queues import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
 from .records import (
     ARRIVAL,
@@ -45,8 +45,9 @@ from .step_times import least_bytes, least_flop
 
 ROUND_ROBIN, LEAST_LOADED, LEAST_KV, LENGTH_AWARE, PREFIX_AFFINE = range(5)
 """Routers, in the order of `Router`: next in turn; fewest requests; fewest blocks in use; fewest prompt tokens to
-compute; by prefix unless that engine has over twice the mean number of requests (and two). By prefix: with caches of
-hash blocks, the engine that has most of the prompt, if any has; without, an engine for each prefix number."""
+compute; by prefix unless that engine has over twice the mean number of requests (and two), else fewest prompt tokens.
+By prefix: with caches of hash blocks, the engine that has most of the prompt, if any has; without, an engine for each
+prefix number."""
 TIE = 1 << 20
 """Weight of a prompt token beside a request: of engines with equally many tokens the one with fewest requests."""
 SLACK = 1.0 + 1e-9
@@ -57,13 +58,14 @@ SLACK = 1.0 + 1e-9
 def run_loop(world: Any, until: float) -> int:
     """Simulate the world until all is done or `until` [s]. Events handled."""
     w = opened(world)
-    coming, handled = 0, 0
+    handled = 0
+    coming = next_opened(w, ZERO)
     while coming < w.rules.opened or w.rules.events > 0:
         first, which = w.events[1], coming
         kind, t = ARRIVAL, 0.0
         if coming < w.rules.opened and (w.rules.events == 0 or w.requests[coming].arrival <= first.time):
             t = w.requests[coming].arrival
-            coming += 1
+            coming = next_opened(w, coming + 1)
         else:
             t, kind, which = first.time, first.kind, first.which
             take_event(w)
@@ -88,6 +90,14 @@ def run_loop(world: Any, until: float) -> int:
         if come >= 0:
             enqueue(w, come, t)
     return handled
+
+
+@compiled
+def next_opened(w: World, first: int) -> int:
+    """The first request from `first` on that comes by itself, or as many as there are."""
+    while first < w.rules.opened and w.requests[first].awaits == 1:
+        first += 1
+    return first
 
 
 @compiled
@@ -154,8 +164,11 @@ def free_slot(w: World, s: int) -> None:
 
 @compiled
 def give_back(w: World, s: int, t: float) -> None:
-    """The request in slot s is over: the slot is free, and in a closed loop the next one comes after the think time."""
-    rules = w.rules
+    """The request in slot s is over: the slot is free, and the next turn or the next of a closed loop is to come."""
+    rules, request = w.rules, w.requests[w.slots[s].request]
+    if request.next_turn >= 0:
+        w.requests[request.next_turn].arrival = t + request.pause
+        add_event(w, ARRIVAL, request.next_turn, t + request.pause)
     if w.slots[s].ended == 0:
         free_slot(w, s)
     if 0 <= rules.released < rules.count:
@@ -263,12 +276,17 @@ def choose_in_pool(w: World, request: Request, pool: PoolRecord, t: float) -> in
     if pool.router == ROUND_ROBIN:
         pool.turn += 1
         return first + (pool.turn - 1) % (last - first)
+    turn = 0
+    if request.pages > 0:  # where it matters who has what, equal engines take turns, as a router chooses at random
+        turn = pool.turn
+        pool.turn += 1
     if pool.router == PREFIX_AFFINE and (request.prefix >= 0 or request.pages > 0):
-        home = prefix_home(w, request, first, last, t)
+        home = prefix_home(w, request, pool, turn, t)
         if home >= 0:
             return home
     best, best_load = -1, 0
-    for e in range(first, last):
+    for k in range(last - first):
+        e = first + (turn + k) % (last - first)
         load = load_of(w, w.engines[e], pool.router, t)
         if best < 0 or load < best_load:
             best, best_load = e, load
@@ -280,23 +298,31 @@ def load_of(w: World, engine: Engine, router: int, t: float) -> int:
     """What the router minimizes. The blocks of a run of decode steps are those of its steps begun by t."""
     if router == LEAST_KV:
         return engine.blocks - free_blocks(w, engine, t)
-    if router == LENGTH_AWARE:
+    if router in (LENGTH_AWARE, PREFIX_AFFINE):
         return engine.prompt_tokens * TIE + engine.requests
     return engine.requests
 
 
 @compiled
-def prefix_home(w: World, request: Request, first: int, last: int, t: float) -> int:
-    """Engine that has most of the prompt, of equal ones that with the fewest requests; -1 if none has or it is full."""
+def prefix_home(w: World, request: Request, pool: PoolRecord, turn: int, t: float) -> int:
+    """Engine that has most of the prompt, of equal ones that with the fewest requests; -1 if none has or it is full.
+
+    One has it that has AFFINE of it, or all new sessions would go where the system prompt is. Of those that are still
+    equal the next in turn: else the first would get most sessions, for it is as idle as others when they begin.
+    """
+    first, last = pool.first_engine, pool.end_engine
     home, most, total = -1, 0, 0
     if request.pages == 0:
         home = first + request.prefix % (last - first)
-    for e in range(first, last):
+    for k in range(last - first):
+        e = first + (turn + k) % (last - first)
         engine = w.engines[e]
         total += engine.requests
         if request.pages > 0 and engine.cache >= 0:
             evict(w, engine, free_blocks(w, engine, t))
             count = leading_pages(w, engine.cache, request, ZERO, ZERO)
+            if count * w.rules.page < AFFINE * request.isl:
+                continue
             if count > most or (home >= 0 and count == most and engine.requests < w.engines[home].requests):
                 home, most = e, count
     if home >= 0 and w.engines[home].requests * (last - first) <= 2 * total + 2 * (last - first):

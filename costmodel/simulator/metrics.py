@@ -410,15 +410,21 @@ def overload(results: Sequence[Result], parts: Sequence[BoolArray] | None = None
 
 def _quarter(result: Result) -> float:
     """When a quarter of the time of arrivals is over [s]."""
-    return 0.75 * float(result.arrival.min()) + 0.25 * float(result.arrival.max())
+    return 0.75 * float(result.arrival.min()) + 0.25 * last_start(result)
+
+
+def last_start(result: Result) -> float:
+    """When the last request came by itself [s]; turns of sessions that come later are only the rest of them."""
+    after = result.trace.after
+    return float((result.arrival if after is None else result.arrival[after < 0]).max())
 
 
 def _piled_up(result: Result, part: BoolArray) -> tuple[int, int]:
     """Requests that piled up after the first quarter of the time, and those that came then."""
     arrival, finish = result.arrival[part], np.where(result.finished, result.finish, np.inf)[part]
-    times = _quarter(result), float(result.arrival.max())
+    times = _quarter(result), last_start(result)
     inside = [int((arrival <= t).sum() - (finish <= t).sum()) for t in times]
-    return inside[1] - inside[0], int((arrival > times[0]).sum())
+    return inside[1] - inside[0], int(((arrival > times[0]) & (arrival <= times[1])).sum())
 
 
 def _slope(results: Sequence[Result], parts: Sequence[BoolArray], delay: Callable[[Result], FloatArray]) -> float:

@@ -50,7 +50,9 @@ class Request:
     """One request of the trace, and what came of it.
 
     isl, osl, cached, prefix, pool, decode_pool: as in `Trace`; pages, page_at: full hash blocks of its prompt and where
-    their numbers begin in `World.pages`; prompt_start ... hit: as in `Result`.
+    their numbers begin in `World.pages`; awaits: 1 for a turn that comes when the one before has ended; next_turn: the
+    request that waits for the end of this one (-1: none), pause: how long it comes after it [s]; prompt_start ... hit:
+    as in `Result`.
     """
 
     arrival: float
@@ -60,8 +62,11 @@ class Request:
     first: float
     finish: float
     itl: float
+    pause: float
     page_at: int
     prefix: int
+    next_turn: int
+    awaits: int
     isl: int
     osl: int
     cached: int

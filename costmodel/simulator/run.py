@@ -276,7 +276,12 @@ def _requests(trace: Trace) -> Array:
     if trace.pages is not None:
         full = np.minimum(trace.pages.counts, trace.isl // trace.pages.tokens)
         columns |= {"pages": full, "page_at": np.cumsum(trace.pages.counts) - trace.pages.counts}
-    columns |= {"arrival": trace.arrival, "isl": trace.isl, "osl": trace.osl}
+    columns |= {"arrival": trace.arrival, "isl": trace.isl, "osl": trace.osl, "awaits": 0}
+    if trace.after is not None and trace.pause is not None:
+        waits = np.flatnonzero(trace.after >= 0)
+        next_turn, pause = np.full(trace.size, -1), np.zeros(trace.size)
+        next_turn[trace.after[waits]], pause[trace.after[waits]] = waits, trace.pause[waits]
+        columns |= {"awaits": (trace.after >= 0).astype(np.int64), "next_turn": next_turn, "pause": pause}
     for name in ("cached", "pool", "decode_pool", "prefix"):
         values = getattr(trace, name)
         columns |= {} if values is None else {name: values}
@@ -284,13 +289,20 @@ def _requests(trace: Trace) -> Array:
 
 
 def _caches(trace: Trace, fleet: Fleet, engines: list[Pool]) -> tuple[Array, list[int]]:
-    """Empty prefix caches of the engines that have one and of the store, and where each begins (-1: none)."""
+    """Prefix caches of the engines that have one and of the store, and where each begins (-1: none).
+
+    All are empty but for what the prompts have in common.
+    """
     if trace.pages is None:
         return records(CachedPage, 0, {}), [-1] * (len(engines) + 1)
     size = 1 + int(trace.pages.ids.max(initial=-1)) + 1
     has_cache = [caches(pool) for pool in engines] + [fleet.store is not None]
     empty = records(CachedPage, size, {})
-    empty["references"][0] = 0
+    empty["references"][0] = common = trace.pages.common
+    if common:
+        empty["references"][1 : 1 + common] = 0
+        empty["next"][: 1 + common] = np.append(np.arange(common), -1)
+        empty["previous"][: 1 + common] = np.append(common - 1, np.arange(common) - 1)
     begins = size * (np.cumsum(has_cache) - 1)
     return np.tile(empty, sum(has_cache)), np.where(has_cache, begins, -1).tolist()
 

@@ -23,12 +23,14 @@ class Pages:
     """Hash blocks of the prompts, as prefix caches see them.
 
     ids: of all requests one after another, equal where the block and all before it are equal; counts (requests,): how
-    many each has; tokens of one block [token]. A last block that a prompt does not fill is ignored.
+    many each has; tokens of one block [token]. A last block that a prompt does not fill is ignored. common: the first
+    so many ids, of the system prompt, are in every cache from the start, as they soon are.
     """
 
     ids: NDArray[np.integer]
     counts: IntArray
     tokens: int
+    common: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,9 @@ class Trace:
     prefix: requests with the same number share a prefix (-1: none); pool, decode_pool: index of the pool that computes
     the prompt and of the one that decodes (-1: any); pages: hash blocks of the prompts, for engines that cache prefixes
     (then `cached` comes about and cannot be given); concurrency: of a closed loop, 0 for an open one. In a closed loop
-    the first `concurrency` requests come at their arrival, every other one `think` seconds after one has ended.
+    the first `concurrency` requests come at their arrival, every other one `think` seconds after one has ended. after,
+    pause: of the turns of sessions: the request whose end they wait for (-1: none), and how long they come after it
+    [s]; their arrival is when that is expected, and only orders them.
     """
 
     arrival: FloatArray
@@ -52,6 +56,8 @@ class Trace:
     concurrency: int = 0
     think: float = 0.0
     pages: Pages | None = None
+    after: IntArray | None = None
+    pause: FloatArray | None = None
 
     @property
     def size(self) -> int:

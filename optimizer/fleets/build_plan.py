@@ -36,7 +36,7 @@ from optimizer.plans.plan import (
     WorkloadSummary,
 )
 from optimizer.plans.proof import Proof, bound_for, gap_of
-from optimizer.plans.records import EnginePool, Quantiles
+from optimizer.plans.records import EnginePool, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
 from search_spaces.models import model_entry
@@ -65,7 +65,7 @@ from .fleet import (
     pool_config,
     pool_gpus,
 )
-from .pool import PoolState
+from .pool import PoolState, prefix_keeps
 
 FloatArray = NDArray[np.float64]
 
@@ -241,10 +241,26 @@ def plan_transfers(instance: Instance, fleet: Fleet, volume: float) -> list[Tran
     return transfers
 
 
+def plan_prefix_cache(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> PrefixCache | None:
+    """What the prompts find, over all pools that compute them; None where they have nothing in common."""
+    flows, load = instance.flows, instance.problem.workload
+    if load.prefix_hit_share == 0.0:
+        return None
+    sustained, keeps = 0.0, []
+    for pool, state in zip(fleet.pools, states, strict=True):
+        if pool.role is not Role.DECODE:
+            lost = 0.0 if flows.reuse is None or state.found is None else (1.0 - state.found) * flows.reuse.history
+            sustained += float((flows.share * pool.route) @ (flows.past_tokens - lost))
+            keeps.append(prefix_keeps(instance, pool, state))
+    asked = float(flows.share @ flows.isl)
+    at_best = float(flows.share @ flows.past_tokens) / asked
+    return PrefixCache(at_best=at_best, sustained=min(sustained / asked, at_best), keeps_s=min(keeps))
+
+
 def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> list[Route]:
     """Where each bucket of each class is served."""
     flows, routes = instance.flows, []
-    for f in range(flows.isl.size):
+    for f in range(flows.asked):
         first = {p.name: float(p.route[f]) for p in fleet.pools if p.role is not Role.DECODE and p.route[f] > 1e-9}
         later = {p.name: float(p.route[f]) for p in fleet.pools if p.role is not Role.PREFILL and p.route[f] > 1e-9}
         routes.append(
@@ -406,6 +422,7 @@ def build_plan(
                 engine_pools(instance, fleet), fleet.pools, evaluation.states, headrooms, strict=True
             )
         ],
+        prefix_cache=plan_prefix_cache(instance, fleet, evaluation.states),
         transfers=plan_transfers(instance, fleet, volume),
         classes=class_results(instance, evaluation, bars),
         routing=plan_routes(instance, fleet, evaluation),

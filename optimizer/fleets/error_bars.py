@@ -245,9 +245,19 @@ def assumptions(instance: Instance) -> list[str]:
             stated.append(f"The kernel efficiencies of {name} are assumed from other accelerators, not measured.")
     stated += limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:
-        share = percentage(problem.workload.prefix_hit_share, 1)
-        stated.append(f"{share} of every prompt is found in the prefix cache, whatever its length.")
+        stated.append(_prefix_hits(problem))
     return stated + _arrivals(problem)
+
+
+def _prefix_hits(problem: Problem) -> str:
+    """What prompts find in prefix caches, and when."""
+    load = problem.workload
+    if load.sessions is not None:
+        return "A turn finds the prompt of the turn before while its replica keeps that; answers are computed again."
+    share = percentage(load.prefix_hit_share, 1)
+    if load.reuse is None:
+        return f"{share} of every prompt is found in the prefix cache, whatever its length and the KV memory."
+    return f"{share} of every prompt is found in the prefix cache, where that kept it for the reuse interval."
 
 
 def _arrivals(problem: Problem) -> list[str]:

@@ -27,6 +27,7 @@ from .fleet import Fleet, FleetPool, hand_over_mix
 from .pool import PoolState, pool_state
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
@@ -286,15 +287,23 @@ def _slow_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]
 
 @dataclass(frozen=True, slots=True)
 class _FirstToken:
-    """TTFT at one pool: offset (flows,) [s], and a delay; weight (flows,): share of the flow served here."""
+    """TTFT at one pool: offset (flows,) [s], and a delay; weight (flows,): share of the flow served here.
+
+    found (flows,): chance that a request finds its history; else it is one of the flow at `missed`.
+    """
 
     weight: FloatArray
     offset: FloatArray
     delay: Delay
+    missed: IntArray
+    found: FloatArray | None = None
 
     def exceeds(self, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit, (flows,)."""
-        return self.weight * self.delay.exceeds(limit - self.offset)
+        late = self.delay.exceeds(limit - self.offset)
+        if self.found is not None:
+            late = self.found * late + (1.0 - self.found) * late[..., self.missed]
+        return np.asarray(self.weight * late)
 
 
 _Latencies = Sequence[_FirstToken] | Sequence[_LaterTokens]
@@ -335,7 +344,9 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
         elif state.steps is not None:
             idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
         rests = ((1.0 - state.under_way, idle), (state.under_way, state.beside))
-        first.append(_FirstToken(pool.route, offset, Delay(state.wait, later, rests)))
+        first.append(
+            _FirstToken(pool.route, offset, Delay(state.wait, later, rests), instance.flows.missed, state.found)
+        )
     return first
 
 
@@ -348,6 +359,7 @@ def _handed_over(
     """Transfer of each flow (flows,), and what follows their prompts beside it (points,) [s]."""
     tables, (pool, state) = instance.tables, sender
     taken = np.array([to.route for to, _ in decodes]).reshape(len(decodes), mix.shape[-1]) * mix
+    taken = taken[:, instance.flows.source]
     links = np.array([tables.link[to.shape] for to, _ in decodes])
     shares = taken / np.maximum(taken.sum(axis=0), 1e-12)
     seconds = tables.kv_transferred[pool.shape] / np.clip(links @ shares, 1.0, tables.link[pool.shape])

@@ -55,10 +55,8 @@ def planned_volume(plan: Plan) -> float:
 
 def _check_routes(plan: Plan, instance: Instance) -> None:
     flows, slos = instance.flows, instance.problem.slos
-    if len(plan.routing) != flows.isl.size:
-        raise InputError(
-            f"routing: it has {len(plan.routing)} rows for {flows.isl.size} classes x lengths of the inputs"
-        )
+    if len(plan.routing) != flows.asked:
+        raise InputError(f"routing: it has {len(plan.routing)} rows for {flows.asked} classes x lengths of the inputs")
     for number, route in enumerate(plan.routing):
         lengths = np.isclose([route.isl, route.osl], [flows.isl[number], flows.osl[number]], rtol=SAME_LENGTH)
         if route.slo_class != slos[int(flows.slo[number])].name or not lengths.all():
@@ -68,7 +66,7 @@ def _check_routes(plan: Plan, instance: Instance) -> None:
 def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
     routes = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
     share = np.array([float(route.get(pool.id, 0.0)) for route in routes])
-    return engines_of(instance, pool, max(pool.replicas - pool.spare_replicas, 1), share)
+    return engines_of(instance, pool, max(pool.replicas - pool.spare_replicas, 1), share[instance.flows.source])
 
 
 def engines_of(instance: Instance, pool: Pool | StatedPool, replicas: int, route: FloatArray) -> FleetPool:

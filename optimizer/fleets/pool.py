@@ -13,6 +13,7 @@ A colocated engine is a prompt queue too, whose jobs are mixed steps; what its d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -23,6 +24,7 @@ from costmodel.beside import Beside, feedback
 from costmodel.decode_queue import DecodeTime, Steps, any_of, decode_time, first_of
 from costmodel.engine import Role
 from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
+from costmodel.prefix_cache import Cached, Reuse, cached, fixed, uniform_reuse
 from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, endless_wait, prompt_wait
 from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
 from costmodel.seat_queue import Seats, at_once, seat_wait, taken_chance, within_seats
@@ -39,6 +41,7 @@ from optimizer.loads.engine_table import (
 )
 from optimizer.loads.flows import Flows, peakedness
 from optimizer.loads.instance import Instance
+from search_spaces.problem import Balancing
 
 from .fleet import FleetPool
 
@@ -57,6 +60,13 @@ each round, mostly in ten to twenty)."""
 ENGINES_KEPT = 2000
 """Mean engines that are kept: pools that differ in their batch limit alone share most of their state."""
 
+MOST_CACHE_ROUNDS, SAME_CHANCE = 30, 2e-3
+"""Rounds of what a prefix cache finds, and change of a chance at which it has settled [1]."""
+
+PACE = 0.5
+"""Share of the time that the SLO permits which requests are expected to take, where their steps are not known [1];
+assumed."""
+
 NOTHING = 1e-9
 """Requests per second that stand for none, so that a pool which nothing is sent to has a state too [1/s]."""
 
@@ -70,6 +80,8 @@ class PoolState:
     full: probability that slots or KV memory are full; memory: mean share of KV memory in use; stable: whether the load
     is below capacity; beside, under_way: length of the step of an engine's other lanes, for the end of which a prompt
     waits that finds a lane free [s], and the chance that they have prompts [1]; 0 on engines with one lane;
+    found (flows,): chance that a request finds its history in the prefix cache, None where no memory decides it;
+    keeps: how long the cache keeps what is not used [s];
     relaxation: time in which a batch that is larger than on average comes back by a factor e: requests of mean life T
     end as they came, but others come in the share D of it that is due to longer steps, T / (1 - D) [s].
     """
@@ -85,6 +97,8 @@ class PoolState:
     beside: float = 0.0
     under_way: float = 0.0
     relaxation: float = 0.0
+    found: FloatArray | None = None
+    keeps: float = 0.0
 
     @property
     def utilization(self) -> float:
@@ -171,11 +185,23 @@ class _Engines:
     def memory(self, resident: FloatArray) -> tuple[float, float]:
         """Mean share of KV memory that requests (flows,) use, and the chance that it is full (compound Poisson)."""
         tables, pool = self.tables, self.pool
-        capacity = float(tables.kv_capacity[pool.shape, pool.seqs, pool.chunk]) * self.ranks
-        held = tables.kv_held[pool.shape]
-        total = float(resident @ held)
+        capacity, held, once = self.kv_capacity, tables.kv_held[pool.shape], 0.0
+        if self.flows.shared and pool.role is Role.COLOCATED:
+            once = self.flows.shared * float(self.kv_of_token.mean())
+            held = held - self.flows.shared * self.kv_of_token
+        total = float(resident @ held) + once
         spread = float(np.sqrt(peakedness(self.flows) * max(float(resident @ held**2), 1e-300)))
         return total / max(capacity, 1e-12), float(normal_exceeds((capacity - total) / spread))
+
+    @property
+    def kv_capacity(self) -> float:
+        """KV memory of all ranks, in bytes of one GPU of each [byte]."""
+        return float(self.tables.kv_capacity[self.pool.shape, self.pool.seqs, self.pool.chunk]) * self.ranks
+
+    @property
+    def kv_of_token(self) -> FloatArray:
+        """KV of a token of each flow, (flows,) [byte], of one GPU."""
+        return np.asarray(self.tables.kv_held[self.pool.shape] / self.flows.mean_context)
 
     def whatever_limit(self) -> _Engines:
         """What engines share that differ in their batch limit alone; hardly any requests stand for none."""
@@ -187,8 +213,13 @@ class _Engines:
 def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
     """The state of a pool at `volume` times the demand routed to it; of prices and limits, it depends on none."""
     rate = instance.flows.rate * pool.route * volume
-    key = instance.tables.alike, instance.flows.alike, *_settings(pool), rate.tobytes()
+    key = instance.tables.alike, instance.flows.alike, *_settings(pool), rate.tobytes(), _spread(instance)
     return _state(_Engines(key, instance, pool, rate))
+
+
+def _spread(instance: Instance) -> bool:
+    """Whether the turns of a session come to any replica: the router does not know what they have computed."""
+    return instance.problem.constraints.balancing is Balancing.FEWEST_REQUESTS
 
 
 def pool_key(pool: FleetPool) -> tuple[object, ...]:
@@ -207,8 +238,65 @@ def _settings(pool: FleetPool) -> tuple[object, ...]:
 
 @lru_cache(maxsize=KEPT)
 def _state(engines: _Engines) -> PoolState:
-    state = {Role.PREFILL: _prefill_state, Role.DECODE: _decode_state, Role.COLOCATED: _colocated_state}
-    return state[engines.pool.role](engines)
+    by_role = {Role.PREFILL: _prefill_state, Role.DECODE: _decode_state, Role.COLOCATED: _colocated_state}
+    state_of = by_role[engines.pool.role]
+    if engines.flows.reuse is None or engines.pool.role is Role.DECODE:
+        return state_of(engines)
+    return _with_prefix_cache(engines, state_of)
+
+
+def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolState]) -> PoolState:
+    """The state in which requests find what the memory beside them keeps.
+
+    Fewer hits are more prompts under way, which leave less memory. From all hits on downwards, each round ends at or
+    above the most hits that sustain themselves.
+    """
+    flows, chance = engines.flows, np.ones(engines.rate.size)
+    assert flows.reuse is not None  # noqa: S101 - the caller looked
+    for _ in range(MOST_CACHE_ROUNDS):
+        rate = flows.with_misses(engines.rate, chance)
+        split = replace(engines, key=(*engines.key, chance.tobytes()), rate=rate)
+        state = state_of(split)
+        found = _prefix_cache(split, state, flows.reuse)
+        if not state.stable or np.abs(found.chance - chance).max() < SAME_CHANCE:
+            break
+        chance = found.chance
+    return replace(state, found=chance, keeps=found.keeps)
+
+
+def prefix_keeps(instance: Instance, pool: FleetPool, state: PoolState) -> float:
+    """How long a prompt that nobody uses stays in the prefix cache of a pool [s].
+
+    Where the workload does not say when a prefix is used again, as if that were at once.
+    """
+    flows = instance.flows
+    if flows.reuse is not None or not state.stable:
+        return state.keeps
+    reuse = uniform_reuse(flows.isl, instance.problem.workload.prefix_hit_share, fixed(0.0))
+    return _prefix_cache(_Engines((), instance, pool, state.rate), state, reuse).keeps
+
+
+def _prefix_cache(engines: _Engines, state: PoolState, reuse: Reuse) -> Cached:
+    """What the KV memory finds that requests leave: those that decode, and prompts, half computed on average.
+
+    Behind a router that counts requests the turns of a session come to any replica. A prefill engine is done with a
+    prompt before the answer begins, which takes PACE of what the SLO permits.
+    """
+    flows, pool = engines.flows, engines.pool
+    new, weight, per_token = np.maximum(flows.isl - reuse.shared, 0.0), engines.per_engine, engines.kv_of_token
+    seconds, step = state.latency, state.step
+    if pool.role is Role.PREFILL:
+        seconds = seconds + engines.tables.kv_transferred[pool.shape] / engines.tables.link[pool.shape]
+        answer = PACE * float(engines.weight @ (flows.osl * flows.tpot))
+        reuse, step = replace(reuse, pause=reuse.pause.later(answer)), 0.0
+    prompts = float((weight * seconds * per_token) @ np.maximum(new - flows.new_tokens / 2.0, 0.0))
+    left = engines.kv_capacity * max(1.0 - state.memory, 0.0) - prompts
+    if pool.role is Role.PREFILL:
+        left -= reuse.shared * float(per_token.mean())
+    mean = float((weight * new) @ per_token) / max(float(weight @ new), 1e-300)
+    service = float(engines.weight @ (state.latency + flows.osl * step))
+    replicas = float(pool.replicas) if _spread(engines.instance) else 1.0
+    return cached(reuse, weight, new, left / max(mean, 1e-300), service=service, replicas=replicas)
 
 
 def _overloaded(rate: FloatArray) -> PoolState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.metric import Metric
+from costmodel.prefix_cache import Reuse
 from search_spaces.problem import Problem
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 FIRST_SHARES = (1.0 / 3.0, 0.05, 0.1, 0.2, 0.5)
 """Parts of an end-to-end limit that are tried for the first token."""
@@ -31,7 +33,10 @@ class Flows:
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
     ttft, tpot: limits [s]; where a class bounds the end-to-end time, each stays within its part of that;
-    others: limits (flows,) of every other metric that some class limits but the end-to-end time [s].
+    others: limits (flows,) of every other metric that some class limits but the end-to-end time [s];
+    reuse: where memory decides what is found (`history` by flow, which the past tokens have in them). Then each flow
+    with a history has another, of no share itself, for those of its requests whose history is gone. missed (flows,):
+    index of that one, or of the flow itself; source (flows,): the way back.
     """
 
     slo: IntArray
@@ -44,12 +49,40 @@ class Flows:
     ttft: FloatArray
     tpot: FloatArray
     arrival_scv: float
+    missed: IntArray
+    source: IntArray
     others: Mapping[Metric, FloatArray] = field(default_factory=dict)
+    reuse: Reuse | None = None
 
     @cached_property
     def alike(self) -> str:
         """Digest of the lengths and shares, whatever the rates and the limits."""
-        return digest_of(self, ("slo", "rate", "ttft", "tpot"))
+        digest = digest_of(self, ("slo", "rate", "ttft", "tpot"))
+        return digest if self.reuse is None else digest + digest_of(self.reuse) + digest_of(self.reuse.pause)
+
+    @property
+    def shared(self) -> float:
+        """Tokens that all prompts begin with [token]."""
+        return 0.0 if self.reuse is None else self.reuse.shared
+
+    @property
+    def asked(self) -> int:
+        """Flows that requests are of; those for requests whose history is gone come behind them."""
+        return int(np.count_nonzero(self.share > 0.0))
+
+    def with_misses(self, rate: FloatArray, chance: FloatArray) -> FloatArray:
+        """Rates (flows,) of requests that find their history with a chance (flows,), and of those that do not [1/s]."""
+        lost = np.where(self.missed != np.arange(rate.size), rate * (1.0 - chance), 0.0)
+        return np.asarray(rate - lost + np.bincount(self.missed, lost, rate.size))
+
+    def take(self, members: BoolArray) -> Flows:
+        """Only some of the flows, (flows,), each with the one for its misses."""
+        place = np.cumsum(members) - 1
+        arrays = {name: getattr(self, name)[members] for name in BY_FLOW}
+        arrays |= {name: place[getattr(self, name)[members]] for name in ("missed", "source")}
+        others = {metric: limits[members] for metric, limits in self.others.items()}
+        reuse = None if self.reuse is None else replace(self.reuse, history=self.reuse.history[members])
+        return replace(self, others=others, reuse=reuse, **arrays)
 
     @property
     def mean_context(self) -> FloatArray:
@@ -88,7 +121,7 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     slo = np.repeat(np.arange(classes), buckets)
     isl, osl = np.tile(load.isl, classes), np.tile(load.osl, classes)
     share = np.concatenate([slo_class.share * load.share for slo_class in problem.slos])
-    keep, past = share > 0.0, isl * load.prefix_hit_share
+    keep, past = share > 0.0, np.tile(load.found_at_best, classes)
 
     def limits(metric: Metric) -> FloatArray:
         return np.array([slo_class.limit(metric) for slo_class in problem.slos])[slo]
@@ -96,7 +129,7 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     e2e = limits(Metric.E2E)
     ttft = np.minimum(limits(Metric.TTFT), np.where(osl > 1.0, first_share, 1.0) * e2e)
     tpot = np.minimum(limits(Metric.TPOT), (1.0 - first_share) * e2e / np.maximum(osl - 1.0, 1.0))
-    return Flows(
+    flows = Flows(
         slo=slo[keep],
         isl=isl[keep],
         osl=osl[keep],
@@ -107,12 +140,39 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
         ttft=ttft[keep],
         tpot=tpot[keep],
         arrival_scv=load.burstiness**2,
+        missed=np.arange(int(keep.sum())),
+        source=np.arange(int(keep.sum())),
         others={
             metric: limits(metric)[keep]
             for metric in Metric
             if metric not in SPLIT and any(metric in slo_class.limits for slo_class in problem.slos)
         },
     )
+    if load.reuse is None:
+        return flows
+    return _with_misses(replace(flows, reuse=replace(load.reuse, history=np.tile(load.reuse.history, classes)[keep])))
+
+
+BY_FLOW = ("slo", "isl", "osl", "share", "rate", "new_tokens", "past_tokens", "ttft", "tpot")
+"""Arrays of a value for each flow, but those that only flows with a history have."""
+
+
+def _with_misses(flows: Flows) -> Flows:
+    """The flows, and behind them those for requests whose history is gone."""
+    assert flows.reuse is not None  # noqa: S101 - the caller looked
+    size, history = flows.isl.size, flows.reuse.history
+    of = np.flatnonzero(history > 0.0)
+    source = np.concatenate([np.arange(size), of])
+    missed = np.arange(source.size)
+    missed[of] = size + np.arange(of.size)
+    there = np.where(np.arange(source.size) < size, 1.0, 0.0)
+    arrays = {name: getattr(flows, name)[source] for name in BY_FLOW}
+    arrays |= {name: arrays[name] * there for name in ("share", "rate")}
+    lost = history[source] * (1.0 - there)
+    arrays |= {"new_tokens": arrays["new_tokens"] + lost, "past_tokens": arrays["past_tokens"] - lost}
+    others = {metric: limits[source] for metric, limits in flows.others.items()}
+    reuse = replace(flows.reuse, history=history[source] * there)
+    return replace(flows, others=others, reuse=reuse, missed=missed, source=source, **arrays)
 
 
 def splits(problem: Problem) -> Iterator[Flows]:

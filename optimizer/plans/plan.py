@@ -30,6 +30,7 @@ from .records import (
     Measure,
     Number,
     PrecisionSaving,
+    PrefixCache,
     Quantiles,
     Record,
     SafeFleet,
@@ -340,6 +341,8 @@ class Plan(Record):
     gpus_billed: dict[str, Degree] = Field(default_factory=dict)
     """GPUs that are paid for, of accelerators of which whole nodes are billed and not all of their GPUs are used."""
     pools: list[Pool]
+    prefix_cache: PrefixCache | None = None
+    """What prompts find in the KV memory; null where the workload has no prefixes in common."""
     transfers: list[Transfer]
     classes: list[ClassResult]
     routing: list[Route]

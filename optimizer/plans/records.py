@@ -205,6 +205,17 @@ class JudgedFleet(Record):
     """Of each SLO class."""
 
 
+class PrefixCache(Record):
+    """What prompts find in the KV memory that running requests leave, by formula; shares of the input tokens."""
+
+    at_best: Share
+    """What a cache that forgets nothing would find."""
+    sustained: Share
+    """What this fleet's memory keeps of it; the same where the workload does not say when a prefix is used again."""
+    keeps_s: Amount
+    """How long the prompts of the pool that keeps them for the shortest time stay when nobody uses them."""
+
+
 class RecordedRun(Record):
     """The plan's fleet when the requests of a trace come in their own order."""
 
@@ -275,6 +286,8 @@ class Simulation(Record):
     itl_max_p99_s: Measure
     """Longest gap between two tokens of a request, at its 99th percentile over requests."""
     preemptions_per_request: Amount
+    prefix_hit_share: Share = 0.0
+    """Share of the input tokens that were found in prefix caches; 0 in plans of older versions."""
     rejected: Share
     """Share of the requests that no engine can hold."""
     unfinished: Share

@@ -148,7 +148,8 @@ def generating_work(instance: Instance, settings: Settings, tau: float) -> Float
     flows, tables, lines = instance.flows, instance.tables, lines_below(instance, settings)
     slope, most = tables.attention_slope[settings.shape], tables.seqs[settings.seqs][:, None]
     memory = tables.kv_capacity[settings.shape, settings.seqs, settings.chunk] * tables.ranks[settings.shape]
-    held = tables.kv_held[settings.shape] / np.maximum(memory, 1e-300)[:, None]
+    own = np.where((settings.role == COLOCATED)[:, None], 1.0 - flows.shared / flows.mean_context, 1.0)
+    held = own * tables.kv_held[settings.shape] / np.maximum(memory, 1e-300)[:, None]
     part = 1.0 / np.maximum(1.0 - lines.height / tau, 1e-9)
     weight = flows.rate * flows.osl
 

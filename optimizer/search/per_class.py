@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, fleet_gpus, with_names
-from optimizer.loads.flows import Flows
 from optimizer.loads.instance import Instance
 from search_spaces.problem import Billing, Constraints, Offer, Pools
 
@@ -89,7 +88,8 @@ def of_class(instance: Instance, k: int, taken: Fleet, later: int) -> Instance:
     problem, slo = instance.problem, instance.problem.slos[k]
     members = instance.flows.slo == k
     rate = problem.workload.request_rate * slo.share
-    flows = _flows_of(instance.flows, members, slo.share)
+    flows = instance.flows.take(members)
+    flows = replace(flows, slo=np.zeros_like(flows.slo), share=flows.share / slo.share)
     tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., members] for name in BY_FLOW})
     alone = replace(
         problem,
@@ -99,15 +99,6 @@ def of_class(instance: Instance, k: int, taken: Fleet, later: int) -> Instance:
         constraints=_limits_left(instance, taken, later),
     )
     return Instance(alone, flows, instance.enumeration, tables, instance.overhead)
-
-
-def _flows_of(flows: Flows, members: NDArray[np.bool_], share: float) -> Flows:
-    """The flows of one class, whose share of all requests is `share`, as if there were no others."""
-    names = ("isl", "osl", "rate", "new_tokens", "past_tokens", "ttft", "tpot")
-    arrays = {name: getattr(flows, name)[members] for name in names}
-    others = {metric: limits[members] for metric, limits in flows.others.items()}
-    slo = np.zeros(int(members.sum()), dtype=np.int64)
-    return replace(flows, slo=slo, share=flows.share[members] / share, others=others, **arrays)
 
 
 def _offers_left(instance: Instance, taken: Fleet) -> tuple[Offer, ...]:

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
+from costmodel.sessions import Sessions, Turns, draw_turns
 from costmodel.simulator import Trace, make_trace
 from costmodel.simulator.metrics import (
     gap_edges,
 )
-from costmodel.simulator.trace import diurnal_arrivals, draw_lengths, gamma_arrivals
+from costmodel.simulator.trace import Pages, diurnal_arrivals, draw_lengths, gamma_arrivals
 from optimizer.fleets.fleet import Fleet, hand_over_mix
+from optimizer.fleets.pool import PACE, pool_state
 from optimizer.loads.instance import Instance
+from search_spaces.kv_blocks import block_tokens
 from search_spaces.recorded import Recorded
 
 SEEDS = 1_000_003
@@ -43,9 +46,56 @@ def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, 
     if recorded is not None:
         arrival, places = recorded.drawn(requests, load.request_rate * volume, seed)
         return replayed_trace(instance, fleet, arrival, recorded.isl[places], recorded.osl[places], seed=seed)
+    if load.sessions is not None:
+        return _session_trace(instance, fleet, load.sessions, requests, seed=seed, volume=volume)
     isl, osl, flow = draw_lengths(flows.isl, flows.osl, flows.share, requests, seed)
     arrival = gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
-    return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
+    return _demand(instance, fleet, (arrival, isl, osl), flow, seed=seed, volume=volume)
+
+
+def _session_trace(
+    instance: Instance, fleet: Fleet, sessions: Sessions, requests: int, *, seed: int, volume: float
+) -> Demand:
+    """Turns of sessions that are under way, and of new ones; each session is of a class drawn by share."""
+    flows, load, slos = instance.flows, instance.problem.workload, instance.problem.slos
+    stated = flows.share > 0.0
+    permitted = flows.ttft + flows.osl * flows.tpot
+    service = PACE * float(flows.share[stated] @ permitted[stated] / flows.share.sum())
+    mean, rate = sessions.turns.mean, load.request_rate * volume / sessions.turns.mean
+    begin = float(np.ceil(sessions.turns.longest)) * (sessions.pause.mean + service)
+    starts = gamma_arrivals(int(1.2 * requests / mean + begin * rate) + 20, rate, load.burstiness, seed)
+    turns = draw_turns(sessions, starts, requests, begin=begin, service=service, most=load.max_tokens, seed=seed)
+    shares = np.array([slo.share for slo in slos])
+    drawn = np.random.default_rng([seed, 4]).choice(len(slos), size=starts.size, p=shares / shares.sum())
+    flow = _flows_of(instance, drawn[turns.session], turns.isl, turns.osl)
+    made = _demand(instance, fleet, (turns.arrival, turns.isl, turns.osl), flow, seed=seed, volume=volume)
+    pages = _pages(instance, sessions, turns)
+    return replace(made, trace=replace(made.trace, cached=None, pages=pages, after=turns.after, pause=turns.pause))
+
+
+MOST_PAGES = 2_000_000
+"""Distinct hash blocks of a run, which each engine has an entry for: 50 MB."""
+
+
+def _pages(instance: Instance, sessions: Sessions, turns: Turns) -> Pages:
+    """The hash blocks of the prompts: those of the system prompt, then the session's own.
+
+    As long as the engine's own blocks, or by powers of two longer where there would be too many.
+    """
+    size = block_tokens(instance.problem.engine, instance.problem.model)
+    numbers, session = np.unique(turns.session, return_inverse=True)
+    longest = np.zeros(numbers.size, dtype=np.int64)
+    np.maximum.at(longest, session, turns.isl)
+    while float((longest // size).sum()) > MOST_PAGES:
+        size *= 2
+    common = int(sessions.system_prompt) // size
+    own = np.maximum(longest // size - common, 0)
+    first = common + np.cumsum(own) - own
+    counts = turns.isl // size
+    starts = np.cumsum(counts) - counts
+    place = np.arange(int(counts.sum())) - np.repeat(starts, counts)
+    ids = np.where(place < common, place, np.repeat(first[session], counts) + place - common)
+    return Pages(ids, counts, size, common if bool((counts >= common).any()) else 0)
 
 
 def recorded_trace(instance: Instance, fleet: Fleet, recorded: Recorded, volume: float = 1.0) -> Demand:
@@ -68,14 +118,21 @@ def replayed_trace(
             f"trace: request {worst} has {isl[worst]} + {osl[worst]} tokens, but the plan's engines take {most} at "
             "most (workload.max_tokens)"
         )
-    flows, slos = instance.flows, instance.problem.slos
+    slos = instance.problem.slos
     shares = np.array([slo.share for slo in slos])
     drawn = np.random.default_rng([seed, 4]).choice(len(slos), size=isl.size, p=shares / shares.sum())
+    flow = _flows_of(instance, drawn, isl, osl)
+    return _demand(instance, fleet, (arrival, isl, osl), flow, seed=seed)
+
+
+def _flows_of(instance: Instance, slo: IntArray, isl: IntArray, osl: IntArray) -> IntArray:
+    """The flow of the nearest length of each request, by its SLO class."""
+    flows = instance.flows
     flow = np.zeros(isl.size, dtype=np.int64)
-    for k in range(len(slos)):
-        requests, own = np.flatnonzero(drawn == k), np.flatnonzero(flows.slo == k)
-        flow[requests] = own[_nearest(flows.isl[own], flows.osl[own], isl[requests], osl[requests])]
-    return _demand(instance, fleet, (arrival, isl, osl), flow, seed)
+    for k in range(len(instance.problem.slos)):
+        members, own = np.flatnonzero(slo == k), np.flatnonzero((flows.slo == k) & (flows.share > 0.0))
+        flow[members] = own[_nearest(flows.isl[own], flows.osl[own], isl[members], osl[members])]
+    return flow
 
 
 def _nearest(isl: FloatArray, osl: FloatArray, wanted_isl: IntArray, wanted_osl: IntArray) -> IntArray:
@@ -90,7 +147,13 @@ def _nearest(isl: FloatArray, osl: FloatArray, wanted_isl: IntArray, wanted_osl:
 
 
 def _demand(
-    instance: Instance, fleet: Fleet, requests: tuple[FloatArray, IntArray, IntArray], flow: IntArray, seed: int
+    instance: Instance,
+    fleet: Fleet,
+    requests: tuple[FloatArray, IntArray, IntArray],
+    flow: IntArray,
+    *,
+    seed: int,
+    volume: float = 1.0,
 ) -> Demand:
     """Requests (arrival, ISL, OSL) with the pools that serve them."""
     arrival, isl, osl = requests
@@ -98,10 +161,20 @@ def _demand(
     first = _routed(fleet, flow, draw[0], decode=False)
     later = _decoded(instance, fleet, first, flow, draw[1])
     colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
-    cached = np.minimum(np.floor(isl * instance.problem.workload.prefix_hit_share).astype(np.int64), isl - 1)
+    found = isl * instance.problem.workload.prefix_hit_share
+    if instance.flows.reuse is not None:
+        chance = _found_chance(instance, fleet, volume)[first, flow]
+        found = found * (np.random.default_rng([seed, 6]).random(flow.size) < chance)
+    cached = np.minimum(np.floor(found).astype(np.int64), isl - 1)
     trace = make_trace(arrival, isl, osl, cached=cached, pool=first, decode_pool=np.where(colocated, -1, later))
     limits = [slo.limits[Metric.ITL_P99] for slo in instance.problem.slos if Metric.ITL_P99 in slo.limits]
     return Demand(trace, flow[np.argsort(arrival, kind="stable")], gap_edges(limits))
+
+
+def _found_chance(instance: Instance, fleet: Fleet, volume: float) -> FloatArray:
+    """Chance by formula that a request of each flow finds its history at each pool, (pools, flows) [1]."""
+    states = [pool_state(instance, pool, volume) for pool in fleet.pools]
+    return np.array([np.ones(instance.flows.isl.size) if one.found is None else one.found for one in states])
 
 
 def _decoded(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:
@@ -167,4 +240,4 @@ def diurnal_demands(
 def closed_demand(demand: Demand, concurrency: int) -> Demand:
     """The same requests in the same order, `concurrency` of them at once: each one that ends lets the next one come."""
     arrival = np.zeros(demand.trace.size)
-    return replace(demand, trace=replace(demand.trace, arrival=arrival, concurrency=concurrency))
+    return replace(demand, trace=replace(demand.trace, arrival=arrival, after=None, concurrency=concurrency))

@@ -28,6 +28,7 @@ from costmodel.simulator.metrics import (
     WARM_UP,
     Attainment,
     Overload,
+    last_start,
     measured,
     overload,
     percentiles,
@@ -225,10 +226,17 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         limits=engine_limits(instance, pool),
         replicas=pool.replicas,
         pipeline=config.parallelism.pipeline,
-        router=Router.LENGTH_AWARE if by_tokens else Router.LEAST_LOADED,
+        router=_router(instance, by_tokens=by_tokens),
         kv_seconds_per_token=per_token / float(tables.links[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
         nics=config.parallelism.data,
     )
+
+
+def _router(instance: Instance, *, by_tokens: bool) -> Router:
+    """How the engine of a request is chosen: one that knows the tokens to compute knows those that are cached."""
+    if not by_tokens:
+        return Router.LEAST_LOADED
+    return Router.LENGTH_AWARE if instance.problem.workload.sessions is None else Router.PREFIX_AFFINE
 
 
 def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps:
@@ -451,7 +459,7 @@ def piled_up(run: Run, number: int, role: Role) -> int:
     requests = np.ones(trace.size, dtype=np.bool_) if chosen is None else chosen == number
     came: FloatArray = (computed if role is Role.DECODE else result.arrival)[requests]
     departure: FloatArray = (computed if role is Role.PREFILL else ended)[requests]
-    first, last = float(result.arrival.min()), float(result.arrival.max())
+    first, last = float(result.arrival.min()), last_start(result)
     quarter, end = (int((came <= t).sum() - (departure <= t).sum()) for t in (first + 0.25 * (last - first), last))
     return end - quarter
 

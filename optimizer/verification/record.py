@@ -183,6 +183,7 @@ def simulation_of(
         cdf_shares=list(CDF_SHARES),
         itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, (0.99,))[0],
         preemptions_per_request=sum(engine.preemptions for run in runs for engine in run.engines) / requests,
+        prefix_hit_share=hit_share(instance, judgement),
         rejected=rejected / requests,
         unfinished=sum(int((~run.finished).sum()) for run in runs) / requests,
         goodput_rps=rates.goodput,
@@ -199,6 +200,14 @@ def simulation_of(
         repairs=result.repairs,
         interrupted=stopped,
     )
+
+
+def hit_share(instance: Instance, judgement: Judgement) -> float:
+    """Share of the input tokens that the requests that count found in prefix caches [1]."""
+    masks = counted(instance, judgement.runs)
+    asked = pooled((run.demand.trace.isl for run in judgement.runs), masks).sum()
+    hit = [run.result.hit if run.demand.trace.cached is None else run.demand.trace.cached for run in judgement.runs]
+    return float(pooled(hit, masks).sum() / max(int(asked), 1))
 
 
 def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
@@ -282,7 +291,7 @@ def as_simulated(instance: Instance, plan: Plan, judgement: Judgement, simulatio
     reached = route_attainment(instance, judgement)
     routing = [
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
-        for route, share in zip(plan.routing, reached, strict=True)
+        for route, share in zip(plan.routing, reached[: instance.flows.asked], strict=True)
     ]
     ttft, tpot = _first_and_later(instance, judgement)
     goodput = plan.goodput_rps if simulation.goodput_rps is None else simulation.goodput_rps

@@ -128,7 +128,7 @@ def levers(problem: Problem, share: float = SHARE, depth: Depth = Depth.SIMPLE) 
     if depth is Depth.SIMPLE and is_simple(problem):
         yield Lever(STEP_TIME, slow_end(problem.confidence), *ENDS)
     yield lever("burstiness", load.burstiness)
-    if load.prefix_hit_share > 0.0:
+    if load.prefix_hit_share > 0.0 and load.sessions is None:
         yield lever("prefix_hit_share", load.prefix_hit_share, 1.0)
     for key in ("budget", "power"):
         limit = own_value(problem, key)

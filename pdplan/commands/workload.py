@@ -100,11 +100,12 @@ def workload(
     prints its rate, burstiness, lengths and prefix hits. -o writes a workload.yaml with its length
     histogram, for `pdplan optimize`. It plans for the mean rate, unless --rate states another.
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
+    Of a trace of sessions (session_id with delays, or Bailian's chat_id) it tells and writes the sessions.
     """
     from search_spaces.models import load_model
     from search_spaces.prometheus import read_traffic
     from search_spaces.recorded import tells_waves, trace_source
-    from search_spaces.traces import workload_mapping
+    from search_spaces.traces import is_session_trace, workload_mapping
     from search_spaces.traces.parsing import first_bytes, is_range_query
     from search_spaces.writing import workload_yaml_text
 
@@ -123,6 +124,9 @@ def workload(
             mapping = traffic.mapping(buckets, rate, min(limits, default=None))
             write_text(output, workload_yaml_text(mapping, _stem(trace), named), force=force)
         _show(console, traffic_dict(trace, traffic), output, as_json=as_json)
+        return
+    if is_session_trace(trace):
+        _sessions(console, trace, output, named, rate=rate, limit=limit, as_json=as_json, force=force)
         return
     summary = _measured(console, trace, trace_format, columns, limit, max_tokens)
     too_long = "" if served is None else _context_advice(summary, served)
@@ -159,6 +163,71 @@ def _show(
     if note:
         console.note(note)
     console.note(f"Next: {mend or f'pdplan optimize {quote(str(output))} -o plan'}")
+
+
+def _sessions(
+    console: Console,
+    trace: Path,
+    output: Path | None,
+    model: str,
+    *,
+    rate: float | None,
+    limit: int | None,
+    as_json: bool,
+    force: bool,
+) -> None:
+    """Tell what sessions a trace has, and write them."""
+    from search_spaces.traces import read_sessions
+    from search_spaces.writing import workload_yaml_text
+
+    summary = read_sessions(trace, limit)
+    notes = ["The think times have the time of the answers before in them, as the trace has no delays."]
+    notes = notes if summary.answers_in else []
+    measured = {
+        "path": summary.path,
+        "sessions": summary.starts.size,
+        "requests": summary.user.size,
+        "sessions_per_s": summary.rate,
+        **{
+            f"mean_{name}": float(values.mean()) if values.size else 0.0
+            for name, values in (
+                ("turns", summary.turns),
+                ("think_time_s", summary.pause),
+                ("user_tokens", summary.user),
+                ("answer_tokens", summary.answer),
+            )
+        },
+        "notes": notes,
+    }
+    if output is not None:
+        name = trace.name.partition(".")[0].strip() or trace.name.strip()
+        write_text(output, workload_yaml_text(summary.mapping(rate), name, model, notes=notes), force=force)
+    console.show(measured if as_json else _sessions_page(measured, console.width))
+    if output is None:
+        console.hint(f"{console.command} -o workload.yaml")
+        return
+    console.note(
+        f"\nwrote {output}; set its slo, accelerators and sessions.system_prompt, which the trace does not tell"
+    )
+    console.note(f"Next: pdplan optimize {quote(str(output))} -o plan")
+
+
+def _sessions_page(measured: dict[str, Any], width: int) -> str:
+    from reports.numbers import count, duration, significant
+    from reports.text import clean, wrap
+
+    begin = measured["sessions_per_s"]
+    facts = [
+        ("sessions", f"{count(measured['sessions'])} of {significant(measured['mean_turns'])} turns on average"),
+        ("requests", count(measured["requests"])),
+        ("new sessions", "all at one moment" if begin is None else f"{significant(begin)} per second"),
+        ("think time", f"{duration(measured['mean_think_time_s'])} on average"),
+        ("new tokens", f"{count(measured['mean_user_tokens'])} per turn on average"),
+        ("output", f"{count(measured['mean_answer_tokens'])} tokens per turn on average"),
+    ]
+    notes = [line for note in measured["notes"] for line in wrap(f"Note: {note}", width)]
+    parts = [clean(measured["path"], 200), facts_text(facts, width), "\n".join(notes)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _measured(  # noqa: PLR0917

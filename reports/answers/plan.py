@@ -132,6 +132,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
                 " ".join(said(verdict.capacity_sentence(plan), verdict.waste_sentence(plan))),
                 verdict.overload_sentence(plan),
                 verdict.volume_sentence(plan),
+                verdict.prefix_sentence(plan),
                 deploy_sentence(plan),
             )
         ),
@@ -158,6 +159,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
                 verdict.growth_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.waste_sentence(plan),
+                verdict.prefix_sentence(plan),
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
                 deploy_sentence(plan),

@@ -109,7 +109,7 @@ class Demand:
     """The planned workload: arrivals [1/s], their coefficient of variation, prefix share [1], lengths [token].
 
     slo_class: number of the class that each bucket is of; empty where there is one class. recorded: requests of a
-    trace, whose times the benchmark's are.
+    trace, whose times the benchmark's are. sessions: whether requests are turns of sessions.
     """
 
     rate: float
@@ -121,6 +121,7 @@ class Demand:
     seed: int
     slo_class: tuple[int, ...] = ()
     recorded: Recorded | None = None
+    sessions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,15 @@ class Deployment:
     def disaggregated(self) -> bool:
         """Whether KV caches are handed over between pools."""
         return bool(self.of_role(Role.PREFILL))
+
+    @property
+    def routes_by_prefix(self) -> bool:
+        """Whether the router sends prompts where their prefix is, as the plan was evaluated.
+
+        Plans of sessions say what a router finds that only counts requests; others count on their prefixes in any case.
+        """
+        evaluated = not self.demand.sessions or self.router is Balancing.FEWEST_TOKENS
+        return self.demand.prefix_share > 0.0 and evaluated
 
     @property
     def router(self) -> Balancing:

@@ -390,7 +390,8 @@ def demand_of(plan: Plan, slo_class: str | None = None, recorded: Recorded | Non
     return Demand(
         rate=rate * sum(one.share for _, one in rows) if several and slo_class is not None else rate,
         burstiness=load.burstiness,
-        prefix_share=load.prefix_hit_share,
+        prefix_share=load.prefix_hit_share if plan.prefix_cache is None else plan.prefix_cache.sustained,
+        sessions="sessions" in plan.provenance.inputs.get("workload", {}),
         isl=tuple(one.isl for _, one in rows) if several else tuple(load.isl),
         osl=tuple(one.osl for _, one in rows) if several else tuple(load.osl),
         share=tuple(one.share for _, one in rows) if several else tuple(load.share),

@@ -229,7 +229,7 @@ def router_words(deployment: Deployment) -> list[str]:
 
 def router_mode(deployment: Deployment) -> str:
     """Who gets a request: whoever holds its prefix if the plan counts on prefixes, else whoever has least to do."""
-    return "kv" if deployment.demand.prefix_share > 0.0 else "least-loaded"
+    return "kv" if deployment.routes_by_prefix else "least-loaded"
 
 
 def _image(deployment: Deployment) -> str:

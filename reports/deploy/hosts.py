@@ -244,7 +244,7 @@ def router_words(
     """
     words = ["--host", "0.0.0.0", "--port", str(facts.fact("ports", "http"))]  # noqa: S104
     words += ["--worker-startup-timeout-secs", str(facts.fact("startup_seconds"))]
-    words += router_limits(prefixes=deployment.demand.prefix_share > 0.0)
+    words += router_limits(prefixes=deployment.routes_by_prefix)
     if not deployment.disaggregated:
         return [*words, "--policy", BALANCES, "--worker-urls", *map(_url, instances)]
     for role in (Role.PREFILL, Role.DECODE):

@@ -406,7 +406,7 @@ def router_balances(deployment: Deployment, found: Found) -> Iterator[str]:
         if urls and policy != BALANCES:
             chosen = f"chosen by {policy}" if policy else "not chosen by any policy that is stated"
             yield f"router: {role} engines are {chosen}; {BALANCES} sends to the one with the fewest requests"
-    limits = router_limits(prefixes=deployment.demand.prefix_share > 0.0)
+    limits = router_limits(prefixes=deployment.routes_by_prefix)
     for name, wanted in zip(limits[::2], limits[1::2], strict=True):
         if options.get(name) != wanted and name not in health_flags():
             yield f"router: {name} is {options.get(name, 'not stated')}, not {wanted}, beyond which requests decide"

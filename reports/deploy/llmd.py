@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.simulator.fleet import AFFINE
 from search_spaces.problem import Balancing
 
 from . import facts
@@ -224,7 +225,7 @@ def _env(deployment: Deployment, pool: DeployedPool) -> list[dict[str, Any]]:
 
 def picker_config(deployment: Deployment) -> dict[str, Any]:
     """The endpoint picker's configuration: its plug-ins, and which of them choose in each stage."""
-    prefixes = deployment.demand.prefix_share > 0.0
+    prefixes = deployment.routes_by_prefix
     rates = [pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0]
     affinity = ["prefix-cache-affinity-filter"] * prefixes
     scorers = _scorers(deployment)
@@ -253,7 +254,8 @@ def picker_config(deployment: Deployment) -> dict[str, Any]:
     reach = {"type": "approx-prefix-cache-producer", "parameters": {"maxPrefixTokensToMatch": longest}}
     plugins += [reach] * prefixes
     plugins.append({"type": "inflight-load-producer"})
-    plugins += [{"type": name, "parameters": {"peakPrefillThroughput": rate}} for name in affinity]
+    sent = {"peakPrefillThroughput": rate, "affinityThreshold": AFFINE}  # a replica with this share of a prompt gets it
+    plugins += [{"type": name, "parameters": sent} for name in affinity]
     plugins += [{"type": name} for name in (*used, "max-score-picker")]
     return {
         "apiVersion": "llm-d.ai/v1alpha1",

@@ -288,7 +288,7 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
     }
 
 
-def _limited(goal: Asked, scrape: Scrape) -> tuple[dict[Series, tuple[float, Histogram]], list[str]]:
+def _limited(goal: ClassTarget, scrape: Scrape) -> tuple[dict[Series, tuple[float, Histogram]], list[str]]:
     """Every limit [s] with the histogram of what it limits, and what is to be known of them."""
     limits = {Series.TTFT: goal.ttft, Series.TPOT: goal.tpot, Series.E2E: goal.e2e}
     seen: dict[Series, tuple[float, Histogram]] = {}

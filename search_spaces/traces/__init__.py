@@ -3,6 +3,7 @@
 from .arrivals import ArrivalStats
 from .reader import detect_format, in_order, read_rows, read_trace
 from .rows import ArrivalUnit, Columns, Rows, TraceFormat, UnnamedColumnError, Unservable
+from .sessions import SessionSummary, is_session_trace, read_sessions
 from .summary import TraceSummary, compact_rows, workload_mapping
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "ArrivalUnit",
     "Columns",
     "Rows",
+    "SessionSummary",
     "TraceFormat",
     "TraceSummary",
     "UnnamedColumnError",
@@ -17,7 +19,9 @@ __all__ = [
     "compact_rows",
     "detect_format",
     "in_order",
+    "is_session_trace",
     "read_rows",
+    "read_sessions",
     "read_trace",
     "workload_mapping",
 ]

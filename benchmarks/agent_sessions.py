@@ -1,0 +1,93 @@
+"""Hits of prefix caches by formula against the simulator's real blocks: agents whose turns repeat what was before them.
+
+    python benchmarks/agent_sessions.py [WORKLOAD] [--requests N]
+
+Colocated pools of the sessions of WORKLOAD (default: examples/agents.yaml), of as many replicas as keep up and of two
+and four times as many, for several think times, behind a router that sends a turn to the replica that has the turn
+before and one that counts requests. Prints the share of input tokens that the traffic could give, that the formula
+says, and that simulated requests found; then the largest difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from costmodel.engine import Role
+from costmodel.prefix_cache import exponential
+from optimizer.fleets.build_plan import plan_prefix_cache
+from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance, instance_of_problem
+from optimizer.search.search import evaluated, unmixed
+from optimizer.verification.judge import judge
+from optimizer.verification.record import hit_share
+from search_spaces.loader import load_problem
+from search_spaces.problem import Balancing, Problem
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "agents.yaml"
+THINK_TIMES = (10.0, 60.0, 300.0)
+TIMES = (1, 2, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One pool; think [s]; shares of the input tokens found [1]."""
+
+    think: float
+    balancing: Balancing
+    replicas: int
+    at_best: float
+    formula: float
+    simulated: float
+
+
+def problem_of(stated: Problem, think: float, balancing: Balancing) -> Problem:
+    """The problem with another think time and router, for colocated pools."""
+    load = stated.workload
+    assert load.sessions is not None and load.reuse is not None  # noqa: PT018 - a file without has no think time
+    pause = exponential(think)
+    sessions, reuse = replace(load.sessions, pause=pause), replace(load.reuse, pause=pause)
+    return replace(
+        stated,
+        workload=replace(load, sessions=sessions, reuse=reuse),
+        constraints=replace(stated.constraints, balancing=balancing),
+        space=replace(stated.space, roles=(Role.COLOCATED,)),
+    )
+
+
+def rows_of(instance: Instance, think: float, requests: int) -> Iterator[Row]:
+    """The cheapest fleet by formula, and more replicas of it."""
+    cheapest = unmixed(evaluated(instance))
+    for times in TIMES:
+        fleet = Fleet(tuple(replace(pool, replicas=times * pool.replicas) for pool in cheapest.pools))
+        cache = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
+        if cache is None:
+            continue
+        found = hit_share(instance, judge(instance, fleet, requests=requests))
+        replicas = sum(pool.replicas for pool in fleet.pools)
+        yield Row(think, instance.problem.constraints.balancing, replicas, cache.at_best, cache.sustained, found)
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", nargs="?", type=Path, default=EXAMPLE)
+    parser.add_argument("--requests", type=int, default=10_000)
+    asked = parser.parse_args()
+    stated, worst = load_problem(asked.workload), 0.0
+    print("think time  router           replicas  at best  formula  simulated")
+    for think in THINK_TIMES:
+        for balancing in Balancing:
+            instance = instance_of_problem(problem_of(stated, think, balancing))
+            for row in rows_of(instance, think, asked.requests):
+                shares = "  ".join(f"{100.0 * share:6.1f} %" for share in (row.at_best, row.formula, row.simulated))
+                print(f"{row.think:8.0f} s  {row.balancing:15}  {row.replicas:8}  {shares}", flush=True)
+                worst = max(worst, abs(row.formula - row.simulated))
+    print(f"largest difference: {100.0 * worst:.1f} points")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""What a prefix cache of limited size finds: least recently used first out, by Che's approximation.
+
+Che, Tung and Wang 2002 (Hierarchical web caching systems): with many entries, one is still there if it was used within
+the *characteristic time* T, the same for all, and T is the time for which memory is enough:
+
+    sum over entries  rate x tokens x E[min(X, T)] = capacity,   hit = P(X < T)
+
+X is the time from one use of an entry to the next. For Poisson uses E[min(X, T)] = (1 - exp(-rate T)) / rate, which is
+Che's own sum of (1 - exp(-rate T)) x tokens. An entry is the prompt of a session: the next turn begins with it. While
+a request runs its KV is in use, not cached, so capacity is what running requests leave, and X begins at their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+KNOTS = 500
+"""Points at which a distribution of times is kept."""
+FARTHEST = 1e9
+"""Characteristic time of a cache that never fills [s]."""
+POINTS, LIGHTEST = 7, 0.1
+"""Points of the mean over the load of a replica, and the least load over the mean one [1]."""
+LEAST_SHARE = 1e-3
+"""Chance that a session was at other replicas for so many turns below which older visits are left out [1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A distribution of times: its distribution function, linear between knots. seconds [s], share [1], ascending."""
+
+    seconds: FloatArray
+    share: FloatArray
+
+    def within(self, limit: float) -> float:
+        """P(X < limit) [1]."""
+        return float(np.interp(limit, self.seconds, self.share, left=0.0)) if limit > 0.0 else 0.0
+
+    def mean_within(self, limit: float) -> float:
+        """E[min(X, limit)], the integral of P(X > t) up to the limit [s].
+
+        >>> round(exponential(10.0).mean_within(5.0), 1), round(10.0 * (1.0 - math.exp(-0.5)), 1)
+        (3.9, 3.9)
+        """
+        at = np.append(self.seconds[self.seconds < limit], limit) if limit > 0.0 else np.zeros(1)
+        at = np.insert(at, 0, 0.0)
+        beyond = 1.0 - np.interp(at, self.seconds, self.share, left=0.0)
+        return float(np.trapezoid(beyond, at))
+
+    def held(self, followed: float, limit: float) -> float:
+        """Mean time in a cache that keeps what is not used for `limit`, where a share is used again [s]."""
+        return followed * self.mean_within(limit) + (1.0 - followed) * limit
+
+    @property
+    def mean(self) -> float:
+        """E[X] [s]."""
+        return self.mean_within(float(self.seconds[-1]))
+
+    def later(self, seconds: float) -> Times:
+        """The times, all longer by so much [s]."""
+        return replace(self, seconds=self.seconds + seconds) if seconds else self
+
+
+def exponential(mean: float) -> Times:
+    """Exponential times of a mean [s]."""
+    share = 1.0 - np.geomspace(1.0, 1e-9, KNOTS)
+    return Times(-mean * np.log1p(-share), share)
+
+
+def fixed(seconds: float) -> Times:
+    """Always the same time [s].
+
+    >>> fixed(10.0).within(9.0), fixed(10.0).within(11.0), fixed(10.0).mean_within(4.0)
+    (0.0, 1.0, 4.0)
+    """
+    return Times(np.array([seconds, seconds * (1.0 + 1e-9) + 1e-12]), np.array([0.0, 1.0]))
+
+
+def from_quantiles(quantiles: Mapping[float, float]) -> Times:
+    """Times that pass through {probability: seconds}; between and below them ln x is linear in the normal score.
+
+    Times beyond the highest count as it.
+
+    >>> times = from_quantiles({0.5: 10.0, 0.9: 100.0})
+    >>> [round(times.within(seconds), 2) for seconds in (10.0, 99.9, 100.1)]
+    [0.5, 0.9, 1.0]
+    """
+    score = np.array([NormalDist().inv_cdf(min(max(share, 1e-6), 1.0 - 1e-6)) for share in sorted(quantiles)])
+    logs = np.log([max(quantiles[share], 1e-3) for share in sorted(quantiles)])
+    slope = (logs[1] - logs[0]) / (score[1] - score[0]) if score.size > 1 else 0.0
+    points = np.unique(np.concatenate([np.linspace(min(-3.0, score[0]), score[-1], KNOTS), score]))
+    seconds = np.exp(np.where(points < score[0], logs[0] + slope * (points - score[0]), np.interp(points, score, logs)))
+    share = np.array([NormalDist().cdf(point) for point in points])
+    top = seconds[-1] * (1.0 + 1e-9)
+    return Times(np.concatenate([seconds, [top]]), np.concatenate([[0.0], share[1:], [1.0]]))
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What prompts have in common with earlier ones.
+
+    shared: tokens that all prompts begin with [token]; history (buckets,): tokens behind these that a prompt has in
+    common with the last one of its session [token]; growth: by which that is less for each turn further back [token];
+    followed (turns,): share of the requests that at least one, two, ... turns of their session follow [1]; as many
+    have so many before them. pause: from the end of a request to the next turn.
+    """
+
+    shared: float
+    history: FloatArray
+    growth: float
+    followed: FloatArray
+    pause: Times
+
+
+def uniform_reuse(isl: FloatArray, share: float, interval: Times) -> Reuse:
+    """A share of every prompt in common with earlier ones, last used an interval ago [1].
+
+    As much of all that is in the cache is used again: a trace of so many hits has as many uses that are not the last.
+    """
+    return Reuse(0.0, isl * share, 0.0, np.array([share]), interval)
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What an LRU cache finds: `chance` (buckets,) of the history [1]; keeps: characteristic time [s]."""
+
+    chance: FloatArray
+    keeps: float
+
+
+def characteristic_time(written: float, followed: float, times: Times, capacity: float) -> float:
+    """T of a cache of `capacity` [token] into which `written` tokens come per second [s].
+
+    followed: share of them that are used again, after `times` [1]; others stay until they are the oldest.
+
+    >>> written, capacity = 20.0 * 100.0 / 10.0, 500.0  # 20 equal entries of 100 tokens, each used every 10 s
+    >>> round(characteristic_time(written, 1.0, exponential(10.0), capacity), 2), round(-10.0 * math.log(0.75), 2)
+    (2.88, 2.88)
+    """
+    if capacity <= 0.0:
+        return 0.0
+    if written <= 0.0:
+        return FARTHEST
+
+    def filled(limit: float) -> float:
+        return written * times.held(followed, limit)
+
+    if filled(FARTHEST) <= capacity:
+        return FARTHEST
+    low, high = 0.0, FARTHEST
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2.0 if low > 0.0 or high < 1e-3 else high / 8.0
+        low, high = (middle, high) if filled(middle) <= capacity else (low, middle)
+    return low
+
+
+def cached(
+    reuse: Reuse, weight: FloatArray, kept: FloatArray, capacity: float, *, service: float, replicas: float
+) -> Cached:
+    """What each of several equal replicas finds.
+
+    weight (buckets,): requests of one replica [1/s]; kept (buckets,): tokens that each leaves in the cache, those that
+    all prompts share left out; capacity: of one replica [token]; service: from one turn to the next beside the pause
+    [s]; replicas: among which the turns of a session are spread, 1 where the router sends them to the one that has
+    their history.
+
+    A replica has as many entries as sessions happen to be at it, a Poisson number, for as long as these last: where all
+    just fit on average, some replicas lack room. So hits are means over a normal number of them, of prompts of their
+    variation: variance / mean^2 = E[kept^2] / E[kept]^2 / entries.
+
+    Spread at random, the last visit of a session was j turns ago with chance (1/n) (1 - 1/n)^(j - 1): what it left is
+    shorter by j - 1 turns, and older.
+    """
+    visits = np.arange(1, reuse.followed.size + 1)
+    elsewhere = (1.0 - 1.0 / replicas) ** (visits - 1)
+    visits, chance = visits[elsewhere >= LEAST_SHARE], elsewhere[elsewhere >= LEAST_SHARE] / replicas
+    again = chance * reuse.followed[: visits.size]
+    ages = [reuse.pause.later((visit - 1) * (reuse.pause.mean + service)) for visit in visits]
+    times, followed, written = _mixture(ages, again), float(again.sum()), float(weight @ kept)
+    keeps = characteristic_time(written, followed, times, capacity)
+    entries = float(weight.sum()) * times.held(followed, keeps)
+    spread = float(weight @ kept**2) * float(weight.sum()) / max(written**2, 1e-300) / max(entries, 1.0)
+    points, mass = np.polynomial.hermite_e.hermegauss(POINTS)
+    load = np.maximum(1.0 + np.sqrt(spread) * points, LIGHTEST)
+    found, mass = np.zeros(reuse.history.size), mass * load / float(mass @ load)
+    for part, more in zip(mass, load, strict=True):
+        limit = characteristic_time(written * more, followed, times, capacity)
+        for visit, share, age in zip(visits, chance, ages, strict=True):
+            length = np.maximum(reuse.history - (visit - 1) * reuse.growth, 0.0)
+            found += part * share * age.within(limit) * length
+    return Cached(np.minimum(found / np.maximum(reuse.history, 1e-12), 1.0), keeps)
+
+
+def _mixture(parts: list[Times], weight: FloatArray) -> Times:
+    """The mixture of distributions in proportion to `weight` (parts,) [1]."""
+    if len(parts) == 1:
+        return parts[0]
+    seconds = np.unique(np.concatenate([part.seconds for part in parts]))
+    each = np.array([np.interp(seconds, part.seconds, part.share, left=0.0) for part in parts])
+    return Times(seconds, np.asarray(weight @ each / max(float(weight.sum()), 1e-300)))

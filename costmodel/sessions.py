@@ -1,0 +1,146 @@
+"""Sessions: turns whose prompts grow, as those of agents and chats do, and the requests that they make.
+
+The prompt of turn k is the system prompt, all user tokens so far, and the answers to all turns before. A prefix cache
+can find what the prompt of turn k - 1 was; answers count as new, as their KV is made elsewhere where roles are apart,
+and chat templates write them anew.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel import lengths
+from costmodel.lengths import Buckets, Lengths
+from costmodel.prefix_cache import Reuse, Times
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+TURN_GROUPS, TURN_BUCKETS = 8, 6
+"""Groups of turns, the first one by itself, and buckets of new tokens in each: as many as other histograms have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Sessions of independent turns.
+
+    turns [1]; pause: from the end of an answer to the next turn; system_prompt: tokens that all sessions begin with
+    [token]; user, answer: tokens of each turn [token].
+    """
+
+    turns: Lengths
+    pause: Times
+    system_prompt: float
+    user: Lengths
+    answer: Lengths
+
+    @property
+    def growth(self) -> float:
+        """Tokens by which the prompt grows from turn to turn [token]."""
+        return self.user.mean + self.answer.mean
+
+    @property
+    def longest(self) -> float:
+        """Longest ISL + OSL, every turn but the last of mean length [token]."""
+        last = self.user.longest + self.answer.longest
+        return self.system_prompt + (math.ceil(self.turns.longest) - 1.0) * self.growth + last
+
+    def reach(self) -> FloatArray:
+        """Share of the sessions that have at least 1, 2, ... turns, (turns,) [1]; part of a turn is a chance of it."""
+        turn = np.arange(np.ceil(self.turns.longest))
+        return np.asarray(self.turns.share @ np.clip(self.turns.value[:, None] - turn, 0.0, 1.0))
+
+
+def requests_of(sessions: Sessions) -> tuple[Buckets, Reuse]:
+    """The histogram of the requests of sessions, and what they have in common; turns before are of mean length.
+
+    >>> from costmodel.prefix_cache import fixed
+    >>> agents = Sessions(lengths.fixed(2), fixed(5.0), 1000.0, lengths.fixed(300), lengths.fixed(100))
+    >>> buckets, reuse = requests_of(agents)
+    >>> buckets.isl.tolist(), reuse.history.tolist(), reuse.followed.tolist()
+    ([1300.0, 1700.0], [0.0, 300.0], [0.5])
+    """
+    reach = sessions.reach()
+    turn, mean = np.arange(reach.size), float(reach.sum())
+    before = reach[1:].cumsum() / max(float(reach[1:].sum()), 1e-300) * (TURN_GROUPS - 1)
+    group = np.concatenate([[0], 1 + np.minimum(np.ceil(before - 1e-9), TURN_GROUPS - 1)]).astype(np.int64)
+    new = lengths.joint(sessions.user, sessions.answer, TURN_BUCKETS)
+    isl, osl, share, history = [], [], [], []
+    for members in (group == number for number in np.unique(group)):
+        weight = reach[members]
+        grown = float(weight @ turn[members] / weight.sum()) * sessions.growth
+        isl.append(sessions.system_prompt + grown + new.isl)
+        osl.append(new.osl)
+        share.append(float(weight.sum()) / mean * new.share)
+        history.append(np.full(new.isl.size, max(grown - sessions.answer.mean, 0.0)))
+    buckets = Buckets(*map(np.concatenate, (isl, osl, share)))
+    followed = reach[::-1].cumsum()[::-1][1:] / mean
+    reuse = Reuse(sessions.system_prompt, np.concatenate(history), sessions.growth, followed, sessions.pause)
+    return buckets, reuse
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Requests of sessions in order of arrival, all (requests,).
+
+    arrival: when each comes if answers take as long as expected [s]; after: index of the turn before, -1 for one that
+    comes by itself; pause: after the end of that one [s]; isl, osl [token]; session; place: of the turn in its session.
+    """
+
+    arrival: FloatArray
+    after: IntArray
+    pause: FloatArray
+    isl: IntArray
+    osl: IntArray
+    session: IntArray
+    place: IntArray
+
+
+def draw_turns(
+    sessions: Sessions, starts: FloatArray, count: int, *, begin: float, service: float, most: float, seed: int = 0
+) -> Turns:
+    """The first `count` turns from `begin` [s] on; sessions that began before go on from the turn they have come to.
+
+    starts: of the sessions, ascending [s]; service: expected time of a request [s]; most: tokens, ISL + OSL, that a
+    session does not exceed [token].
+    """
+
+    def drawn(number: int, values: Lengths, size: int) -> FloatArray:
+        rng = np.random.default_rng([seed, 5, number])
+        place = np.searchsorted(np.cumsum(values.share), rng.random(size) * (1.0 - 1e-12))
+        whole = np.floor(values.value[np.minimum(place, values.value.size - 1)] + rng.random(size))
+        return np.maximum(whole, 1.0)
+
+    turns = drawn(0, sessions.turns, starts.size).astype(np.int64)
+    first = np.cumsum(turns) - turns
+    session = np.repeat(np.arange(starts.size), turns)
+    place = np.arange(session.size) - first[session]
+    user, answer = drawn(1, sessions.user, session.size), drawn(2, sessions.answer, session.size)
+    uniform = np.random.default_rng([seed, 5, 3]).random(session.size)
+    pause = np.interp(uniform, sessions.pause.share, sessions.pause.seconds)
+
+    def sum_before(values: FloatArray) -> FloatArray:
+        upto = np.cumsum(values) - values
+        return np.asarray(upto - upto[first][session])
+
+    isl = np.floor(sessions.system_prompt) + sum_before(user + answer) + user
+    gaps = np.where(place > 0, pause + service, 0.0)
+    arrival = starts[session] + sum_before(gaps) + gaps
+    kept = np.flatnonzero((isl + answer <= most) & (arrival >= begin) & (arrival <= max(starts[-1], begin + 1e-9)))
+    kept = kept[np.argsort(arrival[kept], kind="stable")][:count]
+    number = np.full(session.size, -1, dtype=np.int64)
+    number[kept] = np.arange(kept.size)
+    after = np.where(place[kept] > 0, number[kept - 1], -1)
+    return Turns(
+        arrival=arrival[kept] - arrival[kept[0]],
+        after=after,
+        pause=pause[kept],
+        isl=isl[kept].astype(np.int64),
+        osl=answer[kept].astype(np.int64),
+        session=session[kept],
+        place=place[kept],
+    )

@@ -1,0 +1,258 @@
+"""What prefix caches find: Che's law by hand, sessions as requests, and the formula against simulated blocks."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.engine import Role
+from costmodel.lengths import fixed as tokens
+from costmodel.prefix_cache import (
+    FARTHEST,
+    Reuse,
+    cached,
+    characteristic_time,
+    exponential,
+    fixed,
+    from_quantiles,
+    uniform_reuse,
+)
+from costmodel.sessions import Sessions, draw_turns, requests_of
+from costmodel.simulator import VLLM_V1, CoefficientSteps, Trace, simulate
+from costmodel.workload import Workload
+from optimizer.fleets.build_plan import plan_prefix_cache
+from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.loads.flows import make_flows
+from optimizer.loads.instance import Instance
+from optimizer.verification.judge import judge
+from optimizer.verification.record import hit_share
+from search_spaces.loader import load_problem
+from search_spaces.problem import Balancing, Problem
+from tests.optimizer_cases import instance_of, problem, space
+from tests.simulator_cases import colocated
+from tests.workload_texts import SOUND, load, refusal
+
+AGENTS = Sessions(tokens(8), exponential(30.0), 2000.0, tokens(2500), tokens(300))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_equal_entries_fill_the_cache_as_by_hand(share: float) -> None:
+    """Of 50 entries of 200 tokens, each used every 40 s, a cache for a share of them holds that share at any time."""
+    limit = characteristic_time(50 * 200.0 / 40.0, 1.0, exponential(40.0), share * 50 * 200.0)
+    assert limit == pytest.approx(-40.0 * math.log(1.0 - share), rel=1e-2)
+    assert exponential(40.0).within(limit) == pytest.approx(share, abs=2e-3)
+
+
+def test_entries_that_nobody_uses_again_stay_until_the_rest_has_come() -> None:
+    assert characteristic_time(100.0, 0.0, fixed(1.0), 500.0) == pytest.approx(5.0, rel=1e-4)
+
+
+def test_no_memory_finds_nothing_and_endless_memory_all() -> None:
+    _, reuse = requests_of(AGENTS)
+    weight, kept = np.full(reuse.history.size, 0.1), np.full(reuse.history.size, 10_000.0)
+    for capacity, chance in ((0.0, 0.0), (1e15, 1.0)):
+        found = cached(reuse, weight, kept, capacity, service=5.0, replicas=1.0).chance[reuse.history > 0.0]
+        assert found == pytest.approx(np.full(found.size, chance), abs=1e-6)
+    assert characteristic_time(100.0, 1.0, exponential(30.0), 1e15) == FARTHEST
+
+
+def test_spread_over_replicas_a_session_finds_what_its_last_visit_left() -> None:
+    """With memory without end, half of the turns were here the last time, a quarter the time before, and so on."""
+    reuse = Reuse(0.0, np.array([4000.0]), 1000.0, np.array([0.9, 0.8, 0.7, 0.6]), fixed(1.0))
+    found = cached(reuse, np.ones(1), np.array([4000.0]), 1e15, service=1.0, replicas=2.0)
+    assert found.chance[0] * 4000.0 == pytest.approx(4000 / 2 + 3000 / 4 + 2000 / 8 + 1000 / 16)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    capacity=st.floats(0.0, 3e6),
+    more=st.floats(1.0, 10.0),
+    think=st.floats(1.0, 1000.0),
+    replicas=st.sampled_from([1.0, 2.0, 7.0]),
+)
+def test_more_memory_finds_more_and_longer_pauses_less(
+    capacity: float, more: float, think: float, replicas: float
+) -> None:
+    def found(capacity: float, think: float) -> float:
+        _, reuse = requests_of(replace(AGENTS, pause=exponential(think)))
+        weight = np.full(reuse.history.size, 0.1)
+        kept = reuse.history + 2500.0
+        chance = cached(reuse, weight, kept, capacity, service=5.0, replicas=replicas).chance
+        return float(chance @ reuse.history)
+
+    now = found(capacity, think)
+    assert found(capacity * more, think) >= now - 1.0
+    assert found(capacity, think * more) <= now + 1.0
+
+
+def test_times_by_quantiles_have_them() -> None:
+    times = from_quantiles({0.5: 4.0, 0.9: 30.0, 0.99: 300.0})
+    assert [times.within(seconds) for seconds in (4.0, 30.0, 299.9)] == pytest.approx([0.5, 0.9, 0.99], abs=2e-3)
+    assert times.within(301.0) == 1.0
+
+
+def test_a_turn_begins_with_the_turn_before() -> None:
+    """Three turns of 100 + 40 tokens after 1,000: prompts of 1,100, 1,240, 1,380; the last finds 1,240 of its own."""
+    buckets, reuse = requests_of(Sessions(tokens(3), fixed(9.0), 1000.0, tokens(100), tokens(40)))
+    assert buckets.isl.tolist() == [1100.0, 1240.0, 1380.0]
+    assert (reuse.shared + reuse.history).tolist() == [1000.0, 1100.0, 1240.0]
+    assert reuse.followed == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_drawn_turns_are_those_of_the_histogram() -> None:
+    starts = np.arange(3000) * 2.0
+    turns = draw_turns(AGENTS, starts, 10_000, begin=600.0, service=5.0, most=1e9)
+    buckets, _ = requests_of(AGENTS)
+    assert turns.isl.mean() == pytest.approx(buckets.share @ buckets.isl, rel=0.02)
+    later = turns.after >= 0
+    before = turns.after[later]
+    assert (turns.session[later] == turns.session[before]).all()
+    assert (turns.place[later] == turns.place[before] + 1).all()
+    assert (turns.isl[later] - turns.isl[before] == turns.osl[before] + 2500).all()
+    assert turns.pause[later].mean() == pytest.approx(30.0, rel=0.05)
+
+
+def test_the_next_turn_comes_a_pause_after_the_end_of_the_one_before() -> None:
+    steps = CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))
+    times, lengths = np.array([0.0, 1.0, 2.0]), np.array([100, 50, 200])
+    trace = Trace(times, lengths, np.full(3, 3), after=np.array([-1, -1, 0]), pause=np.array([0.0, 0.0, 7.0]))
+    result = simulate(trace, colocated(VLLM_V1, steps))
+    assert result.arrival[2] == pytest.approx(result.finish[0] + 7.0)
+    assert result.arrival[:2].tolist() == [0.0, 1.0]
+
+
+def agents(think: float, balancing: Balancing, rate: float = 4.0) -> Problem:
+    sessions = replace(AGENTS, pause=exponential(think))
+    buckets, reuse = requests_of(sessions)
+    found = float(buckets.share @ (reuse.shared + reuse.history)) / float(buckets.share @ buckets.isl)
+    load = Workload(buckets.isl, buckets.osl, buckets.share, rate, 1.0, found, 25_000, reuse, sessions)
+    made = problem(workload=load, space=space(tensor_parallel=(1,), max_num_seqs=(64,), max_num_batched_tokens=(8192,)))
+    return replace(made, constraints=replace(made.constraints, balancing=balancing))
+
+
+@cache
+def instance_for(think: float, balancing: Balancing) -> Instance:
+    return instance_of(agents(think, balancing))
+
+
+def fleet_for(instance: Instance, roles: tuple[Role, ...], replicas: int) -> Fleet:
+    route, limit = np.ones(instance.flows.isl.size), int(instance.tables.limits[-1])
+    return Fleet(tuple(FleetPool(f"{role}-1", role, 0, limit, 0, replicas, 0, route) for role in roles))
+
+
+ALONE, APART = (Role.COLOCATED,), (Role.PREFILL, Role.DECODE)
+
+
+@pytest.mark.parametrize("roles", [ALONE, APART], ids=["colocated", "apart"])
+@pytest.mark.parametrize("balancing", list(Balancing))
+@pytest.mark.parametrize("think", [10.0, 300.0], ids=["memory is enough", "memory is too small"])
+def test_the_formula_finds_what_simulated_blocks_do(
+    think: float, balancing: Balancing, roles: tuple[Role, ...]
+) -> None:
+    """81 % of the input tokens are shared: six replicas keep nearly all for 10 s, and little of it for 5 minutes."""
+    instance = instance_for(think, balancing)
+    fleet = fleet_for(instance, roles, 6)
+    use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
+    assert use is not None
+    assert use.at_best == pytest.approx(0.81, abs=0.02)
+    simulated = hit_share(instance, judge(instance, fleet, requests=6000))
+    assert use.sustained == pytest.approx(simulated, abs=0.04)
+    if balancing is Balancing.FEWEST_TOKENS:
+        assert (use.at_best - use.sustained < 0.02) == (think == 10.0)
+
+
+def test_misses_come_late_in_the_formula_too() -> None:
+    """TTFT at its 99th percentile is that of whole prompts where memory is too small, and of new tokens where not."""
+    late = [evaluate(i, fleet_for(i, ALONE, 6)).ttft[-1, -1]
+            for i in (instance_for(think, Balancing.FEWEST_TOKENS) for think in (10.0, 300.0))]  # fmt: skip
+    assert late[1] > 2.0 * late[0]
+
+
+def test_a_stated_share_is_one_case_of_the_law() -> None:
+    """A share of every prompt that is used again at once: the same tokens, and no flows for misses."""
+    load = agents(10.0, Balancing.FEWEST_TOKENS).workload
+    stated = replace(load, sessions=None, reuse=None, prefix_hit_share=0.6)
+    plain = make_flows(replace(problem(), workload=stated))
+    law = make_flows(replace(problem(), workload=replace(stated, reuse=uniform_reuse(load.isl, 0.6, fixed(0.0)))))
+    assert plain.isl.size == law.asked == law.isl.size // 2
+    np.testing.assert_allclose(law.new_tokens[: law.asked], plain.new_tokens)
+    np.testing.assert_allclose(law.new_tokens[law.asked :], plain.isl)
+
+
+def test_a_stated_reuse_interval_beyond_the_memory_is_not_believed() -> None:
+    load = agents(10.0, Balancing.FEWEST_TOKENS).workload
+    shares = []
+    for interval in (5.0, 3600.0):
+        reuse = uniform_reuse(load.isl, 0.8, exponential(interval))
+        instance = instance_of(replace(agents(10.0, Balancing.FEWEST_TOKENS), workload=replace(
+            load, sessions=None, reuse=reuse, prefix_hit_share=0.8)))  # fmt: skip
+        fleet = fleet_for(instance, ALONE, 8)
+        use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
+        assert use is not None
+        shares.append((use.sustained, hit_share(instance, judge(instance, fleet, requests=3000))))
+    assert shares[0] == pytest.approx((0.8, 0.8), abs=0.03)
+    assert shares[1][0] < 0.3
+    assert shares[1][0] == pytest.approx(shares[1][1], abs=0.03)
+
+
+SESSIONS = """\
+model: Llama-3.1-8B
+workload:
+  sessions: {rate: 0.5/s, turns: 4, think_time: 20s, system_prompt: 1000, user_tokens: 500, answer_tokens: 100}
+slo: {ttft: 2s, tpot: 50ms}
+accelerators: H100
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> None:
+    """Four turns every other second are two requests per second; the repeated inputs state the same problem."""
+    stated = load(SESSIONS)
+    load_of = stated.workload
+    assert (load_of.request_rate, load_of.max_tokens) == (2.0, 1000 + 3 * 600 + 600)
+    assert load_of.isl.tolist() == [1500.0, 2100.0, 2700.0, 3300.0]
+    assert load_of.prefix_hit_share == pytest.approx((1000 + 1500 + 2100 + 2700) / (1500 + 2100 + 2700 + 3300))
+    (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
+    again = load_problem(folder / "again.yaml")
+    assert again.inputs == stated.inputs
+    assert "lengths" not in stated.inputs["workload"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("  sessions", "  prefix_hit_share: 85%\n  sessions", "prefix_hit_share and sessions, but it follows from"),
+        ("  sessions", "  request_rate: 2/s\n  sessions", "sessions.rate and a rate of requests"),
+        ("rate: 0.5/s, ", "", "needs request_rate"),
+        ("turns: 4", "turns: 900", "state fewer turns, or fewer tokens of each"),
+        ("turns: 4", "turns: 20000", "at most 10,000 turns"),
+        ("think_time: 20s", "think_time: 20 parsecs", "has the unit 'parsecs', but a duration is in"),
+        ("think_time: 20s", "think_time: {quantiles: {0.5: 20s, p99: 10s}}", "rise with the probability"),
+        ("  sessions", "  lengths: {isl: 100, osl: 10}\n  sessions", "exactly one of lengths, sessions"),
+    ],
+)
+def test_wrong_sessions_are_refused_in_a_sentence(folder: Path, old: str, new: str, words: str) -> None:
+    assert words in refusal(SESSIONS.replace(old, new, 1))
+
+
+def test_a_reuse_interval_needs_something_to_find(folder: Path) -> None:
+    text = SOUND.replace("  lengths", "  reuse_interval: 30s\n  lengths")
+    assert "state prefix_hit_share" in refusal(text)
+    stated = load(text.replace("  reuse", "  prefix_hit_share: 60%\n  reuse")).workload
+    assert stated.reuse is not None
+    assert stated.reuse.followed.tolist() == [0.6]
+    assert stated.reuse.pause.mean == pytest.approx(30.0, rel=0.01)

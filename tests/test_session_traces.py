@@ -1,0 +1,89 @@
+"""Traces of sessions: AIPerf's with delays and Bailian's with chat ids, and the workload.yaml made from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.errors import InputError
+from search_spaces.loader import load_problem
+from search_spaces.traces import is_session_trace, read_sessions
+from search_spaces.writing import workload_yaml_text
+from tests.running import within
+
+DELAYS: list[dict[str, Any]] = [
+    {"session_id": "a", "timestamp": 0, "input_length": 3000, "output_length": 100},
+    {"session_id": "b", "timestamp": 4000, "input_length": 2000, "output_length": 50},
+    {"session_id": "a", "delay": 1500, "input_length": 400, "output_length": 120},
+    {"session_id": "a", "delay": 2500, "input_length": 600, "output_length": 80},
+]
+CHATS: list[dict[str, Any]] = [
+    {"chat_id": 7, "parent_chat_id": -1, "timestamp": 10.0, "input_length": 500, "output_length": 60, "turn": 1},
+    {"chat_id": 9, "parent_chat_id": 7, "timestamp": 40.0, "input_length": 760, "output_length": 90, "turn": 2},
+    {"chat_id": 12, "parent_chat_id": -1, "timestamp": 50.0, "input_length": 300, "output_length": 30, "turn": 1},
+]
+
+
+def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    path = folder / "trace.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def test_delays_are_think_times_and_lengths_new_tokens(tmp_path: Path) -> None:
+    path = written(tmp_path, DELAYS)
+    summary = read_sessions(path)
+    assert is_session_trace(path)
+    assert summary.turns.tolist() == [3, 1]
+    assert summary.pause.tolist() == [1.5, 2.5]
+    assert summary.user.tolist() == [3000, 400, 600, 2000]
+    assert summary.rate == 0.25
+    assert not summary.answers_in
+
+
+def test_chats_repeat_what_was_before(tmp_path: Path) -> None:
+    summary = read_sessions(written(tmp_path, CHATS))
+    assert summary.turns.tolist() == [2, 1]
+    assert summary.pause.tolist() == [30.0]
+    assert summary.user.tolist() == [500, 760 - 500 - 60, 300]
+    assert summary.answers_in
+
+
+def test_what_is_written_is_a_problem_of_such_sessions(tmp_path: Path) -> None:
+    mapping = read_sessions(written(tmp_path, DELAYS)).mapping()
+    (tmp_path / "w.yaml").write_text(workload_yaml_text(mapping, "agents", "Llama-3.1-8B"), "utf-8")
+    load = load_problem(tmp_path / "w.yaml").workload
+    assert load.sessions is not None
+    assert load.request_rate == pytest.approx(0.25 * load.sessions.turns.mean)
+    assert load.sessions.pause.within(2.6) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"timestamp": 1, "input_length": 3, "output_length": 3}, "trace.jsonl:5: the turn has no session_id"),
+        ({"session_id": "c", "input_length": 3, "output_length": 3}, "first turn of every session needs a timestamp"),
+        ({"session_id": "a", "delay": 1, "output_length": 3}, "trace.jsonl:5: a turn needs input_length"),
+        ({"session_id": "a", "delay": "1s", "input_length": 3, "output_length": 3}, "delay '1s' must be a number"),
+    ],
+)
+def test_a_turn_that_lacks_something_is_named(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_sessions(written(tmp_path, [*DELAYS, row]))
+
+
+def test_a_trace_without_sessions_is_none(tmp_path: Path) -> None:
+    row = {"timestamp": 1, "input_length": 3, "output_length": 3, "hash_ids": [1]}
+    assert not is_session_trace(written(tmp_path, [row]))
+    assert not is_session_trace(tmp_path / "nothing.jsonl")
+
+
+def test_the_command_tells_and_writes_sessions(tmp_path: Path) -> None:
+    path = written(tmp_path, DELAYS)
+    done = within("workload", path, "--model", "Llama-3.1-8B", "-o", tmp_path / "w.yaml")
+    assert done.returncode == 0
+    assert "2 of 2 turns on average" in done.stdout
+    assert "sessions:" in (tmp_path / "w.yaml").read_text("utf-8")
