@@ -108,11 +108,21 @@ def test_catalog_of_the_readme_is_one(tmp_path: Path) -> None:
     assert catalog.accelerator("MyCard").bandwidth == 4e12
 
 
-def test_every_command_line_of_the_readme_can_be_parsed() -> None:
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
-    asked = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("pdplan ")]
-    assert {"whatif", "simulate", "report", "deploy"} <= {name for name, *_ in asked}
-    for name, *words in asked:
+def command_lines(text: str) -> list[list[str]]:
+    """The words of every pdplan command in the shell blocks of a page."""
+    lines = [line for block in re.findall(r"```(?:sh|bash)\n(.*?)```", text, re.S) for line in block.splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("pdplan ")]
+
+
+def test_the_readme_shows_the_common_commands() -> None:
+    assert {"whatif", "simulate", "report", "deploy"} <= {name for name, *_ in command_lines(README)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_line_of_a_page_can_be_parsed(page: Path) -> None:
+    for name, *words in command_lines(page.read_text("utf-8")):
+        if name == "--version":
+            continue
         cli.commands[name].make_context(name, words, obj=Console())
 
 
