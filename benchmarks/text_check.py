@@ -57,7 +57,7 @@ def texts() -> Iterator[tuple[str, list[str]]]:
         found = re.search(r"=== README\.md\n(.*?)(?=^=== |\Z)", page.read_text("utf-8"), re.S | re.M)
         if found is not None:
             yield f"deployment, {page.stem}", split(prose(found[1]))
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         yield page.relative_to(ROOT).as_posix(), split(prose(page.read_text("utf-8")))
 
 

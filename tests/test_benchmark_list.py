@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), BENCHMARKS / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), BENCHMARKS / "README.md"])
 COMMAND = re.compile(r"python (?:(benchmarks/\w+\.py)|-m (benchmarks(?:\.\w+)+))")
 
 

@@ -84,7 +84,7 @@ GOLDEN = [
     for path in sorted((ROOT / "tests/golden").rglob("*.*"))
     if not path.name.startswith("help-") and path.name != "workload_faults.txt"  # these show how shares are typed
 ]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *GOLDEN]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *GOLDEN]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""The published findings of docs/studies.md, on fewer requests: each keeps its direction."""
+"""The published findings of docs/appendix/studies.md, on fewer requests: each keeps its direction."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Published findings replayed in the simulator: ours beside theirs, one script per study (docs/studies.md)."""
+"""Published findings replayed in the simulator: ours beside theirs, one script per study (docs/appendix/studies.md)."""
