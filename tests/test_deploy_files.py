@@ -22,7 +22,7 @@ from pdplan.cli import ExitCode, run
 from reports.deploy.deployment import Options
 from reports.deploy.describe import file_names
 from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
-from reports.deploy.formats import Raw, load_yaml, shell_text, yaml_text
+from reports.deploy.formats import Raw, load_documents, shell_text, yaml_text
 from reports.deploy.readme import settings as settings_of
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 from tests.test_cli import pdplan
@@ -90,7 +90,7 @@ def test_no_string_is_code(target: str, text: str, label: str, image: str) -> No
     assert not [path for path in files if not re.fullmatch(r"[a-zA-Z0-9_./-]+", path) or ".." in path]
     for path, content in files.items():
         if path.endswith((".yaml", ".yml")):
-            load_yaml(path, content)
+            load_documents(path, content)
         elif path.endswith(".sh") and path != "slurm.sh":
             commands = [line for line in content.splitlines() if not line.startswith("#")]
             assert len(commands) <= 30

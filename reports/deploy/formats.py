@@ -151,7 +151,10 @@ def pod_text(text: str) -> str:
     return text.replace("$(", "$$(")
 
 
-class _Dumper(yaml.SafeDumper):
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Dumper(_DUMPER):  # type: ignore[misc]
     """YAML in which nothing stands for another thing, and texts of several lines are blocks."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - what the base class asks

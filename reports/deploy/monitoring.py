@@ -35,8 +35,8 @@ PREEMPTED: Final = 0.01
 class Watch:
     """One thing that is watched: what it is called, how Prometheus computes it, and the plan's line.
 
-    limit: None where the plan has no line; above: whether values above the line are bad, else below; minutes: how long
-    they may be; by_pool: whether there is one value for each pool; unit: Grafana's.
+    limit: the plan's line, above which values are bad, None where it has none; minutes: how long they may be; unit:
+    Grafana's; says: what is wrong above the line.
     """
 
     name: str
@@ -45,7 +45,6 @@ class Watch:
     limit: float | None
     unit: str
     says: str
-    above: bool = True
     minutes: int = 5
 
     @property
@@ -175,7 +174,7 @@ def rule_groups(deployment: Deployment) -> dict[str, Any]:
     alerts = [
         {
             "alert": watch.alert,
-            "expr": f'{watch.record}{{deployment="{deployment.name}"}} {">" if watch.above else "<"} {watch.limit:.6g}',
+            "expr": f'{watch.record}{{deployment="{deployment.name}"}} > {watch.limit:.6g}',
             "for": f"{watch.minutes}m",
             "labels": {"severity": "warning", **labels},
             "annotations": {
