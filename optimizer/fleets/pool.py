@@ -251,8 +251,9 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
     Fewer hits are more prompts under way, which leave less memory. From all hits on downwards, each round ends at or
     above the most hits that sustain themselves.
     """
-    flows, chance = engines.flows, np.ones(engines.rate.size)
+    flows = engines.flows
     assert flows.reuse is not None  # noqa: S101 - the caller looked
+    chance = np.where(flows.reuse.history > 0.0, 1.0, 0.0)
     for _ in range(MOST_CACHE_ROUNDS):
         rate = flows.with_misses(engines.rate, chance)
         split = replace(engines, key=(*engines.key, chance.tobytes()), rate=rate)
