@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+Rate = TypeVar("Rate", float, NDArray[np.float64])
 
 KNOTS = 500
 """Points at which a distribution of times is kept."""
@@ -45,7 +47,7 @@ class Times:
     def mean_within(self, limit: float) -> float:
         """E[min(X, limit)], the integral of P(X > t) up to the limit [s].
 
-        >>> round(exponential(10.0).mean_within(5.0), 1), round(10.0 * (1.0 - math.exp(-0.5)), 1)
+        >>> round(exponential(10.0).mean_within(5.0), 1), round(10.0 * (1.0 - float(np.exp(-0.5))), 1)
         (3.9, 3.9)
         """
         at = np.append(self.seconds[self.seconds < limit], limit) if limit > 0.0 else np.zeros(1)
@@ -134,30 +136,29 @@ class Cached:
     keeps: float
 
 
-def characteristic_time(written: float, followed: float, times: Times, capacity: float) -> float:
+def characteristic_time(written: Rate, followed: float, times: Times, capacity: float) -> Rate:
     """T of a cache of `capacity` [token] into which `written` tokens come per second [s].
 
-    followed: share of them that are used again, after `times` [1]; others stay until they are the oldest.
+    followed: share of them that are used again, after `times` [1]; others stay until they are the oldest. Between two
+    knots what fills the cache is quadratic in T.
 
     >>> written, capacity = 20.0 * 100.0 / 10.0, 500.0  # 20 equal entries of 100 tokens, each used every 10 s
-    >>> round(characteristic_time(written, 1.0, exponential(10.0), capacity), 2), round(-10.0 * math.log(0.75), 2)
+    >>> round(characteristic_time(written, 1.0, exponential(10.0), capacity), 2), round(-10.0 * float(np.log(0.75)), 2)
     (2.88, 2.88)
     """
-    if capacity <= 0.0:
-        return 0.0
-    if written <= 0.0:
-        return FARTHEST
-
-    def filled(limit: float) -> float:
-        return written * times.held(followed, limit)
-
-    if filled(FARTHEST) <= capacity:
-        return FARTHEST
-    low, high = 0.0, FARTHEST
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2.0 if low > 0.0 or high < 1e-3 else high / 8.0
-        low, high = (middle, high) if filled(middle) <= capacity else (low, middle)
-    return low
+    held = capacity / np.maximum(np.asarray(written, dtype=np.float64), 1e-300)  # mean time that memory is enough for
+    knot, share = np.insert(times.seconds, 0, 0.0), np.insert(times.share, 0, 0.0)
+    width = np.diff(knot)
+    unused = np.append(0.0, np.cumsum(width * (1.0 - (share[1:] + share[:-1]) / 2.0)))
+    filled = followed * unused + (1.0 - followed) * knot
+    at = np.clip(np.searchsorted(filled, held, side="right") - 1, 0, knot.size - 1)
+    slope = np.append(np.diff(share) / np.maximum(width, 1e-300), 0.0)[at]
+    slope = np.where(np.append(width, 1.0)[at] > 0.0, slope, 0.0)
+    rise, missing = followed * (1.0 - share[at]) + 1.0 - followed, np.maximum(held - filled[at], 0.0)
+    root = np.sqrt(np.maximum(rise**2 - 2.0 * followed * slope * missing, 0.0))
+    limit = np.minimum(knot[at] + 2.0 * missing / np.maximum(rise + root, 1e-300), FARTHEST)
+    found = np.where(capacity > 0.0, limit, 0.0)
+    return found if isinstance(written, np.ndarray) else float(found)
 
 
 def cached(
@@ -189,8 +190,7 @@ def cached(
     points, mass = np.polynomial.hermite_e.hermegauss(POINTS)
     load = np.maximum(1.0 + np.sqrt(spread) * points, LIGHTEST)
     found, mass = np.zeros(reuse.history.size), mass * load / float(mass @ load)
-    for part, more in zip(mass, load, strict=True):
-        limit = characteristic_time(written * more, followed, times, capacity)
+    for part, limit in zip(mass, characteristic_time(written * load, followed, times, capacity).tolist(), strict=True):
         for visit, share, age in zip(visits, chance, ages, strict=True):
             length = np.maximum(reuse.history - (visit - 1) * reuse.growth, 0.0)
             found += part * share * age.within(limit) * length

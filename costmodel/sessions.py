@@ -138,7 +138,7 @@ def draw_turns(
     return Turns(
         arrival=arrival[kept] - arrival[kept[0]],
         after=after,
-        pause=pause[kept],
+        pause=np.where(place[kept] > 0, pause[kept], 0.0),
         isl=isl[kept].astype(np.int64),
         osl=answer[kept].astype(np.int64),
         session=session[kept],

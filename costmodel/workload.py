@@ -40,7 +40,7 @@ class Workload:
     sessions: Sessions | None = None
 
     @property
-    def found_at_best(self) -> FloatArray:
+    def reusable_tokens(self) -> FloatArray:
         """Tokens of each bucket's prompts that a prefix cache could find, (buckets,) [token]."""
         if self.reuse is None:
             return np.asarray(self.isl * self.prefix_hit_share)

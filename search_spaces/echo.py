@@ -17,6 +17,7 @@ from costmodel.workload import Workload
 from .problem import Goal, Objective, Offer, Problem, SearchSpace, Slo
 from .quotes import basis_of
 from .schema import LengthsSection, WorkloadFile, WorkloadSection
+from .traces.summary import quantiles_of
 
 
 def _prices(prices: str, base: Path) -> str:
@@ -102,8 +103,11 @@ def _prefixes(section: WorkloadSection, workload: Workload) -> dict[str, Any]:
     """What prompts have in common; the rate of sessions is stated as that of requests."""
     if section.sessions is not None:
         return {"sessions": section.sessions.model_dump(exclude_none=True, exclude={"rate"})}
-    interval = section.reuse_interval
-    stated = {} if interval is None else {"reuse_interval": interval.model_dump(exclude_none=True)}
+    stated: dict[str, Any] = {}
+    if section.reuse_interval is not None:
+        stated = {"reuse_interval": section.reuse_interval.model_dump(exclude_none=True)}
+    elif workload.reuse is not None:
+        stated = {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}
     return {"prefix_hit_share": workload.prefix_hit_share, **stated}
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from .schema import WORKLOAD_SCHEMA
 
-_SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "max_tokens")
+_SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "reuse_interval", "max_tokens")
 _COMMENTS: Mapping[str, str] = {
     "request_rate": "mean arrivals [1/s]",
     "burstiness": "coefficient of variation of the times between arrivals; 1 is Poisson",
-    "prefix_hit_share": "share of input tokens found in a prefix cache",
+    "prefix_hit_share": "share of input tokens found in a prefix cache that forgets nothing",
+    "reuse_interval": "time since their last use",
     "max_tokens": "longest ISL + OSL [token]",
 }
 _RECORDED = "its requests are simulated as they came; without it, state burstiness (1 is Poisson)"

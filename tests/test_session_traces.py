@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import InputError
 from search_spaces.loader import load_problem
-from search_spaces.traces import is_session_trace, read_sessions
+from search_spaces.traces import is_session_trace, read_sessions, read_trace
 from search_spaces.writing import workload_yaml_text
 from tests.running import within
 
@@ -87,3 +87,34 @@ def test_the_command_tells_and_writes_sessions(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "2 of 2 turns on average" in done.stdout
     assert "sessions:" in (tmp_path / "w.yaml").read_text("utf-8")
+
+
+HASHED = [
+    {"timestamp": 1000 * second, "input_length": 512 * len(blocks), "output_length": 5, "hash_ids": blocks}
+    for second, blocks in ((0, [1, 2]), (10, [1, 2, 3]), (40, [1, 2]), (41, [7, 2]))
+]
+
+
+def test_hash_blocks_tell_after_what_time_they_are_used_again(tmp_path: Path) -> None:
+    """Four of nine blocks hit, two after 10 s and two after 30 s; the last request has none of its beginning."""
+    summary = read_trace(written(tmp_path, HASHED))
+    assert summary.prefix_hit_share == pytest.approx(4 / 9)
+    interval = summary.reuse_interval
+    assert interval is not None
+    assert [interval[share] for share in (0.25, 0.5, 0.75, 1.0)] == pytest.approx([10, 10, 30, 30], rel=0.06)
+
+
+def test_a_trace_of_hash_blocks_states_its_problem_again(tmp_path: Path) -> None:
+    """What memory has to keep, and for how long, comes out of the repeated inputs as it went in."""
+    written(tmp_path, HASHED)
+    (tmp_path / "w.yaml").write_text(
+        "model: Llama-3.1-8B\nworkload: {lengths: {trace: {path: trace.jsonl}}}\n"
+        "slo: {ttft: 2s, tpot: 50ms}\naccelerators: H100\n", "utf-8")  # fmt: skip
+    first = load_problem(tmp_path / "w.yaml")
+    (tmp_path / "again.yaml").write_text(json.dumps(first.inputs), "utf-8")
+    again = load_problem(tmp_path / "again.yaml")
+    assert again.inputs == first.inputs
+    before, after = first.workload.reuse, again.workload.reuse
+    assert before is not None
+    assert after is not None
+    assert before.pause.seconds.tolist() == after.pause.seconds.tolist()

@@ -244,11 +244,17 @@ class Load:
 
 
 def steady(result: Result, warm_up: float = WARM_UP, cool_down: float = 0.0) -> BoolArray:
-    """Which requests count: all but the first `warm_up` and the last `cool_down` shares of arrivals."""
+    """Which requests count: all but the first `warm_up` and the last `cool_down` shares of arrivals.
+
+    Turns whose turn before is not in the run do not count either: they find nothing because the run begins there.
+    """
     if not 0 <= warm_up + cool_down < 1:
         raise InputError(f"warm-up {warm_up} and cool-down {cool_down} must leave some requests: their sum is below 1")
     place = np.arange(result.trace.size) / result.trace.size
-    return np.asarray((place >= warm_up) & (place < 1.0 - cool_down))
+    counts, trace = (place >= warm_up) & (place < 1.0 - cool_down), result.trace
+    if trace.after is not None and trace.pause is not None:
+        counts &= (trace.after >= 0) | (trace.pause == 0.0)
+    return np.asarray(counts)
 
 
 def percentiles(values: FloatArray, shares: tuple[float, ...] = (0.5, 0.9, 0.99)) -> tuple[float, ...]:

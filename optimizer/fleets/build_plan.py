@@ -249,7 +249,11 @@ def plan_prefix_cache(instance: Instance, fleet: Fleet, states: tuple[PoolState,
     sustained, keeps = 0.0, []
     for pool, state in zip(fleet.pools, states, strict=True):
         if pool.role is not Role.DECODE:
-            lost = 0.0 if flows.reuse is None or state.found is None else (1.0 - state.found) * flows.reuse.history
+            lost = (
+                0.0
+                if flows.reuse is None or state.hit_chance is None
+                else (1.0 - state.hit_chance) * flows.reuse.history
+            )
             sustained += float((flows.share * pool.route) @ (flows.past_tokens - lost))
             keeps.append(prefix_keeps(instance, pool, state))
     asked = float(flows.share @ flows.isl)

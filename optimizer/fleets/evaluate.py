@@ -289,20 +289,20 @@ def _slow_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]
 class _FirstToken:
     """TTFT at one pool: offset (flows,) [s], and a delay; weight (flows,): share of the flow served here.
 
-    found (flows,): chance that a request finds its history; else it is one of the flow at `missed`.
+    hit_chance (flows,): chance that a request finds its history; else it is one of the flow at `missed`.
     """
 
     weight: FloatArray
     offset: FloatArray
     delay: Delay
     missed: IntArray
-    found: FloatArray | None = None
+    hit_chance: FloatArray | None = None
 
     def exceeds(self, limit: FloatArray) -> FloatArray:
         """Share of each flow that is served here and exceeds the limit, (flows,)."""
         late = self.delay.exceeds(limit - self.offset)
-        if self.found is not None:
-            late = self.found * late + (1.0 - self.found) * late[..., self.missed]
+        if self.hit_chance is not None:
+            late = self.hit_chance * late + (1.0 - self.hit_chance) * late[..., self.missed]
         return np.asarray(self.weight * late)
 
 
@@ -345,7 +345,7 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
             idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
         rests = ((1.0 - state.under_way, idle), (state.under_way, state.beside))
         first.append(
-            _FirstToken(pool.route, offset, Delay(state.wait, later, rests), instance.flows.missed, state.found)
+            _FirstToken(pool.route, offset, Delay(state.wait, later, rests), instance.flows.missed, state.hit_chance)
         )
     return first
 

@@ -80,7 +80,7 @@ class PoolState:
     full: probability that slots or KV memory are full; memory: mean share of KV memory in use; stable: whether the load
     is below capacity; beside, under_way: length of the step of an engine's other lanes, for the end of which a prompt
     waits that finds a lane free [s], and the chance that they have prompts [1]; 0 on engines with one lane;
-    found (flows,): chance that a request finds its history in the prefix cache, None where no memory decides it;
+    hit_chance (flows,): chance that a request finds its history in the prefix cache, None where no memory decides it;
     keeps: how long the cache keeps what is not used [s];
     relaxation: time in which a batch that is larger than on average comes back by a factor e: requests of mean life T
     end as they came, but others come in the share D of it that is due to longer steps, T / (1 - D) [s].
@@ -97,7 +97,7 @@ class PoolState:
     beside: float = 0.0
     under_way: float = 0.0
     relaxation: float = 0.0
-    found: FloatArray | None = None
+    hit_chance: FloatArray | None = None
     keeps: float = 0.0
 
     @property
@@ -251,8 +251,9 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
     Fewer hits are more prompts under way, which leave less memory. From all hits on downwards, each round ends at or
     above the most hits that sustain themselves.
     """
-    flows, chance = engines.flows, np.ones(engines.rate.size)
+    flows = engines.flows
     assert flows.reuse is not None  # noqa: S101 - the caller looked
+    chance = np.where(flows.reuse.history > 0.0, 1.0, 0.0)
     for _ in range(MOST_CACHE_ROUNDS):
         rate = flows.with_misses(engines.rate, chance)
         split = replace(engines, key=(*engines.key, chance.tobytes()), rate=rate)
@@ -261,7 +262,7 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
         if not state.stable or np.abs(found.chance - chance).max() < SAME_CHANCE:
             break
         chance = found.chance
-    return replace(state, found=chance, keeps=found.keeps)
+    return replace(state, hit_chance=chance, keeps=found.keeps)
 
 
 def prefix_keeps(instance: Instance, pool: FleetPool, state: PoolState) -> float:

@@ -121,7 +121,7 @@ def make_flows(problem: Problem, first_share: float = FIRST_SHARES[0]) -> Flows:
     slo = np.repeat(np.arange(classes), buckets)
     isl, osl = np.tile(load.isl, classes), np.tile(load.osl, classes)
     share = np.concatenate([slo_class.share * load.share for slo_class in problem.slos])
-    keep, past = share > 0.0, np.tile(load.found_at_best, classes)
+    keep, past = share > 0.0, np.tile(load.reusable_tokens, classes)
 
     def limits(metric: Metric) -> FloatArray:
         return np.array([slo_class.limit(metric) for slo_class in problem.slos])[slo]

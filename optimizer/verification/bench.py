@@ -58,6 +58,8 @@ LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
 WHOLE = 0.9
 """Share of the engines of a pool that its slices must have between them [1]; assumed: a slice that lost more to
 rounding would miss where the whole fleet does not."""
+PAUSES = 10.0
+"""Length of a full run in pauses between turns, so that caches fill in the warm-up [1]."""
 SHORT = 4
 """A full run is so many short ones: 2,000 requests at least, of which 1,800 count, tell most fleets that miss [1]."""
 SETTLED = 20.0
@@ -102,8 +104,10 @@ def run_length(instance: Instance, volume: float) -> int:
 
     Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new.
     """
-    recorded = instance.problem.recorded
+    recorded, load = instance.problem.recorded, instance.problem.workload
     least = LEAST_REQUESTS if recorded is None else max(LEAST_REQUESTS, recorded.arrival.size)
+    if load.sessions is not None:
+        least = max(least, math.ceil(PAUSES * load.sessions.pause.mean * volume * load.request_rate))
     return math.ceil(max(LIFETIMES * in_system(instance, volume), least) * _alike(instance))
 
 

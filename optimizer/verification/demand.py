@@ -73,8 +73,8 @@ def _session_trace(
     return replace(made, trace=replace(made.trace, cached=None, pages=pages, after=turns.after, pause=turns.pause))
 
 
-MOST_PAGES = 2_000_000
-"""Distinct hash blocks of a run, which each engine has an entry for: 50 MB."""
+MOST_PAGES = 500_000
+"""Distinct hash blocks of a run, which each engine has an entry for: 12 MB."""
 
 
 def _pages(instance: Instance, sessions: Sessions, turns: Turns) -> Pages:
@@ -174,7 +174,9 @@ def _demand(
 def _found_chance(instance: Instance, fleet: Fleet, volume: float) -> FloatArray:
     """Chance by formula that a request of each flow finds its history at each pool, (pools, flows) [1]."""
     states = [pool_state(instance, pool, volume) for pool in fleet.pools]
-    return np.array([np.ones(instance.flows.isl.size) if one.found is None else one.found for one in states])
+    return np.array(
+        [np.ones(instance.flows.isl.size) if state.hit_chance is None else state.hit_chance for state in states]
+    )
 
 
 def _decoded(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:

@@ -324,6 +324,7 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
         "osl": {f"p{100 * share:g}": summary.osl_quantile(share) for share in QUANTILES},
         "max_tokens": summary.max_tokens,
         "prefix_hit_share": summary.prefix_hit_share,
+        "reuse_interval_s": None if summary.reuse_interval is None else summary.reuse_interval[0.5],
         "notes": list(summary.notes),
     }
 
@@ -358,13 +359,15 @@ def _page(measured: dict[str, Any], width: int) -> str:
     from reports.text import clean, wrap
 
     hits = measured["prefix_hit_share"]
+    median = measured["reuse_interval_s"]
+    within = "" if median is None else f", half of them used within {duration(median)} before"
     peaks = ", ".join(f"{rate(value)} over {window}" for window, value in measured["peak_rate_rps"].items())
     facts = [
         ("requests", f"{count(measured['requests'])} in {duration(measured['duration_s'])} ({measured['format']})"),
         ("rate", rate(measured["request_rate_rps"])),
         ("peaks", peaks or "–"),
         ("burstiness", f"{significant(measured['burstiness'])}   (CV of the times between arrivals; 1 is Poisson)"),
-        ("prefix hits", "the trace does not tell" if hits is None else f"{percent(hits)} of the input tokens"),
+        ("prefix hits", "the trace does not tell" if hits is None else f"{percent(hits)} of the input tokens{within}"),
         ("longest", f"{count(measured['max_tokens'])} tokens, ISL + OSL"),
     ]
     rows = [

@@ -98,7 +98,7 @@ def workload_section(plan: Plan) -> Section:
         ("request rate", rate(load.request_rate_rps)),
         ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
         *arrival_facts(plan),
-        ("input tokens found in the prefix cache", percent(load.prefix_hit_share)),
+        ("input tokens found in the prefix cache", _prefix_hits(plan)),
         ("mean input length", f"{significant(load.mean_isl)} tokens"),
         ("mean output length", f"{significant(load.mean_osl)} tokens"),
         ("longest request", f"{count(load.max_tokens)} tokens"),
@@ -114,6 +114,14 @@ def workload_section(plan: Plan) -> Section:
         ),
         detail=Detail.PAGE,
     )
+
+
+def _prefix_hits(plan: Plan) -> str:
+    """What the memory finds, of what the traffic allows."""
+    best, cache = percent(plan.workload.prefix_hit_share), plan.prefix_cache
+    if cache is None or cache.sustained >= cache.at_best - 1e-6:
+        return best
+    return f"{percent(cache.sustained)}, of {best} that the traffic allows"
 
 
 def _lengths_source(plan: Plan) -> Facts:

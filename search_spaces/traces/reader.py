@@ -227,6 +227,7 @@ class _Tally:
             max_tokens=lengths.longest,
             prefix_hit_share=prefix.hit_share,
             prefix_block_tokens=prefix.block_tokens if prefix.hit_share is not None else None,
+            reuse_interval=prefix.reuse_interval,
             notes=tuple(self._notes(arrivals)),
         )
 

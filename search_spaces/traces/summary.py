@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from costmodel.errors import InputError
 from costmodel.lengths import Buckets, coarsen
+from costmodel.prefix_cache import Times, from_quantiles, uniform_reuse
 from costmodel.workload import FloatArray, Workload
 
 from .arrivals import ArrivalStats
-from .rows import MAX_TOKENS, Columns, IntArray, Rows, TraceFormat
+from .rows import MAX_TOKENS, NANOSECONDS, Columns, IntArray, Rows, TraceFormat
 
 DEFAULT_BUCKETS = 48
 _SHARE_UNITS = 1_000_000
@@ -29,6 +30,12 @@ MAX_BLOCKS = 2**25
 BLOCK_SIZES = (512, 16, 32, 64, 128, 256, 1024)
 """Tokens per hash block in use: Mooncake's first, then those of serving engines."""
 FITTING_SHARE = 0.95
+INTERVAL_EDGES = np.geomspace(1e-3, 1e7, 401)
+"""Ends of the cells in which times between uses are counted, 40 in a decade [s]."""
+MOST_FOUND = 0.999999
+"""Of every prompt something is new [1]."""
+REUSE_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+"""Probabilities by which these times are written down."""
 
 BlockArray = NDArray[np.uint64]
 
@@ -131,11 +138,25 @@ class PrefixCache:
         self.input_tokens = 0
         self._seen: BlockArray = np.empty(0, dtype=np.uint64)
         self._recent: BlockArray = np.empty(0, dtype=np.uint64)
+        self._seen_at: IntArray = np.empty(0, dtype=np.int64)
+        self._recent_at: IntArray = np.empty(0, dtype=np.int64)
+        self._intervals = np.zeros(INTERVAL_EDGES.size + 1, dtype=np.int64)
 
     @property
     def hit_share(self) -> float | None:
         """Share of the input tokens found [1]; None if the trace has no usable blocks."""
         return self.hit_tokens / self.input_tokens if self.input_tokens and not self.unfit else None
+
+    @property
+    def reuse_interval(self) -> dict[float, float] | None:
+        """Time since the last use of the blocks that hit, by probability [s]; None where none did."""
+        total = int(self._intervals.sum())
+        if not total or self.unfit:
+            return None
+        upto = np.cumsum(self._intervals) / total
+        bins = [int(np.searchsorted(upto, share - 1e-12)) for share in REUSE_SHARES]
+        return {share: float(f"{INTERVAL_EDGES[min(at, INTERVAL_EDGES.size - 1)]:.4g}")
+                for share, at in zip(REUSE_SHARES, bins, strict=True)}  # fmt: skip
 
     def look_up(self, rows: Rows) -> Rows:
         """Return the rows with hit_tokens filled in [token], and remember their blocks."""
@@ -147,14 +168,14 @@ class PrefixCache:
             self.unfit = self.block_tokens is None
         if self.block_tokens is None:
             return rows
-        blocks = self._leading_hits(rows.hash_ids, rows.hash_counts)
+        blocks = self._leading_hits(rows.hash_ids, rows.hash_counts, rows.nanoseconds)
         hits = np.minimum(blocks * self.block_tokens, rows.isl)
         self.hit_tokens += int(hits.sum())
         self.input_tokens += int(rows.isl.sum())
         return replace(rows, hit_tokens=hits)
 
-    def _leading_hits(self, ids: BlockArray, counts: IntArray) -> IntArray:
-        """Return how many leading blocks of each row were seen in an earlier row."""
+    def _leading_hits(self, ids: BlockArray, counts: IntArray, nanoseconds: IntArray) -> IntArray:
+        """Return how many leading blocks of each row were seen in an earlier row, and count since when."""
         row = np.repeat(np.arange(counts.size), counts)
         distinct, first, place = np.unique(ids, return_index=True, return_inverse=True)
         seen_before = _contains(self._seen, distinct) | _contains(self._recent, distinct)
@@ -162,16 +183,47 @@ class PrefixCache:
         starts = np.cumsum(counts) - counts
         # The first miss at or after the start of each row; none before the row's end means that all blocks hit.
         following = np.append(missed, ids.size)[np.searchsorted(missed, starts)]
-        self._remember(distinct[~seen_before])
-        return np.asarray(np.minimum(following - starts, counts), dtype=np.int64)
+        hits = np.asarray(np.minimum(following - starts, counts), dtype=np.int64)
+        times = nanoseconds[row]
+        self._count_intervals(place, times, distinct, np.arange(ids.size) - starts[row] < hits[row])
+        last = np.zeros(distinct.size, dtype=np.int64)
+        np.maximum.at(last, place, times)
+        for known, at in ((self._seen, self._seen_at), (self._recent, self._recent_at)):
+            there = _contains(known, distinct)
+            at[np.searchsorted(known, distinct[there])] = last[there]
+        self._remember(distinct[~seen_before], last[~seen_before])
+        return hits
 
-    def _remember(self, fresh: BlockArray) -> None:
+    def _count_intervals(
+        self, place: NDArray[np.intp], times: IntArray, distinct: BlockArray, hit: NDArray[np.bool_]
+    ) -> None:
+        """Count how long ago the blocks that hit were used; place: of each among the distinct ones."""
+        before = np.full(distinct.size, -1, dtype=np.int64)
+        for known, at in ((self._seen, self._seen_at), (self._recent, self._recent_at)):
+            there = _contains(known, distinct)
+            before[there] = at[np.searchsorted(known, distinct[there])]
+        order = np.argsort(place, kind="stable")
+        first = np.diff(place[order], prepend=-1) != 0
+        last = np.where(first, before[place[order]], np.roll(times[order], 1))
+        since = np.empty(times.size, dtype=np.float64)
+        since[order] = (times[order] - last) / NANOSECONDS
+        np.add.at(self._intervals, np.searchsorted(INTERVAL_EDGES, since[hit]), 1)
+
+    def _remember(self, fresh: BlockArray, times: IntArray) -> None:
         if self._seen.size + self._recent.size + fresh.size > MAX_BLOCKS:
             self.full = True
             return
-        self._recent = np.union1d(self._recent, fresh)
+        self._recent, self._recent_at = _merged((self._recent, self._recent_at), (fresh, times))
         if self._recent.size > max(self._seen.size // 4, 2**16):
-            self._seen, self._recent = np.union1d(self._seen, self._recent), np.empty(0, dtype=np.uint64)
+            self._seen, self._seen_at = _merged((self._seen, self._seen_at), (self._recent, self._recent_at))
+            self._recent, self._recent_at = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+
+
+def _merged(some: tuple[BlockArray, IntArray], others: tuple[BlockArray, IntArray]) -> tuple[BlockArray, IntArray]:
+    """Blocks that differ, in ascending order, and when each was used last."""
+    blocks, times = (np.concatenate(pair) for pair in zip(some, others, strict=True))
+    order = np.argsort(blocks)
+    return blocks[order], times[order]
 
 
 def _contains(ordered: BlockArray, wanted: BlockArray) -> NDArray[np.bool_]:
@@ -199,7 +251,8 @@ class TraceSummary:
     total_counts: requests by ISL, OSL and their sum [token]; max_tokens: longest ISL + OSL [token]; mean_isl_osl: mean
     product [token^2];
     prefix_hit_share: share of input tokens that an infinite prefix cache holds [1], None if the trace does not tell;
-    prefix_block_tokens: tokens per hash block; notes: what a reader of the figures must know, one sentence each.
+    prefix_block_tokens: tokens per hash block; reuse_interval: time since the last use of what hits, by probability
+    [s]; notes: what a reader of the figures must know, one sentence each.
     """
 
     path: str
@@ -218,6 +271,7 @@ class TraceSummary:
     max_tokens: int
     prefix_hit_share: float | None
     prefix_block_tokens: int | None
+    reuse_interval: dict[float, float] | None
     notes: tuple[str, ...]
 
     @property
@@ -275,14 +329,18 @@ class TraceSummary:
     ) -> Workload:
         """Return the trace as a workload; what is given replaces what the trace says."""
         thin = self.bucketed(buckets)
+        share = (self.prefix_hit_share or 0.0) if prefix_hit_share is None else prefix_hit_share
+        measured = prefix_hit_share is None and share > 0.0 and self.reuse_interval is not None
+        share = min(share, MOST_FOUND) if measured else share
         return Workload(
             isl=thin.isl,
             osl=thin.osl,
             share=thin.share,
             request_rate=self._rate_or(request_rate),
             burstiness=self.burstiness if burstiness is None else burstiness,
-            prefix_hit_share=(self.prefix_hit_share or 0.0) if prefix_hit_share is None else prefix_hit_share,
+            prefix_hit_share=share,
             max_tokens=self.max_tokens,
+            reuse=uniform_reuse(thin.isl, share, from_quantiles(self.reuse_interval or {})) if measured else None,
         )
 
     def _rate_or(self, stated: float | None) -> float:
@@ -304,6 +362,7 @@ def workload_mapping(
         "request_rate": _rounded(workload.request_rate),
         "burstiness": _rounded(workload.burstiness),
         "prefix_hit_share": _rounded(workload.prefix_hit_share),
+        **({} if workload.reuse is None else {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}),
         "max_tokens": workload.max_tokens,
         "lengths": {"histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows]},
     }
@@ -323,6 +382,11 @@ def compact_rows(buckets: Buckets) -> list[tuple[float, float, float]]:
         for isl, osl, unit in zip(buckets.isl, buckets.osl, units, strict=True)
         if unit
     ]
+
+
+def quantiles_of(times: Times) -> dict[float, float]:
+    """Times as workload.yaml states them, with four digits; those of a trace come out as they went in."""
+    return {share: float(f"{np.interp(share, times.share, times.seconds):.4g}") for share in REUSE_SHARES}
 
 
 def _rounded(value: float) -> float:
