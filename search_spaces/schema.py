@@ -526,7 +526,8 @@ class WorkloadSection(Section):
             raise house_error("has reuse_interval, but nothing to find; state prefix_hit_share")
         if self.request_rate is not None and self.diurnal is not None:
             raise house_error("has request_rate and diurnal, but needs one of them")
-        own = self.sessions.rate if self.lengths is None and self.sessions is not None else self.lengths.trace  # type: ignore[union-attr]
+        own: object = None if self.lengths is None else self.lengths.trace
+        own = own if self.sessions is None else self.sessions.rate
         if self.request_rate is None and self.diurnal is None and own is None:
             raise house_error("needs request_rate (such as 10/s) or diurnal; only a trace brings a rate of its own")
         if self.diurnal is not None and self.recorded is not None:

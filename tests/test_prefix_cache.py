@@ -33,8 +33,11 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance
+from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from optimizer.verification.judge import judge
 from optimizer.verification.record import hit_share
+from reports.verdict import prefix_sentence
 from search_spaces.loader import load_problem
 from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space
@@ -256,3 +259,30 @@ def test_a_reuse_interval_needs_something_to_find(folder: Path) -> None:
     assert stated.reuse is not None
     assert stated.reuse.followed.tolist() == [0.6]
     assert stated.reuse.pause.mean == pytest.approx(30.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("think", "words"),
+    [
+        ("10s", "as many as the traffic allows"),
+        ("5min", "that the traffic allows: the KV memory keeps unused prefixes"),
+    ],
+)
+def test_a_plan_says_what_its_memory_finds(folder: Path, think: str, words: str) -> None:
+    """Where memory is too small the fleet is as large as whole prompts need."""
+    text = (
+        SESSIONS.replace("20s", think).replace("turns: 4", "turns: 8").replace("user_tokens: 500", "user_tokens: 2500")
+    )
+    few = "search: {preset: quick, roles: colocated, tensor_parallel: 1, max_num_seqs: 64}\n"
+    plan = optimize(load(text + few), level=Level.QUICK)
+    assert plan.prefix_cache is not None
+    assert (plan.prefix_cache.at_best - plan.prefix_cache.sustained < 0.05) == (think == "10s")
+    assert words in prefix_sentence(plan)
+
+
+def test_a_stated_share_is_said_to_need_its_reuse(folder: Path) -> None:
+    text = SOUND.replace("  lengths", "  prefix_hit_share: 85%\n  lengths").replace(
+        "objective", "search: quick\nobjective"
+    )
+    plan = optimize(load(text), level=Level.QUICK)
+    assert "85 % of the input tokens are found only where a prefix is used again within" in prefix_sentence(plan)
