@@ -252,7 +252,7 @@ class PauseSection(Section):
         return self
 
 
-Pause = Annotated[PauseSection, BeforeValidator(_as_mean, json_schema_input_type=float | str | PauseSection)]
+Pause = Annotated[PauseSection, BeforeValidator(_as_mean, json_schema_input_type=_Duration | PauseSection)]
 
 
 class SessionsSection(Section):

@@ -64,7 +64,6 @@ def test_a_plan_says_which_prices_of_its_fleet_are_no_quotes_on_demand() -> None
     assert plan.price_remarks == [said]
     assert plan.warnings == [
         "No accelerator of the generation of MI325X was measured: its error bars are wide.",
-        "No target deploys MI325X: the files of every target ask for NVIDIA devices.",
     ]
     assert said in plan.provenance.assumptions
     other = optimize(problem(offers=(listed, replace(reserved, usd_per_hour=80.0))), level=Level.QUICK)

@@ -236,7 +236,7 @@ def test_a_fleet_file_stands_in_place_of_a_plan(tmp_path: Path) -> None:
     for words in commands:
         done = within(*words, cwd=tmp_path)
         assert done.returncode in (0, 3), done.stderr
-    config = next((tmp_path / "files").rglob("*.sh")).read_text("utf-8")
+    config = next((tmp_path / "files" / "workers").rglob("*.sh")).read_text("utf-8")
     assert "200" in config
     assert within("deploy", "fleet.yaml", "--check", "files", cwd=tmp_path).returncode == 0
 

@@ -349,6 +349,7 @@ def traffic_dict(path: Path, traffic: Traffic) -> dict[str, Any]:
         },
         "max_tokens": traffic.max_tokens,
         "prefix_hit_share": traffic.prefix_hit_share,
+        "reuse_interval_s": None,
         "notes": list(traffic.notes),
     }
 
