@@ -236,8 +236,8 @@ def test_a_fleet_file_stands_in_place_of_a_plan(tmp_path: Path) -> None:
     for words in commands:
         done = within(*words, cwd=tmp_path)
         assert done.returncode in (0, 3), done.stderr
-    config = next((tmp_path / "files" / "workers").rglob("*.sh")).read_text("utf-8")
-    assert "200" in config
+    config = next((tmp_path / "files" / "workers").glob("*.yaml")).read_text("utf-8")
+    assert "max-num-seqs: 200" in config
     assert within("deploy", "fleet.yaml", "--check", "files", cwd=tmp_path).returncode == 0
 
 
