@@ -29,7 +29,19 @@ from .feasibility import feasibility_faults
 from .files import check_name
 from .models import load_model
 from .overrides import override
-from .problem import DEFAULT_VOLUME_RANGE, OWNED, Billing, Constraints, Goal, Objective, Offer, Problem, Slo
+from .problem import (
+    DEFAULT_VOLUME_RANGE,
+    OWNED,
+    Billing,
+    Constraints,
+    Gateway,
+    Goal,
+    Objective,
+    Offer,
+    Pools,
+    Problem,
+    Slo,
+)
 from .quotes import basis_of
 from .recorded import Recorded
 from .schema import (
@@ -200,6 +212,8 @@ def _problem(parts: _Parts) -> Problem:
     if target is not None:
         space = target.space(space, constraints, len(slos))
         constraints = target.limits(constraints, len(slos), prefixes=workload.prefix_hit_share > 0.0)
+    if workload.sessions is not None and constraints.pools is Pools.SHARED:
+        constraints = replace(constraints, gateway=Gateway(1, 1))  # prompts grow: a split by length would part sessions
     if recorded is not None and file.workload.burstiness is None:
         workload = replace(workload, burstiness=bunching(recorded, workload, slos))
     problem = Problem(

@@ -14,7 +14,7 @@ _SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "reuse_interval", 
 _COMMENTS: Mapping[str, str] = {
     "request_rate": "mean arrivals [1/s]",
     "burstiness": "coefficient of variation of the times between arrivals; 1 is Poisson",
-    "prefix_hit_share": "share of input tokens found in a prefix cache that forgets nothing",
+    "prefix_hit_share": "share of input tokens found in a prefix cache",
     "reuse_interval": "time since their last use",
     "max_tokens": "longest ISL + OSL [token]",
 }

@@ -69,6 +69,8 @@ UNCONFIRMED: Final = (
 )
 """The warning of a plan whose fleet was simulated, but not once more."""
 
+UNSIMULATED_SESSIONS: Final = "Not simulated: near full KV memory formulas expect too much of sessions."
+"""The warning of a plan of sessions by formula: 99 % were to meet the SLO on a fleet where 49 % do when simulated."""
 
 OUT_OF_TIME: Final = "The time limit stopped the search: with more time the answer may be another."
 """The warning of a plan that depends on the clock."""
@@ -193,7 +195,9 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     if result.rivals and effort.level is Level.QUICK:
         result = with_cheapest_first(result)
         rows = [rival.row for rival in result.rivals]
-        return draft.plan(result.instance, result.fleet, result.proof, result.volume, rows)
+        plan = draft.plan(result.instance, result.fleet, result.proof, result.volume, rows)
+        doubts = [UNSIMULATED_SESSIONS] if result.instance.problem.workload.sessions is not None else []
+        return plan.model_copy(update={"warnings": [*plan.warnings, *doubts]})
     if not result.rivals and result.proof.status is not Status.INFEASIBLE:
         result = with_near_fleets(result, effort.brake.stopped)
     if not result.rivals:

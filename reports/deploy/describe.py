@@ -303,7 +303,8 @@ def _converts(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
 
 def _attention_backend(plan: Plan, vendor: str, kind: str, kv_dtype: str) -> str | None:
     """One kernel for all where GPUs that hand over differ, for both ends need the same; else the engine chooses."""
-    known, hands_over = facts.fact("mixed_attention", vendor), any(pool.role == "prefill" for pool in plan.pools)
+    known = facts.fact("mixed_attention").get(vendor, {})  # nothing of vendors that no target deploys
+    hands_over = any(pool.role == "prefill" for pool in plan.pools)
     if not hands_over or len({pool.accelerator for pool in plan.pools}) == 1 or plan.engine not in known:
         return None
     if kind == "latent" and kv_dtype not in known[plan.engine]["latent_kv"]:

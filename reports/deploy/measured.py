@@ -312,7 +312,10 @@ def _watch_next(verdict: Verdict, served: float | None, planned: float, misses: 
             "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see what predictions are off."
         )
     if verdict is Verdict.OPEN:
-        return "Its histograms are too coarse for the limits: replay the workload (`benchmark/run.sh`) to tell."
+        return (
+            "Histograms tell each latency apart, in buckets, and not how many requests meet all limits: "
+            "replay the workload (`benchmark/run.sh`) to tell."
+        )
     worst = f"It missed it from {misses[0]['start']} to {misses[0]['end']}." if misses else ""
     return worst or "There is nothing to do."
 

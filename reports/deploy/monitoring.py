@@ -150,7 +150,7 @@ def _engines(deployment: Deployment, engine: Mapping[str, str]) -> list[Watch]:
 def _missing(deployment: Deployment, pool: DeployedPool, metric: str) -> str:
     """How many replicas of a pool say nothing; one of several data ranks has a series for each."""
     answering = f"count(count by (instance) ({metric}{_series(deployment, [pool])}))"
-    return f"({pool.replicas} - ({answering} or vector(0)))"
+    return f"clamp_min({pool.replicas} - ({answering} or vector(0)), 0)"
 
 
 def _answering(deployment: Deployment) -> Sequence[DeployedPool]:
@@ -179,7 +179,7 @@ def rule_groups(deployment: Deployment) -> dict[str, Any]:
             "labels": {"severity": "warning", **labels},
             "annotations": {
                 "summary": watch.says,
-                "description": f"{watch.title} is {{{{ $value }}}}; the plan has {watch.limit:.6g}.",
+                "description": f"{watch.title} is {{{{ $value }}}}; the alert is for more than {watch.limit:.6g}.",
             },
         }
         for watch in found
