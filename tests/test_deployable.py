@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from reports.answers.plan import plan_page as as_page
 from reports.next_steps import deploy_sentence, deployable, deployment
+from search_spaces.loader import load_problem
+from search_spaces.problem import Gateway
 from tests.deploy_cases import Case, lengths_plan, plan_of
 from tests.report_cases import load
 from tests.report_cases import markdown_of as as_markdown
 from tests.report_cases import text_of as as_text
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_a_plan_that_its_engines_own_target_runs_says_nothing() -> None:
@@ -40,3 +46,16 @@ def test_a_plan_that_another_target_runs_names_it_and_its_command() -> None:
 def test_a_plan_without_a_fleet_says_nothing_of_deploying() -> None:
     assert deployable(load("infeasible")) is None
     assert deploy_sentence(load("infeasible")) == ""
+
+
+def test_a_fleet_of_a_vendor_that_no_target_deploys_is_planned_and_said() -> None:
+    plan = plan_of((Case("prefill", gpu="Gaudi-3"), Case("decode")))
+    assert deploy_sentence(plan).startswith("Deploy: not with")
+
+
+def test_sessions_are_served_by_one_pool_of_a_role() -> None:
+    """A split by prompt length would send a session to another replica as its prompts grow."""
+    settings = {"target": "vllm"}
+    parted, whole = (load_problem(ROOT / "examples" / f"{name}.yaml", settings) for name in ("chat", "agents"))
+    assert parted.constraints.gateway != Gateway(1, 1)
+    assert whole.constraints.gateway == Gateway(1, 1)
