@@ -94,7 +94,7 @@ def _from_sessions(section: WorkloadSection, stated: SessionsSection) -> Workloa
     """Return the workload that sessions make."""
     sessions = Sessions(
         turns=_lengths(stated.turns, (*SESSIONS, "turns")),
-        pause=_times(stated.think_time),
+        pause=_times(stated.think_time, (*SESSIONS, "think_time")),
         system_prompt=stated.system_prompt,
         user=_lengths(stated.user_tokens, (*SESSIONS, "user_tokens")),
         answer=_lengths(stated.answer_tokens, (*SESSIONS, "answer_tokens")),
@@ -117,14 +117,12 @@ def _from_sessions(section: WorkloadSection, stated: SessionsSection) -> Workloa
     )
 
 
-def _times(section: PauseSection) -> Times:
+def _times(section: PauseSection, place: Path) -> Times:
     if section.quantiles is None:
         return exponential(section.mean or 0.0)
     ascending = [section.quantiles[share] for share in sorted(section.quantiles)]
     if len(ascending) < 2 or sorted(ascending) != ascending:
-        raise FaultsError(
-            Fault((*SESSIONS, "think_time"), "needs two quantiles or more, which rise with the probability")
-        )
+        raise FaultsError(Fault(place, "needs two quantiles or more, which rise with the probability"))
     return from_quantiles(section.quantiles)
 
 
@@ -132,7 +130,8 @@ def _with_reuse(workload: Workload, section: PauseSection | None) -> Workload:
     """The workload whose cached prefixes are used again after the times that are stated."""
     if section is None or workload.prefix_hit_share == 0.0:
         return workload
-    return replace(workload, reuse=uniform_reuse(workload.isl, workload.prefix_hit_share, _times(section)))
+    times = _times(section, ("workload", "reuse_interval"))
+    return replace(workload, reuse=uniform_reuse(workload.isl, workload.prefix_hit_share, times))
 
 
 def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: FilePath, context_length: int) -> Workload:

@@ -261,6 +261,11 @@ def test_a_reuse_interval_needs_something_to_find(folder: Path) -> None:
     assert stated.reuse.pause.mean == pytest.approx(30.0, rel=0.01)
 
 
+def test_a_wrong_reuse_interval_is_named_and_no_think_time(folder: Path) -> None:
+    text = SOUND.replace("  lengths", "  prefix_hit_share: 60%\n  reuse_interval: {quantiles: {0.5: 9s}}\n  lengths")
+    assert "workload.reuse_interval: needs two quantiles or more" in refusal(text)
+
+
 @pytest.mark.parametrize(
     ("think", "words"),
     [

@@ -126,9 +126,3 @@ def with_looser_slos(problem: Problem, factor: float, metrics: Sequence[Metric] 
         return replace(slo, limits=scaled)
 
     return replace(problem, slos=tuple(looser(slo) for slo in problem.slos))
-
-
-def with_fewer_misses(problem: Problem, factor: float) -> Problem:
-    """The same problem with the misses that each class permits multiplied by `factor`."""
-    slos = tuple(replace(slo, attainment=1.0 - (1.0 - slo.attainment) * factor) for slo in problem.slos)
-    return replace(problem, slos=slos)

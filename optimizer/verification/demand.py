@@ -57,7 +57,7 @@ def _session_trace(
     instance: Instance, fleet: Fleet, sessions: Sessions, requests: int, *, seed: int, volume: float
 ) -> Demand:
     """Turns of sessions that are under way, and of new ones; each session is of a class drawn by share."""
-    flows, load, slos = instance.flows, instance.problem.workload, instance.problem.slos
+    flows, load = instance.flows, instance.problem.workload
     stated = flows.share > 0.0
     permitted = flows.ttft + flows.osl * flows.tpot
     service = PACE * float(flows.share[stated] @ permitted[stated] / flows.share.sum())
@@ -65,9 +65,7 @@ def _session_trace(
     begin = float(np.ceil(sessions.turns.longest)) * (sessions.pause.mean + service)
     starts = gamma_arrivals(int(1.2 * requests / mean + begin * rate) + 20, rate, load.burstiness, seed)
     turns = draw_turns(sessions, starts, requests, begin=begin, service=service, most=load.max_tokens, seed=seed)
-    shares = np.array([slo.share for slo in slos])
-    drawn = np.random.default_rng([seed, 4]).choice(len(slos), size=starts.size, p=shares / shares.sum())
-    flow = _flows_of(instance, drawn[turns.session], turns.isl, turns.osl)
+    flow = _flows_of(instance, _classes(instance, starts.size, seed)[turns.session], turns.isl, turns.osl)
     made = _demand(instance, fleet, (turns.arrival, turns.isl, turns.osl), flow, seed=seed, volume=volume)
     pages = _pages(instance, sessions, turns)
     return replace(made, trace=replace(made.trace, cached=None, pages=pages, after=turns.after, pause=turns.pause))
@@ -118,11 +116,14 @@ def replayed_trace(
             f"trace: request {worst} has {isl[worst]} + {osl[worst]} tokens, but the plan's engines take {most} at "
             "most (workload.max_tokens)"
         )
-    slos = instance.problem.slos
-    shares = np.array([slo.share for slo in slos])
-    drawn = np.random.default_rng([seed, 4]).choice(len(slos), size=isl.size, p=shares / shares.sum())
-    flow = _flows_of(instance, drawn, isl, osl)
+    flow = _flows_of(instance, _classes(instance, isl.size, seed), isl, osl)
     return _demand(instance, fleet, (arrival, isl, osl), flow, seed=seed)
+
+
+def _classes(instance: Instance, size: int, seed: int) -> IntArray:
+    """SLO classes drawn by share, (size,)."""
+    shares = np.array([slo.share for slo in instance.problem.slos])
+    return np.random.default_rng([seed, 4]).choice(shares.size, size=size, p=shares / shares.sum())
 
 
 def _flows_of(instance: Instance, slo: IntArray, isl: IntArray, osl: IntArray) -> IntArray:

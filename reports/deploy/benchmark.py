@@ -153,13 +153,13 @@ SWEEP_ANSWER: Final = 256
 
 def sweep_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
     """AIPerf's command line at a fixed concurrency, without that, its prompts and its folder."""
-    osl = min(max(round(_mean_of(deployment.demand, deployment.demand.osl)), 2), SWEEP_ANSWER)
+    osl = min(max(round(deployment.demand.mean_osl), 2), SWEEP_ANSWER)
     return [*aiperf_words(deployment, url, tokenizer), "--osl", str(osl)]
 
 
 def sweep_prompts(demand: Demand) -> list[int]:
     """Two prompt lengths [token]: the mean and a quarter of it, which tell compute from what a request costs anyhow."""
-    mean = max(round(_mean_of(demand, demand.isl)), 1)
+    mean = max(round(demand.mean_isl), 1)
     return sorted({max(mean // 4, 1), mean})
 
 
@@ -169,7 +169,7 @@ def sweep_loads(deployment: Deployment) -> list[int]:
     Of replicas that share all requests together, of other fleets in one replica of the pool that generates tokens.
     """
     demand = deployment.demand
-    gaps = max(_mean_of(demand, demand.osl) - 1.0, 1.0)
+    gaps = max(demand.mean_osl - 1.0, 1.0)
     longest = max(
         (
             one.whole if one.whole is not None else (one.ttft or 0.0) + gaps * (one.tpot or 0.0)
@@ -182,10 +182,6 @@ def sweep_loads(deployment: Deployment) -> list[int]:
     together = 1 if len(deployment.pools) > 1 else replicas
     top = min(max(demand.rate * longest / replicas, 1.0), seats) * together
     return sorted({round(top ** (step / (SWEEP_LOADS - 1))) for step in range(SWEEP_LOADS)})
-
-
-def _mean_of(demand: Demand, lengths: Sequence[float]) -> float:
-    return sum(length * share for length, share in zip(lengths, demand.share, strict=True)) / sum(demand.share)
 
 
 def trace_text(rows: Iterable[dict[str, Any]]) -> str:

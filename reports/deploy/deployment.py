@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -122,6 +122,20 @@ class Demand:
     slo_class: tuple[int, ...] = ()
     recorded: Recorded | None = None
     sessions: bool = False
+
+    @property
+    def mean_isl(self) -> float:
+        """Mean prompt length [token]."""
+        return _weighted_mean(self.isl, self.share)
+
+    @property
+    def mean_osl(self) -> float:
+        """Mean answer length [token]."""
+        return _weighted_mean(self.osl, self.share)
+
+
+def _weighted_mean(lengths: Sequence[float], share: Sequence[float]) -> float:
+    return sum(length * part for length, part in zip(lengths, share, strict=True)) / sum(share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,8 +136,7 @@ def goal_of(plan: Plan, slo_class: str | None) -> ClassTarget:
 def _run(
     latencies: tuple[Quantiles, Quantiles], demand: Demand, goal: ClassTarget, run: BenchmarkRun
 ) -> dict[str, Any]:
-    for name, measured, lengths in (("prompts", run.isl, demand.isl), ("answers", run.osl, demand.osl)):
-        planned = sum(length * share for length, share in zip(lengths, demand.share, strict=True)) / sum(demand.share)
+    for name, measured, planned in (("prompts", run.isl, demand.mean_isl), ("answers", run.osl, demand.mean_osl)):
         if abs(measured / planned - 1.0) > OTHER_WORKLOAD:
             raise InputError(
                 f"{run.where}: its {name} have {measured:,.0f} tokens on average, and the plan's {planned:,.0f}, so it "
