@@ -113,8 +113,8 @@ def test_optimize_is_plain_when_piped(planned: tuple[Path, subprocess.CompletedP
     assert done.stdout.splitlines()[-1] == f"Next: pdplan simulate {directory / 'plan.json'}"
     *steps, wrote = done.stderr.splitlines()
     assert wrote == f"wrote {directory / 'plan.json'} and {directory / 'report.html'}"
-    told = [step for step in steps if not step.endswith("compiling the simulator, once")]  # on a new machine
-    assert told[0] == "  5 %  pricing engines"
+    # on a new machine the first tenth goes to the simulator, which is compiled once
+    assert steps[0] in {"  5 %  pricing engines", "  0 %  compiling the simulator, once"}
     assert all(re.fullmatch(r"[ \d]{3} %  \S.*", step) for step in steps)
 
 
