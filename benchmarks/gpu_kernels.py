@@ -7,6 +7,7 @@ nor a warm cache are in the time; the median over replays counts.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,9 @@ LONG = 2e-3
 """A kernel of this length [s] needs fewer repetitions."""
 MOST_BYTES = 12 * 2**30
 """Memory that one measurement may take [byte]; every GPU of the catalog has more."""
+
+SUSTAINED = 4.0
+"""Time over which the rate of products is taken [s]; clocks settle within one."""
 
 MATRICES = (
     (4096, 4096),
@@ -89,6 +93,20 @@ def copy_bandwidth(torch: Any) -> float:
     return 2 * size / _seconds(torch, [lambda: target.copy_(source)])
 
 
+def sustained_rate(torch: Any, dtype: str) -> float:
+    """Rate of large products that run for `SUSTAINED` seconds, in which the GPU meets its power limit [FLOP/s]."""
+    shape = {"m": 8192, "n": 10240, "k": 8192}
+    kernels = _gemm(torch, dtype, shape)
+    torch.cuda.synchronize()
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < SUSTAINED:
+        for kernel in kernels * INSIDE_GRAPH:
+            kernel()
+        torch.cuda.synchronize()
+        count += len(kernels) * INSIDE_GRAPH
+    return 2.0 * shape["m"] * shape["n"] * shape["k"] * count / (time.perf_counter() - start)
+
+
 def launch_time(torch: Any) -> float:
     """Time of a kernel with next to nothing to do, inside a graph [s]."""
     small = torch.zeros(32, device="cuda")
@@ -141,6 +159,7 @@ def _decode(torch: Any, _dtype: str, shape: Mapping[str, int]) -> list[Callable[
 def _seconds(torch: Any, kernels: list[Callable[[], Any]]) -> float:
     """Median time of one kernel [s]."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # which fills the buffers
     with torch.cuda.stream(stream):
         for kernel in kernels:
             kernel()

@@ -5,6 +5,7 @@
     python benchmarks/measure_gpu.py --dry-run                    say what would be measured
     python benchmarks/measure_gpu.py --save timings.json -o ...   keep the raw timings
     python benchmarks/measure_gpu.py --load timings.json -o ...   fit kept timings, without a GPU
+    python benchmarks/measure_gpu.py --load benchmarks/measured/h200.json --compare    the catalog against them
 
 It needs torch, which pdplan itself does not. Fitted are the curves of docs/calibration.md, to the same count of work:
 GEMM in bf16 and, where the GPU has it, fp8; prefill and decode attention in bf16. What the timings do not show (a roof
@@ -12,8 +13,8 @@ that no kernel reached, the FP8 conversion that engines run apart, latent attent
 catalog has it. Attention is torch's own; engines bring kernels that are often faster, so --classes gemm writes only
 matrices. A GPU that the catalog lacks needs an entry first (accelerators: NAME: {like: ...}) and --catalog.
 
-This script has not been run on hardware by its authors: its fits are tested on synthetic timings, its timing part is
-not. Compare what it prints with `pdplan gpus NAME` before you use the file.
+Kernels are timed in bursts. Products that run for seconds reach the power limit, so their rate is measured apart.
+benchmarks/measured/ holds what it measured on an H100 and an H200; `--compare` prints the catalog's error on them.
 """
 
 from __future__ import annotations
@@ -22,25 +23,28 @@ import argparse
 import datetime
 import importlib
 import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from gpu_kernels import Timing, copy_bandwidth, launch_time, measure, plan  # noqa: E402
+from gpu_kernels import Timing, copy_bandwidth, launch_time, measure, plan, sustained_rate  # noqa: E402
 from kernel_tables import Hardware, decode_samples, gemm_samples, prefill_samples  # noqa: E402
 from suspect import beats_physics  # noqa: E402
 
 from costmodel.accelerator import Accelerator  # noqa: E402
 from costmodel.calibration.curves import EfficiencyCurve  # noqa: E402
-from costmodel.calibration.fit import CONSTANT, Fit, fit  # noqa: E402
+from costmodel.calibration.fit import CONSTANT, Fit, fit, predict  # noqa: E402
 from costmodel.errors import InputError, PdplanError, UnknownNameError  # noqa: E402
 from costmodel.units import MICRO, MILLI  # noqa: E402
-from search_spaces.catalog import AcceleratorCatalog, load_catalog, overlay_text, rounded  # noqa: E402  # noqa: E402
+from search_spaces.catalog import AcceleratorCatalog, load_catalog, overlay_text, rounded  # noqa: E402
 
 SAMPLES = {"gemm": gemm_samples, "attention_prefill": prefill_samples, "attention_decode": decode_samples}
 FREE = {
@@ -49,6 +53,8 @@ FREE = {
     "attention_decode": CONSTANT,
 }
 """Fitted parameters by class; the same as those of the catalog's own fits."""
+SIZE = {"gemm": "m", "attention_prefill": "isl", "attention_decode": "batch_size"}
+"""Column of the kernel tables by which errors are listed."""
 LEAST_SEEN = 0.02
 """Share of kernels that a roof must decide for its efficiency to be written [1]."""
 FEWEST = 8
@@ -61,7 +67,10 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Timings and where they come from: the GPU, driver and torch; copy [byte/s] and launch [s] measured apart."""
+    """Timings and where they come from: the GPU, driver and torch.
+
+    Measured apart: copy [byte/s], launch [s], and the rate of products that run for seconds, by dtype [FLOP/s].
+    """
 
     device: str
     versions: str
@@ -69,6 +78,7 @@ class Session:
     copy: float
     launch: float
     timings: tuple[Timing, ...]
+    sustained: Mapping[str, float]
 
     @property
     def source(self) -> str:
@@ -123,6 +133,11 @@ def overlay_of(session: Session, accelerator: Accelerator, fits: Mapping[Key, Fi
         session.source,
         f"copy: {session.copy / 1e12:.2f} TB/s, {session.copy / accelerator.bandwidth:.0%} of the data sheet; "
         f"launch inside a graph: {session.launch / MICRO:.1f} us",
+        *(
+            f"products that run for seconds: {rate / 1e12:.0f} TFLOP/s in {dtype}, "
+            f"{rate / accelerator.peak_flops[dtype]:.0%} of the data sheet"
+            for dtype, rate in session.sustained.items()
+        ),
     ]
     return overlay_text(heading, accelerator.name, efficiency_rows(fits, session.source))
 
@@ -142,6 +157,27 @@ def table_of(fits: Mapping[Key, Fit], accelerator: Accelerator) -> str:
     return "\n".join([*lines, "in brackets: the catalog's figures"])
 
 
+def comparison(session: Session, accelerator: Accelerator) -> str:
+    """The catalog's curves against the timings: median of predicted / measured - 1, by size."""
+    hardware = Hardware(dict(accelerator.peak_flops), accelerator.bandwidth, accelerator.scale_up.bandwidth)
+    lines = []
+    for kernel_class, dtype in dict.fromkeys((timing.kernel_class, timing.dtype) for timing in session.timings):
+        timings = [timing for timing in session.timings if (timing.kernel_class, timing.dtype) == (kernel_class, dtype)]
+        efficiency = accelerator.efficiency[kernel_class, dtype]
+        curve = EfficiencyCurve(
+            **{field.name: getattr(efficiency, field.name, 0.0) for field in fields(EfficiencyCurve)}
+        )
+        samples = SAMPLES[kernel_class]([_row(timing) for timing in timings], hardware, dtype)
+        errors = predict(curve, samples) / samples.seconds - 1.0
+        sizes = np.array([timing.shape[SIZE[kernel_class]] for timing in timings])
+        by_size = (f"{size}: {np.median(errors[sizes == size]):+.0%}" for size in np.unique(sizes))
+        lines.append(
+            f"{kernel_class} {dtype}: {np.median(errors):+.0%}, absolute {np.median(np.abs(errors)):.0%}; "
+            f"by {SIZE[kernel_class]}: {', '.join(by_size)}"
+        )
+    return "\n".join(lines)
+
+
 def read_session(path: Path) -> Session:
     """Timings that --save kept."""
     try:
@@ -156,7 +192,9 @@ def read_session(path: Path) -> Session:
 
 def save_session(session: Session, path: Path) -> None:
     """Keep the raw timings."""
-    path.write_text(json.dumps(asdict(session), indent=1) + "\n", encoding="utf-8")
+    head = {name: value for name, value in asdict(session).items() if name != "timings"}
+    rows = ",\n".join(json.dumps(asdict(timing)) for timing in session.timings)
+    path.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "timings": [\n{rows}\n]}}\n', encoding="utf-8")
 
 
 def measured_session(torch: Any, dtypes: tuple[str, ...]) -> Session:
@@ -170,11 +208,12 @@ def measured_session(torch: Any, dtypes: tuple[str, ...]) -> Session:
     print(file=sys.stderr)
     return Session(
         device=torch.cuda.get_device_name(),
-        versions=f"torch {torch.__version__}, {runtime}, driver {_driver(torch)}",
+        versions=f"torch {torch.__version__}, {runtime}, driver {_driver()}",
         date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         copy=copy_bandwidth(torch),
         launch=launch_time(torch),
         timings=tuple(timings),
+        sustained={dtype: sustained_rate(torch, dtype) for dtype in dtypes},
     )
 
 
@@ -221,6 +260,8 @@ def _run(flags: argparse.Namespace) -> int:
         raise InputError(f"--classes {min(unknown)!r} is not known; known: {', '.join(SAMPLES)}")
     fits = fit_timings([one for one in session.timings if one.kernel_class in wanted], accelerator)
     print(table_of(fits, accelerator))
+    if flags.compare:
+        print(comparison(session, accelerator))
     if flags.output is not None:
         flags.output.write_text(overlay_of(session, accelerator, fits), encoding="utf-8")
         print(f"wrote {flags.output}; try: pdplan gpus {accelerator.name} --catalog {flags.output}")
@@ -244,6 +285,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--classes", default=",".join(SAMPLES), help="kernel classes to fit and write (default: all)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the raw timings")
     parser.add_argument("--load", type=Path, metavar="FILE", help="fit kept timings instead of measuring")
+    parser.add_argument("--compare", action="store_true", help="the catalog's error on the timings, by size")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the catalog file")
     parser.add_argument("--dry-run", action="store_true", help="say what would be measured, and whether it could be")
     return parser
@@ -260,10 +302,13 @@ def _row(one: Timing) -> dict[str, str]:
     return {**{key: str(value) for key, value in one.shape.items()}, "latency_ms": repr(one.seconds / MILLI)}
 
 
-def _driver(torch: Any) -> str:
-    """The driver's version, where torch tells."""
-    read = getattr(getattr(torch, "_C", None), "_cuda_getDriverVersion", None)
-    return str(read()) if callable(read) else "unknown"
+def _driver() -> str:
+    """The driver's version, where the system's tool tells."""
+    try:
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "unknown"
 
 
 __all__ = ["EfficiencyCurve", "Session", "Timing", "efficiency_rows", "fit_timings", "main", "overlay_of"]

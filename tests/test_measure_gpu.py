@@ -18,7 +18,7 @@ from costmodel.errors import InputError
 from search_spaces.catalog import load_catalog
 
 ROOT = Path(__file__).resolve().parents[1]
-H100 = load_catalog().accelerator("H100")
+H100, H200 = (load_catalog().accelerator(name) for name in ("H100", "H200"))
 
 CURVES = {
     ("gemm", "bf16"): EfficiencyCurve(compute=0.72, memory=0.83, launch=5e-6, compute_half=3e5, depth_half=120.0),
@@ -62,7 +62,9 @@ def synthetic(script: ModuleType, noise: float = 0.0) -> list[object]:
 
 def session(script: ModuleType, noise: float = 0.0) -> object:
     timings = tuple(synthetic(script, noise))
-    return script.Session("NVIDIA H100 80GB HBM3", "torch 0, CUDA 0, driver 0", "2026-01-01", 2.9e12, 2e-6, timings)
+    return script.Session(
+        "NVIDIA H100 80GB HBM3", "torch 0, CUDA 0, driver 0", "2026-01-01", 2.9e12, 2e-6, timings, {"bf16": 7e14}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +111,21 @@ def test_classes_limit_what_is_written(script: ModuleType, tmp_path: Path) -> No
     assert script.main(["--load", str(kept), "-o", str(target), "--classes", "gemm"]) == 0
     new = load_catalog(target).accelerator("H100")
     assert new.efficiency["attention_decode", "bf16"].source == H100.efficiency["attention_decode", "bf16"].source
+
+
+@pytest.mark.parametrize(("gpu", "sustained"), [("h100", 0.70), ("h200", 0.68)])
+def test_the_kept_measurements_are_fitted_and_compared(
+    script: ModuleType, gpu: str, sustained: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured on hardware: the fit meets them within 10 % (15 % for attention), and the power limit shows."""
+    path = ROOT / "benchmarks" / "measured" / f"{gpu}.json"
+    session = script.read_session(path)
+    assert session.sustained["bf16"] / H100.peak_flops["bf16"] == pytest.approx(sustained, abs=0.01)
+    for (kernel_class, _), fitted in script.fit_timings(session.timings, H100 if gpu == "h100" else H200).items():
+        assert fitted.error < (0.06 if kernel_class == "gemm" else 0.16)
+    assert script.main(["--load", str(path), "--compare"]) == 0
+    rows = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if "absolute" in line]
+    assert rows == ["gemm bf16", "gemm fp8", "attention_prefill bf16", "attention_decode bf16"]
 
 
 def test_a_roof_that_no_kernel_reached_is_left_out(script: ModuleType) -> None:
