@@ -46,8 +46,13 @@ def test_every_name_of_the_nomenclature_is_used() -> None:
     assert sorted(set(names) - identifiers()) == []
 
 
+def test_every_page_is_in_the_site() -> None:
+    listed = set(re.findall(r"[\w/-]+\.md$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M))
+    assert listed == {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+
+
 def test_every_function_that_the_method_names_exists() -> None:
-    text = (ROOT / "docs/method.md").read_text("utf-8")
+    text = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "theory").glob("*.md"))
     for dotted in set(re.findall(r"\b(?:costmodel|search_spaces|optimizer)(?:\.\w+)+", text)):
         module, _, name = dotted.rpartition(".")
         source = ROOT.joinpath(*module.split(".")).with_suffix(".py")
