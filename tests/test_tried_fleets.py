@@ -3,8 +3,8 @@
 import pytest
 
 from optimizer.plans.plan import Plan
+from reports.answers.plan_charts import fleet_points
 from reports.answers.plan_details import simulation_sections
-from reports.figures import fleet_points
 from reports.words import origin_words, outcome_words, tried_fleets
 from tests.report_cases import judged, load, simulated
 
