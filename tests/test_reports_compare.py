@@ -140,7 +140,7 @@ def test_inputs_are_compared_by_their_dotted_paths() -> None:
     changes = [(item.name, item.before, item.after) for item in compare(before, after).inputs]
     assert changes == [
         ("workload.request_rate", "7.5", "9"),
-        ("workload.lengths.histogram", "1 rows", "1 rows, other ones"),
+        ("workload.lengths.histogram", "1 row", "1 row, other ones"),
         ("slo.batch", None, "there"),
     ]
 
