@@ -134,7 +134,7 @@ def simulate(
     alternative: int = 1,
     rate: float | str | None = None,
     diurnal: str | Sequence[float] | None = None,
-    concurrency: int = 0,
+    concurrency: int | None = None,
     trace: File | None = None,
     requests: int = 20_000,
     seed: int = 0,

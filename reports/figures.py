@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from optimizer.plans.plan import ClassResult, Plan, Pool, Route, Transfer
+from optimizer.plans.records import SimulatedLatencies
 from reports.drawing import FleetDiagram, LinkLine, PoolBox
 from reports.numbers import count, duration, hourly, percent, power_of_two, rate, si, significant
 from reports.text import clean, plural
@@ -38,6 +39,26 @@ def goal_words(classes: Sequence[ClassResult]) -> str:
     """The percentile that the goals of some classes ask for, or "at goal" where they differ."""
     labels = {goal_label(item.attainment_goal) for item in classes}
     return labels.pop() if len(labels) == 1 else "at goal"
+
+
+Latencies = ClassResult | SimulatedLatencies
+"""What is known of the latencies of a class: in the plan, or in a fleet that was simulated."""
+
+
+def worst_tail(latencies: Sequence[Latencies], classes: Sequence[ClassResult], metric: str) -> tuple[float, float]:
+    """TTFT or TPOT at the quantile of the goal, in the class that is nearest to its limit: share of it [1], time [s].
+
+    The share is infinite where the time is not known, and 0 without a limit.
+    """
+    goals, tails = {item.name: item for item in classes}, [(0.0, 0.0)]
+    for case in latencies:
+        item = goals.get(case.name)
+        if item is not None:
+            seconds = float(getattr(getattr(case, f"{metric}_s"), goal_label(item.attainment_goal)))
+            limit = getattr(item, f"{metric}_limit_s")
+            share = 0.0 if not 0 < limit < math.inf else math.inf if math.isnan(seconds) else seconds / limit
+            tails.append((share, seconds))
+    return max(tails)
 
 
 def pool_label(pool: Pool) -> str:

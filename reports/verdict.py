@@ -183,10 +183,11 @@ MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
 
 
-def slo_result_sentence(plan: Plan, *, brief: bool = False) -> str:
+def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False) -> str:
     """Say whether the fleet meets the SLO, by which share of the tightest class, and how that is known.
 
-    brief: without the number of requests. Empty for a plan without classes.
+    brief: without the number of requests; misses: whatever the shares of the runs, as its queues grow. Empty for a plan
+    without classes.
     """
     simulation = plan.simulation
     if simulation is None or not simulation.classes:
@@ -196,7 +197,7 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False) -> str:
         percent_beside(share, worst.attainment_goal)
         for share in (worst.attainment, worst.attainment_low, worst.attainment_high)
     )
-    verdict = "Misses" if worst.attainment_high < worst.attainment_goal else "Meets"
+    verdict = "Misses" if misses or worst.attainment_high < worst.attainment_goal else "Meets"
     if verdict == "Meets" and worst.attainment_low < worst.attainment_goal:
         verdict = "Not proven to meet"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"

@@ -369,7 +369,7 @@ def test_what_the_plan_said_is_told_for_the_rate_that_it_serves(
     run(["-q", "simulate", str(tmp_path / "plan" / "plan.json"), "--requests", "1000"])
     served = rate(served_rate(plan))
     assert served != rate(plan.demand_rps)
-    assert f"plan.json: what the plan states for {served}." in " ".join(capsys.readouterr().out.split())
+    assert f"in the plan: what it states for {served}." in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

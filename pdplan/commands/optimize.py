@@ -291,13 +291,19 @@ def evaluate(
     if as_json:
         console.show(text)
     else:
-        then = f"pdplan resilience {quote(str(file))}"
-        if fleet_file is not None:
-            then = f"pdplan optimize {quote(str(file))} -o plan"
-        elif evaluation.outcome != "meets":
-            then = f"change {quote(str(file))}, then run again"
-        console.show(evaluation_document(evaluation, next_step=then))
+        console.show(evaluation_document(evaluation, next_step=_next_step(file, fleet_file, evaluation.outcome)))
     return 0 if evaluation.outcome == "meets" else ExitCode.INFEASIBLE
+
+
+def _next_step(file: Path, fleet_file: Path | None, outcome: str) -> str:
+    """What a reader would do next: a fleet file can be changed, a plan cannot."""
+    if fleet_file is not None:
+        return f"pdplan optimize {quote(str(file))} -o plan"
+    if outcome == "meets":
+        return f"pdplan resilience {quote(str(file))}"
+    if file.suffix.lower() in {".yaml", ".yml"}:
+        return f"change the pools in {quote(str(file))}, then run again"
+    return "pdplan init --fleet   # a fleet file: state other pools in it, then pdplan evaluate it"
 
 
 def _subject(file: Path, fleet_file: Path | None, overrides: dict[str, str]) -> StatedFleet | Plan:

@@ -37,7 +37,11 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
     """The answer of an evaluation; next_step: the command that a reader would want next."""
     plan = evaluation.plan
     return Document(
-        headline=said(headline(evaluation), slo_result_sentence(plan, brief=True), *plan.price_remarks),
+        headline=said(
+            headline(evaluation),
+            slo_result_sentence(plan, brief=True, misses=evaluation.outcome == "misses"),
+            *plan.price_remarks,
+        ),
         sections=(
             Section(table=fleet_table(plan.pools, brief=False), notes=said(busiest_sentence(plan.pools))),
             Section(table=class_table(plan, brief=True), notes=tuple(limit_sentences(plan))),
@@ -66,6 +70,9 @@ def headline(evaluation: FleetEvaluation) -> str:
     price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
     but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
+    simulated = [] if plan.simulation is None else plan.simulation.classes
+    if evaluation.outcome == "misses" and not but and all(c.attainment_high >= c.attainment_goal for c in simulated):
+        but = " It falls behind: its queues grow, and fewer requests meet the SLO, for as long as this load lasts."
     load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
     return f"This fleet {verdict} at {load}, for {price}.{but}"
 

@@ -9,13 +9,12 @@ from typing import Final
 from costmodel.metric import METRICS, Metric
 from costmodel.words import dearer
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Range
-from optimizer.plans.records import Quantiles
+from optimizer.plans.records import EnginePool, Quantiles
 from reports import verdict
 from reports.answers.plan_charts import cost_charts
 from reports.asked import asked, asked_table
 from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
-from reports.figures import QUANTILES, fleet_diagram, goal_label, goal_words
-from reports.front import front_headers, front_note, front_rows, front_sentence
+from reports.figures import QUANTILES, Latencies, fleet_diagram, goal_label, goal_words, worst_tail
 from reports.json_text import plan_json, plan_record
 from reports.next_steps import deploy_sentence, next_command
 from reports.numbers import (
@@ -54,6 +53,7 @@ from reports.words import (
     is_feasible,
     limited_cell,
     miss_sentence,
+    misses_used,
     nearest_miss,
     origin_sentence,
     other_metrics,
@@ -124,7 +124,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
     return (
         Section(table=fleet_table(plan.pools, brief=True), notes=_pools_left_out(plan)),
         Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), _risk(plan))),
-        _front(plan),
+        front_section(plan),
         _alternatives(plan, brief=True),
         Section(
             sentences=said(
@@ -174,7 +174,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         ),
         Section("Latencies", table=latency_table(plan), notes=verdict.error_bar_sentences(plan)),
         Section("What binds", table=_limits(plan), charts=why_charts(plan), sections=(pools_section(plan),)),
-        _front(plan),
+        front_section(plan),
         _alternatives(plan, brief=False),
         sensitivity_section(plan),
         workload_section(plan),
@@ -433,13 +433,71 @@ def _reason(row: Alternative, plan: Plan) -> str:
     return alternative_sentence(row.model_copy(update={"why_not": ""}) if row.why_not in prices else row)
 
 
-def _front(plan: Plan) -> Section:
-    """What a dollar more buys, where it was asked for."""
-    rows, headers = front_rows(plan), front_headers(plan)
-    if not rows:
+OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "not proven"}
+
+
+def front_section(plan: Plan) -> Section:
+    """What a dollar more buys: fleets around the plan's by cost and tail, where these were asked for.
+
+    Looks of the plan's price differ from it in settings only, none of which were proven to be better.
+    """
+    tuning = None if plan.simulation is None else plan.simulation.tuning
+    if tuning is None or "tail" not in tuning.objectives:
         return Section()
-    table = table_of((Column(headers[0], shrink=True, lines=6), *headers[1:]), rows)
-    return Section(f"What a dollar more buys: {front_sentence(plan)}", (), table, (front_note(plan),))
+    own, names = plan.cost_usd_per_hour or 0.0, {item.name for item in plan.classes}
+    own_tail = max(worst_tail(plan.classes, plan.classes, metric)[0] for metric in ("ttft", "tpot"))
+    others = [(result, goal_label(item.attainment_goal)) for item in plan.classes for result in item.metrics.values()]
+    own_tail = max(own_tail, *(getattr(row.quantiles_s, label) / row.limit_s for row, label in others), 0.0)
+    dearer = [
+        fleet
+        for fleet in tuning.front
+        if fleet.tail <= 1.0
+        and fleet.cost_usd_per_hour > own * (1 + 1e-9)
+        and names == {item.name for item in fleet.latencies}
+    ]
+    faster = next((fleet for fleet in dearer if fleet.outcome == "meets" and fleet.tail < own_tail), None)
+    gain = "no dearer fleet is proven to meet the SLO and to be faster"
+    if faster is not None:
+        dollars = f"+{hourly(faster.cost_usd_per_hour - own)} ({percent(faster.cost_usd_per_hour / own - 1)})"
+        gain = (
+            f"for {dollars} the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
+        )
+    compared = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
+    rows = [_front_row(plan, plan.pools, (own, own_tail), plan.classes, "recommended")]
+    rows += [
+        _front_row(
+            plan,
+            fleet.pools,
+            (fleet.cost_usd_per_hour, fleet.tail),
+            fleet.latencies,
+            OUTCOMES.get(fleet.outcome or "", "one short run"),
+        )
+        for fleet in dearer
+    ]
+    at = goal_words(plan.classes)
+    headers = ("#price", "#extra", "#of limit", "#SLO met", f"#TTFT {at}", f"#TPOT {at}", "basis")
+    several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
+    return Section(
+        f"What a dollar more buys: {plural(tuning.looks, 'fleet')} around the plan's simulated{compared}; {gain}",
+        table=table_of((Column("fleet (max seqs/chunk)", shrink=True, lines=6), *headers), rows),
+        notes=(
+            f"Of limit: the slowest latency at the quantile of the goal, over its limit{several}. "
+            "Verdicts are by full runs like the plan's, or by one short run where it says so.",
+        ),
+    )
+
+
+def _front_row(
+    plan: Plan, pools: Sequence[EnginePool], figures: tuple[float, float], latencies: Sequence[Latencies], basis: str
+) -> tuple[str, ...]:
+    """One fleet of the front; figures: its price [$/h], and its slowest latency over the limit [1]."""
+    price, tail = figures
+    goals, own = {item.name: item.attainment_goal for item in plan.classes}, plan.cost_usd_per_hour
+    worst = max(latencies, key=lambda item: misses_used(item.attainment, goals[item.name]))
+    times = (duration(worst_tail(latencies, plan.classes, metric)[1]) for metric in ("ttft", "tpot"))
+    extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
+    fleet = ", ".join(limited_cell(pool) for pool in pools[:6])
+    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(worst.attainment), *times, basis
 
 
 def _trust(plan: Plan) -> Section:

@@ -41,6 +41,7 @@ from reports.figures import (
     goal_words,
     length_map,
     pool_label,
+    worst_tail,
 )
 from reports.numbers import (
     MISSING,
@@ -426,24 +427,9 @@ def undominated(points: Iterable[FleetPoint], metric: str) -> list[FleetPoint]:
     return best
 
 
-def _tails(simulated: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
+def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
     """TTFT and TPOT at the quantile of the goal, each over its limit, in the class where that is most [1]."""
-    goals = {item.name: item for item in classes}
-    ttft, tpot = [0.0], [0.0]
-    for case in simulated:
-        item = goals.get(case.name)
-        if item is not None:
-            ttft.append(_tail(case.ttft_s, item.ttft_limit_s, item.attainment_goal))
-            tpot.append(_tail(case.tpot_s, item.tpot_limit_s, item.attainment_goal))
-    return max(ttft), max(tpot)
-
-
-def _tail(values: Quantiles, limit: float, goal: float) -> float:
-    """A latency at the quantile of the goal, over its limit; infinite where it is not known, 0 without a limit."""
-    if not 0 < limit < math.inf:
-        return 0.0
-    value = float(getattr(values, goal_label(goal)))
-    return math.inf if math.isnan(value) else value / limit
+    return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
 
 
 def fleets_chart(plan: Plan) -> Chart | None:
