@@ -107,7 +107,7 @@ def written(plan: Plan) -> set[str]:
             forms.add(write(value))
         forms |= {numbers.si(value, unit) for unit in ("B", "B/s")}
     for text in (item for item in data if isinstance(item, str)):
-        forms.update(WITH_UNIT.findall(numbers.with_one_form_of_percent(text)))
+        forms.update(WITH_UNIT.findall(text))
     return forms
 
 

@@ -254,7 +254,7 @@ def test_parquet_has_the_rows_of_the_csv(plan_file: Path, tmp_path: Path) -> Non
 def test_an_overloaded_fleet_is_exit_code_3(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(plan_file), "--requests", "1500", "--rate", "500/s"]) == 3
     said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("Overloaded at 500 req/s: colocated-1 falls behind. Of 100 requests ")
+    assert said.startswith("Overloaded at 500 req/s: colocated-1 falls behind. 100 % of the requests pile up")
     assert run(["simulate", str(plan_file), "--requests", "1500", "--rate", "500/s", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["overload"]["pool"] == "colocated-1"
 

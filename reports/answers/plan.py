@@ -31,7 +31,7 @@ from reports.numbers import (
 )
 from reports.sensitivity import sensitivity_section
 from reports.table import Column
-from reports.text import clean, moment, plural
+from reports.text import clean, moment, plural, sentence
 from reports.views.html import render_document
 from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 from reports.words import (
@@ -45,7 +45,6 @@ from reports.words import (
     constraint_words,
     demand_sentence,
     distinct_alternatives,
-    extra_cost,
     gpu_words,
     gpus_per_engine,
     has_fleet,
@@ -53,6 +52,7 @@ from reports.words import (
     is_feasible,
     limited_cell,
     miss_sentence,
+    missed_classes,
     misses_used,
     nearest_miss,
     origin_sentence,
@@ -88,11 +88,12 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
     else:
         looked_up = () if brief else (workload_section(plan), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
+    caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     subject = f"{clean(plan.model)} on {serving_words(plan)}"
     return Document(
-        headline=said(*verdict.headlines(plan, brief=brief), *verdict.caveats(plan)),
+        headline=said(*verdict.headlines(plan, brief=brief), *caveats),
         sections=sections,
-        positive=has_fleet(plan) and not verdict.is_missed(plan),
+        positive=has_fleet(plan) and not missed_classes(plan),
         next_step=next_command(plan) if next_step is None else next_step,
         about=(
             clean(plan.name),
@@ -185,7 +186,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
 
 def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
-    worst, mark = tightest_first(plan)[0], "✗" if verdict.is_missed(plan) else "✓"
+    worst, mark = tightest_first(plan)[0], "✗" if missed_classes(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
     rate_words = f"per million output tokens at {rate(verdict.served_rate(plan))}"
     return (
@@ -413,13 +414,14 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
 
 
 def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
-    recommended, feasible = row.kind == "recommended", is_feasible(row)
+    recommended, price, own = row.kind == "recommended", row.cost_usd_per_hour, plan.cost_usd_per_hour
+    extra = signed_percent((price - own) / own) if is_feasible(row) and not recommended and price and own else MISSING
     fleet = " + ".join(limited_cell(pool) for pool in row.pools[:6])
     return (
         recommended_words(plan) if recommended else alternative_name(row),
         fleet or why_not_sentence(row) or MISSING,
-        money(row.cost_usd_per_hour),
-        signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
+        money(price),
+        extra,
         percent(row.attainment),
     )
 

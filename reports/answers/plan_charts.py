@@ -56,7 +56,7 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.text import capital, clean, plural
+from reports.text import capital, clean, plural, sentence
 from reports.verdict import growth_sentence
 from reports.words import (
     HOLDS,
@@ -74,7 +74,6 @@ from reports.words import (
     other_metrics,
     outcome_words,
     part_words,
-    planner_words,
     status_words,
     tightest_first,
     tried_fleets,
@@ -509,12 +508,11 @@ def _worth_chart(plan: Plan) -> Chart:
         plan.worth, key=lambda item: math.inf if item.without_usd_per_hour is None else item.without_usd_per_hour
     )
     rows = [
-        (clean(item.feature, 30), hourly(item.without_usd_per_hour), planner_words(item.sentence))
-        for item in plan.worth
+        (clean(item.feature, 30), hourly(item.without_usd_per_hour), sentence(item.sentence)) for item in plan.worth
     ]
     summary = "; ".join(f"{bar.label} {bar.note}" for bar in bars)
     return Chart(
-        title=planner_words(most.sentence),
+        title=sentence(most.sentence),
         caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
         drawing=draw_bars(bars, f"dollars per hour: {summary}", base),
         table=table_of(("without", "#price", "finding"), rows),
@@ -537,9 +535,8 @@ def pools_table(plan: Plan) -> Table:
     return table_of(headers, rows)
 
 
-ROOFLINE_HEIGHT: Final = 300.0
-ROOFLINE_BOX: Final = Box(LEFT, 54.0, WIDTH - 8, ROOFLINE_HEIGHT - 42)
-RIDGE_NAMES: Final = Box(0.0, 16.0, WIDTH, ROOFLINE_BOX.top)
+ROOFLINE_HEIGHT: Final = 270.0
+ROOFLINE_BOX: Final = Box(LEFT, 26.0, WIDTH - 8, ROOFLINE_HEIGHT - 42)
 
 
 def _roofline_chart(plan: Plan) -> Chart:
@@ -574,7 +571,6 @@ def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
         if label is not None:
             marks.append(label)
             boxes.append(label.box)
-    marks += _ridges(roofs, frame, boxes)
     return Drawing(WIDTH, ROOFLINE_HEIGHT, f"roofline: {'; '.join(tips[:6])}", tuple(marks))
 
 
@@ -603,7 +599,7 @@ def _roofline_axes(frame: Plot) -> list[Mark]:
     marks = axes(frame, ticks, shares, "arithmetic intensity, FLOP/byte", "")
     top, bottom = ROOFLINE_BOX.top, ROOFLINE_BOX.bottom
     marks += [Path(((frame.x(decade), top), (frame.x(decade), bottom)), "grid") for decade, _ in ticks]
-    return [*marks, Text(0, 12, "share of peak FLOP/s (MFU); above: ridge of each GPU, FLOP/byte", "muted")]
+    return [*marks, Text(0, 12, "share of peak FLOP/s (MFU)", "muted")]
 
 
 def _roof(name: str, ridge: float, frame: Plot) -> Path:
@@ -611,22 +607,6 @@ def _roof(name: str, ridge: float, frame: Plot) -> Path:
     start = max(frame.x.low, frame.y.low * ridge)
     corners = ((start, start / ridge), (ridge, 1.0), (frame.x.high, 1.0))
     return Path(tuple(map(frame.at, corners)), "roof", f"{name}: ridge at {significant(ridge)} FLOP/byte")
-
-
-def _ridges(roofs: Sequence[tuple[str, float]], frame: Plot, labels: Sequence[Box]) -> list[Mark]:
-    """Mark each ridge at the top of the plot and name it above, where names do not meet."""
-    marks: list[Mark] = []
-    boxes, top = list(labels), ROOFLINE_BOX.top
-    for name, ridge in roofs:
-        x = frame.x(ridge)
-        marks.append(Path(((x, top - 4), (x, top + 5)), "axis"))
-        for base in (top - 8, top - 22):
-            label = Text(x, base, f"{name} {significant(ridge)}", "muted", "middle")
-            if label.box.inside(RIDGE_NAMES) and not any(label.box.overlaps(box) for box in boxes):
-                marks.append(label)
-                boxes.append(label.box)
-                break
-    return marks
 
 
 def _roofline_tip(pool: Pool) -> str:
@@ -648,8 +628,8 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
     if not by_bound:
         return "No pool runs"
     (bound, first), *rest = by_bound.items()
-    sentence = f"{capital(join_words(first))} are bound by {bound_words(bound)}"
-    return join_words([sentence, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in rest)])
+    largest = f"{capital(join_words(first))} are bound by {bound_words(bound)}"
+    return join_words([largest, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in rest)])
 
 
 def step_parts(pool: Pool) -> list[tuple[str, float]]:

@@ -7,17 +7,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool
-from optimizer.plans.records import LARGEST, AccuracyRecord, SimulatedClass
+from optimizer.plans.records import LARGEST, AccuracyRecord
 from reports.answers.plan_charts import pools_table, workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
 from reports.document import Detail, Facts, Section, Table, said, table_of
-from reports.figures import ClassShare, goal_label, routed, worst_bucket
+from reports.figures import ClassShare, routed, worst_bucket
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
     MISSING,
@@ -26,13 +26,11 @@ from reports.numbers import (
     hourly,
     is_number,
     percent,
-    percent_beside,
     rate,
     signed_percent,
     significant,
-    with_one_form_of_percent,
 )
-from reports.text import SENTENCE_LIMIT, capital, clean, plural, sentence
+from reports.text import capital, clean, plural, sentence
 from reports.verdict import spread
 from reports.words import (
     TriedFleet,
@@ -66,9 +64,6 @@ _SETTINGS: Final[dict[str, Callable[[Pool], str]]] = {
     "price": lambda pool: hourly(pool.usd_per_hour),
 }
 """What an engine is told, or its pool is made of."""
-_NOTHING: Final = ("0", "none", MISSING)
-"""Facts of a model that it has nothing of, such as experts."""
-
 WORDS: Final = (
     ("prefill, decode", "reading a prompt, which gives the first token; generating the other tokens one by one"),
     ("colocated", "replicas that do both; prefill replicas hand the KV cache over to decode replicas instead"),
@@ -160,28 +155,8 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
     )
     return (
         Section("The simulation", facts=runs_facts, detail=Detail.PAGE),
-        Section("Simulation against formulas", table=_formula_table(simulation.classes), detail=Detail.FOLDED),
         Section("Other fleets that were simulated", table=_tried_table(plan), detail=Detail.FOLDED),
     )
-
-
-def _formula_table(classes: Sequence[SimulatedClass]) -> Table:
-    headers = ("class", "#SLO met", "#95 % interval", "#by formula", "#TTFT", "#by formula", "#TPOT", "#by formula")
-    return table_of(headers, [_formula_row(item) for item in classes])
-
-
-def _formula_row(item: SimulatedClass) -> tuple[str, ...]:
-    label, formula = goal_label(item.attainment_goal), item.by_formula
-    met, low, high, by_formula = (
-        percent_beside(share, item.attainment_goal)
-        for share in (item.attainment, item.attainment_low, item.attainment_high, formula.attainment)
-    )
-    times = [
-        text
-        for own, formula_times in ((item.ttft_s, formula.ttft_s), (item.tpot_s, formula.tpot_s))
-        for text in (f"{label} {duration(getattr(own, label))}", duration(getattr(formula_times, label)))
-    ]
-    return clean(item.name, 30), met, f"{low} to {high}", by_formula, *times
 
 
 def _tried_table(plan: Plan) -> Table:
@@ -280,11 +255,10 @@ def settings_table(plan: Plan) -> Table:
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:
     """How the plan was made, and what its figures rest on."""
-    assumed = tuple(sentence(with_one_form_of_percent(text)) for text in plan.provenance.assumptions)
+    assumed = tuple(sentence(text) for text in plan.provenance.assumptions)
     sections = (
         Section("How this plan was made", facts=_provenance(plan)),
         Section("Assumptions in force", assumed or ("None is stated.",)),
-        Section("What was searched", facts=searched(plan.provenance.search)),
         Section("Measured over predicted step time, nine times in ten", table=step_errors_table(plan)),
         Section("Serving predicted against measured", accuracy_sentences(plan), accuracy_table(plan)),
         Section("What the figures of each accelerator rest on", table=origins_table(plan)),
@@ -298,6 +272,10 @@ def _provenance(plan: Plan) -> Facts:
     source = plan.provenance
     versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
     timings = ", ".join(f"{clean(k, 30)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
+    size = source.model.get("parameters")
+    parameters = f"{count(size)} parameters" if isinstance(size, int) and size < LARGEST else ""
+    counts = {"engine settings": "settings", "fleets by formula": "fleets_evaluated"}
+    searched = [(what, n) for what, key in counts.items() if isinstance(n := source.search.get(key), int)]
     if source.run.cpu_s:
         timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
     return (
@@ -305,7 +283,8 @@ def _provenance(plan: Plan) -> Facts:
         ("versions", versions or MISSING),
         ("objective", clean(plan.objective).replace("_", " ")),
         ("time taken", timings or MISSING),
-        *((f"model {name}", value) for name, value in facts(source.model) if value not in _NOTHING),
+        ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 120))) or MISSING),
+        ("searched", join_words([f"{count(number)} {what}" for what, number in searched]) or MISSING),
     )
 
 
@@ -404,66 +383,3 @@ def accuracy_table(plan: Plan) -> Table:
         for row in accuracy_rows(plan)
     ]
     return table_of(headers, rows)
-
-
-MOST_ROWS: Final = 200
-MOST_VALUES: Final = 16
-
-
-def _is_figure(value: object) -> TypeGuard[float]:
-    """A number that is one: these records are free-form, and what a file holds may be an integer of 400 digits."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > LARGEST
-
-
-def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
-    """Flatten a record of plain values to (name, value) pairs.
-
-    >>> facts({"priced": 1021, "dropped": {"memory": 205}, "proven": False, "kinds": [{"kind": "MLA", "layers": 61}]})
-    (('priced', '1,021'), ('dropped memory', '205'), ('proven', 'no'), ('kinds', 'kind MLA, layers 61'))
-    """
-    pairs: list[tuple[str, str]] = []
-    for key, value in record.items():
-        name = f"{prefix}{_ACRONYMS.sub(_acronym, clean(str(key), 80).replace('_', ' '))}"
-        if isinstance(value, Mapping):
-            pairs.extend(facts(value, f"{name} "))
-        else:
-            pairs.append((name, _words(value)))
-    return tuple(pairs[:MOST_ROWS])
-
-
-def searched(record: Mapping[str, Any]) -> Facts:
-    """What was searched; of a tally the sum of its counts."""
-    sums = {key: sum(value.values()) if _is_tally(value) else value for key, value in record.items()}
-    return facts({_SEARCHED.get(key, key): value for key, value in sums.items()})
-
-
-def _is_tally(value: object) -> bool:
-    return isinstance(value, Mapping) and bool(value) and all(type(n) is int and _is_figure(n) for n in value.values())
-
-
-_SEARCHED: Final = {
-    "flows": "kinds of request (class and length)",
-    "settings": "engine settings",
-    "fleets_evaluated": "fleets evaluated by formula",
-}
-"""What the planner calls otherwise than a reader."""
-_ACRONYMS: Final = re.compile(r"\b(?:kv|gpus?|url)\b")
-
-
-def _acronym(match: re.Match[str]) -> str:
-    return "GPUs" if match[0] == "gpus" else match[0].upper()
-
-
-def _words(value: object) -> str:
-    """Write a plain value, or a short list of such or of records."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {text}" for name, text in facts(value))
-    if isinstance(value, list | tuple):
-        return clean("; ".join(_words(item) for item in value[:MOST_VALUES]), SENTENCE_LIMIT) or "none"
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: MISSING}[value]
-    if _is_figure(value):
-        whole = float(value).is_integer() and abs(value) < 1e15
-        tiny_or_large = value and (abs(value) >= 1e6 or abs(value) < 1e-3)
-        return count(value) if whole else f"{value:.3g}" if tiny_or_large else significant(value)
-    return clean(str(value), 120)
