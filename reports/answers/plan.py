@@ -12,7 +12,7 @@ from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Range
 from optimizer.plans.records import EnginePool, Quantiles
 from reports import verdict
 from reports.answers.plan_charts import cost_charts
-from reports.asked import asked, asked_table
+from reports.asked import asked
 from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import QUANTILES, Latencies, fleet_diagram, goal_label, goal_words, worst_tail
 from reports.json_text import plan_json, plan_record
@@ -72,6 +72,8 @@ from .plan_details import pools_section, settings_section, simulation_sections, 
 
 BRIEF_ROWS: Final = 4
 """Rows of a table in the brief answer: more of them would push the verdict off the screen."""
+MOST_CLASSES: Final = 6
+"""Classes whose limits are said where there is no fleet."""
 MOST_POOLS: Final = BRIEF_ROWS + 2
 """Pools that are all shown in the brief answer, and whose busiest resources fit a sentence in the whole one."""
 
@@ -362,25 +364,16 @@ def _limits(plan: Plan) -> Table:
 
 def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     """Of a plan without a fleet: what was asked, what came nearest, and which limit to relax."""
-    miss = nearest_miss(plan)
+    miss, classes = nearest_miss(plan), asked(plan)
     obstacles = violated(plan) or by_slack(plan)[:1]
-    headers, rows = asked_table(plan)
-    question = f"Asked: {demand_sentence(plan)}"
-    classes = tuple(f"{slo_words(item)}." for item in asked(plan)[:BRIEF_ROWS])
+    question = [f"Asked: {demand_sentence(plan)}", *(f"{slo_words(item)}." for item in classes[:MOST_CLASSES])]
+    cut = len(classes) - MOST_CLASSES
+    question += [f"{plural(cut, 'more class')} in the workload file."] if cut > 0 else []
     return (
-        Section(
-            sentences=(question, *(classes if len(rows) <= BRIEF_ROWS else ())), table=_classes_table(headers, rows)
-        ),
+        Section(sentences=tuple(question)),
         Section(sentences=said("" if miss is None else miss_sentence(miss, why=not violated(plan)))),
         Section(sentences=tuple(f"{binding_sentence(limit)} {relax_sentence(limit)}" for limit in obstacles)),
     )
-
-
-def _classes_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | None:
-    """The classes in a table, where they are too many for a sentence each."""
-    if len(rows) <= BRIEF_ROWS:
-        return None
-    return table_of((Column(headers[0], shrink=True), *headers[1:]), rows[: 5 * BRIEF_ROWS])
 
 
 def _alternatives(plan: Plan, *, brief: bool) -> Section:
