@@ -12,7 +12,6 @@ from reports.answers.plan_details import (
     origins_table,
     pools_section,
     settings_table,
-    simulation_sections,
 )
 from reports.deploy.readme import settings
 from reports.numbers import duration, percent, rate
@@ -25,13 +24,6 @@ from tests.report_cases import load, simulated
 @pytest.fixture
 def plan() -> Plan:
     return simulated(load("disaggregated"))
-
-
-def rows_of(plan: Plan, title: str) -> tuple[tuple[str, ...], ...]:
-    """Rows of the table of a section on the simulation."""
-    (table,) = (section.table for section in simulation_sections(plan) if section.title.startswith(title))
-    assert table is not None
-    return table.rows
 
 
 def test_the_tightest_class_is_the_one_that_uses_most_of_its_permitted_misses(plan: Plan) -> None:
@@ -60,17 +52,6 @@ def test_the_tightest_class_has_the_least_slack_of_permitted_misses(rows: list[t
     assert slacks[first.name] == pytest.approx(min(slacks.values()), abs=1e-12)
 
 
-def test_simulation_and_formulas_stand_side_by_side(plan: Plan) -> None:
-    row = rows_of(plan, "Simulation against")[0]
-    one = plan.simulation.classes[0]
-    assert row[:3] == (
-        "chat",
-        percent(one.attainment),
-        f"{percent(one.attainment_low)} to {percent(one.attainment_high)}",
-    )
-    assert row[4:6] == (f"p95 {duration(one.ttft_s.p95)}", duration(one.by_formula.ttft_s.p95))
-
-
 def test_every_figure_of_the_simulation_is_on_the_page(plan: Plan) -> None:
     page = plan_page(plan).replace("\N{NO-BREAK SPACE}", " ")
     found = plan.simulation
@@ -93,7 +74,7 @@ def test_pools_hand_overs_and_origins_are_the_plans(plan: Plan) -> None:
     assert percent(longest / plan.ttft_s.p50) in hand_over_sentence(plan)
     assert hand_over_sentence(load("colocated")) == ""
     for name, bought, *numbers in origins_table(plan).rows:
-        assert sum(map(int, numbers)) > 1
+        assert sum(map(int, numbers[:4])) > 1
         assert bought == ("yes" if name in plan.gpus else "no")
 
 

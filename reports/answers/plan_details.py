@@ -16,7 +16,7 @@ from optimizer.plans.records import LARGEST, AccuracyRecord
 from reports.answers.plan_charts import pools_table, workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
-from reports.document import Detail, Facts, Section, Table, said, table_of
+from reports.document import Detail, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import ClassShare, routed, worst_bucket
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
@@ -259,7 +259,6 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
     sections = (
         Section("How this plan was made", facts=_provenance(plan)),
         Section("Assumptions in force", assumed or ("None is stated.",)),
-        Section("Measured over predicted step time, nine times in ten", table=step_errors_table(plan)),
         Section("Serving predicted against measured", accuracy_sentences(plan), accuracy_table(plan)),
         Section("What the figures of each accelerator rest on", table=origins_table(plan)),
         Section("Words", facts=WORDS),
@@ -294,17 +293,30 @@ def _inputs(plan: Plan) -> str:
 
 
 def origins_table(plan: Plan) -> Table:
-    """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first."""
+    """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first.
+
+    Beside them by which factors step times may be off, nine times in ten.
+    """
     counts = {
         clean(str(entry.get("name", MISSING)), 30): Counter(_origins({"origin": "vendor"} | dict(entry)))
         for entry in plan.provenance.accelerators
     }
-    bought = {clean(name, 30) for name in plan.gpus}
-    rows = [
-        (name, "yes" if name in bought else "no", *(str(numbers[origin]) for origin in ORIGINS))
-        for name, numbers in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0]))
-    ]
-    return table_of(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS)), rows)
+    bought, errors = (
+        {clean(name, 30) for name in plan.gpus},
+        {clean(row.accelerator, 30): row for row in plan.step_errors},
+    )
+    rows = []
+    for name, numbers in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0])):
+        error = errors.get(name)
+        factors: tuple[str, ...] = (MISSING,) * 3
+        if error is not None:
+            ends = (spread(between, lambda factor: f"×{factor:.2f}") for between in (error.prefill, error.decode))
+            factors = *ends, "measured" if error.measured else "a relative's"
+        rows.append((name, "yes" if name in bought else "no", *(str(numbers[origin]) for origin in ORIGINS), *factors))
+    headers = ("#prompts off by", "#decode steps off by", "kernels")
+    return without_empty(
+        table_of(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS), *headers), rows)
+    )
 
 
 def _origins(value: Any) -> Iterator[str]:
@@ -316,21 +328,6 @@ def _origins(value: Any) -> Iterator[str]:
     if isinstance(value, list | tuple):
         for item in value:
             yield from _origins(item)
-
-
-def step_errors_table(plan: Plan) -> Table:
-    """By which factors step times may be off, nine times in ten."""
-    headers = ("accelerator", "#prompts alone", "#steps that decode", "kernels")
-    rows = [
-        (
-            clean(row.accelerator),
-            spread(row.prefill, lambda factor: f"×{factor:.2f}"),
-            spread(row.decode, lambda factor: f"×{factor:.2f}"),
-            "measured" if row.measured else "a relative's",
-        )
-        for row in plan.step_errors
-    ]
-    return table_of(headers, rows)
 
 
 def accuracy_rows(plan: Plan) -> list[AccuracyRecord]:
