@@ -22,7 +22,7 @@ from reports.verdict import (
 )
 from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words
 
-from .plan import busiest_sentence, class_table, fleet_table, limit_sentences
+from .plan import class_table, fleet_table, limit_sentences
 
 SAME_PRICE: Final = 1e-3
 """Relative difference up to which two prices are told as the same [1]."""
@@ -43,7 +43,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
             *plan.price_remarks,
         ),
         sections=(
-            Section(table=fleet_table(plan.pools, brief=False), notes=said(busiest_sentence(plan.pools))),
+            Section(table=fleet_table(plan.pools, brief=False)),
             Section(table=class_table(plan, brief=True), notes=tuple(limit_sentences(plan))),
             Section(
                 sentences=said(

@@ -75,7 +75,7 @@ BRIEF_ROWS: Final = 4
 MOST_CLASSES: Final = 6
 """Classes whose limits are said where there is no fleet."""
 MOST_POOLS: Final = BRIEF_ROWS + 2
-"""Pools that are all shown in the brief answer, and whose busiest resources fit a sentence in the whole one."""
+"""Pools that are all shown in the brief answer."""
 
 
 def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = None) -> Document:
@@ -146,7 +146,6 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
     fleet = Section(
         f"Fleet: {gpu_words(plan)}{_spare_words(plan)}",
         table=fleet_table(plan.pools, brief=False),
-        notes=said(busiest_sentence(plan.pools)),
         tiles=_tiles(plan),
         fleet=fleet_diagram(plan),
     )
@@ -218,11 +217,11 @@ def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
 
 
 def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
-    """The pools of a fleet with their settings; brief: the dearest where they are many, without roles named by ids."""
+    """The pools of a fleet with their settings, with roles unless ids name them; brief: the dearest of many pools."""
     named = all(pool.id.startswith(pool.role) for pool in pools)
     columns = [
         Column("pool"),
-        Column("role", optional=True),
+        *([] if named else [Column("role", optional=True)]),
         Column("replicas × GPUs"),
         Column("parallelism"),
         Column("weights/KV"),
@@ -231,17 +230,8 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("$/h", "right"),
         Column("busiest", shrink=True, lines=2, optional=True),
     ]
-    hidden = ("role" if named else "") if brief else "busiest" if len(pools) <= MOST_POOLS else ""
-    places = [at for at, column in enumerate(columns) if column.header != hidden]
     rows = [_pool_row(pool) for pool in _dearest(pools, brief=brief)]
-    return table_of([columns[at] for at in places], [[row[at] for at in places] for row in rows])
-
-
-def busiest_sentence(pools: Sequence[Pool]) -> str:
-    """Say what is busiest in each pool; empty where they are many, and a column of the table says it."""
-    words = ((clean(pool.id, 20), busiest_words(pool.operating_point)) for pool in pools)
-    used = "; ".join(f"{name} {busiest}" for name, busiest in words if busiest != MISSING)
-    return f"Busiest: {used}." if used and len(pools) <= MOST_POOLS else ""
+    return table_of(columns, [row[:1] + row[1 + named :] for row in rows])
 
 
 def _pool_row(pool: Pool) -> tuple[str, ...]:

@@ -541,9 +541,12 @@ ROOFLINE_BOX: Final = Box(LEFT, 26.0, WIDTH - 8, ROOFLINE_HEIGHT - 42)
 
 def _roofline_chart(plan: Plan) -> Chart:
     roles = {pool.role for pool in plan.pools}
+    ridges = {clean(pool.accelerator, 24): pool.operating_point.ridge_point for pool in dearest_first(plan.pools)}
+    named = ", ".join(f"{name} {significant(ridge)}" for name, ridge in ridges.items())
     return Chart(
         title=roofline_sentence(plan.pools),
-        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow.",
+        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow. Ridges in "
+        f"FLOP/byte: {named}.",
         drawing=draw_roofline(plan.pools),
         table=pools_table(plan),
         legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if role in roles),
