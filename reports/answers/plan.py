@@ -124,8 +124,12 @@ def write_outputs(plan: Plan, directory: Path, *, force: bool = False) -> list[P
 
 
 def _brief(plan: Plan) -> tuple[Section, ...]:
+    cut = len(plan.pools) - len(_dearest(plan.pools, brief=True))
     return (
-        Section(table=fleet_table(plan.pools, brief=True), notes=_pools_left_out(plan)),
+        Section(
+            table=fleet_table(plan.pools, brief=True),
+            notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
+        ),
         Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), _risk(plan))),
         front_section(plan),
         _alternatives(plan, brief=True),
@@ -143,8 +147,10 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
 
 
 def _complete(plan: Plan) -> tuple[Section, ...]:
+    spares = sum(pool.spare_replicas for pool in plan.pools)
+    spare = f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
     fleet = Section(
-        f"Fleet: {gpu_words(plan)}{_spare_words(plan)}",
+        f"Fleet: {gpu_words(plan)}{spare}",
         table=fleet_table(plan.pools, brief=False),
         tiles=_tiles(plan),
         fleet=fleet_diagram(plan),
@@ -196,16 +202,6 @@ def _tiles(plan: Plan) -> Facts:
         (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
-
-
-def _spare_words(plan: Plan) -> str:
-    spares = sum(pool.spare_replicas for pool in plan.pools)
-    return f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
-
-
-def _pools_left_out(plan: Plan) -> tuple[str, ...]:
-    cut = len(plan.pools) - len(_dearest(plan.pools, brief=True))
-    return (f"{plural(cut, 'more pool')} in plan.json.",) if cut else ()
 
 
 def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:

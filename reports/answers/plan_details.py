@@ -17,7 +17,7 @@ from reports.answers.plan_charts import pools_table, workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
 from reports.document import Detail, Facts, Section, Table, said, table_of, without_empty
-from reports.figures import ClassShare, routed, worst_bucket
+from reports.figures import routed, worst_bucket
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
     MISSING,
@@ -89,6 +89,11 @@ ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 def workload_section(plan: Plan) -> Section:
     """What was asked of the fleet, what there was to buy, and which pool serves what."""
     load, offers = plan.workload, offered(plan)
+    routing = ("pool", "stage", "class", "#share", "#mean input", "#mean output")
+    shares = [
+        (row.pool, row.stage, row.slo_class, percent(row.share), significant(row.isl), significant(row.osl))
+        for row in routed(plan)
+    ]
     demand = (
         ("request rate", rate(load.request_rate_rps)),
         ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
@@ -105,7 +110,7 @@ def workload_section(plan: Plan) -> Section:
         sections=(
             Section("The demand", facts=demand),
             Section("What was on offer", facts=offers),
-            Section("How it is routed", table=_routing(routed(plan))),
+            Section("How it is routed", table=table_of(routing, shares)),
         ),
         detail=Detail.PAGE,
     )
@@ -124,12 +129,6 @@ def _lengths_source(plan: Plan) -> Facts:
     lengths = workload.get("lengths") if isinstance(workload, Mapping) else None
     source = lengths.get("source") if isinstance(lengths, Mapping) else None
     return (("lengths from", clean(str(source), 200)),) if source else ()
-
-
-def _routing(shares: Sequence[ClassShare]) -> Table:
-    """Which requests each pool serves."""
-    rows = [(s.pool, s.stage, s.slo_class, percent(s.share), significant(s.isl), significant(s.osl)) for s in shares]
-    return table_of(("pool", "stage", "class", "#share", "#mean input", "#mean output"), rows)
 
 
 def simulation_sections(plan: Plan) -> tuple[Section, ...]:
@@ -153,15 +152,12 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
         ("fleets simulated", count(simulation.judged)),
         ("repairs of fleets that missed the SLO, before one met it", count(simulation.repairs)),
     )
+    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#difference", "#tries", "#SLO met", "outcome")
+    tried = [_tried_row(item, plan) for item in tried_fleets(plan)]
     return (
         Section("The simulation", facts=runs_facts, detail=Detail.PAGE),
-        Section("Other fleets that were simulated", table=_tried_table(plan), detail=Detail.FOLDED),
+        Section("Other fleets that were simulated", table=table_of(headers, tried), detail=Detail.FOLDED),
     )
-
-
-def _tried_table(plan: Plan) -> Table:
-    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#difference", "#tries", "#SLO met", "outcome")
-    return table_of(headers, [_tried_row(item, plan) for item in tried_fleets(plan)])
 
 
 def _tried_row(attempt: TriedFleet, plan: Plan) -> tuple[str, ...]:
@@ -263,7 +259,9 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
         Section("What the figures of each accelerator rest on", table=origins_table(plan)),
         Section("Words", facts=WORDS),
     )
-    inputs = Section("The inputs, with every default filled in", code=_inputs(plan), detail=Detail.FOLDED)
+    text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
+    text = text if len(text) <= INPUTS_LIMIT else f"{text[:INPUTS_LIMIT]}\n… the rest is in plan.json"
+    inputs = Section("The inputs, with every default filled in", code=text, detail=Detail.FOLDED)
     return *(dataclasses.replace(item, detail=Detail.PAGE) for item in sections), inputs
 
 
@@ -285,11 +283,6 @@ def _provenance(plan: Plan) -> Facts:
         ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 120))) or MISSING),
         ("searched", join_words([f"{count(number)} {what}" for what, number in searched]) or MISSING),
     )
-
-
-def _inputs(plan: Plan) -> str:
-    text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
-    return text if len(text) <= INPUTS_LIMIT else f"{text[:INPUTS_LIMIT]}\n… the rest is in plan.json"
 
 
 def origins_table(plan: Plan) -> Table:

@@ -310,38 +310,11 @@ def _clock(hours: float) -> str:
 
 
 def _rates(simulation: Simulated) -> Section:
-    """The rates at which the fleet was simulated, where they were asked for: its whole curve, or its goodput."""
-    if simulation.curve is not None:
-        return _curve(simulation.curve, simulation.plan)
-    return Section() if simulation.goodput is None else _goodput(simulation.goodput, simulation.plan)
-
-
-def _goodput(goodput: Goodput, plan: Plan) -> Section:
-    figures = [Column(name, "right", shrink=True) for name in ("SLO met", "TTFT p90", "TPOT p90")]
-    rows = [
-        (
-            rate(point.rate),
-            " ".join(percent(item.attainment.share) for item in point.classes),
-            " ".join(duration(item.ttft[1]) for item in point.classes),
-            " ".join(duration(item.tpot[1]) for item in point.classes),
-            _mark(point),
-        )
-        for point in goodput.points
-    ]
-    return Section("Goodput", (_goodput_sentence(goodput, plan),), table_of(("#rate", *figures, ""), rows))
-
-
-def _goodput_sentence(goodput: Goodput, plan: Plan) -> str:
-    if goodput.rate <= 0.0:
-        return f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
-    return (
-        f"Goodput {rate(goodput.rate)}, at the lower end of the intervals and to {percent(goodput.tolerance)}; plan: "
-        f"{rate(plan.goodput_rps)}."
-    )
-
-
-def _curve(curve: Curve, plan: Plan) -> Section:
-    """Saturation, knee and goodput, and a row for each rate and class."""
+    """The rates at which the fleet was simulated, where they were asked for: its whole curve, or for its goodput."""
+    curve, goodput = simulation.curve, simulation.goodput
+    if goodput is None:
+        return Section()
+    points = goodput.points if curve is None else curve.points
     columns = (
         "#req/s",
         Column("served", "right", optional=True),
@@ -351,11 +324,16 @@ def _curve(curve: Curve, plan: Plan) -> Section:
         *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99", ""),
         Column("within SLO", "right", optional=True),
     )
-    rows = [row for point in curve.points for row in _point_rows(point)]
+    found = f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
+    if goodput.rate > 0.0:
+        found = (
+            f"Goodput {rate(goodput.rate)}, at the lower end of the intervals and to {percent(goodput.tolerance)}; "
+            f"plan: {rate(simulation.plan.goodput_rps)}."
+        )
     return Section(
-        "Latency and throughput",
-        (_saturation_sentence(curve), _knee_sentence(curve), _goodput_sentence(curve.goodput, plan)),
-        table_of(columns, rows),
+        "Goodput" if curve is None else "Latency and throughput",
+        said(*(() if curve is None else (_saturation_sentence(curve), _knee_sentence(curve))), found),
+        table_of(columns, [row for point in points for row in _point_rows(point)]),
         ("served: requests that ended per second; within SLO (in wide tables and --json): those that meet it.",),
     )
 
@@ -380,7 +358,8 @@ def _knee_sentence(curve: Curve) -> str:
 
 def _point_rows(point: RatePoint) -> list[list[str]]:
     head = [significant(point.rate), significant(point.served)]
-    tail = [_mark(point), significant(point.in_time)]
+    mark = "✗ overloaded" if point.overloaded else MARKS[point.outcome]
+    tail = [mark, significant(point.in_time)]
     return [
         [
             *(["", ""] if number else head),
@@ -393,10 +372,6 @@ def _point_rows(point: RatePoint) -> list[list[str]]:
         ]
         for number, item in enumerate(point.classes)
     ]
-
-
-def _mark(point: RatePoint) -> str:
-    return "✗ overloaded" if point.overloaded else MARKS[point.outcome]
 
 
 @dataclass(frozen=True, slots=True)
