@@ -48,10 +48,6 @@ def test_import_loads_nothing_slow() -> None:
     assert not loaded & {"numpy", "ortools", "optuna", "pydantic", "yaml", "jinja2", "click"}
 
 
-def test_siblings_are_our_own() -> None:
-    _check_siblings(str(ROOT))
-
-
 @pytest.mark.parametrize("name", _SIBLINGS)
 def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
     foreign = tmp_path / name

@@ -3,7 +3,6 @@
 import pytest
 
 from optimizer.plans.plan import Plan
-from reports.answers.plan_charts import fleet_points
 from reports.answers.plan_details import simulation_sections
 from reports.words import origin_words, outcome_words, tried_fleets
 from tests.report_cases import judged, load, simulated
@@ -35,21 +34,6 @@ def test_each_fleet_is_one_row_with_its_best_attempt(plan: Plan) -> None:
     assert [(row[0], row[4]) for row in table.rows] == [
         ("p0: one replica fewer", "1"), ("a rival", "3"), ("cheapest by formula", "1"),
     ]  # fmt: skip
-
-
-def test_the_chart_has_a_mark_for_each_fleet(plan: Plan) -> None:
-    assert [point.cost for point in fleet_points(plan)].count(40.0) == 1
-
-
-def test_one_that_held_is_better_than_one_that_came_closer(plan: Plan) -> None:
-    close, held = judged(plan, "a rival", 40.0, 1.1), judged(plan, "a rival", 40.0, 0.99)
-    assert plan.simulation is not None
-    found = plan.simulation.model_copy(update={"others": [held, close]})
-    assert tried_fleets(plan.model_copy(update={"simulation": found}))[1].best is held
-
-
-def test_a_plan_that_was_not_simulated_tried_nothing() -> None:
-    assert tried_fleets(load("disaggregated")) == []
 
 
 @pytest.mark.parametrize(
