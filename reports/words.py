@@ -72,14 +72,6 @@ _KINDS: Final = {
     "nearest_miss": "nearest miss",
     "other_engines": "runner-up",
 }
-_PARTS: Final = {
-    "gemm": "matrix products",
-    "attention": "attention",
-    "experts": "experts",
-    "communication": "communication",
-    "host": "host",
-}
-_BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 
 
 def in_words(name: str, words: dict[str, str]) -> str:
@@ -116,21 +108,6 @@ def serving_words(plan: Plan) -> str:
     target = plan.provenance.inputs.get("target")
     stated = target not in {None, NO_TARGET}
     return f"{clean(plan.engine, 20)}{f' (target {clean(str(target), 20)})' if stated else ''}"
-
-
-def bound_words(name: str) -> str:
-    """Say in words what bounds a step."""
-    return in_words(name, _BOUNDS)
-
-
-def kind_words(kind: str) -> str:
-    """Say an alternative's kind in words."""
-    return in_words(kind, _KINDS)
-
-
-def part_words(name: str) -> str:
-    """Say a part of an engine step in words."""
-    return in_words(name, _PARTS)
 
 
 def has_fleet(plan: Plan) -> bool:
@@ -261,14 +238,14 @@ def alternative_name(row: Alternative) -> str:
     A runner-up's label names the engines that it does without, which says nothing of the fleet (`alternative_note`).
     """
     label = "" if row.kind == "other_engines" else clean(row.label, LABEL_LIMIT)
-    return label or kind_words(row.kind)
+    return label or in_words(row.kind, _KINDS)
 
 
 def alternative_note(row: Alternative) -> str:
     """Say what the name of an alternative leaves out; empty where that is nothing."""
     if row.kind == "other_engines":
         return clean(row.label, ENGINES_LIMIT)
-    return kind_words(row.kind) if row.kind == "nearest_miss" and row.label else ""
+    return in_words(row.kind, _KINDS) if row.kind == "nearest_miss" and row.label else ""
 
 
 def named_fleet(row: Alternative) -> str:

@@ -61,19 +61,18 @@ from reports.verdict import growth_sentence
 from reports.words import (
     HOLDS,
     NOT_SHOWN,
-    bound_words,
     busiest_words,
     dearest_of_each_role,
     distinct_alternatives,
     has_fleet,
     has_tpot,
+    in_words,
     is_feasible,
     met_words,
     named_fleet,
     origin_words,
     other_metrics,
     outcome_words,
-    part_words,
     status_words,
     tightest_first,
     tried_fleets,
@@ -83,7 +82,16 @@ MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
 MOST_ROWS: Final = 12
 MOST_POINTS: Final = 24
-PARTS: Final = ("gemm", "attention", "experts", "communication", "host")
+PARTS: Final = {
+    "gemm": "matrix products",
+    "attention": "attention",
+    "experts": "experts",
+    "communication": "communication",
+    "host": "host",
+}
+"""Parts of an engine's step, and their names."""
+BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
+"""What bounds a step, where that is not its own name."""
 TONES: Final = {"TTFT": "prefill", "TPOT": "decode"}
 LATENCIES: Final = tuple((tone, metric) for metric, tone in TONES.items())
 PANEL: Final = 200.0
@@ -530,7 +538,7 @@ def pools_table(plan: Plan) -> Table:
         at = pool.operating_point
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
-        ends = (bound_words(at.bound_by), busiest_words(at))
+        ends = (in_words(at.bound_by, BOUNDS), busiest_words(at))
         rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
     return table_of(headers, rows)
 
@@ -631,8 +639,8 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
     if not by_bound:
         return "No pool runs"
     (bound, first), *rest = by_bound.items()
-    largest = f"{capital(join_words(first))} are bound by {bound_words(bound)}"
-    return join_words([largest, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in rest)])
+    largest = f"{capital(join_words(first))} are bound by {in_words(bound, BOUNDS)}"
+    return join_words([largest, *(f"{join_words(steps)} by {in_words(what, BOUNDS)}" for what, steps in rest)])
 
 
 def step_parts(pool: Pool) -> list[tuple[str, float]]:
@@ -652,19 +660,18 @@ def _split_chart(plan: Plan) -> Chart:
         parts, step = step_parts(pool), duration(pool.operating_point.step_s)
         whole, name = math.fsum(share for _, share in parts) or 1.0, clean(pool.id, 20)
         stack = [
-            (f"part-{part}", share / whole, f"{name}: {part_words(part)} {percent(share)} of {step}")
+            (f"part-{part}", share / whole, f"{name}: {PARTS[part]} {percent(share)} of {step}")
             for part, share in parts
         ]
         texts = tuple(percent(share) for _, share in parts)
         bars.append(Bar(pool_label(pool), f"{step} a step", Stack(tuple(stack)), texts))
     summary = "; ".join(", ".join(tip for _, _, tip in bar.stack.parts) for bar in bars)
-    names = [part_words(name) for name in PARTS]
     return Chart(
         title=split_sentence(plan.pools),
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
         drawing=draw_bars(bars, f"time of one step: {summary}"),
-        table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in names)), rows),
-        legend=tuple((f"part-{name}", part_words(name)) for name in PARTS),
+        table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values())), rows),
+        legend=tuple((f"part-{part}", name) for part, name in PARTS.items()),
     )
 
 
@@ -673,7 +680,7 @@ def split_sentence(pools: Sequence[Pool]) -> str:
     shares = []
     for pool in dearest_of_each_role(pools):
         name, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
-        shares += [f"{part_words(name)} in {pool.role} ({percent(share)})"] if is_number(share) else []
+        shares += [f"{PARTS[name]} in {pool.role} ({percent(share)})"] if is_number(share) else []
     return f"Largest part of a step: {join_words(shares)}" if shares else "No step times are known"
 
 
