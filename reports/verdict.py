@@ -316,6 +316,8 @@ def gap_of_any_fleet(plan: Plan) -> float | None:
 
 def search_outcome(plan: Plan) -> str:
     """Say how the search ended."""
+    if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
+        return "not proven cheapest"
     if plan.status is not Status.OPTIMAL:
         return search_words(plan.status.value)
     if plan.objective != "min_cost":

@@ -60,7 +60,7 @@ def test_proof(plan: Plan) -> None:
     assert verdict.search_outcome(exact) == "cheapest found"
     cheaper = floored.model_copy(update={"gap": 0.388, "bound_usd_per_hour": 30.0})
     assert verdict.proof_sentence(cheaper) == least
-    assert verdict.search_outcome(cheaper) == "feasible"
+    assert verdict.search_outcome(cheaper) == "not proven cheapest"
     whole = {"gap": 0.0, "status": Status.OPTIMAL, "floor_usd_per_hour": 49.08, "bound_usd_per_hour": 49.08}
     proved = plan.model_copy(update=whole)
     assert verdict.proof_sentence(proved) == (
