@@ -112,19 +112,13 @@ def _number(value: object) -> float | None:
     return float(match[1]) if match else None
 
 
-def recorded_source(plan: Plan) -> str | None:
-    """Name of the trace whose requests the plan was simulated with; None where they were random."""
-    recording = _recording(plan.provenance.inputs)
-    return None if recording is None else clean(str(recording.get("source", "a trace")), 60)
-
-
 def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """How the requests come: bursty as stated, or as they were recorded."""
-    source, burstiness = recorded_source(plan), significant(plan.workload.burstiness)
-    if source is None:
+    recording, burstiness = _recording(plan.provenance.inputs), significant(plan.workload.burstiness)
+    if recording is None:
         return (("burstiness (CV of inter-arrival times; 1 is Poisson)", burstiness),)
     return (
-        ("requests simulated", f"as {source} recorded them"),
+        ("requests simulated", f"as {clean(str(recording.get('source', 'a trace')), 60)} recorded them"),
         ("burstiness that the formulas take (CV of inter-arrival times that bunch as much)", burstiness),
     )
 

@@ -228,15 +228,12 @@ def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
         a, b = old.get(name), new.get(name)
         label = goal_label((b or a or next(iter(old.values()))).attainment_goal)
         held = tuple(None if item is None else item.attainment >= item.attainment_goal for item in (a, b))
-        yield SloChange(clean(name, 30), (held[0], held[1]), tuple(_class_figures(a, b, label)))
-
-
-def _class_figures(a: ClassResult | None, b: ClassResult | None, label: str) -> Iterator[Figure]:
-    pairs = [{} if item is None else _class_values(item, label) for item in (a, b)]
-    for name in {**pairs[0], **pairs[1]}:
-        unit = "1" if name in {"meet the SLO", "goal"} else "s"
-        better = "higher" if name == "meet the SLO" else "" if name == "goal" or name.endswith("limit") else "lower"
-        yield _figure(name, (a, b), [values.get(name) for values in pairs], unit, better)
+        pairs, figures = [{} if item is None else _class_values(item, label) for item in (a, b)], []
+        for key in {**pairs[0], **pairs[1]}:
+            unit = "1" if key in {"meet the SLO", "goal"} else "s"
+            better = "higher" if key == "meet the SLO" else "" if key == "goal" or key.endswith("limit") else "lower"
+            figures.append(_figure(key, (a, b), [values.get(key) for values in pairs], unit, better))
+        yield SloChange(clean(name, 30), (held[0], held[1]), tuple(figures))
 
 
 def _class_values(item: ClassResult, label: str) -> dict[str, float | None]:

@@ -36,6 +36,8 @@ def evaluation_json(evaluation: FleetEvaluation) -> str:
 def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> Document:
     """The answer of an evaluation; next_step: the command that a reader would want next."""
     plan = evaluation.plan
+    # a pool or a limit on the fleet gives out, rather than the misses that come of it
+    limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
     return Document(
         headline=said(
             headline(evaluation),
@@ -49,7 +51,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
                 sentences=said(
                     cost_sentence(plan),
                     growth_sentence(plan),
-                    binds_sentence(plan),
+                    f"Binds first: {binding_sentence(limits[0])}" if limits else "",
                     provisioning_sentence(evaluation.provisioning, plan),
                     twice_sentence(evaluation),
                     router_sentence(plan),
@@ -79,12 +81,6 @@ def headline(evaluation: FleetEvaluation) -> str:
 
 def _slos(plan: Plan) -> str:
     return "its SLO" if len(plan.classes) == 1 else "its SLOs"
-
-
-def binds_sentence(plan: Plan) -> str:
-    """Say what gives out first: a pool or a limit on the fleet, rather than the misses that come of it."""
-    limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
-    return f"Binds first: {binding_sentence(limits[0])}" if limits else ""
 
 
 def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -286,14 +286,13 @@ def latency_table(plan: Plan) -> Table:
         *(Column(label, "right", optional=label in {"p50", "p99"}) for label in QUANTILES),
         Column(f"{goal_words(plan.classes)}, 9 of 10 predictions", "right", optional=True, shrink=True, lines=2),
     )
-    return without_empty(table_of(columns, [row for item in plan.classes for row in _latency_rows(plan, item)]))
-
-
-def _latency_rows(plan: Plan, item: ClassResult) -> Iterator[tuple[str, ...]]:
-    for label, times, limit, between in _latencies(plan, item):
-        quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
-        span = MISSING if between is None else verdict.spread(between, duration)
-        yield clean(item.name, 30), label, duration(limit), *quantiles, span
+    rows = []
+    for item in plan.classes:
+        for label, times, limit, between in _latencies(plan, item):
+            quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
+            span = MISSING if between is None else verdict.spread(between, duration)
+            rows.append((clean(item.name, 30), label, duration(limit), *quantiles, span))
+    return without_empty(table_of(columns, rows))
 
 
 def _latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | None, float, Range | None]]:
