@@ -16,7 +16,7 @@ from costmodel.errors import InputError, UnknownNameError
 from costmodel.quoting import shown
 from search_spaces.bounds import REQUEST_RATE, SEED, TIME_LIMIT, Bounds
 
-from .files import read_fleet
+from .files import read_fleet, stated_fleet
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
@@ -103,29 +103,24 @@ def evaluate(
     effort: Level | str = "standard",
     confidence: float | str | None = None,
     settings: Mapping[str, Any] | None = None,
+    base: Path | None = None,
     progress: Progress | None = None,
 ) -> FleetEvaluation:
     """Say whether a fleet meets its SLOs, what is missing or to spare, and what the cheapest one costs.
 
     fleet: a fleet file, or a plan; workload: the one that a fleet file serves, default: the one that it names.
     effort: of the search for the cheapest fleet, "none" for no search. confidence, settings: override the workload's.
+    base: folder of the files that a plan names.
     """
-    from optimizer.plans.plan import Plan
     from optimizer.recommend.evaluate import evaluate as judge
-    from search_spaces.fleet_file import StatedFleet, is_fleet_file, load_fleet
 
     overrides = _stated(settings, {"confidence": confidence})
-    base = Path()
-    if not isinstance(fleet, StatedFleet | Plan):
-        path = Path(fleet)
-        base = path.parent
-        if workload is not None or is_fleet_file(path):
-            fleet, overrides = load_fleet(path, None if workload is None else Path(workload), overrides), {}
-        else:
-            fleet = read_fleet(path)
-    if overrides or (workload is not None and isinstance(fleet, Plan)):
+    if isinstance(fleet, str | PathLike):
+        base = base or Path(fleet).parent
+        fleet = stated_fleet(Path(fleet), None if workload is None else Path(workload), overrides)
+    elif overrides or workload is not None:
         raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
-    return judge(fleet, progress, level=None if effort == "none" else effort, base=base)
+    return judge(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
 
 
 def simulate(

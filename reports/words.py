@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
@@ -337,19 +336,11 @@ NOT_SHOWN: Final = "not proven to meet it"
 _OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
 
-@dataclass(frozen=True, slots=True)
-class TriedFleet:
-    """Engines that were simulated beside the plan's: the attempt that went best, and how many there were.
+def tried_fleets(plan: Plan) -> list[JudgedFleet]:
+    """Every fleet that was simulated beside the plan's once: one replica fewer first, then the others as tried.
 
-    Attempts differ in batch limits, or in how requests are routed.
+    Of attempts that differ in batch limits, or in how requests are routed, the one that went best.
     """
-
-    best: JudgedFleet
-    tries: int
-
-
-def tried_fleets(plan: Plan) -> list[TriedFleet]:
-    """Every fleet that was simulated beside the plan's once: one replica fewer first, then the others as tried."""
     if plan.simulation is None:
         return []
     attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}
@@ -361,7 +352,7 @@ def tried_fleets(plan: Plan) -> list[TriedFleet]:
         used = [misses_used(share, goals.get(name, 0.0)) for name, share in fleet.attainment.items()]
         return fleet.held, not fleet.overloaded, -max(used, default=math.inf)
 
-    return [TriedFleet(max(alike, key=merit), len(alike)) for alike in attempts.values()]
+    return [max(alike, key=merit) for alike in attempts.values()]
 
 
 def origin_words(fleet: JudgedFleet) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from optimizer.plans.plan import Plan
-from reports.answers.plan_details import simulation_sections
+from reports.answers.plan_charts import fleet_points
 from reports.words import origin_words, outcome_words, tried_fleets
 from tests.report_cases import judged, load, simulated
 
@@ -27,13 +27,11 @@ def plan() -> Plan:
 
 def test_each_fleet_is_one_row_with_its_best_attempt(plan: Plan) -> None:
     less, cheaper, dearer = tried_fleets(plan)
-    assert (less.tries, cheaper.tries, dearer.tries) == (1, 3, 1)
-    assert cheaper.best.what == "a rival"
-    (table,) = (part.table for part in simulation_sections(plan) if part.title.startswith("Other fleets"))
-    assert table is not None
-    assert [(row[0], row[4]) for row in table.rows] == [
-        ("p0: one replica fewer", "1"), ("a rival", "3"), ("cheapest by formula", "1"),
-    ]  # fmt: skip
+    assert (less.what, cheaper.what, dearer.what) == ("p0: one replica fewer", "a rival", "found by formula")
+    points = {point.name: point for point in fleet_points(plan)}
+    assert {"recommended", "p0: one replica fewer", "a rival", "cheapest by formula"} <= set(points)
+    assert points["a rival"].pools == "1 × H100-SXM TP4 prefill (64/2,048)"
+    assert points["a rival"].met.startswith("chat ")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
-from optimizer.plans.records import Quantiles, SimulatedLatencies
+from optimizer.plans.records import EnginePool, Quantiles, SimulatedLatencies
 from reports.asked import HOURS, arrivals
 from reports.charts import Bar, Frame, HeatCell, Stack, draw_bars, draw_heat_map, draw_stacks, tone_of
 from reports.document import Chart, Table, table_of
@@ -68,6 +68,7 @@ from reports.words import (
     has_tpot,
     in_words,
     is_feasible,
+    limited_cell,
     met_words,
     named_fleet,
     origin_words,
@@ -101,6 +102,7 @@ RIGHT: Final = WIDTH - 10
 OF_LIMIT: Final = [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)]
 """Ticks of a latency as a share of its limit."""
 FAR: Final = 2.5
+RECOMMENDED: Final = "recommended"
 BEYOND: Final = 4 / 3
 """End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
 
@@ -393,15 +395,21 @@ def cost_chart(plan: Plan) -> Chart | None:
 class FleetPoint:
     """One simulated fleet: cost [$/h] and its latencies at the goal's quantile over their limits, worst class.
 
-    outcome: whether it holds, in the words of the table of tried fleets.
+    pools, met: its pools, and the share of each class that meets the SLO, in words; outcome: whether it holds.
     """
 
     name: str
+    pools: str
     cost: float
     ttft: float
     tpot: float
+    met: str
     outcome: str
-    recommended: bool = False
+
+    @property
+    def recommended(self) -> bool:
+        """Whether it is the plan's own."""
+        return self.name == RECOMMENDED
 
 
 def fleet_points(plan: Plan) -> list[FleetPoint]:
@@ -409,16 +417,24 @@ def fleet_points(plan: Plan) -> list[FleetPoint]:
     simulation, cost = plan.simulation, plan.cost_usd_per_hour
     if simulation is None or cost is None:
         return []
-    own, outcome = _tails(simulation.classes, plan.classes), HOLDS if simulation.held else NOT_SHOWN
-    points = [FleetPoint("recommended", cost, *own, outcome, recommended=True)]
+    points: list[FleetPoint] = []
+
+    def add(
+        name: str, pools: Sequence[EnginePool], cost: float, latencies: Sequence[SimulatedLatencies], outcome: str
+    ) -> None:
+        several = len(plan.classes) > 1
+        shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in latencies]
+        fleet = " + ".join(limited_cell(pool) for pool in pools[:12])
+        points.append(FleetPoint(name, fleet, cost, *_tails(latencies, plan.classes), ", ".join(shares), outcome))
+
+    add(RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else NOT_SHOWN)
     for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            tails, outcome = _tails(row.latencies, plan.classes), HOLDS if is_feasible(row) else NOT_SHOWN
-            points.append(FleetPoint(named_fleet(row), row.cost_usd_per_hour, *tails, outcome))
-    for fleet in (attempt.best for attempt in tried_fleets(plan)):
+            outcome = HOLDS if is_feasible(row) else NOT_SHOWN
+            add(named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome)
+    for fleet in tried_fleets(plan):
         if fleet.latencies:
-            tails, outcome = _tails(fleet.latencies, plan.classes), outcome_words(fleet, plan)
-            points.append(FleetPoint(origin_words(fleet), fleet.cost_usd_per_hour, *tails, outcome))
+            add(origin_words(fleet), fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome_words(fleet, plan))
     return sorted(points, key=lambda point: (point.cost, not point.recommended, point.name))
 
 
@@ -448,7 +464,7 @@ def fleets_chart(plan: Plan) -> Chart | None:
     if len(points) < 2:
         return None
     near = [point for point in points if point.cost <= FAR * own]
-    rows = [(p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.outcome) for p in points]
+    rows = [(p.name, p.pools, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.met, p.outcome) for p in points]
     far = len(points) - len(near)
     note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
     summary = "; ".join(
@@ -462,7 +478,10 @@ def fleets_chart(plan: Plan) -> Chart | None:
             f"and that none beats.{note}"
         ),
         drawing=Drawing(WIDTH, 2 * PANEL, f"cost against latency: {summary}", tuple(marks)),
-        table=table_of(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
+        table=table_of(
+            ("fleet", "pools (max seqs/chunk)", "#price", "#TTFT of limit", "#TPOT of limit", "#SLO met", "outcome"),
+            rows,
+        ),
         legend=(("good", "recommended"), ("other", HOLDS), ("over", NOT_SHOWN)),
     )
 

@@ -33,12 +33,7 @@ from reports.numbers import (
 from reports.text import capital, clean, plural, sentence
 from reports.verdict import spread
 from reports.words import (
-    TriedFleet,
     gpus_per_engine,
-    limited_cell,
-    origin_words,
-    outcome_words,
-    tried_fleets,
 )
 
 MOST_FILES: Final = 60
@@ -152,27 +147,7 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
         ("fleets simulated", count(simulation.judged)),
         ("repairs of fleets that missed the SLO, before one met it", count(simulation.repairs)),
     )
-    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#difference", "#tries", "#SLO met", "outcome")
-    tried = [_tried_row(item, plan) for item in tried_fleets(plan)]
-    return (
-        Section("The simulation", facts=runs_facts, detail=Detail.PAGE),
-        Section("Other fleets that were simulated", table=table_of(headers, tried), detail=Detail.FOLDED),
-    )
-
-
-def _tried_row(attempt: TriedFleet, plan: Plan) -> tuple[str, ...]:
-    row, own = attempt.best, plan.cost_usd_per_hour
-    several = len(row.attainment) > 1
-    shares = [f"{clean(name, 20)} {percent(met)}" if several else percent(met) for name, met in row.attainment.items()]
-    return (
-        origin_words(row),
-        " + ".join(limited_cell(pool) for pool in row.pools[:12]),
-        hourly(row.cost_usd_per_hour),
-        signed_percent(row.cost_usd_per_hour / own - 1) if own else MISSING,
-        count(attempt.tries),
-        ", ".join(shares) or MISSING,
-        outcome_words(row, plan),
-    )
+    return (Section("The simulation", facts=runs_facts, detail=Detail.PAGE),)
 
 
 def pools_section(plan: Plan) -> Section:
