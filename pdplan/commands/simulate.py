@@ -83,7 +83,7 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     return multiples
 
 
-def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     """Turn a half width such as 0.5%, ±0.5% or 0.005 into a share [1]."""
     return share_within(UNTIL)(context, parameter, value if value is None else value.strip().removeprefix("±"))
 
