@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.quoting import shown
-from search_spaces.bounds import REQUEST_RATE, SEED, TIME_LIMIT, Bounds
+from search_spaces.bounds import REQUEST_RATE, SEED, TIME_LIMIT
 
 from .files import read_fleet, stated_fleet
 
@@ -74,9 +74,9 @@ def optimize(
 
     flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem, base = _problem(problem, base, settings, flags)
-    level: Level = _value("effort", member(Level), effort)
+    level: Level = _value("effort", member(Level), effort or "")
     duration = quantity(Kind.DURATION, TIME_LIMIT)
-    seconds: float | None = None if time_limit is None else _value("time_limit", duration, time_limit)
+    seconds: float | None = _value("time_limit", duration, time_limit)
     if study is not None:
         if level is not Level.THOROUGH and front is None:
             raise InputError(f"--study: nothing is tuned with --effort {level}; allowed: --effort thorough, or --front")
@@ -155,29 +155,22 @@ def simulate(
         SimulationRequest,
         simulated,
     )
-    from search_spaces.fields import member, quantity, share
+    from search_spaces.fields import count, member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
 
-    for name, number, bounds in (
-        ("requests", requests, REQUESTS),
-        ("seed", seed, SEED),
-        ("replications", replications, REPLICATIONS),
-        ("concurrency", concurrency or CONCURRENCY.low, CONCURRENCY),
-    ):
-        _check_whole(name, number, bounds)
     request = SimulationRequest(
-        rate=None if rate is None else _value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
-        requests=requests,
-        seed=seed,
-        replications=replications,
+        rate=_value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
+        requests=_value("requests", count(REQUESTS), requests),
+        seed=_value("seed", count(SEED), seed),
+        replications=_value("replications", count(REPLICATIONS), replications),
         trace=None if trace is None else Path(trace),
         profile=PLANNED if diurnal == "plan" else None if diurnal is None else tuple(map(float, diurnal)),
-        concurrency=concurrency,
+        concurrency=_value("concurrency", count(CONCURRENCY), concurrency),
         goodput=goodput,
         curve=curve,
-        balancing=None if balancing is None else _value("balancing", member(Balancing), balancing),
-        until=None if until is None else _value("until", share(UNTIL), until),
+        balancing=_value("balancing", member(Balancing), balancing),
+        until=_value("until", share(UNTIL), until),
     )
     request.check()
     chosen_plan = _plan(plan, alternative)
@@ -353,20 +346,15 @@ def _stated(settings: Mapping[str, Any] | None, flags: Mapping[str, Any]) -> dic
 
 
 def _value(name: str, reader: Any, value: object) -> Any:
-    """An option as the command line reads it; InputError, which names the option, for what that refuses."""
+    """An option as the command line reads it, None if not stated; InputError, which names it, for what that refuses."""
     from search_spaces.fields import stated
 
+    if value is None:
+        return None
     try:
         return stated(reader, value)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-
-
-def _check_whole(name: str, number: float, bounds: Bounds) -> None:
-    if not isinstance(number, int) and not float(number).is_integer():
-        raise InputError(f"{name}: {shown(number)} is not a whole number")
-    if not bounds.holds(number):
-        raise InputError(f"{name}: {number:,} is out of range; {bounds.sentence()}")
 
 
 def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:
