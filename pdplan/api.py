@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.quoting import shown
-from search_spaces.bounds import REQUEST_RATE, SEED, TIME_LIMIT, Bounds
+from search_spaces.bounds import REQUEST_RATE, SEED, TIME_LIMIT
 
-from .files import read_fleet
+from .files import read_fleet, stated_fleet
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
@@ -74,9 +74,9 @@ def optimize(
 
     flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem, base = _problem(problem, base, settings, flags)
-    level: Level = _value("effort", member(Level), effort)
+    level: Level = _value("effort", member(Level), effort or "")
     duration = quantity(Kind.DURATION, TIME_LIMIT)
-    seconds: float | None = None if time_limit is None else _value("time_limit", duration, time_limit)
+    seconds: float | None = _value("time_limit", duration, time_limit)
     if study is not None:
         if level is not Level.THOROUGH and front is None:
             raise InputError(f"--study: nothing is tuned with --effort {level}; allowed: --effort thorough, or --front")
@@ -103,29 +103,24 @@ def evaluate(
     effort: Level | str = "standard",
     confidence: float | str | None = None,
     settings: Mapping[str, Any] | None = None,
+    base: Path | None = None,
     progress: Progress | None = None,
 ) -> FleetEvaluation:
     """Say whether a fleet meets its SLOs, what is missing or to spare, and what the cheapest one costs.
 
     fleet: a fleet file, or a plan; workload: the one that a fleet file serves, default: the one that it names.
     effort: of the search for the cheapest fleet, "none" for no search. confidence, settings: override the workload's.
+    base: folder of the files that a plan names.
     """
-    from optimizer.plans.plan import Plan
     from optimizer.recommend.evaluate import evaluate as judge
-    from search_spaces.fleet_file import StatedFleet, is_fleet_file, load_fleet
 
     overrides = _stated(settings, {"confidence": confidence})
-    base = Path()
-    if not isinstance(fleet, StatedFleet | Plan):
-        path = Path(fleet)
-        base = path.parent
-        if workload is not None or is_fleet_file(path):
-            fleet, overrides = load_fleet(path, None if workload is None else Path(workload), overrides), {}
-        else:
-            fleet = read_fleet(path)
-    if overrides or (workload is not None and isinstance(fleet, Plan)):
+    if isinstance(fleet, str | PathLike):
+        base = base or Path(fleet).parent
+        fleet = stated_fleet(Path(fleet), None if workload is None else Path(workload), overrides)
+    elif overrides or workload is not None:
         raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
-    return judge(fleet, progress, level=None if effort == "none" else effort, base=base)
+    return judge(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
 
 
 def simulate(
@@ -134,7 +129,7 @@ def simulate(
     alternative: int = 1,
     rate: float | str | None = None,
     diurnal: str | Sequence[float] | None = None,
-    concurrency: int = 0,
+    concurrency: int | None = None,
     trace: File | None = None,
     requests: int = 20_000,
     seed: int = 0,
@@ -160,29 +155,22 @@ def simulate(
         SimulationRequest,
         simulated,
     )
-    from search_spaces.fields import member, quantity, share
+    from search_spaces.fields import count, member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
 
-    for name, number, bounds in (
-        ("requests", requests, REQUESTS),
-        ("seed", seed, SEED),
-        ("replications", replications, REPLICATIONS),
-        ("concurrency", concurrency or CONCURRENCY.low, CONCURRENCY),
-    ):
-        _check_whole(name, number, bounds)
     request = SimulationRequest(
-        rate=None if rate is None else _value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
-        requests=requests,
-        seed=seed,
-        replications=replications,
+        rate=_value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
+        requests=_value("requests", count(REQUESTS), requests),
+        seed=_value("seed", count(SEED), seed),
+        replications=_value("replications", count(REPLICATIONS), replications),
         trace=None if trace is None else Path(trace),
         profile=PLANNED if diurnal == "plan" else None if diurnal is None else tuple(map(float, diurnal)),
-        concurrency=concurrency,
+        concurrency=_value("concurrency", count(CONCURRENCY), concurrency),
         goodput=goodput,
         curve=curve,
-        balancing=None if balancing is None else _value("balancing", member(Balancing), balancing),
-        until=None if until is None else _value("until", share(UNTIL), until),
+        balancing=_value("balancing", member(Balancing), balancing),
+        until=_value("until", share(UNTIL), until),
     )
     request.check()
     chosen_plan = _plan(plan, alternative)
@@ -358,20 +346,15 @@ def _stated(settings: Mapping[str, Any] | None, flags: Mapping[str, Any]) -> dic
 
 
 def _value(name: str, reader: Any, value: object) -> Any:
-    """An option as the command line reads it; InputError, which names the option, for what that refuses."""
+    """An option as the command line reads it, None if not stated; InputError, which names it, for what that refuses."""
     from search_spaces.fields import stated
 
+    if value is None:
+        return None
     try:
         return stated(reader, value)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-
-
-def _check_whole(name: str, number: float, bounds: Bounds) -> None:
-    if not isinstance(number, int) and not float(number).is_integer():
-        raise InputError(f"{name}: {shown(number)} is not a whole number")
-    if not bounds.holds(number):
-        raise InputError(f"{name}: {number:,} is out of range; {bounds.sentence()}")
 
 
 def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:

@@ -120,10 +120,18 @@ class Console:
             if progress is not None or not self.narrates:
                 yield progress
                 return
-            tenths = _Tenths()
-            yield _rising(tenths.tell)
-            if tenths.reached >= 0:
-                tenths.tell("done", 1.0)
+            reached = -1
+
+            def tell(stage: str, share: float) -> None:
+                nonlocal reached
+                tenth = int(10.0 * share)
+                if tenth != reached:
+                    reached = tenth
+                    click.echo(f"{percentage(share):>5}  {stage}", err=True)
+
+            yield _rising(tell)
+            if reached >= 0:
+                tell("done", 1.0)
 
 
 def harmless(text: str, *, styled: bool = False) -> str:
@@ -167,20 +175,6 @@ def _rising(tell: Callable[[str, float], None]) -> Callable[[str, float], None]:
 def obeys_codes(stream: TextIO) -> bool:
     """Whether a stream is a terminal that knows colours and how to clear a line, which TERM=dumb says it does not."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
-@dataclass(slots=True)
-class _Tenths:
-    """Writes a line whenever another tenth is reached."""
-
-    reached: int = -1
-
-    def tell(self, stage: str, share: float) -> None:
-        """A line, where the share done is in another tenth than the last."""
-        tenth = int(10.0 * share)
-        if tenth != self.reached:
-            self.reached = tenth
-            click.echo(f"{percentage(share):>5}  {stage}", err=True)
 
 
 def _draw(stage: str, share: float) -> None:

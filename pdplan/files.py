@@ -31,6 +31,7 @@ from search_spaces.files import read_file, shown_path
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
     from reports.document import Document
+    from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
 
 LARGEST_PLAN: Final = 32 * MIB
@@ -86,6 +87,27 @@ def read_fleet(path: Path, alternative: int = 1) -> Plan:
     from optimizer.recommend.evaluate import plan_of, subject_of
 
     return plan_of(subject_of(load_fleet(path)))
+
+
+def stated_fleet(path: Path, workload: Path | None, overrides: dict[str, Any]) -> StatedFleet | Plan:
+    """The fleet that is to be evaluated: of a fleet file, or of a plan; workload: what the fleet serves, if not stated.
+
+    overrides: values of the workload by dotted path.
+    """
+    from search_spaces.fleet_file import is_fleet_file, load_fleet
+
+    if workload is not None or is_fleet_file(path):
+        return load_fleet(path, workload, overrides)
+    if path.suffix.lower() in {".yaml", ".yml"}:
+        raise InputError(
+            f"{shown_path(path)}: states no pools, so it is not a fleet file (pdplan init --fleet writes one); if it "
+            "is a workload, name the fleet with --fleet"
+        )
+    if overrides:
+        raise InputError(
+            "--set and --confidence change the workload of a fleet file; a plan is evaluated as it was made"
+        )
+    return read_plan(path)
 
 
 @dataclass(frozen=True, slots=True)

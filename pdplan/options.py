@@ -74,49 +74,62 @@ class Prices(Choice):
         return str(Path(value).absolute()) if own else super().convert(value, param, ctx)
 
 
-def seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """Turn a time such as 90s or 500ms into seconds [s]."""
-    return None if value is None else _quantity(value, "duration", TIME_LIMIT)
+Callback = Callable[[click.Context, click.Parameter, str | None], Any]
 
 
-def per_second(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """Turn a rate such as 20/s or 600/min into arrivals per second [1/s]."""
-    return None if value is None else _quantity(value, "rate", REQUEST_RATE)
+def read_as(reader: Callable[[], Any]) -> Callback:
+    """A callback that reads a text as a key of a workload file is read; its refusal names the option.
 
+    reader: makes the reader, whose modules are slow to import.
+    """
 
-def share_within(limits: Bounds) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
-    """Turn a share such as 5% or 0.05 into a number within the limits [1]."""
-
-    def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
         if value is None:
             return None
-        from search_spaces.fields import share, stated
+        from search_spaces.fields import stated
         from search_spaces.yaml_source import parse_value
 
-        plain = None
-        with suppress(InputError):  # a text that is no YAML is no share either
-            plain = parse_value(value)
+        given: object = None
+        with suppress(InputError):  # a text that is no YAML is refused as it is
+            given = parse_value(value)
         try:
-            number: float = stated(share(limits), value if plain is None else plain)
+            return stated(reader(), value if given is None else given)
         except InputError as error:
             raise click.BadParameter(str(error)) from None
-        return number
 
     return read
 
 
-def _weight_dtype(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """Turn a precision of weights into the one that engines serve: fp16 and fp32 are loaded into 16 bit."""
-    if value is None:
-        return None
-    from search_spaces.fields import choice, stated
+def _quantity(kind: str, bounds: Bounds) -> Any:
+    from search_spaces.fields import quantity
+    from search_spaces.quantities import Kind
+
+    return quantity(Kind(kind), bounds)
+
+
+seconds = read_as(lambda: _quantity("duration", Bounds(1e-3, TIME_LIMIT.high)))
+"""Turns a time such as 90s or 500ms into seconds [s]."""
+per_second = read_as(lambda: _quantity("rate", REQUEST_RATE))
+"""Turns a rate such as 20/s or 600/min into arrivals per second [1/s]."""
+
+
+def share_within(limits: Bounds) -> Callback:
+    """Turn a share such as 5% or 0.05 into a number within the limits [1]."""
+
+    def reader() -> Any:
+        from search_spaces.fields import share
+
+        return share(limits)
+
+    return read_as(reader)
+
+
+def _weight_dtypes() -> Any:
+    """Precisions of weights that engines serve: fp16 and fp32 are loaded into 16 bit."""
+    from search_spaces.fields import choice
     from search_spaces.schema import SIXTEEN_BIT, WEIGHT_DTYPES
 
-    try:
-        found: str = stated(choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT), value)
-    except InputError as error:
-        raise InputError(f"--weight-dtype {error}") from None
-    return found
+    return choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)
 
 
 @contextmanager
@@ -133,21 +146,6 @@ def value_of(option: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{option}: {error}") from None
-
-
-def _quantity(value: str, kind: str, bounds: Bounds) -> float:
-    """Return the quantity in its base unit; a wrong unit is a usage error that names the right ones."""
-    from search_spaces.quantities import Kind, QuantityError, parse
-
-    try:
-        number = parse(value, Kind(kind))
-    except QuantityError as error:
-        raise click.BadParameter(str(error)) from error
-    if number <= 0:
-        raise click.BadParameter(f"{shown(value)} is not above zero")
-    if not bounds.holds(number):
-        raise click.BadParameter(f"'{shown_path(value)}' is {number:g}{bounds.unit}, {bounds.sentence()}")
-    return number
 
 
 def pairs(text: str, flag: str) -> dict[str, str]:
@@ -242,7 +240,7 @@ catalog_option = click.option(
 )
 weight_dtype_option = click.option(
     "--weight-dtype",
-    callback=_weight_dtype,
+    callback=read_as(_weight_dtypes),
     metavar="DTYPE",
     help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.",
 )

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
+from costmodel.metric import SHOWN_ALWAYS, Metric
 from optimizer.plans.plan import Plan
 
-from .numbers import MISSING, count, duration, is_number, listed, percent, quantity, significant
+from .numbers import MISSING, count, is_number, listed, quantity, significant
 from .text import clean
 
 MOST_GPUS: Final = 12
@@ -46,8 +46,8 @@ def asked(plan: Plan) -> list[ClassTarget]:
             ClassTarget(
                 c.name,
                 c.share,
-                _stated(c.ttft_limit_s),
-                _stated(c.tpot_limit_s),
+                c.ttft_limit_s if is_number(c.ttft_limit_s) else None,
+                c.tpot_limit_s if is_number(c.tpot_limit_s) else None,
                 c.e2e_limit_s,
                 c.attainment_goal,
                 {metric: limit.limit_s for metric, limit in c.metrics.items()},
@@ -56,24 +56,6 @@ def asked(plan: Plan) -> list[ClassTarget]:
         ]
     slos = plan.provenance.inputs.get("slo")
     return [_from_inputs(row) for row in _rows(slos if isinstance(slos, list) else [slos])]
-
-
-def asked_table(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """What each class asks for: headers and rows, with a column for every further metric that some class limits."""
-    classes = asked(plan)
-    others = [metric for metric in Metric if any(metric in item.others for item in classes)]
-    headers = ("class", "#share", "#TTFT limit", "#TPOT limit", "#e2e limit")
-    rows = [
-        (
-            clean(item.name, 30),
-            percent(item.share),
-            *(duration(limit) for limit in (item.ttft, item.tpot, item.e2e)),
-            *(duration(item.others.get(metric)) for metric in others),
-            percent(item.goal),
-        )
-        for item in classes
-    ]
-    return (*headers, *(f"#{METRICS[metric].label} limit" for metric in others), "#goal"), rows
 
 
 def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -120,10 +102,6 @@ def _from_inputs(row: Mapping[str, Any]) -> ClassTarget:
     )
 
 
-def _stated(limit: float) -> float | None:
-    return limit if is_number(limit) else None
-
-
 def _number(value: object) -> float | None:
     """A number, or a duration in seconds; None for what is neither.
 
@@ -134,19 +112,13 @@ def _number(value: object) -> float | None:
     return float(match[1]) if match else None
 
 
-def recorded_source(plan: Plan) -> str | None:
-    """Name of the trace whose requests the plan was simulated with; None where they were random."""
-    recording = _recording(plan.provenance.inputs)
-    return None if recording is None else clean(str(recording.get("source", "a trace")), 60)
-
-
 def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """How the requests come: bursty as stated, or as they were recorded."""
-    source, burstiness = recorded_source(plan), significant(plan.workload.burstiness)
-    if source is None:
+    recording, burstiness = _recording(plan.provenance.inputs), significant(plan.workload.burstiness)
+    if recording is None:
         return (("burstiness (CV of inter-arrival times; 1 is Poisson)", burstiness),)
     return (
-        ("requests simulated", f"as {source} recorded them"),
+        ("requests simulated", f"as {clean(str(recording.get('source', 'a trace')), 60)} recorded them"),
         ("burstiness that the formulas take (CV of inter-arrival times that bunch as much)", burstiness),
     )
 

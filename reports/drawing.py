@@ -268,16 +268,12 @@ def line(frame: Plot, points: Sequence[Point], tone: str, tip: str = "") -> list
         if not all(map(is_number, point)):
             break
         if point[1] > frame.y.high:
-            drawn += [_at_edge(drawn[-1], point, frame.y.high)] if drawn else []
+            if drawn:
+                (x, y), high = drawn[-1], frame.y.high
+                drawn.append((x + (high - y) / (point[1] - y) * (point[0] - x), high))
             break
         drawn.append(point)
     return [Path(tuple(frame.at(point) for point in drawn), tone, tip)] if len(drawn) > 1 else []
-
-
-def _at_edge(last: Point, point: Point, high: float) -> Point:
-    """Where the line between two points reaches the height `high`."""
-    share = (high - last[1]) / (point[1] - last[1])
-    return last[0] + share * (point[0] - last[0]), high
 
 
 def headings(names: Sequence[tuple[float, str, str]], box: Box, top: float) -> list[Mark]:

@@ -7,7 +7,6 @@ list prices and keep their cents. None and NaN are written as a dash, never as a
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Final, TypeGuard
 
@@ -203,25 +202,6 @@ def signed_percent(share: float | None, places: int = 1) -> str:
     if text == "0 %":
         return "±0 %"
     return f"+{text}" if share > 0 else text
-
-
-_WRITTEN_PERCENT: Final = re.compile(r"([+-]?)(\d[\d,]*(?:\.\d+)?)%")
-
-
-def with_one_form_of_percent(text: str) -> str:
-    """Rewrite the percentages in a sentence as this module writes them: plans of earlier versions have other forms.
-
-    >>> with_one_form_of_percent("p0 can take 1642% more load, +2.10% against 90%, less than 0.01%")
-    'p0 can take 1,640 % more load, +2.1 % against 90 %, less than 0.01 %'
-    """
-
-    def written(match: re.Match[str]) -> str:
-        scaled = float(match[2].replace(",", ""))
-        if scaled == 0:
-            return "±0 %" if match[1] else "0 %"
-        return f"{match[1]}{significant(scaled) if scaled >= 100 else f'{scaled:g}'} %"
-
-    return _WRITTEN_PERCENT.sub(written, text)
 
 
 def rate(per_second: float | None) -> str:

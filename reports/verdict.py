@@ -8,7 +8,7 @@ from typing import Final
 
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
-from optimizer.plans.plan import ClassResult, Plan, Range, Status
+from optimizer.plans.plan import Plan, Range, Status
 from optimizer.plans.proof import OPTIMAL_GAP, is_below
 from optimizer.plans.records import JudgedFleet, PrecisionSaving, SafeStatus, Simulation
 from reports.asked import arrivals
@@ -37,7 +37,6 @@ from .words import (
     is_or_are,
     is_overloaded,
     limit_words,
-    missed_classes,
     missed_when_slow,
     misses_used,
     search_words,
@@ -63,16 +62,6 @@ def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
     rate_words = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
     return [f"Run {fleet_words(plan)} for {prices}: {rate_words}.", slo_result_sentence(plan, brief=brief)]
-
-
-def is_missed(plan: Plan) -> bool:
-    """Tell whether some class misses its goal."""
-    return bool(missed_classes(plan))
-
-
-def caveats(plan: Plan) -> list[str]:
-    """What the headline rests on: prices that are no quotes on demand, and what keeps the plan from what was asked."""
-    return [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
 
 
 def disaggregation_sentence(plan: Plan) -> str:
@@ -139,7 +128,12 @@ def risk_sentence(plan: Plan) -> str:
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     if not late:
         return f"{slow}, this fleet still meets {'the SLO' if len(classes) == 1 else 'every SLO'}."
-    shares = [_slow_words(item, alone=len(classes) == 1) for item in late]
+    shares = [
+        f"{percent(item.error_bars.attainment.low)} of {'requests' if len(classes) == 1 else clean(item.name, 30)} "
+        f"({percent(item.attainment_goal)} asked)"
+        for item in late
+        if item.error_bars is not None
+    ]
     advice = "; --confidence 0.9 plans for that" if plan.confidence <= 0.0 else ""
     return f"{slow}, {_names_words(shares)} meet the SLO{advice}."
 
@@ -172,21 +166,15 @@ def is_at_risk(plan: Plan) -> bool:
     return any(missed_when_slow(item) for item in plan.classes)
 
 
-def _slow_words(item: ClassResult, *, alone: bool) -> str:
-    """The share of a class that meets the SLO on slow GPUs."""
-    low = None if item.error_bars is None else item.error_bars.attainment.low
-    of = "requests" if alone else clean(item.name, 30)
-    return f"{percent(low)} of {of} ({percent(item.attainment_goal)} asked)"
-
-
 MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
 
 
-def slo_result_sentence(plan: Plan, *, brief: bool = False) -> str:
+def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False) -> str:
     """Say whether the fleet meets the SLO, by which share of the tightest class, and how that is known.
 
-    brief: without the number of requests. Empty for a plan without classes.
+    brief: without the number of requests; misses: whatever the shares of the runs, as its queues grow. Empty for a plan
+    without classes.
     """
     simulation = plan.simulation
     if simulation is None or not simulation.classes:
@@ -196,7 +184,7 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False) -> str:
         percent_beside(share, worst.attainment_goal)
         for share in (worst.attainment, worst.attainment_low, worst.attainment_high)
     )
-    verdict = "Misses" if worst.attainment_high < worst.attainment_goal else "Meets"
+    verdict = "Misses" if misses or worst.attainment_high < worst.attainment_goal else "Meets"
     if verdict == "Meets" and worst.attainment_low < worst.attainment_goal:
         verdict = "Not proven to meet"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
@@ -318,64 +306,66 @@ def _worst_class(row: JudgedFleet, goals: dict[str, float]) -> str:
     return max(row.attainment, key=lambda name: misses_used(row.attainment[name], goals.get(name, 0.0)))
 
 
-def largest_saving(plan: Plan) -> float | None:
-    """What any fleet at all could save at most by formula, as a share of the cost [1]; None where that is not known."""
-    if plan.objective != "min_cost" or not plan.cost_usd_per_hour or beats_the_floor(plan):
-        return None
-    if plan.floor_usd_per_hour is None:
-        return None
-    return max(0.0, 1.0 - plan.floor_usd_per_hour / plan.cost_usd_per_hour)
-
-
 def gap_of_any_fleet(plan: Plan) -> float | None:
     """How far a plan is from what no fleet of any shape can beat, in its cost or its goodput [1]; None: not known."""
-    return largest_saving(plan) if plan.objective == "min_cost" else plan.gap
-
-
-def beats_the_floor(plan: Plan) -> bool:
-    """Tell whether the fleet costs less than any that the formulas accept: they were too careful."""
-    return plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour)
+    floor, cost = plan.floor_usd_per_hour, plan.cost_usd_per_hour
+    if plan.objective != "min_cost":
+        return plan.gap
+    return None if not cost or floor is None or is_below(floor, cost) else max(0.0, 1.0 - floor / cost)
 
 
 def search_outcome(plan: Plan) -> str:
     """Say how the search ended."""
+    if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
+        return "not proven cheapest"
     if plan.status is not Status.OPTIMAL:
         return search_words(plan.status.value)
     if plan.objective != "min_cost":
         return "best found"
-    return "cheapest possible" if is_cheapest_possible(plan) else "cheapest found"
+    gap = gap_of_any_fleet(plan)
+    return "cheapest possible" if gap is not None and gap <= OPTIMAL_GAP else "cheapest found"
 
 
-def is_cheapest_possible(plan: Plan) -> bool:
-    """Tell whether no fleet at all is cheaper by formula."""
-    share = largest_saving(plan)
-    return share is not None and share <= OPTIMAL_GAP
+def proof_sentence(plan: Plan) -> str:
+    """Say what is known of better fleets: of those of one or two pools, and of those of any shape.
 
-
-def cost_proof(plan: Plan) -> str:
-    """Say what is known of fleets of one or two pools, and of fleets of any shape, that cost less.
-
-    Where a price of the fleet needs a remark, all of it is so at these prices.
+    Nothing of a fleet that was stated, beside which none was sought. Where a price of the fleet needs a remark, all of
+    it is so at these prices.
     """
-    floor, given = hourly(plan.floor_usd_per_hour), " at these prices" if plan.price_remarks else ""
-    if beats_the_floor(plan):
+    if plan.status is Status.STATED:
+        return ""
+    if plan.objective != "min_cost":
+        return _goodput_proof(plan)
+    floor, bound, gap = hourly(plan.floor_usd_per_hour), plan.bound_usd_per_hour, gap_of_any_fleet(plan)
+    given = " at these prices" if plan.price_remarks else ""
+    if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         no_bound = "No lower bound on the price is known"
         return f"{no_bound}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
     any_shape = f"o fleet of any shape can cost less than {floor}{given} under this model."
-    if is_cheapest_possible(plan):
+    if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
-    sentences = [_few_pools(plan, given), f"N{any_shape}" if plan.floor_usd_per_hour is not None else ""]
-    return " ".join(filter(None, sentences)) or "No lower bound on the price is known."
+    sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
+    if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
+        few_pools = f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{given}."
+        if plan.gap > OPTIMAL_GAP:
+            few_pools = (
+                f"By formula a fleet for {hourly(bound)} meets the SLO; in simulation no cheaper fleet than this one "
+                "does."
+            )
+        sentences.insert(0, few_pools)
+    return " ".join(sentences) or "No lower bound on the price is known."
 
 
-def _few_pools(plan: Plan, given: str) -> str:
-    """What is known of fleets of one or two pools; empty where nothing is, or the fleet has more pools than these."""
-    bound = plan.bound_usd_per_hour
-    if not is_number(plan.gap) or bound is None or bound == plan.floor_usd_per_hour:
-        return ""
-    if plan.gap <= OPTIMAL_GAP:
-        return f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{given}."
-    return f"By formula a fleet for {hourly(bound)} meets the SLO; in simulation no cheaper fleet than this one does."
+def _goodput_proof(plan: Plan) -> str:
+    """The same of a plan for the most goodput; a gap is one of the bound, what could be more one of the plan."""
+    objective = "goodput" if plan.objective == "max_goodput" else "goodput per dollar"
+    if not is_number(plan.gap) or plan.gap >= 1.0:
+        return f"No upper bound on the {objective} is known."
+    more = plan.gap / (1.0 - plan.gap)
+    if more <= UNSEEN_GAP:
+        return f"No fleet of any shape has more {objective}."
+    most = f"{percent(more)} higher" if more < 1.0 else f"{significant(1.0 + more)} times as high"
+    return f"The {objective} of a fleet of any shape is at most {most}, by formula."
 
 
 SAME_RATE: Final = 1e-6
@@ -416,36 +406,6 @@ def _bounds(plan: Plan) -> tuple[float, float] | None:
     values = [objective.get(key) for key in ("min_volume", "max_volume")] if isinstance(objective, Mapping) else []
     numbers = [float(value) for value in values if isinstance(value, int | float) and is_number(value)]
     return (numbers[0], numbers[1]) if len(numbers) == 2 else None
-
-
-def proof_sentence(plan: Plan) -> str:
-    """Say what is known of better fleets; nothing of a fleet that was stated, beside which none was sought."""
-    if plan.status is Status.STATED:
-        return ""
-    if plan.objective != "min_cost":
-        return _goodput_proof(plan)
-    return cost_proof(plan)
-
-
-def _goodput_proof(plan: Plan) -> str:
-    objective = objective_words(plan)
-    more = possible_gain(plan)
-    if more is None:
-        return f"No upper bound on the {objective} is known."
-    if more <= UNSEEN_GAP:
-        return f"No fleet of any shape has more {objective}."
-    most = f"{percent(more)} higher" if more < 1.0 else f"{significant(1.0 + more)} times as high"
-    return f"The {objective} of a fleet of any shape is at most {most}, by formula."
-
-
-def possible_gain(plan: Plan) -> float | None:
-    """What the best fleet could have more than the plan, as a share of the plan's [1]; the gap is one of the bound."""
-    return None if not is_number(plan.gap) or plan.gap >= 1.0 else plan.gap / (1.0 - plan.gap)
-
-
-def objective_words(plan: Plan) -> str:
-    """Say what a plan that does not seek the least price has the most of."""
-    return "goodput" if plan.objective == "max_goodput" else "goodput per dollar"
 
 
 def served_rate(plan: Plan) -> float:

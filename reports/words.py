@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from costmodel.engine_arrays import ACTIVATION_DTYPE
-from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
+from costmodel.metric import METRICS, SHOWN_ALWAYS
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Binding, ClassResult, OperatingPoint, Plan, Pool, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, Quantiles, engine_counts
@@ -28,7 +27,6 @@ from .numbers import (
     rate,
     signed_percent,
     significant,
-    with_one_form_of_percent,
 )
 from .text import clean, plural, sentence
 
@@ -73,14 +71,6 @@ _KINDS: Final = {
     "nearest_miss": "nearest miss",
     "other_engines": "runner-up",
 }
-_PARTS: Final = {
-    "gemm": "matrix products",
-    "attention": "attention",
-    "experts": "experts",
-    "communication": "communication",
-    "host": "host",
-}
-_BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 
 
 def in_words(name: str, words: dict[str, str]) -> str:
@@ -117,21 +107,6 @@ def serving_words(plan: Plan) -> str:
     target = plan.provenance.inputs.get("target")
     stated = target not in {None, NO_TARGET}
     return f"{clean(plan.engine, 20)}{f' (target {clean(str(target), 20)})' if stated else ''}"
-
-
-def bound_words(name: str) -> str:
-    """Say in words what bounds a step."""
-    return in_words(name, _BOUNDS)
-
-
-def kind_words(kind: str) -> str:
-    """Say an alternative's kind in words."""
-    return in_words(kind, _KINDS)
-
-
-def part_words(name: str) -> str:
-    """Say a part of an engine step in words."""
-    return in_words(name, _PARTS)
 
 
 def has_fleet(plan: Plan) -> bool:
@@ -194,12 +169,6 @@ def _precision_words(pool: EnginePool) -> str:
     return f"{clean(pool.weight_dtype, 20)}/{clean(pool.kv_dtype, 20)}"
 
 
-def feasible_rivals(plan: Plan) -> list[Alternative]:
-    """Alternatives that meet every SLO at a known price, cheapest first, the recommended one left out."""
-    rows = [row for row in plan.alternatives if row.kind != "recommended" and is_feasible(row)]
-    return sorted(rows, key=lambda row: (row.cost_usd_per_hour or math.inf, row.kind, row.label))
-
-
 def is_feasible(row: Alternative) -> bool:
     """Tell whether an alternative could be bought: it meets the SLOs and has a price."""
     return row.status in {Status.OPTIMAL, Status.FEASIBLE} and is_number(row.cost_usd_per_hour)
@@ -208,7 +177,11 @@ def is_feasible(row: Alternative) -> bool:
 def same_fleets(plan: Plan) -> list[Alternative]:
     """Alternatives that are the recommended fleet under another name (same engines): it is the best of its kinds."""
     own = {engine_counts(row.pools) for row in plan.alternatives if row.kind == "recommended"}
-    return [row for row in feasible_rivals(plan) if row.pools and engine_counts(row.pools) in own]
+    rivals = [row for row in plan.alternatives if row.kind != "recommended" and is_feasible(row) and row.pools]
+    return sorted(
+        (row for row in rivals if engine_counts(row.pools) in own),
+        key=lambda row: (row.cost_usd_per_hour, row.kind, row.label),
+    )
 
 
 def own_pools(plan: Plan) -> list[EnginePool]:
@@ -219,29 +192,26 @@ def own_pools(plan: Plan) -> list[EnginePool]:
 def distinct_alternatives(plan: Plan) -> list[Alternative]:
     """The recommended fleet, the best of each restriction by price, then runners-up: in the order of their numbers.
 
-    A fleet that is the best under several restrictions stands once, under the names of all of them.
+    A fleet that is the best under several restrictions stands once, under the names of all of them; that it has other
+    engines is then no news.
     """
+
+    def order(row: Alternative) -> tuple[bool, bool, bool, float, str]:
+        price = row.cost_usd_per_hour or 0.0
+        return row.kind != "recommended", row.kind == "other_engines", not is_feasible(row), price, row.label
+
     same = same_fleets(plan)
-    rows = sorted((row for row in plan.alternatives if row not in same), key=_order)
     groups: dict[object, list[Alternative]] = {}
-    for number, row in enumerate(rows):
+    for number, row in enumerate(sorted((row for row in plan.alternatives if row not in same), key=order)):
         alike = row.kind != "recommended" and is_feasible(row) and row.pools
         groups.setdefault((engine_counts(row.pools), row.cost_usd_per_hour) if alike else number, []).append(row)
-    return [_as_one(group) for group in groups.values()]
-
-
-def _order(row: Alternative) -> tuple[bool, bool, bool, float, str]:
-    price = row.cost_usd_per_hour or 0.0
-    return row.kind != "recommended", row.kind == "other_engines", not is_feasible(row), price, row.label
-
-
-def _as_one(rows: Sequence[Alternative]) -> Alternative:
-    """One fleet under the names of the kinds that it is the best of; that it has other engines is then no news."""
-    first, *rest = rows
-    also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
-    more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
-    names = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
-    return first.model_copy(update={"label": names}) if also else first
+    rows = []
+    for first, *rest in groups.values():
+        also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
+        more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
+        names = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
+        rows.append(first.model_copy(update={"label": names}) if also else first)
+    return rows
 
 
 def search_words(status: str) -> str:
@@ -261,26 +231,20 @@ def status_words(row: Alternative) -> str:
     return f"{status} at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else status
 
 
-def extra_cost(row: Alternative, plan: Plan) -> float | None:
-    """Price of an alternative above the plan's, as a share of the plan's [1]."""
-    own, price = plan.cost_usd_per_hour, row.cost_usd_per_hour
-    return None if not own or price is None else (price - own) / own
-
-
 def alternative_name(row: Alternative) -> str:
     """Name an alternative: its label, or its kind in words when it has none.
 
     A runner-up's label names the engines that it does without, which says nothing of the fleet (`alternative_note`).
     """
     label = "" if row.kind == "other_engines" else clean(row.label, LABEL_LIMIT)
-    return label or kind_words(row.kind)
+    return label or in_words(row.kind, _KINDS)
 
 
 def alternative_note(row: Alternative) -> str:
     """Say what the name of an alternative leaves out; empty where that is nothing."""
     if row.kind == "other_engines":
         return clean(row.label, ENGINES_LIMIT)
-    return kind_words(row.kind) if row.kind == "nearest_miss" and row.label else ""
+    return in_words(row.kind, _KINDS) if row.kind == "nearest_miss" and row.label else ""
 
 
 def named_fleet(row: Alternative) -> str:
@@ -328,17 +292,6 @@ def other_metrics(item: ClassResult) -> list[tuple[str, Quantiles, float]]:
     return [(METRICS[metric].label, result.quantiles_s, result.limit_s) for metric, result in item.metrics.items()]
 
 
-def limited_metrics(classes: Sequence[ClassResult]) -> list[Metric]:
-    """The metrics that some class limits beyond those that every class is shown by."""
-    return [metric for metric in Metric if any(metric in item.metrics for item in classes)]
-
-
-def tightest(plan: Plan) -> Binding | None:
-    """Return the limit with the least slack; None when none is known."""
-    limits = [binding for binding in plan.binding if not math.isnan(binding.slack)]
-    return min(limits, key=lambda binding: binding.slack) if limits else None
-
-
 def by_slack(plan: Plan) -> list[Binding]:
     """Limits, tightest first."""
     return sorted(plan.binding, key=lambda b: math.inf if math.isnan(b.slack) else b.slack)
@@ -383,19 +336,11 @@ NOT_SHOWN: Final = "not proven to meet it"
 _OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
 
-@dataclass(frozen=True, slots=True)
-class TriedFleet:
-    """Engines that were simulated beside the plan's: the attempt that went best, and how many there were.
+def tried_fleets(plan: Plan) -> list[JudgedFleet]:
+    """Every fleet that was simulated beside the plan's once: one replica fewer first, then the others as tried.
 
-    Attempts differ in batch limits, or in how requests are routed.
+    Of attempts that differ in batch limits, or in how requests are routed, the one that went best.
     """
-
-    best: JudgedFleet
-    tries: int
-
-
-def tried_fleets(plan: Plan) -> list[TriedFleet]:
-    """Every fleet that was simulated beside the plan's once: one replica fewer first, then the others as tried."""
     if plan.simulation is None:
         return []
     attempts: dict[tuple[Hashable, float], list[JudgedFleet]] = {}
@@ -407,7 +352,7 @@ def tried_fleets(plan: Plan) -> list[TriedFleet]:
         used = [misses_used(share, goals.get(name, 0.0)) for name, share in fleet.attainment.items()]
         return fleet.held, not fleet.overloaded, -max(used, default=math.inf)
 
-    return [TriedFleet(max(alike, key=merit), len(alike)) for alike in attempts.values()]
+    return [max(alike, key=merit) for alike in attempts.values()]
 
 
 def origin_words(fleet: JudgedFleet) -> str:
@@ -459,12 +404,7 @@ def limit_words(binding: Binding) -> str:
 def binding_sentence(binding: Binding) -> str:
     """Say a limit: the planner's own sentence, or one made from its numbers."""
     used, limit = quantity(binding.used, binding.unit), quantity(binding.limit, binding.unit)
-    return planner_words(binding.sentence) or f"{capital(limit_words(binding))} takes {used} of {limit}."
-
-
-def planner_words(text: str) -> str:
-    """A sentence of the planner's own, its percentages written as everywhere else."""
-    return sentence(with_one_form_of_percent(text))
+    return sentence(binding.sentence) or f"{capital(limit_words(binding))} takes {used} of {limit}."
 
 
 def why_not_sentence(row: Alternative) -> str:
@@ -472,7 +412,7 @@ def why_not_sentence(row: Alternative) -> str:
 
     Empty for a fleet that could be bought and of which the plan does not tell more.
     """
-    text = planner_words(row.why_not) or ("" if is_feasible(row) else status_words(row))
+    text = sentence(row.why_not) or ("" if is_feasible(row) else status_words(row))
     return _as_sentence(text)
 
 
@@ -547,7 +487,7 @@ def slo_words(item: ClassTarget) -> str:
 
 def recommended_words(plan: Plan) -> str:
     """Name the recommended fleet, and the other kinds of which it is the cheapest."""
-    names = [alternative_name(row) for row in same_fleets(plan)]
+    names = [alternative_name(row) for row in same_fleets(plan) if row.kind != "other_engines"]
     return f"recommended (also {join_words(names)})" if names else "recommended"
 
 

@@ -159,10 +159,6 @@ def test_a_problem_takes_the_engine_of_its_catalog(tmp_path: Path) -> None:
             "did you mean 'vllm'",
         ),
         (
-            (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H100", "--weight-dtype", "fp9"),
-            "--weight-dtype 'fp9' is not known",
-        ),
-        (
             (str(FOLDER / "inferencex_agg.json"), "--model", "Llama-3.1-70B", "--gpu", "H100"),
             "it ran on H200, not on H100",
         ),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
-import math
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import pytest
 
 from costmodel.errors import InputError
-from pdplan.console import Console, facts_text, part_of, write_text
+from pdplan.console import Console, part_of
 
 
 class Terminal(io.StringIO):
@@ -44,11 +41,6 @@ def test_a_dumb_terminal_gets_neither_colour_nor_a_line_that_is_redrawn(monkeypa
         assert not Console().colored
         progress("pricing", 0.25)
     assert drawn.getvalue() == " 25 %  pricing\n100 %  done\n"
-
-
-def test_progress_is_absent_when_piped() -> None:
-    with Console().progress() as progress:
-        assert progress is None
 
 
 @pytest.mark.parametrize("console", [Console(quiet=True), Console(json_only=True)])
@@ -128,33 +120,6 @@ def test_color_needs_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -
 def test_narration(console: Console, narrates: bool, capsys: pytest.CaptureFixture[str]) -> None:
     console.note("once upon a time")
     assert capsys.readouterr() == ("", "once upon a time\n" if narrates else "")
-
-
-def test_json_says_null_for_what_json_cannot_say(capsys: pytest.CaptureFixture[str]) -> None:
-    Console().show({"error": math.nan, "rates": (math.inf, 1.5)})
-    assert json.loads(capsys.readouterr().out) == {"error": None, "rates": [None, 1.5]}
-
-
-def test_facts_are_set_in_two_columns_and_wrapped() -> None:
-    assert facts_text([("rate", "1/s"), ("note", "a b " * 7)], 30).splitlines() == [
-        "rate  1/s",
-        "note  a b a b a b a b a b a b",
-        "      a b",
-    ]
-
-
-def test_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    write_text(path, "one", force=False)
-    with pytest.raises(InputError, match="exists; choose another name, or replace it with --force"):
-        write_text(path, "two", force=False)
-    write_text(path, "three", force=True)
-    assert path.read_text() == "three"
-
-
-def test_file_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be written: No such file or directory"):
-        write_text(tmp_path / "absent" / "a.yaml", "one", force=False)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +140,6 @@ def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path
     assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(1, 1)]
 
 
-def test_a_limit_on_whole_requests_is_beside_what_they_take(short_runs: None, tmp_path: Path) -> None:
-    evaluation = evaluated(tmp_path, POOL, slo={"e2e": "10s", "attainment": 0.99})
-    said = render_document(evaluation_document(evaluation))
-    assert re.search(r"e2e of default: p\d+ \S+ s, limit 10 s\.", said), said
-
-
 def test_requests_go_to_pools_by_class_length_and_capacity(tmp_path: Path) -> None:
     slos = [TINY["slo"] | {"name": name, "share": 0.5} for name in ("chat", "batch")]
     pools = (
@@ -214,14 +207,6 @@ def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
         done = asked(tmp_path, file)
         assert (done.returncode, done.stdout) == (2, "")
         assert words in done.stderr
-
-
-def test_a_file_that_pdplan_did_not_write_is_kept(tmp_path: Path) -> None:
-    cheap(tmp_path)
-    (tmp_path / "evaluation.json").write_text("{}")
-    done = asked(tmp_path, "fleet.yaml", "-o", ".")
-    assert done.returncode == 2
-    assert "was not written by pdplan" in done.stderr
 
 
 def test_a_fleet_file_stands_in_place_of_a_plan(tmp_path: Path) -> None:

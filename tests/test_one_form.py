@@ -34,10 +34,6 @@ def in_cents(exact: Decimal) -> str:
     return f"${exact.quantize(Decimal('0.01'), ROUND_HALF_UP):,}"
 
 
-def test_some_prices_have_half_cents() -> None:
-    assert 6.325 in HALF_CENTS
-
-
 def test_a_fleets_price_is_rounded_alike_however_it_was_added_up() -> None:
     """Every price of the catalog bought 1 to 32 times with every one that has half cents, by product and by sum."""
     for price, other in itertools.product(PRICES, HALF_CENTS):
@@ -62,11 +58,6 @@ def test_halves_go_up_on_the_decimals_that_are_read(exact: Decimal, below: bool)
 def test_no_room_rounds_dollars_or_percentages_itself(room: str) -> None:
     found = {(str(path), line) for path in sources(room) for line in OWN_ROUNDING.findall(path.read_text("utf-8"))}
     assert found == set()
-
-
-def test_its_own_rounding_would_be_found() -> None:
-    assert OWN_ROUNDING.search('f"${cost:,.2f}/h"') is not None
-    assert OWN_ROUNDING.search('f"{share:.1%} of them"') is not None
 
 
 @pytest.mark.parametrize("name", PLANS)

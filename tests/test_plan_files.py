@@ -249,36 +249,6 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
     assert Plan.model_validate_json(plan_json(plan)) == plan
 
 
-def test_the_lines_of_an_earlier_plan_are_read_in_all_their_forms() -> None:
-    lines = (
-        "12 x B200 (owned) TP2 PP3 EP4 DP5 int4/fp8 decode",
-        "1 x My GPU TP1 fp8 prefill",
-        "2 x H200 DP8 EP8 colocated",
-    )
-    first, second, third = parse_plan(earlier(*lines)).alternatives[1].pools
-    assert (first.accelerator, first.replicas, first.gpus, first.role) == ("B200 (owned)", 12, 360, "decode")
-    degrees = (first.tensor_parallel, first.pipeline_parallel, first.expert_parallel, first.data_parallel)
-    assert (degrees, first.weight_dtype, first.kv_dtype) == ((2, 3, 4, 5), "int4", "fp8")
-    assert (second.accelerator, second.weight_dtype, second.kv_dtype) == ("My GPU", "fp8", None)
-    assert (third.tensor_parallel, third.data_parallel, third.gpus) == (1, 8, 16)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("rival 12, decode-1: 3 of 3", "a rival"),
-        ("rival 12, decode-1: 2 of 3", "a rival, decode-1 cut to 2 of 3"),
-        ("found by formula", "found by formula"),
-    ],
-)
-def test_what_a_fleet_of_an_earlier_plan_was_is_said_as_today(before: str, after: str) -> None:
-    plan = json.loads(BEFORE.read_text("utf-8"))
-    plan["simulation"]["one_replica_less"][0]["what"] = before
-    found = parse_plan(json.dumps(plan).encode()).simulation
-    assert found is not None
-    assert found.one_replica_less[0].what == after
-
-
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
@@ -295,11 +265,6 @@ def test_what_is_no_pool_of_an_earlier_plan_is_refused(line: object, fault: str)
         parse_plan(earlier(line))
     assert fault in str(refusal.value)
     assert len(str(refusal.value)) < 300
-
-
-def test_a_line_in_a_plan_of_today_is_refused() -> None:
-    with pytest.raises(InputError, match=r"alternatives\.0\.pools\.0: '3 x H100 TP2 decode' is not an object"):
-        parse_plan(json.dumps(changed(("alternatives", 0, "pools"), ["3 x H100 TP2 decode"])).encode())
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,7 @@ from optimizer.verification.bench import make_bench, miss_words, run_length
 from optimizer.verification.demand import recorded_trace, simulated_trace
 from optimizer.verification.judge import Outcome
 from optimizer.verification.record import recorded_run, simulated_error_bars
-from reports.answers.plan_charts import held_cell
 from reports.asked import readable_inputs
-from reports.figures import Load, LoadFigure
 from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
 from search_spaces.problem import Problem
@@ -319,12 +317,6 @@ def test_error_bars_are_of_the_whole_recording() -> None:
     own = bench.replayed(colocated(bench.instance, 3))
     assert own is not None
     assert bars.ttft_s.low <= own.classes[0].ttft[goal_quantile(own.classes[0].goal)] <= (bars.ttft_s.high or np.inf)
-
-
-def test_a_rate_that_is_not_proven_is_not_said_to_hold() -> None:
-    points = tuple(Load(rate, rate >= 9.0, overloaded=False, ttft=0.5, tpot=0.5, time=1.0) for rate in (4.0, 8.0, 9.0))
-    figure = LoadFigure(points, demand=4.0, goodput=4.0, fails=8.0)
-    assert [held_cell(figure, point) for point in points] == ["yes", "not proven", "no"]
 
 
 # commands

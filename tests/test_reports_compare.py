@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from optimizer.plans.plan import Plan, Pool
 from pdplan.cli import cli
@@ -18,8 +16,6 @@ from reports.answers.comparison import (
     comparison_document,
     comparison_record,
     headline,
-    signed_money,
-    tone,
 )
 from reports.json_text import json_text
 from reports.text import display_width
@@ -86,14 +82,6 @@ def test_pools_sum_to_the_difference_of_the_price(before: str, after: str) -> No
     assert total == pytest.approx((found.price.after or 0.0) - (found.price.before or 0.0), abs=1e-6)
 
 
-def test_there_and_back_is_the_same_difference_turned_round() -> None:
-    there, back = compare(*one_more_engine()), compare(*reversed(one_more_engine()))
-    assert [c.difference for c in there.pools] == [-c.difference for c in back.pools]
-    assert [(s.before, s.after) for s in there.pools[0].settings] == [
-        (s.after, s.before) for s in back.pools[0].settings
-    ]
-
-
 def test_another_shape_is_a_pool_removed_and_one_added() -> None:
     plan = load("disaggregated")
     other = plan.pools[1].model_copy(update={"tensor_parallel": 1, "pipeline_parallel": 2})
@@ -140,7 +128,7 @@ def test_inputs_are_compared_by_their_dotted_paths() -> None:
     changes = [(item.name, item.before, item.after) for item in compare(before, after).inputs]
     assert changes == [
         ("workload.request_rate", "7.5", "9"),
-        ("workload.lengths.histogram", "1 rows", "1 rows, other ones"),
+        ("workload.lengths.histogram", "1 row", "1 row, other ones"),
         ("slo.batch", None, "there"),
     ]
 
@@ -185,20 +173,6 @@ def test_a_class_that_one_plan_lacks_is_one_line_and_one_change() -> None:
     assert "SLO: default: meets → no fleet" in render_text(compare(load("colocated"), load("infeasible")), 100)
 
 
-def test_two_plans_without_a_fleet_have_no_pools_in_common() -> None:
-    lost = load("infeasible")
-    found = compare(lost, lost.model_copy(update={"demand_rps": 9.0}))
-    assert headline(found) == "Neither plan has a fleet."
-    assert "same pools" not in render_text(found) + render_comparison(found)
-
-
-def test_good_and_bad_news() -> None:
-    found = compare(*one_more_engine())
-    assert tone(found.price) == "bad"
-    assert tone(compare(*reversed(one_more_engine())).price) == "good"
-    assert {tone(figure) for figure in found.figures if not figure.differs} == {""}
-
-
 @pytest.mark.parametrize("after", NAMES)
 def test_every_view_tells_the_same_price(after: str) -> None:
     found = compare(load("colocated"), load(after))
@@ -223,12 +197,6 @@ def test_hostile_names_stay_text_everywhere() -> None:
     assert all(line.count("|") in {0, 3, 4, 5} for line in text.splitlines())
 
 
-@given(st.floats(-1e5, 1e5))
-@settings(deadline=None, max_examples=50)
-def test_a_signed_price_has_the_sign_of_the_difference(value: float) -> None:
-    assert signed_money(value)[0] == ("±" if value == 0 else "-" if value < 0 else "+")
-
-
 def test_the_command_writes_each_format_and_keeps_plans(tmp_path: Path) -> None:
     before, after = str(PLANS / "disaggregated.json"), str(PLANS / "colocated.json")
     runner = CliRunner()
@@ -249,12 +217,6 @@ def test_the_command_writes_each_format_and_keeps_plans(tmp_path: Path) -> None:
     copy.write_bytes((PLANS / "colocated.json").read_bytes())
     with pytest.raises(Exception, match="is a plan, which the comparison would replace"):
         run("-o", str(copy), "--force")
-
-
-def test_the_record_says_its_schema() -> None:
-    record = comparison_record(compare(load("colocated"), load("colocated")))
-    assert (record["schema"], record["same"]) == ("pdplan.comparison/1", True)
-    assert set(record) >= set(Comparison.__slots__)
 
 
 @pytest.mark.parametrize("after", ["colocated", "infeasible"])

@@ -7,11 +7,8 @@ from click.testing import CliRunner
 
 from pdplan.cli import cli
 from pdplan.console import Console
-from reports.numbers import hourly, percent
-from reports.verdict import headlines
 from reports.views.markdown import escaped, table
-from reports.words import distinct_alternatives
-from tests.report_cases import NAMES, PLANS, assert_golden, load, simulated
+from tests.report_cases import NAMES, PLANS, assert_golden, load
 from tests.report_cases import markdown_of as render_plan
 
 
@@ -24,40 +21,6 @@ def test_every_table_has_rows_of_one_width(name: str) -> None:
             continue
         widths.add(line.count("|"))
         assert len(widths) == 1
-
-
-@pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
-def test_it_states_the_plans_numbers(name: str) -> None:
-    plan = load(name)
-    text = render_plan(plan)
-    assert text.startswith(f"### {escaped(headlines(plan)[0])}\n")
-    assert hourly(plan.cost_usd_per_hour) in text
-    for item in plan.classes[:20]:
-        assert f" {percent(item.attainment)} | {percent(item.attainment_goal)} |" in text.replace("&#62;", ">")
-    for row in distinct_alternatives(plan)[:20]:
-        assert escaped(row.why_not) in text
-    assert f"```sh\n{plan.provenance.run.command}\n```" in text
-    assert f"seed {plan.provenance.seed}" in text
-
-
-def test_a_simulated_plan_says_its_interval_and_that_nothing_is_wasted() -> None:
-    text = render_plan(simulated(load("disaggregated")))
-    assert "95 % interval 95.4 % to 96.2 %" in text
-    assert "Without the spare replicas, with one fewer in p0, " in text
-    assert "pdplan resilience tells which losses the spare replicas cover" in text
-
-
-def test_one_replica_less_is_said_of_the_whole_fleet_where_there_are_no_spares() -> None:
-    plan = simulated(load("disaggregated"))
-    pools = [pool.model_copy(update={"spare_replicas": 0}) for pool in plan.pools]
-    assert "No spare: with one replica fewer in p0, " in render_plan(plan.model_copy(update={"pools": pools}))
-
-
-def test_a_plan_without_a_fleet_says_what_to_relax() -> None:
-    text = render_plan(load("infeasible"))
-    assert "Relax the budget from $30.00/h to $49.08/h (+63.6 %)." in text
-    assert "Nearest miss: 2 × H100-SXM TP4 prefill" in text
-    assert "**Fleet**" not in text
 
 
 def test_hostile_names_are_shown_as_text() -> None:

@@ -6,11 +6,9 @@ To accept a change: PDPLAN_UPDATE_GOLDEN=1 pytest tests/test_reports_terminal.py
 import click
 import pytest
 
-from optimizer.plans.plan import ErrorBars, Range
 from reports.next_steps import again_command, next_command
 from reports.text import display_width
-from reports.words import busiest_words
-from tests.report_cases import assert_golden, load, markdown_of, with_command
+from tests.report_cases import assert_golden, load, with_command
 from tests.report_cases import text_of as render_plan
 
 NAMES = ("disaggregated", "colocated", "infeasible", "hostile", "hundred-pools")
@@ -59,16 +57,6 @@ def test_a_hostile_name_sends_no_escape_to_the_terminal() -> None:
     assert not set(text) & set("\x1b\u202e\u2066\u2028")
 
 
-def test_the_answer_is_at_the_percentile_that_was_asked_for() -> None:
-    plan = load("disaggregated")
-    assert {item.attainment_goal for item in plan.classes} == {0.9, 0.95}
-    assert "TTFT at goal" in render_plan(plan, brief=True)
-    assert "402 ms" in render_plan(plan, brief=True)  # p95 of chat
-    assert {item.attainment_goal for item in load("colocated").classes} == {0.99}
-    assert "TTFT p99" in render_plan(load("colocated"), brief=True)
-    assert "TTFT     600 ms   182 ms   341 ms   402 ms   645 ms" in render_plan(plan)
-
-
 def test_the_last_line_is_the_next_command() -> None:
     assert render_plan(load("disaggregated")).endswith("Next: pdplan simulate plan/plan.json\n")
     assert next_command(load("colocated")).startswith("pdplan optimize assistant.yaml -o plan")
@@ -97,48 +85,6 @@ def test_a_limit_that_may_stand_on_the_command_line_is_not_repeated(flag: str) -
 )
 def test_the_last_line_can_be_copied(typed: str, following: str) -> None:
     assert next_command(with_command(load("colocated"), typed)) == following
-
-
-def test_the_terminal_says_what_the_figures_are_for_where_it_matters() -> None:
-    plan = load("disaggregated")
-    assert "Figures are for" not in render_plan(plan)
-    slow = plan.model_copy(update={"confidence": 0.9})
-    assert "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)." in render_plan(slow)
-    span = Range(low=0.1, high=None)
-    for low, hint in ((0.96, False), (0.5, True)):
-        bars = ErrorBars(ttft_s=span, tpot_s=span, attainment=Range(low=low, high=1.0))
-        chat = plan.classes[0].model_copy(update={"error_bars": bars})
-        text = render_plan(plan.model_copy(update={"classes": [chat, *plan.classes[1:]]}))
-        assert ("--confidence 0.9 plans for that." in text) is hint
-
-
-def test_what_is_told_is_not_told_twice() -> None:
-    text = render_plan(load("disaggregated"))
-    assert "; 1 replica is spare" in text
-    assert "recommended (also disaggregated only)" in markdown_of(load("disaggregated"))
-    assert "±0 %" not in text
-
-
-def test_a_fleet_without_rivals_has_no_table_of_them() -> None:
-    plan = load("disaggregated")
-    own = [row for row in plan.alternatives if row.kind in {"recommended", "disaggregated_only"}]
-    alone = plan.model_copy(update={"alternatives": own})
-    assert "alternative" not in render_plan(alone, brief=True)
-
-
-def test_an_unfinished_quotation_in_the_command_is_no_error() -> None:
-    plan = load("colocated")
-    run = plan.provenance.run.model_copy(update={"command": "pdplan optimize 'a.yaml -o out"})
-    provenance = plan.provenance.model_copy(update={"run": run})
-    assert "out/plan.json" in next_command(plan.model_copy(update={"provenance": provenance}))
-
-
-def test_time_with_prompts_is_no_time_in_use() -> None:
-    """A pool with a prompt for 35 % of the time runs a step in all of it, as `simulate` says."""
-    point = load("disaggregated").pools[0].operating_point.model_copy(update={"utilization": {"time": 0.349}})
-    assert busiest_words(point) == "34.9 % of the time with prompts"
-    assert busiest_words(point, short=True) == "34.9 % prompts"
-    assert busiest_words(point.model_copy(update={"utilization": {"slots": 0.77}})) == "77 % of request slots in use"
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from optimizer.plans.plan import Alternative, ErrorBars, Plan, Pool, Range, Status
-from optimizer.plans.records import EnginePool, SimulatedRate
+from optimizer.plans.records import EnginePool
 from reports import verdict, words
 from reports.answers.plan import plan_document, plan_page
-from reports.answers.plan_charts import cost_chart
-from reports.answers.plan_details import searched, worth_hint
+from reports.answers.plan_charts import cost_chart, fleet_points, fleets_chart
 from reports.asked import offered
-from reports.charts import draw_fleets
 from reports.drawing import Path, Symbol
-from reports.figures import fleet_diagram, fleet_points
-from reports.verdict import growth_sentence, proof_sentence
+from reports.figures import fleet_diagram
+from reports.verdict import proof_sentence
 from reports.words import nearest_miss, origin_sentence
 from tests.engine_cases import engines
 from tests.report_cases import load, simulated
@@ -127,55 +125,17 @@ def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
     assert table.rows[0][-1] == "96.5 %"
 
 
-def test_other_engines_are_named_by_their_fleet_not_by_what_was_forbidden() -> None:
-    row = alternative("other_engines", "without 1 × H100 colocated", [engines(1, "H100", 2, "decode")], 50.0)
-    assert words.alternative_name(row) == "runner-up"
-    assert words.alternative_note(row) == "without 1 × H100 colocated"
-    assert words.named_fleet(row) == "1 × H100 TP2 decode"
-    assert words.named_fleet(PLAN.alternatives[0]) == words.alternative_name(PLAN.alternatives[0])
-
-
-def test_what_a_fleet_is_without_is_told_whole_in_every_view() -> None:
-    """It was cut after 100 characters, and absent in Markdown and in the terminal."""
-    every = [f"{role} engines of {n} × H100" for role in ("prefill", "decode", "colocated") for n in (1, 2, 4)]
-    label = f"without {', '.join(every)}"
-    row = alternative("other_engines", label, [engines(1, "H100", 2, "decode")], 50.0)
-    plan = having(alternatives=[PLAN.alternatives[0], row])
-    for text in (render_text(plan, 100), as_markdown(plan), plan_page(plan)):
-        assert label[1:] in " ".join(text.split())
-
-
 def test_a_step_line_joins_only_fleets_that_hold() -> None:
     points = fleet_points(simulated(PLAN))
     cheapest = min(points, key=lambda point: point.cost)
-    assert not cheapest.held
-    fronts = [mark for mark in draw_fleets(points).marks if isinstance(mark, Path) and mark.tone == "front"]
-    marks = {mark.tip: mark.x for mark in draw_fleets(points).marks if isinstance(mark, Symbol)}
+    assert cheapest.outcome != "meets the SLO"
+    chart = fleets_chart(simulated(PLAN))
+    assert chart is not None
+    fronts = [mark for mark in chart.drawing.marks if isinstance(mark, Path) and mark.tone == "front"]
+    marks = {mark.tip: mark.x for mark in chart.drawing.marks if isinstance(mark, Symbol)}
     lost = next(x for tip, x in marks.items() if tip.startswith(cheapest.name))
     assert fronts
     assert all(x > lost for front in fronts for x, _ in front.points)
-
-
-def test_the_diagram_says_which_requests_a_pool_serves() -> None:
-    boxes = {box.title: box.lines for box in (*fleet_diagram(PLAN).prefill, *fleet_diagram(PLAN).decode)}
-    assert boxes["p0 · prefill"][-1].startswith("100 % of requests (chat, batch): ")
-    assert "% of requests (" in boxes["d0 · decode"][-1]
-    assert len(fleet_diagram(load("colocated")).colocated[0].lines) == 2
-
-
-def test_the_command_for_more_names_one_effort() -> None:
-    run = PLAN.provenance.run.model_copy(update={"command": "pdplan optimize a.yaml --effort quick -o b"})
-    plan = having(provenance=PLAN.provenance.model_copy(update={"run": run}), worth=[])
-    assert worth_hint(plan) == "pdplan optimize a.yaml -o b --effort thorough"
-
-
-def test_tallies_of_the_search_are_sums() -> None:
-    record = {"shapes_dropped": {"too_big": 2, "too_small": 5}, "flows": 3, "empty": {}, "mixed": {"a": "b"}}
-    assert searched(record) == (
-        ("shapes dropped", "7"),
-        ("kinds of request (class and length)", "3"),
-        ("mixed a", "b"),
-    )
 
 
 def test_what_was_on_offer_is_what_the_inputs_say() -> None:
@@ -192,17 +152,6 @@ def test_what_was_on_offer_is_what_the_inputs_say() -> None:
     )
     odd = having(provenance=PLAN.provenance.model_copy(update={"inputs": {"accelerators": "x", "constraints": []}}))
     assert offered(odd) == ()
-
-
-def test_room_that_a_run_shows_and_does_not_prove_is_not_said_to_be_missing() -> None:
-    plan = simulated(load("colocated"))
-    assert plan.simulation is not None
-    tried = SimulatedRate(rate_rps=8.1, held=True, overloaded=False, classes=[])
-    for held in (True, False):
-        curve = [*plan.simulation.curve, tried.model_copy(update={"held": held})]
-        found = plan.simulation.model_copy(update={"goodput_fails_rps": 8.1, "curve": curve})
-        full = plan.model_copy(update={"simulation": found, "demand_rps": 7.5, "goodput_rps": 7.5})
-        assert ("the SLO is not proven" in growth_sentence(full)) is held
 
 
 def test_a_simulated_nearest_miss_is_not_said_to_be_modelled() -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from optimizer.plans.plan import Plan
-from reports import figures, numbers
+from reports import numbers
 from reports.answers.plan import plan_page
-from reports.figures import bucket_maps, fleet_points, load_figure, routed
+from reports.answers.plan_charts import attainable, fleet_points, loads
+from reports.figures import length_map, routed
 from reports.words import by_slack, dearest_of_each_role, distinct_alternatives
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
 from tests.report_cases import markdown_of as render_markdown
@@ -56,18 +57,22 @@ def derived(plan: Plan) -> Iterator[float]:
         yield from (math.fsum(sorted(alike, reverse=True)[number:]) for number in range(len(alike)))
     if plan.ttft_s is not None:
         yield from (move.seconds_per_request / plan.ttft_s.p50 for move in plan.transfers)
-    yield from (point.attainable for point in figures.roofline(plan))
-    yield from figures.heat_map(plan.workload).shares
+    yield from (attainable(pool.operating_point) for pool in plan.pools)
+    load = plan.workload
+    yield from length_map(load.isl, load.osl, load.share).shares.values()
     shares: dict[tuple[str, str], float] = {}
     for row in routed(plan):
         yield row.share
         shares[row.stage, row.pool] = shares.get((row.stage, row.pool), 0.0) + row.share
     yield from shares.values()
-    yield from (share for item in bucket_maps(plan) for share in item.lengths.shares)
+    for item in plan.classes:
+        routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
+        met = [route.attainment * route.share for route in routes]
+        lengths = [route.isl for route in routes], [route.osl for route in routes]
+        yield from length_map(*lengths, met, [route.share for route in routes]).shares.values()
     for pool in dearest_of_each_role(plan.pools):
         yield max(pool.operating_point.utilization.values())
-    found = load_figure(plan)
-    yield from (getattr(point, name) for point in (found.points if found else ()) for name in ("ttft", "tpot"))
+    yield from (getattr(point, name) for point in loads(plan) for name in ("ttft", "tpot"))
     for rate in plan.simulation.curve if plan.simulation else ():  # what a request takes in the median
         shares = {item.name: item.share for item in plan.classes}
         gaps = plan.workload.mean_osl - 1
@@ -102,7 +107,7 @@ def written(plan: Plan) -> set[str]:
             forms.add(write(value))
         forms |= {numbers.si(value, unit) for unit in ("B", "B/s")}
     for text in (item for item in data if isinstance(item, str)):
-        forms.update(WITH_UNIT.findall(numbers.with_one_form_of_percent(text)))
+        forms.update(WITH_UNIT.findall(text))
     return forms
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from optimizer.plans.plan import Plan
-from reports.answers.plan_details import simulation_sections
-from reports.figures import fleet_points
+from reports.answers.plan_charts import fleet_points
 from reports.words import origin_words, outcome_words, tried_fleets
 from tests.report_cases import judged, load, simulated
 
@@ -28,28 +27,11 @@ def plan() -> Plan:
 
 def test_each_fleet_is_one_row_with_its_best_attempt(plan: Plan) -> None:
     less, cheaper, dearer = tried_fleets(plan)
-    assert (less.tries, cheaper.tries, dearer.tries) == (1, 3, 1)
-    assert cheaper.best.what == "a rival"
-    (table,) = (part.table for part in simulation_sections(plan) if part.title.startswith("Other fleets"))
-    assert table is not None
-    assert [(row[0], row[4]) for row in table.rows] == [
-        ("p0: one replica fewer", "1"), ("a rival", "3"), ("cheapest by formula", "1"),
-    ]  # fmt: skip
-
-
-def test_the_chart_has_a_mark_for_each_fleet(plan: Plan) -> None:
-    assert [point.cost for point in fleet_points(plan)].count(40.0) == 1
-
-
-def test_one_that_held_is_better_than_one_that_came_closer(plan: Plan) -> None:
-    close, held = judged(plan, "a rival", 40.0, 1.1), judged(plan, "a rival", 40.0, 0.99)
-    assert plan.simulation is not None
-    found = plan.simulation.model_copy(update={"others": [held, close]})
-    assert tried_fleets(plan.model_copy(update={"simulation": found}))[1].best is held
-
-
-def test_a_plan_that_was_not_simulated_tried_nothing() -> None:
-    assert tried_fleets(load("disaggregated")) == []
+    assert (less.what, cheaper.what, dearer.what) == ("p0: one replica fewer", "a rival", "found by formula")
+    points = {point.name: point for point in fleet_points(plan)}
+    assert {"recommended", "p0: one replica fewer", "a rival", "cheapest by formula"} <= set(points)
+    assert points["a rival"].pools == "1 × H100-SXM TP4 prefill (64/2,048)"
+    assert points["a rival"].met.startswith("chat ")
 
 
 @pytest.mark.parametrize(

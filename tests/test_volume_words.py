@@ -37,10 +37,6 @@ def test_the_hidden_cap_and_the_load_of_the_ratio_stand_in_every_view() -> None:
         assert said in " ".join(text.split())
 
 
-def test_a_cap_that_was_stated_is_no_default() -> None:
-    assert "max_volume is 5. The ratio" in volume_sentence(ratio(min_volume=1.0, max_volume=5.0))
-
-
 @pytest.mark.parametrize("plan", [load("colocated"), ratio(), ratio(min_volume="1", max_volume=None)])
 def test_other_objectives_and_plans_that_do_not_say_have_no_such_sentence(plan: Plan) -> None:
     assert volume_sentence(plan) == ""

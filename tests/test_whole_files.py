@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -9,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InputError
+from optimizer.plans.plan import Plan
 from reports import whole_files
+from reports.answers.plan import write_outputs
+from reports.json_text import plan_json
 from reports.whole_files import check_directory, check_distinct, check_target, write_whole
+from tests.report_cases import load
 
 
 def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,12 +46,6 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     assert stat.S_IMODE(place.stat().st_mode) == 0o666 & ~whole_files._umask()
 
 
-def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
-    write_whole({tmp_path / ("a" * 255): "x"})
-    with pytest.raises(InputError, match="cannot be written: File name too long"):
-        write_whole({tmp_path / ("a" * 256): "x"})
-
-
 @pytest.mark.parametrize("force", [False, True])
 def test_a_target_that_is_no_file_is_refused(force: bool, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder; name a file in it"):
@@ -58,12 +58,6 @@ def test_a_target_that_is_no_file_is_refused(force: bool, tmp_path: Path) -> Non
         check_target(tmp_path / "absent" / "a", force=force)
     with pytest.raises(InputError, match="cannot be written: File name too long"):
         check_target(tmp_path / ("a" * 300), force=force)
-
-
-def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
-    check_target(tmp_path / "a", force=False)
-    check_directory(tmp_path / "deep" / "plan", ("plan.json",), force=False)
-    assert [path.name for path in tmp_path.rglob("*")] == ["deep", "plan"]
 
 
 def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +121,36 @@ def test_names_of_a_file_that_is_not_there_yet_are_told_to_be_one(tmp_path: Path
     (tmp_path / "link").symlink_to("new")
     with pytest.raises(InputError, match="--csv and --html name the same file"):
         check_distinct({"--csv": tmp_path / "new", "--html": tmp_path / "link"}, {})
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return load("colocated")
+
+
+def test_json_keeps_the_models_order_and_has_no_nan(plan: Plan) -> None:
+    quantiles = plan.classes[0].ttft_s.model_copy(update={"p99": math.inf, "p95": math.nan})
+    text = plan_json(plan.model_copy(update={"ttft_s": quantiles}))
+    record = json.loads(text, parse_constant=pytest.fail)
+    assert list(record)[:3] == ["schema", "name", "model"]
+    assert record["ttft_s"]["p99"] is None
+    assert record["status"] == "optimal"
+    assert text.endswith("}\n")
+    again = Plan.model_validate_json(text)
+    assert again.ttft_s is not None
+    assert math.isnan(again.ttft_s.p99)
+    assert plan_json(again) == text
+
+
+def test_without_force_nothing_is_replaced(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(InputError, match=r"report\.html was not written by pdplan; choose another directory, or"):
+        write_outputs(plan, tmp_path, force=False)
+    assert not (tmp_path / "plan.json").exists()
+    (tmp_path / "plan.json").write_text(plan_json(plan), "utf-8")
+    with pytest.raises(InputError, match=r"report\.html was not written by pdplan"):
+        write_outputs(plan, tmp_path)
+    assert (tmp_path / "report.html").read_text() == "mine"
+    write_outputs(plan, tmp_path, force=True)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") != "mine"
+    write_outputs(plan, tmp_path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError
+from costmodel.units import GIB
 from pdplan.console import Console, facts_text
 from pdplan.options import (
     Choice,
@@ -22,6 +23,7 @@ from pdplan.options import (
     weight_dtype_option,
     whole,
 )
+from reports.numbers import count, duration, hourly, layout_words, percent, rate, significant
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -252,83 +254,50 @@ def _step_dict(step: StepEstimate) -> dict[str, Any]:
 
 
 def _page(value: dict[str, Any], width: int) -> str:
-    from reports.numbers import count, hourly, significant
+    """The estimate as text: times of its steps in columns, then what it holds, gets done and costs."""
     from reports.table import Column, render_table
-    from reports.text import wrap
+    from reports.text import plural, wrap
 
-    heads = {"prefill": f"prefill of {count(value['isl'])}", "decode": f"decode step of {count(value['batch'])}"}
-    steps = [step for step in heads if value[step] is not None]
-    columns = [Column(""), *(Column(heads[step], "right") for step in steps)]
+    isl, osl, most, whole = (value[key] for key in ("isl", "osl", "max_batch", "max_batch_of_whole_requests"))
+    heads = {"prefill": f"prefill of {count(isl)}", "decode": f"decode step of {count(value['batch'])}"}
+    steps = {head: value[name] for name, head in heads.items() if value[name] is not None}
+    parts = next(iter(steps.values()))["split_s"]
+    rows = [
+        ["time", *(duration(step["time_s"]) for step in steps.values())],
+        *([f"  {name}", *(duration(step["split_s"][name]) for step in steps.values())] for name in parts),
+        ["MFU", *(percent(step["mfu"]) for step in steps.values())],
+        ["MBU", *(percent(step["mbu"]) for step in steps.values())],
+        ["FLOP/byte", *(significant(step["arithmetic_intensity_flop_per_byte"]) for step in steps.values())],
+        ["bound by", *(step["bound_by"] for step in steps.values())],
+    ]
+    if value["decode"] is None:
+        held = ("max prompts", f"{plural(most, 'prompt')} of {count(isl)} tokens")
+    else:
+        mean = f" at a mean of {count(isl + osl / 2)} tokens; {count(whole)} requests if all are about to end"
+        lengths = f"{count(isl)} + {count(osl)} tokens"
+        held = ("max batch", f"{plural(most, 'request')} of {lengths}{mean if whole < most else ''}")
+    per_second, tokens = rate(value["requests_per_second"]), value["output_tokens_per_second"]
+    done = f"{per_second}, {significant(tokens)} output tokens/s"
+    if value["role"] == "prefill":
+        prompts = significant(value["prompt_tokens_per_second"])
+        done = f"{per_second.replace('req/s', 'prompts/s')}, {prompts} prompt tokens/s"
+    memory = {"weights": "weights", "activations": "activations", "kv_capacity": "KV"}
+    sizes = ", ".join(f"{value[f'{key}_bytes_per_gpu'] / GIB:.1f} GiB {name}" for key, name in memory.items())
+    priced = f". {value['price_remark']}" if value["price_remark"] else " at the catalog's price"
     facts = [
         ("ridge point", f"{significant(value['ridge_point_flop_per_byte'], 4)} FLOP/byte"),
         ("KV per token", f"{count(value['kv_bytes_per_token'])} B"),
-        ("memory", f"{_memory(value)} per GPU"),
-        _held(value),
-        ("throughput", _throughput(value)),
-        ("price", f"{hourly(value['usd_per_hour'])}{_priced(value)}"),
+        ("memory", f"{sizes} per GPU"),
+        held,
+        ("throughput", done),
+        ("price", f"{hourly(value['usd_per_hour'])}{priced}"),
         ("binds", value["binds"]),
         ("origins", ", ".join(sorted(set(value["origins"])))),
     ]
-    table = render_table(_step_rows([value[step] for step in steps]), columns, width)
-    title = "\n".join(wrap(_title(value), width))
-    return f"{title}\n\n{table}\n\n{facts_text(facts, width)}"
-
-
-def _priced(value: dict[str, Any]) -> str:
-    """How to end the price of the engine: what that of one GPU is."""
-    remark = value["price_remark"]
-    return f". {remark}" if remark else " at the catalog's price"
-
-
-def _step_rows(steps: list[dict[str, Any]]) -> list[list[str]]:
-    """Times, use and bound of each kind of step that the engine runs, a column for each."""
-    from reports.numbers import duration, percent, significant
-
-    return [
-        ["time", *(duration(step["time_s"]) for step in steps)],
-        *([f"  {name}", *(duration(step["split_s"][name]) for step in steps)] for name in steps[0]["split_s"]),
-        ["MFU", *(percent(step["mfu"]) for step in steps)],
-        ["MBU", *(percent(step["mbu"]) for step in steps)],
-        ["FLOP/byte", *(significant(step["arithmetic_intensity_flop_per_byte"]) for step in steps)],
-        ["bound by", *(step["bound_by"] for step in steps)],
-    ]
-
-
-def _held(value: dict[str, Any]) -> tuple[str, str]:
-    """How many requests fit: prompts alone where none decodes; else at all stages of their life, and all at its end."""
-    from reports.numbers import count
-    from reports.text import plural
-
-    if value["decode"] is None:
-        return "max prompts", f"{plural(value['max_batch'], 'prompt')} of {count(value['isl'])} tokens"
-    lengths = f"{count(value['isl'])} + {count(value['osl'])} tokens"
-    most, whole = value["max_batch"], value["max_batch_of_whole_requests"]
-    mean = f"{count(value['isl'] + value['osl'] / 2)} tokens"
-    held = f" at a mean of {mean}; {count(whole)} requests if all are about to end"
-    return "max batch", f"{plural(most, 'request')} of {lengths}{held if whole < most else ''}"
-
-
-def _throughput(value: dict[str, Any]) -> str:
-    """What the engine gets done in its role, never idle."""
-    from reports.numbers import rate, significant
-
-    requests = value["requests_per_second"]
-    if value["role"] == "prefill":
-        prompts = significant(requests)
-        return f"{prompts} prompts/s, {significant(value['prompt_tokens_per_second'])} prompt tokens/s"
-    return f"{rate(requests)}, {significant(value['output_tokens_per_second'])} output tokens/s"
-
-
-def _title(value: dict[str, Any]) -> str:
-    from reports.numbers import layout_words
-
     split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
-    return (
+    title = (
         f"{value['model']} on {value['gpus']} × {value['accelerator']} {split}, {value['role']}, {value['engine']}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
-
-
-def _memory(value: dict[str, Any]) -> str:
-    names = {"weights": "weights", "activations": "activations", "kv_capacity": "KV"}
-    return ", ".join(f"{value[f'{key}_bytes_per_gpu'] / 2**30:.1f} GiB {name}" for key, name in names.items())
+    table = render_table(rows, [Column(""), *(Column(head, "right") for head in steps)], width)
+    return "\n\n".join(("\n".join(wrap(title, width)), table, facts_text(facts, width)))

@@ -13,7 +13,7 @@ import click
 from costmodel.errors import BelowFloorError, InputError
 from pdplan.console import Console
 from pdplan.exits import ExitCode, stop_on_interrupt
-from pdplan.files import read_plan
+from pdplan.files import stated_fleet
 from pdplan.options import (
     NO_TARGET,
     PATH,
@@ -32,11 +32,9 @@ from pdplan.options import (
     whole,
 )
 from search_spaces.bounds import SEED, Bounds
-from search_spaces.files import shown_path
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
-    from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
 
 EFFORTS = ("quick", "standard", "thorough")
@@ -272,16 +270,18 @@ def evaluate(
     Exits with 2 and names the rule when a replica cannot start. Exits with 3 when the fleet misses an
     SLO, or when the verdict is undecided.
     """
-    from optimizer.recommend.evaluate import evaluate as judge
+    from pdplan import api
     from reports.answers.evaluation import evaluation_document, evaluation_json
     from reports.whole_files import EVALUATION_FILE, check_directory, write_whole
 
-    subject = _subject(file, fleet_file, parse_settings(settings, confidence=confidence))
+    subject = stated_fleet(
+        fleet_file or file, file if fleet_file else None, parse_settings(settings, confidence=confidence)
+    )
     with no_empty_folder(output):
         if output is not None:
             check_directory(output, (EVALUATION_FILE,), force=force)
         with console.milestones() as progress:
-            evaluation = judge(subject, progress, level=None if effort == "none" else effort, base=file.parent)
+            evaluation = api.evaluate(subject, effort=effort, base=file.parent, progress=progress)
         best = None if evaluation.cheapest is None else stamped(evaluation.cheapest, console.command)
         evaluation = evaluation.model_copy(update={"plan": stamped(evaluation.plan, console.command), "cheapest": best})
         text = evaluation_json(evaluation)
@@ -291,33 +291,19 @@ def evaluate(
     if as_json:
         console.show(text)
     else:
-        then = f"pdplan resilience {quote(str(file))}"
-        if fleet_file is not None:
-            then = f"pdplan optimize {quote(str(file))} -o plan"
-        elif evaluation.outcome != "meets":
-            then = f"change {quote(str(file))}, then run again"
-        console.show(evaluation_document(evaluation, next_step=then))
+        console.show(evaluation_document(evaluation, next_step=_next_step(file, fleet_file, evaluation.outcome)))
     return 0 if evaluation.outcome == "meets" else ExitCode.INFEASIBLE
 
 
-def _subject(file: Path, fleet_file: Path | None, overrides: dict[str, str]) -> StatedFleet | Plan:
-    """The fleet that was named: of a fleet file, or of a plan."""
-    from search_spaces.fleet_file import is_fleet_file, load_fleet
-
+def _next_step(file: Path, fleet_file: Path | None, outcome: str) -> str:
+    """What a reader would do next: a fleet file can be changed, a plan cannot."""
     if fleet_file is not None:
-        return load_fleet(fleet_file, file, overrides)
-    if is_fleet_file(file):
-        return load_fleet(file, overrides=overrides)
+        return f"pdplan optimize {quote(str(file))} -o plan"
+    if outcome == "meets":
+        return f"pdplan resilience {quote(str(file))}"
     if file.suffix.lower() in {".yaml", ".yml"}:
-        raise InputError(
-            f"{shown_path(file)}: states no pools, so it is not a fleet file (pdplan init --fleet writes one); if it "
-            "is a workload, name the fleet with --fleet"
-        )
-    if overrides:
-        raise InputError(
-            "--set and --confidence change the workload of a fleet file; a plan is evaluated as it was made"
-        )
-    return read_plan(file)
+        return f"change the pools in {quote(str(file))}, then run again"
+    return "pdplan init --fleet   # a fleet file: state other pools in it, then pdplan evaluate it"
 
 
 @click.command(short_help="Say which rule excludes an engine config, or where it ranks.")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -83,7 +83,7 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     return multiples
 
 
-def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     """Turn a half width such as 0.5%, ±0.5% or 0.005 into a share [1]."""
     return share_within(UNTIL)(context, parameter, value if value is None else value.strip().removeprefix("±"))
 
@@ -91,25 +91,18 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
 @click.command(short_help="Simulate requests on the fleet of a plan.")
 @click.argument("file", type=PATH)
 @click.option(
-    "--rate",
-    callback=per_second,
-    metavar="RATE",
+    "--rate", callback=per_second, metavar="RATE",
     help="Mean arrivals, such as 12/s or 600/min; default: the plan's, or those of --trace.",
-)
+)  # fmt: skip
 @click.option(
-    "--diurnal",
-    "profile",
-    callback=day_profile,
-    metavar="PROFILE",
+    "--diurnal", "profile", callback=day_profile, metavar="PROFILE",
     help="Let the rate change over a day: 'plan' for the plan's profile, or multiples of the rate at equal intervals, "
     "such as 0.4,1,0.8; default: a steady rate.",
-)
+)  # fmt: skip
 @click.option(
-    "--concurrency",
-    type=whole(CONCURRENCY),
-    metavar="N",
+    "--concurrency", type=whole(CONCURRENCY), metavar="N",
     help="Closed loop: N requests at a time; when one ends, the next one starts.",
-)
+)  # fmt: skip
 @click.option("--trace", type=PATH, metavar="TRACE", help="Replay the first --requests requests of a trace.")
 @click.option(
     "--requests", type=whole(REQUESTS), metavar="N", default=20_000, show_default=True, help="Requests in each run."
@@ -118,42 +111,25 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     "--seed", type=whole(SEED), metavar="N", default=0, show_default=True, help="Seed of the random requests."
 )
 @click.option(
-    "--replications",
-    type=whole(REPLICATIONS),
-    metavar="K",
-    default=1,
-    show_default=True,
+    "--replications", type=whole(REPLICATIONS), metavar="K", default=1, show_default=True,
     help="Number of runs, each with its own seed, for confidence intervals.",
-)
+)  # fmt: skip
 @click.option(
-    "--until",
-    callback=half_width,
-    metavar="SHARE",
+    "--until", callback=half_width, metavar="SHARE",
     help="Repeat runs until the 95 % interval of every class is within plus and minus SHARE, such as 0.5%.",
-)
+)  # fmt: skip
 @click.option(
-    "--balancing",
-    type=Choice(ROUTERS),
-    help="How the router chooses a replica of a pool; default: as in the plan.",
+    "--balancing", type=Choice(ROUTERS), help="How the router chooses a replica of a pool; default: as in the plan."
 )
-@click.option(
-    "--goodput",
-    "find_goodput",
-    is_flag=True,
-    help="Also find the highest request rate at which every class meets its SLO.",
-)
+@click.option("--goodput", is_flag=True, help="Also find the highest request rate at which every class meets its SLO.")
 @click.option("--curve", is_flag=True, help="Also simulate rates from light load to beyond saturation.")
-@click.option("--csv", "csv_file", type=PATH, metavar="FILE", help="Write a row per request, as CSV.")
-@click.option("--parquet", "parquet_file", type=PATH, metavar="FILE", help="The same as Parquet (needs pyarrow).")
+@click.option("--csv", type=PATH, metavar="FILE", help="Write a row per request, as CSV.")
+@click.option("--parquet", type=PATH, metavar="FILE", help="The same as Parquet (needs pyarrow).")
 @click.option("--timeline", type=PATH, metavar="FILE", help="Write the steps of each replica over time, for Perfetto.")
 @click.option(
-    "--window",
-    callback=seconds,
-    metavar="TIME",
-    default="30s",
-    show_default=True,
+    "--window", callback=seconds, metavar="TIME", default="30s", show_default=True,
     help="Length of the timeline, such as 30s.",
-)
+)  # fmt: skip
 @alternative_option
 @json_option
 @force_option
@@ -165,23 +141,13 @@ def simulate(
     *,
     file: Path,
     alternative: int,
-    rate: float | None,
-    profile: tuple[float, ...] | None,
-    concurrency: int | None,
-    trace: Path | None,
-    requests: int,
-    seed: int,
-    replications: int,
-    until: float | None,
-    balancing: str | None,
-    find_goodput: bool,
-    curve: bool,
-    csv_file: Path | None,
-    parquet_file: Path | None,
+    csv: Path | None,
+    parquet: Path | None,
     timeline: Path | None,
     window: float,
     as_json: bool,
     force: bool,
+    **options: Any,
 ) -> int:
     """Examples:
 
@@ -203,12 +169,10 @@ def simulate(
     """
     from costmodel.simulator import prepare
 
-    files = {"--csv": csv_file, "--parquet": parquet_file, "--timeline": timeline}
-    request = SimulationRequest(
-        rate, requests, seed, replications, trace, profile, concurrency or 0, find_goodput, curve, balancing, until
-    )
+    files = {"--csv": csv, "--parquet": parquet, "--timeline": timeline}
+    request = SimulationRequest(**options)
     request.check()
-    check_files(files, {"FILE": file, "--trace": trace}, force=force)
+    check_files(files, {"FILE": file, "--trace": request.trace}, force=force)
     telling = console.progress() if request.work <= SOON_DONE else console.milestones()
     plan = read_fleet(file, alternative)
     with telling as progress:
@@ -249,19 +213,19 @@ class SimulationRequest:
     """What to simulate.
 
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
-    None for one rate; concurrency: requests at once of a closed loop, 0 for an open one; balancing: None as planned;
+    None for one rate; concurrency: requests at once of a closed loop, None for an open one; balancing: None as planned;
     until: half width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
     """
 
-    rate: float | None
-    requests: int
-    seed: int
-    replications: int
-    trace: Path | None
-    profile: tuple[float, ...] | None
-    concurrency: int
-    goodput: bool
-    curve: bool
+    rate: float | None = None
+    requests: int = 20_000
+    seed: int = 0
+    replications: int = 1
+    trace: Path | None = None
+    profile: tuple[float, ...] | None = None
+    concurrency: int | None = None
+    goodput: bool = False
+    curve: bool = False
     balancing: str | None = None
     until: float | None = None
 
@@ -275,21 +239,15 @@ class SimulationRequest:
 
     def check(self) -> None:
         """Raise InputError for what does not go together."""
-        given = {
-            "--trace": self.trace is not None,
-            "--concurrency": self.concurrency > 0,
-            "--diurnal": self.profile is not None,
-            "--rate": self.rate is not None,
-            "--replications": self.replications > 1,
-            "--goodput": self.goodput,
-            "--curve": self.curve,
-            "--until": self.until is not None,
-        }
+        given = {f"--{name}" for name in ("trace", "concurrency", "rate", "until") if getattr(self, name) is not None}
+        given |= {f"--{name}" for name in ("goodput", "curve") if getattr(self, name)}
+        given |= {"--diurnal"} if self.profile is not None else set()
+        given |= {"--replications"} if self.replications > 1 else set()
         for flag, (reason, others) in EXCLUDED.items():
-            refused = next((other for other in others if given[flag] and given[other]), None)
-            if refused is not None:
-                raise InputError(f"{flag} {reason}, so it does not go with {refused}")
-        if self.requests < PER_USER * self.concurrency:
+            refused = [other for other in others if {flag, other} <= given]
+            if refused:
+                raise InputError(f"{flag} {reason}, so it does not go with {refused[0]}")
+        if self.concurrency is not None and self.requests < PER_USER * self.concurrency:
             raise InputError(
                 f"--concurrency {self.concurrency} needs --requests {PER_USER * self.concurrency} or more, for the "
                 f"first {self.concurrency} come at once and only a tenth is warm-up; found {self.requests}"
@@ -339,11 +297,13 @@ def _judged(
 ) -> Simulated:
     """The run, or runs, that were asked for."""
     from optimizer.fleets.evaluate import evaluate
+    from optimizer.fleets.plan_fleet import planned_volume
     from optimizer.verification.judge import judge_demands, pool_behind, simulated_fleet
     from optimizer.verification.record import class_e2e, class_gaps, fleet_use, slots_of_day
     from reports.answers.simulation import Simulated
 
-    volume = _volume(plan, instance, request)
+    demand_rate = instance.problem.workload.request_rate
+    volume = planned_volume(plan) if request.rate is None else request.rate / demand_rate
     start, left_out, most = time.process_time(), "", MOST_UNTIL
     if request.until is None:
         demands, left_out, most = _demands(instance, fleet, request, volume)
@@ -356,7 +316,7 @@ def _judged(
     return Simulated(
         plan=plan,
         instance=instance,
-        judgement=replace(judgement, rate=instance.problem.workload.request_rate * volume) if steady else judgement,
+        judgement=replace(judgement, rate=demand_rate * volume) if steady else judgement,
         use=fleet_use(instance, fleet, judgement),
         gaps=class_gaps(instance, judgement),
         e2e=class_e2e(instance, judgement),
@@ -365,7 +325,7 @@ def _judged(
         + left_out
         + own_rate(plan, request, judgement),
         most=most,
-        concurrency=request.concurrency,
+        concurrency=request.concurrency or 0,
         analytic=evaluate(instance, fleet, volume) if steady else None,
         slots=() if profile is None else slots_of_day(instance, judgement, profile, volume),
         seed=None if request.trace is not None else request.seed,
@@ -407,13 +367,6 @@ def own_rate(plan: Plan, request: SimulationRequest, judgement: Judgement) -> st
         return ""
     near = abs(judgement.rate / plan.demand_rps - 1.0) <= OTHER_RATE
     return "" if near else f", at its own rate; the plan is for {rate(plan.demand_rps)} (--rate)"
-
-
-def _volume(plan: Plan, instance: Instance, request: SimulationRequest) -> float:
-    """Multiple of the demand that comes."""
-    from optimizer.fleets.plan_fleet import planned_volume
-
-    return planned_volume(plan) if request.rate is None else request.rate / instance.problem.workload.request_rate
 
 
 def _demands(
@@ -468,7 +421,7 @@ def _source(
     """Where the requests come from, in words."""
     from reports.numbers import duration
 
-    drawn = "the plan's demand" if recorded is None else f"{recorded.source}, as the plan's were"
+    drawn = "the workload" if recorded is None else f"{recorded.source}, as the plan's were"
     words = f"drawn from {drawn}" if request.trace is None else f"replayed from {request.trace.name}"
     if request.balancing is not None:
         words += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
@@ -500,7 +453,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
         np.concatenate([getattr(rows, name) for rows in batches]) if batches else np.zeros(0, dtype=np.int64)
         for name in ("nanoseconds", "isl", "osl")
     )
-    least = max(int(REQUESTS.low), PER_USER * request.concurrency)
+    least = max(int(REQUESTS.low), PER_USER * (request.concurrency or 0))
     if isl.size < least:
         from reports.text import plural
 

@@ -22,7 +22,7 @@ from reports.verdict import (
 )
 from reports.words import binding_sentence, by_slack, fleet_words, has_fleet, serving_words
 
-from .plan import busiest_sentence, class_table, fleet_table, limit_sentences
+from .plan import class_table, fleet_table, limit_sentences
 
 SAME_PRICE: Final = 1e-3
 """Relative difference up to which two prices are told as the same [1]."""
@@ -36,16 +36,22 @@ def evaluation_json(evaluation: FleetEvaluation) -> str:
 def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> Document:
     """The answer of an evaluation; next_step: the command that a reader would want next."""
     plan = evaluation.plan
+    # a pool or a limit on the fleet gives out, rather than the misses that come of it
+    limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
     return Document(
-        headline=said(headline(evaluation), slo_result_sentence(plan, brief=True), *plan.price_remarks),
+        headline=said(
+            headline(evaluation),
+            slo_result_sentence(plan, brief=True, misses=evaluation.outcome == "misses"),
+            *plan.price_remarks,
+        ),
         sections=(
-            Section(table=fleet_table(plan.pools, brief=False), notes=said(busiest_sentence(plan.pools))),
+            Section(table=fleet_table(plan.pools, brief=False)),
             Section(table=class_table(plan, brief=True), notes=tuple(limit_sentences(plan))),
             Section(
                 sentences=said(
                     cost_sentence(plan),
                     growth_sentence(plan),
-                    binds_sentence(plan),
+                    f"Binds first: {binding_sentence(limits[0])}" if limits else "",
                     provisioning_sentence(evaluation.provisioning, plan),
                     twice_sentence(evaluation),
                     router_sentence(plan),
@@ -66,18 +72,15 @@ def headline(evaluation: FleetEvaluation) -> str:
     price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
     but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
+    simulated = [] if plan.simulation is None else plan.simulation.classes
+    if evaluation.outcome == "misses" and not but and all(c.attainment_high >= c.attainment_goal for c in simulated):
+        but = " It falls behind: its queues grow, and fewer requests meet the SLO, for as long as this load lasts."
     load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
     return f"This fleet {verdict} at {load}, for {price}.{but}"
 
 
 def _slos(plan: Plan) -> str:
     return "its SLO" if len(plan.classes) == 1 else "its SLOs"
-
-
-def binds_sentence(plan: Plan) -> str:
-    """Say what gives out first: a pool or a limit on the fleet, rather than the misses that come of it."""
-    limits = sorted(by_slack(plan), key=lambda limit: limit.constraint == "attainment")
-    return f"Binds first: {binding_sentence(limits[0])}" if limits else ""
 
 
 def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:

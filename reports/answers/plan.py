@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
 from costmodel.words import dearer
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Range
-from optimizer.plans.records import Quantiles
+from optimizer.plans.records import EnginePool, Quantiles
 from reports import verdict
 from reports.answers.plan_charts import cost_charts
-from reports.asked import asked, asked_table
+from reports.asked import asked
 from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
-from reports.figures import QUANTILES, fleet_diagram, goal_label, goal_words
-from reports.front import front_headers, front_note, front_rows, front_sentence
+from reports.figures import QUANTILES, Latencies, fleet_diagram, goal_label, goal_words, worst_tail
 from reports.json_text import plan_json, plan_record
 from reports.next_steps import deploy_sentence, next_command
 from reports.numbers import (
@@ -32,7 +31,7 @@ from reports.numbers import (
 )
 from reports.sensitivity import sensitivity_section
 from reports.table import Column
-from reports.text import clean, moment, plural
+from reports.text import clean, moment, plural, sentence
 from reports.views.html import render_document
 from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 from reports.words import (
@@ -46,7 +45,6 @@ from reports.words import (
     constraint_words,
     demand_sentence,
     distinct_alternatives,
-    extra_cost,
     gpu_words,
     gpus_per_engine,
     has_fleet,
@@ -54,6 +52,8 @@ from reports.words import (
     is_feasible,
     limited_cell,
     miss_sentence,
+    missed_classes,
+    misses_used,
     nearest_miss,
     origin_sentence,
     other_metrics,
@@ -72,8 +72,10 @@ from .plan_details import pools_section, settings_section, simulation_sections, 
 
 BRIEF_ROWS: Final = 4
 """Rows of a table in the brief answer: more of them would push the verdict off the screen."""
+MOST_CLASSES: Final = 6
+"""Classes whose limits are said where there is no fleet."""
 MOST_POOLS: Final = BRIEF_ROWS + 2
-"""Pools that are all shown in the brief answer, and whose busiest resources fit a sentence in the whole one."""
+"""Pools that are all shown in the brief answer."""
 
 
 def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = None) -> Document:
@@ -88,11 +90,12 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
     else:
         looked_up = () if brief else (workload_section(plan), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
+    caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     subject = f"{clean(plan.model)} on {serving_words(plan)}"
     return Document(
-        headline=said(*verdict.headlines(plan, brief=brief), *verdict.caveats(plan)),
+        headline=said(*verdict.headlines(plan, brief=brief), *caveats),
         sections=sections,
-        positive=has_fleet(plan) and not verdict.is_missed(plan),
+        positive=has_fleet(plan) and not missed_classes(plan),
         next_step=next_command(plan) if next_step is None else next_step,
         about=(
             clean(plan.name),
@@ -121,10 +124,14 @@ def write_outputs(plan: Plan, directory: Path, *, force: bool = False) -> list[P
 
 
 def _brief(plan: Plan) -> tuple[Section, ...]:
+    cut = len(plan.pools) - len(_dearest(plan.pools, brief=True))
     return (
-        Section(table=fleet_table(plan.pools, brief=True), notes=_pools_left_out(plan)),
+        Section(
+            table=fleet_table(plan.pools, brief=True),
+            notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
+        ),
         Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), _risk(plan))),
-        _front(plan),
+        front_section(plan),
         _alternatives(plan, brief=True),
         Section(
             sentences=said(
@@ -140,10 +147,11 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
 
 
 def _complete(plan: Plan) -> tuple[Section, ...]:
+    spares = sum(pool.spare_replicas for pool in plan.pools)
+    spare = f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
     fleet = Section(
-        f"Fleet: {gpu_words(plan)}{_spare_words(plan)}",
+        f"Fleet: {gpu_words(plan)}{spare}",
         table=fleet_table(plan.pools, brief=False),
-        notes=said(busiest_sentence(plan.pools)),
         tiles=_tiles(plan),
         fleet=fleet_diagram(plan),
     )
@@ -174,7 +182,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         ),
         Section("Latencies", table=latency_table(plan), notes=verdict.error_bar_sentences(plan)),
         Section("What binds", table=_limits(plan), charts=why_charts(plan), sections=(pools_section(plan),)),
-        _front(plan),
+        front_section(plan),
         _alternatives(plan, brief=False),
         sensitivity_section(plan),
         workload_section(plan),
@@ -185,7 +193,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
 
 def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
-    worst, mark = tightest_first(plan)[0], "✗" if verdict.is_missed(plan) else "✓"
+    worst, mark = tightest_first(plan)[0], "✗" if missed_classes(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
     rate_words = f"per million output tokens at {rate(verdict.served_rate(plan))}"
     return (
@@ -194,16 +202,6 @@ def _tiles(plan: Plan) -> Facts:
         (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
-
-
-def _spare_words(plan: Plan) -> str:
-    spares = sum(pool.spare_replicas for pool in plan.pools)
-    return f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
-
-
-def _pools_left_out(plan: Plan) -> tuple[str, ...]:
-    cut = len(plan.pools) - len(_dearest(plan.pools, brief=True))
-    return (f"{plural(cut, 'more pool')} in plan.json.",) if cut else ()
 
 
 def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
@@ -215,11 +213,11 @@ def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
 
 
 def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
-    """The pools of a fleet with their settings; brief: the dearest where they are many, without roles named by ids."""
+    """The pools of a fleet with their settings, with roles unless ids name them; brief: the dearest of many pools."""
     named = all(pool.id.startswith(pool.role) for pool in pools)
     columns = [
         Column("pool"),
-        Column("role", optional=True),
+        *([] if named else [Column("role", optional=True)]),
         Column("replicas × GPUs"),
         Column("parallelism"),
         Column("weights/KV"),
@@ -228,17 +226,8 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("$/h", "right"),
         Column("busiest", shrink=True, lines=2, optional=True),
     ]
-    hidden = ("role" if named else "") if brief else "busiest" if len(pools) <= MOST_POOLS else ""
-    places = [at for at, column in enumerate(columns) if column.header != hidden]
     rows = [_pool_row(pool) for pool in _dearest(pools, brief=brief)]
-    return table_of([columns[at] for at in places], [[row[at] for at in places] for row in rows])
-
-
-def busiest_sentence(pools: Sequence[Pool]) -> str:
-    """Say what is busiest in each pool; empty where they are many, and a column of the table says it."""
-    words = ((clean(pool.id, 20), busiest_words(pool.operating_point)) for pool in pools)
-    used = "; ".join(f"{name} {busiest}" for name, busiest in words if busiest != MISSING)
-    return f"Busiest: {used}." if used and len(pools) <= MOST_POOLS else ""
+    return table_of(columns, [row[:1] + row[1 + named :] for row in rows])
 
 
 def _pool_row(pool: Pool) -> tuple[str, ...]:
@@ -297,14 +286,13 @@ def latency_table(plan: Plan) -> Table:
         *(Column(label, "right", optional=label in {"p50", "p99"}) for label in QUANTILES),
         Column(f"{goal_words(plan.classes)}, 9 of 10 predictions", "right", optional=True, shrink=True, lines=2),
     )
-    return without_empty(table_of(columns, [row for item in plan.classes for row in _latency_rows(plan, item)]))
-
-
-def _latency_rows(plan: Plan, item: ClassResult) -> Iterator[tuple[str, ...]]:
-    for label, times, limit, between in _latencies(plan, item):
-        quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
-        span = MISSING if between is None else verdict.spread(between, duration)
-        yield clean(item.name, 30), label, duration(limit), *quantiles, span
+    rows = []
+    for item in plan.classes:
+        for label, times, limit, between in _latencies(plan, item):
+            quantiles = (duration(None if times is None else getattr(times, name)) for name in QUANTILES)
+            span = MISSING if between is None else verdict.spread(between, duration)
+            rows.append((clean(item.name, 30), label, duration(limit), *quantiles, span))
+    return without_empty(table_of(columns, rows))
 
 
 def _latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | None, float, Range | None]]:
@@ -361,25 +349,16 @@ def _limits(plan: Plan) -> Table:
 
 def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     """Of a plan without a fleet: what was asked, what came nearest, and which limit to relax."""
-    miss = nearest_miss(plan)
+    miss, classes = nearest_miss(plan), asked(plan)
     obstacles = violated(plan) or by_slack(plan)[:1]
-    headers, rows = asked_table(plan)
-    question = f"Asked: {demand_sentence(plan)}"
-    classes = tuple(f"{slo_words(item)}." for item in asked(plan)[:BRIEF_ROWS])
+    question = [f"Asked: {demand_sentence(plan)}", *(f"{slo_words(item)}." for item in classes[:MOST_CLASSES])]
+    cut = len(classes) - MOST_CLASSES
+    question += [f"{plural(cut, 'more class')} in the workload file."] if cut > 0 else []
     return (
-        Section(
-            sentences=(question, *(classes if len(rows) <= BRIEF_ROWS else ())), table=_classes_table(headers, rows)
-        ),
+        Section(sentences=tuple(question)),
         Section(sentences=said("" if miss is None else miss_sentence(miss, why=not violated(plan)))),
         Section(sentences=tuple(f"{binding_sentence(limit)} {relax_sentence(limit)}" for limit in obstacles)),
     )
-
-
-def _classes_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | None:
-    """The classes in a table, where they are too many for a sentence each."""
-    if len(rows) <= BRIEF_ROWS:
-        return None
-    return table_of((Column(headers[0], shrink=True), *headers[1:]), rows[: 5 * BRIEF_ROWS])
 
 
 def _alternatives(plan: Plan, *, brief: bool) -> Section:
@@ -413,13 +392,14 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
 
 
 def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
-    recommended, feasible = row.kind == "recommended", is_feasible(row)
+    recommended, price, own = row.kind == "recommended", row.cost_usd_per_hour, plan.cost_usd_per_hour
+    extra = signed_percent((price - own) / own) if is_feasible(row) and not recommended and price and own else MISSING
     fleet = " + ".join(limited_cell(pool) for pool in row.pools[:6])
     return (
         recommended_words(plan) if recommended else alternative_name(row),
         fleet or why_not_sentence(row) or MISSING,
-        money(row.cost_usd_per_hour),
-        signed_percent(extra_cost(row, plan)) if feasible and not recommended else MISSING,
+        money(price),
+        extra,
         percent(row.attainment),
     )
 
@@ -433,13 +413,71 @@ def _reason(row: Alternative, plan: Plan) -> str:
     return alternative_sentence(row.model_copy(update={"why_not": ""}) if row.why_not in prices else row)
 
 
-def _front(plan: Plan) -> Section:
-    """What a dollar more buys, where it was asked for."""
-    rows, headers = front_rows(plan), front_headers(plan)
-    if not rows:
+OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "not proven"}
+
+
+def front_section(plan: Plan) -> Section:
+    """What a dollar more buys: fleets around the plan's by cost and tail, where these were asked for.
+
+    Looks of the plan's price differ from it in settings only, none of which were proven to be better.
+    """
+    tuning = None if plan.simulation is None else plan.simulation.tuning
+    if tuning is None or "tail" not in tuning.objectives:
         return Section()
-    table = table_of((Column(headers[0], shrink=True, lines=6), *headers[1:]), rows)
-    return Section(f"What a dollar more buys: {front_sentence(plan)}", (), table, (front_note(plan),))
+    own, names = plan.cost_usd_per_hour or 0.0, {item.name for item in plan.classes}
+    own_tail = max(worst_tail(plan.classes, plan.classes, metric)[0] for metric in ("ttft", "tpot"))
+    others = [(result, goal_label(item.attainment_goal)) for item in plan.classes for result in item.metrics.values()]
+    own_tail = max(own_tail, *(getattr(row.quantiles_s, label) / row.limit_s for row, label in others), 0.0)
+    dearer = [
+        fleet
+        for fleet in tuning.front
+        if fleet.tail <= 1.0
+        and fleet.cost_usd_per_hour > own * (1 + 1e-9)
+        and names == {item.name for item in fleet.latencies}
+    ]
+    faster = next((fleet for fleet in dearer if fleet.outcome == "meets" and fleet.tail < own_tail), None)
+    gain = "no dearer fleet is proven to meet the SLO and to be faster"
+    if faster is not None:
+        dollars = f"+{hourly(faster.cost_usd_per_hour - own)} ({percent(faster.cost_usd_per_hour / own - 1)})"
+        gain = (
+            f"for {dollars} the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
+        )
+    compared = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
+    rows = [_front_row(plan, plan.pools, (own, own_tail), plan.classes, "recommended")]
+    rows += [
+        _front_row(
+            plan,
+            fleet.pools,
+            (fleet.cost_usd_per_hour, fleet.tail),
+            fleet.latencies,
+            OUTCOMES.get(fleet.outcome or "", "one short run"),
+        )
+        for fleet in dearer
+    ]
+    at = goal_words(plan.classes)
+    headers = ("#price", "#extra", "#of limit", "#SLO met", f"#TTFT {at}", f"#TPOT {at}", "basis")
+    several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
+    return Section(
+        f"What a dollar more buys: {plural(tuning.looks, 'fleet')} around the plan's simulated{compared}; {gain}",
+        table=table_of((Column("fleet (max seqs/chunk)", shrink=True, lines=6), *headers), rows),
+        notes=(
+            f"Of limit: the slowest latency at the quantile of the goal, over its limit{several}. "
+            "Verdicts are by full runs like the plan's, or by one short run where it says so.",
+        ),
+    )
+
+
+def _front_row(
+    plan: Plan, pools: Sequence[EnginePool], figures: tuple[float, float], latencies: Sequence[Latencies], basis: str
+) -> tuple[str, ...]:
+    """One fleet of the front; figures: its price [$/h], and its slowest latency over the limit [1]."""
+    price, tail = figures
+    goals, own = {item.name: item.attainment_goal for item in plan.classes}, plan.cost_usd_per_hour
+    worst = max(latencies, key=lambda item: misses_used(item.attainment, goals[item.name]))
+    times = (duration(worst_tail(latencies, plan.classes, metric)[1]) for metric in ("ttft", "tpot"))
+    extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
+    fleet = ", ".join(limited_cell(pool) for pool in pools[:6])
+    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(worst.attainment), *times, basis
 
 
 def _trust(plan: Plan) -> Section:

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from costmodel.words import join_words
-from optimizer.plans.plan import ClassResult, Plan, Pool
-from reports import figures
-from reports.asked import arrivals
-from reports.charts import (
-    FAR,
-    draw_arrivals,
-    draw_buckets,
-    draw_costs,
-    draw_distributions,
-    draw_fleets,
-    draw_heat,
-    draw_load,
-    draw_roofline,
-    draw_split,
-)
+from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
+from optimizer.plans.records import EnginePool, Quantiles, SimulatedLatencies
+from reports.asked import HOURS, arrivals
+from reports.charts import Bar, Frame, HeatCell, Stack, draw_bars, draw_heat_map, draw_stacks, tone_of
 from reports.document import Chart, Table, table_of
+from reports.drawing import (
+    WIDTH,
+    Box,
+    Drawing,
+    Log,
+    Mark,
+    Path,
+    Plot,
+    Point,
+    Symbol,
+    Text,
+    axes,
+    decade_range,
+    headings,
+    line,
+    place_label,
+    plot,
+    round_steps,
+)
 from reports.figures import (
-    ClassDistributions,
-    ClassMap,
-    FleetPoint,
-    Load,
-    LoadFigure,
-    fleet_points,
+    QUANTILES,
+    LengthMap,
+    dearest_first,
     goal_label,
     goal_words,
+    length_map,
+    pool_label,
+    worst_tail,
 )
 from reports.numbers import (
     MISSING,
@@ -39,40 +49,73 @@ from reports.numbers import (
     duration,
     hourly,
     is_number,
+    money,
     percent,
+    power_of_two,
     rate,
+    si,
     significant,
 )
-from reports.text import capital, clean, plural
+from reports.text import capital, clean, plural, sentence
 from reports.verdict import growth_sentence
 from reports.words import (
     HOLDS,
     NOT_SHOWN,
-    bound_words,
     busiest_words,
     dearest_of_each_role,
+    distinct_alternatives,
     has_fleet,
     has_tpot,
+    in_words,
+    is_feasible,
+    limited_cell,
     met_words,
+    named_fleet,
+    origin_words,
     other_metrics,
-    part_words,
-    planner_words,
+    outcome_words,
+    status_words,
+    tightest_first,
+    tried_fleets,
 )
 
 MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
-
-LATENCIES: Final = (("prefill", "TTFT"), ("decode", "TPOT"))
+MOST_ROWS: Final = 12
+MOST_POINTS: Final = 24
+PARTS: Final = {
+    "gemm": "matrix products",
+    "attention": "attention",
+    "experts": "experts",
+    "communication": "communication",
+    "host": "host",
+}
+"""Parts of an engine's step, and their names."""
+BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
+"""What bounds a step, where that is not its own name."""
+TONES: Final = {"TTFT": "prefill", "TPOT": "decode"}
+LATENCIES: Final = tuple((tone, metric) for metric, tone in TONES.items())
+PANEL: Final = 200.0
+"""Height of one of two panels that stand below each other."""
+LEFT: Final = 46.0
+RIGHT: Final = WIDTH - 10
+OF_LIMIT: Final = [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)]
+"""Ticks of a latency as a share of its limit."""
+FAR: Final = 2.5
+RECOMMENDED: Final = "recommended"
+BEYOND: Final = 4 / 3
+"""End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
     """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
-    load = figures.load_figure(plan)
-    return (
-        *(_distribution_chart(figure, plan) for figure in figures.distributions(plan)[:MOST_CLASSES]),
-        *(() if load is None else (_load_chart(load, plan),)),
-        *(_bucket_chart(figure, plan) for figure in figures.bucket_maps(plan)[:MOST_CLASSES]),
-    )
+    classes = tightest_first(plan)
+    charts = [
+        *[chart for item in classes if (chart := _distribution_chart(plan, item)) is not None][:MOST_CLASSES],
+        load_chart(plan),
+        *[chart for item in classes if (chart := _length_chart(plan, item)) is not None][:MOST_CLASSES],
+    ]
+    return tuple(chart for chart in charts if chart is not None)
 
 
 def cost_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -80,20 +123,84 @@ def cost_charts(plan: Plan) -> tuple[Chart, ...]:
     return tuple(chart for chart in (cost_chart(plan), fleets_chart(plan)) if chart is not None)
 
 
-def _distribution_chart(figure: ClassDistributions, plan: Plan) -> Chart:
-    item = next(case for case in plan.classes if clean(case.name, 30) == figure.name)
-    label, goal = goal_label(item.attainment_goal), percent(figure.goal)
-    rows = [
-        (panel.metric, percent(share), duration(seconds), duration(panel.limit))
-        for panel in figure.panels
-        for seconds, share in panel.points
-    ]
+def why_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw what explains the fleet: rooflines, step times, and what features are worth where that was asked for."""
+    if not plan.pools:
+        return ()
+    return (_roofline_chart(plan), _split_chart(plan), *((_worth_chart(plan),) if plan.worth else ()))
+
+
+def workload_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw the lengths of the requests, and their arrivals over a day where its profile is stated."""
+    return tuple(chart for chart in (_lengths_chart(plan), arrivals_chart(plan)) if chart is not None)
+
+
+# --- latencies of the classes ----------------------------------------------------------------------------------------
+
+
+def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
+    """Draw the simulated distribution of each latency of a class, its limit, and the formulas' quantiles as points."""
+    simulation = plan.simulation
+    case = next((case for case in simulation.classes if case.name == item.name), None) if simulation else None
+    if simulation is None or case is None:
+        return None
+    label, goal, name = goal_label(item.attainment_goal), item.attainment_goal, clean(item.name, 30)
+    metrics = (
+        ("TTFT", item.ttft_limit_s, case.ttft_cdf_s, case.by_formula.ttft_s),
+        ("TPOT", item.tpot_limit_s, case.tpot_cdf_s, case.by_formula.tpot_s),
+    )
+    marks: list[Mark] = []
+    rows: list[tuple[str, ...]] = []
+    panels: list[str] = []
+    for metric, limit, times, formula in metrics[: 1 + has_tpot(item)]:
+        points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
+        if not points or not is_number(limit):
+            continue
+        marks += _distribution(metric, points, formula, (limit, goal), PANEL * len(panels))
+        rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
+        ends = " to ".join(duration(points[at][0]) for at in (0, -1))
+        panels.append(f"{metric} from {ends}, limit {duration(limit)}")
+    if not panels:
+        return None
+    summary = f"distribution of {name}: {'; '.join(panels)}"
     return Chart(
-        title=f"{figure.name}: {_tail_words(item, label)}",
-        caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {goal}.",
-        drawing=draw_distributions(figure),
+        title=f"{name}: {_tail_words(item, label)}",
+        caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {percent(goal)}.",
+        drawing=Drawing(WIDTH, PANEL * len(panels), summary, tuple(marks)),
         table=table_of(("latency", "#share", "#within", "#limit"), rows),
     )
+
+
+def _distribution(
+    metric: str, points: Sequence[Point], formula: Quantiles, target: tuple[float, float], top: float
+) -> list[Mark]:
+    """One panel; target: the limit [s] and the share of requests that is to be within it."""
+    limit, goal = target
+    box = Box(LEFT, top + 43, RIGHT, top + PANEL - 40)
+    frame = plot(box, (0.0, limit * BEYOND), (0.0, 1.0))
+    times = [(seconds, duration(seconds)) for seconds in round_steps(limit * BEYOND, 4)]
+    marks = axes(frame, times, [(share, percent(share)) for share in (0.0, 0.5, 1.0)], "", "")
+    at_limit = frame.x(limit)
+    marks.append(Text(0, top + 14, f"{metric}, share of requests that are faster", "strong"))
+    marks.append(Path(((box.left, frame.y(goal)), (box.right, frame.y(goal))), "goal", f"goal {percent(goal)}"))
+    marks.append(Path(((at_limit, box.top), (at_limit, box.bottom)), "limit"))
+    marks.append(Text(at_limit, top + 32, f"limit {duration(limit)}", "limit", "middle"))
+    inside = [point for point in points if point[0] <= frame.x.high]
+    marks += line(frame, [*inside, *_leaving(points, frame.x.high)], f"curve {TONES[metric]}")
+    for label, share in QUANTILES.items():
+        seconds = getattr(formula, label)
+        if is_number(seconds) and seconds <= frame.x.high:
+            tip = f"by formula: {percent(share)} within {duration(seconds)}"
+            marks.append(Symbol(*frame.at((seconds, share)), f"hollow {TONES[metric]}", tip))
+    return marks
+
+
+def _leaving(points: Sequence[Point], high: float) -> list[Point]:
+    """Where a distribution leaves the plot at its right edge: a list of one point, or none where it stays inside."""
+    for before, after in itertools.pairwise(points):
+        if before[0] <= high < after[0]:
+            return [(high, before[1] + (high - before[0]) / (after[0] - before[0]) * (after[1] - before[1]))]
+    return []
 
 
 def _tail_words(item: ClassResult, label: str) -> str:
@@ -106,82 +213,275 @@ def _tail_words(item: ClassResult, label: str) -> str:
     )
 
 
-def knee_sentence(figure: LoadFigure) -> str:
-    """Say at which rate the most is served for the time that a typical request takes."""
-    if figure.knee is None:
-        return "Throughput grows faster than a typical request's time at every rate but overload: no knee before it."
-    return f"Knee {rate(figure.knee)}: beyond it a typical request's time grows faster than the throughput."
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One simulated rate [1/s]; ttft, tpot: latency at the goal's quantile over its limit, in the worst class.
+
+    time: that a typical request takes there [s]; holds: whether every goal holds, in a word.
+    """
+
+    rate: float
+    ttft: float
+    tpot: float
+    time: float
+    holds: str
 
 
-def held_cell(figure: LoadFigure, point: Load) -> str:
-    """Say whether every goal holds at a rate; from the first one on at which that is not proven, no run proves it."""
-    if point.overloaded or point.missed:
-        return "overloaded" if point.overloaded else "no"
-    proven = figure.fails is None or point.rate < figure.fails * (1.0 - 1e-9)
-    return "yes" if proven else "not proven"
+def loads(plan: Plan) -> list[Load]:
+    """The simulated rates; none where fewer than two were."""
+    simulation = plan.simulation
+    if simulation is None or len(simulation.curve) < 2:
+        return []
+    fails = simulation.goodput_fails_rps
+    points = []
+    for point in simulation.curve:
+        proven = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run proves it
+        holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if proven else "not proven"
+        tails = _tails(point.classes, plan.classes)
+        points.append(Load(point.rate_rps, *tails, _typical(point.classes, plan), holds))
+    return points
 
 
-def _load_chart(figure: LoadFigure, plan: Plan) -> Chart:
-    where = f"at {goal_words(plan.classes).removeprefix('at ')}"
-    worst = ", worst class" if len(plan.classes) > 1 else ""
-    requests = plan.simulation.curve_requests if plan.simulation else 0
-    rows = tuple(
-        (
-            rate(p.rate),
-            percent(p.ttft),
-            percent(p.tpot),
-            duration(p.time),
-            held_cell(figure, p),
-        )
-        for p in figure.points
+def _typical(simulated: Sequence[SimulatedLatencies], plan: Plan) -> float:
+    """Median TTFT and, for the mean output length, median TPOT: the mean over the classes by their shares [s]."""
+    shares = {item.name: item.share for item in plan.classes}
+    gaps = max(plan.workload.mean_osl - 1.0, 0.0)
+    terms = [
+        (shares.get(case.name, 0.0), case.ttft_s.p50 + (gaps * case.tpot_s.p50 if gaps else 0.0)) for case in simulated
+    ]
+    whole = math.fsum(share for share, _ in terms)
+    return math.fsum(share * seconds for share, seconds in terms) / whole if whole else math.nan
+
+
+def knee(points: Sequence[Load]) -> float | None:
+    """The rate over whose typical time is greatest (Kleinrock's power).
+
+    None where that is the last without overload: the knee may lie beyond.
+    """
+    sound = [point for point in points if point.holds != "overloaded" and is_number(point.time) and point.time > 0]
+    if len(sound) < 2:
+        return None
+    best = max(sound, key=lambda point: point.rate / point.time)
+    return None if best is sound[-1] else best.rate
+
+
+def load_chart(plan: Plan) -> Chart | None:
+    """Draw both latencies, as shares of their limits, against the rate; upright lines: demand and goodput."""
+    points = loads(plan)
+    if plan.simulation is None or not points:
+        return None
+    at_knee = knee(points)
+    knee_sentence = (
+        "Throughput grows faster than a typical request's time at every rate but overload: no knee before it."
+        if at_knee is None
+        else f"Knee {rate(at_knee)}: beyond it a typical request's time grows faster than the throughput."
     )
+    worst = ", worst class" if len(plan.classes) > 1 else ""
+    summary = "; ".join(f"{rate(p.rate)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}" for p in points)
+    rows = [(rate(p.rate), percent(p.ttft), percent(p.tpot), duration(p.time), p.holds) for p in points]
     return Chart(
         title=growth_sentence(plan).removesuffix("."),
-        caption=f"Latency {where} over its limit{worst}; one run of {count(requests)} requests at each rate above the "
-        f"planned one, shorter ones below it. "
-        f"{knee_sentence(figure)}",
-        drawing=draw_load(figure),
+        caption=f"Latency at {goal_words(plan.classes).removeprefix('at ')} over its limit{worst}; one run of "
+        f"{count(plan.simulation.curve_requests)} requests at each rate above the planned one, shorter ones below it. "
+        f"{knee_sentence}",
+        drawing=Drawing(
+            WIDTH, 288, f"latency over limit against load: {summary}", tuple(_load_marks(plan, points, at_knee))
+        ),
         table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "#typical time", "holds"), rows),
         legend=LATENCIES,
     )
 
 
-def _bucket_chart(figure: ClassMap, plan: Plan) -> Chart:
-    routes = [route for route in plan.routing if clean(route.slo_class, 30) == figure.name]
-    rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
-    below = sum(route.attainment < figure.goal for route in routes)
-    least = percent(min(route.attainment for route in routes))
-    number = plural(len(routes), "length")
-    alone = (
-        f"{below} of {number} {'misses' if below == 1 else 'miss'} the goal alone"
-        if below
-        else f"each of {number} reaches the goal alone"
+def _load_marks(plan: Plan, points: Sequence[Load], at_knee: float | None) -> list[Mark]:
+    box = Box(LEFT, 62, RIGHT, 250)
+    top = max([point.rate for point in points] + [plan.demand_rps]) * 1.06
+    frame = plot(box, (0.0, top), (0.0, 1.5))
+    steps = [(value, significant(value)) for value in round_steps(top)]
+    marks = axes(frame, steps, OF_LIMIT, "requests per second", "share of limit")
+    marks.append(Path(((box.left, frame.y(1.0)), (box.right, frame.y(1.0))), "limit", "the limits"))
+    goodput = None if plan.simulation is None else plan.simulation.goodput_rps
+    uprights = (
+        (plan.demand_rps, box.top, "drop", "demand", "strong"),
+        (goodput, box.top, "knee", "meets the SLO up to", "good"),
+        (at_knee, box.bottom - 12, "axis", "knee", "muted"),
     )
-    title = f"{figure.name}: {alone}, the least with {least}"
+    names = []
+    for value, start, tone, name, text_tone in uprights:
+        if value is not None:
+            x = frame.x(value)
+            marks.append(Path(((x, start), (x, box.bottom)), tone))
+            names.append((x, f"{name} {rate(value)}", text_tone))
+    marks += headings(names, box, 14)
+    for metric, tone in TONES.items():
+        heights = [(point.rate, getattr(point, metric.lower())) for point in points]
+        marks += line(frame, heights, f"curve {tone}")
+        for at, value in heights:
+            if is_number(value) and value <= frame.y.high:
+                tip = f"{rate(at)}: {metric} {percent(value)} of its limit"
+                marks.append(Symbol(*frame.at((at, value)), tone, tip))
+    return marks
+
+
+def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
+    """Draw the share of each cell of lengths that meets the SLO; those below the goal stand out."""
+    routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
+    if not routes:
+        return None
+    name, goal = clean(item.name, 30), item.attainment_goal
+    met, shares = [route.attainment * route.share for route in routes], [route.share for route in routes]
+    figure = length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
+    rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
+    below, number = sum(route.attainment < goal for route in routes), plural(len(routes), "length")
+    verb = "misses" if below == 1 else "miss"
+    alone = f"{below} of {number} {verb} the goal alone" if below else f"each of {number} reaches the goal alone"
+    least, most = (percent(choose(figure.shares.values())) for choose in (min, max))
     return Chart(
-        title=title,
-        caption=f"The goal, {percent(figure.goal)}, is for all together; cells sum up lengths, red ones are below it.",
-        drawing=draw_buckets(figure),
+        title=f"{name}: {alone}, the least with {percent(min(route.attainment for route in routes))}",
+        caption=f"Cells: % of requests that meet the SLO. The goal, {percent(goal)}, is for all together; cells sum up "
+        "lengths, red ones are below it.",
+        drawing=draw_lengths(
+            figure,
+            lambda share: "cell-held" if share >= goal else "cell-missed",
+            f"share of {name} that meets the SLO, by length, from {least} to {most}",
+        ),
         table=table_of(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
     )
 
 
+def draw_lengths(figure: LengthMap, tone: Callable[[float], str], summary: str) -> Drawing:
+    """Draw shares by input length (columns) and output length (rows, longest first), each named by its lower edge."""
+    cells = []
+    for row, column in itertools.product(reversed(range(len(figure.osl_edges) - 1)), range(len(figure.isl_edges) - 1)):
+        share, where = figure.shares.get((row, column)), figure.words(row, column)
+        text = "" if share is None else percent(share).removesuffix(" %")
+        cells.append(
+            HeatCell(
+                power_of_two(figure.osl_edges[row]),
+                power_of_two(figure.isl_edges[column]),
+                (text,),
+                "heat-0" if share is None else tone(share),
+                f"{where}: {'none' if share is None else f'{text} %'}",
+            )
+        )
+    return draw_heat_map(cells, "output tokens from", "input tokens from", summary)
+
+
+# --- cost against other fleets ---------------------------------------------------------------------------------------
+
+
+def cost_chart(plan: Plan) -> Chart | None:
+    """Draw the price of each fleet, the recommended first; None where there are not two that meet the SLO."""
+    own, rows, bars = plan.cost_usd_per_hour, [], []
+    prices: list[float] = []
+    for row in distinct_alternatives(plan)[:MOST_ROWS]:
+        name, price = named_fleet(row), row.cost_usd_per_hour if is_feasible(row) else None
+        tone = "good" if row.kind == "recommended" else "other"
+        note = status_words(row) if price is None else hourly(price)
+        prices += [] if price is None else [price]
+        bars.append(Bar(name, note, Stack(() if price is None else ((tone, price, f"{name}: {note}"),))))
+        rows.append((name, hourly(price), note if price is None else "feasible"))
+    if not has_fleet(plan) or own is None or len(prices) < 2:
+        return None
+    summary = "; ".join(f"{bar.label} {bar.note}" for bar in bars)
+    return Chart(
+        title=f"{len(prices)} fleets that meet the SLO, from {hourly(min(prices))} to {hourly(max(prices))}",
+        caption="The line is the price of the recommended fleet.",
+        drawing=draw_bars(bars, f"dollars per hour: {summary}", own),
+        table=table_of(("fleet", "#price", "status"), rows),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPoint:
+    """One simulated fleet: cost [$/h] and its latencies at the goal's quantile over their limits, worst class.
+
+    pools, met: its pools, and the share of each class that meets the SLO, in words; outcome: whether it holds.
+    """
+
+    name: str
+    pools: str
+    cost: float
+    ttft: float
+    tpot: float
+    met: str
+    outcome: str
+
+    @property
+    def recommended(self) -> bool:
+        """Whether it is the plan's own."""
+        return self.name == RECOMMENDED
+
+
+def fleet_points(plan: Plan) -> list[FleetPoint]:
+    """The recommended fleet and every other one that was simulated with its latencies, cheapest first."""
+    simulation, cost = plan.simulation, plan.cost_usd_per_hour
+    if simulation is None or cost is None:
+        return []
+    points: list[FleetPoint] = []
+
+    def add(
+        name: str, pools: Sequence[EnginePool], cost: float, latencies: Sequence[SimulatedLatencies], outcome: str
+    ) -> None:
+        several = len(plan.classes) > 1
+        shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in latencies]
+        fleet = " + ".join(limited_cell(pool) for pool in pools[:12])
+        points.append(FleetPoint(name, fleet, cost, *_tails(latencies, plan.classes), ", ".join(shares), outcome))
+
+    add(RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else NOT_SHOWN)
+    for row in distinct_alternatives(plan):
+        if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
+            outcome = HOLDS if is_feasible(row) else NOT_SHOWN
+            add(named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome)
+    for fleet in tried_fleets(plan):
+        if fleet.latencies:
+            add(origin_words(fleet), fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome_words(fleet, plan))
+    return sorted(points, key=lambda point: (point.cost, not point.recommended, point.name))
+
+
+def undominated(points: Iterable[FleetPoint], metric: str) -> list[FleetPoint]:
+    """The fleets that no other beats in both cost and one latency, cheapest first."""
+    best: list[FleetPoint] = []
+    least = math.inf
+    for point in sorted(points, key=lambda point: (point.cost, getattr(point, metric))):
+        value = getattr(point, metric)
+        if is_number(value) and value < least:
+            best.append(point)
+            least = value
+    return best
+
+
+def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
+    """TTFT and TPOT at the quantile of the goal, each over its limit, in the class where that is most [1]."""
+    return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
+
+
 def fleets_chart(plan: Plan) -> Chart | None:
-    """Draw cost against latency of every simulated fleet; None where there are fewer than two."""
-    points = fleet_points(plan)
+    """Draw cost against latency of every simulated fleet, a panel for each latency; None where they are not two.
+
+    Fleets of more than `FAR` times the recommended one's price are left out, so that the others stand apart.
+    """
+    points, own = fleet_points(plan), plan.cost_usd_per_hour or 0.0
     if len(points) < 2:
         return None
-    rows = [(p.name, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.outcome) for p in points]
-    far = sum(p.cost > FAR * (plan.cost_usd_per_hour or 0.0) for p in points)
+    near = [point for point in points if point.cost <= FAR * own]
+    rows = [(p.name, p.pools, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.met, p.outcome) for p in points]
+    far = len(points) - len(near)
     note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
+    summary = "; ".join(
+        f"{p.name} {hourly(p.cost)}, TTFT {percent(p.ttft)} and TPOT {percent(p.tpot)} of the limit" for p in near[:8]
+    )
+    marks = [mark for number, metric in enumerate(TONES) for mark in _fleet_panel(near, metric, number * PANEL)]
     return Chart(
         title=fleets_sentence(points),
         caption=(
             "Latency at the goal's quantile over its limit, worst class; the steps join fleets that meet the SLO "
             f"and that none beats.{note}"
         ),
-        drawing=draw_fleets(points),
-        table=table_of(("fleet", "#price", "#TTFT of limit", "#TPOT of limit", "outcome"), rows),
+        drawing=Drawing(WIDTH, 2 * PANEL, f"cost against latency: {summary}", tuple(marks)),
+        table=table_of(
+            ("fleet", "pools (max seqs/chunk)", "#price", "#TTFT of limit", "#TPOT of limit", "#SLO met", "outcome"),
+            rows,
+        ),
         legend=(("good", "recommended"), ("other", HOLDS), ("over", NOT_SHOWN)),
     )
 
@@ -196,122 +496,155 @@ def fleets_sentence(points: Sequence[FleetPoint]) -> str:
     return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {words}"
 
 
-def cost_chart(plan: Plan) -> Chart | None:
-    """Draw the price of each fleet that meets the SLOs; None where there are not two to compare."""
-    own, bars = plan.cost_usd_per_hour, figures.alternative_costs(plan)
-    prices = [bar.value for bar in bars if bar.value is not None]
-    if not has_fleet(plan) or own is None or len(prices) < 2:
-        return None
-    rows = tuple((bar.label, hourly(bar.value), bar.note or "feasible") for bar in bars)
-    return Chart(
-        title=f"{len(prices)} fleets that meet the SLO, from {hourly(min(prices))} to {hourly(max(prices))}",
-        caption="The line is the price of the recommended fleet.",
-        drawing=draw_costs(bars, own),
-        table=table_of(("fleet", "#price", "status"), rows),
-    )
-
-
-def why_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw what explains the fleet: rooflines, step times, and what features are worth where that was asked for."""
-    if not plan.pools:
-        return ()
-    return (_roofline_chart(plan), _split_chart(plan), *((_worth_chart(plan),) if plan.worth else ()))
+def _fleet_panel(points: Sequence[FleetPoint], metric: str, top: float) -> list[Mark]:
+    box, key = Box(LEFT, top + 28, RIGHT, top + PANEL - 40), metric.lower()
+    low, high = min(p.cost for p in points), max(p.cost for p in points)
+    room = max(0.12 * (high - low), 0.04 * high, 1e-9)
+    frame = plot(box, (max(0.0, low - room), high + room), (0.0, 1.5))
+    prices = [(value, f"${significant(value)}") for value in round_steps(high + room, 8) if value >= frame.x.low]
+    marks = axes(frame, prices, OF_LIMIT, "price per hour", f"{metric} as a share of its limit")
+    marks.append(Path(((box.left, frame.y(1.0)), (box.right, frame.y(1.0))), "limit", "the limit"))
+    meeting = [point for point in points if point.outcome == HOLDS and getattr(point, key) <= frame.y.high]
+    front = [(point.cost, getattr(point, key)) for point in undominated(meeting, key)]
+    stairs = [corner for a, b in itertools.pairwise(front) for corner in (a, (b[0], a[1]))] + front[-1:]
+    marks += line(frame, stairs, "front")
+    boxes, places = [], {}
+    for point in sorted(points, key=lambda point: point.recommended):
+        share = getattr(point, key)
+        places[point.recommended] = x, y = frame.at((point.cost, min(share, frame.y.high)))
+        tone = "good" if point.recommended else "other" if point.outcome == HOLDS else "over"
+        tip = f"{point.name}: {hourly(point.cost)}, {metric} {percent(share)} of limit, {point.outcome}"
+        marks.append(Symbol(x, y, tone, tip))
+        margin = 6 if point.recommended else 24  # a label next to another fleet's mark would seem to be of that fleet
+        boxes.append(Box(x - margin, y - 6, x + margin, y + 6))
+    own = next(point for point in points if point.recommended)
+    label = place_label(*places[True], f"recommended {money(own.cost)}", boxes, plot=box, tone="halo")
+    return [*marks, *([label] if label else [])]
 
 
 def _worth_chart(plan: Plan) -> Chart:
+    """Draw the price by formula with every feature on, then with each of them off."""
     base = plan.worth[0].with_usd_per_hour
+    prices: list[tuple[str, str, float | None]] = [("with all of them", "good", base)]
+    prices += [(f"without {clean(item.feature, 30)}", "other", item.without_usd_per_hour) for item in plan.worth]
+    bars = []
+    for name, tone, price in prices:
+        note = "no fleet" if price is None else hourly(price)
+        bars.append(Bar(name, note, Stack(() if price is None else ((tone, price, f"{name}: {note}"),))))
     most = max(
         plan.worth, key=lambda item: math.inf if item.without_usd_per_hour is None else item.without_usd_per_hour
     )
     rows = [
-        (clean(item.feature, 30), hourly(item.without_usd_per_hour), planner_words(item.sentence))
-        for item in plan.worth
+        (clean(item.feature, 30), hourly(item.without_usd_per_hour), sentence(item.sentence)) for item in plan.worth
     ]
+    summary = "; ".join(f"{bar.label} {bar.note}" for bar in bars)
     return Chart(
-        title=planner_words(most.sentence),
+        title=sentence(most.sentence),
         caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
-        drawing=draw_costs(figures.worth_costs(plan), base),
+        drawing=draw_bars(bars, f"dollars per hour: {summary}", base),
         table=table_of(("without", "#price", "finding"), rows),
     )
+
+
+# --- how the pools run -----------------------------------------------------------------------------------------------
 
 
 def pools_table(plan: Plan) -> Table:
     """Of each pool its share of the price, what it uses of its GPUs, and what holds it up; the dearest first."""
     headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
     total, rows = plan.cost_usd_per_hour, []
-    for pool in figures.dearest_first(plan.pools):
+    for pool in dearest_first(plan.pools):
         at = pool.operating_point
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
-        ends = (bound_words(at.bound_by), busiest_words(at))
-        rows.append((figures.pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
+        ends = (in_words(at.bound_by, BOUNDS), busiest_words(at))
+        rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
     return table_of(headers, rows)
 
 
+ROOFLINE_HEIGHT: Final = 270.0
+ROOFLINE_BOX: Final = Box(LEFT, 26.0, WIDTH - 8, ROOFLINE_HEIGHT - 42)
+
+
 def _roofline_chart(plan: Plan) -> Chart:
+    roles = {pool.role for pool in plan.pools}
+    ridges = {clean(pool.accelerator, 24): pool.operating_point.ridge_point for pool in dearest_first(plan.pools)}
+    named = ", ".join(f"{name} {significant(ridge)}" for name, ridge in ridges.items())
     return Chart(
         title=roofline_sentence(plan.pools),
-        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow.",
-        drawing=draw_roofline(figures.roofline(plan)),
+        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow. Ridges in "
+        f"FLOP/byte: {named}.",
+        drawing=draw_roofline(plan.pools),
         table=pools_table(plan),
-        legend=tuple(
-            (role, role) for role in ("prefill", "decode", "colocated") if any(pool.role == role for pool in plan.pools)
-        ),
+        legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if role in roles),
     )
 
 
-def _split_chart(plan: Plan) -> Chart:
-    rows = []
-    for pool in plan.pools:
-        at = pool.operating_point
-        shares = (percent(share) for _, share in figures.step_parts(pool))
-        rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
-    names = tuple(part_words(name) for name in figures.PARTS)
-    return Chart(
-        title=split_sentence(plan.pools),
-        caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
-        drawing=draw_split(figures.dearest_first(plan.pools)[: figures.MOST_ROWS]),
-        table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in names)), rows),
-        legend=tuple((f"part-{name}", part_words(name)) for name in figures.PARTS),
-    )
+def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
+    """Draw the roof of each GPU, then each pool's operating point below its roof, then labels where they fit.
+
+    Pools without a positive intensity and MFU have no place on logarithmic axes.
+    """
+    pools = [pool for pool in dearest_first(all_pools) if _has_place(pool.operating_point)][:MOST_POINTS]
+    points = [pool.operating_point for pool in pools]
+    roofs = sorted({(clean(pool.accelerator, 24), pool.operating_point.ridge_point) for pool in pools})
+    frame = _roofline_frame(points)
+    places = [frame.at((point.arithmetic_intensity, point.mfu)) for point in points]
+    tips = [_roofline_tip(pool) for pool in pools]
+    marks = [*_roofline_axes(frame), *(_roof(name, ridge, frame) for name, ridge in roofs)]
+    for point, (x, y) in zip(points, places, strict=True):
+        marks.append(Path(((x, y), (x, frame.y(attainable(point)))), "drop"))
+    marks += [Symbol(x, y, pool.role, tip) for pool, tip, (x, y) in zip(pools, tips, places, strict=True)]
+    boxes = [Box(x - 6, y - 6, x + 6, y + 6) for x, y in places]
+    for pool, (x, y) in zip(pools, places, strict=True):
+        label = place_label(x, y, clean(pool.id, 20), boxes, plot=ROOFLINE_BOX, tone="halo")
+        if label is not None:
+            marks.append(label)
+            boxes.append(label.box)
+    return Drawing(WIDTH, ROOFLINE_HEIGHT, f"roofline: {'; '.join(tips[:6])}", tuple(marks))
 
 
-def workload_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw the lengths of the requests, and their arrivals over a day where its profile is stated."""
-    return tuple(chart for chart in (_lengths_chart(plan), arrivals_chart(plan)) if chart is not None)
+def _has_place(point: OperatingPoint) -> bool:
+    return all(is_number(value) and value > 0 for value in (point.arithmetic_intensity, point.mfu, point.ridge_point))
 
 
-def _lengths_chart(plan: Plan) -> Chart | None:
-    load = plan.workload
-    if not load.share:
-        return None
-    figure = figures.heat_map(load)
-    (share, row, column), (columns, lines) = figure.peak, figure.labels
-    where = f"{columns[-column]} input and {lines[-row]} output tokens"
-    more_cells = f", as often as in {plural(figure.peaks - 1, 'other cell')}" if figure.peaks > 1 else ""
-    rows = [
-        (significant(i), significant(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)
-    ]
-    return Chart(
-        title=f"Most frequent: {where}, {percent(share)} of requests{more_cells}",
-        caption=f"{plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
-        drawing=draw_heat(figure),
-        table=table_of(("#input tokens", "#output tokens", "#share"), rows),
-    )
+def attainable(point: OperatingPoint) -> float:
+    """Share of the peak FLOP/s that the roof allows at a point's intensity [1]."""
+    return min(1.0, point.arithmetic_intensity / point.ridge_point)
 
 
-def arrivals_chart(plan: Plan) -> Chart | None:
-    """Draw the profile of a day; None where there is none."""
-    figure = arrivals(plan)
-    if figure is None:
-        return None
-    above = sum(value > figure.planned * (1 + 1e-9) for value in figure.hourly)
-    over = f"; {plural(above, 'hour')} of the day {'is' if above == 1 else 'are'} above it" if above else ""
-    return Chart(
-        title=f"Planned for {rate(figure.planned)}, of which the day's mean uses {percent(figure.use)}{over}",
-        caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
-        drawing=draw_arrivals(figure),
-        table=table_of(("hour", "#rate"), tuple((f"{h:02d}:00", rate(v)) for h, v in enumerate(figure.hourly))),
+def _roofline_frame(points: Sequence[OperatingPoint]) -> Plot:
+    intensities = [value for point in points for value in (point.arithmetic_intensity, point.ridge_point)]
+    low_x, high_x = decade_range([min(intensities) / 1.5, max(intensities) * 1.5] if intensities else [1.0, 1e3])
+    low_y, _ = decade_range([*(point.mfu / 1.2 for point in points), 0.5])
+    box = ROOFLINE_BOX
+    return Plot(box, Log(low_x, high_x, box.left, box.right), Log(low_y, 1.0, box.bottom, box.top))
+
+
+def _roofline_axes(frame: Plot) -> list[Mark]:
+    if not isinstance(frame.x, Log) or not isinstance(frame.y, Log):
+        raise TypeError("a roofline has logarithmic axes")
+    ticks = [(decade, si(decade, "").replace(" ", "")) for decade in frame.x.decades()]
+    shares = [(decade, percent(decade)) for decade in frame.y.decades()]
+    marks = axes(frame, ticks, shares, "arithmetic intensity, FLOP/byte", "")
+    top, bottom = ROOFLINE_BOX.top, ROOFLINE_BOX.bottom
+    marks += [Path(((frame.x(decade), top), (frame.x(decade), bottom)), "grid") for decade, _ in ticks]
+    return [*marks, Text(0, 12, "share of peak FLOP/s (MFU)", "muted")]
+
+
+def _roof(name: str, ridge: float, frame: Plot) -> Path:
+    """Draw min(1, intensity / ridge) from where it enters the plot."""
+    start = max(frame.x.low, frame.y.low * ridge)
+    corners = ((start, start / ridge), (ridge, 1.0), (frame.x.high, 1.0))
+    return Path(tuple(map(frame.at, corners)), "roof", f"{name}: ridge at {significant(ridge)} FLOP/byte")
+
+
+def _roofline_tip(pool: Pool) -> str:
+    point = pool.operating_point
+    return (
+        f"{clean(pool.id, 20)} ({pool.role}, {clean(pool.accelerator, 24)}): {significant(point.arithmetic_intensity)} "
+        f"FLOP/byte, {percent(point.mfu)} of peak, {percent(attainable(point))} attainable; bound by "
+        f"{clean(point.bound_by, 20)}"
     )
 
 
@@ -325,20 +658,102 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
     if not by_bound:
         return "No pool runs"
     (bound, first), *rest = by_bound.items()
-    sentence = f"{capital(join_words(first))} are bound by {bound_words(bound)}"
-    return join_words([sentence, *(f"{join_words(steps)} by {bound_words(what)}" for what, steps in rest)])
+    largest = f"{capital(join_words(first))} are bound by {in_words(bound, BOUNDS)}"
+    return join_words([largest, *(f"{join_words(steps)} by {in_words(what, BOUNDS)}" for what, steps in rest)])
+
+
+def step_parts(pool: Pool) -> list[tuple[str, float]]:
+    """The share of a pool's step that each part takes [1], of those that are known."""
+    shares = [(name, float(getattr(pool.operating_point.time_split, name))) for name in PARTS]
+    return [(name, share) for name, share in shares if is_number(share)]
+
+
+def _split_chart(plan: Plan) -> Chart:
+    """Draw the parts of each pool's step as one bar of full width."""
+    rows, bars = [], []
+    for pool in plan.pools:
+        at = pool.operating_point
+        shares = (percent(share) for share in at.time_split.model_dump().values())
+        rows.append((pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
+    for pool in dearest_first(plan.pools)[:MOST_ROWS]:
+        parts, step = step_parts(pool), duration(pool.operating_point.step_s)
+        whole, name = math.fsum(share for _, share in parts) or 1.0, clean(pool.id, 20)
+        stack = [
+            (f"part-{part}", share / whole, f"{name}: {PARTS[part]} {percent(share)} of {step}")
+            for part, share in parts
+        ]
+        texts = tuple(percent(share) for _, share in parts)
+        bars.append(Bar(pool_label(pool), f"{step} a step", Stack(tuple(stack)), texts))
+    summary = "; ".join(", ".join(tip for _, _, tip in bar.stack.parts) for bar in bars)
+    return Chart(
+        title=split_sentence(plan.pools),
+        caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
+        drawing=draw_bars(bars, f"time of one step: {summary}"),
+        table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values())), rows),
+        legend=tuple((f"part-{part}", name) for part, name in PARTS.items()),
+    )
 
 
 def split_sentence(pools: Sequence[Pool]) -> str:
     """Say what takes most of a step in each role, by the pools that cost most."""
-    largest = [(pool.role, *_largest_part(pool)) for pool in dearest_of_each_role(pools)]
-    shares = [f"{name} in {role} ({percent(share)})" for role, name, share in largest if is_number(share)]
+    shares = []
+    for pool in dearest_of_each_role(pools):
+        name, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
+        shares += [f"{PARTS[name]} in {pool.role} ({percent(share)})"] if is_number(share) else []
     return f"Largest part of a step: {join_words(shares)}" if shares else "No step times are known"
 
 
-def _largest_part(pool: Pool) -> tuple[str, float]:
-    shares = {name: share for name, share in pool.operating_point.time_split.model_dump().items() if is_number(share)}
-    if not shares:
-        return "", math.nan
-    name = max(shares, key=lambda name: shares[name])
-    return part_words(name), shares[name]
+# --- the workload ----------------------------------------------------------------------------------------------------
+
+
+def _lengths_chart(plan: Plan) -> Chart | None:
+    """Draw the share of requests in each cell of lengths, the darker the more."""
+    load = plan.workload
+    if not load.share:
+        return None
+    figure = length_map(load.isl, load.osl, load.share)
+    (row, column), share = max(figure.shares.items(), key=lambda item: (item[1], item[0][0], -item[0][1]))
+    peaks = sum(math.isclose(other, share) for other in figure.shares.values())
+    more_cells = f", as often as in {plural(peaks - 1, 'other cell')}" if peaks > 1 else ""
+    rows = [
+        (significant(i), significant(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)
+    ]
+    return Chart(
+        title=f"Most frequent: {figure.words(row, column)}, {percent(share)} of requests{more_cells}",
+        caption=f"Cells: % of requests. {plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
+        drawing=draw_lengths(
+            figure,
+            lambda cell: tone_of(cell or None, (0.0, share)),
+            f"share of requests by length, largest cell {percent(share)}",
+        ),
+        table=table_of(("#input tokens", "#output tokens", "#share"), rows),
+    )
+
+
+def arrivals_chart(plan: Plan) -> Chart | None:
+    """Draw the profile of a day, a column for each hour; of one above the planned rate, the part beyond stands out."""
+    figure = arrivals(plan)
+    if figure is None:
+        return None
+    planned, above = figure.planned, sum(value > figure.planned * (1 + 1e-9) for value in figure.hourly)
+    over = f"; {plural(above, 'hour')} of the day {'is' if above == 1 else 'are'} above it" if above else ""
+    rows = [(f"{hour:02d}:00", rate(value)) for hour, value in enumerate(figure.hourly)]
+    high = max(*figure.hourly, planned) * 1.05
+    heights = [(value, significant(value)) for value in round_steps(high, 4)]
+    frame = Frame("", "requests per second", [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)], heights, high)
+    stacks = [
+        Stack(
+            tuple(
+                part for part in (("prefill", min(value, planned), tip), ("over", value - planned, tip)) if part[1] > 0
+            )
+        )
+        for value, tip in zip(figure.hourly, map(": ".join, rows), strict=True)
+    ]
+    return Chart(
+        title=f"Planned for {rate(planned)}, of which the day's mean uses {percent(figure.use)}{over}",
+        caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
+        drawing=draw_stacks(
+            stacks, frame, f"arrivals by hour: {', '.join(map(' '.join, rows))}", (planned, f"planned {rate(planned)}")
+        ),
+        table=table_of(("hour", "#rate"), rows),
+    )

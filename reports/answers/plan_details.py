@@ -7,17 +7,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool
-from optimizer.plans.records import LARGEST, AccuracyRecord, SimulatedClass
+from optimizer.plans.records import LARGEST, AccuracyRecord
 from reports.answers.plan_charts import pools_table, workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
-from reports.document import Detail, Facts, Section, Table, said, table_of
-from reports.figures import ClassShare, goal_label, routed, worst_bucket
+from reports.document import Detail, Facts, Section, Table, said, table_of, without_empty
+from reports.figures import routed, worst_bucket
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
     MISSING,
@@ -26,21 +26,14 @@ from reports.numbers import (
     hourly,
     is_number,
     percent,
-    percent_beside,
     rate,
     signed_percent,
     significant,
-    with_one_form_of_percent,
 )
-from reports.text import SENTENCE_LIMIT, capital, clean, plural, sentence
+from reports.text import capital, clean, plural, sentence
 from reports.verdict import spread
 from reports.words import (
-    TriedFleet,
     gpus_per_engine,
-    limited_cell,
-    origin_words,
-    outcome_words,
-    tried_fleets,
 )
 
 MOST_FILES: Final = 60
@@ -66,9 +59,6 @@ _SETTINGS: Final[dict[str, Callable[[Pool], str]]] = {
     "price": lambda pool: hourly(pool.usd_per_hour),
 }
 """What an engine is told, or its pool is made of."""
-_NOTHING: Final = ("0", "none", MISSING)
-"""Facts of a model that it has nothing of, such as experts."""
-
 WORDS: Final = (
     ("prefill, decode", "reading a prompt, which gives the first token; generating the other tokens one by one"),
     ("colocated", "replicas that do both; prefill replicas hand the KV cache over to decode replicas instead"),
@@ -94,6 +84,11 @@ ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 def workload_section(plan: Plan) -> Section:
     """What was asked of the fleet, what there was to buy, and which pool serves what."""
     load, offers = plan.workload, offered(plan)
+    routing = ("pool", "stage", "class", "#share", "#mean input", "#mean output")
+    shares = [
+        (row.pool, row.stage, row.slo_class, percent(row.share), significant(row.isl), significant(row.osl))
+        for row in routed(plan)
+    ]
     demand = (
         ("request rate", rate(load.request_rate_rps)),
         ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
@@ -110,7 +105,7 @@ def workload_section(plan: Plan) -> Section:
         sections=(
             Section("The demand", facts=demand),
             Section("What was on offer", facts=offers),
-            Section("How it is routed", table=_routing(routed(plan))),
+            Section("How it is routed", table=table_of(routing, shares)),
         ),
         detail=Detail.PAGE,
     )
@@ -129,12 +124,6 @@ def _lengths_source(plan: Plan) -> Facts:
     lengths = workload.get("lengths") if isinstance(workload, Mapping) else None
     source = lengths.get("source") if isinstance(lengths, Mapping) else None
     return (("lengths from", clean(str(source), 200)),) if source else ()
-
-
-def _routing(shares: Sequence[ClassShare]) -> Table:
-    """Which requests each pool serves."""
-    rows = [(s.pool, s.stage, s.slo_class, percent(s.share), significant(s.isl), significant(s.osl)) for s in shares]
-    return table_of(("pool", "stage", "class", "#share", "#mean input", "#mean output"), rows)
 
 
 def simulation_sections(plan: Plan) -> tuple[Section, ...]:
@@ -158,50 +147,7 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
         ("fleets simulated", count(simulation.judged)),
         ("repairs of fleets that missed the SLO, before one met it", count(simulation.repairs)),
     )
-    return (
-        Section("The simulation", facts=runs_facts, detail=Detail.PAGE),
-        Section("Simulation against formulas", table=_formula_table(simulation.classes), detail=Detail.FOLDED),
-        Section("Other fleets that were simulated", table=_tried_table(plan), detail=Detail.FOLDED),
-    )
-
-
-def _formula_table(classes: Sequence[SimulatedClass]) -> Table:
-    headers = ("class", "#SLO met", "#95 % interval", "#by formula", "#TTFT", "#by formula", "#TPOT", "#by formula")
-    return table_of(headers, [_formula_row(item) for item in classes])
-
-
-def _formula_row(item: SimulatedClass) -> tuple[str, ...]:
-    label, formula = goal_label(item.attainment_goal), item.by_formula
-    met, low, high, by_formula = (
-        percent_beside(share, item.attainment_goal)
-        for share in (item.attainment, item.attainment_low, item.attainment_high, formula.attainment)
-    )
-    times = [
-        text
-        for own, formula_times in ((item.ttft_s, formula.ttft_s), (item.tpot_s, formula.tpot_s))
-        for text in (f"{label} {duration(getattr(own, label))}", duration(getattr(formula_times, label)))
-    ]
-    return clean(item.name, 30), met, f"{low} to {high}", by_formula, *times
-
-
-def _tried_table(plan: Plan) -> Table:
-    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#difference", "#tries", "#SLO met", "outcome")
-    return table_of(headers, [_tried_row(item, plan) for item in tried_fleets(plan)])
-
-
-def _tried_row(attempt: TriedFleet, plan: Plan) -> tuple[str, ...]:
-    row, own = attempt.best, plan.cost_usd_per_hour
-    several = len(row.attainment) > 1
-    shares = [f"{clean(name, 20)} {percent(met)}" if several else percent(met) for name, met in row.attainment.items()]
-    return (
-        origin_words(row),
-        " + ".join(limited_cell(pool) for pool in row.pools[:12]),
-        hourly(row.cost_usd_per_hour),
-        signed_percent(row.cost_usd_per_hour / own - 1) if own else MISSING,
-        count(attempt.tries),
-        ", ".join(shares) or MISSING,
-        outcome_words(row, plan),
-    )
+    return (Section("The simulation", facts=runs_facts, detail=Detail.PAGE),)
 
 
 def pools_section(plan: Plan) -> Section:
@@ -280,17 +226,17 @@ def settings_table(plan: Plan) -> Table:
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:
     """How the plan was made, and what its figures rest on."""
-    assumed = tuple(sentence(with_one_form_of_percent(text)) for text in plan.provenance.assumptions)
+    assumed = tuple(sentence(text) for text in plan.provenance.assumptions)
     sections = (
         Section("How this plan was made", facts=_provenance(plan)),
         Section("Assumptions in force", assumed or ("None is stated.",)),
-        Section("What was searched", facts=searched(plan.provenance.search)),
-        Section("Measured over predicted step time, nine times in ten", table=step_errors_table(plan)),
         Section("Serving predicted against measured", accuracy_sentences(plan), accuracy_table(plan)),
         Section("What the figures of each accelerator rest on", table=origins_table(plan)),
         Section("Words", facts=WORDS),
     )
-    inputs = Section("The inputs, with every default filled in", code=_inputs(plan), detail=Detail.FOLDED)
+    text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
+    text = text if len(text) <= INPUTS_LIMIT else f"{text[:INPUTS_LIMIT]}\n… the rest is in plan.json"
+    inputs = Section("The inputs, with every default filled in", code=text, detail=Detail.FOLDED)
     return *(dataclasses.replace(item, detail=Detail.PAGE) for item in sections), inputs
 
 
@@ -298,6 +244,10 @@ def _provenance(plan: Plan) -> Facts:
     source = plan.provenance
     versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
     timings = ", ".join(f"{clean(k, 30)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
+    size = source.model.get("parameters")
+    parameters = f"{count(size)} parameters" if isinstance(size, int) and size < LARGEST else ""
+    counts = {"engine settings": "settings", "fleets by formula": "fleets_evaluated"}
+    searched = [(what, n) for what, key in counts.items() if isinstance(n := source.search.get(key), int)]
     if source.run.cpu_s:
         timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
     return (
@@ -305,27 +255,36 @@ def _provenance(plan: Plan) -> Facts:
         ("versions", versions or MISSING),
         ("objective", clean(plan.objective).replace("_", " ")),
         ("time taken", timings or MISSING),
-        *((f"model {name}", value) for name, value in facts(source.model) if value not in _NOTHING),
+        ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 120))) or MISSING),
+        ("searched", join_words([f"{count(number)} {what}" for what, number in searched]) or MISSING),
     )
 
 
-def _inputs(plan: Plan) -> str:
-    text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
-    return text if len(text) <= INPUTS_LIMIT else f"{text[:INPUTS_LIMIT]}\n… the rest is in plan.json"
-
-
 def origins_table(plan: Plan) -> Table:
-    """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first."""
+    """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first.
+
+    Beside them by which factors step times may be off, nine times in ten.
+    """
     counts = {
         clean(str(entry.get("name", MISSING)), 30): Counter(_origins({"origin": "vendor"} | dict(entry)))
         for entry in plan.provenance.accelerators
     }
-    bought = {clean(name, 30) for name in plan.gpus}
-    rows = [
-        (name, "yes" if name in bought else "no", *(str(numbers[origin]) for origin in ORIGINS))
-        for name, numbers in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0]))
-    ]
-    return table_of(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS)), rows)
+    bought, errors = (
+        {clean(name, 30) for name in plan.gpus},
+        {clean(row.accelerator, 30): row for row in plan.step_errors},
+    )
+    rows = []
+    for name, numbers in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0])):
+        error = errors.get(name)
+        factors: tuple[str, ...] = (MISSING,) * 3
+        if error is not None:
+            ends = (spread(between, lambda factor: f"×{factor:.2f}") for between in (error.prefill, error.decode))
+            factors = *ends, "measured" if error.measured else "a relative's"
+        rows.append((name, "yes" if name in bought else "no", *(str(numbers[origin]) for origin in ORIGINS), *factors))
+    headers = ("#prompts off by", "#decode steps off by", "kernels")
+    return without_empty(
+        table_of(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS), *headers), rows)
+    )
 
 
 def _origins(value: Any) -> Iterator[str]:
@@ -337,21 +296,6 @@ def _origins(value: Any) -> Iterator[str]:
     if isinstance(value, list | tuple):
         for item in value:
             yield from _origins(item)
-
-
-def step_errors_table(plan: Plan) -> Table:
-    """By which factors step times may be off, nine times in ten."""
-    headers = ("accelerator", "#prompts alone", "#steps that decode", "kernels")
-    rows = [
-        (
-            clean(row.accelerator),
-            spread(row.prefill, lambda factor: f"×{factor:.2f}"),
-            spread(row.decode, lambda factor: f"×{factor:.2f}"),
-            "measured" if row.measured else "a relative's",
-        )
-        for row in plan.step_errors
-    ]
-    return table_of(headers, rows)
 
 
 def accuracy_rows(plan: Plan) -> list[AccuracyRecord]:
@@ -404,66 +348,3 @@ def accuracy_table(plan: Plan) -> Table:
         for row in accuracy_rows(plan)
     ]
     return table_of(headers, rows)
-
-
-MOST_ROWS: Final = 200
-MOST_VALUES: Final = 16
-
-
-def _is_figure(value: object) -> TypeGuard[float]:
-    """A number that is one: these records are free-form, and what a file holds may be an integer of 400 digits."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > LARGEST
-
-
-def facts(record: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
-    """Flatten a record of plain values to (name, value) pairs.
-
-    >>> facts({"priced": 1021, "dropped": {"memory": 205}, "proven": False, "kinds": [{"kind": "MLA", "layers": 61}]})
-    (('priced', '1,021'), ('dropped memory', '205'), ('proven', 'no'), ('kinds', 'kind MLA, layers 61'))
-    """
-    pairs: list[tuple[str, str]] = []
-    for key, value in record.items():
-        name = f"{prefix}{_ACRONYMS.sub(_acronym, clean(str(key), 80).replace('_', ' '))}"
-        if isinstance(value, Mapping):
-            pairs.extend(facts(value, f"{name} "))
-        else:
-            pairs.append((name, _words(value)))
-    return tuple(pairs[:MOST_ROWS])
-
-
-def searched(record: Mapping[str, Any]) -> Facts:
-    """What was searched; of a tally the sum of its counts."""
-    sums = {key: sum(value.values()) if _is_tally(value) else value for key, value in record.items()}
-    return facts({_SEARCHED.get(key, key): value for key, value in sums.items()})
-
-
-def _is_tally(value: object) -> bool:
-    return isinstance(value, Mapping) and bool(value) and all(type(n) is int and _is_figure(n) for n in value.values())
-
-
-_SEARCHED: Final = {
-    "flows": "kinds of request (class and length)",
-    "settings": "engine settings",
-    "fleets_evaluated": "fleets evaluated by formula",
-}
-"""What the planner calls otherwise than a reader."""
-_ACRONYMS: Final = re.compile(r"\b(?:kv|gpus?|url)\b")
-
-
-def _acronym(match: re.Match[str]) -> str:
-    return "GPUs" if match[0] == "gpus" else match[0].upper()
-
-
-def _words(value: object) -> str:
-    """Write a plain value, or a short list of such or of records."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {text}" for name, text in facts(value))
-    if isinstance(value, list | tuple):
-        return clean("; ".join(_words(item) for item in value[:MOST_VALUES]), SENTENCE_LIMIT) or "none"
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: MISSING}[value]
-    if _is_figure(value):
-        whole = float(value).is_integer() and abs(value) < 1e15
-        tiny_or_large = value and (abs(value) >= 1e6 or abs(value) < 1e-3)
-        return count(value) if whole else f"{value:.3g}" if tiny_or_large else significant(value)
-    return clean(str(value), 120)

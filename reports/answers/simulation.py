@@ -18,7 +18,7 @@ from costmodel.units import MICRO
 from costmodel.words import join_words
 from optimizer.fleets.evaluate import QUANTILES, Evaluation
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Plan
+from optimizer.plans.plan import Plan, Status
 from optimizer.verification.demand import SEEDS
 from optimizer.verification.goodput import TOLERANCE, Curve, Goodput, RatePoint
 from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, half_width
@@ -50,12 +50,22 @@ MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDE
 def simulation_document(simulation: Simulated) -> Document:
     """The answer of a simulation."""
     judgement = simulation.judgement
+    pipelines = any(pool.pipeline_parallel > 1 for pool in simulation.plan.pools)
+    stages = " (of pipelines, of the stages that could run one)" if pipelines else ""
     return Document(
         headline=(verdict_sentence(judgement, simulation.behind, simulation.most),),
         sections=(
             Section(sentences=(_requests_sentence(simulation), _precision_sentence(simulation))),
-            Section("SLOs", table=_classes(simulation)),
-            Section("Pools", table=_pools(simulation)),
+            Section("SLOs", table=_classes(simulation), notes=_origins(simulation)),
+            Section(
+                "Pools",
+                table=_pools(simulation),
+                notes=(
+                    f"in a step: share of the time in which a step runs{stages}, be it for one decoding request.",
+                    "MFU, MBU: the least compute and memory traffic that the steps need, as shares of the peaks over "
+                    "all time.",
+                ),
+            ),
             Section(sentences=_facts(simulation)),
             _rates(simulation),
         ),
@@ -69,8 +79,8 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
     if judgement.overload.overloaded:
         state, pool = judgement.overload, clean(behind or "the fleet", 30)
         return (
-            f"Overloaded at {at}: {pool} falls behind. Of 100 requests {significant(100 * state.growth)} pile up, and "
-            f"each second adds {duration(state.drift)} of delay, most of it in {state.where}."
+            f"Overloaded at {at}: {pool} falls behind. {percent(state.growth)} of the requests pile up, and each "
+            f"second adds {duration(state.drift)} of delay, most of it in the {state.where}."
         )
     missed, undecided = (
         [item for item in judgement.classes if item.outcome is outcome]
@@ -112,20 +122,15 @@ def _requests_sentence(simulation: Simulated) -> str:
 
 def _precision_sentence(simulation: Simulated) -> str:
     """Say what is counted, which seeds the runs had, and to what every class is known."""
-    width = half_width(simulation.judgement)
-    first, *later_seeds = simulation.seeds or [0]
-    seeds = (
-        f"seed {first}"
-        if not later_seeds
-        else f"seeds {first}, {later_seeds[0]}" + (", ..." if len(later_seeds) > 1 else "")
-    )
-    drawn = f" ({seeds})" if simulation.seeds else ""
-    precision = "" if simulation.until is None else f"; ±{percent(simulation.until)} was asked for"
-    if simulation.until is not None and width > simulation.until:
+    width, until, seeds = half_width(simulation.judgement), simulation.until, simulation.seeds
+    listed = ", ".join(map(str, seeds[:2])) + (", ..." if len(seeds) > 2 else "")
+    drawn = f" (seed{'s' * (len(seeds) > 1)} {listed})" if seeds else ""
+    precision = "" if until is None else f"; ±{percent(until)} was asked for"
+    if until is not None and width > until:
         precision += " and takes too many requests"
     return (
-        f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to ±{percent(width)} "
-        f"(95 % interval){precision}."
+        f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to within "
+        f"{percent(width).removeprefix('<')} (95 % interval){precision}."
     )
 
 
@@ -142,34 +147,46 @@ def _classes(simulation: Simulated) -> Table:
 
 
 def _class_rows(simulation: Simulated, number: int) -> list[list[str]]:
-    """The name, and under it goal, simulated, by formula and in the plan."""
+    """The name, and under it goal, simulated, by formula and in the plan.
+
+    Of a fleet that falls behind no share is undecided: it sinks for as long as the load lasts.
+    """
     item, plan_class, formula = (
         simulation.judgement.classes[number],
         simulation.plan.classes[number],
         simulation.analytic,
     )
-    share, slo = item.attainment, simulation.instance.problem.slos[number]
+    share, slo = percent(item.attainment.share), simulation.instance.problem.slos[number]
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
-    undecided = item.outcome is Outcome.UNDECIDED
-    met = percent(share.share) if undecided else f"{MARKS[item.outcome][0]} {percent(share.share)}"
+    outcome = Outcome.MISSES if simulation.judgement.overloaded else item.outcome
+    undecided = outcome is Outcome.UNDECIDED
+    met = share if undecided else f"{MARKS[outcome][0]} {share}"
+    name = "  simulated, undecided" if undecided else "  simulated"
     rows = [
         [clean(item.name, 30), *[""] * 4],
         ["  goal", percent(item.goal), "", *limits],
-        [
-            "  simulated, undecided" if undecided else "  simulated",
-            met,
-            _interval(item),
-            _three(item.ttft),
-            _three(item.tpot),
-        ],
+        [name, met, _interval(item), _three(item.ttft), _three(item.tpot)],
     ]
     if formula is not None and formula.stable:
         times = [_three(values[number].tolist()) for values in (formula.ttft, formula.tpot)]
         rows.append(["  by formula", percent(float(formula.attainment[number])), "", *times])
     elif formula is not None:
         rows.append(["  by formula", percent(0.0), "", "overloaded", "overloaded"])
+    if simulation.plan.status is Status.STATED:  # a fleet file: its plan is by formula
+        return rows
     times = [latencies((q.p50, q.p90, q.p99)) for q in (plan_class.ttft_s, plan_class.tpot_s)]
-    return [*rows, ["  plan.json", percent(plan_class.attainment), "", *times]]
+    return [*rows, ["  in the plan", percent(plan_class.attainment), "", *times]]
+
+
+def _origins(simulation: Simulated) -> tuple[str, ...]:
+    """What the rows that are not simulated stand for."""
+    sure = simulation.plan.confidence
+    slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
+    planned = f"in the plan: what it states for {rate(served_rate(simulation.plan))}{slow}."
+    return said(
+        "" if simulation.analytic is None else "by formula: queueing formulas at this rate.",
+        "" if simulation.plan.status is Status.STATED else planned,
+    )
 
 
 def _interval(item: ClassJudgement) -> str:
@@ -185,7 +202,7 @@ def _three(quantiles: Sequence[float]) -> str:
 def _pools(simulation: Simulated) -> Table:
     columns = (
         Column("pool", shrink=True),
-        *("#replicas", "#any step"),
+        *("#replicas", "#in a step"),
         Column("MFU", "right", optional=True),
         *("#MBU", "#KV mean/peak", "#preempted", "#rejected"),
         Column("power", "right", optional=True),
@@ -219,27 +236,16 @@ def _share_of(events: int, per_request: float) -> str:
 
 
 def _facts(simulation: Simulated) -> tuple[str, ...]:
-    """What the fleet did beyond the tables, and what their rows and columns stand for."""
+    """What the fleet did beyond the tables."""
     unfinished = sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
     speeds = np.mean([steady_throughput(run.result) for run in simulation.judgement.runs], axis=0)
-    sure = simulation.plan.confidence
-    slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
-    pipelines = any(pool.pipeline_parallel > 1 for pool in simulation.plan.pools)
-    stages = " (of pipelines, of the stages that could run a step)" if pipelines else ""
-    formula = "By formula: queueing formulas at this rate, with the same expected step times."
+    lost = f"{plural(unfinished, 'request')} never ended, and count{'s' * (unfinished == 1)} as missed."
     return said(
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
         *_metric_sentences(simulation),
         _energy_sentence(simulation),
         _slot_sentence(simulation) if simulation.slots else "",
-        f"{plural(unfinished, 'request')} never ended, and count{'s' * (unfinished == 1)} as missed."
-        if unfinished
-        else "",
-        formula if simulation.analytic is not None else "",
-        f"plan.json: what the plan states for {rate(served_rate(simulation.plan))}{slow}.",
-        f"Any step: share of the time in which a step runs{stages}, be it for one decoding request. The plan states "
-        "the share with a prompt.",
-        "MFU, MBU: the least compute and memory traffic that the steps need, as shares of the peaks over all time.",
+        lost if unfinished else "",
     )
 
 
@@ -304,38 +310,11 @@ def _clock(hours: float) -> str:
 
 
 def _rates(simulation: Simulated) -> Section:
-    """The rates at which the fleet was simulated, where they were asked for: its whole curve, or its goodput."""
-    if simulation.curve is not None:
-        return _curve(simulation.curve, simulation.plan)
-    return Section() if simulation.goodput is None else _goodput(simulation.goodput, simulation.plan)
-
-
-def _goodput(goodput: Goodput, plan: Plan) -> Section:
-    figures = [Column(name, "right", shrink=True) for name in ("SLO met", "TTFT p90", "TPOT p90")]
-    rows = [
-        (
-            rate(point.rate),
-            " ".join(percent(item.attainment.share) for item in point.classes),
-            " ".join(duration(item.ttft[1]) for item in point.classes),
-            " ".join(duration(item.tpot[1]) for item in point.classes),
-            _mark(point),
-        )
-        for point in goodput.points
-    ]
-    return Section("Goodput", (_goodput_sentence(goodput, plan),), table_of(("#rate", *figures, ""), rows))
-
-
-def _goodput_sentence(goodput: Goodput, plan: Plan) -> str:
-    if goodput.rate <= 0.0:
-        return f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
-    return (
-        f"Goodput {rate(goodput.rate)}, at the lower end of the intervals and to {percent(goodput.tolerance)}; plan: "
-        f"{rate(plan.goodput_rps)}."
-    )
-
-
-def _curve(curve: Curve, plan: Plan) -> Section:
-    """Saturation, knee and goodput, and a row for each rate and class."""
+    """The rates at which the fleet was simulated, where they were asked for: its whole curve, or for its goodput."""
+    curve, goodput = simulation.curve, simulation.goodput
+    if goodput is None:
+        return Section()
+    points = goodput.points if curve is None else curve.points
     columns = (
         "#req/s",
         Column("served", "right", optional=True),
@@ -345,11 +324,16 @@ def _curve(curve: Curve, plan: Plan) -> Section:
         *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99", ""),
         Column("within SLO", "right", optional=True),
     )
-    rows = [row for point in curve.points for row in _point_rows(point)]
+    found = f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
+    if goodput.rate > 0.0:
+        found = (
+            f"Goodput {rate(goodput.rate)}, at the lower end of the intervals and to {percent(goodput.tolerance)}; "
+            f"plan: {rate(simulation.plan.goodput_rps)}."
+        )
     return Section(
-        "Latency and throughput",
-        (_saturation_sentence(curve), _knee_sentence(curve), _goodput_sentence(curve.goodput, plan)),
-        table_of(columns, rows),
+        "Goodput" if curve is None else "Latency and throughput",
+        said(*(() if curve is None else (_saturation_sentence(curve), _knee_sentence(curve))), found),
+        table_of(columns, [row for point in points for row in _point_rows(point)]),
         ("served: requests that ended per second; within SLO (in wide tables and --json): those that meet it.",),
     )
 
@@ -374,7 +358,8 @@ def _knee_sentence(curve: Curve) -> str:
 
 def _point_rows(point: RatePoint) -> list[list[str]]:
     head = [significant(point.rate), significant(point.served)]
-    tail = [_mark(point), significant(point.in_time)]
+    mark = "✗ overloaded" if point.overloaded else MARKS[point.outcome]
+    tail = [mark, significant(point.in_time)]
     return [
         [
             *(["", ""] if number else head),
@@ -387,10 +372,6 @@ def _point_rows(point: RatePoint) -> list[list[str]]:
         ]
         for number, item in enumerate(point.classes)
     ]
-
-
-def _mark(point: RatePoint) -> str:
-    return "✗ overloaded" if point.overloaded else MARKS[point.outcome]
 
 
 @dataclass(frozen=True, slots=True)
