@@ -7,7 +7,7 @@ compares like with like, and attainment falls with the rate almost without noise
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from costmodel.errors import InputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+MOST_PAGES = 500_000
+"""Distinct hash blocks of a run, which each engine has an entry for: 12 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,28 @@ class Pages:
     counts: IntArray
     tokens: int
     common: int = 0
+
+    def of(self, requests: BoolArray) -> Pages:
+        """The hash blocks of some of the requests."""
+        return replace(self, ids=self.ids[np.repeat(requests, self.counts)], counts=self.counts[requests])
+
+    def merged(self, times: int) -> Pages:
+        """Hash blocks that are so many times as long: the last one of each group stands for all of it.
+
+        >>> Pages(np.array([1, 2, 3, 1, 2, 7, 8]), np.array([3, 4]), 16).merged(2)
+        Pages(ids=array([2, 2, 8]), counts=array([1, 2]), tokens=32, common=0)
+        """
+        starts = np.cumsum(self.counts) - self.counts
+        place = np.arange(self.ids.size) - np.repeat(starts, self.counts)
+        last = self.ids[place % times == times - 1]
+        return Pages(last, self.counts // times, self.tokens * times, self.common // times)
+
+    def in_blocks(self, block: int) -> Pages:
+        """Hash blocks of whole KV blocks of so many tokens, few enough for every engine to have an entry for each."""
+        pages = self.merged(math.lcm(self.tokens, block) // self.tokens)
+        while np.unique(pages.ids).size > MOST_PAGES:
+            pages = pages.merged(2)
+        return pages
 
 
 @dataclass(frozen=True, slots=True)
