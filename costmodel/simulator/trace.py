@@ -55,7 +55,7 @@ class Pages:
         pages = self.merged(math.lcm(self.tokens, block) // self.tokens)
         while np.unique(pages.ids).size > MOST_PAGES:
             pages = pages.merged(2)
-        return pages
+        return replace(pages, ids=np.unique(pages.ids, return_inverse=True)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +174,6 @@ def gamma_arrivals(count: int, rate: float, cv: float = 1.0, seed: int = 0) -> F
         return np.arange(1.0, count + 1.0) / rate
     gaps = np.random.default_rng([seed, 1]).gamma(1.0 / cv**2, cv**2, count)
     return np.asarray(np.cumsum(gaps) / rate)
-
-
-def poisson_arrivals(count: int, rate: float, seed: int = 0) -> FloatArray:
-    """Arrival times [s] of a Poisson process."""
-    return gamma_arrivals(count, rate, 1.0, seed)
 
 
 def diurnal_arrivals(count: int, profile: FloatArray, cv: float = 1.0, seed: int = 0) -> FloatArray:
