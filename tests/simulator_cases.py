@@ -82,14 +82,14 @@ def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
     rng = np.random.default_rng([seed, 10])
     count = int(rng.integers(5, most))
     arrival = np.cumsum(rng.exponential(rng.choice([0.01, 0.1, 0.3]), count))
-    isl, osl, prefix = rng.integers(1, 400, count), rng.integers(1, 200, count), rng.integers(-1, 5, count)
+    isl, osl = rng.integers(1, 400, count), rng.integers(1, 200, count)
     talks, shared = rng.integers(4, size=count), rng.integers(0, 26, count)
     ids = [
         [1000 * talk + k if k < same else int(rng.integers(10**4, 10**9)) for k in range(-(-tokens // 16))]
         for talk, same, tokens in zip(talks.tolist(), shared.tolist(), isl.tolist(), strict=True)
     ]
     pages, together = pages_of(ids, 16) if paged else None, int(rng.choice([0, 0, 7]))
-    return make_trace(arrival, isl, osl, prefix=prefix, concurrency=together, pages=pages)
+    return make_trace(arrival, isl, osl, concurrency=together, pages=pages)
 
 
 def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool = False) -> Fleet:

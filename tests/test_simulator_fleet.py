@@ -129,13 +129,10 @@ def test_requests_too_long_to_decode_pass_the_gate_and_are_rejected() -> None:
 
 
 def test_each_router_does_what_its_name_says() -> None:
-    def engines(router: Router, **columns: object) -> list[int]:
-        trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50, **columns)
-        return simulate(trace, colocated(VLLM_V0, FLAT, replicas=2, router=router)).engine.tolist()
-
-    assert engines(Router.ROUND_ROBIN) == [0, 1, 0, 1]
-    assert engines(Router.LEAST_LOADED) == [0, 1, 0, 1]
-    assert engines(Router.PREFIX_AFFINE, prefix=np.array([1, 1, 0, 0])) == [1, 1, 0, 0]
+    for router in (Router.ROUND_ROBIN, Router.LEAST_LOADED):
+        trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50)
+        result = simulate(trace, colocated(VLLM_V0, FLAT, replicas=2, router=router))
+        assert result.engine.tolist() == [0, 1, 0, 1]
     lengths = make_trace(np.array([0.0, 0.001, 0.002]), np.array([1000, 10, 10]), np.array([9, 9, 9]))
     pool = colocated(VLLM_V0, FLAT, replicas=2, router=Router.LENGTH_AWARE)
     assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]

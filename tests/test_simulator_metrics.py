@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.reference.vidur import TableSteps
 from tests.simulator_cases import STEPS, colocated
 from tests.toy import llama_8b
 
@@ -14,7 +15,7 @@ from tests.toy import llama_8b
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.metric import limits_of
-from costmodel.simulator import VLLM_V1, Limits, TableSteps, make_trace, simulate, step_seconds
+from costmodel.simulator import VLLM_V1, Limits, make_trace, simulate, step_seconds
 from costmodel.simulator.metrics import (
     loads,
     overload,

@@ -26,7 +26,7 @@ from .fleet import (
 )
 from .metrics import EngineUse, Result
 from .run import prepare, simulate, step_seconds
-from .steps import UNLIMITED, CoefficientSteps, StepModel, StepNumbers, StepWork, TableSteps
+from .steps import UNLIMITED, CoefficientSteps, StepModel, StepNumbers, StepWork
 from .trace import Pages, Trace, make_trace
 
 __all__ = [
@@ -54,7 +54,6 @@ __all__ = [
     "StepModel",
     "StepNumbers",
     "StepWork",
-    "TableSteps",
     "Trace",
     "make_trace",
     "prepare",

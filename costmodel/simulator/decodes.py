@@ -324,15 +324,6 @@ def stop_counting(w: World, lane: Lane) -> None:
 
 
 @compiled
-def count_rotated(w: World, lane: Lane, slot: Slot, t: float) -> bool:
-    """A request of the step that ended at t has one token more; whether it was its last one."""
-    note_token(w, slot, t)
-    slot.offset += 1
-    lane.context += 1
-    return slot.offset + lane.steps >= slot.total
-
-
-@compiled
 def collect_rotated(w: World, lane: Lane) -> None:
     """Put the requests of the last step back, last; count all lazily again if they fit into one step."""
     rotated = w.chains[lane.rotated]

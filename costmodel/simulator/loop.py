@@ -10,13 +10,13 @@ from .decodes import (
     advance_decodes,
     blocks_needed,
     blocks_of,
-    count_rotated,
     free_blocks,
     join,
     next_blocks,
     note_gap,
     note_token,
     run_time,
+    steps_by,
     uncount,
 )
 from .fleet import AFFINE
@@ -31,6 +31,7 @@ from .records import (
     RUN,
     SLEEP,
     STEP,
+    STEP_END,
     WAKE,
     ZERO,
     Engine,
@@ -39,14 +40,14 @@ from .records import (
     Request,
     World,
 )
-from .scheduler import come_in, interrupt, queue_front, send_kv, start_step, too_long, wake_lanes
+from .scheduler import come_in, queue_front, send_kv, start_step, too_long, wake_lanes
 from .step_times import least_bytes, least_flop
 from .steps import StepContent
 
 ROUND_ROBIN, LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(4)
 """Routers, in the order of `Router`: next in turn; fewest requests; fewest prompt tokens to compute; by prefix unless
 that engine has over twice the mean number of requests (and two), else fewest prompt tokens. By prefix: with caches of
-hash blocks, the engine that has most of the prompt, if any has; without, an engine for each prefix number."""
+hash blocks, the engine that has most of the prompt, if any has."""
 TIE = 1 << 20
 """Weight of a prompt token beside a request: of engines with equally many tokens the one with fewest requests."""
 SLACK = 1.0 + 1e-9
@@ -225,7 +226,10 @@ def notify(w: World, engine: Engine, t: float, fresh: bool) -> None:
     if lane.mode == IDLE:
         set_event(w, lane, WAKE, t)
     elif fresh and lane.mode == RUN and lane.run > 1:
-        interrupt(w, lane, t)
+        steps = steps_by(lane, t)  # the run ends with the first step that ends at or after t
+        if steps < lane.run:
+            lane.run = steps
+            set_event(w, lane, STEP_END, lane.start + run_time(lane, steps))
 
 
 @compiled
@@ -276,7 +280,7 @@ def choose_in_pool(w: World, request: Request, pool: PoolRecord, t: float) -> in
     if request.pages > 0:  # where it matters who has what, equal engines take turns, as a router chooses at random
         turn = pool.turn
         pool.turn += 1
-    if pool.router == PREFIX_AFFINE and (request.prefix >= 0 or request.pages > 0):
+    if pool.router == PREFIX_AFFINE and request.pages > 0:
         home = prefix_home(w, request, pool, turn, t)
         if home >= 0:
             return home
@@ -300,13 +304,11 @@ def prefix_home(w: World, request: Request, pool: PoolRecord, turn: int, t: floa
     """
     first, last = pool.first_engine, pool.end_engine
     home, most, total = -1, 0, 0
-    if request.pages == 0:
-        home = first + request.prefix % (last - first)
     for k in range(last - first):
         e = first + (turn + k) % (last - first)
         engine = w.engines[e]
         total += engine.requests
-        if request.pages > 0 and engine.cache >= 0:
+        if engine.cache >= 0:
             evict(w, engine, free_blocks(w, engine, t))
             count = leading_pages(w, engine.cache, request, ZERO, ZERO)
             if count * w.rules.page < AFFINE * request.isl:
@@ -330,9 +332,13 @@ def end_step(w: World, lane: Lane, engine: Engine, t: float) -> None:
         s = w.chains[lane.rotated].head
         while s >= 0:
             following = w.slots[s].next
-            if count_rotated(w, lane, w.slots[s], t):
+            slot = w.slots[s]
+            note_token(w, slot, t)
+            slot.offset += 1
+            lane.context += 1
+            if slot.offset + lane.steps >= slot.total:
                 remove(w, lane.rotated, s)
-                uncount(w, lane, w.slots[s])
+                uncount(w, lane, slot)
                 leave(w, lane, engine, s, t)
             s = following
     elif lane.run > 0:

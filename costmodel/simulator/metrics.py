@@ -276,6 +276,11 @@ def within(result: Result, limits: Mapping[Metric, float]) -> BoolArray:
     return good
 
 
+def attainment(result: Result, limits: Mapping[Metric, float]) -> Attainment:
+    """Share of the requests after the warm-up of one run that keep all limits, with its 95 % interval (`share_of`)."""
+    return share_of([within(result, limits)[steady(result)]])
+
+
 def share_of(runs: Sequence[BoolArray | FloatArray], tail: float = TAIL) -> Attainment:
     """Share of 0/1 outcomes, of one or more runs in order of time each, with the wider of two intervals.
 

@@ -47,7 +47,7 @@ GAPS = 512
 class Request:
     """One request of the trace, and what came of it.
 
-    isl, osl, cached, prefix, pool, decode_pool: as in `Trace`; pages, page_at: full hash blocks of its prompt and where
+    isl, osl, cached, pool, decode_pool: as in `Trace`; pages, page_at: full hash blocks of its prompt and where
     their numbers begin in `World.pages`; awaits: 1 for a turn that comes when the one before has ended; next_turn: the
     request that waits for the end of this one (-1: none), pause: how long it comes after it [s]; prompt_start ... hit:
     as in `Result`.
@@ -62,7 +62,6 @@ class Request:
     itl: float
     pause: float
     page_at: int
-    prefix: int = -1
     next_turn: int = -1
     awaits: int
     isl: int

@@ -219,8 +219,10 @@ def _requests(trace: Trace) -> Array:
         next_turn, pause = np.full(trace.size, -1), np.zeros(trace.size)
         next_turn[trace.after[waits]], pause[trace.after[waits]] = waits, trace.pause[waits]
         columns |= {"awaits": (trace.after >= 0).astype(np.int64), "next_turn": next_turn, "pause": pause}
-    stated = {name: getattr(trace, name) for name in ("cached", "pool", "decode_pool", "prefix")}
-    return records(Request, trace.size, columns | {name: it for name, it in stated.items() if it is not None})
+    for name in ("cached", "pool", "decode_pool"):
+        values = getattr(trace, name)
+        columns |= {} if values is None else {name: values}
+    return records(Request, trace.size, columns)
 
 
 def _caches(trace: Trace, fleet: Fleet, engines: list[Pool]) -> tuple[Array, list[int]]:

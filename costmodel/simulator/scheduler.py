@@ -16,7 +16,7 @@ the decode engine let in only later waits for all of it. The blocks on the prefi
 
 from __future__ import annotations
 
-from .blocks import evict, find_prefix, hold_pages, note_hits, release_pages
+from .blocks import evict, find_prefix, hold_pages, release_pages
 from .compiled import compiled
 from .decodes import (
     blocks_of,
@@ -27,7 +27,6 @@ from .decodes import (
     rebuild_heap,
     run_time,
     settle,
-    steps_by,
     steps_within,
     uncount,
     unfreshen,
@@ -277,7 +276,12 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen
         return 0
     engine.free -= need
     if engine.cache >= 0:
-        note_hits(w, engine, slot)
+        request = w.requests[slot.request]
+        if request.restarts == 0:  # one that was preempted is not counted again
+            request.hit = slot.done
+            engine.asked += slot.prompt
+            engine.hit += slot.done
+        slot.staged = 0
         hold_pages(w, engine, slot)
     queue_pop(w, engine, lane)
     append(w, lane.running, s)
@@ -465,15 +469,6 @@ def wake_stalled(w: World, engine: Engine, t: float) -> None:
         if w.lanes[e].mode != IDLE:
             return
     wake_lanes(w, engine, t)
-
-
-@compiled
-def interrupt(w: World, lane: Lane, t: float) -> None:
-    """Cut the run of decode steps short at the first step that ends at or after t."""
-    steps = steps_by(lane, t)
-    if steps < lane.run:
-        lane.run = steps
-        set_event(w, lane, STEP_END, lane.start + run_time(lane, steps))
 
 
 @compiled

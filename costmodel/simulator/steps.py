@@ -1,7 +1,7 @@
 """How long a step takes, in numbers of one of three kinds, which `step_times` evaluates, and the least work that it is.
 
 - coefficients: prefill = a + b sum(p) + c sum(p^2), decode = a + b sum(context + 1) + c batch (`CoefficientSteps`);
-- tables: dense[tokens] + prefill[chunk][past] + decode[batch][context], looked up (`TableSteps`);
+- tables: dense[tokens] + prefill[chunk][past] + decode[batch][context], looked up (`benchmarks/reference/vidur.py`);
 - grids: the same three, interpolated linearly, which is how pdplan's own cost model arrives (`cost_steps`).
 
 Between two events the batch stays, and all three kinds are affine in the total context over a known range; that is
@@ -190,35 +190,6 @@ class CoefficientSteps:
         for letter, values in (("a", self.prefill_abc), ("b", self.small), ("c", self.large)):
             scalars |= {f"{letter}{k}": value for k, value in enumerate(values)}
         return StepNumbers(COEFFICIENTS, scalars)
-
-
-@dataclass(frozen=True, slots=True)
-class TableSteps:
-    """Step time [s] = dense[tokens] + prefill[chunk][past] + decode[batch][context], as Vidur looks it up.
-
-    dense, shape (tokens + 1,): all that depends on the number of tokens in the step; chunk = round(sqrt(sum of squared
-    chunks)), past = sum of tokens cached before each chunk, rounded up to 64 each; context = mean context of the
-    decodes, rounded down to a token and then up to 64. prefill, decode: shape (rows, contexts / 64). The factors apply
-    where a step holds more than one prompt, or more than one decode.
-    """
-
-    dense: FloatArray
-    prefill_attention: FloatArray
-    decode_attention: FloatArray
-    prefill_factor: float = 1.0
-    decode_factor: float = 1.0
-
-    def numbers(self) -> StepNumbers:
-        """The tables for the event loop."""
-        rows, columns = self.prefill_attention.shape
-        scalars = {
-            "a0": float(columns),
-            "a1": float(rows),
-            "a2": float(self.decode_attention.shape[0]),
-            "b0": self.prefill_factor,
-            "b1": self.decode_factor,
-        }
-        return StepNumbers(TABLES, scalars, (self.dense, self.prefill_attention, self.decode_attention))
 
 
 @dataclass(frozen=True, slots=True)
