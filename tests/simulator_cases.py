@@ -95,7 +95,7 @@ def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
 def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool = False) -> Fleet:
     """Tight on blocks, sequences or budget more often than not."""
     rng = np.random.default_rng([seed, 11])
-    stages = 1 if disaggregated else int(rng.choice([1, 1, 2]))
+    stages = int(rng.choice([1, 1, 2, 3]))
     limits = Limits(
         max_num_seqs=int(rng.choice([4, 8, 128])),
         max_num_batched_tokens=int(rng.choice([128, 256])),

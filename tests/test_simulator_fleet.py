@@ -206,6 +206,19 @@ def test_a_pipeline_out_of_blocks_goes_on(policy: str) -> None:
     assert result.restarts.sum() > 0
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_micro_batches_do_not_take_the_last_blocks_from_each_other_for_ever(seed: int) -> None:
+    """Memory for three of the requests: handed over and computed again, they would; now the oldest goes on."""
+    rng = np.random.default_rng(seed)
+    arrival = np.cumsum(rng.exponential(0.05, 12))
+    trace = make_trace(arrival, rng.integers(100, 400, 12), rng.integers(100, 250, 12))
+    limits = Limits(max_num_seqs=4, max_num_batched_tokens=256, kv_blocks=51)
+    pools = tuple(Pool(role, STEPS, VLLM_V1, limits, pipeline=3) for role in (Role.PREFILL, Role.DECODE))
+    result = simulate(trace, Fleet(pools, HandOver(1e-3, pull=True)), until=60.0)
+    assert result.finished.all()
+    assert result.restarts.sum() > 0
+
+
 def test_requests_that_never_fit_are_rejected_and_counted() -> None:
     trace = make_trace(np.zeros(2), np.array([100, 10_000]), np.array([5, 5]))
     result = simulate(trace, colocated(VLLM_V1, FLAT, Limits(kv_blocks=50)))

@@ -66,6 +66,8 @@ def start_step(w: World, lane: Lane, t: float) -> None:
     if lane.stages > 1 and lane.chunked == 1:
         gather_prompts(w, lane, engine)
     preempted = make_room(w, lane, engine) if lane.exclusive_prefill == 0 else 0
+    if preempted < 0:
+        return
     chosen = fill_prompts(w, lane, engine, t, preempted)
     while chosen.prompts == 0 and lane.decodes == 0 and lane.prompts > (1 if lane.stages == 1 else 0):
         preempt(w, lane, engine, w.chains[lane.running].tail)
@@ -74,11 +76,10 @@ def start_step(w: World, lane: Lane, t: float) -> None:
     if chosen.prompts > 0:
         begin_mixed(w, lane, engine, t, chosen)
         return
-    if lane.exclusive_prefill == 1:
-        preempted += make_room(w, lane, engine)
-    if lane.decodes > 0:
-        begin_run(w, lane, engine, t, preempted)
-    elif lane.stages > 1 and preempted > 0:
+    room = make_room(w, lane, engine) if lane.exclusive_prefill == 1 else 0
+    if room >= 0 and lane.decodes > 0:
+        begin_run(w, lane, engine, t, preempted + room)
+    elif lane.stages > 1 and preempted + room > 0:
         wake_stalled(w, engine, t)
 
 
@@ -291,10 +292,10 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen
 
 @compiled
 def make_room(w: World, lane: Lane, engine: Engine) -> int:
-    """Take the blocks that the decodes need in one step, preempting the youngest if need be; how many were preempted.
+    """Take the blocks that the decodes need in one step, preempting the youngest if need be.
 
-    In order of admission each decode that needs a block (or, with `spare`, any) preempts the youngest running request
-    until there is one; the last resort is itself.
+    How many were preempted, or -1 if the lane has to wait for blocks. In order of admission each decode that needs a
+    block (or, with `spare`, any) preempts the youngest running request until there is one; the last resort is itself.
     """
     if lane.live == 0 or lane.rotating == 1:
         return 0
@@ -307,13 +308,19 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
             slot = w.slots[s]
             if slot.joined >= 0 and slot.ended == 0:
                 wanted = 1 if (slot.offset + lane.steps - 1) % lane.block_size == 0 else 0
-                kept = True
-                while kept and engine.free - taken < max(wanted, lane.spare_block):
-                    victim = w.chains[lane.running].tail
-                    kept = victim != s
-                    preempt(w, lane, engine, victim)
+                stays = True
+                while stays and engine.free - taken < max(wanted, lane.spare_block):
+                    giver = giving_lane(w, lane, engine)
+                    if giver < 0:
+                        rebuild_heap(w, lane)
+                        return -1
+                    victim = w.chains[w.lanes[giver].running].tail
+                    stays = victim != s
+                    preempt(w, w.lanes[giver], engine, victim)
+                    if giver != lane.index:
+                        rebuild_heap(w, w.lanes[giver])
                     preempted += 1
-                if not kept:
+                if not stays:
                     break
                 taken += wanted
             s = slot.next
@@ -321,6 +328,25 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
         needed = next_blocks(w, lane)
     engine.free -= needed
     return preempted
+
+
+@compiled
+def giving_lane(w: World, lane: Lane, engine: Engine) -> int:
+    """Lane whose youngest request gives its blocks up: this one; for its only request, the one of the youngest of all.
+
+    -1 while others are in flight: it waits for what they do. Else lanes that hold the last blocks between them would
+    take them from each other for ever.
+    """
+    youngest, giver = w.chains[lane.running].tail, lane.index
+    if lane.stages == 1 or w.chains[lane.running].head != youngest:
+        return giver
+    for e in range(engine.first_lane, engine.end_lane):
+        s = w.chains[w.lanes[e].running].tail
+        if s >= 0 and w.lanes[e].mode not in (IDLE, SLEEP):
+            return -1
+        if s >= 0 and w.slots[s].request > w.slots[youngest].request:
+            youngest, giver = s, e
+    return giver
 
 
 @compiled
@@ -449,17 +475,15 @@ def wake_idle(w: World, engine: Engine, t: float) -> None:
 
 @compiled
 def wake_lanes(w: World, engine: Engine, t: float) -> None:
-    """Something came to the engine or left it: idle lanes look again, if requests wait for it.
-
-    So does a lone lane whose prompt stopped half-way for want of blocks that prompts before it held.
-    """
-    lone = engine.end_lane - engine.first_lane == 1
-    if (
-        w.chains[engine.waiting].head >= 0
-        or w.chains[engine.gate].head >= 0
-        or (lone and w.lanes[engine.first_lane].prompts > 0)
-    ):
-        wake_idle(w, engine, t)
+    """Something came to the engine or left it: idle lanes look again, first those whose requests wait for blocks."""
+    for e in range(engine.first_lane, engine.end_lane):
+        if w.lanes[e].mode == IDLE and w.lanes[e].decodes + w.lanes[e].prompts > 0:
+            set_event(w, w.lanes[e], WAKE, t)
+    if w.chains[engine.waiting].head < 0 and w.chains[engine.gate].head < 0:
+        return
+    for e in range(engine.first_lane, engine.end_lane):
+        if w.lanes[e].mode == IDLE and w.lanes[e].decodes + w.lanes[e].prompts == 0:
+            set_event(w, w.lanes[e], WAKE, t)
 
 
 @compiled
