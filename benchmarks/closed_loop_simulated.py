@@ -34,8 +34,7 @@ from costmodel.engine_arrays import engine_arrays  # noqa: E402
 from costmodel.serving.closed_loop import closed_loop  # noqa: E402
 from costmodel.serving.load import MANY_WAVES, ClosedLoad, uneven_lanes  # noqa: E402
 from costmodel.simulator import SCHEDULERS, Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
-from costmodel.simulator.cost_steps import cost_steps  # noqa: E402
-from costmodel.simulator.fleet import UNLIMITED  # noqa: E402
+from costmodel.simulator.steps import UNLIMITED, cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402

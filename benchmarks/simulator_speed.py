@@ -101,10 +101,9 @@ def compilation() -> tuple[float, float]:
     """CPU seconds of the first and of a later process, from import to the first run, where nothing was kept before."""
     script = "import time; from costmodel.simulator.run import prepare; prepare(); print(time.process_time())"
     with tempfile.TemporaryDirectory() as folder:
-        redirected = f"from pathlib import Path; compiled.places = lambda: [Path({folder!r})]; "
-        command = [sys.executable, "-c", "from costmodel.simulator import compiled; " + redirected + script]
+        command, environment = [sys.executable, "-c", script], os.environ | {"NUMBA_CACHE_DIR": folder}
         first, later = (
-            float(subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout)
+            float(subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=True).stdout)
             for _ in range(2)
         )
     return first, later

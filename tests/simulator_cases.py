@@ -12,70 +12,116 @@ from costmodel.simulator import (
     FirstToken,
     Fleet,
     HandOver,
+    KvStore,
     Limits,
+    Pages,
     Policy,
     Pool,
     Router,
     StepModel,
+    StepNumbers,
+    StepWork,
     Trace,
     make_trace,
 )
-from costmodel.simulator.cost_steps import GridSteps
+from costmodel.simulator.steps import GridSteps
 
 STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4), (7e-3, 2e-7, 2e-4), large_batch=12)
 ONLY_PROMPTS = Policy("only prompts", exclusive_prefill=True, chunked=False)
+WORK = StepWork(
+    peak=1e15,
+    bandwidth=1e13,
+    knee=5,
+    token_flop=3.0,
+    row_flop=5.0,
+    pair_flop=7.0,
+    decode_flop=11.0,
+    context_flop=13.0,
+    step_bytes=17.0,
+    capped_bytes=19.0,
+    token_bytes=23.0,
+    row_bytes=29.0,
+    reach_bytes=31.0,
+    decode_bytes=37.0,
+    context_bytes=41.0,
+)
 
 
-def random_trace(seed: int, most: int = 60) -> Trace:
-    rng = np.random.default_rng([seed, 10])
-    count = int(rng.integers(5, most))
-    gap = rng.choice([0.01, 0.1, 0.3])
-    return make_trace(
-        np.cumsum(rng.exponential(gap, count)),
-        rng.integers(1, 400, count),
-        rng.integers(1, 200, count),
-        prefix=rng.integers(-1, 5, count),
-        concurrency=int(rng.choice([0, 0, 7])),
+class Working(CoefficientSteps):
+    """Coefficient steps that say what work they are."""
+
+    __slots__ = ()
+
+    def numbers(self) -> StepNumbers:
+        return replace(super().numbers(), work=WORK)
+
+
+WORKING = Working(STEPS.prefill_abc, STEPS.small, STEPS.large, STEPS.large_batch)
+
+
+def on_lanes() -> GridSteps:
+    """Engines of four data-parallel lanes, which are uneven."""
+    nodes = np.array([1.0, 8.0, 4096.0])
+    flat, square = np.ones((3, 3)), np.outer(nodes, nodes)
+    return GridSteps(
+        *(nodes, 1e-3 + 2e-5 * nodes, nodes, 1e-5 * nodes, nodes, 1e-6 * square, nodes, nodes, 1e-8 * flat),
+        work=WORK,
+        lanes=4.0,
+        uneven=1.2,
+        lane_nodes=nodes,
+        lane_times=1e-5 * nodes,
     )
 
 
-def random_fleet(seed: int, policy: Policy, disaggregated: bool) -> Fleet:
+def pages_of(ids: list[list[int]], tokens: int) -> Pages:
+    return Pages(np.array([page for row in ids for page in row]), np.array([len(row) for row in ids]), tokens)
+
+
+def random_trace(seed: int, most: int = 60, *, paged: bool = False) -> Trace:
+    """paged: requests that go on from a random part of one of four conversations."""
+    rng = np.random.default_rng([seed, 10])
+    count = int(rng.integers(5, most))
+    arrival = np.cumsum(rng.exponential(rng.choice([0.01, 0.1, 0.3]), count))
+    isl, osl = rng.integers(1, 400, count), rng.integers(1, 200, count)
+    talks, shared = rng.integers(4, size=count), rng.integers(0, 26, count)
+    ids = [
+        [1000 * talk + k if k < same else int(rng.integers(10**4, 10**9)) for k in range(-(-tokens // 16))]
+        for talk, same, tokens in zip(talks.tolist(), shared.tolist(), isl.tolist(), strict=True)
+    ]
+    pages, together = pages_of(ids, 16) if paged else None, int(rng.choice([0, 0, 7]))
+    return make_trace(arrival, isl, osl, concurrency=together, pages=pages)
+
+
+def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool = False) -> Fleet:
     """Tight on blocks, sequences or budget more often than not."""
     rng = np.random.default_rng([seed, 11])
-    stages = int(rng.choice([1, 1, 2]))
+    stages = int(rng.choice([1, 1, 2, 3]))
     limits = Limits(
         max_num_seqs=int(rng.choice([4, 8, 128])),
         max_num_batched_tokens=int(rng.choice([128, 256])),
         long_prefill_threshold=int(rng.choice([64, 1 << 60])),
-        kv_blocks=int(rng.integers(45, 200)),
+        kv_blocks=int(rng.integers(45, 150 if paged else 200)),
     )
-    if rng.random() < 0.3 and stages == 1 and policy.exclusive_prefill and not policy.static:
+    if rng.random() < 0.3 and stages == 1 and policy.exclusive_prefill and not policy.static and not paged:
         limits = replace(limits, kv_blocks=1 << 60, decode_token_cap=int(rng.choice([500, 2000])))
     pool = Pool(
         Role.COLOCATED,
-        STEPS,
+        on_lanes() if rng.random() < 0.3 else WORKING,
         policy,
         limits,
         replicas=int(rng.integers(1, 3)),
         pipeline=stages,
-        router=list(Router)[int(rng.integers(5))],
+        router=list(Router)[int(rng.integers(len(Router)))],
         kv_seconds_per_token=float(rng.choice([0.0, 1e-5])),
+        nics=int(rng.integers(1, 4)),
     )
+    store = KvStore(int(rng.integers(5, 300)), 1e-6, 2e-6, 1e-4) if paged and rng.random() < 0.5 else None
     if not disaggregated:
-        return Fleet((pool,))
-    hand_over = HandOver(1e-3, int(rng.choice([1, 8])), list(FirstToken)[int(rng.integers(3))])
-    return Fleet((replace(pool, role=Role.PREFILL), replace(pool, role=Role.DECODE)), hand_over)
-
-
-def on_lanes(fleet: Fleet) -> Fleet:
-    """The fleet with engines of four data-parallel lanes, which are uneven."""
-    nodes = np.array([1.0, 8.0, 4096.0])
-    ones = np.ones((nodes.size, nodes.size))
-    steps = GridSteps(
-        nodes, 1e-3 + 2e-5 * nodes, nodes, 1e-5 * nodes, nodes, 1e-6 * np.outer(nodes, nodes), nodes, nodes, 1e-8 * ones
-    )
-    laned = replace(steps, lanes=4.0, uneven=1.2, lane_nodes=nodes, lane_times=1e-5 * nodes)
-    return replace(fleet, pools=tuple(replace(pool, steps=laned) for pool in fleet.pools))
+        return Fleet((pool,), store=store)
+    first = list(FirstToken)[int(rng.integers(3))]
+    hand_over = HandOver(1e-3, int(rng.choice([1, 8])), first, pull=bool(rng.random() < 0.5))
+    pools = replace(pool, role=Role.PREFILL), replace(pool, role=Role.DECODE, nics=int(rng.integers(1, 4)))
+    return Fleet(pools, hand_over, store=store)
 
 
 def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> Fleet:

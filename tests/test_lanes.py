@@ -15,8 +15,8 @@ from costmodel.estimate import prompt_seconds
 from costmodel.host import EngineOverhead
 from costmodel.queueing import lockstep_excess
 from costmodel.serving.load import ClosedLoad, prompt_time
-from costmodel.simulator.cost_steps import GridSteps, cost_steps
 from costmodel.simulator.run import simulate, step_seconds
+from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import FleetPool, pool_config

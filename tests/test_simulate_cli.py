@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -78,38 +79,36 @@ def test_simulate_prints_the_table_and_writes_the_files(
     assert max(event["ts"] for event in spans) - min(event["ts"] + event["dur"] for event in spans) <= 30e6
 
 
-def test_simulate_json_tells_the_same_and_the_same_again(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
-    for _ in range(2):
-        assert run(["simulate", str(plan_file), "--requests", "1000", "--json", "--goodput"]) == 0
-        told.append(json.loads(capsys.readouterr().out))
-        assert told[-1].pop("cpu_s") > 0.0
-    assert told[0] == told[1]
-    found = told[0]
-    assert found["schema"] == "pdplan.simulation/1"
-    assert found["rate_rps"] == 6.0
-    assert [one["name"] for one in found["classes"]] == ["fast", "slow"]
-    assert all(one["attainment_low"] <= one["attainment"] <= one["attainment_high"] for one in found["classes"])
-    assert found["goodput"]["rate_rps"] >= 6.0
-    assert found["curve"] is None
-    (pool,) = found["pools"]
-    assert 0 < pool["utilization"] <= 1
-    assert 0 < pool["mbu"] < 1
+def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    """What `pdplan simulate --json` says, less its CPU time."""
+    run(["simulate", *map(str, arguments), "--json"])
+    value: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert value.pop("cpu_s") > 0.0
+    return value
+
+
+def test_the_json_is_the_same_again_and_its_parts_agree(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = answer(capsys, plan_file, "--requests", "1000", "--goodput", "--replications", "2")
+    assert value == answer(capsys, plan_file, "--requests", "1000", "--goodput", "--replications", "2")
+    assert (value["schema"], value["rate_rps"], value["curve"]) == ("pdplan.simulation/1", 6.0, None)
+    assert (value["replications"], value["seeds"], value["until"]) == (2, [0, 1_000_003], None)
+    assert 0.0 < value["half_width"] < 0.1
+    assert value["goodput"]["rate_rps"] >= 6.0
+    (pool,) = value["pools"]
+    assert 0 < pool["mbu"] < pool["utilization"] <= 1
     assert 0.12 * pool["tdp_w"] < pool["power_w"] < pool["tdp_w"]
-    assert found["energy"]["power_w"] == pool["power_w"]
-    assert found["energy"]["origin"] == "assumed"
-    assert found["energy"]["wh_per_1000_output_tokens"] == pytest.approx(
-        pool["power_w"] / found["output_tokens_per_s"] / 3.6, rel=0.03
-    )
-    assert found["served_rps"] == pytest.approx(6.0, rel=0.1)
-    assert found["overload"]["pool"] is None
-    for one in found["classes"]:
-        ends = list(one["e2e_s"].values())
-        assert ends == sorted(ends)
-        assert ends[0] > one["ttft_s"]["p50"]
-        gaps = list(one["itl_max_s"].values())
-        assert gaps == sorted(gaps)
-        assert gaps[0] >= one["tpot_s"]["p50"]
+    assert (value["energy"]["power_w"], value["energy"]["origin"]) == (pool["power_w"], "assumed")
+    per_token = pool["power_w"] / value["output_tokens_per_s"] / 3.6
+    assert value["energy"]["wh_per_1000_output_tokens"] == pytest.approx(per_token, rel=0.03)
+    assert value["served_rps"] == pytest.approx(6.0, rel=0.1)
+    assert value["overload"]["pool"] is None
+    assert [case["name"] for case in value["classes"]] == ["fast", "slow"]
+    for case in value["classes"]:
+        assert case["attainment_low"] <= case["attainment"] <= case["attainment_high"]
+        ends, gaps = list(case["e2e_s"].values()), list(case["itl_max_s"].values())
+        assert (ends, gaps) == (sorted(ends), sorted(gaps))
+        assert ends[0] > case["ttft_s"]["p50"]
+        assert gaps[0] >= case["tpot_s"]["p50"]
 
 
 def test_the_router_counts_what_is_asked_for(
@@ -118,24 +117,22 @@ def test_the_router_counts_what_is_asked_for(
     """Three engines at three times the rate: behind a router that counts requests prompts meet others more often."""
     several = json.loads(plan_file.read_text())
     (pool,) = several["pools"]
-    each = pool["gpus"] // pool["replicas"]
-    pool |= {"replicas": 3, "gpus": 3 * each}
-    several["gpus"][pool["accelerator"]] = 3 * each
-    (tmp_path / "plan.json").write_text(json.dumps(several))
+    gpus = 3 * pool["gpus"] // pool["replicas"]
+    pool |= {"replicas": 3, "gpus": gpus}
+    several["gpus"][pool["accelerator"]] = gpus
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(several))
     assert set(ROUTERS) == set(Balancing)
-    told = []
-    for options in ([], ["--balancing", "fewest_tokens"], ["--balancing", "fewest_requests"]):
-        run(["simulate", str(tmp_path / "plan.json"), "--requests", "4000", "--rate", "18/s", "--json", *options])
-        told.append(json.loads(capsys.readouterr().out))
-    assert [one["source"].partition("the engine with the ")[2] for one in told] == [
-        "",
-        "fewest tokens",
-        "fewest requests",
-    ]
-    assert told[0] | {"source": "", "cpu_s": 0.0} == told[1] | {"source": "", "cpu_s": 0.0}
-    tokens, requests = (found["classes"][0]["ttft_s"]["p90"] for found in told[1:])
-    assert tokens < requests
-    assert run(["simulate", str(tmp_path / "plan.json"), "--balancing", "turns"]) == 2
+    loaded = [str(plan), "--requests", "4000", "--rate", "18/s"]
+    planned, tokens, requests = (
+        answer(capsys, *loaded, *options)
+        for options in ([], ["--balancing", "fewest_tokens"], ["--balancing", "fewest_requests"])
+    )
+    assert tokens.pop("source") == planned.pop("source") + ", sent to the engine with the fewest tokens"
+    assert planned == tokens
+    assert requests["source"].endswith("the engine with the fewest requests")
+    assert tokens["classes"][0]["ttft_s"]["p90"] < requests["classes"][0]["ttft_s"]["p90"]
+    assert run(["simulate", str(plan), "--balancing", "turns"]) == 2
 
 
 def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,23 +175,15 @@ def test_a_day_has_its_worst_part(plan_file: Path, capsys: pytest.CaptureFixture
     )
 
 
-def test_a_closed_loop_serves_as_fast_as_it_can(
-    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_closed_loop_serves_as_fast_as_it_can(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rates = []
-    for users in ("4", "16"):
-        run(["simulate", str(plan_file), "--requests", "600", "--concurrency", users, "--json"])
-        told = json.loads(capsys.readouterr().out)
-        assert told["concurrency"] == int(users)
-        assert told["pools"][0]["peak_running"] <= int(users)
-        assert not told["overload"]["overloaded"]
-        rates.append(told["rate_rps"])
+    for users in (4, 16):
+        value = answer(capsys, plan_file, "--requests", "600", "--concurrency", users)
+        assert value["concurrency"] == users
+        assert value["pools"][0]["peak_running"] <= users
+        assert not value["overload"]["overloaded"]
+        rates.append(value["rate_rps"])
     assert rates[1] > 1.5 * rates[0]
-    trace = tmp_path / "log.csv"
-    lines = [f"{9 * k}.0,{500 + k},{20 + k % 50}" for k in range(300)]
-    trace.write_text("\n".join(["arrival_s,isl,osl", *lines]) + "\n", "utf-8")
-    run(["simulate", str(plan_file), "--trace", str(trace), "--concurrency", "8"])
-    assert "replayed from log.csv, 8 at a time" in capsys.readouterr().out
 
 
 def test_parquet_gets_whole_columns(
@@ -226,20 +215,6 @@ def test_parquet_gets_whole_columns(
     assert f"wrote {file}" in capsys.readouterr().err
 
 
-def test_parquet_has_the_rows_of_the_csv(plan_file: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is an optional extra")
-    rows, columns = tmp_path / "rows.csv", tmp_path / "rows.parquet"
-    run(["simulate", str(plan_file), "--requests", "300", "--csv", str(rows), "--parquet", str(columns)])
-    table = list(csv.DictReader(rows.read_text("utf-8").splitlines()))
-    found = parquet.read_table(columns).to_pylist()
-    assert [list(row) for row in found] == [list(row) for row in table]
-    for one, other in zip(found, table, strict=True):
-        assert one["slo_class"] == other["slo_class"]
-        assert one["isl"] == int(other["isl"])
-        assert one["ttft_s"] == pytest.approx(float(other["ttft_s"]), rel=1e-8)
-        assert one["within_slo"] is bool(int(other["within_slo"]))
-
-
 def test_an_overloaded_fleet_is_exit_code_3(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(plan_file), "--requests", "1500", "--rate", "500/s"]) == 3
     said = " ".join(capsys.readouterr().out.split())
@@ -248,25 +223,81 @@ def test_an_overloaded_fleet_is_exit_code_3(plan_file: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["overload"]["pool"] == "colocated-1"
 
 
-def test_a_trace_is_replayed(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+LINES = [f"{0.2 * k:.1f},{500 + k},{20 + k % 50}" for k in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "sentence"),
+    [
+        (LINES, ["--rate", "8/s"], "300 requests at 8 req/s, replayed from log.csv"),
+        (LINES, [], ", at its own rate; the plan is for"),
+        (LINES, ["--concurrency", "8"], "replayed from log.csv, 8 at a time"),
+        (
+            [*LINES, "60.0,900000,5", "60.1,900000,5"],
+            ["--rate", "8/s"],
+            "replayed from log.csv, less 2 of more than 8,192 tokens, which its engines do not take",
+        ),
+        (
+            ["0.0,0,5", *LINES, "60.0,500,"],
+            ["--rate", "8/s"],
+            "replayed from log.csv, of which 2 of 302 rows cannot be served (line 2: isl is 0)",
+        ),
+    ],
+    ids=["at a rate", "at its own", "in a closed loop", "too long", "not to be served"],
+)
+def test_a_trace_is_replayed(
+    plan_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    lines: list[str],
+    options: list[str],
+    sentence: str,
+) -> None:
     trace = tmp_path / "log.csv"
-    lines = [f"{0.2 * k:.1f},{500 + k},{20 + k % 50}" for k in range(300)]
     trace.write_text("\n".join(["arrival_s,isl,osl", *lines]) + "\n", "utf-8")
-    assert run(["simulate", str(plan_file), "--trace", str(trace), "--rate", "8/s"]) == 0
-    said = capsys.readouterr().out
-    assert "300 requests at 8 req/s, replayed from log.csv" in said
-    trace.write_text("\n".join(["arrival_s,isl,osl", *lines, "60.0,900000,5", "60.1,900000,5"]) + "\n", "utf-8")
-    assert run(["simulate", str(plan_file), "--trace", str(trace), "--rate", "8/s"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "300 requests at 8 req/s, replayed from log.csv, less 2 of more than" in said
-    assert "tokens, which its engines do not take" in said
-    trace.write_text("\n".join(["arrival_s,isl,osl", "0.0,0,5", *lines, "60.0,500,"]) + "\n", "utf-8")
-    assert run(["simulate", str(plan_file), "--trace", str(trace), "--rate", "8/s"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "of which 2 of 302 rows cannot be served (line 2: isl is 0)" in said
-    assert "300 requests at 8 req/s" in said
-    assert run(["simulate", str(plan_file), "--trace", str(trace)]) == 0
-    assert ", at its own rate; the plan is for" in " ".join(capsys.readouterr().out.split())
+    assert run(["simulate", str(plan_file), "--trace", str(trace), *options]) == 0
+    assert sentence in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("stated", "hashes", "low", "high"),
+    [
+        (0.5, lambda _request, block: block, 95.0, 100.0),
+        (0.5, lambda request, block: 10 * request + block, 0.0, 0.0),
+        (0.5, lambda request, block: 10 * (request if block >= 2 else 0) + block, 45.0, 50.0),
+        (0.0, lambda _request, block: block, None, None),
+    ],
+    ids=["all the same", "all different", "the same half", "engines that cache nothing"],
+)
+def test_prompts_of_a_trace_find_what_its_hashes_say(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    stated: float,
+    hashes: Callable[[int, int], int],
+    low: float | None,
+    high: float | None,
+) -> None:
+    """Prompts of four hash blocks and one token: whatever share the plan was made for, the blocks decide."""
+    workload = {"request_rate": "6/s", "max_tokens": 8192, "prefix_hit_share": stated}
+    workload |= {"lengths": {"histogram": [{"isl": 2049, "osl": 20, "share": 1.0}]}}
+    plan = tmp_path / "plan" / "plan.json"
+    assert run(["-q", "optimize", *QUICK, str(tiny(tmp_path, workload=workload)), "-o", str(plan.parent)]) == 0
+    rows = [
+        {"timestamp": 200 * k, "input_length": 2049, "output_length": 20, "hash_ids": [hashes(k, b) for b in range(5)]}
+        for k in range(200)
+    ]
+    trace = tmp_path / "log.jsonl"
+    trace.write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
+    capsys.readouterr()
+    assert run(["simulate", str(plan), "--trace", str(trace)]) == 0
+    said = re.search(
+        r"([\d.]+) % of its prompt tokens found in prefix caches", " ".join(capsys.readouterr().out.split())
+    )
+    if low is None or high is None:
+        assert said is None
+    else:
+        assert said is not None
+        assert low <= float(said[1]) <= high
 
 
 @pytest.mark.parametrize(
@@ -305,7 +336,7 @@ def test_bad_flags_are_exit_code_2(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("precision", ["1%", "±1%", "0.01"])
+@pytest.mark.parametrize("precision", ["±1%", "0.01"])
 def test_runs_are_made_until_the_share_is_known(
     precision: str, plan_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

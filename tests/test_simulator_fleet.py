@@ -37,11 +37,16 @@ def trace_of(arrival: list[float], isl: int = 100, osl: int = 3, **columns: obje
     return make_trace(np.array(arrival), np.full(count, isl), np.full(count, osl), **columns)  # type: ignore[arg-type]
 
 
-def split(hand_over: HandOver | None = None, per_token: float = 0.0, seqs: int = 64, **pool: object) -> Fleet:
-    limits = Limits(max_num_seqs=seqs)
-    prefill = Pool(Role.PREFILL, FLAT, ONLY_PROMPTS, limits, kv_seconds_per_token=per_token)
-    decode = Pool(Role.DECODE, FLAT, VLLM_V1, limits, kv_seconds_per_token=per_token / 2, **pool)  # type: ignore[arg-type]
-    return Fleet((prefill, decode), hand_over or HandOver())
+def split(
+    hand_over: HandOver | None = None,
+    per_token: float = 0.0,
+    nics: tuple[int, int] = (1, 1),
+    decode: Limits | None = None,
+) -> Fleet:
+    """per_token: seconds on all NICs of an engine together."""
+    prefill = Pool(Role.PREFILL, FLAT, ONLY_PROMPTS, kv_seconds_per_token=per_token, nics=nics[0])
+    later = Pool(Role.DECODE, FLAT, VLLM_V1, decode or Limits(), kv_seconds_per_token=per_token, nics=nics[1])
+    return Fleet((prefill, later), hand_over or HandOver())
 
 
 @pytest.mark.parametrize(
@@ -56,10 +61,13 @@ def test_the_first_token_comes_from_where_it_is_made(first_token: FirstToken, tt
     assert result.transfer[0] == pytest.approx(0.005)
 
 
-def test_transfers_share_the_link_one_after_the_other() -> None:
-    """Two prompts in one step; 100 tokens at 1 ms each: the slower end decides, the second waits for the first."""
-    result = simulate(trace_of([0.0, 0.0]), split(per_token=1e-3))
-    np.testing.assert_allclose(result.transfer, [0.1, 0.2])
+@pytest.mark.parametrize(
+    ("nics", "expected"), [((1, 1), [0.1, 0.2, 0.3]), ((2, 2), [0.2, 0.2, 0.4]), ((1, 2), [0.2, 0.4, 0.6])]
+)
+def test_hand_overs_share_the_links(nics: tuple[int, int], expected: list[float]) -> None:
+    """Prompts of 100 tokens in one step: a NIC of two has half of the bandwidth, and the slower end decides."""
+    result = simulate(trace_of([0.0] * 3), split(per_token=1e-3, nics=nics))
+    np.testing.assert_allclose(np.sort(result.transfer), expected)
 
 
 def test_layers_sent_early_hide_the_transfer() -> None:
@@ -79,27 +87,55 @@ def test_kv_is_held_on_the_prefill_side_until_it_has_arrived() -> None:
     np.testing.assert_allclose(result.prompt_start, [0.0, 0.2])
 
 
-def test_decode_admission_waits_for_a_slot() -> None:
-    result = simulate(trace_of([0.0, 0.0], osl=5), split(seqs=1, replicas=1))
-    order = np.argsort(result.finish)
-    first, second = order
-    assert result.first[second] == pytest.approx(max(result.finish[first], result.moved[second]) + 0.01)
+def test_a_full_decode_engine_pulls_when_it_has_room() -> None:
+    """One sequence only: the second request's KV stays until the first has ended, and is sent only then."""
+    one = Limits(max_num_seqs=1)
+    result = simulate(trace_of([0.0, 0.0]), split(HandOver(pull=True), 1e-3, decode=one))
+    np.testing.assert_allclose(result.finish, [0.1 + 0.1 + 0.03, 0.23 + 0.1 + 0.03])
+    pushed = simulate(trace_of([0.0, 0.0]), split(HandOver(), 1e-3, decode=one))
+    np.testing.assert_allclose(pushed.finish, [0.23, 0.3 + 0.03])
+
+
+def test_a_pulled_request_decodes_in_the_step_after_the_one_that_loads_it() -> None:
+    """The second prompt ends at 0.2 s, in the middle of a step of the first request, and its KV takes 1 ms.
+
+    Sent at once it is there for the step that begins at 0.206 s; pulled, that step loads it and the next has it.
+    """
+    trace = make_trace(np.array([0.0, 0.1]), np.full(2, 100), np.array([50, 3]))
+    ends = {}
+    for pull in (False, True):
+        fleet = split(HandOver(pull=pull), 1e-5)
+        late = replace(fleet.pools[1], steps=CoefficientSteps((0.1, 0.0, 0.0), (0.015, 0.0, 0.0)))
+        ends[pull] = simulate(trace, replace(fleet, pools=(fleet.pools[0], late))).first[1]
+    assert ends[False] == pytest.approx(0.101 + 7 * 0.015 + 0.015)
+    assert ends[True] == pytest.approx(ends[False] + 0.015)
+
+
+def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() -> None:
+    """Blocks for one request on either side: the second is pulled when the first has ended, the third computed then."""
+    fleet = split(HandOver(pull=True), 1e-3, decode=Limits(kv_blocks=12))
+    fleet = replace(fleet, pools=(replace(fleet.pools[0], limits=Limits(kv_blocks=10)), fleet.pools[1]))
+    result = simulate(trace_of([0.0] * 3, osl=30), fleet)
+    np.testing.assert_allclose(result.moved[1:] - result.finish[:2], [0.1, 0.1])
+    np.testing.assert_allclose(result.prompt_start[1:], result.moved[:2])
+    assert result.engines[1].peak_blocks == 9
+
+
+def test_requests_too_long_to_decode_pass_the_gate_and_are_rejected() -> None:
+    trace = make_trace(np.zeros(2), np.array([400, 50]), np.array([2, 2]))
+    result = simulate(trace, split(HandOver(pull=True), decode=Limits(kv_blocks=10)))
+    assert result.finished.tolist() == [False, True]
+    assert result.engines[1].rejected == 1
 
 
 def test_each_router_does_what_its_name_says() -> None:
-    def engines(router: Router, **columns: object) -> list[int]:
-        trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50, **columns)
-        return simulate(trace, colocated(VLLM_V0, FLAT, replicas=2, router=router)).engine.tolist()
-
-    assert engines(Router.ROUND_ROBIN) == [0, 1, 0, 1]
-    assert engines(Router.LEAST_LOADED) == [0, 1, 0, 1]
-    assert engines(Router.PREFIX_AFFINE, prefix=np.array([1, 1, 0, 0])) == [1, 1, 0, 0]
+    for router in (Router.ROUND_ROBIN, Router.LEAST_LOADED):
+        trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50)
+        result = simulate(trace, colocated(VLLM_V0, FLAT, replicas=2, router=router))
+        assert result.engine.tolist() == [0, 1, 0, 1]
     lengths = make_trace(np.array([0.0, 0.001, 0.002]), np.array([1000, 10, 10]), np.array([9, 9, 9]))
     pool = colocated(VLLM_V0, FLAT, replicas=2, router=Router.LENGTH_AWARE)
     assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]
-    pool = colocated(VLLM_V0, FLAT, Limits(kv_blocks=1000), replicas=2, router=Router.LEAST_KV)
-    late = make_trace(np.array([0.0, 0.05, 0.2]), np.array([1000, 500, 10]), np.array([50, 50, 9]))
-    assert simulate(late, pool).engine.tolist() == [0, 1, 1]
 
 
 def test_a_trace_may_say_which_pool_serves_a_request() -> None:
@@ -170,6 +206,19 @@ def test_a_pipeline_out_of_blocks_goes_on(policy: str) -> None:
     assert result.restarts.sum() > 0
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_micro_batches_do_not_take_the_last_blocks_from_each_other_for_ever(seed: int) -> None:
+    """Memory for three of the requests: handed over and computed again, they would; now the oldest goes on."""
+    rng = np.random.default_rng(seed)
+    arrival = np.cumsum(rng.exponential(0.05, 12))
+    trace = make_trace(arrival, rng.integers(100, 400, 12), rng.integers(100, 250, 12))
+    limits = Limits(max_num_seqs=4, max_num_batched_tokens=256, kv_blocks=51)
+    pools = tuple(Pool(role, STEPS, VLLM_V1, limits, pipeline=3) for role in (Role.PREFILL, Role.DECODE))
+    result = simulate(trace, Fleet(pools, HandOver(1e-3, pull=True)), until=60.0)
+    assert result.finished.all()
+    assert result.restarts.sum() > 0
+
+
 def test_requests_that_never_fit_are_rejected_and_counted() -> None:
     trace = make_trace(np.zeros(2), np.array([100, 10_000]), np.array([5, 5]))
     result = simulate(trace, colocated(VLLM_V1, FLAT, Limits(kv_blocks=50)))
@@ -196,7 +245,7 @@ def test_the_cap_on_context_makes_decodes_take_turns() -> None:
         (Fleet((Pool(Role.DECODE, STEPS, VLLM_V1),)), "found decode pools only"),
         (Fleet((Pool(Role.PREFILL, STEPS, VLLM_V1),)), "come together"),
         (colocated(VLLM_V1, replicas=0), "pool 0: replicas 0 must be 1 or more"),
-        (colocated(VLLM_V1, pipeline=99), "pipeline 99 is above the 16 stages"),
+        (split(nics=(0, 1)), "pool 0: nics 0 must be 1 or more"),
         (colocated(VLLM_V1, limits=Limits(256, 128)), "max_num_batched_tokens 128 must be at least max_num_seqs 256"),
         (colocated(STATIC, limits=Limits(decode_token_cap=5)), "is not static; found static"),
     ],

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.simulator_cases import colocated
-from tests.simulator_paged import random_paged, random_paged_fleet
+from tests.simulator_cases import colocated, pages_of
 
 # isort: split
 from costmodel.errors import InputError
 from costmodel.simulator import (
-    POLICIES,
     STATIC,
     VLLM_V1,
     CoefficientSteps,
@@ -24,25 +20,20 @@ from costmodel.simulator import (
     KvStore,
     Limits,
     Pages,
-    Policy,
     Router,
     Trace,
     make_trace,
     simulate,
 )
-from costmodel.simulator.loop import run_loop
-from costmodel.simulator.run import make_world
 from search_spaces.traces import read_trace
 from search_spaces.traces.reader import read_replay
 
 LINEAR = CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))
 """A millisecond per prompt token, 10 ms per decode step."""
-CACHING = [policy for policy in POLICIES.values() if not policy.static]
 
 
 def paged(arrival: list[float], isl: list[int], ids: list[list[int]], osl: int = 2, tokens: int = 32) -> Trace:
-    pages = Pages(np.array([page for one in ids for page in one]), np.array([len(one) for one in ids]), tokens)
-    return make_trace(np.array(arrival), np.array(isl), np.full(len(isl), osl), pages=pages)
+    return make_trace(np.array(arrival), np.array(isl), np.full(len(isl), osl), pages=pages_of(ids, tokens))
 
 
 def test_full_blocks_of_the_same_prefix_are_not_computed_again() -> None:
@@ -51,7 +42,7 @@ def test_full_blocks_of_the_same_prefix_are_not_computed_again() -> None:
     result = simulate(trace, colocated(VLLM_V1, LINEAR))
     np.testing.assert_allclose(result.ttft, [0.096, 0.110 - 0.064, 0.096 - 0.064])
     assert result.hit.tolist() == [0, 64, 64]
-    assert result.prefix.hit_share[0] == pytest.approx(128 / 302)
+    assert result.engines[0].hit_share == pytest.approx(128 / 302)
     off = simulate(trace, colocated(VLLM_V1, LINEAR, prefix_cache=False))
     np.testing.assert_allclose(off.ttft, [0.096, 0.110, 0.096])
 
@@ -73,7 +64,7 @@ def test_the_longest_unused_blocks_go_first_and_tails_before_heads() -> None:
     trace = paged([0.0, 1.0, 2.0], [65, 97, 65], [[1, 2], [3, 4, 5], [1, 2]], osl=1)
     result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=9)))
     assert result.hit.tolist() == [0, 0, 32]
-    assert result.prefix.evicted[0] >= 1
+    assert result.engines[0].evicted >= 1
 
 
 def test_a_prompt_finds_what_another_has_computed_so_far() -> None:
@@ -89,7 +80,7 @@ def test_the_router_follows_the_longest_prefix() -> None:
     fleet = colocated(VLLM_V1, LINEAR, replicas=2, router=Router.PREFIX_AFFINE)
     result = simulate(trace, fleet)
     assert result.engine.tolist() == [0, 1, 0, 1]
-    assert result.prefix.hit.tolist() == [64.0, 64.0]
+    assert [use.hit for use in result.engines] == [64, 64]
 
 
 def test_the_store_is_read_where_that_is_quicker() -> None:
@@ -99,11 +90,11 @@ def test_the_store_is_read_where_that_is_quicker() -> None:
     pools = colocated(VLLM_V1, LINEAR).pools * 2
     quick = simulate(trace, Fleet(pools, store=KvStore(10, 5e-5, 1e-4, 1e-3)))
     np.testing.assert_allclose(quick.ttft, [0.070, 0.0064 + 0.001 + 0.006, 0.006])
-    assert quick.prefix.fetched.tolist() == [0.0, 64.0]
+    assert [use.fetched for use in quick.engines] == [0, 64]
     slow = simulate(trace, Fleet(pools, store=KvStore(10, 0.0, 2e-3, 1e-3)))
     np.testing.assert_allclose(slow.ttft, [0.070, 0.070, 0.006])
     full = simulate(trace, Fleet(pools, store=KvStore(1, 5e-5, 1e-4, 1e-3)))
-    assert full.prefix.fetched.tolist() == [0.0, 32.0]
+    assert [use.fetched for use in full.engines] == [0, 32]
 
 
 def test_reads_of_the_store_wait_for_each_other() -> None:
@@ -112,33 +103,6 @@ def test_reads_of_the_store_wait_for_each_other() -> None:
     trace = replace(trace, pool=np.array([0, 1, 2]))
     result = simulate(trace, Fleet(colocated(VLLM_V1, LINEAR).pools * 3, store=KvStore(10, 1e-4)))
     np.testing.assert_allclose(result.ttft[1:], [0.0064 + 0.006, 0.0128 + 0.006])
-
-
-@pytest.mark.parametrize("policy", CACHING, ids=lambda policy: policy.name)
-@pytest.mark.parametrize("disaggregated", [False, True], ids=["colocated", "disaggregated"])
-@settings(deadline=None, max_examples=8)
-@given(seed=st.integers(0, 10_000))
-def test_caches_conserve_blocks_and_jumps_change_nothing(policy: Policy, disaggregated: bool, seed: int) -> None:
-    trace, fleet = random_paged(seed), random_paged_fleet(seed, policy, disaggregated)
-    one, other = simulate(trace, fleet), simulate(trace, fleet, fast_forward=False)
-    np.testing.assert_allclose(one.finish, other.finish, rtol=1e-9)
-    for name in ("hit", "engine", "restarts"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert int(one.finished.sum()) + sum(engine.rejected for engine in one.engines) == trace.size
-    assert np.all(one.hit < trace.isl)
-    if not one.restarts.any():
-        assert one.work.prompt_tokens.sum() == (trace.isl - one.hit)[one.finished].sum()
-    world = make_world(trace, fleet)
-    run_loop(world, float("inf"))
-    pools = [pool for pool in fleet.pools for _ in range(pool.replicas)]
-    for engine, pool in zip(world["engines"].view(np.recarray), pools, strict=True):
-        assert (engine.free, engine.promised) == (pool.limits.kv_blocks, 0)
-        if engine.cache >= 0:
-            count = int(trace.pages.ids.max()) + 1 if trace.pages is not None else 0
-            listed, *references = world["cached"]["references"][engine.cache :][: count + 1].tolist()
-            assert max(references) <= 0
-            assert references.count(0) == listed
-            assert references.count(0) * engine.page_blocks <= engine.free
 
 
 def test_pages_follow_their_requests_when_sorted() -> None:
@@ -202,12 +166,12 @@ def test_equals_a_literal_cache_one_request_at_a_time(seed: int) -> None:
         [100 * int(talk) + k for k in range(-(-int(size) // (16 * blocks)))]
         for talk, size in zip(talks, isl, strict=True)
     ]
-    pages = Pages(np.array([page for one in ids for page in one]), np.array([len(one) for one in ids]), 16 * blocks)
+    pages = pages_of(ids, 16 * blocks)
     trace = make_trace(100.0 * np.arange(count, dtype=np.float64), isl, rng.integers(1, 40, count), pages=pages)
     memory = int(rng.integers(30, 60))
     result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=memory)))
     assert result.hit.tolist() == literal(trace, memory, blocks)
-    assert 0 < result.prefix.hit_share[0] < 1
+    assert 0 < result.engines[0].hit_share < 1
 
 
 def test_a_trace_with_blocks_is_replayed(data: Path) -> None:
@@ -220,4 +184,4 @@ def test_a_trace_with_blocks_is_replayed(data: Path) -> None:
     result = simulate(apart, colocated(VLLM_V1, LINEAR))
     share = read_trace(path, limit=600).prefix_hit_share
     assert share is not None
-    assert 0.97 * share < result.prefix.hit_share[0] <= share
+    assert 0.97 * share < result.engines[0].hit_share <= share

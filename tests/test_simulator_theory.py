@@ -18,7 +18,7 @@ from tests.simulator_cases import ONLY_PROMPTS, colocated
 from costmodel.queueing import erlang_c
 from costmodel.simulator import SARATHI, CoefficientSteps, Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import TAIL, batch_ends
-from costmodel.simulator.trace import poisson_arrivals
+from costmodel.simulator.trace import gamma_arrivals
 
 COUNT = 30_000
 UNIT = 1e-6
@@ -30,7 +30,7 @@ MEAN = 0.1
 def serve(lengths: np.ndarray, load: float, seed: int) -> Result:
     """One server: one sequence at a time, no decode steps."""
     isl = np.maximum(1, np.rint(lengths / UNIT)).astype(np.int64)
-    trace = make_trace(poisson_arrivals(isl.size, load / MEAN, seed), isl, np.ones(isl.size, dtype=np.int64))
+    trace = make_trace(gamma_arrivals(isl.size, load / MEAN, seed=seed), isl, np.ones(isl.size, dtype=np.int64))
     steps = CoefficientSteps((0.0, UNIT, 0.0), (1.0, 0.0, 0.0))
     return simulate(trace, colocated(ONLY_PROMPTS, steps, Limits(max_num_seqs=1, max_num_batched_tokens=1 << 40)))
 
@@ -79,7 +79,7 @@ def test_slots_are_m_m_c(servers: int) -> None:
     """
     load, step = 0.8, 1e-3
     osl = np.random.default_rng([servers, 4, 3]).geometric(step / MEAN, COUNT)
-    arrival = poisson_arrivals(COUNT, load * servers / MEAN, seed=54)
+    arrival = gamma_arrivals(COUNT, load * servers / MEAN, seed=54)
     trace = make_trace(arrival, np.ones(COUNT, dtype=np.int64), osl)
     fleet = colocated(
         SARATHI, CoefficientSteps((step, 0.0, 0.0), (step, 0.0, 0.0)), Limits(servers, max_num_batched_tokens=64)

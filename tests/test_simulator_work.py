@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.optimizer_cases import accelerator
-from tests.simulator_cases import STEPS, colocated, random_fleet, random_trace
+from tests.simulator_cases import WORKING, colocated
 from tests.toy import llama_8b
 
 # isort: split
@@ -19,116 +17,46 @@ from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
 from costmodel.host import NO_OVERHEAD
 from costmodel.simulator import (
-    POLICIES,
-    STATIC,
     VLLM_V1,
     CoefficientSteps,
-    EngineWork,
-    Fleet,
     Limits,
-    Policy,
     StepNumbers,
     StepWork,
     make_trace,
     simulate,
+    step_seconds,
 )
-from costmodel.simulator.cost_steps import cost_steps
-from costmodel.simulator.fleet import StepContent, least_bytes, least_flop
-from costmodel.simulator.run import step_seconds
+from costmodel.simulator.steps import StepContent, cost_steps, least_bytes, least_flop
 from costmodel.step import StepLoad, step_time
 from search_spaces.engines import load_engine_memory
-
-WORK = StepWork(
-    peak=1e15,
-    bandwidth=1e13,
-    knee=5,
-    token_flop=3.0,
-    row_flop=5.0,
-    pair_flop=7.0,
-    decode_flop=11.0,
-    context_flop=13.0,
-    step_bytes=17.0,
-    capped_bytes=19.0,
-    token_bytes=23.0,
-    row_bytes=29.0,
-    reach_bytes=31.0,
-    decode_bytes=37.0,
-    context_bytes=41.0,
-)
-
-
-class Working(CoefficientSteps):
-    """Coefficient steps that say what work they are."""
-
-    __slots__ = ()
-
-    def numbers(self) -> StepNumbers:
-        return replace(super().numbers(), work=WORK)
-
-
-WORKING = Working(STEPS.prefill_abc, STEPS.small, STEPS.large, STEPS.large_batch)
-
-
-def working(fleet: Fleet) -> Fleet:
-    return replace(fleet, pools=tuple(replace(pool, steps=WORKING) for pool in fleet.pools))
 
 
 def test_the_work_of_a_run_by_hand() -> None:
     """A prompt of 10 in chunks of 6 and 4, then decode steps that find 11 and 12 tokens."""
     trace = make_trace(np.zeros(1), np.array([10]), np.array([3]))
     result = simulate(trace, colocated(VLLM_V1, WORKING, Limits(max_num_seqs=6, max_num_batched_tokens=6)))
+    (use,) = result.engines
     pairs, reach, context = 21 + (4 * 6 + 10), 6 + 10, 11 + 12
-    assert result.work.flop[0] == 3 * (10 + 2) + 5 * 4 + 7 * pairs + 11 * 2 + 13 * context
+    assert use.flop == 3 * (10 + 2) + 5 * 4 + 7 * pairs + 11 * 2 + 13 * context
     bytes_ = 17 * 4 + 19 * (5 + 4 + 1 + 1) + 23 * 12 + 29 * 4 + 31 * reach + 37 * 2 + 41 * context
-    assert result.work.hbm_bytes[0] == bytes_
-    assert (result.work.prompt_tokens[0], result.work.output_tokens[0]) == (10, 3)
-    assert (result.work.peak_flops[0], result.work.hbm_bandwidth[0]) == (1e15, 1e13)
-    assert result.work.busy_seconds[0] == pytest.approx(result.finish[0])
+    assert use.hbm_bytes == bytes_
+    assert (use.prompt_tokens, use.output_tokens) == (10, 3)
+    assert (use.peak_flops, use.hbm_bandwidth) == (1e15, 1e13)
+    assert use.busy == pytest.approx(result.finish[0])
     chunks, decodes = (
         [step_seconds(WORKING, [6]), step_seconds(WORKING, [4], [6])],
         [step_seconds(WORKING, (), None, 1, 11), step_seconds(WORKING, (), None, 1, 12)],
     )
-    assert result.work.kv_block_seconds[0] == pytest.approx(sum(chunks) + sum(decodes))
+    assert use.kv_block_seconds == pytest.approx(sum(chunks) + sum(decodes))
 
 
 def test_blocks_are_integrated_as_they_grow() -> None:
     """31 tokens of prompt and two blocks; the third one is taken by the decode step that finds 33 tokens."""
     trace = make_trace(np.zeros(1), np.array([31]), np.array([50]))
     flat = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
-    result = simulate(trace, colocated(VLLM_V1, flat))
+    (use,) = simulate(trace, colocated(VLLM_V1, flat)).engines
     held = [-(-(32 + k) // 16) for k in range(49)]
-    assert result.work.kv_block_seconds[0] == pytest.approx(2 * 0.1 + 0.01 * sum(held))
-
-
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-@pytest.mark.parametrize("disaggregated", [False, True], ids=["colocated", "disaggregated"])
-@settings(deadline=None, max_examples=6)
-@given(seed=st.integers(0, 10_000))
-def test_sums_are_the_same_in_closed_form(policy: Policy, disaggregated: bool, seed: int) -> None:
-    trace, fleet = random_trace(seed), working(random_fleet(seed, policy, disaggregated))
-    one, other = (simulate(trace, fleet, fast_forward=jump).work for jump in (True, False))
-    for name in EngineWork.__dataclass_fields__:
-        ours, theirs = getattr(one, name), getattr(other, name)
-        if name in ("busy_seconds", "kv_block_seconds"):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
-        else:
-            np.testing.assert_array_equal(ours, theirs)
-        assert ours.dtype == np.float64
-
-
-def test_output_tokens_are_those_of_the_requests() -> None:
-    trace = random_trace(7)
-    for seed, disaggregated in ((1, False), (2, True)):
-        fleet = working(random_fleet(seed, STATIC, disaggregated))
-        result = simulate(trace, fleet)
-        assert result.finished.all()
-        assert result.work.output_tokens.sum() == trace.osl.sum()
-
-
-def test_models_without_a_roofline_have_no_work() -> None:
-    work = simulate(random_trace(1), colocated(VLLM_V1)).work
-    for values in (work.flop, work.hbm_bytes, work.peak_flops, work.hbm_bandwidth):
-        assert values.tolist() == [0.0]
+    assert use.kv_block_seconds == pytest.approx(2 * 0.1 + 0.01 * sum(held))
 
 
 class Slow(CoefficientSteps):
@@ -169,13 +97,13 @@ def test_the_bound_is_the_cost_model_where_that_is_linear(parallelism: Paralleli
         prompts = ranks if new else 0
         time = step_time(model, arrays, StepLoad.of(prompts, new, past, batch, context))
         tokens, pairs = prompts * new + batch, prompts * (new * past + new * (new + 1) // 2)
-        held = StepContent(
+        content = StepContent(
             1, tokens, min(tokens, work.knee), prompts + batch, pairs, prompts * (new + past), batch, batch * context
         )
         gpus = parallelism.tensor * ranks
-        assert least_flop(work, held) == pytest.approx(gpus * time.flop[0, 0], rel=1e-9)
-        assert least_bytes(work, held) == pytest.approx(gpus * time.traffic[0, 0], rel=0.02)
-        assert least_bytes(work, held) <= gpus * time.traffic[0, 0] * (1 + 1e-9)
+        assert least_flop(work, content) == pytest.approx(gpus * time.flop[0, 0], rel=1e-9)
+        assert least_bytes(work, content) == pytest.approx(gpus * time.traffic[0, 0], rel=0.02)
+        assert least_bytes(work, content) <= gpus * time.traffic[0, 0] * (1 + 1e-9)
     assert work.peak == pytest.approx(gpus * 989e12)
     assert work.bandwidth == pytest.approx(gpus * 3.35e12)
 

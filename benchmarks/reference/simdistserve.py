@@ -17,23 +17,20 @@ from costmodel.simulator import (
     Limits,
     Policy,
     Pool,
-    Result,
-    Trace,
     simulate,
 )
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of
-from .pipeline import StageResult, simulate_stages
 
 POLICY = Policy("simdistserve", exclusive_prefill=True, chunked=False)
 OVERHEAD_STEP, OVERHEAD_TOKEN, STAGE_CONSTANT = 2.0, 1e-4, 1.0
-"""Milliseconds of an iteration of the first stage, per token of its context, and per prompt iteration and stage."""
+"""Milliseconds of an iteration, per token of its context, and per prompt iteration."""
 DECODE_TOKEN_CAP = 50_000
 
 
-def steps_of(table: dict[str, Any], stages: int, first: bool = True) -> CoefficientSteps:
-    """Step times of one stage [s]."""
+def steps_of(table: dict[str, Any]) -> CoefficientSteps:
+    """Step times of an engine [s]."""
     prefill, small, large = (
         tuple(value * MILLI for value in table[name]) for name in ("prefill", "decoding_smallbs", "decoding_largebs")
     )
@@ -42,10 +39,9 @@ def steps_of(table: dict[str, Any], stages: int, first: bool = True) -> Coeffici
         small=small,
         large=large,
         large_batch=int(table["decoding_large_small_bs_threshold"]),
-        stage_share=1.0 / stages,
-        prefill_constant=STAGE_CONSTANT * stages * MILLI,
-        overhead_step=OVERHEAD_STEP * MILLI if first else 0.0,
-        overhead_token=OVERHEAD_TOKEN * MILLI if first else 0.0,
+        prefill_constant=STAGE_CONSTANT * MILLI,
+        overhead_step=OVERHEAD_STEP * MILLI,
+        overhead_token=OVERHEAD_TOKEN * MILLI,
     )
 
 
@@ -58,14 +54,14 @@ def entry(tables: dict[str, Any], model: str, key: str, what: str) -> Any:
 
 
 def fleet_of(row: dict[str, str], data: dict[str, Any]) -> Fleet:
-    """The fleet of a case without pipeline stages."""
+    """The fleet of a case; those with pipeline stages are not replayed, as our stages overlap otherwise."""
     model, backend = row["model"], row["backend"]
     tensor = row["tp_prefill"], row["tp_decode"]
 
     def pool(role: Role, tp: str) -> Pool:
         budget = int(entry(data["max_num_tokens"], model, f"{tp},1", "token limit"))
         limits = Limits(max_num_seqs=1 << 40, max_num_batched_tokens=budget, decode_token_cap=DECODE_TOKEN_CAP)
-        return Pool(role, steps_of(entry(data[backend], model, tp, "coefficients"), 1), POLICY, limits)
+        return Pool(role, steps_of(entry(data[backend], model, tp, "coefficients")), POLICY, limits)
 
     if backend == "vllm":
         return Fleet((pool(Role.COLOCATED, tensor[0]),), prompt_yields=0)
@@ -73,40 +69,15 @@ def fleet_of(row: dict[str, str], data: dict[str, Any]) -> Fleet:
     return Fleet(pools, hand_over=HandOver(first_token=FirstToken.REPEATED))
 
 
-def run_case(row: dict[str, str], data: dict[str, Any], trace: Trace) -> Result | StageResult:
-    """One case; pipelines of several stages have a simulator of their own."""
-    backend = row["backend"]
-    stages = int(row["pp_prefill"]), int(row["pp_decode"])
-    if backend == "vllm":
-        stages = stages[0], stages[0]
-    if max(stages) == 1:
-        return simulate(trace, fleet_of(row, data))
-    model, tensor = row["model"], row["tp_prefill"]
-    decode_tensor = tensor if backend == "vllm" else row["tp_decode"]
-    tables = [entry(data[backend], model, tp, "coefficients") for tp in (tensor, decode_tensor)]
-    budget = int(entry(data["max_num_tokens"], model, f"{tensor},{stages[0]}", "token limit"))
-    steps = [
-        [steps_of(table, count, first) for first in (True, False)] for table, count in zip(tables, stages, strict=True)
-    ]
-    return simulate_stages(trace, steps, stages, budget, DECODE_TOKEN_CAP, colocated=backend == "vllm")
-
-
 def compare_all(folder: Path) -> Iterator[Comparison]:
     """All cases of the folder."""
     data = json.loads((folder / "coefficients.json").read_text("utf-8"))
     for row in rows_of(folder / "results.csv"):
         trace = trace_of(folder / row["trace"])
-        result = run_case(row, data, trace)
+        result = simulate(trace, fleet_of(row, data))
         theirs = columns_of(folder / "per_request" / f"{row['case']}.csv")
         decode = (result.finish - result.first) / MILLI
         ours = [result.ttft / MILLI, decode, result.e2e / MILLI, decode / trace.osl]
         expected = int(float(row["prefill_iters"])) + int(float(row["decode_iters"]))
         names = ("ttft_ms", "decode_ms", "e2e_ms", "tpot_ms")
-        yield compare(row["case"], ours, [theirs[name] for name in names], steps_made(result, expected), expected)
-
-
-def steps_made(result: Result | StageResult, expected: int) -> int:
-    """Iterations; the reference does not say whether those of a pipeline count once or per stage: either will do."""
-    if isinstance(result, StageResult) and result.first_stage_steps == expected:
-        return result.first_stage_steps
-    return result.steps
+        yield compare(row["case"], ours, [theirs[name] for name in names], result.steps, expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import UnknownNameError
-from costmodel.simulator import SARATHI, VLLM_V0, Fleet, Limits, Pool, Result, TableSteps, Trace, simulate
+from costmodel.simulator import SARATHI, VLLM_V0, Fleet, Limits, Pool, Result, StepNumbers, Trace, simulate
+from costmodel.simulator.steps import TABLES
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of
@@ -39,6 +40,35 @@ POLICIES = {
 }
 """Vidur asks for a free block per running request whether it needs one or not, counts padded prompts, and takes a
 prompt that is preempted half-way as ending there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSteps:
+    """Step time [s] = dense[tokens] + prefill[chunk][past] + decode[batch][context], as Vidur looks it up.
+
+    dense, shape (tokens + 1,): all that depends on the number of tokens in the step; chunk = round(sqrt(sum of squared
+    chunks)), past = sum of tokens cached before each chunk, rounded up to 64 each; context = mean context of the
+    decodes, rounded down to a token and then up to 64. prefill, decode: shape (rows, contexts / 64). The factors apply
+    where a step holds more than one prompt, or more than one decode.
+    """
+
+    dense: FloatArray
+    prefill_attention: FloatArray
+    decode_attention: FloatArray
+    prefill_factor: float = 1.0
+    decode_factor: float = 1.0
+
+    def numbers(self) -> StepNumbers:
+        """The tables for the event loop."""
+        rows, columns = self.prefill_attention.shape
+        scalars = {
+            "a0": float(columns),
+            "a1": float(rows),
+            "a2": float(self.decode_attention.shape[0]),
+            "b0": self.prefill_factor,
+            "b1": self.decode_factor,
+        }
+        return StepNumbers(TABLES, scalars, (self.dense, self.prefill_attention, self.decode_attention))
 
 
 def dense_times(folder: Path, meta: dict[str, Any]) -> FloatArray:

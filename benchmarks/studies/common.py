@@ -13,9 +13,9 @@ from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.metric import Metric
 from costmodel.simulator import Fleet, Limits, Policy, Pool, Result, Router, StepModel, Trace, make_trace, simulate
-from costmodel.simulator.cost_steps import cost_steps
 from costmodel.simulator.metrics import attainment, overload, within
-from costmodel.simulator.trace import poisson_arrivals
+from costmodel.simulator.steps import cost_steps
+from costmodel.simulator.trace import gamma_arrivals
 from costmodel.transfer import TRANSFER_EFFICIENCY
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
@@ -83,7 +83,7 @@ def engine_pool(
 def poisson_trace(lengths: Lengths, rate: float, seed: int = 0) -> Trace:
     """Poisson arrivals at `rate` [1/s]; the same draws at every rate."""
     isl, osl = lengths
-    return make_trace(poisson_arrivals(isl.size, rate, seed), isl, osl)
+    return make_trace(gamma_arrivals(isl.size, rate, seed=seed), isl, osl)
 
 
 def holds(result: Result, limits: SloLimits) -> bool:

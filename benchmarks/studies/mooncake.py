@@ -36,7 +36,7 @@ from costmodel.simulator import (
     make_trace,
     simulate,
 )
-from costmodel.simulator.trace import poisson_arrivals
+from costmodel.simulator.trace import gamma_arrivals
 from costmodel.units import TERA
 from search_spaces.models import load_model
 
@@ -125,7 +125,7 @@ def synthetic(requests: int = 4_000, rate: float = 4.3, seed: int = 0) -> Load:
         gamma_lengths(requests, 48.0, 1.3, 2_000, seed + 13),
         gamma_lengths(requests, 300.0, 0.7, 2_000, seed + 14),
     )
-    return Load(poisson_arrivals(requests, rate, seed), isl, osl, hashes)
+    return Load(gamma_arrivals(requests, rate, seed=seed), isl, osl, hashes)
 
 
 def a800() -> Accelerator:

@@ -13,10 +13,8 @@ from .fleet import (
     SGLANG,
     STATIC,
     TRTLLM,
-    UNLIMITED,
     VLLM_V0,
     VLLM_V1,
-    CoefficientSteps,
     FirstToken,
     Fleet,
     HandOver,
@@ -25,13 +23,10 @@ from .fleet import (
     Policy,
     Pool,
     Router,
-    StepModel,
-    StepNumbers,
-    StepWork,
-    TableSteps,
 )
-from .metrics import EngineUse, EngineWork, PrefixUse, Result
+from .metrics import EngineUse, Result
 from .run import prepare, simulate, step_seconds
+from .steps import UNLIMITED, CoefficientSteps, StepModel, StepNumbers, StepWork
 from .trace import Pages, Trace, make_trace
 
 __all__ = [
@@ -46,7 +41,6 @@ __all__ = [
     "VLLM_V1",
     "CoefficientSteps",
     "EngineUse",
-    "EngineWork",
     "FirstToken",
     "Fleet",
     "HandOver",
@@ -55,13 +49,11 @@ __all__ = [
     "Pages",
     "Policy",
     "Pool",
-    "PrefixUse",
     "Result",
     "Router",
     "StepModel",
     "StepNumbers",
     "StepWork",
-    "TableSteps",
     "Trace",
     "make_trace",
     "prepare",

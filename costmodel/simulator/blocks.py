@@ -97,17 +97,6 @@ def find_prefix(w: World, engine: Engine, slot: Slot) -> int:
 
 
 @compiled
-def note_hits(w: World, engine: Engine, slot: Slot) -> None:
-    """Count what an admitted prompt asked for and what it found; one that was preempted is not counted again."""
-    request = w.requests[slot.request]
-    if request.restarts == 0:
-        request.hit = slot.done
-        engine.asked += slot.prompt
-        engine.hit += slot.done
-    slot.staged = 0
-
-
-@compiled
 def hold_pages(w: World, engine: Engine, slot: Slot) -> None:
     """Reference the pages of the prompt that are computed by now."""
     if engine.cache < 0:

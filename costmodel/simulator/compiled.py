@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import operator
-import os
-import shutil
-import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -54,50 +51,6 @@ PASSES = (
 """What numba does to a function of the loop: its own pipeline, less what serves Python that the loop has none of."""
 
 
-@cache
-def kept_folder() -> Path | None:
-    """A folder for what numba compiles, one per state of the sources; None where nothing can be written.
-
-    numba looks only at the file of a function to see whether what it kept is stale, but our functions call each other
-    across files; so the digest of all of them is part of the path. Never a folder that others write to: what is read
-    from it is run.
-    """
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    name = f"loop-{hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()[:16]}"
-    own, *others = places()
-    folder = next((place / name for place in (own, *others) if _writable(place / name)), None)
-    if folder is not None and folder.parent == own:
-        for stale in own.glob("loop-*"):
-            if stale != folder:
-                shutil.rmtree(stale, ignore_errors=True)
-    return folder
-
-
-def places() -> list[Path]:
-    """Folders that may hold compiled loops: this package's own, of which only its state now counts, and the user's."""
-    own = Path(__file__).parent / "__pycache__"
-    try:
-        return [own, Path.home() / ".cache" / "pdplan"]
-    except RuntimeError:  # a user without a home
-        return [own]
-
-
-def _writable(folder: Path) -> bool:
-    """Whether the folder is there, or could be made, and takes files."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)
-
-
-def is_kept() -> bool:
-    """Whether the loop compiled for this version of Python is there."""
-    folder = kept_folder()
-    files = f"**/*run_loop*.py{sys.version_info.major}{sys.version_info.minor}*.nbc"
-    return folder is not None and any(folder.glob(files))
-
-
 def compiled(function: Function) -> Function:
     """Make the function a part of the loop."""
     made: Function = numba.njit(pipeline_class=_Compiler, **OPTIONS)(function)
@@ -105,17 +58,41 @@ def compiled(function: Function) -> Function:
 
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the function one that Python calls; with all that it calls it is compiled once and kept.
+    """Make the function one that Python calls; with all that it calls it is compiled once, and kept by numba.
 
     Its first argument is a `World` inside, and the arrays of it outside.
     """
-    folder, before = kept_folder(), numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = "" if folder is None else str(folder)
     try:
-        made = numba.njit(pipeline_class=_Compiler, error_model="numpy", cache=folder is not None)(function)
-    finally:
-        numba.config.CACHE_DIR = before
-    return lambda state, *rest: made(_packed(state), *rest)
+        made = numba.njit(pipeline_class=_Compiler, error_model="numpy", cache=True)(function)
+    except RuntimeError:  # there is no folder that takes files
+        made = numba.njit(pipeline_class=_Compiler, error_model="numpy")(function)
+    index = _index(made)
+    if index is not None:
+        index._source_stamp = sources_digest()
+
+    @wraps(function)
+    def call(state: State, *rest: Any) -> Any:
+        return made(_packed(state), *rest)
+
+    call.__dict__["index"] = index
+    return call
+
+
+def _index(made: Any) -> Any:
+    """The file in which numba lists what it has kept of a function; None where nothing is."""
+    return getattr(getattr(made, "_cache", None), "_cache_file", None)
+
+
+def sources_digest() -> str:
+    """What the sources say, all of them: numba looks only at the file of an entry to see whether its code is stale."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+
+
+def is_kept(call: Callable[..., Any]) -> bool:
+    """Whether an entry compiled for this version of Python and of the sources is there."""
+    index = call.__dict__["index"]
+    return index is not None and bool(index._load_index())
 
 
 def _packed(state: State) -> Any:

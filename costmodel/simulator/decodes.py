@@ -25,17 +25,17 @@ def blocks_of(tokens: int, block: int) -> int:
 @compiled
 def blocks_needed(w: World, lane: Lane, steps: int) -> int:
     """New blocks that the decodes take in their next `steps` steps."""
-    need, phase = lane.live * (steps // lane.block), (1 - lane.steps) % lane.block
-    for _ in range(steps % lane.block):
+    need, phase = lane.live * (steps // lane.block_size), (1 - lane.steps) % lane.block_size
+    for _ in range(steps % lane.block_size):
         need += w.phases[lane.phase_at + phase]
-        phase = phase - 1 if phase > 0 else lane.block - 1
+        phase = phase - 1 if phase > 0 else lane.block_size - 1
     return need
 
 
 @compiled
 def next_blocks(w: World, lane: Lane) -> int:
     """New blocks that the decodes take in their next step."""
-    blocks: int = w.phases[lane.phase_at + (1 - lane.steps) % lane.block]
+    blocks: int = w.phases[lane.phase_at + (1 - lane.steps) % lane.block_size]
     return blocks
 
 
@@ -45,12 +45,12 @@ def steps_within(w: World, lane: Lane, room: int) -> int:
     cycles = max(room, 0) // lane.live
     room -= cycles * lane.live
     steps = 0
-    while steps < lane.block:
-        room -= w.phases[lane.phase_at + (1 - lane.steps - steps) % lane.block]
+    while steps < lane.block_size:
+        room -= w.phases[lane.phase_at + (1 - lane.steps - steps) % lane.block_size]
         if room < 0:
             break
         steps += 1
-    return cycles * lane.block + steps
+    return cycles * lane.block_size + steps
 
 
 @compiled
@@ -90,8 +90,8 @@ def join(w: World, lane: Lane, s: int, processed: int) -> None:
 def count_lazily(w: World, lane: Lane, s: int) -> None:
     """Take a decode's blocks; those of its newest token are taken in its next step, whose end is noted for it alone."""
     slot = w.slots[s]
-    w.engines[lane.engine].free -= blocks_of(slot.offset + lane.steps - 1, lane.block)
-    w.phases[lane.phase_at + slot.offset % lane.block] += 1
+    w.engines[lane.engine].free -= blocks_of(slot.offset + lane.steps - 1, lane.block_size)
+    w.phases[lane.phase_at + slot.offset % lane.block_size] += 1
     lane.gap_joined = 2
     if slot.fresh == 0:
         slot.fresh = 1
@@ -102,8 +102,8 @@ def count_lazily(w: World, lane: Lane, s: int) -> None:
 @compiled
 def uncount_blocks(w: World, lane: Lane, slot: Slot) -> None:
     """Give back the blocks of a decoding request."""
-    w.engines[lane.engine].free += blocks_of(slot.offset + lane.steps - 1, lane.block)
-    w.phases[lane.phase_at + slot.offset % lane.block] -= 1
+    w.engines[lane.engine].free += blocks_of(slot.offset + lane.steps - 1, lane.block_size)
+    w.phases[lane.phase_at + slot.offset % lane.block_size] -= 1
 
 
 @compiled
@@ -296,7 +296,7 @@ def choose_rotated(w: World, lane: Lane) -> None:
     while s >= 0:
         slot = w.slots[s]
         tokens = slot.offset + lane.steps
-        if taken > 0 and context + tokens + taken + 1 > lane.cap:
+        if taken > 0 and context + tokens + taken + 1 > lane.decode_token_cap:
             break
         taken, context = taken + 1, context + tokens
         following = slot.next
@@ -324,15 +324,6 @@ def stop_counting(w: World, lane: Lane) -> None:
 
 
 @compiled
-def count_rotated(w: World, lane: Lane, slot: Slot, t: float) -> bool:
-    """A request of the step that ended at t has one token more; whether it was its last one."""
-    note_token(w, slot, t)
-    slot.offset += 1
-    lane.context += 1
-    return slot.offset + lane.steps >= slot.total
-
-
-@compiled
 def collect_rotated(w: World, lane: Lane) -> None:
     """Put the requests of the last step back, last; count all lazily again if they fit into one step."""
     rotated = w.chains[lane.rotated]
@@ -340,7 +331,7 @@ def collect_rotated(w: World, lane: Lane) -> None:
         s = rotated.head
         remove(w, lane.rotated, s)
         append(w, lane.running, s)
-    if lane.context + lane.decodes > lane.cap:
+    if lane.context + lane.decodes > lane.decode_token_cap:
         return
     lane.rotating = 0
     s = w.chains[lane.running].head

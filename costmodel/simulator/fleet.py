@@ -1,13 +1,4 @@
-"""What is simulated: pools of engines, each with its policy, limits, step times and links.
-
-How long a step takes, a step model tells the event loop in numbers of one of three kinds, which `step_times` evaluates:
-
-- coefficients: prefill = a + b sum(p) + c sum(p^2), decode = a + b sum(context + 1) + c batch (`CoefficientSteps`);
-- tables: dense[tokens] + prefill[chunk][past] + decode[batch][context], looked up (`TableSteps`);
-- grids: the same three, interpolated linearly, which is how pdplan's own cost model arrives (`cost_steps`).
-
-Between two events the batch stays, and all three kinds are affine in the total context over a known range; that is
-what makes a run of decode steps a closed form.
+"""What is simulated: pools of engines, each with its policy, limits, step times (`steps`) and links.
 
 A policy is a set of answers; `scheduler` is the one scheduler that reads them. All policies are first come, first
 served, and let running requests go before waiting ones, except that an exclusive policy runs waiting prompts before the
@@ -16,188 +7,18 @@ decodes. Recomputed requests go to the front of the queue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
 
-FloatArray = NDArray[np.float64]
-UNLIMITED: Final = 1 << 60
-"""A limit that nothing reaches [token or block]."""
-STAGES: Final = 16
-"""Most pipeline stages of an engine."""
+from .steps import UNLIMITED, StepModel
+
 AFFINE: Final = 0.5
 """Share of a prompt that an engine must have to get it for that [1]: `affinityThreshold` of llm-d's router, which the
 deployment files state; assumed."""
-COEFFICIENTS, TABLES, GRIDS = 0, 1, 2
-"""Kinds of step numbers."""
-SCALARS = ("a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2", "share", "constant", "step", "token", "large")
-OFFSETS = 11
-"""Table offsets of a `StepRecord`."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepWork:
-    """Least work of one engine's steps, all its GPUs together; the default, without a roofline, is no work.
-
-    flop = token_flop x tokens + row_flop x rows + pair_flop x pairs + decode_flop x decodes + context_flop x context;
-    bytes = step_bytes + capped_bytes x min(tokens, knee) + token_bytes x tokens + row_bytes x rows
-    + reach_bytes x reach + decode_bytes x decodes + context_bytes x context (see `StepContent`).
-    peak [FLOP/s], bandwidth [byte/s]: the vendor's, of the GPUs of one pipeline stage; 0: no floors.
-
-    The bounds are linear, so the work of a whole run follows from sums of whole numbers, which are the same whether
-    decode steps are taken one by one or in closed form; and a step's own numbers give the floors of its time.
-    """
-
-    peak: float = 0.0
-    bandwidth: float = 0.0
-    knee: int = 1
-    token_flop: float = 0.0
-    row_flop: float = 0.0
-    pair_flop: float = 0.0
-    decode_flop: float = 0.0
-    context_flop: float = 0.0
-    step_bytes: float = 0.0
-    capped_bytes: float = 0.0
-    token_bytes: float = 0.0
-    row_bytes: float = 0.0
-    reach_bytes: float = 0.0
-    decode_bytes: float = 0.0
-    context_bytes: float = 0.0
-
-
-class StepContent(NamedTuple):
-    """What one step holds, or many steps together.
-
-    steps; tokens: new ones, of prompts and decodes; capped: sum over steps of min(tokens, knee); rows: prompts and
-    decodes; pairs: query-key pairs of the prompt chunks, q p + q (q + 1) / 2; reach: sum of q + p over chunks; decodes;
-    context: of all decodes together. q: tokens of a chunk, p: those before it.
-    """
-
-    steps: int
-    tokens: int
-    capped: int
-    rows: int
-    pairs: int
-    reach: int
-    decodes: int
-    context: int
-
-
-def least_flop(work: StepWork, held: StepContent) -> float:
-    """FLOP that the steps need [FLOP]."""
-    return (
-        work.token_flop * held.tokens
-        + work.row_flop * held.rows
-        + work.pair_flop * held.pairs
-        + work.decode_flop * held.decodes
-        + work.context_flop * held.context
-    )
-
-
-def least_bytes(work: StepWork, held: StepContent) -> float:
-    """HBM traffic that the steps need [byte]."""
-    return (
-        work.step_bytes * held.steps
-        + work.capped_bytes * held.capped
-        + work.token_bytes * held.tokens
-        + work.row_bytes * held.rows
-        + work.reach_bytes * held.reach
-        + work.decode_bytes * held.decodes
-        + work.context_bytes * held.context
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class StepNumbers:
-    """One step model as numbers: its kind, scalars, and tables one after another (`offsets` says where each begins).
-
-    work: the least that a step does; without it no work is counted and no floor checked.
-    """
-
-    kind: int
-    scalars: Mapping[str, float]
-    offsets: tuple[int, ...] = (0,)
-    data: FloatArray = field(default_factory=lambda: np.zeros(0))
-    work: StepWork = field(default_factory=StepWork)
-
-
-class StepModel(Protocol):
-    """How long an engine step takes."""
-
-    def numbers(self) -> StepNumbers:
-        """The model for the event loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoefficientSteps:
-    """Fitted step times [s], as DistServe's simulator uses them.
-
-    prefill = (a + b sum(q) + c sum(q (q + 2 p))) stage_share + prefill_constant + overhead, q new tokens after p
-    cached ones; the chunks of a prompt add up to its square.
-    decode = (a + b (sum(context) + batch) + c batch) stage_share + overhead; `large` holds from `large_batch` on.
-    overhead = overhead_step + overhead_token x tokens of context in the step.
-    A step with both costs its prefill plus the decodes without their constant a: the weights are read once.
-    """
-
-    prefill_abc: tuple[float, float, float]
-    small: tuple[float, float, float]
-    large: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    large_batch: int = 1 << 60
-    stage_share: float = 1.0
-    prefill_constant: float = 0.0
-    overhead_step: float = 0.0
-    overhead_token: float = 0.0
-
-    def numbers(self) -> StepNumbers:
-        """The coefficients for the event loop."""
-        scalars = {
-            "share": self.stage_share,
-            "constant": self.prefill_constant,
-            "step": self.overhead_step,
-            "token": self.overhead_token,
-            "large": float(self.large_batch),
-        }
-        for letter, values in (("a", self.prefill_abc), ("b", self.small), ("c", self.large)):
-            scalars |= {f"{letter}{k}": value for k, value in enumerate(values)}
-        return StepNumbers(COEFFICIENTS, scalars)
-
-
-@dataclass(frozen=True, slots=True)
-class TableSteps:
-    """Step time [s] = dense[tokens] + prefill[chunk][past] + decode[batch][context], as Vidur looks it up.
-
-    dense, shape (tokens + 1,): all that depends on the number of tokens in the step; chunk = round(sqrt(sum of squared
-    chunks)), past = sum of tokens cached before each chunk, rounded up to 64 each; context = mean context of the
-    decodes, rounded down to a token and then up to 64. prefill, decode: shape (rows, contexts / 64). The factors apply
-    where a step holds more than one prompt, or more than one decode.
-    """
-
-    dense: FloatArray
-    prefill_attention: FloatArray
-    decode_attention: FloatArray
-    prefill_factor: float = 1.0
-    decode_factor: float = 1.0
-
-    def numbers(self) -> StepNumbers:
-        """The tables for the event loop."""
-        rows, columns = self.prefill_attention.shape
-        scalars = {
-            "a0": float(columns),
-            "a1": float(rows),
-            "a2": float(self.decode_attention.shape[0]),
-            "b0": self.prefill_factor,
-            "b1": self.decode_factor,
-        }
-        parts = (self.dense, self.prefill_attention.ravel(), self.decode_attention.ravel())
-        offsets = tuple(int(start) for start in np.cumsum([0, parts[0].size, parts[1].size]))
-        return StepNumbers(TABLES, scalars, offsets, np.concatenate(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +90,6 @@ class Router(StrEnum):
 
     ROUND_ROBIN = "round_robin"
     LEAST_LOADED = "least_loaded"
-    LEAST_KV = "least_kv"
     LENGTH_AWARE = "length_aware"
     PREFIX_AFFINE = "prefix_affine"
 
@@ -332,15 +152,13 @@ class HandOver:
 
     latency: of every hand-over [s]; layers: sent one by one while the prefill goes on; 1: after the prefill.
     pull: a decode engine fetches the KV when it has a sequence and the blocks for it; until then it stays on the
-    prefill side. max_coming: most hand-overs that are on their way to one decode engine or wait in its queue, others
-    stay on the prefill side (0: no limit).
+    prefill side.
     """
 
     latency: float = 0.0
     layers: int = 1
     first_token: FirstToken = FirstToken.DECODE
     pull: bool = False
-    max_coming: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,8 +198,6 @@ def check_fleet(fleet: Fleet) -> None:
         raise InputError("simulator: a fleet needs a prefill or a colocated pool; found decode pools only")
     if (Role.PREFILL in roles) != (Role.DECODE in roles):
         raise InputError("simulator: prefill and decode pools come together; found only one of the two")
-    if fleet.hand_over.max_coming < 0:
-        raise InputError(f"simulator: max_coming {fleet.hand_over.max_coming} of the hand-over must be 0 or more")
     if fleet.store is not None and fleet.store.pages < 1:
         raise InputError(f"simulator: the KV store's {fleet.store.pages} pages must be 1 or more")
     for number, pool in enumerate(fleet.pools):
@@ -390,20 +206,11 @@ def check_fleet(fleet: Fleet) -> None:
 
 def _check_pool(pool: Pool, where: str) -> None:
     limits = pool.limits
-    for name, value in (
-        ("replicas", pool.replicas),
-        ("pipeline", pool.pipeline),
-        ("nics", pool.nics),
-        ("max_num_seqs", limits.max_num_seqs),
-        ("max_num_batched_tokens", limits.max_num_batched_tokens),
-        ("long_prefill_threshold", limits.long_prefill_threshold),
-        ("kv_blocks", limits.kv_blocks),
-        ("block_size", limits.block_size),
-    ):
+    counts = {name: getattr(pool, name) for name in ("replicas", "pipeline", "nics")}
+    counts |= {name: getattr(limits, name) for name in Limits.__dataclass_fields__ if name != "decode_token_cap"}
+    for name, value in counts.items():
         if value < 1:
             raise InputError(f"{where}: {name} {value} must be 1 or more")
-    if pool.pipeline > STAGES:
-        raise InputError(f"{where}: pipeline {pool.pipeline} is above the {STAGES} stages that the simulator keeps")
     alone = pool.policy.exclusive_prefill and not pool.policy.static and pool.pipeline == 1
     if limits.decode_token_cap and not (alone and limits.kv_blocks >= UNLIMITED):
         raise InputError(

@@ -10,16 +10,16 @@ from .decodes import (
     advance_decodes,
     blocks_needed,
     blocks_of,
-    count_rotated,
     free_blocks,
     join,
     next_blocks,
     note_gap,
     note_token,
     run_time,
+    steps_by,
     uncount,
 )
-from .fleet import AFFINE, StepContent
+from .fleet import AFFINE
 from .queues import add_event, append, heap_pop, prompt_remove, remove, set_event, take_event
 from .records import (
     ARRIVAL,
@@ -27,11 +27,11 @@ from .records import (
     HAND_OVER,
     IDLE,
     ONE,
-    RESERVED,
     ROTATE,
     RUN,
     SLEEP,
     STEP,
+    STEP_END,
     WAKE,
     ZERO,
     Engine,
@@ -40,14 +40,14 @@ from .records import (
     Request,
     World,
 )
-from .scheduler import come_in, interrupt, queue_front, send_kv, start_step, too_long, wake_lanes
+from .scheduler import come_in, queue_front, send_kv, start_step, too_long, wake_lanes
 from .step_times import least_bytes, least_flop
+from .steps import StepContent
 
-ROUND_ROBIN, LEAST_LOADED, LEAST_KV, LENGTH_AWARE, PREFIX_AFFINE = range(5)
-"""Routers, in the order of `Router`: next in turn; fewest requests; fewest blocks in use; fewest prompt tokens to
-compute; by prefix unless that engine has over twice the mean number of requests (and two), else fewest prompt tokens.
-By prefix: with caches of hash blocks, the engine that has most of the prompt, if any has; without, an engine for each
-prefix number."""
+ROUND_ROBIN, LEAST_LOADED, LENGTH_AWARE, PREFIX_AFFINE = range(4)
+"""Routers, in the order of `Router`: next in turn; fewest requests; fewest prompt tokens to compute; by prefix unless
+that engine has over twice the mean number of requests (and two), else fewest prompt tokens. By prefix: with caches of
+hash blocks, the engine that has most of the prompt, if any has."""
 TIE = 1 << 20
 """Weight of a prompt token beside a request: of engines with equally many tokens the one with fewest requests."""
 SLACK = 1.0 + 1e-9
@@ -118,8 +118,7 @@ def arrive(w: World, r: int, e: int, t: float) -> int:
         return -1
     request.engine = lane.engine
     engine.requests += 1
-    engine.tokens += slot.total
-    engine.prompt_tokens += slot.prompt
+    engine.uncomputed += slot.prompt
     if w.rules.store >= 0:
         ready = fetch_pages(w, engine, slot, t)
         if ready >= 0.0:
@@ -186,7 +185,7 @@ def receive(w: World, s: int, t: float) -> int:
     request = w.requests[slot.request]
     tally(prefill, t)
     evict(w, prefill, prefill.free)
-    prefill.free += blocks_of(slot.prompt, sender.block)
+    prefill.free += blocks_of(slot.prompt, sender.block_size)
     release_pages(w, prefill, slot)
     request.moved = t
     request.decode_engine = lane.engine
@@ -195,10 +194,9 @@ def receive(w: World, s: int, t: float) -> int:
         return s
     engine.rejected += 1
     engine.requests -= 1
-    engine.tokens -= slot.total
-    if slot.gated > 0:
+    if slot.gated == 1:
         come_in(engine, slot)
-        notify(w, engine, t, slot.gated == 0)
+        notify(w, engine, t, True)
     give_back(w, s, t)
     return -1
 
@@ -209,9 +207,9 @@ def enqueue(w: World, s: int, t: float) -> None:
     slot = w.slots[s]
     lane = w.lanes[slot.lane]
     engine = w.engines[lane.engine]
-    fresh = w.chains[engine.waiting].head < 0 or slot.gated == RESERVED
+    fresh = w.chains[engine.waiting].head < 0 or slot.gated == 1
     fresh = fresh and lane.static == 0 and lane.decodes + lane.prompts < lane.seqs
-    if slot.gated == RESERVED:
+    if slot.gated == 1:
         queue_front(w, engine, s)
     else:
         append(w, engine.waiting, s)
@@ -228,7 +226,10 @@ def notify(w: World, engine: Engine, t: float, fresh: bool) -> None:
     if lane.mode == IDLE:
         set_event(w, lane, WAKE, t)
     elif fresh and lane.mode == RUN and lane.run > 1:
-        interrupt(w, lane, t)
+        steps = steps_by(lane, t)  # the run ends with the first step that ends at or after t
+        if steps < lane.run:
+            lane.run = steps
+            set_event(w, lane, STEP_END, lane.start + run_time(lane, steps))
 
 
 @compiled
@@ -237,8 +238,7 @@ def hand_over(w: World, s: int, e: int, t: float) -> None:
     slot, receiver = w.slots[s], w.engines[e]
     slot.lane = receiver.first_lane
     receiver.requests += 1
-    receiver.tokens += slot.total
-    if receiver.gated == 0:
+    if receiver.pull == 0:
         send_kv(w, s, t, w.rules.hidden)
         return
     slot.gate_time = t
@@ -280,27 +280,19 @@ def choose_in_pool(w: World, request: Request, pool: PoolRecord, t: float) -> in
     if request.pages > 0:  # where it matters who has what, equal engines take turns, as a router chooses at random
         turn = pool.turn
         pool.turn += 1
-    if pool.router == PREFIX_AFFINE and (request.prefix >= 0 or request.pages > 0):
+    if pool.router == PREFIX_AFFINE and request.pages > 0:
         home = prefix_home(w, request, pool, turn, t)
         if home >= 0:
             return home
     best, best_load = -1, 0
     for k in range(last - first):
         e = first + (turn + k) % (last - first)
-        load = load_of(w, w.engines[e], pool.router, t)
+        load = w.engines[e].requests
+        if pool.router != LEAST_LOADED:
+            load += w.engines[e].uncomputed * TIE
         if best < 0 or load < best_load:
             best, best_load = e, load
     return best
-
-
-@compiled
-def load_of(w: World, engine: Engine, router: int, t: float) -> int:
-    """What the router minimizes. The blocks of a run of decode steps are those of its steps begun by t."""
-    if router == LEAST_KV:
-        return engine.blocks - free_blocks(w, engine, t)
-    if router in (LENGTH_AWARE, PREFIX_AFFINE):
-        return engine.prompt_tokens * TIE + engine.requests
-    return engine.requests
 
 
 @compiled
@@ -312,13 +304,11 @@ def prefix_home(w: World, request: Request, pool: PoolRecord, turn: int, t: floa
     """
     first, last = pool.first_engine, pool.end_engine
     home, most, total = -1, 0, 0
-    if request.pages == 0:
-        home = first + request.prefix % (last - first)
     for k in range(last - first):
         e = first + (turn + k) % (last - first)
         engine = w.engines[e]
         total += engine.requests
-        if request.pages > 0 and engine.cache >= 0:
+        if engine.cache >= 0:
             evict(w, engine, free_blocks(w, engine, t))
             count = leading_pages(w, engine.cache, request, ZERO, ZERO)
             if count * w.rules.page < AFFINE * request.isl:
@@ -342,9 +332,13 @@ def end_step(w: World, lane: Lane, engine: Engine, t: float) -> None:
         s = w.chains[lane.rotated].head
         while s >= 0:
             following = w.slots[s].next
-            if count_rotated(w, lane, w.slots[s], t):
+            slot = w.slots[s]
+            note_token(w, slot, t)
+            slot.offset += 1
+            lane.context += 1
+            if slot.offset + lane.steps >= slot.total:
                 remove(w, lane.rotated, s)
-                uncount(w, lane, w.slots[s])
+                uncount(w, lane, slot)
                 leave(w, lane, engine, s, t)
             s = following
     elif lane.run > 0:
@@ -370,7 +364,7 @@ def end_decodes(w: World, lane: Lane, engine: Engine, t: float) -> None:
         note_gap(w, lane, s)
         if lane.static == 1:
             lane.live -= 1
-            w.phases[lane.phase_at + slot.offset % lane.block] -= 1
+            w.phases[lane.phase_at + slot.offset % lane.block_size] -= 1
             slot.ended = 1
         else:
             uncount(w, lane, slot)
@@ -389,7 +383,7 @@ def release_batch(w: World, lane: Lane, engine: Engine) -> None:
         slot = w.slots[s]
         following = slot.next
         remove(w, lane.running, s)
-        engine.free += blocks_of(slot.total - 1, lane.block)
+        engine.free += blocks_of(slot.total - 1, lane.block_size)
         engine.promised -= slot.promise
         free_slot(w, s)
         s = following
@@ -423,7 +417,7 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
     request = w.requests[slot.request]
     if request.prompt_end < 0.0:
         request.prompt_end = t
-        engine.prompt_tokens -= slot.prompt
+        engine.uncomputed -= slot.prompt
     if w.rules.store >= 0:
         store_pages(w, request)
     processed = slot.prompt + lane.yields
@@ -431,15 +425,14 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
     if lane.yields == 1 or (lane.early == 1 and request.first < 0.0):
         note_token(w, slot, t)
     if processed < slot.total and lane.hands_over == 0:
-        engine.free += blocks_of(slot.prompt, lane.block)
+        engine.free += blocks_of(slot.prompt, lane.block_size)
         join(w, lane, s, processed)
         return False
     remove(w, lane.running, s)
     if processed < slot.total:
         engine.requests -= 1
-        engine.tokens -= slot.total
         return True
-    engine.free += blocks_of(slot.prompt, lane.block)
+    engine.free += blocks_of(slot.prompt, lane.block_size)
     engine.promised -= slot.promise if lane.static == 1 else 0
     leave(w, lane, engine, s, t)
     return False
@@ -451,7 +444,6 @@ def leave(w: World, lane: Lane, engine: Engine, s: int, t: float) -> None:
     slot = w.slots[s]
     w.requests[slot.request].finish = t
     engine.requests -= 1
-    engine.tokens -= slot.total
     if lane.static == 0:
         engine.promised -= slot.promise
     release_pages(w, engine, slot)
@@ -477,27 +469,26 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     if lane.mode == ROTATE:
         batch = lane.rotated_count
     engine.steps += steps
-    engine.computed_prompts += lane.step_tokens
-    engine.computed_decodes += steps * min(batch, lane.live)
+    engine.prompt_tokens += lane.step_tokens
+    engine.decode_tokens += steps * min(batch, lane.live)
     if lane.mode == RUN and steps > 1:
         engine.kv_block_seconds += grown_block_seconds(w, lane, steps)
     engine.peak_blocks = max(engine.peak_blocks, engine.blocks - engine.free + grown)
     engine.peak_running = max(engine.peak_running, lane.decodes + lane.prompts)
     engine.busy += t - lane.start
-    chunks, pairs, reach = 0, 0, 0
-    if lane.step_tokens > 0:
-        chunks, pairs, reach = lane.step_prompts, lane.step_pairs, lane.step_reach
-        engine.prompt_steps += 1
-        engine.chunks += chunks
-        engine.pairs += pairs
-        engine.reach += reach
-    tokens, context = lane.step_tokens + batch, lane.step_context
+    engine.prompt_steps += 1 if lane.step_tokens > 0 else 0
+    tokens, rows, context = lane.step_tokens + batch, lane.step_prompts + batch, lane.step_context
     capped = min(tokens, work.knee)
+    engine.tokens += steps * tokens
     engine.capped += steps * capped
-    engine.decode_rows += steps * batch
-    engine.decode_context += steps * context + batch * (steps * (steps - 1) // 2)
+    engine.rows += steps * rows
+    engine.pairs += lane.step_pairs
+    engine.reach += lane.step_reach
+    engine.decodes += steps * batch
+    engine.context += steps * context + batch * (steps * (steps - 1) // 2)
     if work.peak > 0.0:
-        check_floors(w, lane, StepContent(1, tokens, capped, chunks + batch, pairs, reach, batch, context), steps)
+        content = StepContent(1, tokens, capped, rows, lane.step_pairs, lane.step_reach, batch, context)
+        check_floors(w, lane, content, steps)
     if rules.logged < rules.log_rows:
         row = w.log[rules.logged]
         row.lane = lane.index
@@ -511,29 +502,25 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
 
 
 @compiled
-def check_floors(w: World, lane: Lane, held: StepContent, steps: int) -> None:
-    """Check the first and the last step of a run; in between, its time and its floors are both affine in the number."""
-    work, later = w.models[lane.model], (steps - 1) * held.decodes
-    flop, moved = least_flop(work, held), least_bytes(work, held)
-    check_floor(w, lane, lane.start, lane.first_duration, max(flop / work.peak, moved / work.bandwidth))
-    if steps > 1:
-        flop, moved = flop + work.context_flop * later, moved + work.context_bytes * later
-        duration = lane.first_duration + (steps - 1) * lane.growth
-        floor = max(flop / work.peak, moved / work.bandwidth)
-        check_floor(w, lane, lane.start + run_time(lane, steps - 1), duration, floor)
+def check_floors(w: World, lane: Lane, content: StepContent, steps: int) -> None:
+    """Count steps faster than their FLOP or bytes allow, and keep the first of them for the message.
 
-
-@compiled
-def check_floor(w: World, lane: Lane, start: float, duration: float, floor: float) -> None:
-    """Count a step faster than its FLOP or bytes allow, and keep the first of them for the message."""
-    rules = w.rules
-    if duration * SLACK < floor:
-        if rules.too_fast == 0:
-            rules.fast_lane = lane.index
-            rules.fast_start = start
-            rules.fast_time = duration
-            rules.fast_floor = floor
-        rules.too_fast += 1
+    Of a run, whose first step holds `content`, the first and the last: in between its time and its floors are affine.
+    """
+    rules, work = w.rules, w.models[lane.model]
+    flop, moved = least_flop(work, content), least_bytes(work, content)
+    for k in range(0, steps, max(steps - 1, 1)):
+        later = k * content.decodes
+        bandwidth_floor = (moved + work.context_bytes * later) / work.bandwidth
+        floor = max((flop + work.context_flop * later) / work.peak, bandwidth_floor)
+        duration = lane.first_duration + k * lane.growth
+        if duration * SLACK < floor:
+            if rules.too_fast == 0:
+                rules.fast_lane = lane.index
+                rules.fast_start = lane.start + run_time(lane, k)
+                rules.fast_time = duration
+                rules.fast_floor = floor
+            rules.too_fast += 1
 
 
 @compiled
@@ -546,14 +533,14 @@ def grown_block_seconds(w: World, lane: Lane, steps: int) -> float:
     """
     whole, growth = run_time(lane, steps), 0.5 * lane.growth
     half = lane.first_duration - growth
-    total, phase = 0.0, (-lane.steps) % lane.block
-    for j in range(1, min(steps - 1, lane.block) + 1):
+    total, phase = 0.0, (-lane.steps) % lane.block_size
+    for j in range(1, min(steps - 1, lane.block_size) + 1):
         count = w.phases[lane.phase_at + phase]
         if count > 0:
-            cycles = (steps - 1 - j) // lane.block
-            extent = lane.block * cycles
+            cycles = (steps - 1 - j) // lane.block_size
+            extent = lane.block_size * cycles
             kept = whole - half * (j + 0.5 * extent)
-            kept -= growth * (j * j + j * extent + extent * (2 * extent + lane.block) / 6.0)
+            kept -= growth * (j * j + j * extent + extent * (2 * extent + lane.block_size) / 6.0)
             total += count * (cycles + 1) * kept
-        phase = phase - 1 if phase > 0 else lane.block - 1
+        phase = phase - 1 if phase > 0 else lane.block_size - 1
     return total

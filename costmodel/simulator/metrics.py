@@ -43,54 +43,19 @@ where work comes as fast as it is done (Poisson: sqrt(2 n)). A queue that keeps 
 times, 2 rho / (1 - rho)^2 requests each, is then many times shorter."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineWork:
-    """Work of the engines, arrays of shape (engines,) in the order of `Result.engines`.
-
-    flop [FLOP], hbm_bytes [byte]: of all GPUs of the engine, the least that its steps need (`StepWork`; padding of
-    static batches counts, as it is computed); peak_flops [FLOP/s], hbm_bandwidth [byte/s]: the vendor's, of all its
-    GPUs. These four are 0 where step times come without a roofline (coefficients, tables).
-    busy_seconds: time in which steps ran, summed over micro-batches in flight [s]; prompt_tokens: computed;
-    output_tokens: made, by prompts that ended and by decodes [token]; kv_block_seconds: KV blocks in use x time
-    [block s].
-    """
-
-    flop: FloatArray
-    hbm_bytes: FloatArray
-    peak_flops: FloatArray
-    hbm_bandwidth: FloatArray
-    busy_seconds: FloatArray
-    prompt_tokens: FloatArray
-    output_tokens: FloatArray
-    kv_block_seconds: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixUse:
-    """Prefix caches of the engines, arrays of shape (engines,); 0 where the trace has no hash blocks.
-
-    asked: prompt tokens of admitted requests; hit: of these, found in the engine's cache or fetched; fetched: read from
-    the shared store, also where a request came that no longer needed them [token]; evicted: hash blocks dropped.
-    """
-
-    asked: FloatArray
-    hit: FloatArray
-    fetched: FloatArray
-    evicted: FloatArray
-
-    @property
-    def hit_share(self) -> FloatArray:
-        """Share of the prompt tokens that were found [1]; 0 for an engine that was asked for none."""
-        return self.hit / np.maximum(self.asked, 1.0)
-
-
 @dataclass(frozen=True)
 class EngineUse:
     """Counters of one engine over the run.
 
-    steps: all; prompt_steps: with prompts; prompt_tokens, decode_tokens: computed [token]; busy: lanes' time in steps
-    [s]; kv_block_seconds: blocks in use x time; peak_blocks, peak_running: highest seen; rejected: requests that could
-    never be held.
+    steps: all; prompt_steps: with prompts; prompt_tokens, decode_tokens: computed, of padding too; output_tokens: made,
+    by prompts that ended and by decodes [token]; rejected: requests that could never be held; peak_blocks,
+    peak_running: highest seen; busy: lanes' time in steps [s]; kv_block_seconds: KV blocks in use x time [block s].
+    flop [FLOP], hbm_bytes [byte]: of all its GPUs, the least that its steps need (`StepWork`; padding counts, as it is
+    computed); peak_flops [FLOP/s], hbm_bandwidth [byte/s]: the vendor's, of all its GPUs. These four are 0 where step
+    times come without a roofline (coefficients, tables).
+    Of its prefix cache, where the trace has hash blocks: asked: prompt tokens of admitted requests; hit: of these,
+    found there or fetched; fetched: read from the shared store, also where a request came that no longer needed them
+    [token]; evicted: hash blocks dropped.
     """
 
     pool: int
@@ -98,12 +63,26 @@ class EngineUse:
     prompt_steps: int
     prompt_tokens: int
     decode_tokens: int
+    output_tokens: int
     preemptions: int
     rejected: int
     peak_blocks: int
     peak_running: int
     busy: float
     kv_block_seconds: float
+    flop: float
+    hbm_bytes: float
+    peak_flops: float
+    hbm_bandwidth: float
+    asked: int
+    hit: int
+    fetched: int
+    evicted: int
+
+    @property
+    def hit_share(self) -> float:
+        """Share of the prompt tokens that were found [1]; 0 for an engine that was asked for none."""
+        return self.hit / max(self.asked, 1)
 
 
 @dataclass(frozen=True)
@@ -114,10 +93,8 @@ class Result:
     computed; moved: its KV has arrived at the decode engine (NaN if it never moves); first, finish: first and last
     token; itl_max: longest gap between two tokens; gap_edges [s]: lengths at which gaps were counted, and gap_counts
     (requests, edges): gaps that exceed so many of them, one to all; restarts: preemptions of the request; engine,
-    decode_engine: index into `engines` (-1: none); work: what each engine did, as arrays (`EngineWork`); prefix: what
-    its prefix cache
-    found; hit: prompt tokens of each request found there [token]. steps_log: rows of (lane, start, end, prompt tokens,
-    decodes, context, steps).
+    decode_engine: index into `engines` (-1: none); hit: prompt tokens found in a prefix cache [token]; steps_log:
+    rows of (lane, start, end, prompt tokens, decodes, context, steps).
     """
 
     trace: Trace
@@ -133,10 +110,8 @@ class Result:
     restarts: IntArray
     engine: IntArray
     decode_engine: IntArray
-    engines: tuple[EngineUse, ...]
-    work: EngineWork
-    prefix: PrefixUse
     hit: IntArray
+    engines: tuple[EngineUse, ...]
     events: int
     steps_log: FloatArray
 
@@ -301,10 +276,9 @@ def within(result: Result, limits: Mapping[Metric, float]) -> BoolArray:
     return good
 
 
-def attainment(result: Result, limits: Mapping[Metric, float], counted: BoolArray | None = None) -> Attainment:
-    """Share of the counted requests of one run that keep all limits, with its 95 % interval (`share_of`)."""
-    good = within(result, limits)[steady(result) if counted is None else counted]
-    return share_of([good])
+def attainment(result: Result, limits: Mapping[Metric, float]) -> Attainment:
+    """Share of the requests after the warm-up of one run that keep all limits, with its 95 % interval (`share_of`)."""
+    return share_of([within(result, limits)[steady(result)]])
 
 
 def share_of(runs: Sequence[BoolArray | FloatArray], tail: float = TAIL) -> Attainment:
@@ -460,16 +434,20 @@ def run_span(result: Result) -> float:
 
 def loads(result: Result, fleet: Fleet) -> tuple[Load, ...]:
     """How busy each engine was from the first arrival to the last token."""
-    span, work = run_span(result), result.work
-    pools = [fleet.pools[engine.pool] for engine in result.engines]
-    parts = (
-        (work.busy_seconds, np.array([pool.pipeline for pool in pools])),
-        (work.kv_block_seconds, np.array([pool.limits.kv_blocks for pool in pools])),
-        (work.flop, work.peak_flops),
-        (work.hbm_bytes, work.hbm_bandwidth),
+    span = run_span(result)
+
+    def share(used: float, room: float) -> float:
+        return used / (room * span) if room * span > 0.0 else 0.0
+
+    return tuple(
+        Load(
+            share(use.busy, fleet.pools[use.pool].pipeline),
+            share(use.kv_block_seconds, fleet.pools[use.pool].limits.kv_blocks),
+            share(use.flop, use.peak_flops),
+            share(use.hbm_bytes, use.hbm_bandwidth),
+        )
+        for use in result.engines
     )
-    shares = [np.divide(used, room * span, out=np.zeros(len(pools)), where=room * span > 0.0) for used, room in parts]
-    return tuple(Load(*(float(value) for value in row)) for row in zip(*shares, strict=True))
 
 
 def throughput(result: Result) -> tuple[float, float]:

@@ -1,9 +1,9 @@
-"""What the event loop keeps: records of requests, engines and events, held in structured arrays, and how a run begins.
+"""What the event loop keeps: records of requests, engines and events, held in structured arrays.
 
 An *engine* owns its queue, its KV blocks and its pipeline stages. A *lane* is one of its micro-batches in flight:
 whichever begins a step next takes from the queue, and keeps what it took as its running batch. Without pipeline stages
 an engine has one lane. A request takes a *slot* while it is in the system. Links between records are indices; -1 is
-none. Times are in seconds; a time of -1 has not come. Lengths are in tokens.
+none. Times are in seconds; a time of -1 has not come. Lengths are in tokens. A field without a default begins as 0.
 
 Decoding requests are counted lazily: `lane.steps` counts decode steps, and a request that joined when it had q tokens
 has processed offset + lane.steps, offset = q - lane.steps at joining; so a decode step touches no request.
@@ -12,14 +12,14 @@ has processed offset + lane.steps, offset = q - lane.steps at joining; so a deco
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableSequence, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .fleet import StepWork
+from .steps import StepWork
 
 Floats = MutableSequence[float]
 Ints = MutableSequence[int]
@@ -39,43 +39,40 @@ IDLE, STEP, RUN, ROTATE, SLEEP = _numbers(range(5))
 ARRIVAL, HAND_OVER, STEP_END, WAKE, FETCHED = _numbers(range(5))
 """Events, at equal times in this order: a request comes, its KV does, a step ends, an idle lane looks for work, a read
 of the KV store ends."""
-COMING, RESERVED = _numbers((1, 2))
-"""A hand-over on its way through a gate (`scheduler`): without, or with blocks reserved for it."""
 GAPS = 512
 """Depth of a lane's stack of gaps."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Request:
     """One request of the trace, and what came of it.
 
-    isl, osl, cached, prefix, pool, decode_pool: as in `Trace`; pages, page_at: full hash blocks of its prompt and where
+    isl, osl, cached, pool, decode_pool: as in `Trace`; pages, page_at: full hash blocks of its prompt and where
     their numbers begin in `World.pages`; awaits: 1 for a turn that comes when the one before has ended; next_turn: the
     request that waits for the end of this one (-1: none), pause: how long it comes after it [s]; prompt_start ... hit:
     as in `Result`.
     """
 
     arrival: float
-    prompt_start: float
-    prompt_end: float
-    moved: float
-    first: float
-    finish: float
+    prompt_start: float = -1.0
+    prompt_end: float = -1.0
+    moved: float = -1.0
+    first: float = -1.0
+    finish: float = -1.0
     itl: float
     pause: float
     page_at: int
-    prefix: int
-    next_turn: int
+    next_turn: int = -1
     awaits: int
     isl: int
     osl: int
     cached: int
-    pool: int
-    decode_pool: int
+    pool: int = -1
+    decode_pool: int = -1
     pages: int
     restarts: int
-    engine: int
-    decode_engine: int
+    engine: int = -1
+    decode_engine: int = -1
     hit: int
 
 
@@ -83,7 +80,7 @@ SHORT = ("isl", "osl", "cached", "pool", "decode_pool", "pages", "restarts", "en
 """Fields of a request that are kept in 32 bits, as there may be millions of them."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Slot:
     """A request in the system.
 
@@ -93,8 +90,8 @@ class Slot:
     static batch; fresh: 1 while in the lane's list of requests without a decode step yet; last: time of the last token,
     if not counted lazily; lane: that has the request now; first_lane: that computes its prompt; promise: KV blocks
     promised to it; held: leading pages that it references in its engine's cache; staged_from, staged: pages fetched
-    from the store for it; gated: COMING or RESERVED while it is let in to a decode engine but not admitted; reserved:
-    KV blocks that wait for it there; gate_time: since when it has waited before the gate.
+    from the store for it; gated: 1 while it is let in to a decode engine but not admitted; reserved: KV blocks that
+    wait for it there; gate_time: since when it has waited before the gate.
     """
 
     last: float
@@ -124,9 +121,9 @@ class Slot:
     reserved: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Lane:
-    """One micro-batch in flight of an engine, with the engine's settings (see `Policy`, `Limits`, `Pool`).
+    """One micro-batch in flight of an engine, with the engine's settings under their names in `Policy` and `Limits`.
 
     mode: see IDLE ...; event: its place among the events (0: none); start: of its step; last: end of the last step
     that advanced the decodes; first_duration, growth: of a run, time of its first step and by how much each
@@ -137,7 +134,8 @@ class Lane:
     of the heap of decodes by last step; running, rotated: lists (`Chain`) of what runs, and of a round robin
     what is in the step; rotating: 1 during one, rotated_count: requests in its step; depth: of the stack of
     gaps; gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at: where its part of
-    `World.gaps` and `World.phases` begins.
+    `World.gaps` and `World.phases` begins; seqs: its share of `max_num_seqs`; hands_over: 1 if others decode; yields:
+    tokens that the end of a prompt makes; early: 1 if the user's first token comes then; stages: of its engine.
     """
 
     index: int
@@ -160,10 +158,10 @@ class Lane:
     step_reach: int
     step_context: int
     running: int
-    prompt_head: int
-    prompt_tail: int
-    fresh_head: int
-    heap: int
+    prompt_head: int = -1
+    prompt_tail: int = -1
+    fresh_head: int = -1
+    heap: int = -1
     rotating: int
     rotated: int
     rotated_count: int
@@ -172,31 +170,27 @@ class Lane:
     gap_at: int
     phase_at: int
     model: int
-    exclusive: int
+    exclusive_prefill: int
     chunked: int
     static: int
-    padded: int
-    whole: int
-    after_preemption: int
-    spare: int
-    partial_ends: int
-    reserve: float
+    padded_budget: int
+    whole_prompt_blocks: int
+    admit_after_preemption: int
+    spare_block: int
+    partial_prompt_ends: int
+    reserve_output: float
+    max_num_batched_tokens: int
+    long_prefill_threshold: int
+    decode_token_cap: int
+    block_size: int
     seqs: int
-    budget: int
-    threshold: int
-    cap: int
     hands_over: int
     yields: int
     early: int
     stages: int
-    block: int
 
 
-LINKS = ("prompt_head", "prompt_tail", "fresh_head", "heap")
-"""Fields of a lane that begin as -1; the others that are not settings begin as 0."""
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Engine:
     """One engine: its blocks, links, stages and counters.
 
@@ -204,12 +198,10 @@ class Engine:
     begin in `World.free_at` at which its stages, and its links, outbound ones first, are free; nics: links each
     way; send: seconds per token on one of them; cache: where its prefix cache begins in `World.cached` (-1:
     none); page_blocks: KV blocks of a page; store_free: time at which its reads from the store end; store_read:
-    seconds per token of these; gated, pull, bound: how hand-overs come in, gate: those that wait on the prefill
-    side (a `Chain`), coming: those let in that do not decode yet; requests, tokens, prompt_tokens: not done,
-    for the routers; first_lane, end_lane: its lanes; the rest: counters over the run (`EngineUse`); clock: time
-    up to which kv_block_seconds is summed; chunks, pairs, reach, capped, decode_rows, decode_context: sums over
-    the steps (`StepContent`); yielded: tokens made by the ends of prompts; asked, hit, fetched, evicted: of the
-    prefix cache (`PrefixUse`).
+    seconds per token of these; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a
+    `Chain`), coming: those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the
+    routers; first_lane, end_lane: its lanes; clock: time up to which kv_block_seconds is summed; the rest: counters
+    over the run (`EngineUse`), with `StepContent` of all steps; yielded: tokens made by the ends of prompts.
     """
 
     waiting: int
@@ -225,34 +217,32 @@ class Engine:
     page_blocks: int
     store_free: float
     store_read: float
-    gated: int
     pull: int
-    bound: int
     gate: int
     coming: int
     requests: int
-    tokens: int
-    prompt_tokens: int
+    uncomputed: int
     first_lane: int
     end_lane: int
+    clock: float
     pool: int
     steps: int
     prompt_steps: int
-    computed_prompts: int
-    computed_decodes: int
+    prompt_tokens: int
+    decode_tokens: int
     preemptions: int
     rejected: int
     peak_blocks: int
     peak_running: int
     busy: float
     kv_block_seconds: float
-    clock: float
-    chunks: int
+    tokens: int
+    capped: int
+    rows: int
     pairs: int
     reach: int
-    capped: int
-    decode_rows: int
-    decode_context: int
+    decodes: int
+    context: int
     yielded: int
     asked: int
     hit: int
@@ -260,7 +250,7 @@ class Engine:
     evicted: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PoolRecord:
     """Engines of one pool: first_engine <= e < end_engine; decode: 1 if it decodes only; turn: of a round robin."""
 
@@ -285,7 +275,6 @@ class StepRecord(StepWork):
     c0: float
     c1: float
     c2: float
-    share: float
     constant: float
     step: float
     token: float
@@ -303,7 +292,7 @@ class StepRecord(StepWork):
     at10: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Rules:
     """Of the whole fleet.
 
@@ -324,7 +313,7 @@ class Rules:
     count: int
     released: int
     slots: int
-    free_slot: int
+    free_slot: int = -1
     computed: int
     pools: int
     events: int
@@ -347,15 +336,15 @@ class Rules:
     fast_floor: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Chain:
-    """Ends of a list of slots (`queues`)."""
+    """Ends of a list of slots (`decodes`)."""
 
-    head: int
-    tail: int
+    head: int = -1
+    tail: int = -1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Event:
     """Something to come; which: the request, slot or lane."""
 
@@ -365,7 +354,7 @@ class Event:
     which: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Gap:
     """Longest time between two tokens since an older entry of the stack, and the decode step that ended it."""
 
@@ -373,19 +362,19 @@ class Gap:
     step: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class CachedPage:
     """A page in a prefix cache: its references (-1: absent), neighbors in the list of unreferenced pages, oldest first.
 
     The first record of a cache is the list's own: references: unreferenced pages; next, previous: oldest and youngest.
     """
 
-    references: int
-    next: int
-    previous: int
+    references: int = -1
+    next: int = -1
+    previous: int = -1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class LogRow:
     """A step, or a run of steps, of the log."""
 
@@ -442,9 +431,8 @@ def dtype_of(kind: type) -> np.dtype[Any]:
 
 
 def records(kind: type, size: int, columns: Mapping[str, Column]) -> Array:
-    """`size` records; a field is filled from its column or constant, and -1 (no link, never) if it has none."""
-    made = np.full(size, -1, dtype=dtype_of(kind))
-    for name in made.dtype.names or ():
-        if name in columns:
-            made[name] = columns[name]
+    """`size` records; a field is filled from its column or constant, or else from its default or 0."""
+    made = np.zeros(size, dtype=dtype_of(kind))
+    for entry in fields(kind):
+        made[entry.name] = columns.get(entry.name, 0 if entry.default is MISSING else entry.default)
     return made

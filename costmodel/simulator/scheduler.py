@@ -4,10 +4,9 @@ Order in a step: decodes first (they take the KV blocks that they need, preempti
 prompts already begun, then waiting requests, each as far as token budget, sequences and blocks go. With an exclusive
 policy prompts go first and alone, and decodes run when no prompt can.
 
-Without a gate KV is sent as soon as its prompt is computed. With one, finished prompts wait on the prefill side, whose
-blocks they keep, first come first served, until the decode engine lets them in when it begins a step: if fewer than
-`bound` are on their way or wait in its queue, and, where it pulls, if it has a sequence and the blocks for them, which
-are reserved from then on.
+An engine that does not pull is sent KV as soon as its prompt is computed. One that does lets a finished prompt in when
+it begins a step and has a sequence and the blocks for it, which are reserved from then on; until then it waits on the
+prefill side, whose blocks it keeps, first come first served.
 
 A hand-over of n tokens occupies one link (NIC) of each end, the ones free first, for n x max(send, receive) seconds;
 hand-overs over the same link go one after the other. With a hidden share h = 1 - 1/layers the layers are sent as they
@@ -17,7 +16,7 @@ the decode engine let in only later waits for all of it. The blocks on the prefi
 
 from __future__ import annotations
 
-from .blocks import evict, find_prefix, hold_pages, note_hits, release_pages
+from .blocks import evict, find_prefix, hold_pages, release_pages
 from .compiled import compiled
 from .decodes import (
     blocks_of,
@@ -28,18 +27,15 @@ from .decodes import (
     rebuild_heap,
     run_time,
     settle,
-    steps_by,
     steps_within,
     uncount,
     unfreshen,
 )
 from .queues import add_event, append, insert, prompt_append, prompt_remove, remove, set_event
 from .records import (
-    COMING,
     HAND_OVER,
     IDLE,
     NONE,
-    RESERVED,
     ROTATE,
     RUN,
     SLEEP,
@@ -69,7 +65,9 @@ def start_step(w: World, lane: Lane, t: float) -> None:
         collect_rotated(w, lane)
     if lane.stages > 1 and lane.chunked == 1:
         gather_prompts(w, lane, engine)
-    preempted = make_room(w, lane, engine) if lane.exclusive == 0 else 0
+    preempted = make_room(w, lane, engine) if lane.exclusive_prefill == 0 else 0
+    if preempted < 0:
+        return
     chosen = fill_prompts(w, lane, engine, t, preempted)
     while chosen.prompts == 0 and lane.decodes == 0 and lane.prompts > (1 if lane.stages == 1 else 0):
         preempt(w, lane, engine, w.chains[lane.running].tail)
@@ -78,11 +76,10 @@ def start_step(w: World, lane: Lane, t: float) -> None:
     if chosen.prompts > 0:
         begin_mixed(w, lane, engine, t, chosen)
         return
-    if lane.exclusive == 1:
-        preempted += make_room(w, lane, engine)
-    if lane.decodes > 0:
-        begin_run(w, lane, engine, t, preempted)
-    elif lane.stages > 1 and preempted > 0:
+    room = make_room(w, lane, engine) if lane.exclusive_prefill == 1 else 0
+    if room >= 0 and lane.decodes > 0:
+        begin_run(w, lane, engine, t, preempted + room)
+    elif lane.stages > 1 and preempted + room > 0:
         wake_stalled(w, engine, t)
 
 
@@ -91,16 +88,16 @@ def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
     """Admit waiting requests whose KV is here already, as they were handed over."""
     if lane.static == 1 and lane.decodes > 0:
         return
-    mark = w.chains[lane.running].head if lane.cap > 0 and lane.rotating == 0 else NONE
+    mark = w.chains[lane.running].head if lane.decode_token_cap > 0 and lane.rotating == 0 else NONE
     s = w.chains[engine.waiting].head
     while s >= 0 and has_slot(w, lane, engine):
         slot = w.slots[s]
         processed = slot.done + lane.yields
-        need = blocks_of(processed - 1, lane.block)
-        if slot.done < slot.prompt or not (slot.gated == RESERVED or has_blocks(lane, engine, slot, need)):
+        need = blocks_of(processed - 1, lane.block_size)
+        if slot.done < slot.prompt or not (slot.gated == 1 or has_blocks(lane, engine, slot, need)):
             break
         queue_pop(w, engine, lane)
-        if slot.gated > 0:
+        if slot.gated == 1:
             come_in(engine, slot)
         insert(w, lane.running, s, mark)
         join(w, lane, s, processed)
@@ -131,7 +128,7 @@ def running_in(w: World, engine: Engine) -> int:
 def too_long(engine: Engine, lane: Lane, slot: Slot) -> bool:
     """Whether the engine could never hold the request, even alone."""
     tokens = slot.prompt if lane.hands_over == 1 else slot.total
-    return blocks_of(tokens, lane.block) + 2 + engine.watermark > engine.blocks
+    return blocks_of(tokens, lane.block_size) + 2 + engine.watermark > engine.blocks
 
 
 @compiled
@@ -151,8 +148,8 @@ def has_blocks(lane: Lane, engine: Engine, slot: Slot, need: int) -> bool:
     another one leaves, which is what lets runs be fast-forwarded.
     """
     promise = 0
-    if lane.reserve > 0.0 and lane.hands_over == 0:
-        promise = blocks_of(slot.prompt + int(lane.reserve * (slot.total - slot.prompt)), lane.block)
+    if lane.reserve_output > 0.0 and lane.hands_over == 0:
+        promise = blocks_of(slot.prompt + int(lane.reserve_output * (slot.total - slot.prompt)), lane.block_size)
     if engine.free - need < engine.watermark or engine.blocks - engine.promised - promise < engine.watermark:
         return False
     engine.promised += promise
@@ -167,25 +164,22 @@ def open_gate(w: World, lane: Lane, engine: Engine, t: float) -> None:
     while gate.head >= 0 and may_come(w, lane, engine, w.slots[gate.head]):
         s = gate.head
         remove(w, engine.gate, s)
+        w.slots[s].gated = 1
         engine.coming += 1
         send_kv(w, s, t, w.rules.hidden if w.slots[s].gate_time == t else 0.0)
 
 
 @compiled
 def may_come(w: World, lane: Lane, engine: Engine, slot: Slot) -> bool:
-    """Whether the engine lets the next hand-over in, which then counts as coming; if it pulls, blocks are reserved."""
-    if engine.bound > 0 and engine.coming >= engine.bound:
-        return False
-    if engine.pull == 0 or too_long(engine, lane, slot):
-        slot.gated = COMING
+    """Whether the engine has room for the next hand-over, and reserves its blocks; one too long comes to be refused."""
+    if too_long(engine, lane, slot):
         return True
     if w.chains[engine.waiting].head >= 0 or running_in(w, engine) + engine.coming >= lane.seqs * lane.stages:
         return False
-    need = blocks_of(slot.prompt + lane.yields - 1, lane.block)
+    need = blocks_of(slot.prompt + lane.yields - 1, lane.block_size)
     if not has_blocks(lane, engine, slot, need):
         return False
     engine.free -= need
-    slot.gated = RESERVED
     slot.reserved = need
     return True
 
@@ -219,10 +213,10 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
 def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preempted: int) -> Chosen:
     """Choose the prompt tokens of the next step, begun prompts before waiting ones."""
     model = w.models[lane.model]
-    room = lane.budget if lane.exclusive == 1 else lane.budget - lane.decodes
+    room = lane.max_num_batched_tokens if lane.exclusive_prefill == 1 else lane.max_num_batched_tokens - lane.decodes
     chosen = no_prompts()
     s = lane.prompt_head
-    closed = (preempted > 0 and lane.after_preemption == 0) or (lane.static == 1 and lane.decodes > 0)
+    closed = (preempted > 0 and lane.admit_after_preemption == 0) or (lane.static == 1 and lane.decodes > 0)
     waiting = s < 0
     while True:
         if s < 0 and not waiting:
@@ -250,12 +244,12 @@ def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preempted: int)
 @compiled
 def next_chunk(lane: Lane, engine: Engine, slot: Slot, room: int) -> int:
     """Tokens of a prompt already begun that fit into the step; the blocks for them are taken if not held already."""
-    size = min(slot.prompt - slot.done, room, lane.threshold)
-    if size > 0 and lane.whole == 0:
-        held = blocks_of(slot.done, lane.block)
-        if blocks_of(slot.done + size, lane.block) - held > engine.free:
-            size = (held + engine.free) * lane.block - slot.done
-        engine.free -= blocks_of(slot.done + size, lane.block) - held
+    size = min(slot.prompt - slot.done, room, lane.long_prefill_threshold)
+    if size > 0 and lane.whole_prompt_blocks == 0:
+        held = blocks_of(slot.done, lane.block_size)
+        if blocks_of(slot.done + size, lane.block_size) - held > engine.free:
+            size = (held + engine.free) * lane.block_size - slot.done
+        engine.free -= blocks_of(slot.done + size, lane.block_size) - held
     return size
 
 
@@ -271,19 +265,24 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen
         shared = find_prefix(w, engine, slot)
     size = slot.prompt - slot.done
     if lane.chunked == 1:
-        size = min(size, room - chosen.tokens, lane.threshold)
+        size = min(size, room - chosen.tokens, lane.long_prefill_threshold)
     else:
-        used = (chosen.prompts + 1) * max(chosen.longest, size) if lane.padded == 1 else chosen.tokens + size
-        if used > room and (chosen.prompts > 0 or size <= lane.budget):
+        used = (chosen.prompts + 1) * max(chosen.longest, size) if lane.padded_budget == 1 else chosen.tokens + size
+        if used > room and (chosen.prompts > 0 or size <= lane.max_num_batched_tokens):
             return 0
     if size <= 0:
         return 0
-    need = blocks_of(slot.prompt if lane.whole == 1 else slot.done + size, lane.block)
+    need = blocks_of(slot.prompt if lane.whole_prompt_blocks == 1 else slot.done + size, lane.block_size)
     if not has_blocks(lane, engine, slot, need - shared):
         return 0
     engine.free -= need
     if engine.cache >= 0:
-        note_hits(w, engine, slot)
+        request = w.requests[slot.request]
+        if request.restarts == 0:  # one that was preempted is not counted again
+            request.hit = slot.done
+            engine.asked += slot.prompt
+            engine.hit += slot.done
+        slot.staged = 0
         hold_pages(w, engine, slot)
     queue_pop(w, engine, lane)
     append(w, lane.running, s)
@@ -293,29 +292,35 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen
 
 @compiled
 def make_room(w: World, lane: Lane, engine: Engine) -> int:
-    """Take the blocks that the decodes need in one step, preempting the youngest if need be; how many were preempted.
+    """Take the blocks that the decodes need in one step, preempting the youngest if need be.
 
-    In order of admission each decode that needs a block (or, with `spare`, any) preempts the youngest running request
-    until there is one; the last resort is itself.
+    How many were preempted, or -1 if the lane has to wait for blocks. In order of admission each decode that needs a
+    block (or, with `spare`, any) preempts the youngest running request until there is one; the last resort is itself.
     """
     if lane.live == 0 or lane.rotating == 1:
         return 0
     preempted = 0
     needed = next_blocks(w, lane)
-    if engine.free - needed < lane.spare:
+    if engine.free - needed < lane.spare_block:
         taken = 0
         s = w.chains[lane.running].head
         while s >= 0:
             slot = w.slots[s]
             if slot.joined >= 0 and slot.ended == 0:
-                wanted = 1 if (slot.offset + lane.steps - 1) % lane.block == 0 else 0
-                kept = True
-                while kept and engine.free - taken < max(wanted, lane.spare):
-                    victim = w.chains[lane.running].tail
-                    kept = victim != s
-                    preempt(w, lane, engine, victim)
+                wanted = 1 if (slot.offset + lane.steps - 1) % lane.block_size == 0 else 0
+                stays = True
+                while stays and engine.free - taken < max(wanted, lane.spare_block):
+                    giver = giving_lane(w, lane, engine)
+                    if giver < 0:
+                        rebuild_heap(w, lane)
+                        return -1
+                    victim = w.chains[w.lanes[giver].running].tail
+                    stays = victim != s
+                    preempt(w, w.lanes[giver], engine, victim)
+                    if giver != lane.index:
+                        rebuild_heap(w, w.lanes[giver])
                     preempted += 1
-                if not kept:
+                if not stays:
                     break
                 taken += wanted
             s = slot.next
@@ -323,6 +328,25 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
         needed = next_blocks(w, lane)
     engine.free -= needed
     return preempted
+
+
+@compiled
+def giving_lane(w: World, lane: Lane, engine: Engine) -> int:
+    """Lane whose youngest request gives its blocks up: this one; for its only request, the one of the youngest of all.
+
+    -1 while others are in flight: it waits for what they do. Else lanes that hold the last blocks between them would
+    take them from each other for ever.
+    """
+    youngest, giver = w.chains[lane.running].tail, lane.index
+    if lane.stages == 1 or w.chains[lane.running].head != youngest:
+        return giver
+    for e in range(engine.first_lane, engine.end_lane):
+        s = w.chains[w.lanes[e].running].tail
+        if s >= 0 and w.lanes[e].mode not in (IDLE, SLEEP):
+            return -1
+        if s >= 0 and w.slots[s].request > w.slots[youngest].request:
+            youngest, giver = s, e
+    return giver
 
 
 @compiled
@@ -340,9 +364,9 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
         slot.prompt = processed
         slot.done = 0
     else:
-        engine.free += blocks_of(slot.prompt if lane.whole == 1 else slot.done, lane.block)
+        engine.free += blocks_of(slot.prompt if lane.whole_prompt_blocks == 1 else slot.done, lane.block_size)
         prompt_remove(w, lane, s)
-        if lane.partial_ends == 1:
+        if lane.partial_prompt_ends == 1:
             slot.prompt = slot.done
         slot.done = 0
     release_pages(w, engine, slot)
@@ -355,7 +379,7 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
 @compiled
 def begin_mixed(w: World, lane: Lane, engine: Engine, t: float, chosen: Chosen) -> None:
     """Begin a step with prompts and, unless the policy keeps them apart, all decodes."""
-    batch = 0 if lane.exclusive == 1 else lane.decodes
+    batch = 0 if lane.exclusive_prefill == 1 else lane.decodes
     context = lane.context if batch > 0 else 0
     lane.mode = STEP
     lane.run = 1 if batch > 0 else 0
@@ -384,7 +408,7 @@ def has_unfinished(w: World, lane: Lane) -> bool:
 def begin_run(w: World, lane: Lane, engine: Engine, t: float, preempted: int) -> None:
     """Begin as many decode steps as are alike: to the first end, the last free block, or the end of the piece."""
     batch, context, steps = lane.decodes, lane.context, 1
-    rotates = lane.cap > 0 and context + batch > lane.cap
+    rotates = lane.decode_token_cap > 0 and context + batch > lane.decode_token_cap
     if rotates:
         if lane.rotating == 0:
             engine.free += next_blocks(w, lane)
@@ -394,14 +418,14 @@ def begin_run(w: World, lane: Lane, engine: Engine, t: float, preempted: int) ->
     if not rotates and w.rules.fast_forward == 1 and lane.stages == 1 and preempted == 0:
         root = w.slots[lane.heap]
         steps = min(root.total - root.offset - lane.steps, (limit - context) // batch + 1)
-        if lane.cap > 0:
-            steps = min(steps, (lane.cap - batch - context) // batch + 1)
-        room = engine.free - lane.spare
-        if steps > 1 and room < lane.live * blocks_of(steps, lane.block):
+        if lane.decode_token_cap > 0:
+            steps = min(steps, (lane.decode_token_cap - batch - context) // batch + 1)
+        room = engine.free - lane.spare_block
+        if steps > 1 and room < lane.live * blocks_of(steps, lane.block_size):
             steps = max(1, min(steps, steps_within(w, lane, room + next_blocks(w, lane))))
     lane.mode = ROTATE if rotates else RUN
     lane.run = steps
-    lane.step_tokens = 0
+    lane.step_tokens, lane.step_prompts, lane.step_pairs, lane.step_reach = 0, 0, 0, 0
     lane.step_context = context
     lane.growth = slope * batch
     launch(w, lane, engine, t, duration)
@@ -428,7 +452,7 @@ def launch(w: World, lane: Lane, engine: Engine, t: float, duration: float) -> N
 def queue_front(w: World, engine: Engine, s: int) -> None:
     """Put s first in the queue, behind requests whose blocks are reserved."""
     after = w.chains[engine.waiting].head
-    while after >= 0 and w.slots[after].gated == RESERVED:
+    while after >= 0 and w.slots[after].gated == 1:
         after = w.slots[after].next
     insert(w, engine.waiting, s, after)
 
@@ -451,17 +475,15 @@ def wake_idle(w: World, engine: Engine, t: float) -> None:
 
 @compiled
 def wake_lanes(w: World, engine: Engine, t: float) -> None:
-    """Something came to the engine or left it: idle lanes look again, if requests wait for it.
-
-    So does a lone lane whose prompt stopped half-way for want of blocks that prompts before it held.
-    """
-    lone = engine.end_lane - engine.first_lane == 1
-    if (
-        w.chains[engine.waiting].head >= 0
-        or w.chains[engine.gate].head >= 0
-        or (lone and w.lanes[engine.first_lane].prompts > 0)
-    ):
-        wake_idle(w, engine, t)
+    """Something came to the engine or left it: idle lanes look again, first those whose requests wait for blocks."""
+    for e in range(engine.first_lane, engine.end_lane):
+        if w.lanes[e].mode == IDLE and w.lanes[e].decodes + w.lanes[e].prompts > 0:
+            set_event(w, w.lanes[e], WAKE, t)
+    if w.chains[engine.waiting].head < 0 and w.chains[engine.gate].head < 0:
+        return
+    for e in range(engine.first_lane, engine.end_lane):
+        if w.lanes[e].mode == IDLE and w.lanes[e].decodes + w.lanes[e].prompts == 0:
+            set_event(w, w.lanes[e], WAKE, t)
 
 
 @compiled
@@ -471,15 +493,6 @@ def wake_stalled(w: World, engine: Engine, t: float) -> None:
         if w.lanes[e].mode != IDLE:
             return
     wake_lanes(w, engine, t)
-
-
-@compiled
-def interrupt(w: World, lane: Lane, t: float) -> None:
-    """Cut the run of decode steps short at the first step that ends at or after t."""
-    steps = steps_by(lane, t)
-    if steps < lane.run:
-        lane.run = steps
-        set_event(w, lane, STEP_END, lane.start + run_time(lane, steps))
 
 
 @compiled

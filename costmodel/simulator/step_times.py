@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from costmodel.host import with_prompts
 
 from .compiled import compiled, entry, opened
-from .fleet import COEFFICIENTS, TABLES, UNLIMITED
-from .fleet import least_bytes as bytes_of
-from .fleet import least_flop as flop_of
 from .records import Floats, StepRecord
+from .steps import COEFFICIENTS, TABLES, UNLIMITED
+from .steps import least_bytes as bytes_of
+from .steps import least_flop as flop_of
 
 least_flop, least_bytes, slowed = compiled(flop_of), compiled(bytes_of), compiled(with_prompts)
 
@@ -87,11 +87,7 @@ def decode_piece(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[f
     """Time of a decode-only step, its growth per token of total context, and how far both hold."""
     if m.kind == COEFFICIENTS:
         a, b, c = decode_coefficients(m, batch)
-        return (
-            (a + b * (total + batch) + c * batch) * m.share + m.step + m.token * total,
-            b * m.share + m.token,
-            UNLIMITED,
-        )
+        return a + b * (total + batch) + c * batch + m.step + m.token * total, b + m.token, UNLIMITED
     if m.kind == TABLES:
         attention, limit = decode_table(m, data, batch, total)
         return data[m.at0 + batch] + attention, 0.0, limit
@@ -114,7 +110,7 @@ def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: i
         if batch > 0:
             _a, b, c = decode_coefficients(m, batch)
             time += b * (total + batch) + c * batch
-        return time * m.share + m.constant + m.step + m.token * (second + total)
+        return time + m.constant + m.step + m.token * (second + total)
     if m.kind == TABLES:
         time = data[m.at0 + tokens + batch] + prefill_table(m, data, prompts, first, second)
         if batch > 0:

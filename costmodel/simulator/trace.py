@@ -7,7 +7,7 @@ compares like with like, and attainment falls with the rate almost without noise
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from costmodel.errors import InputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+MOST_PAGES = 500_000
+"""Distinct hash blocks of a run, which each engine has an entry for: 12 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +35,45 @@ class Pages:
     tokens: int
     common: int = 0
 
+    def of(self, requests: BoolArray) -> Pages:
+        """The hash blocks of some of the requests."""
+        return replace(self, ids=self.ids[np.repeat(requests, self.counts)], counts=self.counts[requests])
+
+    def merged(self, times: int) -> Pages:
+        """Hash blocks that are so many times as long: the last one of each group stands for all of it.
+
+        >>> Pages(np.array([1, 2, 3, 1, 2, 7, 8]), np.array([3, 4]), 16).merged(2)
+        Pages(ids=array([2, 2, 8]), counts=array([1, 2]), tokens=32, common=0)
+        """
+        starts = np.cumsum(self.counts) - self.counts
+        place = np.arange(self.ids.size) - np.repeat(starts, self.counts)
+        last = self.ids[place % times == times - 1]
+        return Pages(last, self.counts // times, self.tokens * times, self.common // times)
+
+    def in_blocks(self, block: int) -> Pages:
+        """Hash blocks of whole KV blocks of so many tokens, few enough for every engine to have an entry for each."""
+        pages = self.merged(math.lcm(self.tokens, block) // self.tokens)
+        while np.unique(pages.ids).size > MOST_PAGES:
+            pages = pages.merged(2)
+        return replace(pages, ids=np.unique(pages.ids, return_inverse=True)[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Requests in order of arrival; arrays of shape (requests,).
 
-    arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache [token];
-    prefix: requests with the same number share a prefix (-1: none); pool, decode_pool: index of the pool that computes
-    the prompt and of the one that decodes (-1: any); pages: hash blocks of the prompts, for engines that cache prefixes
-    (then `cached` comes about and cannot be given); concurrency: of a closed loop, 0 for an open one. In a closed loop
-    the first `concurrency` requests come at their arrival, every other one `think` seconds after one has ended. after,
-    pause: of the turns of sessions: the request whose end they wait for (-1: none), and how long they come after it
-    [s]; their arrival is when that is expected, and only orders them.
+    arrival [s]; isl, osl [token]; cached: tokens of the prompt whose KV is found in a cache [token]; pool, decode_pool:
+    index of the pool that computes the prompt and of the one that decodes (-1: any); pages: hash blocks of the prompts,
+    for engines that cache prefixes (then `cached` comes about and cannot be given); concurrency: of a closed loop, 0
+    for an open one. In a closed loop the first `concurrency` requests come at their arrival, every other one `think`
+    seconds after one has ended. after, pause: of the turns of sessions: the request whose end they wait for (-1:
+    none), and how long they come after it [s]; their arrival is when that is expected, and only orders them.
     """
 
     arrival: FloatArray
     isl: IntArray
     osl: IntArray
     cached: IntArray | None = None
-    prefix: IntArray | None = None
     pool: IntArray | None = None
     decode_pool: IntArray | None = None
     concurrency: int = 0
@@ -75,36 +98,36 @@ def make_trace(
     isl: IntArray,
     osl: IntArray,
     *,
-    cached: IntArray | None = None,
-    prefix: IntArray | None = None,
-    pool: IntArray | None = None,
-    decode_pool: IntArray | None = None,
     concurrency: int = 0,
     think: float = 0.0,
     pages: Pages | None = None,
+    **columns: IntArray | None,
 ) -> Trace:
-    """Check the columns of a trace and sort its requests by arrival (stable)."""
-    columns = {
-        "isl": isl,
-        "osl": osl,
-        "cached": cached,
-        "prefix": prefix,
-        "pool": pool,
-        "decode_pool": decode_pool,
-    }
+    """Check the columns of a trace and sort its requests by arrival (stable).
+
+    columns: cached, pool and decode_pool, as of `Trace`.
+    """
     times = np.asarray(arrival, dtype=np.float64)
     if times.ndim != 1 or not times.size:
         raise InputError("trace: it needs at least one request")
     if not np.all(np.isfinite(times)):
         raise InputError("trace: every arrival must be a finite time in seconds")
     order = np.argsort(times, kind="stable")
-    sorted_columns: dict[str, IntArray | None] = {}
-    for name, column in columns.items():
-        if column is not None and np.shape(column) != times.shape:
+
+    def ordered(name: str, column: IntArray) -> IntArray:
+        if np.shape(column) != times.shape:
             raise InputError(f"trace: {name} has {np.size(column)} values for {times.size} requests")
-        sorted_columns[name] = None if column is None else np.asarray(column, dtype=np.int64)[order]
-    kept = None if pages is None else _sorted_pages(pages, order, cached)
-    trace = Trace(times[order], **sorted_columns, concurrency=concurrency, think=think, pages=kept)  # type: ignore[arg-type]
+        return np.asarray(column, dtype=np.int64)[order]
+
+    trace = Trace(
+        arrival=times[order],
+        isl=ordered("isl", isl),
+        osl=ordered("osl", osl),
+        **{name: ordered(name, column) for name, column in columns.items() if column is not None},  # type: ignore[arg-type]
+        concurrency=concurrency,
+        think=think,
+        pages=None if pages is None else _sorted_pages(pages, order, columns.get("cached")),
+    )
     for name, values in (("isl", trace.isl), ("osl", trace.osl)):
         if values.min() < 1:
             raise InputError(f"trace: {name} {values.min()} of request {int(values.argmin())} must be 1 token or more")
@@ -149,11 +172,6 @@ def gamma_arrivals(count: int, rate: float, cv: float = 1.0, seed: int = 0) -> F
         return np.arange(1.0, count + 1.0) / rate
     gaps = np.random.default_rng([seed, 1]).gamma(1.0 / cv**2, cv**2, count)
     return np.asarray(np.cumsum(gaps) / rate)
-
-
-def poisson_arrivals(count: int, rate: float, seed: int = 0) -> FloatArray:
-    """Arrival times [s] of a Poisson process."""
-    return gamma_arrivals(count, rate, 1.0, seed)
 
 
 def diurnal_arrivals(count: int, profile: FloatArray, cv: float = 1.0, seed: int = 0) -> FloatArray:

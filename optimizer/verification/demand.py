@@ -15,7 +15,7 @@ from costmodel.simulator import Trace, make_trace
 from costmodel.simulator.metrics import (
     gap_edges,
 )
-from costmodel.simulator.trace import Pages, diurnal_arrivals, draw_lengths, gamma_arrivals
+from costmodel.simulator.trace import MOST_PAGES, Pages, diurnal_arrivals, draw_lengths, gamma_arrivals
 from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
 from optimizer.loads.instance import Instance
@@ -69,10 +69,6 @@ def _session_trace(
     made = _demand(instance, fleet, (turns.arrival, turns.isl, turns.osl), flow, seed=seed, volume=volume)
     pages = _pages(instance, sessions, turns)
     return replace(made, trace=replace(made.trace, cached=None, pages=pages, after=turns.after, pause=turns.pause))
-
-
-MOST_PAGES = 500_000
-"""Distinct hash blocks of a run, which each engine has an entry for: 12 MB."""
 
 
 def _pages(instance: Instance, sessions: Sessions, turns: Turns) -> Pages:

@@ -21,8 +21,6 @@ from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.simulator import SCHEDULERS, HandOver, Limits, Pool, Result, Router, simulate
 from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator.cost_steps import GridSteps, cost_steps
-from costmodel.simulator.fleet import UNLIMITED
 from costmodel.simulator.metrics import (
     TAIL,
     WARM_UP,
@@ -36,6 +34,7 @@ from costmodel.simulator.metrics import (
     steady,
     within,
 )
+from costmodel.simulator.steps import UNLIMITED, GridSteps, cost_steps
 from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config

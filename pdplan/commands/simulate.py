@@ -36,6 +36,7 @@ from search_spaces.bounds import SEED, Bounds
 if TYPE_CHECKING:
     import numpy as np
 
+    from costmodel.simulator import Fleet as SimulatedFleet
     from optimizer.fleets.fleet import Fleet
     from optimizer.loads.instance import Instance
     from optimizer.plans.plan import Plan
@@ -48,7 +49,6 @@ REQUESTS = Bounds(100, 5_000_000, "requests")
 """Fewer tell nothing of a tail; more do not fit in memory beside their times."""
 REPLICATIONS = Bounds(1, 100, "replications")
 CONCURRENCY = Bounds(1, 100_000, "requests")
-NANOSECONDS = 1e9
 GOODPUT_RUNS, CURVE_RUNS = 8, 30
 """Rates that a search for the goodput, and a curve, try, about."""
 OTHER_RATE = 0.05
@@ -307,7 +307,10 @@ def _judged(
     start, left_out, most = time.process_time(), "", MOST_UNTIL
     if request.until is None:
         demands, left_out, most = _demands(instance, fleet, request, volume)
-        judgement = judge_demands(instance, simulated_fleet(instance, fleet), demands)
+        engines = simulated_fleet(instance, fleet)
+        if demands[0].trace.pages is not None:
+            engines = _prefix_affine(engines)
+        judgement = judge_demands(instance, engines, demands)
     else:
         judgement = _until_known(instance, fleet, request, volume, progress)
     steady = request.trace is None and request.profile is None and not request.concurrency
@@ -323,6 +326,7 @@ def _judged(
         behind=None if behind is None else fleet.pools[behind].name,
         source=_source(request, profile, judgement, instance.problem.recorded)
         + left_out
+        + _found(instance, request, judgement)
         + own_rate(plan, request, judgement),
         most=most,
         concurrency=request.concurrency or 0,
@@ -357,6 +361,26 @@ def _until_known(
         return enough(judgement)
 
     return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=2)
+
+
+def _prefix_affine(engines: SimulatedFleet) -> SimulatedFleet:
+    """The same engines behind a router that knows what each of them has cached, as one for prefixes is deployed."""
+    from costmodel.simulator import Router
+
+    aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
+    return replace(
+        engines, pools=tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
+    )
+
+
+def _found(instance: Instance, request: SimulationRequest, judgement: Judgement) -> str:
+    """What the engines found in their prefix caches of a trace with hash blocks; empty without them."""
+    from optimizer.verification.record import hit_share
+    from reports.numbers import percent
+
+    if request.trace is None or judgement.runs[0].demand.trace.pages is None:
+        return ""
+    return f", {percent(hit_share(instance, judgement))} of its prompt tokens found in prefix caches by its hash blocks"
 
 
 def own_rate(plan: Plan, request: SimulationRequest, judgement: Judgement) -> str:
@@ -435,24 +459,22 @@ def _source(
 def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tuple[Demand, str, bool]:
     """The first requests of a trace; with a rate, their arrivals are stretched to it.
 
-    Also what is to be said of those that are left out as no engine can serve them, or as they are longer than the
+    Where the trace has hash blocks and the plan's engines cache prefixes, prompts find what their engine still has.
+    Also what is to be said of requests that are left out as no engine can serve them, or as they are longer than the
     engines' max_model_len; and whether there are no more in the trace.
     """
-    import numpy as np
-
     from optimizer.verification.demand import replayed_trace
+    from search_spaces.kv_blocks import block_tokens
     from search_spaces.recorded import spread
-    from search_spaces.traces import Unservable, in_order, read_rows, read_trace
+    from search_spaces.traces import Unservable, read_trace
+    from search_spaces.traces.reader import read_replay
 
     path, most = request.trace or Path(), instance.problem.workload.max_tokens
     unservable = Unservable()
-    rows_of = list(in_order(path, read_rows(path, limit=request.requests, unservable=unservable)))
-    batches = [rows.pick(np.flatnonzero(rows.isl + rows.osl <= most)) for rows in rows_of]
-    too_long = sum(len(rows) for rows in rows_of) - sum(len(rows) for rows in batches)
-    nanoseconds, isl, osl = (
-        np.concatenate([getattr(rows, name) for rows in batches]) if batches else np.zeros(0, dtype=np.int64)
-        for name in ("nanoseconds", "isl", "osl")
-    )
+    trace = read_replay(path, limit=request.requests, unservable=unservable)
+    fits = trace.isl + trace.osl <= most
+    isl, osl = trace.isl[fits], trace.osl[fits]
+    too_long = trace.size - isl.size
     least = max(int(REQUESTS.low), PER_USER * (request.concurrency or 0))
     if isl.size < least:
         from reports.text import plural
@@ -460,7 +482,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
         fit = f" of at most {most:,} tokens" if too_long else ""
         raise InputError(f"{path}: has {plural(isl.size, 'request')}{fit}; {least:,} are needed at least")
     stats = read_trace(path, limit=request.requests, most_tokens=most).arrivals
-    arrival = spread((nanoseconds - nanoseconds[0]) / NANOSECONDS, stats)
+    arrival = spread(trace.arrival[fits] - trace.arrival[fits][0], stats)
     span = float(arrival[-1])
     if span <= 0.0:
         raise InputError(f"{path}: all requests arrive at once")
@@ -470,6 +492,9 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     if too_long:
         said += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
     demand = replayed_trace(instance, fleet, arrival, isl, osl, seed=request.seed)
+    if trace.pages is not None and instance.problem.workload.prefix_hit_share > 0.0:
+        pages = trace.pages.of(fits).in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
+        demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
     return demand, said, unservable.rows < request.requests
 
 

@@ -135,6 +135,8 @@ def read_replay(
     format: str = AUTO,  # noqa: A002 - the word that workload.yaml uses
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
+    *,
+    unservable: Unservable | None = None,
 ) -> Trace:
     """Return the requests of a trace from time 0 on, at most `limit`; arguments as for read_rows.
 
@@ -142,7 +144,7 @@ def read_replay(
     """
     from costmodel.simulator import make_trace  # it takes time to import where it is compiled
 
-    chunks = list(read_rows(path, format, columns, limit))
+    chunks = list(read_rows(path, format, columns, limit, unservable=unservable))
     if not chunks:
         raise InputError(f"{path}: the trace is empty: it has no requests")
     nanoseconds, isl, osl = (

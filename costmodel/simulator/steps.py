@@ -1,7 +1,14 @@
-"""Step times of pdplan's own cost model, read off once on a grid and interpolated linearly between its nodes.
+"""How long a step takes, in numbers of one of three kinds, which `step_times` evaluates, and the least work that it is.
 
-A step's time splits into what depends on the tokens in it, what depends on its requests (output head, host), attention
-of its prompts and attention of its decodes; each part gets its own grid:
+- coefficients: prefill = a + b sum(p) + c sum(p^2), decode = a + b sum(context + 1) + c batch (`CoefficientSteps`);
+- tables: dense[tokens] + prefill[chunk][past] + decode[batch][context], looked up (`benchmarks/reference/vidur.py`);
+- grids: the same three, interpolated linearly, which is how pdplan's own cost model arrives (`cost_steps`).
+
+Between two events the batch stays, and all three kinds are affine in the total context over a known range; that is
+what makes a run of decode steps a closed form.
+
+On grids a step's time splits into what depends on the tokens in it, what depends on its requests (output head, host),
+attention of its prompts and attention of its decodes; each part gets its own grid:
 
     time = tokens(T) + rows(R) + sum over chunks pairs(q, p) x seconds per pair(q, p) + decode(batch, mean context)
 
@@ -21,10 +28,11 @@ between expert ranks is left out, as only the sum over all GPUs counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,14 +53,143 @@ from costmodel.kernels import (
 from costmodel.step import EngineArrays, StepLoad, StepTime, engine_arrays, step_time
 from costmodel.transformer import LayerGroup, Transformer
 
-from .fleet import GRIDS, StepNumbers, StepWork
-
 FloatArray = NDArray[np.float64]
+UNLIMITED: Final = 1 << 60
+"""A limit that nothing reaches [token or block]."""
 FINE = 64
 """Up to so many tokens or requests every integer is a node."""
 PER_OCTAVE = 8
 """Nodes per doubling beyond."""
 CONTEXTS_PER_OCTAVE = 4
+COEFFICIENTS, TABLES, GRIDS = 0, 1, 2
+"""Kinds of step numbers."""
+SCALARS = ("a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2", "constant", "step", "token", "large")
+MOST_TABLES = 11
+"""Tables of one step model; a `StepRecord` says where each begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """Least work of one engine's steps, all its GPUs together; the default, without a roofline, is no work.
+
+    flop = token_flop x tokens + row_flop x rows + pair_flop x pairs + decode_flop x decodes + context_flop x context;
+    bytes = step_bytes + capped_bytes x min(tokens, knee) + token_bytes x tokens + row_bytes x rows
+    + reach_bytes x reach + decode_bytes x decodes + context_bytes x context (see `StepContent`).
+    peak [FLOP/s], bandwidth [byte/s]: the vendor's, of the GPUs of one pipeline stage; 0: no floors.
+
+    The bounds are linear, so the work of a whole run follows from sums of whole numbers, which are the same whether
+    decode steps are taken one by one or in closed form; and a step's own numbers give the floors of its time.
+    """
+
+    peak: float = 0.0
+    bandwidth: float = 0.0
+    knee: int = 1
+    token_flop: float = 0.0
+    row_flop: float = 0.0
+    pair_flop: float = 0.0
+    decode_flop: float = 0.0
+    context_flop: float = 0.0
+    step_bytes: float = 0.0
+    capped_bytes: float = 0.0
+    token_bytes: float = 0.0
+    row_bytes: float = 0.0
+    reach_bytes: float = 0.0
+    decode_bytes: float = 0.0
+    context_bytes: float = 0.0
+
+
+class StepContent(NamedTuple):
+    """What one step holds, or many steps together.
+
+    steps; tokens: new ones, of prompts and decodes; capped: sum over steps of min(tokens, knee); rows: prompts and
+    decodes; pairs: query-key pairs of the prompt chunks, q p + q (q + 1) / 2; reach: sum of q + p over chunks; decodes;
+    context: of all decodes together. q: tokens of a chunk, p: those before it.
+    """
+
+    steps: int
+    tokens: int
+    capped: int
+    rows: int
+    pairs: int
+    reach: int
+    decodes: int
+    context: int
+
+
+def least_flop(work: StepWork, content: StepContent) -> float:
+    """FLOP that the steps need [FLOP]."""
+    return (
+        work.token_flop * content.tokens
+        + work.row_flop * content.rows
+        + work.pair_flop * content.pairs
+        + work.decode_flop * content.decodes
+        + work.context_flop * content.context
+    )
+
+
+def least_bytes(work: StepWork, content: StepContent) -> float:
+    """HBM traffic that the steps need [byte]."""
+    return (
+        work.step_bytes * content.steps
+        + work.capped_bytes * content.capped
+        + work.token_bytes * content.tokens
+        + work.row_bytes * content.rows
+        + work.reach_bytes * content.reach
+        + work.decode_bytes * content.decodes
+        + work.context_bytes * content.context
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    """One step model as numbers: its kind, scalars and tables.
+
+    work: the least that a step does; without it no work is counted and no floor checked.
+    """
+
+    kind: int
+    scalars: Mapping[str, float]
+    tables: tuple[FloatArray, ...] = ()
+    work: StepWork = field(default_factory=StepWork)
+
+
+class StepModel(Protocol):
+    """How long an engine step takes."""
+
+    def numbers(self) -> StepNumbers:
+        """The model for the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoefficientSteps:
+    """Fitted step times [s], as DistServe's simulator uses them.
+
+    prefill = a + b sum(q) + c sum(q (q + 2 p)) + prefill_constant + overhead, q new tokens after p cached ones; the
+    chunks of a prompt add up to its square.
+    decode = a + b (sum(context) + batch) + c batch + overhead; `large` holds from `large_batch` on.
+    overhead = overhead_step + overhead_token x tokens of context in the step.
+    A step with both costs its prefill plus the decodes without their constant a: the weights are read once.
+    """
+
+    prefill_abc: tuple[float, float, float]
+    small: tuple[float, float, float]
+    large: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    large_batch: int = 1 << 60
+    prefill_constant: float = 0.0
+    overhead_step: float = 0.0
+    overhead_token: float = 0.0
+
+    def numbers(self) -> StepNumbers:
+        """The coefficients for the event loop."""
+        scalars = {
+            "constant": self.prefill_constant,
+            "step": self.overhead_step,
+            "token": self.overhead_token,
+            "large": float(self.large_batch),
+        }
+        for letter, values in (("a", self.prefill_abc), ("b", self.small), ("c", self.large)):
+            scalars |= {f"{letter}{k}": value for k, value in enumerate(values)}
+        return StepNumbers(COEFFICIENTS, scalars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +218,12 @@ class GridSteps:
 
     def numbers(self) -> StepNumbers:
         """The grids for the event loop."""
-        parts = (
-            self.token_nodes,
-            self.token_times,
-            self.row_nodes,
-            self.row_times,
-            self.context_nodes,
-            self.decode_attention.ravel(),
-            self.chunk_nodes,
-            self.past_nodes,
-            self.pair_times.ravel(),
-            self.lane_nodes,
-            self.lane_times,
+        pairs = (self.chunk_nodes, self.past_nodes, self.pair_times)
+        tables = (
+            *(self.token_nodes, self.token_times, self.row_nodes, self.row_times),
+            *(self.context_nodes, self.decode_attention, *pairs, self.lane_nodes, self.lane_times),
         )
-        starts = np.cumsum([0] + [part.size for part in parts[:-1]])
-        scalars = {"a0": self.lanes, "a1": self.uneven, "a2": self.slowdown}
-        return StepNumbers(GRIDS, scalars, tuple(int(start) for start in starts), np.concatenate(parts), self.work)
+        return StepNumbers(GRIDS, {"a0": self.lanes, "a1": self.uneven, "a2": self.slowdown}, tables, self.work)
 
     def scaled(self, factor: float) -> GridSteps:
         """All times times a factor, but none below its share of FLOP / peak and of bytes / bandwidth.
