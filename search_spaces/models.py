@@ -33,7 +33,7 @@ from costmodel.units import MIB
 
 from .architecture import read_architecture
 from .files import check_name, read_file, shown_path
-from .hf_fields import not_understood, open_config
+from .hf_config import not_understood, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
 from .plain_text import decoded
