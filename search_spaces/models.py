@@ -32,11 +32,10 @@ from costmodel.transformer import (
 from costmodel.units import MIB
 
 from .architecture import read_architecture
-from .files import check_name, read_file, shown_path
+from .files import check_name, decoded, read_file, shown_path
 from .hf_config import not_understood, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
-from .plain_text import decoded
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""

@@ -26,8 +26,7 @@ from costmodel.quoting import name_list, shown
 from costmodel.units import MIB
 
 from . import bounds
-from .files import read_file, shown_path
-from .plain_text import decoded
+from .files import read_text, shown_path
 from .quantities import Kind, QuantityError, parse
 
 FILE = "quotes.csv"
@@ -96,7 +95,7 @@ def shipped_quotes() -> Mapping[str, tuple[Quote, ...]]:
 def read_quotes(path: Path) -> tuple[Quote, ...]:
     """The quotes of a user's file; InputError, with its line and column, where one cannot be understood."""
     where = shown_path(path)
-    quotes = tuple(_rows(decoded(read_file(path, LARGEST_FILE, "a CSV file of quotes"), where), where))
+    quotes = tuple(_rows(read_text(path, LARGEST_FILE, "a CSV file of quotes"), where))
     if not quotes:
         raise InputError(f"{where}: has no quotes; each is a row with {name_list(REQUIRED)}")
     return quotes

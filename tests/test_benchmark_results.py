@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from search_spaces.benchmark_results import BenchmarkRun, MeasuredStep, Tool, read_results
-from search_spaces.benchmark_results.deployed import in_flight
-from search_spaces.benchmark_results.readers import FORMATS
-from search_spaces.benchmark_results.records import documents
+from search_spaces.benchmark_results import FORMATS, BenchmarkRun, MeasuredStep, Tool, documents, read_results
+from search_spaces.calibration import in_flight
 
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"
 

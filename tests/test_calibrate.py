@@ -24,14 +24,17 @@ from costmodel.calibration.scaling import calibrated_pairs, scaled_figures, scal
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
-from search_spaces.benchmark_results.calibration import (
+from search_spaces.calibration import (
     Calibration,
+    MeasuredRun,
+    Setup,
     calibrate,
     check_littles_law,
     check_possible,
+    measured,
+    observations,
     predictor,
 )
-from search_spaces.benchmark_results.deployed import MeasuredRun, Setup, measured, observations
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import load_serving_policy
 from search_spaces.measurements import Layout
@@ -63,7 +66,7 @@ def synthetic(
 ) -> list[BenchmarkRun]:
     """Runs with the times that the model predicts under `scales`."""
     runs = [run_at(*point) for point in points]
-    rows = measured(runs, SETUP).rows
+    rows = measured(runs, SETUP)[0]
     times = predictor(rows, CATALOG)(scales).reshape(-1, 2)
     times = times * np.exp(np.random.default_rng(1).normal(0.0, noise, times.shape))
     return [
@@ -149,7 +152,7 @@ def test_huber_is_between_square_and_line(values: list[float]) -> None:
 
 
 def test_scaled_efficiencies_stay_inside_physics() -> None:
-    row = measured([run_at(512, 64, 4.0)], SETUP).rows[0]
+    row = measured([run_at(512, 64, 4.0)], SETUP)[0][0]
     assert isinstance(row, MeasuredRun)
     pairs = calibrated_pairs(row.deployment.model, [row.deployment.prefill])
     assert ("gemm", "bf16") in pairs
@@ -169,7 +172,7 @@ def test_policy_without_arrival_time_can_still_be_scaled() -> None:
 
 
 def deployment_of(run: BenchmarkRun) -> MeasuredRun:
-    row = measured([run], SETUP).rows[0]
+    row = measured([run], SETUP)[0][0]
     assert isinstance(row, MeasuredRun)
     return row
 
@@ -222,7 +225,7 @@ def test_more_than_the_whole_bandwidth_is_refused() -> None:
 
 
 def test_true_times_pass() -> None:
-    rows = measured(synthetic(Scales()), SETUP).rows
+    rows = measured(synthetic(Scales()), SETUP)[0]
     check_possible(rows)
     check_littles_law(run_at(128, 64, 8.0, request_throughput=7.5, ttft=Latency(0.05), tpot=Latency(0.015)))
 
@@ -242,9 +245,9 @@ def test_true_times_pass() -> None:
     ],
 )
 def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> None:
-    found = measured([run_at(512, 64, 8.0, **changes)], SETUP)
-    assert not found.rows
-    assert reason in found.notes[-1].reason
+    rows, notes = measured([run_at(512, 64, 8.0, **changes)], SETUP)
+    assert not rows
+    assert reason in notes[-1].reason
     with pytest.raises(InputError, match="none of the 1 results can be used"):
         calibrate([run_at(512, 64, 8.0, **changes)], SETUP, "synthetic")
 
@@ -252,16 +255,16 @@ def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> Non
 def test_ttft_of_arrivals_and_of_cached_prompts_is_not_fitted() -> None:
     rate = run_at(512, 64, 8.0, concurrency=None, request_rate=4.0, in_flight=5.0)
     cached = run_at(512, 64, 8.0, cached=0.5)
-    found = measured([rate, cached], SETUP)
-    assert [row.ttft for row in found.rows if isinstance(row, MeasuredRun)] == [None, None]
-    assert [one.quantity for one in observations(found.rows)] == [Quantity.TPOT] * 2
-    assert len(found.notes) == 2
+    rows, notes = measured([rate, cached], SETUP)
+    assert [row.ttft for row in rows if isinstance(row, MeasuredRun)] == [None, None]
+    assert [one.quantity for one in observations(rows)] == [Quantity.TPOT] * 2
+    assert len(notes) == 2
 
 
 def test_rate_limited_runs_are_open_unless_the_cap_is_full() -> None:
     open_run = run_at(512, 64, 64.0, request_rate=4.0, in_flight=5.0)
     full = run_at(512, 64, 64.0, request_rate=4.0, in_flight=63.0)
-    rows = [row for row in measured([open_run, full], SETUP).rows if isinstance(row, MeasuredRun)]
+    rows = [row for row in measured([open_run, full], SETUP)[0] if isinstance(row, MeasuredRun)]
     assert [row.deployment.concurrency for row in rows] == [5.0, 64.0]
     assert [row.ttft is None for row in rows] == [True, False]
 
@@ -276,7 +279,7 @@ def test_engines_are_not_mixed() -> None:
 
 def test_flags_change_the_deployment() -> None:
     setup = replace(SETUP, kv_dtype="fp8", memory_fraction=0.5, max_num_seqs=3)
-    row = measured([run_at(512, 64, 8.0)], setup).rows[0]
+    row = measured([run_at(512, 64, 8.0)], setup)[0][0]
     assert isinstance(row, MeasuredRun)
     assert row.deployment.prefill.kv_dtype == "fp8"
     assert row.deployment.prefill.memory_fraction == 0.5
@@ -289,7 +292,7 @@ def test_flags_change_the_deployment() -> None:
 def measured_with(setup: Setup, factors: Sequence[float] = (1.0,) * len(POINTS)) -> list[BenchmarkRun]:
     """Runs with the times that the catalog predicts for a setup, those of each run times a factor."""
     runs = [run_at(*point) for point in POINTS]
-    times = predictor(measured(runs, setup).rows, CATALOG)(Scales()).reshape(-1, 2) * np.array(factors)[:, None]
+    times = predictor(measured(runs, setup)[0], CATALOG)(Scales()).reshape(-1, 2) * np.array(factors)[:, None]
     return [
         replace(run, ttft=Latency(float(ttft)), tpot=Latency(float(tpot)))
         for run, (ttft, tpot) in zip(runs, times, strict=True)

@@ -21,11 +21,9 @@ from pdplan.console import Console
 from reports.answers.accuracy import kendall_tau, validation_dict, validation_document
 from reports.views.terminal import render_document
 from search_spaces.catalog import load_catalog
-from search_spaces.measured_batches import deployments_of
-from search_spaces.measured_predictions import predict_serving, predict_steps
-from search_spaces.measured_settings import read_scripts, with_settings
-from search_spaces.measured_suspects import TOO_FAST, TOO_SLOW
-from search_spaces.measurements import Format, ServingRow, Settings, read_measurements
+from search_spaces.measured_engines import deployments_of
+from search_spaces.measured_predictions import TOO_FAST, TOO_SLOW, predict_serving, predict_steps
+from search_spaces.measurements import Format, ServingRow, Settings, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import error_table
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))

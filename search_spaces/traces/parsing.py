@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
-from search_spaces.files import open_file, regular_size
+from search_spaces.files import kind_of_bytes, open_file, regular_size
 from search_spaces.json_source import json_kind, json_shown
-from search_spaces.plain_text import kind_of_bytes
 
 from .rows import (
     MAX_SECONDS,
