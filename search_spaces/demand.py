@@ -35,7 +35,7 @@ from .bounds import (
 from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
 from .files import read_text
-from .recorded import Recorded, recorded_requests, tells_waves, unpacked
+from .recorded import Recorded, unpacked
 from .schema import (
     Diurnal,
     HistogramGrid,
@@ -49,7 +49,7 @@ from .schema import (
     TraceSource,
     WorkloadSection,
 )
-from .traces import TraceSummary, read_trace
+from .traces.summary import TraceSummary, read_trace, recorded_requests, tells_waves
 from .yaml_source import IN_A_TRACE
 
 LENGTHS: Path = ("workload", "lengths")

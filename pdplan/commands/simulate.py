@@ -485,38 +485,29 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     Also what is to be said of those that are left out as no engine can serve them, or as they are longer than the
     engines' max_model_len; and whether there are no more in the trace.
     """
-    import numpy as np
-
     from optimizer.verification.demand import replayed_trace
-    from search_spaces.recorded import spread
-    from search_spaces.traces import Unservable, in_order, read_rows, read_trace
+    from search_spaces.traces import read_trace
+    from search_spaces.traces.summary import spread
 
     path, most = request.trace or Path(), instance.problem.workload.max_tokens
-    unservable = Unservable()
-    rows_of = list(in_order(path, read_rows(path, limit=request.requests, unservable=unservable)))
-    batches = [rows.pick(np.flatnonzero(rows.isl + rows.osl <= most)) for rows in rows_of]
-    too_long = sum(len(rows) for rows in rows_of) - sum(len(rows) for rows in batches)
-    nanoseconds, isl, osl = (
-        np.concatenate([getattr(rows, name) for rows in batches]) if batches else np.zeros(0, dtype=np.int64)
-        for name in ("nanoseconds", "isl", "osl")
-    )
+    summary = read_trace(path, limit=request.requests, most_tokens=most)
+    rows, unservable, too_long = summary.rows, summary.trace.unservable, summary.too_long
     least = max(int(REQUESTS.low), PER_USER * request.concurrency)
-    if isl.size < least:
+    if len(rows) < least:
         from reports.text import plural
 
         fit = f" of at most {most:,} tokens" if too_long else ""
-        raise InputError(f"{path}: has {plural(isl.size, 'request')}{fit}; {least:,} are needed at least")
-    stats = read_trace(path, limit=request.requests, most_tokens=most).arrivals
-    arrival = spread((nanoseconds - nanoseconds[0]) / NANOSECONDS, stats)
+        raise InputError(f"{path}: has {plural(len(rows), 'request')}{fit}; {least:,} are needed at least")
+    arrival = spread((rows.nanoseconds - rows.nanoseconds[0]) / NANOSECONDS, summary.arrivals)
     span = float(arrival[-1])
     if span <= 0.0:
         raise InputError(f"{path}: all requests arrive at once")
     if request.rate is not None:
-        arrival *= (isl.size - 1) / span / request.rate
+        arrival *= (len(rows) - 1) / span / request.rate
     said = f", of which {unservable.words}" if unservable.count else ""
     if too_long:
         said += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
-    demand = replayed_trace(instance, fleet, arrival, isl, osl, seed=request.seed)
+    demand = replayed_trace(instance, fleet, arrival, rows.isl, rows.osl, seed=request.seed)
     return demand, said, unservable.rows < request.requests
 
 

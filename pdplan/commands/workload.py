@@ -96,17 +96,18 @@ def workload(
       pdplan workload prometheus.json -o workload.yaml
 
     Reads a trace (of Azure, Mooncake, ServeGen, SplitwiseSim, LLMServingSim, AIPerf, LiteLLM or OpenAI,
-    any CSV or JSONL; .gz too) once, in bounded memory, or a Prometheus range query of vLLM's metrics, and
-    prints its rate, burstiness, lengths and prefix hits. -o writes a workload.yaml with its length
-    histogram, for `pdplan optimize`. It plans for the mean rate, unless --rate states another.
+    any CSV or JSONL; .gz too), or a Prometheus range query of vLLM's metrics, and prints its rate,
+    burstiness, lengths and prefix hits. -o writes a workload.yaml with its length histogram, for
+    `pdplan optimize`. It plans for the mean rate, unless --rate states another.
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     Of a trace of sessions (session_id with delays, or Bailian's chat_id) it tells and writes the sessions.
     """
     from search_spaces.models import load_model
     from search_spaces.prometheus import read_traffic
-    from search_spaces.recorded import tells_waves, trace_source
     from search_spaces.traces import is_session_trace, workload_mapping
-    from search_spaces.traces.parsing import first_bytes, is_range_query
+    from search_spaces.traces.parsing import first_bytes
+    from search_spaces.traces.reader import is_range_query
+    from search_spaces.traces.summary import tells_waves, trace_source
     from search_spaces.writing import workload_yaml_text
 
     named = _model_name(model, output)
@@ -240,7 +241,7 @@ def _measured(  # noqa: PLR0917
     with console.progress() as progress:
         told = None if progress is None else lambda share: progress("reading the trace", share)
         try:
-            return read_trace(trace, trace_format, named, limit, told, most_tokens=max_tokens)
+            return read_trace(trace, trace_format, named, limit, told, most_tokens=max_tokens or int(MAX_TOKENS.high))
         except UnnamedColumnError as error:
             raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
 
@@ -308,7 +309,7 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     """The trace in numbers, JSON-ready; units are in the keys."""
     arrivals = summary.arrivals
     return {
-        "path": summary.path,
+        "path": str(summary.path),
         "format": str(summary.format),
         "requests": summary.requests,
         "dropped": summary.dropped,
