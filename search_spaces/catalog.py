@@ -36,7 +36,7 @@ from search_spaces.faults import Fault, check_kind
 from search_spaces.faults import Path as FaultPath
 from search_spaces.fields import refusal_of, share
 from search_spaces.quantities import Kind, QuantityError, parse
-from search_spaces.quotes import Quote, basis_of, borrowed, by_accelerator, prices_of, read_quotes, shipped_prices
+from search_spaces.quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from search_spaces.yaml_source import read_source
 
 PRICE_SHORT = "price_usd_per_hour"
@@ -341,7 +341,9 @@ class AcceleratorCatalog:
         """The accelerator of that name or alias, whatever its case and separators (h100_sxm, "H100 SXM", ...)."""
         canonical = self.spellings.get(normalized_name(name))
         if canonical is None:
-            raise UnknownNameError("accelerator", name, self.accelerators)
+            near = nearest_name(normalized_name(name), self.spellings)
+            close = None if near is None else self.spellings[near]
+            raise UnknownNameError("accelerator", name, self.accelerators, close=close)
         return self.accelerators[canonical]
 
     def with_quotes(self, path: Path) -> AcceleratorCatalog:
@@ -352,10 +354,9 @@ class AcceleratorCatalog:
             changed[name] = replace(changed[name], price=price, other_prices=tuple(others))
         return replace(self, accelerators=changed)
 
-    def own_quotes(self, path: Path) -> dict[str, tuple[Quote, ...]]:
-        """The quotes of a user's file by the catalog's names; UnknownNameError for a name that is none."""
-        quotes = read_quotes(path)
-        return by_accelerator(replace(quote, accelerator=self.accelerator(quote.accelerator).name) for quote in quotes)
+    def own_quotes(self, path: Path) -> Mapping[str, tuple[Quote, ...]]:
+        """The quotes of a user's file by the catalog's names; FaultsError with all that is wrong with it."""
+        return read_quotes(path, lambda name: self.accelerator(name).name)
 
 
 def load_catalog(overlay: Path | None = None, prices: str | None = None) -> AcceleratorCatalog:

@@ -42,7 +42,7 @@ from .problem import (
     Problem,
     Slo,
 )
-from .quotes import basis_of
+from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
 from .schema import (
     WORKLOAD_SCHEMA,
@@ -152,9 +152,11 @@ def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault
             catalog = load_catalog(base / overlay)
         except InputError as error:
             faults.append(Fault(("catalog",), str(error)))
-    if isinstance(prices, str) and basis_of(prices) is None:
+    if isinstance(prices, str) and is_quotes_file(prices):
         try:
             catalog = catalog.with_quotes(base / prices)
+        except FaultsError as error:
+            faults += [Fault(("prices",), fault.sentence) for fault in error.faults]
         except InputError as error:
             faults.append(Fault(("prices",), str(error)))
     return catalog, faults

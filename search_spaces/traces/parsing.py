@@ -11,8 +11,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import date
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 from io import BufferedReader
 from itertools import chain, islice
@@ -40,6 +41,8 @@ ROWS_PER_CHUNK = 2**16
 """Rows that are parsed before they become arrays."""
 MAX_TOKENS = 2**24
 """Longest input or output that is believed [token]; more is another column or another unit."""
+MOST_DIGITS = 16
+"""Of a whole number that 64 bits hold; longer ones are read as any other number."""
 MISSING = -(2**62)
 """Stands for a length that the file does not give."""
 NANOSECONDS = 1_000_000_000
@@ -48,7 +51,10 @@ MAX_SECONDS = 4_500_000_000.0
 HASH_KEY = "hash_ids"
 NESTED = "."
 """Joins the keys to a value in objects of objects: usage.prompt_tokens."""
-_ISO = re.compile(r"(\d{4}-\d\d-\d\d)[ Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s*(?:[Zz]|([+-])(\d\d):?(\d\d))?", re.ASCII)
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ Tt]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?\s*(?:[Zz]|([+-])(\d\d):?(\d\d))?",
+    re.ASCII,
+)
 _GZIP = b"\x1f\x8b"
 _MARK = b"\xef\xbb\xbf"
 _DELIMITERS = (",", ";", "\t")
@@ -389,6 +395,8 @@ def _tokens(name: str, text: str) -> int:
     """One token count; its range is checked later."""
     if not text:
         return MISSING
+    if text.isdecimal() and len(text) < MOST_DIGITS:
+        return int(text)
     value = _finite(text)
     if value is None or value != int(value) or abs(value) > 2**53:
         raise _LineError(f"{name} is {shown(text)}, but must be a whole number of tokens from 1 to {MAX_TOKENS}")
@@ -421,10 +429,19 @@ def parse_date(text: str) -> int | None:
     match = _ISO.fullmatch(text.strip())
     if match is None:
         return None
-    day, clock, fraction, sign, hours, minutes = match.groups()
-    try:
-        moment = datetime.fromisoformat(f"{day}T{clock}").replace(tzinfo=UTC)
-    except ValueError:
+    day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
+    midnight = _midnight(day)
+    if midnight is None:
         return None
     shift = (3600 * int(hours) + 60 * int(minutes)) * (1 if sign == "+" else -1) if sign else 0
-    return (round(moment.timestamp()) - shift) * NANOSECONDS + int((fraction or "0").ljust(9, "0"))
+    seconds = midnight + 3600 * int(hour) + 60 * int(minute) + int(second) - shift
+    return seconds * NANOSECONDS + (int(fraction.ljust(9, "0")) if fraction else 0)
+
+
+@lru_cache(maxsize=64)
+def _midnight(day: str) -> int | None:
+    """Seconds from 1970 to the start of a day; None where there is no such day."""
+    try:
+        return (date.fromisoformat(day) - date(1970, 1, 1)).days * 86400
+    except ValueError:
+        return None
