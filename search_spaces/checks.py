@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from costmodel.accelerator import Accelerator, PriceBasis
@@ -13,8 +13,6 @@ from costmodel.transformer import Transformer
 from costmodel.words import join_words, listed
 from costmodel.workload import Workload
 
-from . import bounds
-from .bounds import Bounds
 from .faults import Fault
 from .problem import Goal, Pools
 from .quotes import basis_of
@@ -205,28 +203,6 @@ def _limited(lengths: LengthsSection | None) -> str:
     return f"; limit it with {' and '.join(endless)}, which {'is' if len(endless) == 1 else 'are'} not stated"
 
 
-HARDWARE: Mapping[str, tuple[Callable[[Accelerator], Iterable[float]], Bounds]] = {
-    "memory": (lambda gpu: (gpu.memory,), bounds.MEMORY),
-    "bandwidth": (lambda gpu: (gpu.bandwidth,), bounds.BANDWIDTH),
-    "peak": (lambda gpu: gpu.peak_flops.values(), bounds.PEAK_FLOPS),
-    "board power": (lambda gpu: (gpu.tdp,), bounds.BOARD_POWER),
-    "price": (lambda gpu: [price.usd_per_hour for price in (gpu.price, *gpu.other_prices)], bounds.PRICE),
-    "node size": (lambda gpu: (gpu.node_size, gpu.scale_up_size), bounds.NODE_SIZE),
-    "link bandwidth": (lambda gpu: (gpu.scale_up.bandwidth, gpu.scale_out.bandwidth), bounds.BANDWIDTH),
-    "link latency": (lambda gpu: (gpu.scale_up.latency, gpu.scale_out.latency), bounds.LATENCY),
-}
-
-
-def hardware_faults(accelerators: Sequence[Accelerator]) -> Iterator[Fault]:
-    """What a user's own catalog says of an accelerator must be believable."""
-    for index, accelerator in enumerate(accelerators):
-        for name, (values, allowed) in HARDWARE.items():
-            wrong = next((value for value in values(accelerator) if not allowed.holds(value)), None)
-            if wrong is not None:
-                sentence = f"{accelerator.name} has a {name} of {wrong:g} {allowed.unit} in the catalog, which"
-                yield Fault(("accelerators", index), f"{sentence} {allowed.sentence()}")
-
-
 def price_faults(
     entries: Sequence[AcceleratorSection], accelerators: Sequence[Accelerator], basis: PriceBasis
 ) -> Iterator[Fault]:
@@ -261,7 +237,6 @@ def cross_faults(
         yield from class_faults(sections["slo"])
     if "accelerators" in sections:
         yield from accelerator_faults(sections["accelerators"], [accelerator.name for accelerator in accelerators])
-        yield from hardware_faults(accelerators)
         basis = basis_of(sections.get("prices"))
         if accelerators and basis is not None:
             yield from price_faults(sections["accelerators"], accelerators, basis)

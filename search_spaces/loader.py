@@ -53,6 +53,7 @@ from .schema import (
     ObjectiveSection,
     SloClass,
     WorkloadFile,
+    json_schema,
 )
 from .spaces import search_space
 from .targets import NO_TARGET, Target, any_target, target_of
@@ -168,7 +169,7 @@ def _validated(source: Source, context: Context, known: list[Fault]) -> tuple[Wo
         return WorkloadFile.model_validate(source.value, context=context), []
     except ValidationError as error:
         places = {fault.path for fault in known}
-        faults = [fault for fault in faults_of(error) if source.settle(fault.path) not in places]
+        faults = [fault for fault in faults_of(error, json_schema()) if source.settle(fault.path) not in places]
         return None, faults
 
 
