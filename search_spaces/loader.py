@@ -20,12 +20,11 @@ from .bounds import BURSTINESS
 from .buying_schema import ProcurementSection
 from .buying_terms import owned_price
 from .catalog import AcceleratorCatalog, load_catalog
-from .checks import cross_faults, length_faults
+from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .engines import EngineChanges
 from .faults import Fault, FaultsError, Source, check_kind
-from .feasibility import feasibility_faults
 from .files import check_name
 from .models import load_model
 from .overrides import override
