@@ -449,13 +449,13 @@ def check_littles_law(run: BenchmarkRun) -> None:
         )
 
 
-def check_near(predicted: NDArray[np.float64], seen: Sequence[Observation], rows: Sequence[Row]) -> None:
+def check_near(predicted: NDArray[np.float64], observed: Sequence[Observation], rows: Sequence[Row]) -> None:
     """Refuse data that is further from the prediction than any machine of the kind can be."""
-    logs = np.abs(np.log(predicted / np.array([time.seconds for time in seen])))
+    logs = np.abs(np.log(predicted / np.array([time.seconds for time in observed])))
     if float(np.median(logs)) <= math.log(FARTHEST):
         return
     worst = int(np.argmax(logs))
-    observation = seen[worst]
+    observation = observed[worst]
     raise InputError(
         f"{where_of(rows[observation.row])}: {observation.quantity.value} is {_shown(observation.seconds)}, the "
         f"prediction {_shown(float(predicted[worst]))}, and most rows are as far off; check units, --model, --gpu "
@@ -581,18 +581,18 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
         reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in notes[:3]))
         raise InputError(f"none of the {len(records)} results can be used: {reasons}")
     engine = _one_engine(rows)
-    seen = observations(rows)
+    observed = observations(rows)
     predict = predictor(rows, setup.catalog)
     try:
         check_possible(rows)
-        check_near(predict(Scales()), seen, rows)
-        check_fit(fit_scales(predictor(rows, setup.catalog, limited=False), seen), rows)
+        check_near(predict(Scales()), observed, rows)
+        check_fit(fit_scales(predictor(rows, setup.catalog, limited=False), observed), rows)
     except InputError as fault:
-        nearer = nearer_flags(records, setup, len(seen))
+        nearer = nearer_flags(records, setup, len(observed))
         raise InputError(f"{fault}; {nearer}" if nearer else str(fault)) from fault
-    fit = fit_scales(predict, seen)
-    hint = "" if fit.explains else nearer_flags(records, setup, len(seen))
-    notes += precision_note(records, setup, len(seen)) if fit.explains else []
+    fit = fit_scales(predict, observed)
+    hint = "" if fit.explains else nearer_flags(records, setup, len(observed))
+    notes += precision_note(records, setup, len(observed)) if fit.explains else []
     error = float(np.median(np.abs(np.expm1(fit.held))))
     figures = {
         pair: replace(
@@ -600,7 +600,7 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
         )
         for pair, efficiency in scaled_figures(setup.accelerator, used_pairs(rows), fit.scales).items()
     }
-    return Calibration(setup, engine, tuple(rows), tuple(seen), fit, figures, tuple(notes), hint)
+    return Calibration(setup, engine, tuple(rows), tuple(observed), fit, figures, tuple(notes), hint)
 
 
 def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
@@ -608,7 +608,7 @@ def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
 
     Of the precisions, the GPUs and half or twice the tensor ranks the best of each, the two best of these.
     """
-    others = (other for other in setup.catalog.accelerators.values() if other.name != setup.accelerator.name)
+    others = (gpu for gpu in setup.catalog.accelerators.values() if gpu.name != setup.accelerator.name)
     gpus = {f"--gpu {accelerator.name}": replace(setup, accelerator=accelerator) for accelerator in others}
     ranks = {setup.layout.tensor * 2, setup.layout.tensor // 2} - {0}
     layouts = {
@@ -640,21 +640,21 @@ def _precisions(setup: Setup) -> dict[str, Setup]:
 
 def _nearest(records: Sequence[Record], kind: Mapping[str, Setup], times: int) -> tuple[float, str]:
     """The least error of the catalog among several setups, and its flag."""
-    return min((_catalog_error(records, other, times), flag) for flag, other in kind.items())
+    return min((_catalog_error(records, changed, times), flag) for flag, changed in kind.items())
 
 
 def _catalog_error(records: Sequence[Record], setup: Setup, times: int) -> float:
     """Median error of the catalog as it is [1]; infinite where it is no better than an outlier, or cannot be."""
     rows, _ = measured(records, setup)
-    seen = observations(rows)
-    if len(seen) < times:
+    observed = observations(rows)
+    if len(observed) < times:
         return math.inf
     try:
         check_possible(rows)
     except InputError:
         return math.inf
-    ratio = predictor(rows, setup.catalog)(Scales()) / np.array([time.seconds for time in seen])
-    return float(np.median(np.abs(ratio - 1.0))) if strain_of(np.log(ratio), seen) <= HUBER else math.inf
+    ratio = predictor(rows, setup.catalog)(Scales()) / np.array([time.seconds for time in observed])
+    return float(np.median(np.abs(ratio - 1.0))) if strain_of(np.log(ratio), observed) <= HUBER else math.inf
 
 
 def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source: str, base: Path | None) -> str:

@@ -274,8 +274,8 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
     prices: a basis, which changes nothing here, or the user's file of quotes.
     """
     catalog, engines = (_shipped(), NO_CHANGES) if overlay is None else _with_overlay(_shipped(), overlay)
-    found = AcceleratorCatalog(catalog.accelerators, catalog.spellings, engines)
-    return found if prices is None or basis_of(prices) is not None else found.with_quotes(Path(prices))
+    listed = AcceleratorCatalog(catalog.accelerators, catalog.spellings, engines)
+    return listed if prices is None or basis_of(prices) is not None else listed.with_quotes(Path(prices))
 
 
 def _with_overlay(catalog: _Catalog, overlay: Path) -> tuple[_Catalog, EngineChanges]:
@@ -340,7 +340,7 @@ class _Catalog:
         """The catalog with one more, or one changed, accelerator."""
         entry = AcceleratorEntry.model_validate(raw)
         efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
-        peaks = {each: known[PEAKS] for each, known in {**self.raw, name: raw}.items()}
+        peaks = {entry_name: known[PEAKS] for entry_name, known in {**self.raw, name: raw}.items()}
         if kernels is not None:
             complete = efficiency.complete(name, peaks)
             own = complete | {

@@ -112,10 +112,10 @@ def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
         stated: Sequence[int] = getattr(search, key) or ()
         wrong = [degree for degree in stated if degree not in allowed]
         if wrong:
-            some = ", ".join(str(degree) for degree in allowed[:SHOWN_DEGREES])
+            examples = ", ".join(str(degree) for degree in allowed[:SHOWN_DEGREES])
             more = ", ..." if len(allowed) > SHOWN_DEGREES else ""
             degrees = ", ".join(map(str, wrong[:SHOWN_DEGREES])) + (", ..." if len(wrong) > SHOWN_DEGREES else "")
-            yield Fault(("search", key), f"has {degrees}, {why[key]}; allowed: {some}{more}")
+            yield Fault(("search", key), f"has {degrees}, {why[key]}; allowed: {examples}{more}")
 
 
 def role_faults(search: SearchSection) -> Iterator[Fault]:
@@ -175,7 +175,7 @@ def target_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
     if constraints is None or constraints.pools is not Pools.PER_CLASS or len(sections.get("slo", ())) < 2:
         return
     if not target.by_class:
-        able = join_words([one.name for one in TARGETS if one.by_class])
+        able = join_words([router.name for router in TARGETS if router.by_class])
         yield Fault(
             ("constraints", "pools"),
             f"per_class needs a router that tells SLO classes apart, but {target.title} has none; state "

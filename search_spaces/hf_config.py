@@ -330,7 +330,9 @@ def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[st
     newer = fields.get(ROPE_FIELDS[0])
     places = (fields.values, newer if isinstance(newer, Mapping) else {})
     for name, names in (("rope_theta", THETA), ("partial_rotary_factor", PARTIAL)):
-        beside = next((place[one] for place in places for one in names if place.get(one) is not None), None)
+        beside = next(
+            (place[spelling] for place in places for spelling in names if place.get(spelling) is not None), None
+        )
         if whole.get(name) is None and beside is not None:
             whole[name] = beside
     if whole.get("rope_theta") is None:
@@ -371,7 +373,7 @@ def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
             continue
         if not isinstance(rope, Mapping):
             raise fields.error(f"{shown(field)} is {shorten(rope)}, but must be an object")
-        by_layer = [(f"{field}.{kind}", each) for kind, each in rope.items() if isinstance(each, Mapping)]
+        by_layer = [(f"{field}.{kind}", nested) for kind, nested in rope.items() if isinstance(nested, Mapping)]
         yield from by_layer or [(field, rope)]
 
 

@@ -152,7 +152,7 @@ def _searched_layers(
     A width is int(2 / 3 x ffn_mult x hidden), rounded up to a multiple of 256 (`_ffn_mult_to_intermediate_size`).
     """
     heads = fields.count("num_attention_heads")
-    found: list[tuple[Attention, FeedForward]] = []
+    made: list[tuple[Attention, FeedForward]] = []
     for number, block in enumerate(fields.sequence("block_configs", layers) or []):
         mixer, mlp = (block.get(name) for name in ("attention", "ffn")) if isinstance(block, Mapping) else (None, None)
         if not isinstance(mixer, Mapping) or not isinstance(mlp, Mapping):
@@ -163,11 +163,11 @@ def _searched_layers(
         if not mixer.get("no_op"):
             kv_heads = heads // int(mixer.get("n_heads_in_group") or 1)
             attention = SoftmaxAttention(hidden, heads, kv_heads, hidden // heads, hidden // heads)
-            found.append((attention, FeedForward(hidden, width, gated)))
-        elif found:
-            last, before = found[-1]
-            found[-1] = last, replace(before, intermediate=before.intermediate + width)
-    return found
+            made.append((attention, FeedForward(hidden, width, gated)))
+        elif made:
+            last, before = made[-1]
+            made[-1] = last, replace(before, intermediate=before.intermediate + width)
+    return made
 
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
@@ -290,8 +290,8 @@ def _quantization(
             Part.EXPERTS if Part.EXPERTS in mixed and any(block.experts for _, block in layers) else Part.FEED_FORWARD
         )
         weight_dtype = mixed.get(main) or next(iter(mixed.values()))
-        quantized = frozenset(part for part, dtype in mixed.items() if dtype == weight_dtype)
-        return weight_dtype, quantized, frozenset((part, mixed[part]) for part in mixed.keys() - quantized)
+        quantized = frozenset(piece for piece, dtype in mixed.items() if dtype == weight_dtype)
+        return weight_dtype, quantized, frozenset((piece, mixed[piece]) for piece in mixed.keys() - quantized)
     weight_dtype = weight_format(quantization, fields.where)
     if weight_dtype == "bf16":
         return weight_dtype, QUANTIZABLE, frozenset()

@@ -273,7 +273,7 @@ def _offers(file: WorkloadFile, accelerators: Sequence[Accelerator]) -> tuple[Of
     pairs = zip(file.accelerators, accelerators, strict=True)
     stated = [_offer(entry, accelerator, basis_of(file.prices)) for entry, accelerator in pairs]
     terms = file.procurement or ProcurementSection()
-    owned = [_owned(entry, one, terms) for entry, one in zip(file.accelerators, stated, strict=True) if entry.owned]
+    owned = [_owned(entry, offer, terms) for entry, offer in zip(file.accelerators, stated, strict=True) if entry.owned]
     return (*stated, *owned)
 
 

@@ -117,7 +117,7 @@ def measured_model(name: str, folder: Path | None = None) -> Transformer:
         if folder is not None and _is_file(folder / name / CONFIG_FILE):
             return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])
         files = _by_plain_name(folder)
-        known = {_plain(each): each for each in reversed(known_names())}
+        known = {_plain(model_name): model_name for model_name in reversed(known_names())}
         for spelling in _spellings(name):
             plain = _plain(spelling)
             if plain in known:
@@ -161,13 +161,13 @@ def _by_plain_name(folder: Path | None) -> dict[str, Path]:
     """Folders with a config.json by every spelling of their name; the fuller spelling wins."""
     if folder is None or not folder.is_dir():
         return {}
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     paths = sorted(path.parent for path in folder.glob(f"*/*/{CONFIG_FILE}"))
     for fullness in range(4):
         for path in paths:
             for spelling in _spellings(path.name)[fullness : fullness + 1]:
-                found.setdefault(_plain(spelling), path)
-    return found
+                folders.setdefault(_plain(spelling), path)
+    return folders
 
 
 def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, str]:
@@ -290,18 +290,20 @@ class Batch:
 
     def prefill_engines(self, overhead: EngineOverhead) -> EngineArrays:
         """Engines that prefill."""
-        return engine_arrays(self.model, [each.prefill for each in self.deployments], overhead)
+        return engine_arrays(self.model, [deployment.prefill for deployment in self.deployments], overhead)
 
     def decode_engines(self, overhead: EngineOverhead) -> EngineArrays:
         """Engines that decode."""
-        return engine_arrays(self.model, [each.decode or each.prefill for each in self.deployments], overhead)
+        return engine_arrays(
+            self.model, [deployment.decode or deployment.prefill for deployment in self.deployments], overhead
+        )
 
 
 def deployments_of(
     rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
 ) -> tuple[list[Deployment], list[Refused]]:
     """What can be predicted, and for every other serving row why not."""
-    found: list[Deployment] = []
+    deployments: list[Deployment] = []
     refused: list[Refused] = []
     model_of = cache(lambda name: measured_model(name, models))
     for row in rows:
@@ -309,17 +311,19 @@ def deployments_of(
             refused.append(row)
         elif isinstance(row, ServingRow):
             try:
-                found.append(deployment_of(row, model_of(row.model), catalog))
+                deployments.append(deployment_of(row, model_of(row.model), catalog))
             except InputError as error:
                 refused.append(Refused(row.line, str(error)))
-    return found, refused
+    return deployments, refused
 
 
 def batches_of(deployments: Sequence[Deployment]) -> list[Batch]:
     """Deployments grouped by engine, model, token budget and mode; each group in the order of the file."""
     groups: dict[tuple[str, Transformer, int, bool], list[Deployment]] = defaultdict(list)
-    for each in deployments:
-        groups[each.engine, each.model, each.token_budget, each.decode is None].append(each)
+    for deployment in deployments:
+        groups[deployment.engine, deployment.model, deployment.token_budget, deployment.decode is None].append(
+            deployment
+        )
     return [_batch(engine, model, budget, members) for (engine, model, budget, _), members in groups.items()]
 
 
@@ -432,18 +436,18 @@ def requests_held(model: Transformer, config: EngineConfig, isl: float, osl: flo
     An engine that ran held at least one. Where its memory fraction has no room for one it ran with a larger one, so
     what all of the GPU's memory holds is the limit; InputError where that is none either.
     """
-    each = kv_bytes_per_request_per_gpu(model, config, isl, osl)
+    request = kv_bytes_per_request_per_gpu(model, config, isl, osl)
     for fraction in (config.memory_fraction, 1.0):
         free = kv_capacity_bytes(model, replace(config, memory_fraction=fraction))
-        if free >= each:
-            held = float(config.parallelism.data * (free // each)) if each else math.inf
+        if free >= request:
+            requests = float(config.parallelism.data * (free // request)) if request else math.inf
             share = percentage(config.memory_fraction)
             beyond = f"does not fit in {share} of the GPU's memory, but ran: all of it is taken as the limit"
-            return held, () if fraction == config.memory_fraction else (beyond,)
+            return requests, () if fraction == config.memory_fraction else (beyond,)
     memory = config.accelerator.memory
     raise InputError(
         f"{model.name} in {config.weight_dtype} with one request of {isl + osl:,.0f} tokens needs "
-        f"{(memory - free + each) / GIB:,.0f} GiB of each of {config.gpus} x {config.accelerator.name}, which has "
+        f"{(memory - free + request) / GIB:,.0f} GiB of each of {config.gpus} x {config.accelerator.name}, which has "
         f"{memory / GIB:,.0f} GiB"
     )
 
@@ -463,14 +467,16 @@ def _batch(engine: str, model: Transformer, token_budget: int, members: list[Dep
 
     load = ClosedLoad(
         **{
-            name: column(getattr(each, name) for each in members)
+            name: column(getattr(deployment, name) for deployment in members)
             for name in ("concurrency", "isl", "osl", "spread", "waves", "looks")
         }
     )
     pools = Pools(
-        prefill_workers=column(each.row.prefill.workers if each.decode else 1.0 for each in members),
-        decode_workers=column(each.row.decode.workers if each.row.decode else 1.0 for each in members),
-        transfer=column(each.transfer for each in members),
-        fits=column(each.fits for each in members),
+        prefill_workers=column(deployment.row.prefill.workers if deployment.decode else 1.0 for deployment in members),
+        decode_workers=column(
+            deployment.row.decode.workers if deployment.row.decode else 1.0 for deployment in members
+        ),
+        transfer=column(deployment.transfer for deployment in members),
+        fits=column(deployment.fits for deployment in members),
     )
     return Batch(engine, model, token_budget, tuple(members), load, pools)

@@ -103,9 +103,9 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
     for batch in batches_of(deployments):
         steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
         columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
-        for each, doubt, ttft, tpot in zip(batch.deployments, suspicions(batch, steady), *columns, strict=True):
-            row = each.row
-            stratum = stratum_of(each.model, each.prefill, each.engine, row.mode)
+        for deployment, doubt, ttft, tpot in zip(batch.deployments, suspicions(batch, steady), *columns, strict=True):
+            row = deployment.row
+            stratum = stratum_of(deployment.model, deployment.prefill, deployment.engine, row.mode)
             if not (math.isfinite(ttft) and math.isfinite(tpot)):
                 refused.append(Refused(row.line, OUT_OF_RANGE))
                 continue
@@ -113,13 +113,18 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
                 "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", stratum)),
                 "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", stratum)),
             }
-            work = each.concurrency * each.osl * (row.prefill.workers if each.decode is None else 1) / max(row.gpus, 1)
-            gaps = max(each.osl - 1.0, 1.0)
+            work = (
+                deployment.concurrency
+                * deployment.osl
+                * (row.prefill.workers if deployment.decode is None else 1)
+                / max(row.gpus, 1)
+            )
+            gaps = max(deployment.osl - 1.0, 1.0)
             throughput = (work / (ttft + gaps * tpot), work / (row.ttft + gaps * row.tpot))
-            named = (row.model, row.accelerator, row.engine or each.engine, row.mode)
+            named = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
             group = dict(zip(SERVING_GROUP, named, strict=True))
             suspect = doubt.rule if doubt else ""
-            predicted.append(Predicted(row.line, group, values, throughput, each.notes, suspect))
+            predicted.append(Predicted(row.line, group, values, throughput, deployment.notes, suspect))
     return _in_order(predicted, refused)
 
 
@@ -159,23 +164,25 @@ def suspicions(batch: Batch, steady: Steady) -> list[Suspicion | None]:
     """For every deployment of a batch the first rule that its measurement breaks, or None."""
     columns = (steady.prefill, steady.shared, steady.line)
     return [
-        _suspicion(each, *values)
-        for each, *values in zip(
-            batch.deployments, *(np.broadcast_to(one, steady.ttft.shape)[:, 0].tolist() for one in columns), strict=True
+        _suspicion(deployment, *values)
+        for deployment, *values in zip(
+            batch.deployments,
+            *(np.broadcast_to(column, steady.ttft.shape)[:, 0].tolist() for column in columns),
+            strict=True,
         )
     ]
 
 
-def _suspicion(each: Deployment, alone: float, shared: float, line: float) -> Suspicion | None:
-    row, engine = each.row, each.decode or each.prefill
+def _suspicion(deployment: Deployment, alone: float, shared: float, line: float) -> Suspicion | None:
+    row, engine = deployment.row, deployment.decode or deployment.prefill
     if row.concurrency is None:
         return Suspicion(UNSTATED, math.nan)
     if not (row.ttft > 0 and row.tpot > 0):
         return None
-    rate = each.concurrency / (row.ttft + max(each.osl - 1.0, 1.0) * row.tpot)
-    workers = row.prefill.workers if each.decode else 1
-    read = each.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
-    queue = LONGEST_QUEUE * (alone + each.concurrency * shared + each.transfer)
+    rate = deployment.concurrency / (row.ttft + max(deployment.osl - 1.0, 1.0) * row.tpot)
+    workers = row.prefill.workers if deployment.decode else 1
+    read = deployment.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
+    queue = LONGEST_QUEUE * (alone + deployment.concurrency * shared + deployment.transfer)
     limits = (
         Suspicion(TOO_FAST, rate * shared / workers / MOST_PREFILL),
         Suspicion(TOO_QUICK, read / row.tpot),
