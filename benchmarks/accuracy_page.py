@@ -18,8 +18,7 @@ from reports.answers.accuracy import cells, validation_dict
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.measured_predictions import predict_serving, predict_steps
-from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings
-from search_spaces.measurements import Format, read_measurements
+from search_spaces.measurements import SCRIPTS, Format, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import ServingError, load_serving_error, step_widths
 
 INTRODUCTION = """# Accuracy

@@ -20,9 +20,12 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
-from search_spaces.benchmark_results.calibration import Calibration, calibrate  # noqa: E402
-from search_spaces.benchmark_results.deployed import Setup  # noqa: E402
-from search_spaces.benchmark_results.records import BenchmarkRun, Latency, Tool  # noqa: E402
+from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool  # noqa: E402
+from search_spaces.calibration import (  # noqa: E402
+    Calibration,
+    Setup,
+    calibrate,
+)
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import engine_names  # noqa: E402
 from search_spaces.measured_engines import measured_model, weight_dtype  # noqa: E402

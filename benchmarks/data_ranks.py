@@ -24,7 +24,7 @@ from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.serving.policy import ServingPolicy  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.measured_batches import Deployment, batches_of, deployments_of, steady_state  # noqa: E402
+from search_spaces.measured_engines import Deployment, batches_of, deployments_of, steady_state  # noqa: E402
 from search_spaces.measurements import read_measurements  # noqa: E402
 
 FILES = ("serving/closed_loop.csv", "serving/r1_2026.csv")

@@ -133,6 +133,7 @@ def _row(words: dict[str, str], catalog: AcceleratorCatalog) -> Capacity:
     config = measured_engine(
         catalog,
         accelerator.name,
+        model,
         Layout(1, int(words["tp"]), int(words["pp"]), 1, 1),
         dtype,
         kv_dtype=words["kv_dtype"],

@@ -44,16 +44,20 @@ def write_histogram(path: Path, rows: list[tuple[float, float, float]]) -> Bucke
 
 def print_accuracy(name: str, summary: TraceSummary, buckets: Buckets) -> None:
     share, isl, osl = buckets.share, buckets.isl, buckets.osl
+    own_isl, own_osl = (tokens.astype(np.float64) for tokens in (summary.rows.isl, summary.rows.osl))
     moments = {
         "E[isl]": (share @ isl, summary.mean_isl),
         "E[osl]": (share @ osl, summary.mean_osl),
-        "E[isl^2]": (share @ isl**2, summary.mean_isl_squared),
-        "E[osl^2]": (share @ osl**2, summary.mean_osl_squared),
-        "E[isl osl]": (share @ (isl * osl), summary.mean_isl_osl),
+        "E[isl^2]": (share @ isl**2, float((own_isl**2).mean())),
+        "E[osl^2]": (share @ osl**2, float((own_osl**2).mean())),
+        "E[isl osl]": (share @ (isl * osl), float((own_isl * own_osl).mean())),
     }
     print(f"{name}: {summary.requests} requests, {isl.size} buckets, longest {summary.max_tokens} tokens")
     print("  " + "  ".join(f"{label} {(got / true - 1) * 100:+.3f} %" for label, (got, true) in moments.items()))
-    for label, values, counts in (("isl", isl, summary.isl_counts), ("osl", osl, summary.osl_counts)):
+    for label, values, counts in (
+        ("isl", isl, np.bincount(summary.rows.isl)),
+        ("osl", osl, np.bincount(summary.rows.osl)),
+    ):
         mean, worst, tail = exceedance_errors(values, share, counts)
         print(f"  |error of P({label} > t)|: mean {mean:.3f}, worst {worst:.3f}, at the 99th percentile {tail:.4f}")
     rate = summary.request_rate or 0.0

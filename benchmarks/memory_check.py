@@ -23,8 +23,13 @@ from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_bytes_per_gpu  # noqa: E402
 from costmodel.units import GIB  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.measured_batches import deployments_of  # noqa: E402
-from search_spaces.measured_engines import in_dtype, measured_engine, measured_model, weight_dtype  # noqa: E402
+from search_spaces.measured_engines import (  # noqa: E402
+    deployments_of,
+    in_dtype,
+    measured_engine,
+    measured_model,
+    weight_dtype,
+)
 from search_spaces.measurements import StepRow, read_measurements  # noqa: E402
 
 FITS = 0.9
@@ -43,7 +48,9 @@ def steps(path: Path) -> None:
         stated = given[row.line - 2]
         model, dtype = in_dtype(measured_model(row.model), row.gemm_dtype, row.moe_dtype)
         kv_dtype = "fp8" if weight_dtype(row.kv_dtype) == "fp8" else "bf16"
-        config = measured_engine(catalog, row.accelerator, row.layout, dtype, kv_dtype=kv_dtype, memory_fraction=FITS)
+        config = measured_engine(
+            catalog, row.accelerator, model, row.layout, dtype, kv_dtype=kv_dtype, memory_fraction=FITS
+        )
         weights = weight_bytes_per_gpu(model, config) / GIB
         held = row.batch * float(kv_bytes_peak_per_gpu(model, config, float(row.seq))) / GIB
         fits = kv_capacity_bytes(model, config) / GIB >= held

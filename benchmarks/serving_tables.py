@@ -37,10 +37,14 @@ from costmodel.serving.policy import ServingPolicy  # noqa: E402
 from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.measured_batches import Batch, Deployment, batches_of, deployments_of  # noqa: E402
-from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings  # noqa: E402
-from search_spaces.measured_suspects import suspicions  # noqa: E402
-from search_spaces.measurements import read_measurements  # noqa: E402
+from search_spaces.measured_engines import Batch, Deployment, batches_of, deployments_of  # noqa: E402
+from search_spaces.measured_predictions import suspicions  # noqa: E402
+from search_spaces.measurements import (  # noqa: E402
+    SCRIPTS,
+    read_measurements,
+    read_scripts,
+    with_settings,
+)
 
 Array = NDArray[np.float64]
 
@@ -213,7 +217,7 @@ def load_tables(*, corrected: bool = False) -> list[Table]:
 
 
 def tables_of(file: str, *, corrected: bool = False) -> list[Table]:
-    """Every batch of one file, with the flags of its scripts (`search_spaces.measured_settings`)."""
+    """Every batch of one file, with the flags of its scripts (`search_spaces.measurements`)."""
     folder = data_folder()
     _, rows = read_measurements(folder / "serving" / file)
     rows = with_settings(rows, read_scripts(folder / "serving" / SCRIPTS))

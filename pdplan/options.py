@@ -179,18 +179,29 @@ def collected(texts: Iterable[str], read: Callable[[str], Value]) -> list[Value]
     return values
 
 
+FILE_SETTINGS = frozenset(
+    {"prices", "catalog", "model.config", "model.architecture"}
+    | {f"workload.{key}" for key in ("lengths.histogram", "lengths.trace.path", "recorded", "recorded.path")}
+)
+"""Keys of a workload file whose value may name a file: on a command line that is relative to the current folder."""
+FILE_ENDINGS = (".csv", ".yaml", ".yml", ".json", ".jsonl", ".gz")
+
+
 def parse_settings(settings: tuple[str, ...], **flags: str | float | None) -> dict[str, str]:
     """Split KEY=VALUE flags; flags: others that override a key of the file, None where they were not given.
 
     >>> parse_settings(("workload.request_rate=25",), prices="spot", target=None)
     {'workload.request_rate': '25', 'prices': 'spot'}
+    >>> parse_settings(("prices=my.csv",))["prices"] == str(Path.cwd() / "my.csv")
+    True
     """
     pairs = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
             raise InputError(f"--set {shown(setting)} is not KEY=VALUE, such as workload.request_rate=25")
-        pairs[key.strip()] = value.strip()
+        named = key.strip() in FILE_SETTINGS and value.strip().lower().endswith(FILE_ENDINGS)
+        pairs[key.strip()] = str(Path(value.strip()).absolute()) if named else value.strip()
     return pairs | {key: str(value) for key, value in flags.items() if value is not None}
 
 

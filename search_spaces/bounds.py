@@ -25,6 +25,14 @@ class Bounds:
         """Whether `value` lies in the range."""
         return self.low <= value <= self.high
 
+    def in_units(self, size: float, unit: str) -> Bounds:
+        """The same range in another unit, of `size` [this one's].
+
+        >>> Bounds(1e9, 1e12, "B/s").in_units(1e9, "GB/s")
+        Bounds(low=1.0, high=1000.0, unit='GB/s')
+        """
+        return Bounds(self.low / size, self.high / size, unit)
+
     def sentence(self) -> str:
         """The range in words.
 
@@ -100,6 +108,7 @@ MEMORY_FRACTION: Final = Bounds(0.1, 1)
 EFFICIENCY: Final = Bounds(1e-6, 1)
 """Of the roofline; a kernel that is a million times slower than the hardware is a slip."""
 RELATIVE_ERROR: Final = Bounds(0, 100)
+NOT_NEGATIVE: Final = Bounds(0, 1e18)
 
 # The months to come.
 MONTHS: Final = Bounds(1, 120, "months")

@@ -12,197 +12,152 @@ times of engines, which `pdplan calibrate` writes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError, create_model, model_validator
 
 from costmodel.accelerator import Accelerator, KernelEfficiency, Link, Origin, Price, PriceBasis
-from costmodel.errors import InputError, UnknownNameError, name_hint, nearest_name
-from costmodel.quoting import name_list, shown
+from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.quoting import shown
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import join_words
-from search_spaces import bounds
-from search_spaces.efficiency import WIDER, EfficiencyTable, Pair, Peaks, parse_efficiency
-from search_spaces.engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
-from search_spaces.faults import Fault, check_kind
-from search_spaces.faults import Path as FaultPath
-from search_spaces.fields import refusal_of, share
-from search_spaces.quantities import Kind, QuantityError, parse
-from search_spaces.quotes import Quote, basis_of, borrowed, by_accelerator, prices_of, read_quotes, shipped_prices
-from search_spaces.yaml_source import read_source
 
-PRICE_SHORT = "price_usd_per_hour"
-"""In an overlay: the whole price in one number."""
+from . import bounds
+from .bounds import Bounds
+from .efficiency import WIDER, EfficiencyTable, Pair, Peaks, parse_efficiency
+from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
+from .faults import Fault, FaultsError, check_kind
+from .fields import Section, Text, choice, count, house_error, member, number, quantity, reader, share
+from .quantities import Kind
+from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
+from .translation import faults_of
+from .yaml_source import read_source
 
+TOP, ENGINES = "accelerators", "engines"
+"""The keys of an overlay."""
 LIKE = "like"
 """In an overlay: the accelerator that a new one resembles."""
-
+PRICE_SHORT = "price_usd_per_hour"
+"""In an overlay: the whole price in one number."""
+EFFICIENCY = "efficiency"
+"""In an overlay: kernel class -> dtype -> figures."""
 PEAKS = "tflops"
 """Key of the peaks of an entry."""
-
 PRICE_LIKE = "price_like"
 """In the shipped file: the accelerator whose price serves for want of any quote."""
+MAX_OVERLAY_BYTES = 1_000_000
+"""A catalog of thousands of accelerators is smaller; a larger file is a mistake."""
 
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-Text = Annotated[str, Field(min_length=1)]
+_Peak = Annotated[float, number(bounds.PEAK_FLOPS.in_units(TERA, "TFLOP/s"))]
+_Gpus = Annotated[int, count(bounds.NODE_SIZE)]
+_Price = Annotated[float, number(bounds.PRICE)]
+_Multiple = Annotated[int, count(bounds.WHOLE)]
+_NotNegative = Annotated[float, number(bounds.NOT_NEGATIVE)]
+_Share = Annotated[float, share(bounds.EFFICIENCY)]
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+class LinkEntry(Section):
+    """A link as one GPU sees it."""
 
+    gb_s: Annotated[float, number(bounds.BANDWIDTH.in_units(GIGA, "GB/s"))]
+    """Bandwidth in one direction [GB/s]."""
+    latency_us: Annotated[float, number(bounds.LATENCY.in_units(MICRO, "us"))]
+    """Time of an empty message [us]."""
 
-class LinkEntry(_Entry):
-    """A link as one GPU sees it: bandwidth in one direction [GB/s], latency [us]."""
-
-    gb_s: Positive
-    latency_us: Annotated[float, Field(ge=0)]
+    @property
+    def link(self) -> Link:
+        """The same in SI units."""
+        return Link(bandwidth=self.gb_s * GIGA, latency=self.latency_us * MICRO)
 
 
 class FabricEntry(LinkEntry):
-    """A link inside a node and the number of GPUs that it joins."""
+    """A link inside a node."""
 
-    gpus: Count
+    gpus: _Gpus
+    """GPUs that it joins."""
 
 
-class PeakEntry(_Entry):
+class PeakEntry(Section):
     """Dense peak of the matrix units by compute dtype [TFLOP/s]; a dtype that the units lack is left out."""
 
-    bf16: Positive
-    fp8: Positive | None = None
-    int8: Positive | None = None
-    fp4: Positive | None = None
+    bf16: _Peak
+    fp8: _Peak | None = None
+    int8: _Peak | None = None
+    fp4: _Peak | None = None
 
 
-class PriceEntry(_Entry):
+class PriceEntry(Section):
     """Price of one GPU [$/h]: median over providers, cheapest and dearest provider, number of quotes.
 
     basis, term_years, borrowed_from: as `costmodel.accelerator.Price` has them.
     """
 
-    usd_per_hour: Positive
-    low: Positive
-    high: Positive
-    quotes: Count
-    origin: Annotated[Origin, Field(strict=False)]
+    usd_per_hour: _Price
+    low: _Price
+    high: _Price
+    quotes: Annotated[int, count(bounds.WHOLE)]
+    origin: Annotated[Origin, member(Origin)]
     source: Text
     date: Text
-    basis: Annotated[PriceBasis, Field(strict=False)] = PriceBasis.ON_DEMAND
-    term_years: Count | None = None
+    basis: Annotated[PriceBasis, member(PriceBasis)] = PriceBasis.ON_DEMAND
+    term_years: Annotated[int, count(Bounds(1, 100, "years"))] | None = None
     borrowed_from: Text | None = None
 
     @model_validator(mode="after")
-    def _ordered(self) -> PriceEntry:
+    def _ordered(self) -> Self:
         if not self.low <= self.usd_per_hour <= self.high:
-            raise ValueError("must have low <= usd_per_hour <= high")
+            raise house_error("must have low <= usd_per_hour <= high")
         return self
 
 
-class AcceleratorEntry(_Entry):
+class AcceleratorEntry(Section):
     """One accelerator as it stands in the file; units are in the keys."""
 
     vendor: Text
     generation: str = ""
-    aliases: list[str] = []
-    memory_gib: Positive
-    bandwidth_tb_s: Positive
+    aliases: tuple[Text, ...] = ()
+    memory_gib: Annotated[float, number(bounds.MEMORY.in_units(GIB, "GiB"))]
+    bandwidth_tb_s: Annotated[float, number(bounds.BANDWIDTH.in_units(TERA, "TB/s"))]
     tflops: PeakEntry
     scale_up: FabricEntry
     scale_out: LinkEntry
-    node_size: Count
-    tdp_w: Positive
+    node_size: _Gpus
+    tdp_w: Annotated[float, number(bounds.BOARD_POWER)]
     node_label: str = ""
     kv_domain: Text
-    mxfp4_multiples: Annotated[list[Count], Field(min_length=2, max_length=2)] = [1, 1]
+    mxfp4_multiples: tuple[_Multiple, _Multiple] = (1, 1)
     source: Text
     date: Text
     assumed: str = ""
     price: PriceEntry
-    other_prices: tuple[PriceEntry, ...] = Field(default=(), strict=False)
+    other_prices: tuple[PriceEntry, ...] = ()
     """Of this accelerator on other bases than `price`."""
 
 
-_PARTS: Mapping[str, type[_Entry]] = {
-    "tflops": PeakEntry,
-    "scale_up": FabricEntry,
-    "scale_out": LinkEntry,
-    "price": PriceEntry,
-}
-_KEYS = (*AcceleratorEntry.model_fields, PRICE_SHORT, LIKE)
-
-
-def faults_of(error: ValidationError, path: FaultPath, known: Iterable[str] = ()) -> list[Fault]:
-    """What pydantic found wrong with the entry at `path`, in sentences; unknown keys hide what they leave missing.
-
-    known: accelerators, of which a new one without its figures may be meant.
-    """
-    faults = error.errors(include_url=False)
-    unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
-    lacks = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
-    if len(lacks) > 1 and not unknown:
-        close = nearest_name(str(path[-1]), known)
-        sentence = f"is new and lacks {join_words(lacks)}; state them, or 'like:' with a similar one"
-        one = Fault(path, f"{sentence}{f', or did you mean {shown(close)}?' if close else ''}", on_key=True)
-        return [one, *(_fault(fault, path) for fault in faults if fault["type"] != "missing")]
-    return [_fault(fault, path) for fault in unknown or faults]
-
-
-def _fault(fault: ErrorDetails, path: FaultPath) -> Fault:
-    return Fault((*path, *fault["loc"]), _sentence(fault), fault["type"] == "extra_forbidden")
-
-
-def _sentence(fault: ErrorDetails) -> str:
-    kind, place = fault["type"], fault["loc"]
-    if kind == "extra_forbidden":
-        keys = [str(key) for key in place]
-        allowed = tuple(_PARTS[keys[0]].model_fields) if len(keys) > 1 else _KEYS
-        return f"is not a known key; {name_hint(keys[-1], sorted(allowed))}"
-    if kind == "missing":
-        return "is missing; a new accelerator needs it, or 'like:' with a similar one"
-    section = _PARTS.get(str(place[-1])) if kind == "model_type" else None
-    known = f" with the keys {name_list(section.model_fields)}" if section else ""
-    return f"{refusal_of(fault)}{known}"
-
-
-EFFICIENCY = "efficiency"
-"""Key of an accelerator's entry in an overlay: kernel class -> dtype -> figures."""
-
-ENGINES = "engines"
-"""Key of an overlay beside `accelerators`: engine -> host times."""
-
-Share = Annotated[float, share(bounds.EFFICIENCY)]
-NotNegative = Annotated[float, Field(ge=0)]
-Changes = Mapping[Pair, "EfficiencyChange"]
-Change = TypeVar("Change", bound=BaseModel)
-
-
-class EfficiencyChange(BaseModel):
+class EfficiencyChange(Section):
     """Figures of one kernel class in one dtype, as in efficiency.yaml; what is left out stays as it was."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    compute: Share | None = None
-    memory: Share | None = None
-    launch_us: NotNegative | None = None
-    compute_half: NotNegative | None = None
-    depth_half: NotNegative | None = None
-    fill_half: NotNegative | None = None
-    cast: NotNegative | None = None
-    spill: NotNegative | None = None
-    shared: NotNegative | None = None
-    eager_us: NotNegative | None = None
-    floor_us: NotNegative | None = None
-    single_us: NotNegative | None = None
-    origin: Origin = Origin.ASSUMED
-    source: Annotated[str, Field(min_length=1)] | None = None
+    compute: _Share | None = None
+    memory: _Share | None = None
+    launch_us: _NotNegative | None = None
+    compute_half: _NotNegative | None = None
+    depth_half: _NotNegative | None = None
+    fill_half: _NotNegative | None = None
+    cast: _NotNegative | None = None
+    spill: _NotNegative | None = None
+    shared: _NotNegative | None = None
+    eager_us: _NotNegative | None = None
+    floor_us: _NotNegative | None = None
+    single_us: _NotNegative | None = None
+    origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
+    source: Text | None = None
     error: Annotated[float, share(bounds.RELATIVE_ERROR)] | None = None
 
     def over(self, known: KernelEfficiency, file: str) -> KernelEfficiency:
@@ -216,97 +171,51 @@ class EfficiencyChange(BaseModel):
         return replace(known, **figures, origin=self.origin, source=source, error=error)
 
 
-def efficiency_changes(value: object, path: FaultPath) -> tuple[dict[Pair, EfficiencyChange], list[Fault]]:
-    """The changes below `path` by (kernel class, dtype), and what is wrong with them."""
-    changes: dict[Pair, EfficiencyChange] = {}
-    faults: list[Fault] = []
-    for kernel_class, by_dtype in _named(value, path, KERNEL_CLASSES, "kernel class", faults):
-        for dtype, figures in _named(by_dtype, (*path, kernel_class), tuple(WIDER), "dtype", faults):
-            place = (*path, kernel_class, dtype)
-            change = _validated(EfficiencyChange, figures, place, faults)
-            if change is not None:
-                changes[kernel_class, dtype] = change
-    return changes, faults
+def _changes(entry: type[Section], **more: Any) -> type[Section]:
+    """An entry of which any key may be left out, in it and in its sections, with more keys."""
+    keys: dict[str, Any] = {}
+    for name, info in entry.model_fields.items():
+        kind: Any = info.annotation
+        part = isinstance(kind, type) and issubclass(kind, Section)
+        annotation = _changes(kind) if part else Annotated[kind, *info.metadata] if info.metadata else kind
+        keys[name] = (annotation | None, None)
+    return create_model(f"{entry.__name__}Changes", __base__=Section, **keys, **more)
 
 
-def engine_changes(value: object) -> tuple[dict[str, EngineChange], list[Fault]]:
-    """The changes of an overlay's `engines` by the catalog's names, and what is wrong with them."""
-    changes: dict[str, EngineChange] = {}
-    faults: list[Fault] = []
-    if not isinstance(value, Mapping):
-        return {}, [Fault((ENGINES,), f"must be engines by name, but is {shown(value)}")]
-    for written, figures in value.items():
-        try:
-            name = engine_name(str(written))
-        except UnknownNameError as error:
-            faults.append(Fault((ENGINES, written), str(error), on_key=True))
-            continue
-        change = _validated(EngineChange, figures, (ENGINES, written), faults)
-        if change is not None:
-            changes[name] = change
-    return changes, faults
-
-
-def changed_efficiency(table: EfficiencyTable, name: str, changes: Changes, file: str, peaks: Peaks) -> EfficiencyTable:
-    """The table in which accelerator `name` has all figures of its own, the changed ones among them.
-
-    Its relatives take over the changed figures too, as they would have taken the old ones.
-    """
-    if not changes:
-        return table
-    complete = table.complete(name, peaks)
-    changed = {pair: change.over(complete[pair], file) for pair, change in changes.items()}
-    return replace(table, known={**table.known, name: {**complete, **changed}})
-
-
-def _named(
-    value: object, path: FaultPath, names: tuple[str, ...], kind: str, faults: list[Fault]
-) -> list[tuple[str, Any]]:
-    """The items of a mapping whose keys are known names; faults are added to `faults`."""
-    if not isinstance(value, Mapping):
-        faults.append(Fault(path, f"must be figures by {kind}, but is {shown(value)}"))
-        return []
-    faults += [
-        Fault((*path, str(key)), f"is not a {kind}; {name_hint(str(key), names)}", on_key=True)
-        for key in value
-        if key not in names
-    ]
-    return [(key, item) for key, item in value.items() if key in names]
-
-
-def _validated(kind: type[Change], value: object, path: FaultPath, faults: list[Fault]) -> Change | None:
+def _known_engine(value: object) -> str:
     try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        for fault in error.errors(include_url=False):
-            place = (*path, *fault["loc"])
-            if fault["type"] == "extra_forbidden":
-                hint = name_hint(str(fault["loc"][-1]), tuple(kind.model_fields))
-                faults.append(Fault(place, f"is not a known key; {hint}", on_key=True))
-            else:
-                faults.append(Fault(place, refusal_of(fault)))
-        return None
+        return engine_name(str(value))
+    except UnknownNameError as error:
+        raise house_error(str(error)) from None
 
 
-__all__ = [
-    "EFFICIENCY",
-    "ENGINES",
-    "EfficiencyChange",
-    "EngineChange",
-    "EngineChanges",
-    "changed_efficiency",
-    "efficiency_changes",
-    "engine_changes",
+_EfficiencyChanges = dict[
+    Annotated[str, choice(*KERNEL_CLASSES)], dict[Annotated[str, choice(*WIDER)], EfficiencyChange]
 ]
+if TYPE_CHECKING:
+    EntryChanges = Any
+else:
+    EntryChanges = _changes(
+        AcceleratorEntry,
+        **{
+            LIKE: (Text | None, None),
+            PRICE_SHORT: (Annotated[float, quantity(Kind.PRICE, bounds.PRICE)] | None, None),
+            EFFICIENCY: (_EfficiencyChanges | None, None),
+        },
+    )
+
+
+class OverlayFile(Section):
+    """A user's catalog file."""
+
+    accelerators: dict[str, EntryChanges] = Field(default_factory=dict)
+    """By name, changes to an entry of the catalog, or a new one."""
+    engines: dict[Annotated[str, reader(_known_engine)], EngineChange] = Field(default_factory=dict)
+    """Host times by engine."""
+
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """With libyaml it is ten times as fast."""
-
-TOP = "accelerators"
-"""The key of an overlay under which accelerators stand."""
-
-MAX_OVERLAY_BYTES = 1_000_000
-"""A catalog of thousands of accelerators is smaller; a larger file is a mistake."""
 
 RawEntry = dict[str, Any]
 
@@ -341,7 +250,9 @@ class AcceleratorCatalog:
         """The accelerator of that name or alias, whatever its case and separators (h100_sxm, "H100 SXM", ...)."""
         canonical = self.spellings.get(normalized_name(name))
         if canonical is None:
-            raise UnknownNameError("accelerator", name, self.accelerators)
+            near = nearest_name(normalized_name(name), self.spellings)
+            close = None if near is None else self.spellings[near]
+            raise UnknownNameError("accelerator", name, self.accelerators, close=close)
         return self.accelerators[canonical]
 
     def with_quotes(self, path: Path) -> AcceleratorCatalog:
@@ -352,10 +263,9 @@ class AcceleratorCatalog:
             changed[name] = replace(changed[name], price=price, other_prices=tuple(others))
         return replace(self, accelerators=changed)
 
-    def own_quotes(self, path: Path) -> dict[str, tuple[Quote, ...]]:
-        """The quotes of a user's file by the catalog's names; UnknownNameError for a name that is none."""
-        quotes = read_quotes(path)
-        return by_accelerator(replace(quote, accelerator=self.accelerator(quote.accelerator).name) for quote in quotes)
+    def own_quotes(self, path: Path) -> Mapping[str, tuple[Quote, ...]]:
+        """The quotes of a user's file by the catalog's names; FaultsError with all that is wrong with it."""
+        return read_quotes(path, lambda name: self.accelerator(name).name)
 
 
 def load_catalog(overlay: Path | None = None, prices: str | None = None) -> AcceleratorCatalog:
@@ -364,38 +274,52 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
     prices: a basis, which changes nothing here, or the user's file of quotes.
     """
     catalog, engines = (_shipped(), NO_CHANGES) if overlay is None else _with_overlay(_shipped(), overlay)
-    found = AcceleratorCatalog(catalog.accelerators, catalog.spellings, engines)
-    return found if prices is None or basis_of(prices) is not None else found.with_quotes(Path(prices))
+    listed = AcceleratorCatalog(catalog.accelerators, catalog.spellings, engines)
+    return listed if prices is None or basis_of(prices) is not None else listed.with_quotes(Path(prices))
 
 
 def _with_overlay(catalog: _Catalog, overlay: Path) -> tuple[_Catalog, EngineChanges]:
     """The catalog after the user's file, and its engines; all that is wrong with it is raised at once."""
     source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
     check_kind(source, "catalog")
-    entries, more = _overlay_entries(source.value)
-    engines, wrong = engine_changes(source.value[ENGINES]) if ENGINES in source.value else ({}, [])
-    faults += [*more, *wrong]
-    for name, change in entries.items():
-        try:
-            catalog = _overlaid(catalog, name, change, overlay.name)
-        except _RefusedError as error:
-            faults += error.faults
+    faults += _name_faults(source.value, catalog)
+    try:
+        file = OverlayFile.model_validate(source.value)
+    except ValidationError as error:
+        faults += faults_of(error, OverlayFile.model_json_schema())
     if faults:
         raise InputError(source.render(faults))
-    return catalog, engines
+    for name, change in file.accelerators.items():
+        try:
+            catalog = _overlaid(catalog, name, change, overlay.name)
+        except FaultsError as error:
+            faults += [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
+    if faults:
+        raise InputError(source.render(faults))
+    return catalog, file.engines
 
 
-class _RefusedError(Exception):
-    """One entry of an overlay is wrong."""
-
-    def __init__(self, faults: list[Fault]) -> None:
-        super().__init__()
-        self.faults = faults
+def _name_faults(content: Mapping[str, Any], catalog: _Catalog) -> Iterator[Fault]:
+    """Names in a user's file that are none, stand there twice, or are like no accelerator that is known."""
+    entries = content.get(TOP)
+    first: dict[str, str] = {}
+    for name in entries if isinstance(entries, Mapping) else ():
+        same = first.setdefault(normalized_name(name), name)
+        if not normalized_name(name):
+            yield Fault((TOP, name), "must have a name with letters or digits", on_key=True)
+        elif same != name:
+            yield Fault((TOP, name), f"stands here already as {shown(same)}; keep one of them", on_key=True)
+    known = {*catalog.spellings, *first}
+    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+        like = entry.get(LIKE) if isinstance(entry, Mapping) else None
+        if isinstance(like, str) and normalized_name(like) not in known:
+            unknown = UnknownNameError("accelerator", like, catalog.accelerators)
+            yield Fault((TOP, name, LIKE), str(unknown))
 
 
 @dataclass(frozen=True, slots=True)
 class _KernelChange:
-    """What a user's file says of an accelerator's kernels."""
+    """What a user's file says of an accelerator's kernels; its relatives take it over as they would the old figures."""
 
     figures: Mapping[Pair, EfficiencyChange]
     file: str
@@ -411,14 +335,18 @@ class _Catalog:
     spellings: Mapping[str, str]
 
     def with_entry(
-        self, name: str, raw: RawEntry, relative: str | None = None, change: _KernelChange | None = None
+        self, name: str, raw: RawEntry, relative: str | None = None, kernels: _KernelChange | None = None
     ) -> _Catalog:
         """The catalog with one more, or one changed, accelerator."""
         entry = AcceleratorEntry.model_validate(raw)
         efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
-        peaks = {each: known["tflops"] for each, known in {**self.raw, name: raw}.items()}
-        if change is not None:
-            efficiency = changed_efficiency(efficiency, name, change.figures, change.file, peaks)
+        peaks = {entry_name: known[PEAKS] for entry_name, known in {**self.raw, name: raw}.items()}
+        if kernels is not None:
+            complete = efficiency.complete(name, peaks)
+            own = complete | {
+                pair: change.over(complete[pair], kernels.file) for pair, change in kernels.figures.items()
+            }
+            efficiency = replace(efficiency, known={**efficiency.known, name: own})
         accelerator = _accelerator(name, entry, efficiency, peaks)
         spellings = _with_spellings(self.spellings, name, entry)
         return _Catalog({**self.raw, name: raw}, efficiency, {**self.accelerators, name: accelerator}, spellings)
@@ -447,46 +375,41 @@ def _priced(entries: Mapping[str, RawEntry]) -> dict[str, RawEntry]:
     return priced
 
 
-def _overlaid(catalog: _Catalog, written: str, change: RawEntry, file: str) -> _Catalog:
-    """The catalog after one entry of an overlay, which names a known accelerator or a new one."""
-    path = (TOP, written)
-    entry_name = catalog.spellings.get(normalized_name(written))
-    relative = _relative(catalog, change[LIKE], (*path, LIKE)) if LIKE in change else None
-    if entry_name and relative:
-        entry = shown(entry_name)
-        sentence = f"{shown(written)} is {entry} of the catalog, so 'like' cannot define it; give only what differs"
-        raise _RefusedError([Fault((*path, LIKE), sentence)])
-    change, kernels = _split(change, file, path)
-    base = catalog.raw.get(entry_name or relative or "", {})
+def _overlaid(catalog: _Catalog, written: str, entry: Any, file: str) -> _Catalog:
+    """The catalog after one entry of an overlay, which names a known accelerator or a new one.
+
+    Raises FaultsError with what is wrong with it, at paths below the entry.
+    """
+    name = catalog.spellings.get(normalized_name(written))
+    relative = None if entry.like is None else catalog.spellings.get(normalized_name(entry.like))
+    if entry.like is not None and relative is None:
+        raise FaultsError(Fault((LIKE,), f"{shown(entry.like)} must stand above"))
+    if name and relative:
+        sentence = f"{shown(written)} is {shown(name)} of the catalog, so 'like' cannot define it"
+        raise FaultsError(Fault((LIKE,), f"{sentence}; give only what differs"))
+    change = entry.model_dump(exclude_unset=True, exclude={EFFICIENCY, LIKE})
+    price = change.pop(PRICE_SHORT, None)
+    if price is not None:
+        if "price" in change:
+            raise FaultsError(Fault((PRICE_SHORT,), "stands beside 'price'; keep one of them", on_key=True))
+        own = {"usd_per_hour": price, "low": price, "high": price, "quotes": 1, "origin": Origin.STATED}
+        change["price"] = own | {"source": f"given in {file}", "date": change.get("date", "undated")}
+    base = catalog.raw.get(name or relative or "", {})
     if relative:
         base = {key: value for key, value in base.items() if key != "aliases"}
-    merged = _merged(base, _with_price(change, file, path), file, relative)
+    figures = {(kind, dtype): row for kind, rows in (entry.efficiency or {}).items() for dtype, row in rows.items()}
+    kernels = _KernelChange(figures, file) if figures else None
     try:
-        return catalog.with_entry(entry_name or written, merged, relative, kernels)
+        return catalog.with_entry(name or written, _merged(base, change, file, relative), relative, kernels)
     except ValidationError as error:
-        raise _RefusedError(faults_of(error, path, catalog.accelerators)) from error
-    except _TakenError as error:
-        raise _RefusedError([Fault(path, str(error))]) from error
-
-
-def _split(change: RawEntry, file: str, path: FaultPath) -> tuple[RawEntry, _KernelChange | None]:
-    """The user's entry without what it says of kernels, and that."""
-    if EFFICIENCY not in change:
-        return change, None
-    figures, faults = efficiency_changes(change[EFFICIENCY], (*path, EFFICIENCY))
-    if faults:
-        raise _RefusedError(faults)
-    return {key: value for key, value in change.items() if key != EFFICIENCY}, _KernelChange(figures, file)
-
-
-def _relative(catalog: _Catalog, written: object, path: FaultPath) -> str:
-    entry_name = catalog.spellings.get(normalized_name(written)) if isinstance(written, str) else None
-    if entry_name is None:
-        error = UnknownNameError("accelerator", str(written), catalog.accelerators)
-        raise _RefusedError(
-            [Fault(path, str(error) if isinstance(written, str) else f"{shown(written)} is not a name")]
-        )
-    return entry_name
+        faults = faults_of(error, AcceleratorEntry.model_json_schema())
+        lacks = [str(details["loc"][0]) for details in error.errors() if details["type"] == "missing"]
+        if lacks:
+            close = nearest_name(written, catalog.accelerators)
+            sentence = f"is new and lacks {join_words(lacks)}; state them, or 'like:' with a similar one"
+            hint = f", or did you mean {shown(close)}?" if close else ""
+            raise FaultsError(Fault((), f"{sentence}{hint}", on_key=True)) from error
+        raise FaultsError(*faults) from error
 
 
 def _merged(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:
@@ -500,17 +423,15 @@ def _merged(base: RawEntry, change: RawEntry, file: str, relative: str | None) -
         if isinstance(old, Mapping) and isinstance(value, Mapping):
             others = relative and key == PEAKS and any(old.get(dtype) != peak for dtype, peak in value.items())
             merged[key] = dict(value) if others else {**old, **value}
-        elif key == "aliases" and isinstance(old, list) and isinstance(value, list):
-            merged[key] = [*old, *value]
-        elif key != LIKE:
-            merged[key] = value
-    differs = ", ".join(sorted(set(change) - {LIKE, "price", "aliases"}))
+        else:
+            merged[key] = (*old, *value) if key == "aliases" and old else value
+    differs = ", ".join(sorted(set(change) - {"price", "aliases"}))
     if "source" not in change and (differs or relative or not base):
         origin = f"; else as {relative or 'shipped'}: {base['source']}" if base else ""
         merged["source"] = f"{differs or 'nothing'} from {file}{origin}"
     merged.setdefault("date", "undated")
-    if base and isinstance(change.get("price", {}), Mapping):
-        merged |= _merged_price(base["price"], change.get("price", {}), file, relative)
+    if base:
+        merged["price"] = _merged_price(base["price"], change.get("price", {}), file, relative)
         if "other_prices" not in change and (relative or merged["price"]["origin"] == Origin.STATED):
             merged.pop("other_prices", None)
     return merged
@@ -527,29 +448,7 @@ def _merged_price(base: RawEntry, given: Mapping[str, Any], file: str, relative:
     if "source" not in given and (relative or given):
         keys = f"{', '.join(sorted(given))} from {file}; else " if given else ""
         merged["source"] = f"{keys}as {relative or 'shipped'}: {base['source']}"
-    return {"price": merged}
-
-
-def _with_price(change: RawEntry, file: str, path: FaultPath) -> RawEntry:
-    """`change` with the short form of a price written out: one quote, that of the user."""
-    if PRICE_SHORT not in change:
-        return change
-    place = (*path, PRICE_SHORT)
-    if "price" in change:
-        raise _RefusedError([Fault(place, "stands beside 'price'; keep one of them", on_key=True)])
-    try:
-        price = parse(change[PRICE_SHORT], Kind.PRICE)
-    except QuantityError as error:
-        raise _RefusedError([Fault(place, str(error))]) from error
-    if price <= 0:
-        raise _RefusedError([Fault(place, f"{shown(change[PRICE_SHORT])} must be above 0")])
-    written = {"usd_per_hour": price, "low": price, "high": price, "quotes": 1, "origin": str(Origin.STATED)}
-    rest = {key: value for key, value in change.items() if key != PRICE_SHORT}
-    return {**rest, "price": {**written, "source": f"given in {file}", "date": str(change.get("date", "undated"))}}
-
-
-class _TakenError(Exception):
-    """A spelling belongs to another accelerator."""
+    return merged
 
 
 def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorEntry) -> dict[str, str]:
@@ -558,7 +457,8 @@ def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorE
     for spelling in (name, *entry.aliases):
         owner = added.setdefault(normalized_name(spelling), name)
         if owner != name:
-            raise _TakenError(f"{shown(spelling)} is already a name of {shown(owner)}; choose another")
+            sentence = f"{shown(spelling)} is already a name of {shown(owner)}; choose another"
+            raise FaultsError(Fault((), sentence))
     if entry.node_label:
         added.setdefault(normalized_name(entry.node_label), name)
     return added
@@ -574,9 +474,9 @@ def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable
         memory=entry.memory_gib * GIB,
         bandwidth=entry.bandwidth_tb_s * TERA,
         peak_flops={dtype: tflops * TERA for dtype, tflops in own.items()},
-        scale_up=_link(entry.scale_up),
+        scale_up=entry.scale_up.link,
         scale_up_size=entry.scale_up.gpus,
-        scale_out=_link(entry.scale_out),
+        scale_out=entry.scale_out.link,
         node_size=entry.node_size,
         tdp=entry.tdp_w,
         node_label=entry.node_label,
@@ -587,42 +487,14 @@ def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable
         source=entry.source,
         date=entry.date,
         assumed=entry.assumed,
-        mxfp4_multiples=(entry.mxfp4_multiples[0], entry.mxfp4_multiples[1]),
+        mxfp4_multiples=entry.mxfp4_multiples,
         in_engine=efficiency.in_engine(name),
     )
-
-
-def _link(entry: LinkEntry) -> Link:
-    return Link(bandwidth=entry.gb_s * GIGA, latency=entry.latency_us * MICRO)
 
 
 def _read_data(file: str) -> Any:
     text = resources.files("costmodel.catalog").joinpath(file).read_text("utf-8")
     return yaml.load(text, Loader=_LOADER)  # noqa: S506 (a safe loader; the file is ours)
-
-
-def _overlay_entries(content: Mapping[str, Any]) -> tuple[dict[str, RawEntry], list[Fault]]:
-    """The user's entries that are mappings, and what is wrong with the rest of the file."""
-    faults = [
-        Fault((key,), f"is not a known key; known: {TOP!r}, {ENGINES!r}", on_key=True)
-        for key in content
-        if key not in {TOP, ENGINES}
-    ]
-    if TOP not in content and ENGINES in content:
-        return {}, faults
-    entries = content.get(TOP)
-    if not isinstance(entries, Mapping):
-        return {}, [*faults, Fault((TOP,), f"must be accelerators by name, but is {shown(entries)}")]
-    first: dict[str, str] = {}
-    for name, change in entries.items():
-        if not normalized_name(name):
-            faults.append(Fault((TOP, name), "must have a name with letters or digits", on_key=True))
-        elif first.setdefault(normalized_name(name), name) != name:
-            same = first[normalized_name(name)]
-            faults.append(Fault((TOP, name), f"stands here already as {shown(same)}; keep one of them", on_key=True))
-        if not isinstance(change, Mapping):
-            faults.append(Fault((TOP, name), f"must be fields such as {PRICE_SHORT!r}, but is {shown(change)}"))
-    return {name: dict(change) for name, change in entries.items() if isinstance(change, Mapping)}, faults
 
 
 _SHAPE_KEYS = {

@@ -34,9 +34,8 @@ from .bounds import (
 )
 from .checks import share_sum_fault
 from .faults import Fault, FaultsError, Path
-from .files import read_file
-from .plain_text import decoded
-from .recorded import Recorded, recorded_requests, tells_waves, unpacked
+from .files import read_text
+from .recorded import Recorded, unpacked
 from .schema import (
     Diurnal,
     HistogramGrid,
@@ -50,7 +49,7 @@ from .schema import (
     TraceSource,
     WorkloadSection,
 )
-from .traces import TraceSummary, read_trace
+from .traces.summary import TraceSummary, read_trace, recorded_requests, tells_waves
 from .yaml_source import IN_A_TRACE
 
 LENGTHS: Path = ("workload", "lengths")
@@ -227,7 +226,7 @@ def read_histogram(path: FilePath) -> list[Row]:
         FaultsError: its faults name the lines, at most five of them.
     """
     try:
-        text = decoded(read_file(path, MAX_CSV_BYTES, mend=IN_A_TRACE), str(path))
+        text = read_text(path, MAX_CSV_BYTES, mend=IN_A_TRACE)
     except InputError as error:
         raise FaultsError(Fault(HISTOGRAM, str(error))) from error
     lines = (

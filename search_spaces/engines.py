@@ -18,13 +18,20 @@ from costmodel.serving.policy import Scheduler, ServingPolicy
 from costmodel.simulator import SCHEDULERS
 from costmodel.units import GIB, MICRO, MILLI
 
+from .bounds import NOT_NEGATIVE
+from .fields import Section, Text, member, number
+
 NotNegative = Annotated[float, Field(ge=0)]
 
 
-class FittedServing(BaseModel):
-    """The figures of a serving policy that are fitted to measurements; times in milliseconds."""
+class _Shipped(BaseModel):
+    """An entry of a file of the catalog."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FittedServing(_Shipped):
+    """The figures of a serving policy that are fitted to measurements; times in milliseconds."""
 
     launch_us: NotNegative
     arrival_ms: NotNegative
@@ -34,10 +41,8 @@ class FittedServing(BaseModel):
     handover_burst: Annotated[float, Field(ge=0, le=1)]
 
 
-class _Serving(BaseModel):
+class _Serving(_Shipped):
     """How an engine schedules."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     scheduler: Scheduler
     token_budget: Annotated[int, Field(ge=1)]
@@ -46,10 +51,8 @@ class _Serving(BaseModel):
     fitted: FittedServing
 
 
-class _Entry(BaseModel):
+class _Entry(_Shipped):
     """One engine of engines.yaml; times in microseconds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     aliases: tuple[str, ...] = ()
     step_overhead_us: NotNegative
@@ -59,10 +62,8 @@ class _Entry(BaseModel):
     serving: _Serving
 
 
-class _Memory(BaseModel):
+class _Memory(_Shipped):
     """One engine of engine_memory.yaml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     fraction_of: FractionOf
     runtime_gib: NotNegative
@@ -75,16 +76,14 @@ class _Memory(BaseModel):
     source: Annotated[str, Field(min_length=1)]
 
 
-class EngineChange(BaseModel):
+class EngineChange(Section):
     """Host times of an engine in a user's catalog file, laid over the shipped ones; None leaves one as it was."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    step_overhead_us: NotNegative | None = None
-    per_request_overhead_us: NotNegative | None = None
-    arrival_ms: NotNegative | None = None
-    origin: Origin = Origin.ASSUMED
-    source: Annotated[str, Field(min_length=1)] = "the user's catalog file"
+    step_overhead_us: Annotated[float, number(NOT_NEGATIVE)] | None = None
+    per_request_overhead_us: Annotated[float, number(NOT_NEGATIVE)] | None = None
+    arrival_ms: Annotated[float, number(NOT_NEGATIVE)] | None = None
+    origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
+    source: Text = "the user's catalog file"
 
 
 EngineChanges = Mapping[str, EngineChange]

@@ -7,7 +7,7 @@ workload.yaml:7:11: accelerators.0.name: 'H20O' is not known; did you mean 'H200
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,11 +50,18 @@ class Fault:
         return f"{dotted}: {self.sentence}" if dotted else self.sentence
 
 
+def _listed(sentences: Sequence[str]) -> str:
+    """The first MAX_FAULTS of them one below the other, and how many more there are."""
+    left = len(sentences) - MAX_FAULTS
+    more = [f"and {left:,} more fault{'s' * (left > 1)}"] if left > 0 else []
+    return "\n".join([*sentences[:MAX_FAULTS], *more])
+
+
 class FaultsError(InputError):
     """Faults found in a part of a file, for the reader of the whole file to collect."""
 
     def __init__(self, *faults: Fault) -> None:
-        super().__init__("; ".join(fault.sentence for fault in faults))
+        super().__init__(_listed([fault.sentence for fault in faults]))
         self.faults = faults
 
 
@@ -114,9 +121,7 @@ class Source:
         placed = [(fault.position or self.locate(fault.path, on_key=fault.on_key), fault) for fault in settled]
         placed = list(dict.fromkeys(placed))
         placed.sort(key=lambda item: (item[0].line, item[0].column) if item[0] else (0, 0))
-        shown = [self._render_one(position, fault) for position, fault in placed[:MAX_FAULTS]]
-        left = len(placed) - len(shown)
-        return "\n".join([*shown, f"and {left:,} more fault{'s' * (left > 1)}"] if left else shown)
+        return _listed([self._render_one(position, fault) for position, fault in placed])
 
     def _render_one(self, position: Position | None, fault: Fault) -> str:
         sentence = fault.told()

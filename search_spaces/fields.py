@@ -79,6 +79,11 @@ class Reader:
         return dict(self.schema)
 
 
+def reader(read: Callable[[object], Any]) -> Reader:
+    """A text that a function reads, or refuses with a `house_error`."""
+    return Reader(read, {"type": "string"})
+
+
 def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reader:
     """A float in the base unit of `kind`, written with or without a unit, within `bounds` [base unit].
 

@@ -22,7 +22,7 @@ from costmodel.transformer import (
     Transformer,
     WeightScale,
 )
-from search_spaces.hf_fields import LARGEST, shorten
+from search_spaces.hf_config import LARGEST, shorten
 
 _WIDTHS = {
     Part.ATTENTION: "attention width",

@@ -20,12 +20,11 @@ from .bounds import BURSTINESS
 from .buying_schema import ProcurementSection
 from .buying_terms import owned_price
 from .catalog import AcceleratorCatalog, load_catalog
-from .checks import cross_faults, length_faults
+from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .engines import EngineChanges
 from .faults import Fault, FaultsError, Source, check_kind
-from .feasibility import feasibility_faults
 from .files import check_name
 from .models import load_model
 from .overrides import override
@@ -42,7 +41,7 @@ from .problem import (
     Problem,
     Slo,
 )
-from .quotes import basis_of
+from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
 from .schema import (
     WORKLOAD_SCHEMA,
@@ -53,6 +52,7 @@ from .schema import (
     ObjectiveSection,
     SloClass,
     WorkloadFile,
+    json_schema,
 )
 from .spaces import search_space
 from .targets import NO_TARGET, Target, any_target, target_of
@@ -152,9 +152,11 @@ def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault
             catalog = load_catalog(base / overlay)
         except InputError as error:
             faults.append(Fault(("catalog",), str(error)))
-    if isinstance(prices, str) and basis_of(prices) is None:
+    if isinstance(prices, str) and is_quotes_file(prices):
         try:
             catalog = catalog.with_quotes(base / prices)
+        except FaultsError as error:
+            faults += [Fault(("prices",), fault.sentence) for fault in error.faults]
         except InputError as error:
             faults.append(Fault(("prices",), str(error)))
     return catalog, faults
@@ -166,7 +168,7 @@ def _validated(source: Source, context: Context, known: list[Fault]) -> tuple[Wo
         return WorkloadFile.model_validate(source.value, context=context), []
     except ValidationError as error:
         places = {fault.path for fault in known}
-        faults = [fault for fault in faults_of(error) if source.settle(fault.path) not in places]
+        faults = [fault for fault in faults_of(error, json_schema()) if source.settle(fault.path) not in places]
         return None, faults
 
 
@@ -271,7 +273,7 @@ def _offers(file: WorkloadFile, accelerators: Sequence[Accelerator]) -> tuple[Of
     pairs = zip(file.accelerators, accelerators, strict=True)
     stated = [_offer(entry, accelerator, basis_of(file.prices)) for entry, accelerator in pairs]
     terms = file.procurement or ProcurementSection()
-    owned = [_owned(entry, one, terms) for entry, one in zip(file.accelerators, stated, strict=True) if entry.owned]
+    owned = [_owned(entry, offer, terms) for entry, offer in zip(file.accelerators, stated, strict=True) if entry.owned]
     return (*stated, *owned)
 
 

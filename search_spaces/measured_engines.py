@@ -1,22 +1,46 @@
-"""From the words of a measurement file to a model and an engine that the cost model understands."""
+"""From the words of measurement files to models and engines that the cost model understands, many at once."""
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path, PureWindowsPath
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodel.engine import EngineConfig, Parallelism, Role
-from costmodel.engine_arrays import TABLES, Conditions
+from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
+from costmodel.host import EngineOverhead
+from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
+from costmodel.serving.closed_loop import closed_loop
+from costmodel.serving.disaggregated import Pools, disaggregated
+from costmodel.serving.load import MANY_WAVES, ClosedLoad, Steady
+from costmodel.serving.policy import ServingPolicy
+from costmodel.transfer import (
+    exposed_transfer_time,
+    hand_over_cards,
+    kv_transfer_bytes,
+    kv_transfer_time,
+    transfer_bandwidth,
+)
 from costmodel.transformer import Part, Transformer
+from costmodel.units import GIB
+from costmodel.words import percentage
 
 from .catalog import AcceleratorCatalog
-from .engines import load_engine_memory
+from .engines import engine_name, engine_names, load_engine_memory, load_serving_policy
 from .files import shown_path
-from .measurements import Layout
+from .measurements import PLAIN, RUNS, SHORTEST, Layout, Refused, Row, ServingRow
 from .models import CONFIG_FILE, catalog_model, known_names, load_model
+
+FloatArray = NDArray[np.float64]
 
 DTYPE_WORDS = (
     ("mxfp4", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
@@ -35,7 +59,6 @@ QUANTIZED_SUFFIX = re.compile(
 )
 TUNED_SUFFIX = re.compile(r"([-_](instruct|it|chat|hf|base|preview|thinking|\d{4}|v0\.\d|exp))+$")
 MAKER_PREFIX = re.compile(r"^(meta|nvidia)[-_]|^moe_")
-PLAIN = re.compile(r"[^a-z0-9]")
 ROOMY = 10**7
 """A context that nothing reaches [token]: the benchmark ran, so its engine accepted the lengths."""
 USUAL_SEQS = 1024
@@ -94,7 +117,7 @@ def measured_model(name: str, folder: Path | None = None) -> Transformer:
         if folder is not None and _is_file(folder / name / CONFIG_FILE):
             return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])
         files = _by_plain_name(folder)
-        known = {_plain(each): each for each in reversed(known_names())}
+        known = {_plain(model_name): model_name for model_name in reversed(known_names())}
         for spelling in _spellings(name):
             plain = _plain(spelling)
             if plain in known:
@@ -138,13 +161,13 @@ def _by_plain_name(folder: Path | None) -> dict[str, Path]:
     """Folders with a config.json by every spelling of their name; the fuller spelling wins."""
     if folder is None or not folder.is_dir():
         return {}
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     paths = sorted(path.parent for path in folder.glob(f"*/*/{CONFIG_FILE}"))
     for fullness in range(4):
         for path in paths:
             for spelling in _spellings(path.name)[fullness : fullness + 1]:
-                found.setdefault(_plain(spelling), path)
-    return found
+                folders.setdefault(_plain(spelling), path)
+    return folders
 
 
 def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, str]:
@@ -176,15 +199,10 @@ def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, 
     return replace(model, quantized=frozenset(parts), own_dtypes=frozenset(own.items())), wanted
 
 
-def check_layers(model: Transformer, layout: Layout) -> None:
-    """Raise InputError where a pipeline has more stages than the model has layers."""
-    if layout.pipeline > model.num_layers:
-        raise InputError(f"pp {layout.pipeline} is more than the {model.num_layers} layers of {model.name}")
-
-
 def measured_engine(
     catalog: AcceleratorCatalog,
     accelerator: str,
+    model: Transformer,
     layout: Layout,
     dtype: str,
     *,
@@ -193,7 +211,12 @@ def measured_engine(
     engine: str = "vllm",
     role: Role = Role.COLOCATED,
 ) -> EngineConfig:
-    """One worker of a measured deployment, without limits of its scheduler: those belong to the serving policy."""
+    """One worker of a measured deployment, without limits of its scheduler: those belong to the serving policy.
+
+    InputError where its pipeline has more stages than the model has layers.
+    """
+    if layout.pipeline > model.num_layers:
+        raise InputError(f"pp {layout.pipeline} is more than the {model.num_layers} layers of {model.name}")
     ranks = layout.tensor * layout.data
     expert = layout.expert if layout.expert and ranks % layout.expert == 0 else 1
     split = Parallelism(layout.tensor, layout.pipeline, expert, layout.data)
@@ -209,3 +232,251 @@ def measured_engine(
         memory=load_engine_memory(engine),
         memory_fraction=memory_fraction,
     )
+
+
+FALLBACK_ENGINE = "vllm"
+"""Whose policy an unknown engine is taken to have: the one with the most descendants."""
+WARMED_UP = 3.0
+"""Mean TTFT over the median beyond which the first requests of the run, not its steady state, make the mean [1]."""
+USUAL_CONCURRENCY = 8.0
+"""Requests in flight per GPU where a row does not state them: the median of the rows that do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One row made concrete: engines, load per deployment, and what had to be assumed.
+
+    token_budget: most prompt tokens in a step [token]; looks: decode steps from one look at the queue to the next [1];
+    concurrency: of one engine where colocated, of all workers where not; fits: requests that one (decode) worker's
+    memory holds; transfer: time that the KV hand-over shows [s].
+    """
+
+    row: ServingRow
+    model: Transformer
+    engine: str
+    prefill: EngineConfig
+    decode: EngineConfig | None
+    token_budget: int
+    looks: float
+    concurrency: float
+    isl: float
+    osl: float
+    spread: float
+    waves: float
+    fits: float
+    transfer: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Deployments of one model on one engine in one mode, with one token budget [token], as arrays."""
+
+    engine: str
+    model: Transformer
+    token_budget: int
+    deployments: tuple[Deployment, ...]
+    load: ClosedLoad
+    pools: Pools
+
+    @property
+    def split(self) -> bool:
+        """Whether prefill and decode are apart."""
+        return self.deployments[0].decode is not None
+
+    def policy_of(self, policy: ServingPolicy) -> ServingPolicy:
+        """The engine's policy with the token budget of these deployments."""
+        return replace(policy, token_budget=self.token_budget)
+
+    def prefill_engines(self, overhead: EngineOverhead) -> EngineArrays:
+        """Engines that prefill."""
+        return engine_arrays(self.model, [deployment.prefill for deployment in self.deployments], overhead)
+
+    def decode_engines(self, overhead: EngineOverhead) -> EngineArrays:
+        """Engines that decode."""
+        return engine_arrays(
+            self.model, [deployment.decode or deployment.prefill for deployment in self.deployments], overhead
+        )
+
+
+def deployments_of(
+    rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
+) -> tuple[list[Deployment], list[Refused]]:
+    """What can be predicted, and for every other serving row why not."""
+    deployments: list[Deployment] = []
+    refused: list[Refused] = []
+    model_of = cache(lambda name: measured_model(name, models))
+    for row in rows:
+        if isinstance(row, Refused):
+            refused.append(row)
+        elif isinstance(row, ServingRow):
+            try:
+                deployments.append(deployment_of(row, model_of(row.model), catalog))
+            except InputError as error:
+                refused.append(Refused(row.line, str(error)))
+    return deployments, refused
+
+
+def batches_of(deployments: Sequence[Deployment]) -> list[Batch]:
+    """Deployments grouped by engine, model, token budget and mode; each group in the order of the file."""
+    groups: dict[tuple[str, Transformer, int, bool], list[Deployment]] = defaultdict(list)
+    for deployment in deployments:
+        groups[deployment.engine, deployment.model, deployment.token_budget, deployment.decode is None].append(
+            deployment
+        )
+    return [_batch(engine, model, budget, members) for (engine, model, budget, _), members in groups.items()]
+
+
+def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
+    """TTFT and TPOT of a batch under an engine's policy, but for the token budget, which is the batch's own."""
+    policy = batch.policy_of(policy)
+    prefill = batch.prefill_engines(policy.overhead)
+    if not batch.split:
+        return closed_loop(batch.model, prefill, policy, batch.load, batch.pools.fits)
+    decode = batch.decode_engines(policy.overhead)
+    return disaggregated(batch.model, prefill, decode, policy, load=batch.load, pools=batch.pools)
+
+
+def deployment_of(
+    row: ServingRow,
+    published: Transformer,
+    catalog: AcceleratorCatalog,
+    *,
+    kv_dtype: str | None = None,
+    memory_fraction: float | None = None,
+) -> Deployment:
+    """One row made concrete, of the model as it was published; the engine's habits where a flag is None.
+
+    InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
+    """
+    model, dtype = in_dtype(published, row.gemm_dtype, row.moe_dtype)
+    engine = _engine(row)
+    policy = load_serving_policy(engine)
+    stated = row.settings
+    usual = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
+    if stated.kv_dtype:
+        usual = "bf16" if weight_dtype(stated.kv_dtype) == "bf16" else "fp8"
+    workers = {Role.COLOCATED: row.prefill}
+    if row.decode is not None:
+        workers = {Role.PREFILL: row.prefill, Role.DECODE: row.decode}
+    sides = [
+        measured_engine(
+            catalog,
+            row.accelerator,
+            model,
+            layout,
+            dtype,
+            kv_dtype=kv_dtype or usual,
+            memory_fraction=memory_fraction or stated.memory_fraction or policy.memory_fraction,
+            engine=engine,
+            role=role,
+        )
+        for role, layout in workers.items()
+    ]
+    shortest = SHORTEST if row.source.startswith(RUNS) else 1.0
+    isl, osl = (length * (1.0 + shortest) / 2.0 for length in (row.isl, row.osl))
+    flight = USUAL_CONCURRENCY * max(row.gpus, 1) if row.concurrency is None else row.concurrency
+    if row.decode:
+        requests_held(model, sides[0], isl, 0.0)  # no prefill worker may be too small for the model
+    fits, crowded = requests_held(model, sides[-1], isl, osl)
+    return Deployment(
+        row=row,
+        model=model,
+        engine=engine,
+        prefill=sides[0],
+        decode=sides[1] if row.decode else None,
+        token_budget=stated.token_budget or policy.token_budget,
+        looks=float(stated.looks or 1),
+        concurrency=flight if row.decode else flight / row.prefill.workers,
+        isl=isl,
+        osl=osl,
+        spread=1.0 - shortest,
+        waves=math.inf if row.median else MANY_WAVES,
+        fits=fits,
+        transfer=_transfer(model, sides[0], sides[1], isl) if row.decode else 0.0,
+        notes=(*_assumptions(row, engine), *crowded),
+    )
+
+
+def _engine(row: ServingRow) -> str:
+    """The catalog's engine of a row: the one of that name or alias, one that the name contains, else the fallback."""
+    try:
+        return engine_name(row.engine)
+    except UnknownNameError:
+        return next((name for name in engine_names() if name in row.engine), FALLBACK_ENGINE)
+
+
+def _assumptions(row: ServingRow, engine: str) -> Iterator[str]:
+    """What a row does not say, or says twice, and how that is taken."""
+    try:
+        engine_name(row.engine)
+    except UnknownNameError:
+        known = "is taken" if engine in row.engine else "is not known and taken"
+        yield (
+            f"engine {row.engine!r} {known} as {engine}" if row.engine else f"engine is not given and taken as {engine}"
+        )
+    if row.precision:
+        used = (row.gemm_dtype, row.moe_dtype)
+        try:
+            is_used = weight_dtype(row.precision) in map(weight_dtype, used)
+        except InputError:
+            is_used = False
+        if not is_used:
+            words = " and ".join(dict.fromkeys(used))
+            yield f"precision {row.precision!r} is not used: gemm_dtype and moe_dtype say {words}"
+    if row.concurrency is None:
+        yield f"concurrency is not given and taken as {USUAL_CONCURRENCY * max(row.gpus, 1):g}"
+    if row.median and row.mean_ttft > WARMED_UP * row.ttft:
+        yield f"the mean TTFT is over {WARMED_UP:g} times the median: warm-up; the median is scored"
+
+
+def requests_held(model: Transformer, config: EngineConfig, isl: float, osl: float) -> tuple[float, tuple[str, ...]]:
+    """Requests that a measured engine's memory holds, and a note where that takes more than its memory fraction.
+
+    An engine that ran held at least one. Where its memory fraction has no room for one it ran with a larger one, so
+    what all of the GPU's memory holds is the limit; InputError where that is none either.
+    """
+    request = kv_bytes_per_request_per_gpu(model, config, isl, osl)
+    for fraction in (config.memory_fraction, 1.0):
+        free = kv_capacity_bytes(model, replace(config, memory_fraction=fraction))
+        if free >= request:
+            requests = float(config.parallelism.data * (free // request)) if request else math.inf
+            share = percentage(config.memory_fraction)
+            beyond = f"does not fit in {share} of the GPU's memory, but ran: all of it is taken as the limit"
+            return requests, () if fraction == config.memory_fraction else (beyond,)
+    memory = config.accelerator.memory
+    raise InputError(
+        f"{model.name} in {config.weight_dtype} with one request of {isl + osl:,.0f} tokens needs "
+        f"{(memory - free + request) / GIB:,.0f} GiB of each of {config.gpus} x {config.accelerator.name}, which has "
+        f"{memory / GIB:,.0f} GiB"
+    )
+
+
+def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, isl: float) -> float:
+    """Time of handing over the KV cache of a prompt from one worker to another [s]."""
+    size = kv_transfer_bytes(model, isl, prefill.kv_dtype)
+    links = (prefill.accelerator.scale_out, decode.accelerator.scale_out)
+    cards = (hand_over_cards(model, config, isl, 1.0) for config in (prefill, decode))
+    bandwidth = transfer_bandwidth(*links, *cards)
+    return exposed_transfer_time(kv_transfer_time(size, bandwidth, links[0].latency), 0.0, 1)
+
+
+def _batch(engine: str, model: Transformer, token_budget: int, members: list[Deployment]) -> Batch:
+    def column(values: Iterable[float]) -> FloatArray:
+        return np.fromiter(values, dtype=np.float64).reshape(-1, 1)
+
+    load = ClosedLoad(
+        **{
+            name: column(getattr(deployment, name) for deployment in members)
+            for name in ("concurrency", "isl", "osl", "spread", "waves", "looks")
+        }
+    )
+    pools = Pools(
+        prefill_workers=column(deployment.row.prefill.workers if deployment.decode else 1.0 for deployment in members),
+        decode_workers=column(
+            deployment.row.decode.workers if deployment.row.decode else 1.0 for deployment in members
+        ),
+        transfer=column(deployment.transfer for deployment in members),
+        fits=column(deployment.fits for deployment in members),
+    )
+    return Batch(engine, model, token_budget, tuple(members), load, pools)

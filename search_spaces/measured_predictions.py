@@ -1,12 +1,16 @@
-"""Predictions beside measurements, row by row, with error bars; a row that cannot be predicted says why."""
+"""Predictions beside measurements, row by row, with error bars; a row that cannot be predicted says why.
+
+Measurements that contradict physics or their own description are marked; they are scored, but no fit follows them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +20,24 @@ from costmodel.engine_arrays import Conditions, engine_arrays
 from costmodel.errors import InputError
 from costmodel.host import NO_OVERHEAD
 from costmodel.serving.interval import interval_factors
+from costmodel.serving.load import Steady
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer
 
 from .catalog import AcceleratorCatalog
 from .engines import load_serving_policy
-from .measured_batches import batches_of, deployments_of, steady_state
-from .measured_engines import check_layers, in_dtype, measured_engine, measured_model, table_conditions, weight_dtype
-from .measured_suspects import suspicions
+from .measured_engines import (
+    Batch,
+    Deployment,
+    batches_of,
+    deployments_of,
+    in_dtype,
+    measured_engine,
+    measured_model,
+    steady_state,
+    table_conditions,
+    weight_dtype,
+)
 from .measurements import Refused, Row, StepRow
 from .serving_error import error_table, step_interval, stratum_of
 
@@ -85,13 +99,13 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
     """TTFT and TPOT of every serving row; the measured times are only carried along."""
     deployments, refused = deployments_of(rows, catalog, models)
     table = error_table()
-    found: list[Predicted] = []
+    predicted: list[Predicted] = []
     for batch in batches_of(deployments):
         steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
         columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
-        for each, doubt, ttft, tpot in zip(batch.deployments, suspicions(batch, steady), *columns, strict=True):
-            row = each.row
-            stratum = stratum_of(each.model, each.prefill, each.engine, row.mode)
+        for deployment, doubt, ttft, tpot in zip(batch.deployments, suspicions(batch, steady), *columns, strict=True):
+            row = deployment.row
+            stratum = stratum_of(deployment.model, deployment.prefill, deployment.engine, row.mode)
             if not (math.isfinite(ttft) and math.isfinite(tpot)):
                 refused.append(Refused(row.line, OUT_OF_RANGE))
                 continue
@@ -99,40 +113,82 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
                 "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", stratum)),
                 "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", stratum)),
             }
-            work = each.concurrency * each.osl * (row.prefill.workers if each.decode is None else 1) / max(row.gpus, 1)
-            gaps = max(each.osl - 1.0, 1.0)
+            work = (
+                deployment.concurrency
+                * deployment.osl
+                * (row.prefill.workers if deployment.decode is None else 1)
+                / max(row.gpus, 1)
+            )
+            gaps = max(deployment.osl - 1.0, 1.0)
             throughput = (work / (ttft + gaps * tpot), work / (row.ttft + gaps * row.tpot))
-            named = (row.model, row.accelerator, row.engine or each.engine, row.mode)
+            named = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
             group = dict(zip(SERVING_GROUP, named, strict=True))
             suspect = doubt.rule if doubt else ""
-            found.append(Predicted(row.line, group, values, throughput, each.notes, suspect))
-    return _in_order(found, refused)
+            predicted.append(Predicted(row.line, group, values, throughput, deployment.notes, suspect))
+    return _in_order(predicted, refused)
 
 
-def _in_order(found: list[Predicted], refused: list[Refused]) -> Outcome:
-    return Outcome(tuple(sorted(found, key=_line)), tuple(sorted(refused, key=_line)))
-
-
-def _line(row: Predicted | Refused) -> int:
-    return row.line
+def _in_order(predicted: list[Predicted], refused: list[Refused]) -> Outcome:
+    line = attrgetter("line")
+    return Outcome(tuple(sorted(predicted, key=line)), tuple(sorted(refused, key=line)))
 
 
 def _value(predicted: float, measured: float, factors: tuple[float, float]) -> Value:
     return Value(predicted, predicted * factors[0], predicted * factors[1], measured)
 
 
+MOST_PREFILL = 1.25
+"""Share of an engine's time that its prompts may take by the catalog's kernels, whose error it allows for [1]."""
+LONGEST_QUEUE = 3.0
+"""TTFT over the time in which one worker prefills all requests in flight [1]."""
+
+LEAST_BYTES = 0.5
+"""Least bytes of a weight [byte]."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """A step row made concrete."""
+class Suspicion:
+    """What is odd about a row: `rule` says it in words; figure: how far beyond its limit the row is [1]."""
 
-    row: StepRow
-    model: Transformer
-    config: EngineConfig
+    rule: str
+    figure: float
 
-    @property
-    def conditions(self) -> Conditions:
-        """The circumstances of the tables."""
-        return table_conditions(self.row.engine, self.row.gemm_dtype, self.row.moe_dtype)
+
+UNSTATED = "load not stated"
+TOO_FAST = "more prompts than the kernels can compute"
+TOO_QUICK = "tokens faster than the memory"
+TOO_SLOW = "first token later than any queue"
+
+
+def suspicions(batch: Batch, steady: Steady) -> list[Suspicion | None]:
+    """For every deployment of a batch the first rule that its measurement breaks, or None."""
+    columns = (steady.prefill, steady.shared, steady.line)
+    return [
+        _suspicion(deployment, *values)
+        for deployment, *values in zip(
+            batch.deployments,
+            *(np.broadcast_to(column, steady.ttft.shape)[:, 0].tolist() for column in columns),
+            strict=True,
+        )
+    ]
+
+
+def _suspicion(deployment: Deployment, alone: float, shared: float, line: float) -> Suspicion | None:
+    row, engine = deployment.row, deployment.decode or deployment.prefill
+    if row.concurrency is None:
+        return Suspicion(UNSTATED, math.nan)
+    if not (row.ttft > 0 and row.tpot > 0):
+        return None
+    rate = deployment.concurrency / (row.ttft + max(deployment.osl - 1.0, 1.0) * row.tpot)
+    workers = row.prefill.workers if deployment.decode else 1
+    read = deployment.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
+    queue = LONGEST_QUEUE * (alone + deployment.concurrency * shared + deployment.transfer)
+    limits = (
+        Suspicion(TOO_FAST, rate * shared / workers / MOST_PREFILL),
+        Suspicion(TOO_QUICK, read / row.tpot),
+        Suspicion(TOO_SLOW, row.ttft / queue if line <= 0 else 0.0),
+    )
+    return next((limit for limit in limits if limit.figure > 1), None)
 
 
 def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Outcome:
@@ -141,57 +197,34 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
     Kernels and collectives alone, launched one by one, with experts chosen by a power law: the file has no scheduler
     and no CUDA graph in its steps. The batch of a row is that of one data-parallel rank, as in those tables' tool.
     """
-    steps, refused = _steps_of(rows, catalog, models)
-    groups: dict[tuple[Transformer, str, Conditions], list[_Step]] = defaultdict(list)
-    for step in steps:
-        groups[step.model, step.row.phase, step.conditions].append(step)
-    found: list[Predicted] = []
-    for (model, phase, _), members in groups.items():
-        for step, latency in zip(members, _latencies(model, phase, members), strict=True):
-            row = step.row
+    groups: dict[tuple[Transformer, str, Conditions], list[tuple[StepRow, EngineConfig]]] = defaultdict(list)
+    refused: list[Refused] = [row for row in rows if isinstance(row, Refused)]
+    model_of = cache(lambda name, gemm, moe: in_dtype(measured_model(name, models), gemm, moe))
+    for row in rows:
+        if not isinstance(row, StepRow):
+            continue
+        try:
+            model, dtype = model_of(row.model, row.gemm_dtype, row.moe_dtype)
+            narrow = weight_dtype(row.kv_dtype) != "bf16"  # a cache of any narrow dtype is read as one of FP8
+            kv_dtype = "fp8" if narrow else "bf16"
+            config = measured_engine(
+                catalog, row.accelerator, model, row.layout, dtype, kv_dtype=kv_dtype, memory_fraction=1.0
+            )
+        except InputError as error:
+            refused.append(Refused(row.line, str(error)))
+        else:
+            groups[model, row.phase, table_conditions(row.engine, row.gemm_dtype, row.moe_dtype)].append((row, config))
+    predicted: list[Predicted] = []
+    for (model, phase, conditions), steps in groups.items():
+        engines = engine_arrays(model, [config for _, config in steps], NO_OVERHEAD, conditions)
+        batch = np.array([[float(row.batch * row.layout.data)] for row, _ in steps])
+        length = np.array([[float(row.seq)] for row, _ in steps])
+        load = StepLoad.prefill(length, batch) if phase == "prefill" else StepLoad.decode(batch, length)
+        for (row, config), latency in zip(steps, step_time(model, engines, load).total[:, 0].tolist(), strict=True):
             if not math.isfinite(latency):
                 refused.append(Refused(row.line, OUT_OF_RANGE))
                 continue
-            accelerator = step.config.accelerator
-            value = _value(latency, row.latency, step_interval(model, accelerator))
+            value = _value(latency, row.latency, step_interval(model, config.accelerator))
             group = {"model": row.model, "accelerator": row.accelerator, "phase": phase, "dtype": row.dtype}
-            found.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), ()))
-    return _in_order(found, refused)
-
-
-def _steps_of(
-    rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
-) -> tuple[list[_Step], list[Refused]]:
-    found: list[_Step] = []
-    refused: list[Refused] = []
-    model_of = cache(lambda name, gemm, moe: in_dtype(measured_model(name, models), gemm, moe))
-    for row in rows:
-        if isinstance(row, Refused):
-            refused.append(row)
-        elif isinstance(row, StepRow):
-            try:
-                model, dtype = model_of(row.model, row.gemm_dtype, row.moe_dtype)
-                check_layers(model, row.layout)
-                narrow = weight_dtype(row.kv_dtype) != "bf16"  # a cache of any narrow dtype is read as one of FP8
-                config = measured_engine(
-                    catalog,
-                    row.accelerator,
-                    row.layout,
-                    dtype,
-                    kv_dtype="fp8" if narrow else "bf16",
-                    memory_fraction=1.0,
-                )
-            except InputError as error:
-                refused.append(Refused(row.line, str(error)))
-            else:
-                found.append(_Step(row, model, config))
-    return found, refused
-
-
-def _latencies(model: Transformer, phase: str, steps: Sequence[_Step]) -> list[float]:
-    engines = engine_arrays(model, [step.config for step in steps], NO_OVERHEAD, steps[0].conditions)
-    batch = np.array([[float(step.row.batch * step.row.layout.data)] for step in steps])
-    length = np.array([[float(step.row.seq)] for step in steps])
-    load = StepLoad.prefill(length, batch) if phase == "prefill" else StepLoad.decode(batch, length)
-    times: list[float] = step_time(model, engines, load).total[:, 0].tolist()
-    return times
+            predicted.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), ()))
+    return _in_order(predicted, refused)

@@ -4,6 +4,11 @@ A closed-loop file has one row per benchmark run at fixed concurrency (model, ac
 ttft_ms, tpot_ms); a step file has one row per engine step (system, backend, model, phase, batch, seq, latency_ms).
 Unknown columns are kept out of the way, missing optional ones count as empty, and a cell that cannot be read makes its
 row a refusal with a reason: nothing is dropped in silence.
+
+Flags that the rows of InferenceX do not state come from a table of the scripts that ran them (`read_scripts`): a row
+for each of its single-node runs, with the flags of the engine's command line. A flag may hold a variable of the script
+or two values; only what is one number or one word counts, and SGLang's poll interval, whose variable has the same two
+values in all of its scripts.
 """
 
 from __future__ import annotations
@@ -13,46 +18,38 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
+from costmodel.units import MEGA, MILLI
 
-from .bounds import TOKENS
-from .files import LARGEST_RESULTS, read_file
-from .measured_cells import (
-    CONCURRENCY,
-    FIRST_TOKEN,
-    GPUS,
-    NEXT_TOKEN,
-    SHARE,
-    STEP_BATCH,
-    STEP_LATENCY,
-    WORKERS,
-    CellError,
-    Cells,
-    bounded,
-    count,
-    length,
-    measured,
-    mode_of,
-    phase_of,
-    text,
-    whole,
-)
-from .plain_text import decoded
+from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
+from .files import LARGEST_RESULTS, read_text
 
-SERVING_COLUMNS = ("model", "accelerator", "isl", "osl")
-STEP_COLUMNS = ("system", "model", "phase", "batch", "seq")
-"""Columns without which a file cannot be read; all others are optional."""
-SIDE_COLUMNS = ("workers", "tp", "pp", "dp", "ep")
 SEPARATORS = (";", "\t", "|")
 """What stands between the fields of a file that is no comma-separated one."""
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""
+PREFIXED = re.compile(r"(?:tp|pp|dp|ep)\s*=?\s*(\d+)", re.IGNORECASE)
+CONCURRENCY = Bounds(1, MEGA, "requests")
+STEP_BATCH = Bounds(1, MAX_NUM_SEQS.high, "requests")
+RANKS = Bounds(DEGREE.low, DEGREE.high)
+MEMORY_SHARE = Bounds(0.01, 1)
+FIRST_TOKEN = Bounds(TTFT.low / MILLI, TTFT.high / MILLI, "ms")
+"""Also of a step, which takes no longer than the wait for a first token, of which it is a part."""
+NEXT_TOKEN = Bounds(TPOT.low / MILLI, TPOT.high / MILLI, "ms")
+MODES = {
+    **dict.fromkeys(("colocated", "aggregated", "agg"), "colocated"),
+    **dict.fromkeys(("disaggregated", "disagg", "dis"), "disaggregated"),
+}
+PHASES = {
+    **dict.fromkeys(("prefill", "context", "ctx"), "prefill"),
+    **dict.fromkeys(("decode", "generation", "gen"), "decode"),
+}
 
 
 class Format(StrEnum):
@@ -60,6 +57,13 @@ class Format(StrEnum):
 
     SERVING = "serving"
     STEPS = "steps"
+
+
+NEEDED: Mapping[Format, tuple[str, tuple[str, ...]]] = {
+    Format.SERVING: ("serving results", ("model", "accelerator", "isl", "osl")),
+    Format.STEPS: ("engine steps", ("system", "model", "phase", "batch", "seq")),
+}
+"""Columns without which a file cannot be read, by format and its words; all others are optional."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,11 @@ class Layout:
     pipeline: int
     data: int
     expert: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all workers."""
+        return self.workers * self.tensor * self.pipeline * self.data
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +170,79 @@ class Refused:
 Row = ServingRow | StepRow | Refused
 
 
+class _CellError(Exception):
+    """A cell does not hold what its column promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """The cells of a row by column; each is read as what it must be, or refused with the reason."""
+
+    row: Mapping[str, str]
+
+    def word(self, *columns: str) -> str:
+        """The text of the first of these columns that has one; empty where none has."""
+        return next((self.row[column] for column in columns if self.row.get(column)), "")
+
+    def text(self, column: str) -> str:
+        """A text that must be there."""
+        if not self.row.get(column):
+            raise _CellError(f"{column} is empty")
+        return self.row[column]
+
+    def meaning(self, column: str, words: Mapping[str, str]) -> str:
+        """What the word in a column means."""
+        written = self.text(column)
+        if written.lower() not in words:
+            kinds = " nor ".join(map(repr, dict.fromkeys(words.values())))
+            raise _CellError(f"{column} {shown(written)} is neither {kinds}")
+        return words[written.lower()]
+
+    def number(self, column: str, bounds: Bounds, mend: str = "") -> float:
+        """A number that must be there."""
+        written = self.text(column)
+        value = _finite(written, column)
+        if not bounds.holds(value):
+            raise _CellError(f"{column} {shown(written)} {bounds.sentence()}{mend}")
+        return value
+
+    def count(self, column: str, bounds: Bounds) -> int:
+        """A whole number that must be there."""
+        value = self.number(column, bounds)
+        if value != int(value):
+            raise _CellError(f"{column} {shown(self.row[column])} must be a whole number")
+        return int(value)
+
+    def ranks(self, column: str, default: int, bounds: Bounds = RANKS) -> int:
+        """A whole number, also written as in "TP8"; empty and 0 mean `default`."""
+        written = self.word(column)
+        prefixed = PREFIXED.fullmatch(written)
+        value = _finite(prefixed[1] if prefixed else written, column) if written else 0.0
+        if value != int(value) or value < 0:
+            raise _CellError(f"{column} {shown(written)} must be a whole number")
+        if value and not bounds.holds(value):
+            raise _CellError(f"{column} {shown(written)} {bounds.sentence()}")
+        return int(value) or default
+
+    def seconds(self, column: str, bounds: Bounds) -> float:
+        """A measured time in milliseconds as seconds; NaN where there is none (the row is predicted all the same)."""
+        mend = "; leave it empty where nothing was measured"
+        return self.number(column, bounds, mend) / 1e3 if self.word(column) else math.nan
+
+
+def _finite(written: str, column: str) -> float:
+    try:
+        value = float(written)
+    except ValueError:
+        raise _CellError(f"{column} {shown(written)} is not a number") from None
+    if not math.isfinite(value):
+        raise _CellError(f"{column} {shown(written)} is not a finite number")
+    return value
+
+
 def read_measurements(path: Path) -> tuple[Format, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
-    text = decoded(read_file(path, LARGEST_RESULTS, "a CSV file of measurements"), str(path))
+    text = read_text(path, LARGEST_RESULTS, "a CSV file of measurements")
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -177,154 +256,207 @@ def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> I
     read = _serving_row if kind is Format.SERVING else _step_row
     for record in reader:
         line: int = reader.line_num  # type: ignore[attr-defined]
-        fields = [field.strip() for field in record]
-        if not any(fields):
+        values = [field.strip() for field in record]
+        if not any(values):
             continue
-        if len(fields) < len(header) or any(fields[len(header) :]):
-            yield Refused(line, f"the row has {_fields(len(fields))}, the header {len(header)}")
+        if len(values) < len(header) or any(values[len(header) :]):
+            number = "1 field" if len(values) == 1 else f"{len(values)} fields"
+            yield Refused(line, f"the row has {number}, the header {len(header)}")
             continue
         try:
-            yield read(line, dict(zip(header, fields, strict=False)))
-        except CellError as fault:
+            yield read(line, _Cells(dict(zip(header, values, strict=False))))
+        except _CellError as fault:
             yield Refused(line, str(fault))
 
 
-def _fields(number: int) -> str:
-    return "1 field" if number == 1 else f"{number} fields"
-
-
 def _format(header: Sequence[str], path: Path) -> Format:
+    """The format of a header, or an error that says what the nearer format lacks, if either is near at all."""
     twice = [name for name, times in Counter(header).items() if name and times > 1]
-    if twice:
-        raise InputError(f"{path}: the header has the column {shown(twice[0])} {header.count(twice[0])} times")
-    lacking = {
-        kind: [name for name in needed if name not in header]
-        for kind, needed in ((Format.SERVING, SERVING_COLUMNS), (Format.STEPS, STEP_COLUMNS))
-    }
-    for kind, missing in lacking.items():
-        if not missing:
-            return kind
-    raise InputError(f"{path}: {_no_format(header, lacking)}")
-
-
-def _no_format(header: Sequence[str], lacking: Mapping[Format, Sequence[str]]) -> str:
-    """Why a header is that of no format: what the nearer one lacks, if either is near at all."""
-    if not any(header):
-        return "there is no header; the first line must name the columns"
+    lacking = {kind: [name for name in columns if name not in header] for kind, (_, columns) in NEEDED.items()}
+    nearest = min(lacking, key=lambda kind: len(lacking[kind]) / len(NEEDED[kind][1]))
     separator = next((mark for mark in SEPARATORS if len(header) == 1 and mark in header[0]), None)
-    if separator:
-        return f"the fields are separated by {shown(separator)}, but must be by ','"
-    needed = {Format.SERVING: ("serving results", SERVING_COLUMNS), Format.STEPS: ("engine steps", STEP_COLUMNS)}
-    kind = min(lacking, key=lambda kind: len(lacking[kind]) / len(needed[kind][1]))
-    if len(lacking[kind]) < len(needed[kind][1]):
-        words, columns = needed[kind]
-        return f"the header lacks {', '.join(lacking[kind])}; {words} need {', '.join(columns)}"
-    return (
-        f"the header is neither that of serving results ({', '.join(SERVING_COLUMNS)}, ...) "
-        f"nor that of engine steps ({', '.join(STEP_COLUMNS)}, ...)"
-    )
+    words, columns = NEEDED[nearest]
+    if twice:
+        fault = f"the header has the column {shown(twice[0])} {header.count(twice[0])} times"
+    elif not lacking[nearest]:
+        return nearest
+    elif not any(header):
+        fault = "there is no header; the first line must name the columns"
+    elif separator:
+        fault = f"the fields are separated by {shown(separator)}, but must be by ','"
+    elif len(lacking[nearest]) < len(columns):
+        fault = f"the header lacks {', '.join(lacking[nearest])}; {words} need {', '.join(columns)}"
+    else:
+        known = " nor that of ".join(f"{words} ({', '.join(columns)}, ...)" for words, columns in NEEDED.values())
+        fault = f"the header is neither that of {known}"
+    raise InputError(f"{path}: {fault}")
 
 
-def _serving_row(line: int, cells: Cells) -> ServingRow:
-    split = mode_of(cells) == "disaggregated"
-    gpus = whole(cells, "num_gpus", 0, GPUS)
-    prefill = _side(cells, "prefill_") if split else _colocated(cells, gpus)
-    decode = _side(cells, "decode_") if split else None
-    if decode and gpus and _gpus(prefill) + _gpus(decode) > gpus:
-        prefill, decode = _all_ranks(prefill), _all_ranks(decode)
-    if cells.get("spec_method", "none") not in ("", "none"):
-        raise CellError(f"speculative decoding ({cells['spec_method']}) is not predicted")
-    mean, middle = (measured(cells, name, FIRST_TOKEN) for name in ("ttft_ms", "ttft_median_ms"))
+def _serving_row(line: int, cells: _Cells) -> ServingRow:
+    gpus = cells.ranks("num_gpus", 0, MAX_GPUS)
+    prefill, decode = _sides(cells, gpus)
+    if cells.word("spec_method") not in ("", "none"):
+        raise _CellError(f"speculative decoding ({cells.row['spec_method']}) is not predicted")
+    mean, middle = (cells.seconds(name, FIRST_TOKEN) for name in ("ttft_ms", "ttft_median_ms"))
     median = not math.isnan(middle)
-    next_token = "tpot_median_ms" if cells.get("tpot_median_ms") else "tpot_ms"
     return ServingRow(
         line=line,
-        source=cells.get("set", ""),
-        model=text(cells, "model"),
-        accelerator=text(cells, "accelerator"),
-        engine=cells.get("engine", "").lower(),
-        gemm_dtype=cells.get("gemm_dtype") or cells.get("precision", ""),
-        moe_dtype=cells.get("moe_dtype") or cells.get("gemm_dtype") or cells.get("precision", ""),
-        isl=length(cells, "isl"),
-        osl=length(cells, "osl"),
-        concurrency=bounded(cells, "concurrency", CONCURRENCY) if cells.get("concurrency") else None,
-        gpus=gpus or sum(_gpus(side) for side in (prefill, decode) if side),
+        source=cells.word("set"),
+        model=cells.text("model"),
+        accelerator=cells.text("accelerator"),
+        engine=cells.word("engine").lower(),
+        gemm_dtype=cells.word("gemm_dtype", "precision"),
+        moe_dtype=cells.word("moe_dtype", "gemm_dtype", "precision"),
+        isl=cells.number("isl", TOKENS),
+        osl=cells.number("osl", TOKENS),
+        concurrency=cells.number("concurrency", CONCURRENCY) if cells.word("concurrency") else None,
+        gpus=gpus or sum(side.gpus for side in (prefill, decode) if side),
         prefill=prefill,
         decode=decode,
         ttft=middle if median else mean,
-        tpot=measured(cells, next_token, NEXT_TOKEN),
-        precision=cells.get("precision", ""),
+        tpot=cells.seconds("tpot_median_ms" if cells.word("tpot_median_ms") else "tpot_ms", NEXT_TOKEN),
+        precision=cells.word("precision"),
         median=median,
         mean_ttft=mean if median else math.nan,
-        settings=stated_settings(cells),
+        settings=_stated_settings(cells),
     )
 
 
-def stated_settings(cells: Cells) -> Settings:
+def _stated_settings(cells: _Cells) -> Settings:
     """The engine's flags of a row, under the names of this module or of the engines' command lines."""
-    chunk, looks = ("max_num_batched_tokens", "chunked_prefill_size"), ("scheduler_recv_interval",)
-    budget = next((name for name in chunk if cells.get(name)), "")
-    interval = next((name for name in looks if cells.get(name)), "")
+    chunk = "max_num_batched_tokens" if cells.word("max_num_batched_tokens") else "chunked_prefill_size"
+    looks = "scheduler_recv_interval"
     return Settings(
-        kv_dtype=cells.get("kv_dtype", "") or cells.get("kv_cache_dtype", ""),
-        memory_fraction=bounded(cells, "memory_fraction", SHARE) if cells.get("memory_fraction") else None,
-        token_budget=count(cells, budget, TOKENS) if budget else None,
-        looks=count(cells, interval, TOKENS) if interval else None,
+        kv_dtype=cells.word("kv_dtype", "kv_cache_dtype"),
+        memory_fraction=cells.number("memory_fraction", MEMORY_SHARE) if cells.word("memory_fraction") else None,
+        token_budget=cells.count(chunk, TOKENS) if cells.word(chunk) else None,
+        looks=cells.count(looks, TOKENS) if cells.word(looks) else None,
     )
 
 
-def _step_row(line: int, cells: Cells) -> StepRow:
-    layout = Layout(1, *(whole(cells, name, 1) for name in ("tp", "pp", "dp", "moe_ep")))
+def _step_row(line: int, cells: _Cells) -> StepRow:
     return StepRow(
         line=line,
-        model=text(cells, "model"),
-        accelerator=text(cells, "system"),
-        engine=cells.get("backend", "").lower(),
-        dtype=cells.get("dtype") or cells.get("gemm_quant") or "bf16",
-        gemm_dtype=cells.get("gemm_quant") or cells.get("dtype") or "bf16",
-        moe_dtype=cells.get("moe_quant") or cells.get("gemm_quant") or cells.get("dtype") or "bf16",
-        kv_dtype=cells.get("kv_quant") or "bf16",
-        layout=layout,
-        phase=phase_of(cells),
-        batch=count(cells, "batch", STEP_BATCH),
-        seq=count(cells, "seq", TOKENS),
-        latency=measured(cells, "latency_ms", STEP_LATENCY),
+        model=cells.text("model"),
+        accelerator=cells.text("system"),
+        engine=cells.word("backend").lower(),
+        dtype=cells.word("dtype", "gemm_quant") or "bf16",
+        gemm_dtype=cells.word("gemm_quant", "dtype") or "bf16",
+        moe_dtype=cells.word("moe_quant", "gemm_quant", "dtype") or "bf16",
+        kv_dtype=cells.word("kv_quant") or "bf16",
+        layout=Layout(1, *(cells.ranks(name, 1) for name in ("tp", "pp", "dp", "moe_ep"))),
+        phase=cells.meaning("phase", PHASES),
+        batch=cells.count("batch", STEP_BATCH),
+        seq=cells.count("seq", TOKENS),
+        latency=cells.seconds("latency_ms", FIRST_TOKEN),
     )
 
 
-def _colocated(cells: Cells, gpus: int) -> Layout:
+def _sides(cells: _Cells, gpus: int) -> tuple[Layout, Layout | None]:
+    """Layout of the workers that prefill and, where these are apart, of those that decode.
+
+    Where the mode is not stated, decode workers tell; where the GPUs are fewer than both sides add up to, tp counts all
+    ranks and dp says how many groups the attention makes of them.
+    """
+    workers = cells.word("decode_workers")
+    apart = workers not in ("", "0")
+    mode = cells.meaning("mode", MODES) if cells.word("mode") else "disaggregated" if apart else "colocated"
+    if mode == "colocated":
+        if apart:
+            raise _CellError(
+                f"mode {shown(cells.row['mode'])} has no decode workers, but decode_workers is {shown(workers)}"
+            )
+        return _colocated(cells, gpus), None
+    prefill, decode = _side(cells, "prefill_"), _side(cells, "decode_")
+    if gpus and prefill.gpus + decode.gpus > gpus:
+        prefill, decode = (
+            side if side.tensor % side.data else replace(side, tensor=side.tensor // side.data)
+            for side in (prefill, decode)
+        )
+    return prefill, decode
+
+
+def _colocated(cells: _Cells, gpus: int) -> Layout:
     """The layout of one of the equal engines that the GPUs make up.
 
     Attention data ranks may be given in words in place of tp, or beside a tp that counts all ranks.
     """
-    pipeline, expert = whole(cells, "pp", 1), whole(cells, "ep", 1)
-    words = ATTENTION_DATA.fullmatch(cells.get("tp", ""))
+    pipeline, expert = cells.ranks("pp", 1), cells.ranks("ep", 1)
+    words = ATTENTION_DATA.fullmatch(cells.word("tp"))
     if words:
-        data = whole({"tp": words[1]}, "tp", 1)
+        data = _Cells({"tp": words[1]}).ranks("tp", 1)
         tensor = max((gpus or data) // (data * pipeline), 1)
         return Layout(1, tensor, pipeline, data, expert)
-    tensor, data = whole(cells, "tp", 1), whole(cells, "dp", 1)
+    tensor, data = cells.ranks("tp", 1), cells.ranks("dp", 1)
     if gpus and tensor * pipeline * data > gpus and tensor % data == 0 and tensor * pipeline == gpus:
         tensor //= data  # tp counts all ranks, dp says how many groups the attention makes of them
     size = tensor * pipeline * data
     if gpus and gpus % size:
-        raise CellError(f"tp {tensor} x pp {pipeline} x dp {data} does not divide num_gpus {gpus}")
+        raise _CellError(f"tp {tensor} x pp {pipeline} x dp {data} does not divide num_gpus {gpus}")
     return Layout(max(gpus // size, 1) if gpus else 1, tensor, pipeline, data, expert)
 
 
-def _side(cells: Cells, prefix: str) -> Layout:
+def _side(cells: _Cells, prefix: str) -> Layout:
     """The workers of one side of a disaggregated deployment; one that nothing is said of is not guessed."""
-    names = [prefix + name for name in SIDE_COLUMNS]
-    if not any(cells.get(name) for name in names):
-        raise CellError(f"a disaggregated row needs {names[0]} and {names[1]}, but all {prefix}... columns are empty")
-    workers, *ranks = names
-    return Layout(whole(cells, workers, 1, WORKERS), *(whole(cells, name, 1) for name in ranks))
+    columns = [prefix + name for name in ("workers", "tp", "pp", "dp", "ep")]
+    if not cells.word(*columns):
+        raise _CellError(
+            f"a disaggregated row needs {columns[0]} and {columns[1]}, but all {prefix}... columns are empty"
+        )
+    return Layout(*(cells.ranks(column, 1) for column in columns))
 
 
-def _all_ranks(side: Layout) -> Layout:
-    """The side where tp counts all ranks and data says how many groups the attention makes of them."""
-    return side if side.tensor % side.data else replace(side, tensor=side.tensor // side.data)
+SCRIPTS = "engine_settings.csv"
+"""Name of the table of scripts, beside the measurements."""
+RUNS = "ix"
+"""How the `set` of rows begins that these scripts ran."""
+SHORTEST = 0.8
+"""InferenceX draws both lengths evenly from [0.8, 1] of the nominal one (random-range-ratio); others are as stated."""
+SCRIPT_MODELS: Mapping[str, tuple[str, ...]] = {"dsr1": ("deepseekr1", "deepseekv3"), "dsv4": ("deepseekv4",)}
+"""The scripts' words for models that are no part of the rows' names, in plain letters."""
+INTERVAL = "SCHEDULER_RECV_INTERVAL"
+FEW, LOOKS_OF_FEW, LOOKS_OF_MANY = 16, 10, 30
+"""SGLang's scripts set the interval to 10 for fewer than 16 requests in flight and else to 30."""
+PLAIN = re.compile(r"[^a-z0-9]")
+YAML_KV = re.compile(r"(?:^|\|)dtype=(\w+)")
 
 
-def _gpus(side: Layout) -> int:
-    return side.workers * side.tensor * side.pipeline * side.data
+def read_scripts(path: Path) -> list[Mapping[str, str]]:
+    """The rows of the table; none where there is no such file."""
+    if not path.is_file():
+        return []
+    text = read_text(path, LARGEST_RESULTS, "a CSV file of engine settings")
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> list[Row]:
+    """The rows with the flags of their script where they state none; those of other benchmarks stay as they are."""
+    plain = [script for script in scripts if "mtp" not in script.get("variant", "")]
+    return [_with_script(row, plain) if isinstance(row, ServingRow) else row for row in rows]
+
+
+def _with_script(row: ServingRow, scripts: Iterable[Mapping[str, str]]) -> ServingRow:
+    if row.decode is not None or not row.source.startswith(RUNS):
+        return row
+    name, gpu = PLAIN.sub("", row.model.lower()), row.accelerator.lower().split("_")[0]
+    for script in scripts:
+        words = SCRIPT_MODELS.get(script["model"], (PLAIN.sub("", script["model"]),))
+        ran = (script["engine"], script["gpu"], script["precision"]) == (row.engine, gpu, row.precision)
+        if ran and any(word in name for word in words):
+            return replace(row, settings=row.settings.over(_habit(script, row.concurrency or 0.0)))
+    return row
+
+
+def _habit(script: Mapping[str, str], concurrency: float) -> Settings:
+    yaml = YAML_KV.search(script.get("trtllm_yaml", ""))
+    written = yaml[1] if yaml else script.get("kv-cache-dtype", "")
+    share = script.get("gpu-memory-utilization") or script.get("mem-fraction-static") or ""
+    budget = script.get("max-num-batched-tokens") or script.get("chunked-prefill-size") or ""
+    interval = script.get("scheduler-recv-interval", "")
+    by_load = (LOOKS_OF_FEW if concurrency < FEW else LOOKS_OF_MANY) if INTERVAL in interval else None
+    return Settings(
+        kv_dtype=(written or "auto").split("|")[0],
+        memory_fraction=float(share) if re.fullmatch(r"0\.\d+", share) else None,
+        token_budget=int(budget) if budget.isdigit() else None,
+        looks=int(interval) if interval.isdigit() else by_load,
+    )

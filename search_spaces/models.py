@@ -32,11 +32,10 @@ from costmodel.transformer import (
 from costmodel.units import MIB
 
 from .architecture import read_architecture
-from .files import check_name, read_file, shown_path
-from .hf_fields import not_understood, open_config
+from .files import check_name, decoded, read_file, shown_path
+from .hf_config import not_understood, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
-from .plain_text import decoded
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""
@@ -105,10 +104,10 @@ def served_checkpoint(name: str) -> str | None:
     if "/" in name:
         return name
     wanted = name.strip().lower()
-    stated = {key.lower(): served for each in model_names() for key, served in _entry(each).get("served", {}).items()}
+    stated = {key.lower(): served for model in model_names() for key, served in _entry(model).get("served", {}).items()}
     if wanted in stated:
-        found: str | None = stated[wanted]
-        return found
+        checkpoint: str | None = stated[wanted]
+        return checkpoint
     return next((alias for alias in _aliases() if "/" in alias and alias.lower().endswith(f"/{wanted}")), None)
 
 
@@ -125,9 +124,9 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     wanted = name_or_path.strip()
     explicit = wanted.startswith((".", "/", "~")) or wanted.lower().endswith((".json", *ARCHITECTURES))
     if not explicit:
-        found = _catalog_model(wanted.lower())
-        if found is not None:
-            return found
+        model = _catalog_model(wanted.lower())
+        if model is not None:
+            return model
     try:
         path = ((base_dir or Path()) / Path(wanted).expanduser()) if wanted else None
         exists = path is not None and path.exists()
@@ -146,10 +145,10 @@ def catalog_model(name: str) -> Transformer:
     >>> catalog_model("QWEN/qwen3-32b").name
     'Qwen3-32B'
     """
-    found = _catalog_model(name.strip().lower())
-    if found is None:
+    model = _catalog_model(name.strip().lower())
+    if model is None:
         raise _unknown(name)
-    return found
+    return model
 
 
 def _unknown(name: str) -> UnknownNameError:
@@ -174,7 +173,7 @@ def nearest_model(name: str) -> str | None:
         entry, _ = _aliases().get(known, (known, None))
         return len(wanted & words), -len(words - wanted), str(_entry(entry)["date"]), known
 
-    best = max((each for each in known_names() if "/" not in each), key=likeness)
+    best = max((candidate for candidate in known_names() if "/" not in candidate), key=likeness)
     enough = likeness(best)[0] >= LEAST_SHARED
     return best if enough else nearest_name(name.strip(), known_names())
 

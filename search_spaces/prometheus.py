@@ -24,7 +24,7 @@ from costmodel.errors import InputError
 from costmodel.lengths import coarsen
 from costmodel.quoting import name_list
 
-from .benchmark_results.records import Document, documents
+from .benchmark_results import Document, documents
 from .traces.summary import compact_rows
 
 FloatArray = NDArray[np.float64]
@@ -165,7 +165,7 @@ def read_scrape(path: Path) -> Scrape:
     for document in documents(path):
         where = document.where
         for row in _result(document):
-            labels = {key: value for key, value in row.part("metric").items() if isinstance(value, str)}
+            labels = {key: value for key, value in row.at("metric").items() if isinstance(value, str)}
             name = labels.pop("__name__", "")
             if not name:
                 raise row.error(
@@ -181,7 +181,7 @@ def read_scrape(path: Path) -> Scrape:
 def _result(document: Document) -> list[Document]:
     if document.text("status") != "success":
         raise document.error("is not the answer of a Prometheus query (status: success)")
-    data = document.part("data")
+    data = document.at("data")
     if data.text("resultType") != "matrix":
         raise data.error(
             f"is {data.get('resultType')!r}, but must be 'matrix': use query_range, not query", "resultType"

@@ -11,7 +11,7 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -26,8 +26,8 @@ from costmodel.quoting import name_list, shown
 from costmodel.units import MIB
 
 from . import bounds
-from .files import read_file, shown_path
-from .plain_text import decoded
+from .faults import Fault, FaultsError
+from .files import read_text, shown_path
 from .quantities import Kind, QuantityError, parse
 
 FILE = "quotes.csv"
@@ -90,13 +90,16 @@ def shipped_quotes() -> Mapping[str, tuple[Quote, ...]]:
     True
     """
     text = (resources.files("costmodel.catalog") / FILE).read_text("utf-8")
-    return by_accelerator(_rows(text, FILE))
+    return _quotes(text, FILE, str)
 
 
-def read_quotes(path: Path) -> tuple[Quote, ...]:
-    """The quotes of a user's file; InputError, with its line and column, where one cannot be understood."""
+def read_quotes(path: Path, name_of: Callable[[str], str]) -> Mapping[str, tuple[Quote, ...]]:
+    """The quotes of a user's file by accelerator; FaultsError with all that is wrong with it, each with its line.
+
+    name_of: the catalog's name of an accelerator; raises InputError where it has none.
+    """
     where = shown_path(path)
-    quotes = tuple(_rows(decoded(read_file(path, LARGEST_FILE, "a CSV file of quotes"), where), where))
+    quotes = _quotes(read_text(path, LARGEST_FILE, "a CSV file of quotes"), where, name_of)
     if not quotes:
         raise InputError(f"{where}: has no quotes; each is a row with {name_list(REQUIRED)}")
     return quotes
@@ -111,6 +114,15 @@ def basis_of(prices: str | None) -> PriceBasis | None:
     return PriceBasis(prices) if prices in list(PriceBasis) else None
 
 
+def is_quotes_file(prices: str) -> bool:
+    """Whether a choice of prices names a user's file of quotes.
+
+    >>> is_quotes_file("my-quotes.CSV"), is_quotes_file("spot")
+    (True, False)
+    """
+    return prices.lower().endswith(ENDING)
+
+
 def by_accelerator(quotes: Iterable[Quote]) -> dict[str, tuple[Quote, ...]]:
     """Quotes by the accelerator that they are of, in the order of the file."""
     table: dict[str, list[Quote]] = defaultdict(list)
@@ -119,47 +131,62 @@ def by_accelerator(quotes: Iterable[Quote]) -> dict[str, tuple[Quote, ...]]:
     return {name: tuple(rows) for name, rows in table.items()}
 
 
-def _rows(text: str, where: str) -> Iterable[Quote]:
+def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, tuple[Quote, ...]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     header = reader.fieldnames or ()
-    for column in header:
-        if column not in COLUMNS:
-            raise InputError(f"{where}:1: {shown(column)} is not a column of quotes; {name_hint(column, COLUMNS)}")
+    faults = [
+        f"{where}:1: {shown(column)} is not a column of quotes; {name_hint(column, COLUMNS)}"
+        for column in header
+        if column not in COLUMNS
+    ]
     lacking = [column for column in REQUIRED if column not in header]
-    if lacking:
-        raise InputError(f"{where}:1: lacks the column {name_list(lacking)}; a file of quotes has {name_list(COLUMNS)}")
-    for cells in reader:
-        yield _quote(cells, f"{where}:{reader.line_num}")
+    if lacking and not faults:
+        columns = name_list(COLUMNS)
+        faults = [f"{where}:1: lacks the column {name_list(lacking)}; a file of quotes has {columns}"]
+    quotes: list[Quote] = []
+    for cells in () if faults else reader:
+        if None in cells or None in cells.values():
+            faults.append(f"{where}:{reader.line_num}: has more or fewer cells than the header")
+            continue
+        quote, sentences = _quote({str(key): str(value).strip() for key, value in cells.items()}, where, name_of)
+        quotes.append(quote)
+        faults += [f"{where}:{reader.line_num}: {sentence}" for sentence in sentences]
+    if faults:
+        raise FaultsError(*(Fault((), sentence) for sentence in faults))
+    return by_accelerator(quotes)
 
 
-def _quote(cells: Mapping[str | None, str | None], where: str) -> Quote:
-    if None in cells or None in cells.values():
-        raise InputError(f"{where}: has more or fewer cells than the header")
-    stated = {str(key): str(value).strip() for key, value in cells.items()}
-    if not stated["accelerator"]:
-        raise InputError(f"{where}: accelerator is empty; name one that `pdplan gpus` lists")
+def _quote(cells: Mapping[str, str], source: str, name_of: Callable[[str], str]) -> tuple[Quote, list[str]]:
+    """The quote of a row, and what is wrong with its cells."""
+    faults: list[str] = []
+    name, price = "", 0.0
     try:
-        price = parse(stated["usd_per_hour"], Kind.PRICE)
+        name = name_of(cells["accelerator"])
+    except InputError as error:
+        named = cells["accelerator"]
+        faults.append(str(error) if named else "accelerator is empty; name one that `pdplan gpus` lists")
+    try:
+        price = parse(cells["usd_per_hour"], Kind.PRICE)
+        if not bounds.PRICE.holds(price):
+            faults.append(f"usd_per_hour: {shown(cells['usd_per_hour'])} is out of range; {bounds.PRICE.sentence()}")
     except QuantityError as error:
-        raise InputError(f"{where}: usd_per_hour: {error}") from error
-    if not bounds.PRICE.holds(price) or price <= 0.0:
-        raise InputError(f"{where}: usd_per_hour: {shown(stated['usd_per_hour'])} must be above 0 and at most $1,000/h")
-    kinds = [kind.value for kind in Commitment]
-    commitment = stated.get("commitment") or Commitment.ON_DEMAND.value
-    if commitment not in kinds:
-        raise InputError(f"{where}: commitment: {shown(commitment)} is not known; {name_hint(commitment, kinds)}")
-    origin = stated.get("origin") or Origin.STATED.value
-    if origin not in list(Origin):
-        raise InputError(f"{where}: origin: {shown(origin)} is not known; {name_hint(origin, list(Origin))}")
-    return Quote(
-        accelerator=stated["accelerator"],
+        faults.append(f"usd_per_hour: {error}")
+    words: dict[str, str] = {}
+    for column, kind, usual in (("commitment", Commitment, Commitment.ON_DEMAND), ("origin", Origin, Origin.STATED)):
+        word, known = cells.get(column) or usual.value, [member.value for member in kind]
+        words[column] = word if word in known else usual.value
+        if word not in known:
+            faults.append(f"{column}: {shown(word)} is not known; {name_hint(word, known)}")
+    quote = Quote(
+        accelerator=name,
         usd_per_hour=price,
-        provider=stated.get("provider", ""),
-        commitment=Commitment(commitment),
-        date=stated.get("date", ""),
-        origin=Origin(origin),
-        source=stated.get("source", "") or where.rpartition(":")[0],
+        provider=cells.get("provider", ""),
+        commitment=Commitment(words["commitment"]),
+        date=cells.get("date", ""),
+        origin=Origin(words["origin"]),
+        source=cells.get("source") or source,
     )
+    return quote, faults
 
 
 def prices_of(quotes: Sequence[Quote]) -> tuple[Price, ...]:

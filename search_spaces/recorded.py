@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import InputError
-
-from .traces import ArrivalStats, ArrivalUnit, TraceFormat, TraceSummary, in_order, read_rows
-from .traces.rows import NANOSECONDS
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -106,78 +100,6 @@ class Recorded:
         columns[0] = np.diff(columns[0], prepend=0)  # gaps compress better
         packed = base64.b64encode(zlib.compress(columns.astype("<i8").tobytes(), 9)).decode()
         return {"source": self.source, "of": self.of, "too_long": self.too_long, "span": self.span, "packed": packed}
-
-
-def tells_waves(summary: TraceSummary) -> bool:
-    """Whether a trace has requests enough to be simulated as they came."""
-    return summary.requests >= LEAST and summary.arrivals.duration > 0.0
-
-
-def trace_source(summary: TraceSummary, folder: Path) -> dict[str, Any]:
-    """How a workload.yaml in a folder names a trace."""
-    columns = _columns(summary)
-    named = {} if columns is None else {"format": summary.format.value, "columns": columns}
-    return {"path": os.path.relpath(summary.path, folder), **named}
-
-
-def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
-    """The requests of a trace of at most `most_tokens` tokens (ISL + OSL), or stretches of it where there are many.
-
-    Where the clock is too coarse for gaps the requests of one tick are spread over it. Raises InputError where there
-    are so few, or all at one moment, that they tell nothing.
-    """
-    stats, path = summary.arrivals, Path(summary.path)
-    if summary.requests < LEAST:
-        raise InputError(f"{path}: has {summary.requests:,} requests; at least {LEAST:,} are needed")
-    if stats.duration <= 0.0:
-        raise InputError(f"{path}: all requests arrive at the same time")
-    stride = (stats.duration + (stats.quantum or stats.duration / (summary.requests - 1))) / PARTS
-    length = stride * min(1.0, MOST / summary.requests)
-    pieces = list(_kept(summary, most_tokens, stride, length))
-    arrival, isl, osl = (np.concatenate([piece[k] for piece in pieces]) for k in range(3))
-    if arrival.size < LEAST:
-        raise InputError(
-            f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; at least {LEAST:,} are needed"
-        )
-    arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
-    whole = isl.astype(np.int64), osl.astype(np.int64)
-    too_long = sum(piece[3].size for piece in pieces)
-    return Recorded(path.name, summary.requests, too_long, length * PARTS, arrival, *whole)
-
-
-def spread(arrival: FloatArray, stats: ArrivalStats) -> FloatArray:
-    """Arrivals [s] of a trace whose clock is too coarse for gaps, those of one tick anywhere in it; others as they are.
-
-    Else the requests of some seconds would come at one moment.
-    """
-    if stats.quantum is None:
-        return arrival
-    return np.sort(arrival + np.random.default_rng(0).uniform(0.0, stats.quantum, arrival.size))
-
-
-def _kept(summary: TraceSummary, most_tokens: int, stride: float, length: float) -> Iterator[tuple[FloatArray, ...]]:
-    """Arrival, ISL, OSL of the requests in the first `length` of each `stride` seconds, the time between left out.
-
-    Fourth: arrivals of those of too many tokens.
-    """
-    path, columns = Path(summary.path), _columns(summary)
-    origin: int | None = None
-    for rows in in_order(path, read_rows(path, summary.format.value, columns)):
-        origin = int(rows.nanoseconds[0]) if origin is None else origin
-        stride_index, offset = np.divmod((rows.nanoseconds - origin) / NANOSECONDS, stride)
-        within, short = offset < length, rows.isl + rows.osl <= most_tokens
-        arrival, fits = stride_index * length + offset, within & short
-        lengths = rows.isl[fits].astype(np.float64), rows.osl[fits].astype(np.float64)
-        yield arrival[fits], *lengths, arrival[within & ~short]
-
-
-def _columns(summary: TraceSummary) -> dict[str, str] | None:
-    """Names of the columns of a trace, as its reader is told them; None for a format that has its own."""
-    if summary.format not in (TraceFormat.CSV, TraceFormat.JSONL):
-        return None
-    names, unit = summary.columns, summary.columns.unit
-    mapping = {"arrival": names.arrival, "isl": names.isl, "osl": names.osl}
-    return mapping if unit is ArrivalUnit.AUTO else mapping | {"arrival_unit": unit.value}
 
 
 def unpacked(source: str, of: int, too_long: int, span: float, packed: str) -> Recorded:

@@ -229,6 +229,30 @@ Distribution = Annotated[
     LengthDistribution, BeforeValidator(_as_fixed, json_schema_input_type=Tokens | LengthDistribution)
 ]
 
+_Turns = Annotated[float, number(bounds.TURNS)]
+
+
+class TurnLognormal(Lognormal):
+    """Log-normal numbers of turns, given by their median and 99th percentile."""
+
+    median: _Turns
+    """Half of the sessions have fewer [1]."""
+    p99: _Turns
+    """99 % of the sessions have fewer [1]."""
+    maximum: _Turns | None = None
+    """Numbers above it count as it [1]."""
+
+
+class TurnDistribution(LengthDistribution):
+    """One of three ways to state the distribution of the number of turns."""
+
+    fixed: _Turns | None = None
+    """Every session has so many [1]."""
+    lognormal: TurnLognormal | None = None
+    """Log-normal numbers."""
+    quantiles: Annotated[dict[float, _Turns], BeforeValidator(_read_quantiles)] | None = None
+    """Turns [1] by probability, for example {0.5: 2, 90%: 8, p99: 20}; 1 gives the most."""
+
 
 _Duration = Annotated[float, quantity(Kind.DURATION, bounds.PAUSE)]
 _Durations = Annotated[dict[float, _Duration], BeforeValidator(_read_quantiles)]
@@ -263,7 +287,7 @@ class SessionsSection(Section):
 
     rate: Annotated[float, quantity(Kind.RATE, bounds.REQUEST_RATE)] | None = None
     """New sessions [1/s], in place of request_rate."""
-    turns: Distribution
+    turns: Annotated[TurnDistribution, BeforeValidator(_as_fixed, json_schema_input_type=_Turns | TurnDistribution)]
     """Requests of a session [1]; a plain number: of every one."""
     think_time: Pause
     """From the end of an answer to the next turn [s]; a plain number is the mean of exponential times."""

@@ -75,7 +75,7 @@ def error_table() -> ErrorTable:
     True
     """
     return {
-        quantity: {key: Factors(one.low, one.high, one.rows) for key, one in strata.items()}
+        quantity: {key: Factors(row.low, row.high, row.rows) for key, row in strata.items()}
         for quantity, strata in load_serving_error().quantities.items()
     }
 
@@ -119,9 +119,9 @@ def measured_generations() -> frozenset[str]:
     >>> {"hopper", "cdna4"} <= measured_generations(), "rubin" in measured_generations()
     (True, False)
     """
-    kernels = {each.generation for each in load_catalog().accelerators.values() if each.measured}
+    kernels = {accelerator.generation for accelerator in load_catalog().accelerators.values() if accelerator.measured}
     keys = {key for strata in error_table().values() for key in strata}
-    return frozenset(kernels | {part for key in keys for part in key.split("/")}) - {""}
+    return frozenset(kernels | {word for key in keys for word in key.split("/")}) - {""}
 
 
 def is_seen(accelerator: Accelerator) -> bool:

@@ -91,8 +91,8 @@ def undeployed(accelerator: Accelerator) -> str:
     vendors = frozenset[str]().union(*(target.vendors for target in TARGETS))
     if accelerator.vendor in vendors:
         return ""
-    known = " and ".join(sorted(vendor.upper() for vendor in vendors))
-    return f"No target deploys {accelerator.name}: the files of all targets ask for devices of {known}."
+    targets = " and ".join(sorted(vendor.upper() for vendor in vendors))
+    return f"No target deploys {accelerator.name}: the files of all targets ask for devices of {targets}."
 
 
 def target_of(name: str) -> Target:

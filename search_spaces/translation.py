@@ -13,26 +13,22 @@ from costmodel.quoting import name_list, shown
 
 from .faults import Fault, Path
 from .fields import HOUSE
-from .schema import json_schema
 
 _NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
 _NOT_A_MAPPING = {"model_type", "model_attributes_type", "dict_type", "mapping_type", "dataclass_type"}
 
 
-def faults_of(error: ValidationError, schema: dict[str, Any] | None = None) -> list[Fault]:
-    """Return one fault for each error, in the order in which they were found.
-
-    schema: JSON Schema of the file; default: that of workload.yaml.
-    """
-    schema_ = json_schema() if schema is None else schema
-    return [_fault(details, schema_) for details in error.errors(include_url=False)]
+def faults_of(error: ValidationError, schema: dict[str, Any]) -> list[Fault]:
+    """Return one fault for each error, in the order in which they were found; schema: JSON Schema of the file."""
+    return [_fault(details, schema) for details in error.errors(include_url=False)]
 
 
 def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
     path: Path = tuple(details["loc"])
     kind, given = details["type"], details["input"]
+    on_key = path[-1:] == ("[key]",)
     if kind == HOUSE:
-        return Fault(path, details["msg"])
+        return Fault(path[:-1] if on_key else path, details["msg"], on_key)
     if kind == "missing":
         return Fault(path, f"is missing{_meaning(schema, path)}")
     if kind == "union_tag_invalid":
@@ -80,13 +76,16 @@ def _properties(schema: dict[str, Any], path: Path) -> dict[str, Any]:
     for part in path:
         if isinstance(part, str) and part.startswith("<"):
             continue
-        steps = [
-            node["items"] if isinstance(part, int) else node["properties"][part]
-            for node in nodes
-            if (isinstance(part, int) and "items" in node) or part in node.get("properties", {})
-        ]
+        steps = [step for node in nodes if isinstance(step := _below(node, part), dict)]
         nodes = [variant for step in steps for variant in _variants(step, schema)]
     return {key: value for node in nodes for key, value in node.get("properties", {}).items()}
+
+
+def _below(node: dict[str, Any], part: str | int) -> Any:
+    """The schema of an item of a list, or of what stands under a key."""
+    if isinstance(part, int):
+        return node.get("items")
+    return node.get("properties", {}).get(part, node.get("additionalProperties"))
 
 
 def _variants(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -19,8 +19,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shortened, shown
 
 from .faults import Fault, Path, Position, Source, pointed
-from .files import read_file
-from .plain_text import decoded
+from .files import read_text
 
 MAX_BYTES = 2**20
 """Largest workload.yaml; longer length tables belong in a CSV or a trace."""
@@ -44,7 +43,7 @@ def read_source(path: FilePath, max_bytes: int = MAX_BYTES) -> tuple[Source, lis
         path: the file.
         max_bytes: size above which it is refused unread [byte].
     """
-    return parse_source(decoded(read_file(path, max_bytes, mend=IN_A_TRACE), str(path)), str(path))
+    return parse_source(read_text(path, max_bytes, mend=IN_A_TRACE), str(path))
 
 
 def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:

@@ -56,6 +56,7 @@ def test_an_estimate_of_what_cannot_be_is_refused(
         (("explain", "w.yaml", "--model", "x"), "no such option '--model'; see 'pdplan explain --help'"),
         (("explain", "w.yaml", "--confg", "x"), "no such option '--confg'; did you mean --config? see"),
         (("models", "foo"), "NAME: model 'foo' is not known; known: BLOOM-176B, "),
+        (("gpus", "Rubin-NVL144"), "NAME: accelerator 'Rubin-NVL144' is not known; did you mean 'VR200'?"),
         (("gpus", "Foo"), "NAME: accelerator 'Foo' is not known; known: A10, "),
     ],
 )

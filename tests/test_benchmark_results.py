@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from search_spaces.benchmark_results import BenchmarkRun, MeasuredStep, Tool, read_results
-from search_spaces.benchmark_results.deployed import in_flight
-from search_spaces.benchmark_results.readers import FORMATS
-from search_spaces.benchmark_results.records import documents
+from search_spaces.benchmark_results import FORMATS, BenchmarkRun, MeasuredStep, Tool, documents, read_results
+from search_spaces.calibration import in_flight
+from search_spaces.measurements import Layout
 
+INFERENCEX = "inferencex_agg.json"
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"
 
 
@@ -45,6 +46,14 @@ def written(tmp_path: Path, *values: object) -> Path:
 
 Expected = tuple[Tool, float, float, float | None, float | None, float, float]
 SAMPLES: dict[str, Expected] = {
+    "vllm_bench_serve.json:1": (Tool.VLLM, 1024, 256, 4, math.inf, 84.357, 7.901),
+    "vllm_bench_serve.json:4": (Tool.VLLM, 4096, 128, 8, math.inf, 286.72, 14.634),
+    "sglang_bench_serving.jsonl:2": (Tool.SGLANG, 1024, 256, 32, math.inf, 491.71, 11.453),
+    "profile_export_aiperf.json": (Tool.AIPERF, 2000, 200, 16, None, 174.811, 12.8325),
+    "profile_export_genai_perf.json": (Tool.GENAI_PERF, 500, 300, 10, None, 61.0137, 8.1346),
+    "guidellm_benchmarks.json: benchmarks[0]": (Tool.GUIDELLM, 1000, 128, 1, None, 81.5713, 7.49374),
+    "guidellm_benchmarks.json: benchmarks[2]": (Tool.GUIDELLM, 1000, 128, None, 5.0, 80.8864, 8.72213),
+    "inferencex_agg.json[2]": (Tool.INFERENCEX, 7372.8, 921.6, 32, math.inf, 1583.25, 24.4892),
     "vllm_benchmark_serving_2024.json": (Tool.VLLM, 1024, 256, None, 4.0, 58.31, 10.72),
     "sglang_bench_serving_2024.jsonl": (Tool.SGLANG, 1024, 256, None, 2.0, 61.0, 9.8),
     "agg_dsr1_8k1k_fp8_trt_tp8-ep1_conc16.json": (Tool.INFERENCEX, 7372.8, 921.6, 16, math.inf, 610, 18.2),
@@ -52,15 +61,15 @@ SAMPLES: dict[str, Expected] = {
     "stage_0_lifecycle_metrics_concurrent.json": (Tool.INFERENCE_PERF, 1000, 200, 16, 6.2317, 80.0, 12.5),
     "benchmark_report_v0.1.yaml": (Tool.LLMD, 2200, 240, 32, math.inf, 210, 15.2),
     "benchmark_report_v0.2.yaml": (Tool.LLMD, 2262, 1000, None, 10.0, 120, 14.0),
-    "guidellm_benchmarks_0.3.json": (Tool.GUIDELLM, 23.667, 16, 2, None, 41.037, 4.7729),
+    "guidellm_benchmarks_0.3.json: benchmarks[0]": (Tool.GUIDELLM, 23.667, 16, 2, None, 41.037, 4.7729),
     "profile_export_aiperf_0.13.json": (Tool.AIPERF, 45.8, 24, 2, None, 23.604, 2.364 * 47 / 23),
 }
-"""Of each sample: tool, ISL, OSL, concurrency, request rate, and typical TTFT and TPOT [ms]."""
+"""Of each run, by its place: tool, ISL, OSL, concurrency, request rate, and typical TTFT and TPOT [ms]."""
 
 
 @pytest.mark.parametrize(("name", "expected"), SAMPLES.items())
 def test_samples_of_every_tool(name: str, expected: Expected) -> None:
-    (run,) = runs(name)
+    (run,) = (run for run in runs(re.split(r"[:\[]", name)[0]) if run.where.endswith(name))
     tool, isl, osl, concurrency, rate, ttft, tpot = expected
     assert (run.tool, run.concurrency) == (tool, concurrency)
     assert [run.isl, run.osl] == pytest.approx([isl, osl], rel=1e-4)
@@ -102,32 +111,6 @@ def test_a_yaml_report_says_where_it_is_wrong(tmp_path: Path) -> None:
         read_results([path])
 
 
-def test_vllm_appended_results_are_runs_by_line() -> None:
-    found, files = runs("vllm_bench_serve.json"), raw("vllm_bench_serve.json")
-    assert [run.where.rpartition(":")[2] for run in found] == ["1", "2", "3", "4"]
-    first = found[0]
-    assert (first.tool, first.isl, first.osl, first.concurrency, first.prompts) == (Tool.VLLM, 1024, 256, 4, 40)
-    assert first.model == "meta-llama/Llama-3.1-8B-Instruct"
-    assert first.ttft.mean == pytest.approx(files[0]["mean_ttft_ms"] / 1e3)
-    assert first.tpot.p50 == pytest.approx(files[0]["median_tpot_ms"] / 1e3)
-    assert first.tpot.p99 == pytest.approx(files[0]["p99_tpot_ms"] / 1e3)
-    assert first.ttft.p90 is None  # the tool writes p99 only unless asked
-    assert first.request_rate == math.inf
-    assert in_flight(first) == (4.0, True)
-    assert first.occupancy == pytest.approx(4.0, rel=0.02)
-
-
-def test_sglang_lines() -> None:
-    found, files = runs("sglang_bench_serving.jsonl"), raw("sglang_bench_serving.jsonl")
-    assert [run.tool for run in found] == [Tool.SGLANG] * 2
-    assert found[1].concurrency == 32
-    assert found[1].in_flight == pytest.approx(32 / 1.01)
-    assert found[1].ttft.p90 == pytest.approx(files[1]["p90_ttft_ms"] / 1e3)
-    assert found[1].model == "meta-llama/Llama-3.1-8B-Instruct"
-    assert not found[1].speculative
-    assert found[1].cached == 0.0
-
-
 def test_sglang_speculation_cache_hits_and_lengths(tmp_path: Path) -> None:
     line = raw("sglang_bench_serving.jsonl")[0]
     line |= {"accept_length": 2.7, "cache_report": {"cache_hit_rate_pct": 40.0}, "random_range_ratio": 0.8}
@@ -136,22 +119,6 @@ def test_sglang_speculation_cache_hits_and_lengths(tmp_path: Path) -> None:
     assert run.speculative
     assert run.cached == pytest.approx(0.4)
     assert run.spread == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize(
-    ("name", "tool", "isl", "concurrency"),
-    [
-        ("profile_export_aiperf.json", Tool.AIPERF, 2000, 16),
-        ("profile_export_genai_perf.json", Tool.GENAI_PERF, 500, 10),
-    ],
-)
-def test_aiperf_and_its_forerunner(name: str, tool: Tool, isl: float, concurrency: float) -> None:
-    (run,), file = runs(name), raw(name)
-    assert (run.tool, run.isl, run.concurrency) == (tool, isl, concurrency)
-    assert run.ttft.mean == pytest.approx(file["time_to_first_token"]["avg"] / 1e3)
-    assert run.tpot.p90 == pytest.approx(file["inter_token_latency"]["p90"] / 1e3)
-    assert run.prompts == concurrency * 10
-    assert run.model == "meta-llama/Llama-3.1-8B-Instruct"
 
 
 def test_aiperf_reads_the_unit_beside_the_number(tmp_path: Path) -> None:
@@ -165,37 +132,20 @@ def test_aiperf_reads_the_unit_beside_the_number(tmp_path: Path) -> None:
         read_results([written(tmp_path, file)])
 
 
-def test_guidellm_strategies() -> None:
-    found, file = runs("guidellm_benchmarks.json"), raw("guidellm_benchmarks.json")
-    assert [run.concurrency for run in found] == [1, 16, None]
-    assert [run.request_rate for run in found] == [None, None, 5.0]
-    metrics = file["benchmarks"][1]["metrics"]
-    # TPOT is the latency between tokens; the tool's own time per output token counts the first one too
-    assert found[1].tpot.mean == pytest.approx(metrics["inter_token_latency_ms"]["successful"]["mean"] / 1e3)
-    assert found[1].ttft.p99 == pytest.approx(
-        metrics["time_to_first_token_ms"]["successful"]["percentiles"]["p99"] / 1e3
-    )
-    flight, closed = in_flight(found[2])
-    assert flight == pytest.approx(6 / 1.01)
-    assert not closed
-    assert found[0].model == "meta-llama/Llama-3.1-8B-Instruct"
-
-
-def test_inferencex_states_its_deployment() -> None:
-    found = runs("inferencex_agg.json")
-    first, split = found[0], found[2]
-    assert (first.isl, first.osl, first.spread) == (pytest.approx(921.6), pytest.approx(921.6), pytest.approx(0.2))
-    assert first.stated is not None
-    assert first.stated.decode is None
-    assert (first.stated.accelerator, first.stated.prefill.tensor) == ("h200-nb", 8)
-    assert first.ttft.mean == pytest.approx(raw("inferencex_agg.json")[0]["mean_ttft"])  # seconds already
+def test_what_a_run_says_of_its_load_and_its_deployment() -> None:
+    closed, paced, split = runs("vllm_bench_serve.json")[0], runs("guidellm_benchmarks.json")[2], runs(INFERENCEX)[2]
+    assert in_flight(closed) == (4.0, True)
+    assert closed.occupancy == pytest.approx(4.0, rel=0.02)
+    assert closed.ttft.p90 is None  # the tool writes p99 only unless asked
+    assert in_flight(paced) == (pytest.approx(6 / 1.01), False)
+    assert closed.model == paced.model == "meta-llama/Llama-3.1-8B-Instruct"
     assert split.stated is not None
-    assert split.stated.decode is not None
-    assert split.stated.decode.tensor == 8
+    assert split.stated.decode == Layout(1, 8, 1, 1, 1)
+    assert (split.stated.accelerator, split.spread) == ("h200-nb", pytest.approx(0.2))
 
 
 def test_inferencex_attention_ranks(tmp_path: Path) -> None:
-    file = raw("inferencex_agg.json")[0] | {"dp_attention": "true", "ep": 8}
+    file = raw(INFERENCEX)[0] | {"dp_attention": "true", "ep": 8}
     (run,) = read_results([written(tmp_path, file)])
     assert isinstance(run, BenchmarkRun)
     assert run.stated is not None
@@ -210,12 +160,6 @@ def test_dynamo_steps_are_medians_without_the_first() -> None:
     assert isinstance(step, MeasuredStep)
     assert step.seconds == pytest.approx(sorted(passes[1:])[1])
     assert (step.prompts, step.decodes, step.context) == (0, 32, 1024)
-
-
-def test_files_keep_their_order_and_lists_are_runs() -> None:
-    found = read_results([FOLDER / "inferencex_agg.json", FOLDER / "profile_export_aiperf.json"])
-    assert [one.tool for one in found] == [Tool.INFERENCEX] * 3 + [Tool.AIPERF]
-    assert found[1].where.endswith("inferencex_agg.json[1]")
 
 
 @pytest.mark.parametrize(

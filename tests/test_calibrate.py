@@ -12,28 +12,25 @@ from hypothesis import strategies as st
 from costmodel.calibration.limits import least_tpot, least_ttft
 from costmodel.calibration.scales import (
     HUBER,
-    SPREAD,
-    Observation,
     Quantity,
     Scales,
     fit_scales,
-    free_parameters,
     huber,
 )
-from costmodel.calibration.scaling import calibrated_pairs, scaled_figures, scaled_policy
+from costmodel.calibration.scaling import calibrated_pairs, scaled_figures
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
-from search_spaces.benchmark_results.calibration import (
+from search_spaces.calibration import (
     Calibration,
+    MeasuredRun,
+    Setup,
     calibrate,
-    check_littles_law,
-    check_possible,
+    measured,
+    observations,
     predictor,
 )
-from search_spaces.benchmark_results.deployed import MeasuredRun, Setup, measured, observations
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import load_serving_policy
 from search_spaces.measurements import Layout
 from search_spaces.models import load_model
 
@@ -63,7 +60,7 @@ def synthetic(
 ) -> list[BenchmarkRun]:
     """Runs with the times that the model predicts under `scales`."""
     runs = [run_at(*point) for point in points]
-    rows = measured(runs, SETUP).rows
+    rows = measured(runs, SETUP)[0]
     times = predictor(rows, CATALOG)(scales).reshape(-1, 2)
     times = times * np.exp(np.random.default_rng(1).normal(0.0, noise, times.shape))
     return [
@@ -88,14 +85,6 @@ def test_scales_of_a_slower_machine_are_found(slower: Calibration) -> None:
     assert 1.0 < found.host < 2.0  # hardly seen: the prior holds it back
 
 
-def test_errors_fall_also_on_rows_left_out(slower: Calibration) -> None:
-    before, after, held = (
-        float(np.median(np.abs(part))) for part in (slower.fit.before, slower.fit.after, slower.fit.held)
-    )
-    assert before > 0.1
-    assert after <= held < 0.05
-
-
 def test_linearised_held_out_error_is_near_the_refitted_one(slower: Calibration) -> None:
     """Leaving a row out for good gives about the error that the fit claims for it."""
     rows, seen = slower.rows, list(slower.seen)
@@ -106,11 +95,6 @@ def test_linearised_held_out_error_is_near_the_refitted_one(slower: Calibration)
     gone = [index for index, one in enumerate(seen) if one.row == left]
     truth = np.log(predict(refit.scales)[gone] / np.array([seen[index].seconds for index in gone]))
     assert np.allclose(truth, slower.fit.held[gone], atol=0.02)
-
-
-def test_data_narrow_the_spread(slower: Calibration) -> None:
-    for name in ("memory", "compute"):
-        assert slower.fit.spread[name] < 0.7 * SPREAD[name]
 
 
 def test_the_catalog_itself_needs_no_scaling() -> None:
@@ -135,11 +119,6 @@ def test_fewer_rows_fit_fewer_parameters() -> None:
     assert 0.8 < one.fit.scales.memory < 1.0  # one run does not outweigh the prior
 
 
-def test_repetitions_are_one_operating_point() -> None:
-    again = [Observation(Quantity.TPOT, 0.01 + row / 1e3, row, (1.0, 2.0)) for row in range(5)]
-    assert free_parameters(again) == ("memory",)
-
-
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=20))
 def test_huber_is_between_square_and_line(values: list[float]) -> None:
@@ -149,7 +128,7 @@ def test_huber_is_between_square_and_line(values: list[float]) -> None:
 
 
 def test_scaled_efficiencies_stay_inside_physics() -> None:
-    row = measured([run_at(512, 64, 4.0)], SETUP).rows[0]
+    row = measured([run_at(512, 64, 4.0)], SETUP)[0][0]
     assert isinstance(row, MeasuredRun)
     pairs = calibrated_pairs(row.deployment.model, [row.deployment.prefill])
     assert ("gemm", "bf16") in pairs
@@ -159,17 +138,11 @@ def test_scaled_efficiencies_stay_inside_physics() -> None:
         assert one.memory <= 1.0
 
 
-def test_policy_without_arrival_time_can_still_be_scaled() -> None:
-    policy = replace(load_serving_policy("vllm"), arrival=0.0)
-    assert scaled_policy(policy, Scales(arrival=10.0)).arrival == pytest.approx(0.01)
-    assert scaled_policy(policy, Scales()).arrival == 0.0
-
-
 # What physics forbids
 
 
 def deployment_of(run: BenchmarkRun) -> MeasuredRun:
-    row = measured([run], SETUP).rows[0]
+    row = measured([run], SETUP)[0][0]
     assert isinstance(row, MeasuredRun)
     return row
 
@@ -221,12 +194,6 @@ def test_more_than_the_whole_bandwidth_is_refused() -> None:
         calibrate([run for run in runs for _ in range(6)], SETUP, "synthetic")
 
 
-def test_true_times_pass() -> None:
-    rows = measured(synthetic(Scales()), SETUP).rows
-    check_possible(rows)
-    check_littles_law(run_at(128, 64, 8.0, request_throughput=7.5, ttft=Latency(0.05), tpot=Latency(0.015)))
-
-
 # What is left out, and why
 
 
@@ -242,9 +209,9 @@ def test_true_times_pass() -> None:
     ],
 )
 def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> None:
-    found = measured([run_at(512, 64, 8.0, **changes)], SETUP)
-    assert not found.rows
-    assert reason in found.notes[-1].reason
+    rows, notes = measured([run_at(512, 64, 8.0, **changes)], SETUP)
+    assert not rows
+    assert reason in notes[-1].reason
     with pytest.raises(InputError, match="none of the 1 results can be used"):
         calibrate([run_at(512, 64, 8.0, **changes)], SETUP, "synthetic")
 
@@ -252,16 +219,16 @@ def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> Non
 def test_ttft_of_arrivals_and_of_cached_prompts_is_not_fitted() -> None:
     rate = run_at(512, 64, 8.0, concurrency=None, request_rate=4.0, in_flight=5.0)
     cached = run_at(512, 64, 8.0, cached=0.5)
-    found = measured([rate, cached], SETUP)
-    assert [row.ttft for row in found.rows if isinstance(row, MeasuredRun)] == [None, None]
-    assert [one.quantity for one in observations(found.rows)] == [Quantity.TPOT] * 2
-    assert len(found.notes) == 2
+    rows, notes = measured([rate, cached], SETUP)
+    assert [row.ttft for row in rows if isinstance(row, MeasuredRun)] == [None, None]
+    assert [one.quantity for one in observations(rows)] == [Quantity.TPOT] * 2
+    assert len(notes) == 2
 
 
 def test_rate_limited_runs_are_open_unless_the_cap_is_full() -> None:
     open_run = run_at(512, 64, 64.0, request_rate=4.0, in_flight=5.0)
     full = run_at(512, 64, 64.0, request_rate=4.0, in_flight=63.0)
-    rows = [row for row in measured([open_run, full], SETUP).rows if isinstance(row, MeasuredRun)]
+    rows = [row for row in measured([open_run, full], SETUP)[0] if isinstance(row, MeasuredRun)]
     assert [row.deployment.concurrency for row in rows] == [5.0, 64.0]
     assert [row.ttft is None for row in rows] == [True, False]
 
@@ -276,7 +243,7 @@ def test_engines_are_not_mixed() -> None:
 
 def test_flags_change_the_deployment() -> None:
     setup = replace(SETUP, kv_dtype="fp8", memory_fraction=0.5, max_num_seqs=3)
-    row = measured([run_at(512, 64, 8.0)], setup).rows[0]
+    row = measured([run_at(512, 64, 8.0)], setup)[0][0]
     assert isinstance(row, MeasuredRun)
     assert row.deployment.prefill.kv_dtype == "fp8"
     assert row.deployment.prefill.memory_fraction == 0.5
@@ -289,7 +256,7 @@ def test_flags_change_the_deployment() -> None:
 def measured_with(setup: Setup, factors: Sequence[float] = (1.0,) * len(POINTS)) -> list[BenchmarkRun]:
     """Runs with the times that the catalog predicts for a setup, those of each run times a factor."""
     runs = [run_at(*point) for point in POINTS]
-    times = predictor(measured(runs, setup).rows, CATALOG)(Scales()).reshape(-1, 2) * np.array(factors)[:, None]
+    times = predictor(measured(runs, setup)[0], CATALOG)(Scales()).reshape(-1, 2) * np.array(factors)[:, None]
     return [
         replace(run, ttft=Latency(float(ttft)), tpot=Latency(float(tpot)))
         for run, (ttft, tpot) in zip(runs, times, strict=True)
@@ -310,13 +277,6 @@ def test_times_that_contradict_physics_name_the_flag_that_does_not() -> None:
         calibrate(measured_with(replace(SETUP, weight_dtype="fp8")), SETUP, "x")
     assert "more than there is" in str(refused.value)
     assert "; median error of the catalog with --weight-dtype fp8 0 %" in str(refused.value)
-
-
-def test_another_gpu_is_named() -> None:
-    other = replace(SETUP, accelerator=CATALOG.accelerator("L40S"))
-    found = calibrate(measured_with(other), SETUP, "x")
-    assert "host" in found.fit.at_limit
-    assert found.refusal.endswith("median error of the catalog with --gpu L40S 0 %")
 
 
 def test_times_without_a_pattern_are_refused_though_no_scale_is_far() -> None:

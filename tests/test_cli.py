@@ -208,6 +208,11 @@ def test_gpus_lists_the_catalog() -> None:
     assert "$2.8973/h" in within("gpus", "A100-40").stdout
 
 
+def test_the_catalogs_models_are_understood_as_they_were() -> None:
+    """Every family's notation: parameters, kinds of attention, experts and KV bytes per token of each model."""
+    assert_golden("models", within("models").stdout)
+
+
 def test_gpus_shows_prices_of_one_basis() -> None:
     listed = {
         entry["name"]: entry["price"] for entry in json.loads(within("gpus", "--json", "--prices", "spot").stdout)

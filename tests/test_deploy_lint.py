@@ -234,7 +234,12 @@ def test_lengths_that_a_router_cannot_tell_apart_are_refused() -> None:
 
 
 def test_an_unsupported_version_names_the_supported() -> None:
-    for version, way in (("0.19.0", ""), ("latest", ""), ("0.34.0", "; --unchecked writes the flags of 0.33.0")):
+    for version, way in (
+        ("0.19.0", ""),
+        ("latest", ""),
+        ("0.34.0", "; --unchecked writes the flags of 0.33.0"),
+        ("99", "; --unchecked writes the flags of 0.33.0"),
+    ):
         with pytest.raises(InputError, match=rf"vLLM '{version}' is not known; known: 0\.20\.0, .*, 0\.33\.0{way}$"):
             options("vllm", version)
 

@@ -16,7 +16,7 @@ from optimizer.verification.judge import simulated_fleet
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.readback import FoundWorker
 from search_spaces.engines import load_serving_policy
-from search_spaces.kv_blocks import block_tokens
+from search_spaces.kv_hand_over import block_tokens
 from search_spaces.models import load_model
 from tests.deploy_cases import Ask, Case, deployment_of, options, plan_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from costmodel.errors import ArchitectureError
-from search_spaces.hf_context import ContextScaling, check_limits, context_scaling, rope_parameters
+from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters
 
 PLAIN: dict[str, Any] = {"model_type": "qwen3", "max_position_embeddings": 40_960, "rope_theta": 1e6}
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}

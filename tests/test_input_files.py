@@ -91,7 +91,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         ("arrival,isl,osl\r1,2,3\r2,3,4\r", "t.csv:1: lines end with a carriage return alone"),
         ("arrival,isl,osl\n1,2,3\r2,3,4\n", "t.csv:2: the line is not valid CSV"),
         ("arrival,isl,osl," + "x" * 200_000 + "\n1,2,3,4\n", "t.csv:1: the header is not valid CSV"),
-        ("arrival,isl,osl\n1,2," + "3" * 200_000 + "\n", "t.csv:2: the line is not valid CSV"),
+        ("arrival,isl,osl\n1,2," + "3" * 200_000 + "\n", "t.csv:2: osl is '333"),
         ('{"timestamp": 1, "input_length": ' + "9" * 400 + ', "output_length": 1}', "t.csv:1: input_length is '999"),
     ],
     ids=["year-1", "year-9999", "span-of-dates", "span", "cr", "cr-within", "long-header", "long-field", "digits"],
@@ -116,7 +116,7 @@ def test_a_compressed_file_of_blank_lines_is_refused_soon() -> None:
         for _ in range(40):
             file.write(b"\n" * 2**20)
     started = time.process_time()
-    with pytest.raises(InputError, match=r"t\.csv\.gz:\d+: 3\d MiB of blank lines end here"):
+    with pytest.raises(InputError, match=r"t\.csv\.gz:\d+: 4 MiB of blank lines end here"):
         read_trace("t.csv.gz")
     assert time.process_time() - started < 5
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("costmodel", "search_spaces", "optimizer", "reports", "templates", "pdplan")
 MAY_IMPORT = {
     "costmodel": {"numpy", "numba", "llvmlite"},
-    "search_spaces": {"costmodel", "numpy", "pandas", "pydantic", "pydantic_core", "yaml"},
+    "search_spaces": {"costmodel", "numpy", "pydantic", "pydantic_core", "yaml"},
     "optimizer": {"costmodel", "search_spaces", "numpy", "pandas", "pydantic", "ortools", "optuna", "distributed"},
     "reports": {
         "costmodel",

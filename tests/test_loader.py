@@ -14,6 +14,7 @@ import yaml
 
 from costmodel.accelerator import PriceBasis
 from costmodel.engine import Role
+from optimizer.fleets.error_bars import price_remarks
 from search_spaces.demand import planned_rate
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.overrides import SHORT_FOR
@@ -443,6 +444,7 @@ def test_a_gpu_that_nobody_quotes_so_needs_a_price(folder: Path) -> None:
         "accelerators.1: RTX-6000-Ada has no on-demand quote (the catalog has none for it at all); state its price, or "
         "leave it out",
     ]
+    assert refusal(SOUND, {"prices": "spott"}).count("prices: ") == 1
     assert "prices: 'spott' is not known; did you mean 'spot'?" in refusal(SOUND, {"prices": "spott"})
 
 
@@ -453,6 +455,7 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
     problem = load(SOUND, {"prices": "quotes.csv"})
     own, listed = problem.offers
     assert (own.usd_per_hour, listed.usd_per_hour) == (2.5, 4.19)
+    assert price_remarks(problem) == ["H100 at your price, H200 at the catalog's."]
     assert own.quote is not None
     assert (own.quote.origin, own.quote.remark("H100"), own.quote.source) == (
         "stated",
@@ -472,8 +475,14 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
         ),
         ("accelerator,provider\nH100,A\n", "quotes.csv:1: lacks the column usd_per_hour"),
         ("accelerator,usd_per_hour\nH100,cheap\n", "quotes.csv:2: usd_per_hour: 'cheap' is not a price"),
-        ("accelerator,usd_per_hour\nH100,0\n", "quotes.csv:2: usd_per_hour: '0' must be above 0"),
+        (
+            "accelerator,usd_per_hour\nH100,0\n",
+            "quotes.csv:2: usd_per_hour: '0' is out of range; must be at least 0.0001",
+        ),
         ("accelerator,usd_per_hour\nH10O,2\n", "accelerator 'H10O' is not known; did you mean 'H100'?"),
+        ("accelerator,usd_per_hour\n,2\n", "quotes.csv:2: accelerator is empty"),
+        ("accelerator,usd_per_hour\nH100,0\nH10O,2\n", "quotes.csv:3: accelerator 'H10O' is not known"),
+        ("accelerator,usd_per_hour\nH100,0\nH10O,2\n", "quotes.csv:2: usd_per_hour: '0' is out of range"),
         ("accelerator,usd_per_hour\nH100\n", "quotes.csv:2: has more or fewer cells than the header"),
         (
             "accelerator,usd_per_hour,commitment\nH100,2,reserved\n",
@@ -482,7 +491,7 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
         ("accelerator,usd_per_hour\n", "quotes.csv: has no quotes; each is a row with accelerator, usd_per_hour"),
     ],
 )
-def test_wrong_quotes_are_one_sentence(folder: Path, text: str, sentence: str) -> None:
+def test_all_that_is_wrong_with_quotes_is_told(folder: Path, text: str, sentence: str) -> None:
     (folder / "quotes.csv").write_text(text, encoding="utf-8")
     assert sentence in refusal(SOUND, {"prices": "quotes.csv"})
 

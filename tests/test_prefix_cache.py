@@ -243,6 +243,7 @@ def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> No
         ("rate: 0.5/s, ", "", "needs request_rate"),
         ("turns: 4", "turns: 900", "state fewer turns, or fewer tokens of each"),
         ("turns: 4", "turns: 20000", "at most 10,000 turns"),
+        ("turns: 4", "turns: {lognormal: {median: 4000, p99: 9999}}", "at most 10,000 turns"),
         ("think_time: 20s", "think_time: 20 parsecs", "has the unit 'parsecs', but a duration is in"),
         ("think_time: 20s", "think_time: {quantiles: {0.5: 20s, p99: 10s}}", "rise with the probability"),
         ("  sessions", "  lengths: {isl: 100, osl: 10}\n  sessions", "exactly one of lengths, sessions"),

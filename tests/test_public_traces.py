@@ -37,9 +37,10 @@ def test_public_traces(
     assert buckets.isl.size == 48
     assert float(buckets.share @ buckets.isl) == pytest.approx(summary.mean_isl, rel=1e-9)
     assert float(buckets.share @ buckets.osl) == pytest.approx(summary.mean_osl, rel=1e-9)
-    assert float(buckets.share @ buckets.isl**2) == pytest.approx(summary.mean_isl_squared, rel=0.02)
-    assert float(buckets.share @ buckets.osl**2) == pytest.approx(summary.mean_osl_squared, rel=0.02)
-    assert float(buckets.share @ (buckets.isl * buckets.osl)) == pytest.approx(summary.mean_isl_osl, rel=0.005)
+    own_isl, own_osl = summary.rows.isl, summary.rows.osl
+    assert float(buckets.share @ buckets.isl**2) == pytest.approx((own_isl**2).mean(), rel=0.02)
+    assert float(buckets.share @ buckets.osl**2) == pytest.approx((own_osl**2).mean(), rel=0.02)
+    assert float(buckets.share @ (buckets.isl * buckets.osl)) == pytest.approx((own_isl * own_osl).mean(), rel=0.005)
     mix = summary.to_workload()
     assert mix.share.sum() == pytest.approx(1.0)
     assert min(mix.isl.min(), mix.osl.min()) >= 1.0
@@ -63,7 +64,8 @@ def test_azure_conversation_arrivals(data: Path) -> None:
 def test_mooncake_prefix_hits_and_quantised_clock(data: Path) -> None:
     summary = read_trace(data / "traces" / MOONCAKE)
     assert summary.prefix_hit_share == pytest.approx(0.374, abs=0.0005)
-    assert summary.prefix_block_tokens == 512
+    assert summary.prefixes is not None
+    assert summary.prefixes.block_tokens == 512
     arrivals = summary.arrivals
     assert arrivals.quantum == pytest.approx(3.0, abs=0.001)
     assert arrivals.tie_share > 0.9
@@ -90,4 +92,5 @@ def test_shipped_excerpts(root: Path) -> None:
     azure = read_trace(root / "examples" / "traces" / "azure-conv-500.csv")
     assert (azure.format, azure.requests) == ("azure", 500)
     mooncake_ = read_trace(root / "examples" / "traces" / "mooncake-200.jsonl")
-    assert (mooncake_.format, mooncake_.requests, mooncake_.prefix_block_tokens) == ("mooncake", 200, 512)
+    assert mooncake_.prefixes is not None
+    assert (mooncake_.format, mooncake_.requests, mooncake_.prefixes.block_tokens) == ("mooncake", 200, 512)

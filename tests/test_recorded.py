@@ -26,8 +26,8 @@ from reports.asked import readable_inputs
 from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
 from search_spaces.problem import Problem
-from search_spaces.recorded import LEAST, MOST, PARTS, Recorded, recorded_requests, unpacked
-from search_spaces.traces import read_trace
+from search_spaces.recorded import LEAST, MOST, PARTS, Recorded, unpacked
+from search_spaces.traces.summary import read_trace, recorded_requests
 from tests.optimizer_cases import instance_of, problem, slo, workload
 from tests.running import within
 from tests.small_fleets import pool

@@ -221,7 +221,7 @@ def test_more_prefill_workers_never_delay_a_first_token(
 def h100_engine() -> tuple[Transformer, EngineArrays]:
     model = load_model("Llama-3.1-8B")
     config = measured_engine(
-        load_catalog(), "H100", Layout(1, 1, 1, 1, 1), "bf16", kv_dtype="bf16", memory_fraction=0.9
+        load_catalog(), "H100", model, Layout(1, 1, 1, 1, 1), "bf16", kv_dtype="bf16", memory_fraction=0.9
     )
     return model, engine_arrays(model, [config], NO_OVERHEAD)
 

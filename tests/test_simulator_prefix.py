@@ -26,7 +26,6 @@ from costmodel.simulator import (
     simulate,
 )
 from search_spaces.traces import read_trace
-from search_spaces.traces.reader import read_replay
 
 LINEAR = CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))
 """A millisecond per prompt token, 10 ms per decode step."""
@@ -177,11 +176,12 @@ def test_equals_a_literal_cache_one_request_at_a_time(seed: int) -> None:
 def test_a_trace_with_blocks_is_replayed(data: Path) -> None:
     """An engine that never runs out of memory finds what an infinite cache would, one request at a time, to a block."""
     path = data / "traces" / "mooncake_conversation_trace.jsonl.gz"
-    trace = read_replay(path, limit=600)
-    assert trace.pages is not None
-    assert trace.pages.tokens == 512
-    apart = replace(trace, arrival=1e4 * np.arange(trace.size, dtype=np.float64))
-    result = simulate(apart, colocated(VLLM_V1, LINEAR))
-    share = read_trace(path, limit=600).prefix_hit_share
-    assert share is not None
-    assert 0.97 * share < result.engines[0].hit_share <= share
+    summary = read_trace(path, limit=600)
+    rows = summary.trace.rows
+    assert rows.hash_ids is not None
+    assert rows.hash_counts is not None
+    pages = Pages(rows.hash_ids, rows.hash_counts, 512)
+    trace = make_trace(1e4 * np.arange(len(rows), dtype=np.float64), rows.isl, rows.osl, pages=pages)
+    result = simulate(trace, colocated(VLLM_V1, LINEAR))
+    assert summary.prefix_hit_share is not None
+    assert 0.97 * summary.prefix_hit_share < result.engines[0].hit_share <= summary.prefix_hit_share

@@ -30,8 +30,8 @@ from reports.deploy import facts
 from reports.deploy.deployment import Options
 from reports.deploy.files import target_files
 from search_spaces.enumeration import Shape, enumerate_shapes
+from search_spaces.kv_hand_over import pair_refusal
 from search_spaces.loader import load_problem
-from search_spaces.pairs import pair_refusal
 from search_spaces.problem import Balancing, Constraints, Gateway, Pools, Problem, Routing
 from search_spaces.targets import TARGET_NAMES, TARGETS, target_of
 from tests.fleet_matrices import random_matrices

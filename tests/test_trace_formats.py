@@ -8,8 +8,8 @@ import pytest
 
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from search_spaces.recorded import trace_source
 from search_spaces.traces import read_trace
+from search_spaces.traces.summary import trace_source
 from tests.trace_files import Write, jsonl, refusal
 
 FOLDER = Path(__file__).resolve().parent / "traces"
@@ -31,8 +31,7 @@ SAMPLES = {
 def test_samples_are_read_without_a_word(name: str, expected: tuple[tuple[int, int], float]) -> None:
     summary = read_trace(FOLDER / name)
     (isl, osl), duration = expected
-    assert summary.isl_counts[isl] >= 1
-    assert summary.osl_counts[osl] >= 1
+    assert (isl, osl) in zip(summary.rows.isl.tolist(), summary.rows.osl.tolist(), strict=True)
     assert summary.requests >= 3
     assert summary.arrivals.duration == pytest.approx(duration, abs=1e-3)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 from pdplan.cli import cli, run
@@ -21,11 +18,9 @@ from pdplan.console import Console
 from reports.answers.accuracy import kendall_tau, validation_dict, validation_document
 from reports.views.terminal import render_document
 from search_spaces.catalog import load_catalog
-from search_spaces.measured_batches import deployments_of
-from search_spaces.measured_predictions import predict_serving, predict_steps
-from search_spaces.measured_settings import read_scripts, with_settings
-from search_spaces.measured_suspects import TOO_FAST, TOO_SLOW
-from search_spaces.measurements import Format, ServingRow, Settings, read_measurements
+from search_spaces.measured_engines import deployments_of
+from search_spaces.measured_predictions import TOO_FAST, TOO_SLOW, predict_serving, predict_steps
+from search_spaces.measurements import Format, ServingRow, Settings, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import error_table
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -135,22 +130,6 @@ def test_flags_come_from_the_row_else_from_the_script_that_ran_it(tmp_path: Path
     assert read_scripts(tmp_path / "none.csv") == []
 
 
-def test_steps_have_the_same_shape(tmp_path: Path) -> None:
-    header = "system,backend,model,dtype,tp,phase,batch,seq,latency_ms\n"
-    value = document(tmp_path, f"{header}h200_sxm,vllm,llama-3.1-8b,bf16,1,decode,8,2048,6\n")
-    assert value["format"] == "steps"
-    assert {"latency_mape_pct", "latency_bias_pct", "latency_interval90_coverage"} <= value.keys()
-    assert isinstance(value["groups"], list)
-    assert value["groups"][0]["phase"] == "decode"
-
-
-@pytest.mark.parametrize("name", ["H20", "MI300X", "gb200_sxm", "L40S", "a100_sxm", "b300_sxm"])
-def test_accelerators_without_serving_data_are_predicted(tmp_path: Path, name: str) -> None:
-    value = document(tmp_path, HEADER + GOOD.format(ttft=1, tpot=1).replace("h100_sxm", name))
-    assert value["predicted"] == 1
-    assert all(math.isfinite(float(value[key])) for key in ("ttft_bias_pct", "tpot_bias_pct"))
-
-
 def test_usage_and_missing_files() -> None:
     assert "give DATA_DIR, or --against FILE" in validate().output
     with pytest.raises(Exception, match=r"has none of closed_loop\.csv"):
@@ -162,21 +141,6 @@ def test_kendall_tau_by_hand() -> None:
     assert kendall_tau(measured, measured) == 1.0
     assert kendall_tau(measured[::-1].copy(), measured) == -1.0
     assert kendall_tau(np.array([1.0, 2.0, 4.0, 3.0]), measured) == pytest.approx(4 / 6)
-
-
-@given(st.sampled_from(["ttft", "tpot"]), st.sampled_from(["vllm", "sglang"]), st.sampled_from(["hopper", "strange"]))
-@settings(deadline=None, max_examples=30)
-def test_intervals_hold_the_prediction_and_widen_where_nothing_was_measured(
-    quantity: str, engine: str, generation: str
-) -> None:
-    table = error_table()
-    known, unknown = (
-        interval_factors(table, quantity, Stratum("colocated", engine, "dense", generation, measured=flag))
-        for flag in (True, False)
-    )
-    assert known[0] <= 1 <= known[1]
-    assert unknown[0] <= known[0]
-    assert unknown[1] >= known[1]
 
 
 def test_the_nearest_stratum_decides() -> None:
@@ -208,15 +172,6 @@ def test_the_goals_hold_on_the_measurements() -> None:
         assert np.median(np.abs(error)) < goal
         assert abs(np.median(error)) < 0.10
         assert 0.85 < np.mean([value.covered for value in values]) < 0.97
-
-
-@pytest.mark.skipif(
-    not (DATA / "serving" / "engine_steps.csv").is_file(), reason="needs the measurements (PDPLAN_DATA)"
-)
-def test_all_steps_are_predicted() -> None:
-    _, rows = read_measurements(DATA / "serving" / "engine_steps.csv")
-    outcome = predict_steps(rows, load_catalog(), DATA / "models")
-    assert len(outcome.predicted) == len(rows)
 
 
 def test_impossible_rows_are_marked_and_still_scored(tmp_path: Path) -> None:

@@ -136,13 +136,6 @@ def test_a_pause_in_the_middle_is_named_too_and_a_trace_without_one_is_not() -> 
     assert not any("one gap" in note for note in few)
 
 
-def test_a_gap_at_the_edge_of_a_block_is_found(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write("arrival,isl,osl\n" + "".join(f"{time},10,10\n" for time in [*range(30), *range(900, 930)]))
-    for block in (40, 47, 64, 2**20):
-        monkeypatch.setattr("search_spaces.traces.parsing.BLOCK_BYTES", block)
-        assert read_trace(path).arrivals.gap_lines == (31, 32)
-
-
 def test_requests_left_out_count_nowhere(write: Write) -> None:
     def record(number: int, isl: int, first: int) -> dict[str, Any]:
         return mooncake(1000 * number, isl, 10, list(range(first, first + -(-isl // 512))))

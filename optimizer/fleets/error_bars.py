@@ -22,7 +22,7 @@ from costmodel.engine import EngineConfig, FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.host import EngineOverhead
 from costmodel.serving.interval import interval_factors
-from costmodel.words import percentage
+from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import ErrorBars, Range, StepError
@@ -31,6 +31,7 @@ from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import OWNED, Balancing, Problem
+from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import error_table, is_seen, load_serving_error, step_interval, stratum_of
 from search_spaces.targets import undeployed
 
@@ -205,7 +206,17 @@ def price_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list
     """What a buyer has to know of prices that are no quotes on demand; offers: those that matter, default: all."""
     chosen = problem.offers if offers is None else [problem.offers[number] for number in offers]
     remarks = [offer.quote.remark(offer.gpu) for offer in chosen if offer.quote is not None]
-    return [remark for remark in remarks if remark]
+    return [remark for remark in (*remarks, _two_price_lists(problem)) if remark]
+
+
+def _two_price_lists(problem: Problem) -> str:
+    """That the user's file of quotes prices some of the GPUs on offer and the catalog the others; empty if not so."""
+    if not is_quotes_file(str(problem.inputs.get("prices"))):
+        return ""
+    quotes = {offer.gpu: offer.quote for offer in problem.offers if offer.quote is not None}
+    own = [gpu for gpu, quote in quotes.items() if quote.origin is Origin.STATED]
+    others = [gpu for gpu in quotes if gpu not in own]
+    return f"{join_words(own)} at your price, {join_words(others)} at the catalog's." if own and others else ""
 
 
 def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:

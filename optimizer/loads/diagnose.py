@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.metric import Metric
+from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
 from search_spaces.faults import Fault
-from search_spaces.feasibility import impossible_faults
 from search_spaces.problem import Problem, Slo
 
 from .engine_table import prompt_latency

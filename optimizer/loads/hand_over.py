@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.enumeration import Shape
-from search_spaces.pairs import end_of, partners
+from search_spaces.kv_hand_over import end_of, partners
 from search_spaces.problem import Problem
 
 FloatArray = NDArray[np.float64]

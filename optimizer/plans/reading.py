@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from costmodel.quoting import shown
 from search_spaces.faults import Fault, Path
 from search_spaces.fields import HOUSE
+from search_spaces.files import decoded
 from search_spaces.json_source import JsonText, json_kind, json_shown
-from search_spaces.plain_text import decoded
 
 from .plan import PLAN_SCHEMA, Plan
 

@@ -30,8 +30,7 @@ from pdplan.options import (
 from search_spaces import bounds
 
 if TYPE_CHECKING:
-    from search_spaces.benchmark_results.calibration import Calibration
-    from search_spaces.benchmark_results.deployed import Setup
+    from search_spaces.calibration import Calibration, Setup
     from search_spaces.catalog import AcceleratorCatalog
 
 DEGREE = whole(bounds.DEGREE)
@@ -110,7 +109,7 @@ def calibrate(
     from reports.answers.accuracy import calibration_dict, calibration_document
     from reports.text import plural
     from search_spaces.benchmark_results import read_results
-    from search_spaces.benchmark_results.calibration import calibrate as fit
+    from search_spaces.calibration import calibrate as fit
 
     flags = Flags(**options)
     inputs = {f"result {number}": path for number, path in enumerate(results, start=1)}
@@ -137,7 +136,7 @@ def calibrate(
 
 
 def _setup(flags: Flags) -> Setup:
-    from search_spaces.benchmark_results.deployed import Setup
+    from search_spaces.calibration import Setup
     from search_spaces.catalog import load_catalog
     from search_spaces.engines import engine_name
     from search_spaces.measurements import Layout
@@ -174,7 +173,7 @@ def _source(results: tuple[Path, ...], records: list[Any], setup: Setup) -> str:
 
 
 def _overlay(calibration: Calibration, source: str, flags: Flags, command: str) -> str:
-    from search_spaces.benchmark_results.calibration import calibrated_overlay
+    from search_spaces.calibration import calibrated_overlay
 
     fitted = ", ".join(f"{name} x {getattr(calibration.fit.scales, name):.3g}" for name in calibration.fit.free)
     unfitted = f"; not seen in the data and kept: {', '.join(calibration.kept)}" if calibration.kept else ""
@@ -348,8 +347,7 @@ def _files(flags: Checks) -> list[Path]:
 def _errors(file: Path, catalog: AcceleratorCatalog, models: Path | None, with_rows: bool) -> dict[str, Any]:
     from reports.answers.accuracy import validation_dict
     from search_spaces.measured_predictions import predict_serving, predict_steps
-    from search_spaces.measured_settings import SCRIPTS, read_scripts, with_settings
-    from search_spaces.measurements import Format, read_measurements
+    from search_spaces.measurements import SCRIPTS, Format, read_measurements, read_scripts, with_settings
 
     kind, rows = read_measurements(file)
     rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))

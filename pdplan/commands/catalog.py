@@ -152,20 +152,20 @@ def _table(known: list[Accelerator], basis: PriceBasis | None, width: int) -> st
 
     rows = [
         [
-            each.name,
-            significant(each.memory / GIB),
-            significant(each.bandwidth / TERA),
-            peak(each, "bf16"),
-            peak(each, "fp8"),
-            peak(each, "fp4"),
-            significant(each.ridge_point("bf16")),
-            significant(each.scale_up.bandwidth / GIGA),
-            significant(each.scale_out.bandwidth / GIGA),
-            str(each.node_size),
-            significant(each.tdp, 4),
-            *_price_cells(each, basis),
+            gpu.name,
+            significant(gpu.memory / GIB),
+            significant(gpu.bandwidth / TERA),
+            peak(gpu, "bf16"),
+            peak(gpu, "fp8"),
+            peak(gpu, "fp4"),
+            significant(gpu.ridge_point("bf16")),
+            significant(gpu.scale_up.bandwidth / GIGA),
+            significant(gpu.scale_out.bandwidth / GIGA),
+            str(gpu.node_size),
+            significant(gpu.tdp, 4),
+            *_price_cells(gpu, basis),
         ]
-        for each in known
+        for gpu in known
     ]
     names = ("GiB", "TB/s", "bf16", "fp8", "fp4", "ridge", "up", "out", "node", "W", "$/h", "spread")
     columns = [Column("name"), *(Column(name, "right", optional=name in {"ridge", "spread"}) for name in names)]
@@ -310,7 +310,7 @@ def models(
             entry = model_entry(load_model(name))
         console.show(entry if as_json else _model_page(entry, console.width))
         return
-    known = [load_model(each) for each in model_names()]
+    known = [load_model(model_name) for model_name in model_names()]
     if as_json:
         console.show([model_entry(model) for model in known])
     else:

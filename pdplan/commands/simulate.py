@@ -464,36 +464,34 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     engines' max_model_len; and whether there are no more in the trace.
     """
     from optimizer.verification.demand import replayed_trace
+    from costmodel.simulator import Pages
     from search_spaces.kv_blocks import block_tokens
-    from search_spaces.recorded import spread
-    from search_spaces.traces import Unservable, read_trace
-    from search_spaces.traces.reader import read_replay
+    from search_spaces.traces import read_trace
+    from search_spaces.traces.summary import spread
 
     path, most = request.trace or Path(), instance.problem.workload.max_tokens
-    unservable = Unservable()
-    trace = read_replay(path, limit=request.requests, unservable=unservable)
-    fits = trace.isl + trace.osl <= most
-    isl, osl = trace.isl[fits], trace.osl[fits]
-    too_long = trace.size - isl.size
+    summary = read_trace(path, limit=request.requests, most_tokens=most)
+    rows, unservable, too_long = summary.rows, summary.trace.unservable, summary.too_long
     least = max(int(REQUESTS.low), PER_USER * (request.concurrency or 0))
-    if isl.size < least:
+    if len(rows) < least:
         from reports.text import plural
 
         fit = f" of at most {most:,} tokens" if too_long else ""
-        raise InputError(f"{path}: has {plural(isl.size, 'request')}{fit}; {least:,} are needed at least")
-    stats = read_trace(path, limit=request.requests, most_tokens=most).arrivals
-    arrival = spread(trace.arrival[fits] - trace.arrival[fits][0], stats)
+        raise InputError(f"{path}: has {plural(len(rows), 'request')}{fit}; {least:,} are needed at least")
+    arrival = spread((rows.nanoseconds - rows.nanoseconds[0]) / NANOSECONDS, summary.arrivals)
     span = float(arrival[-1])
     if span <= 0.0:
         raise InputError(f"{path}: all requests arrive at once")
     if request.rate is not None:
-        arrival *= (isl.size - 1) / span / request.rate
+        arrival *= (len(rows) - 1) / span / request.rate
     said = f", of which {unservable.words}" if unservable.count else ""
     if too_long:
         said += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
-    demand = replayed_trace(instance, fleet, arrival, isl, osl, seed=request.seed)
-    if trace.pages is not None and instance.problem.workload.prefix_hit_share > 0.0:
-        pages = trace.pages.of(fits).in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
+    demand = replayed_trace(instance, fleet, arrival, rows.isl, rows.osl, seed=request.seed)
+    if summary.prefixes is not None and not summary.out_of_order and instance.problem.workload.prefix_hit_share > 0.0:
+        hashed = summary.trace.rows.keep(summary.trace.rows.isl + summary.trace.rows.osl <= most)
+        pages = Pages(hashed.hash_ids, hashed.hash_counts, summary.prefixes.block_tokens)
+        pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
         demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
     return demand, said, unservable.rows < request.requests
 

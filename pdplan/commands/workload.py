@@ -30,7 +30,7 @@ from search_spaces.files import check_name
 if TYPE_CHECKING:
     from costmodel.transformer import Transformer
     from search_spaces.prometheus import Traffic
-    from search_spaces.traces import TraceSummary
+    from search_spaces.traces import SessionSummary, TraceSummary
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
@@ -96,17 +96,18 @@ def workload(
       pdplan workload prometheus.json -o workload.yaml
 
     Reads a trace (of Azure, Mooncake, ServeGen, SplitwiseSim, LLMServingSim, AIPerf, LiteLLM or OpenAI,
-    any CSV or JSONL; .gz too) once, in bounded memory, or a Prometheus range query of vLLM's metrics, and
-    prints its rate, burstiness, lengths and prefix hits. -o writes a workload.yaml with its length
-    histogram, for `pdplan optimize`. It plans for the mean rate, unless --rate states another.
+    any CSV or JSONL; .gz too), or a Prometheus range query of vLLM's metrics, and prints its rate,
+    burstiness, lengths and prefix hits. -o writes a workload.yaml with its length histogram, for
+    `pdplan optimize`. It plans for the mean rate, unless --rate states another.
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     Of a trace of sessions (session_id with delays, or Bailian's chat_id) it tells and writes the sessions.
     """
     from search_spaces.models import load_model
     from search_spaces.prometheus import read_traffic
-    from search_spaces.recorded import tells_waves, trace_source
-    from search_spaces.traces import is_session_trace, workload_mapping
-    from search_spaces.traces.parsing import first_bytes, is_range_query
+    from search_spaces.traces import is_session_trace, read_sessions, workload_mapping
+    from search_spaces.traces.parsing import first_bytes
+    from search_spaces.traces.reader import is_range_query
+    from search_spaces.traces.summary import tells_waves, trace_source
     from search_spaces.writing import workload_yaml_text
 
     named = _model_name(model, output)
@@ -123,16 +124,24 @@ def workload(
             limits = [tokens for tokens in (max_tokens, served.max_position if served else None) if tokens]
             mapping = traffic.mapping(buckets, rate, min(limits, default=None))
             write_text(output, workload_yaml_text(mapping, _stem(trace), named), force=force)
-        _show(console, traffic_dict(trace, traffic), output, as_json=as_json)
+        measured = traffic_dict(trace, traffic)
+        _show(console, _page(measured, console.width), measured, output, as_json=as_json)
         return
     if is_session_trace(trace):
-        _sessions(console, trace, output, named, rate=rate, limit=limit, as_json=as_json, force=force)
+        sessions = read_sessions(trace, limit)
+        measured = _sessions(sessions)
+        if output is not None:
+            mapping = sessions.mapping(rate)
+            text = workload_yaml_text(mapping, _stem(trace), named, notes=measured["notes"])
+            write_text(output, text, force=force)
+        unset = "slo, accelerators and sessions.system_prompt, which the trace does not tell"
+        _show(console, _sessions_page(measured, console.width), measured, output, as_json=as_json, unset=unset)
         return
     summary = _measured(console, trace, trace_format, columns, limit, max_tokens)
     too_long = "" if served is None else _context_advice(summary, served)
     whole = limit is None or summary.requests + summary.dropped + summary.too_long < limit
     recorded = whole and tells_waves(summary)
-    advice = [one for one in (too_long, _peak_advice(summary, rate, recorded=recorded)) if one]
+    advice = list(filter(None, (too_long, _peak_advice(summary, rate, recorded=recorded))))
     measured = summary_dict(summary)
     measured["notes"] += advice
     if output is not None:
@@ -143,7 +152,8 @@ def workload(
         write_text(output, workload_yaml_text(mapping, _stem(trace), named, notes=advice), force=force)
     note = "" if recorded or output is None else _random_note(summary, whole=whole)
     shorter = f"{console.command} --max-tokens {served.max_position}{'' if force else ' --force'}" if served else ""
-    _show(console, measured, output, note, shorter if too_long else "", as_json=as_json)
+    mend = shorter if too_long else ""
+    _show(console, _page(measured, console.width), measured, output, as_json=as_json, note=note, mend=mend)
 
 
 def _stem(trace: Path) -> str:
@@ -152,64 +162,43 @@ def _stem(trace: Path) -> str:
 
 
 def _show(
-    console: Console, measured: dict[str, Any], output: Path | None, note: str = "", mend: str = "", *, as_json: bool
+    console: Console,
+    page: str,
+    measured: dict[str, Any],
+    output: Path | None,
+    *,
+    as_json: bool,
+    unset: str = "slo and accelerators",
+    note: str = "",
+    mend: str = "",
 ) -> None:
-    """The answer, and what to do next: what mends the workload, else to plan for it."""
-    console.show(measured if as_json else _page(measured, console.width))
+    """The answer, and what to do next: what mends the workload, else to plan for it.
+
+    unset: what the new file needs to be told.
+    """
+    console.show(measured if as_json else page)
     if output is None:
         console.hint(f"{console.command} -o workload.yaml")
         return
-    console.note(f"\nwrote {output}; set its slo and accelerators")
+    console.note(f"\nwrote {output}; set its {unset}")
     if note:
         console.note(note)
     console.note(f"Next: {mend or f'pdplan optimize {quote(str(output))} -o plan'}")
 
 
-def _sessions(
-    console: Console,
-    trace: Path,
-    output: Path | None,
-    model: str,
-    *,
-    rate: float | None,
-    limit: int | None,
-    as_json: bool,
-    force: bool,
-) -> None:
-    """Tell what sessions a trace has, and write them."""
-    from search_spaces.traces import read_sessions
-    from search_spaces.writing import workload_yaml_text
-
-    summary = read_sessions(trace, limit)
-    notes = ["The think times have the time of the answers before in them, as the trace has no delays."]
-    notes = notes if summary.answers_in else []
-    measured = {
+def _sessions(summary: SessionSummary) -> dict[str, Any]:
+    """What sessions a trace has, ready for JSON."""
+    means = (("turns", "turns"), ("think_time_s", "pause"), ("user_tokens", "user"), ("answer_tokens", "answer"))
+    values = {name: getattr(summary, column) for name, column in means}
+    note = "The think times have the time of the answers before in them, as the trace has no delays."
+    return {
         "path": summary.path,
         "sessions": summary.starts.size,
         "requests": summary.user.size,
         "sessions_per_s": summary.rate,
-        **{
-            f"mean_{name}": float(values.mean()) if values.size else 0.0
-            for name, values in (
-                ("turns", summary.turns),
-                ("think_time_s", summary.pause),
-                ("user_tokens", summary.user),
-                ("answer_tokens", summary.answer),
-            )
-        },
-        "notes": notes,
+        **{f"mean_{name}": float(column.mean()) if column.size else 0.0 for name, column in values.items()},
+        "notes": [note] if summary.answers_in else [],
     }
-    if output is not None:
-        name = trace.name.partition(".")[0].strip() or trace.name.strip()
-        write_text(output, workload_yaml_text(summary.mapping(rate), name, model, notes=notes), force=force)
-    console.show(measured if as_json else _sessions_page(measured, console.width))
-    if output is None:
-        console.hint(f"{console.command} -o workload.yaml")
-        return
-    console.note(
-        f"\nwrote {output}; set its slo, accelerators and sessions.system_prompt, which the trace does not tell"
-    )
-    console.note(f"Next: pdplan optimize {quote(str(output))} -o plan")
 
 
 def _sessions_page(measured: dict[str, Any], width: int) -> str:
@@ -240,7 +229,7 @@ def _measured(  # noqa: PLR0917
     with console.progress() as progress:
         told = None if progress is None else lambda share: progress("reading the trace", share)
         try:
-            return read_trace(trace, trace_format, named, limit, told, most_tokens=max_tokens)
+            return read_trace(trace, trace_format, named, limit, told, most_tokens=max_tokens or int(MAX_TOKENS.high))
         except UnnamedColumnError as error:
             raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
 
@@ -308,7 +297,7 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     """The trace in numbers, JSON-ready; units are in the keys."""
     arrivals = summary.arrivals
     return {
-        "path": summary.path,
+        "path": str(summary.path),
         "format": str(summary.format),
         "requests": summary.requests,
         "dropped": summary.dropped,

@@ -18,8 +18,7 @@ from reports.document import Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, layout_words, percent, signed_percent, significant
 from reports.table import Column
 from reports.text import clean, plural
-from search_spaces.benchmark_results.calibration import Calibration, Row, where_of
-from search_spaces.benchmark_results.deployed import MeasuredRun
+from search_spaces.calibration import Calibration, MeasuredRun, Row, where_of
 from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
 from search_spaces.measurements import Format
 

@@ -14,7 +14,7 @@ import yaml
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.quoting import shown
 
-VERSION: Final = re.compile(r"\d+(\.\d+)+\w*")
+VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")
 SWITCH: Final = "switch"
 """A flag without a value."""
 TEMPLATE_TOKENS: Final = 128

@@ -25,8 +25,7 @@ from reports.asked import ClassTarget, asked
 from reports.document import Document, Section, Table, table_of
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean, plural
-from search_spaces.benchmark_results.readers import read_results
-from search_spaces.benchmark_results.records import BenchmarkRun
+from search_spaces.benchmark_results import BenchmarkRun, read_results
 from search_spaces.files import shown_path
 from search_spaces.prometheus import Histogram, Scrape, Series, needed_series, read_scrape
 

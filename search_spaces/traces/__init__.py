@@ -1,10 +1,9 @@
-"""Traces of real requests: Azure's and Mooncake's formats and any CSV or JSONL, streamed in bounded memory."""
+"""Traces of real requests: Azure's and Mooncake's formats and any CSV or JSONL."""
 
-from .arrivals import ArrivalStats
-from .reader import detect_format, in_order, read_rows, read_trace
-from .rows import ArrivalUnit, Columns, Rows, TraceFormat, UnnamedColumnError, Unservable
+from .parsing import ArrivalUnit, Columns, Rows
+from .reader import TraceFormat, UnnamedColumnError, Unservable, detect_format
 from .sessions import SessionSummary, is_session_trace, read_sessions
-from .summary import TraceSummary, compact_rows, workload_mapping
+from .summary import ArrivalStats, TraceSummary, compact_rows, read_trace, workload_mapping
 
 __all__ = [
     "ArrivalStats",
@@ -18,9 +17,7 @@ __all__ = [
     "Unservable",
     "compact_rows",
     "detect_format",
-    "in_order",
     "is_session_trace",
-    "read_rows",
     "read_sessions",
     "read_trace",
     "workload_mapping",

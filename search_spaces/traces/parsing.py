@@ -1,7 +1,4 @@
-"""The bytes of a trace file as rows: blocks of whole lines, parsed as CSV or as one JSON object per line.
-
-A block of plain CSV is parsed by pandas; any other is read again line by line, and only that way reports errors.
-"""
+"""The bytes of a trace file as requests: lines, each parsed as a row of a CSV file or as one JSON object."""
 
 from __future__ import annotations
 
@@ -11,13 +8,15 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import date
+from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
-from io import BytesIO
-from itertools import chain
+from io import BufferedReader
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -27,57 +26,110 @@ from numpy.typing import NDArray
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MIB
-from search_spaces.files import open_file, regular_size
+from search_spaces.files import kind_of_bytes, open_file, regular_size
 from search_spaces.json_source import json_kind, json_shown
-from search_spaces.plain_text import kind_of_bytes
 
-from .rows import (
-    MAX_SECONDS,
-    MAX_TOKENS,
-    MISSING,
-    NANOSECONDS,
-    ArrivalUnit,
-    Columns,
-    Rows,
-    nanoseconds_of,
-    nested_value,
-)
+IntArray = NDArray[np.int64]
 
-BLOCK_BYTES = 2 * MIB
 MAX_LINE_BYTES = 16 * MIB
 """A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""
 SNIFF_BYTES = 64 * 1024
-MAX_BLANK_BYTES = 32 * MIB
+MAX_BLANK_BYTES = 4 * MIB
 """Blank lines in a row that are skipped; a compressed file of nothing else would take for ever."""
 WANTED = "a trace file"
-
-ROWS_PER_CHUNK = 8192
-"""Objects of a JSONL file that are handed on at once."""
+ROWS_PER_CHUNK = 2**16
+"""Rows that are parsed before they become arrays."""
+MAX_TOKENS = 2**24
+"""Longest input or output that is believed [token]; more is another column or another unit."""
+MOST_DIGITS = 16
+"""Of a whole number that 64 bits hold; longer ones are read as any other number."""
+MISSING = -(2**62)
+"""Stands for a length that the file does not give."""
+NANOSECONDS = 1_000_000_000
+MAX_SECONDS = 4_500_000_000.0
+"""Farthest arrival from the year 1970, either way (1827 .. 2112): 64 bits of nanoseconds hold the span of any two."""
 HASH_KEY = "hash_ids"
+NESTED = "."
+"""Joins the keys to a value in objects of objects: usage.prompt_tokens."""
 _ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[ Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\s*(?:[Zz]|([+-])(\d\d):?(\d\d))?", re.ASCII
+    r"(\d{4}-\d\d-\d\d)[ Tt]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?\s*(?:[Zz]|([+-])(\d\d):?(\d\d))?",
+    re.ASCII,
 )
-_CLOCK_LENGTH = 19
-"""Characters of YYYY-MM-DD HH:MM:SS."""
 _GZIP = b"\x1f\x8b"
+_MARK = b"\xef\xbb\xbf"
 _DELIMITERS = (",", ";", "\t")
 
 Progress = Callable[[float], None]
 """Told the share of the file that has been read [1]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Whole lines, each with its newline, and the number of the first of them (counted from 1)."""
+class ArrivalUnit(StrEnum):
+    """How the arrival column is written; AUTO tells dates from numbers and takes numbers as seconds."""
 
-    data: bytes
-    first_line: int
+    AUTO = "auto"
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    NANOSECONDS = "ns"
+    ISO = "iso"
+
+    @property
+    def seconds(self) -> float:
+        """Length of one unit [s]."""
+        return {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}.get(self.value, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of the three columns in the file, and the unit of the first."""
+
+    arrival: str
+    isl: str
+    osl: str
+    unit: ArrivalUnit = ArrivalUnit.AUTO
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The three column names: arrival, isl, osl."""
+        return self.arrival, self.isl, self.osl
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Requests of a trace, as arrays of one length.
+
+    nanoseconds: arrival on the trace's own clock [ns]; line: line in the file, from 1; isl, osl: lengths [token].
+    hash_ids, hash_counts: prefix blocks of all rows one after another, and how many each row has (None: no blocks).
+    """
+
+    nanoseconds: IntArray
+    isl: IntArray
+    osl: IntArray
+    line: IntArray
+    hash_ids: NDArray[np.uint64] | None = None
+    hash_counts: IntArray | None = None
+
+    def __len__(self) -> int:
+        return int(self.line.size)
+
+    def keep(self, kept: NDArray[np.bool_]) -> Rows:
+        """Return the rows that are kept, hash blocks and all."""
+        rows = self.pick(np.flatnonzero(kept))
+        if self.hash_ids is None or self.hash_counts is None:
+            return rows
+        ids = self.hash_ids[np.repeat(kept, self.hash_counts)]
+        return replace(rows, hash_ids=ids, hash_counts=self.hash_counts[kept])
+
+    def pick(self, chosen: NDArray[np.intp]) -> Rows:
+        """Return the chosen rows without their hash blocks, in the order given."""
+        return Rows(self.nanoseconds[chosen], self.isl[chosen], self.osl[chosen], self.line[chosen])
 
 
 def first_bytes(path: Path) -> bytes:
     """Return the start of the trace's text without byte-order mark, or raise InputError if it is no text at all."""
     with ExitStack() as stack:
-        start = _read(_open(path, stack)[0], SNIFF_BYTES, path, 1)
+        stream = _open(path, stack)[0]
+        start = _read(stream.read, SNIFF_BYTES, path, 1)
     kind = kind_of_bytes(start)
     if kind:
         raise InputError(f"{path}: the file is {kind}, a trace must be plain or gzip-compressed CSV or JSONL in UTF-8")
@@ -95,47 +147,32 @@ def first_bytes(path: Path) -> bytes:
             raise InputError(
                 f"{path}: the file is not UTF-8 text (offset {error.start}), a trace must be CSV or JSONL"
             ) from None
-    return start.removeprefix(b"\xef\xbb\xbf")
+    return start.removeprefix(_MARK)
 
 
-def is_range_query(start: bytes) -> bool:
-    """Whether a file that starts so is an answer of Prometheus, and no trace of single requests.
-
-    >>> is_range_query(b'{"status":"success","data":{'), is_range_query(b'{"timestamp": 0}')
-    (True, False)
-    """
-    return re.match(rb'\s*\{\s*"status"\s*:\s*"(success|error)"', start) is not None
-
-
-def read_blocks(path: Path, progress: Progress | None = None) -> Iterator[Block]:
-    """Yield the file as blocks of whole lines, about BLOCK_BYTES each; the last line gets a newline if it has none."""
+def read_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, without their ends, and their numbers (counted from 1)."""
     size = max(regular_size(path, WANTED), 1)
-    line, blank, rest = 1, 0, b""
+    number = blank = 0
     with ExitStack() as stack:
         stream, raw = _open(path, stack)
-        while piece := _read(stream, BLOCK_BYTES, path, line):
-            data = rest + piece
-            if line == 1 and not rest:
-                data = data.removeprefix(b"\xef\xbb\xbf")
-            end = data.rfind(b"\n") + 1
-            rest = data[end:]
-            if len(rest) > MAX_LINE_BYTES:
-                long_line = line + data.count(b"\n", 0, end)
+        while line := _read(stream.readline, MAX_LINE_BYTES + 1, path, number):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
                 raise InputError(
-                    f"{path}:{long_line}: the line is longer than {MAX_LINE_BYTES // MIB} MiB, "
+                    f"{path}:{number}: the line is longer than {MAX_LINE_BYTES // MIB} MiB, "
                     "a trace has one request per line"
                 )
-            whole = data[:end]
-            blank = 0 if whole.strip() else blank + end
+            text = line.rstrip(b"\r\n") if number > 1 else line.removeprefix(_MARK).rstrip(b"\r\n")
+            blank = 0 if text.strip() else blank + len(line)
             if blank > MAX_BLANK_BYTES:
-                raise InputError(f"{path}:{line}: {blank // MIB} MiB of blank lines end here; give {WANTED}")
-            if end and not blank:
-                yield Block(whole, line)
-            line += whole.count(b"\n")
-            if progress is not None:
+                raise InputError(f"{path}:{number}: {blank // MIB} MiB of blank lines end here; give {WANTED}")
+            if not blank:
+                yield number, text
+            if progress is not None and number % ROWS_PER_CHUNK == 0:
                 progress(min(raw.tell() / size, 1.0))
-    if rest:
-        yield Block(rest + b"\n", line)
+    if progress is not None:
+        progress(1.0)
 
 
 def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
@@ -143,26 +180,62 @@ def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
     raw = stack.enter_context(open_file(path, WANTED))
     packed = raw.read(2) == _GZIP
     raw.seek(0)
-    return (cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=raw))), raw) if packed else (raw, raw)
+    if not packed:
+        return raw, raw
+    unpacked = stack.enter_context(gzip.GzipFile(fileobj=raw))
+    return cast(BinaryIO, BufferedReader(cast(Any, unpacked), MIB)), raw
 
 
-def _read(stream: BinaryIO, size: int, path: Path, line: int) -> bytes:
+def _read(read: Callable[[int], bytes], size: int, path: Path, line: int) -> bytes:
     try:
-        return stream.read(size)
+        return read(size)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise InputError(f"{path}: the gzip data is cut off or damaged after line {line}; fetch it again") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read after line {line}: {error.strerror}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class CsvLayout:
-    """Where the three columns stand in each line of a CSV file."""
+class _LineError(Exception):
+    """What is wrong with a line; the sentence lacks the place."""
 
-    delimiter: str
-    width: int
-    columns: Columns
-    places: tuple[int, int, int]
+
+Cells = tuple[str, str, str, list[Any] | None]
+"""Arrival, ISL and OSL of a request as they are written, empty where one is missing, and its hash blocks."""
+
+
+def rows_of(
+    path: Path, lines: Iterable[tuple[int, bytes]], columns: Columns, read_cells: Callable[[bytes], Cells]
+) -> Iterator[Rows]:
+    """Yield the requests of lines in chunks; InputError, with its number, for a line that cannot be read."""
+    unit = columns.unit
+    numbered = iter(lines)
+    while chunk := list(islice(numbered, ROWS_PER_CHUNK)):
+        parsed: list[tuple[int, int, int, int]] = []
+        hashes: list[list[Any] | None] = []
+        for number, line in chunk:
+            try:
+                arrival, isl, osl, blocks = read_cells(line)
+                if unit is ArrivalUnit.AUTO:
+                    unit = ArrivalUnit.ISO if looks_like_date(arrival) else ArrivalUnit.SECONDS
+                time = _arrival(columns.arrival, arrival, unit)
+                parsed.append((time, _tokens(columns.isl, isl), _tokens(columns.osl, osl), number))
+                hashes.append(blocks)
+            except _LineError as error:
+                raise InputError(f"{path}:{number}: {error}") from None
+        table = Rows(*(np.ascontiguousarray(column) for column in np.array(parsed, dtype=np.int64).T))
+        known = [blocks for blocks in hashes if blocks is not None]
+        if len(known) < len(hashes):
+            yield table
+            continue
+        ids, counts = _hash_array(list(chain.from_iterable(known))), np.array([len(blocks) for blocks in known])
+        yield replace(table, hash_ids=ids, hash_counts=counts.astype(np.int64))
+
+
+def joined(chunks: list[Rows]) -> Rows:
+    """The rows of all chunks together; without hash blocks where some have none."""
+    names = ["nanoseconds", "isl", "osl", "line"]
+    names += ["hash_ids", "hash_counts"] * all(chunk.hash_ids is not None for chunk in chunks)
+    return Rows(**{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names})
 
 
 def delimiter_of(header: str) -> str:
@@ -192,239 +265,103 @@ def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
     return delimiter, [name.strip() for name in names]
 
 
-def csv_layout(header: str, columns: Columns) -> CsvLayout:
-    """Find `columns` in the header line."""
+def csv_cells(header: str, columns: Columns) -> Callable[[bytes], Cells]:
+    """Reads a line of the CSV file with this header."""
     delimiter, names = split_header(header)
-    isl, osl = names.index(columns.isl), names.index(columns.osl)
-    return CsvLayout(delimiter, len(names), columns, (names.index(columns.arrival), isl, osl))
+    arrival, isl, osl = (names.index(name) for name in columns.names)
+
+    def read(line: bytes) -> Cells:
+        try:
+            text = line.decode()
+            fields = text.split(delimiter)
+            if '"' in text or "\r" in text:
+                fields = next(csv.reader([text], delimiter=delimiter, strict=True))
+        except (UnicodeDecodeError, csv.Error):
+            raise _LineError(f"the line is not valid CSV: {shown(line.decode(errors='replace'))}") from None
+        if len(fields) != len(names):
+            raise _LineError(f"the row has {len(fields)} fields, the header has {len(names)}: {shown(text)}")
+        return fields[arrival].strip(), fields[isl].strip(), fields[osl].strip(), None
+
+    return read
 
 
-def csv_rows(path: Path, blocks: Iterable[Block], layout: CsvLayout) -> Iterator[Rows]:
-    """Yield the requests of a CSV trace, one chunk per block; the first line of the first block is the header."""
-    unit = layout.columns.unit
-    header_pending = True
-    for block in blocks:
-        body = _after_header(block) if header_pending else block
-        header_pending = False
-        if unit is ArrivalUnit.AUTO:
-            unit = _unit_of_first(body, layout)
-        rows = _plain_rows(body, layout, unit)
-        if rows is None:
-            rows = _careful_rows(path, body, layout, unit)
-        if len(rows):
-            yield rows
+def json_cells(columns: Columns) -> Callable[[bytes], Cells]:
+    """Reads a line of a JSONL file."""
 
-
-def _after_header(block: Block) -> Block:
-    """Return the block without its header line and the blank lines above that."""
-    blank = len(block.data) - len(block.data.lstrip())
-    end = block.data.index(b"\n", blank) + 1
-    return Block(block.data[end:], block.first_line + block.data.count(b"\n", 0, end))
-
-
-def _unit_of_first(block: Block, layout: CsvLayout) -> ArrivalUnit:
-    """Tell from the first row with enough fields whether arrivals are dates or seconds."""
-    for line in block.data.splitlines():
-        fields = line.decode(errors="replace").split(layout.delimiter)
-        if len(fields) == layout.width:
-            date = looks_like_date(fields[layout.places[0]].strip('" '))
-            return ArrivalUnit.ISO if date else ArrivalUnit.SECONDS
-    return ArrivalUnit.AUTO
-
-
-def _plain_rows(block: Block, layout: CsvLayout, unit: ArrivalUnit) -> Rows | None:
-    """Parse a block of equally many unquoted fields a line with pandas; None where the block is not so plain."""
-    lines = _lines_of_equal_width(block.data, layout)
-    if not lines:
-        return None
-    import pandas as pd  # it takes as long to load as a small trace to read
-
-    table = pd.read_csv(
-        BytesIO(block.data),
-        sep=layout.delimiter,
-        header=None,
-        usecols=list(set(layout.places)),
-        dtype=str,
-        na_filter=False,
-        skip_blank_lines=False,
-        quoting=csv.QUOTE_NONE,
-    )
-    try:
-        arrival, isl, osl = (table[place] for place in layout.places)
-        if unit is ArrivalUnit.ISO:
-            if arrival.str.len().min() < _CLOCK_LENGTH:
-                return None
-            moments = pd.to_datetime(arrival, format="ISO8601", utc=True)
-            nanoseconds = moments.astype("datetime64[ns, UTC]").astype(np.int64).to_numpy()
-        else:
-            seconds = arrival.to_numpy().astype(np.float64) * unit.seconds
-            nanoseconds = np.rint(np.clip(seconds, -MAX_SECONDS - 1.0, MAX_SECONDS + 1.0) * NANOSECONDS)
-        if not np.all(np.abs(nanoseconds) <= MAX_SECONDS * NANOSECONDS):
-            return None
-        lengths = [tokens.to_numpy().astype(np.int64) for tokens in (isl, osl)]
-    except ValueError:  # a number or a date that is none, or that 64 bits do not hold
-        return None
-    line = np.arange(block.first_line, block.first_line + lines, dtype=np.int64)
-    return Rows(nanoseconds.astype(np.int64), lengths[0], lengths[1], line)
-
-
-def _lines_of_equal_width(data: bytes, layout: CsvLayout) -> int:
-    """How many lines the block has; 0 where one is quoted or has another number of fields than the header."""
-    if b'"' in data:
-        return 0
-    buffer = np.frombuffer(data, dtype=np.uint8)
-    ends = np.flatnonzero(buffer == ord("\n"))
-    marks = np.searchsorted(np.flatnonzero(buffer == ord(layout.delimiter)), ends)
-    return int(ends.size) if np.all(np.diff(marks, prepend=0) == layout.width - 1) else 0
-
-
-def _careful_rows(path: Path, block: Block, layout: CsvLayout, unit: ArrivalUnit) -> Rows:
-    """Parse a block line by line; blank lines are skipped; raises InputError with the line number."""
-    rows: list[tuple[int, int, int, int]] = []
-    for number, raw in enumerate(block.data.split(b"\n")[:-1], block.first_line):
-        if raw.strip():
-            rows.append((*_parse_line(f"{path}:{number}", raw, layout, unit), number))
-    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    arrival, isl, osl, line = (np.ascontiguousarray(column) for column in table.T)
-    return Rows(arrival, isl, osl, line)
-
-
-def _parse_line(where: str, raw: bytes, layout: CsvLayout, unit: ArrivalUnit) -> tuple[int, int, int]:
-    try:
-        fields = next(csv.reader([raw.decode()], delimiter=layout.delimiter, strict=True))
-    except (UnicodeDecodeError, csv.Error):
-        raise InputError(f"{where}: the line is not valid CSV: {shown(raw.decode(errors='replace'))}") from None
-    if len(fields) != layout.width:
-        raise InputError(
-            f"{where}: the row has {len(fields)} fields, the header has {layout.width}: "
-            f"{shown(raw.decode(errors='replace'))}"
+    def read(line: bytes) -> Cells:
+        record = _object(line)
+        blocks = record.get(HASH_KEY)
+        listed = isinstance(blocks, list) and all(isinstance(block, int | str) for block in blocks)
+        if blocks is not None and not listed:
+            raise _LineError(f"{HASH_KEY} must be an array of whole numbers or strings, one per block of the prompt")
+        arrival = nested_value(record, columns.arrival)
+        if arrival is None and columns.arrival not in record:
+            raise _LineError(f"the object has no key {shown(columns.arrival)}")
+        lengths = (nested_value(record, name) for name in (columns.isl, columns.osl))
+        isl, osl = (
+            "" if value is None else _text(name, value)
+            for name, value in zip((columns.isl, columns.osl), lengths, strict=True)
         )
-    arrival, isl, osl = (fields[place].strip() for place in layout.places)
-    names = layout.columns
-    return (
-        parse_arrival(f"{where}: {names.arrival}", arrival, unit),
-        parse_tokens(f"{where}: {names.isl}", isl),
-        parse_tokens(f"{where}: {names.osl}", osl),
-    )
+        return _text(columns.arrival, arrival), isl, osl, blocks
+
+    return read
 
 
-def parse_arrival(where: str, text: str, unit: ArrivalUnit) -> int:
-    """Return one arrival in nanoseconds, or raise InputError that opens with `where`."""
-    if unit is ArrivalUnit.ISO:
-        moment = parse_date(text)
-        if moment is None:
-            raise InputError(f"{where} is {shown(text)}, but must be a date and time such as 2023-11-16 18:15:46.68")
-        if abs(moment) > MAX_SECONDS * NANOSECONDS:
-            raise InputError(f"{where} is {shown(text)}, but must be a time between the years 1828 and 2112")
-        return moment
-    value = _finite(text)
-    if value is None:
-        raise InputError(f"{where} is {shown(text)}, but must be a finite number of {unit.value}")
-    return nanoseconds_of(value, unit, where)
-
-
-def parse_tokens(where: str, text: str) -> int:
-    """Return one token count, or raise InputError that opens with `where`; its range is checked later.
-
-    >>> parse_tokens("", "17"), parse_tokens("", "") == MISSING
-    (17, True)
-    """
-    if not text:
-        return MISSING
-    value = _finite(text)
-    if value is None or value != int(value) or abs(value) > 2**53:
-        raise InputError(f"{where} is {shown(text)}, but must be a whole number of tokens from 1 to {MAX_TOKENS}")
-    return int(value)
-
-
-def _finite(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-Parsed = tuple[int, int, int, int, list[Any] | None]
-"""Arrival [ns], ISL, OSL [token], line, hash blocks."""
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool | dict | list) or value is None:
+        raise _LineError(f"{name} is {json_shown(value)}, but must be a number")
+    return value if isinstance(value, str) else repr(value)
 
 
 def parse_object(where: str, raw: bytes) -> dict[str, Any]:
     """Return the JSON object on one line, or raise InputError that opens with `where`."""
     try:
+        return _object(raw)
+    except _LineError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
         value = json.loads(raw, parse_constant=_refuse_constant)
     except RecursionError:
-        raise InputError(f"{where}: the JSON is nested too deeply for a request") from None
+        raise _LineError("the JSON is nested too deeply for a request") from None
     except ValueError as error:
         reason = str(error).split(":", maxsplit=1)[0]
-        raise InputError(f"{where}: the line is not valid JSON ({reason}); each line must be one object") from None
+        raise _LineError(f"the line is not valid JSON ({reason}); each line must be one object") from None
     if not isinstance(value, dict):
-        raise InputError(f"{where}: the line is {json_kind(value)}, but must be one object per line")
+        raise _LineError(f"the line is {json_kind(value)}, but must be one object per line")
     return value
 
 
-def jsonl_rows(path: Path, blocks: Iterable[Block], columns: Columns) -> Iterator[Rows]:
-    """Yield the requests of a JSONL trace, at most ROWS_PER_CHUNK at once; blank lines are skipped."""
-    unit = columns.unit
-    pending: list[Parsed] = []
-    for block in blocks:
-        for number, raw in enumerate(block.data.split(b"\n")[:-1], block.first_line):
-            if not raw.strip():
-                continue
-            record = parse_object(f"{path}:{number}", raw)
-            if unit is ArrivalUnit.AUTO:
-                first = nested_value(record, columns.arrival)
-                unit = ArrivalUnit.ISO if isinstance(first, str) and looks_like_date(first) else ArrivalUnit.SECONDS
-            pending.append(_parse_record(f"{path}:{number}", record, columns, unit, number))
-            if len(pending) == ROWS_PER_CHUNK:
-                yield _as_rows(pending)
-                pending = []
-    if pending:
-        yield _as_rows(pending)
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
 
 
-def _parse_record(where: str, record: dict[str, Any], columns: Columns, unit: ArrivalUnit, line: int) -> Parsed:
-    blocks = record.get(HASH_KEY)
-    if blocks is not None and not _is_block_list(blocks):
-        raise InputError(
-            f"{where}: {HASH_KEY} must be an array of whole numbers or strings, one per block of the prompt"
-        )
-    return (
-        parse_arrival(f"{where}: {columns.arrival}", _text(where, record, columns.arrival), unit),
-        _tokens(where, record, columns.isl),
-        _tokens(where, record, columns.osl),
-        line,
-        blocks,
-    )
+def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of all values in an object and the objects in it.
+
+    >>> list(nested_keys({"created": 1, "usage": {"prompt_tokens": 5}}))
+    ['created', 'usage.prompt_tokens']
+    """
+    for key, value in record.items():
+        if isinstance(value, Mapping) and value:
+            yield from (f"{key}{NESTED}{below}" for below in nested_keys(value))
+        else:
+            yield key
 
 
-def _tokens(where: str, record: dict[str, Any], key: str) -> int:
-    """Return a length; one that is not there, as of a request that failed, is MISSING."""
-    missing = nested_value(record, key) is None
-    return MISSING if missing else parse_tokens(f"{where}: {key}", _text(where, record, key))
+def nested_value(record: Mapping[str, Any], key: str) -> Any:
+    """The value under a key, or under keys joined by dots; None where there is none.
 
-
-def _text(where: str, record: dict[str, Any], key: str) -> str:
-    value = nested_value(record, key)
-    if value is None and key not in record:
-        raise InputError(f"{where}: the object has no key {shown(key)}")
-    if isinstance(value, bool | dict | list) or value is None:
-        raise InputError(f"{where}: {key} is {json_shown(value)}, but must be a number")
-    return value if isinstance(value, str) else repr(value)
-
-
-def _is_block_list(blocks: object) -> bool:
-    return isinstance(blocks, list) and all(isinstance(block, int | str) for block in blocks)
-
-
-def _as_rows(parsed: list[Parsed]) -> Rows:
-    table = np.array([row[:4] for row in parsed], dtype=np.int64)
-    arrival, isl, osl, line = (np.ascontiguousarray(column) for column in table.T)
-    if any(row[4] is None for row in parsed):
-        return Rows(arrival, isl, osl, line)
-    blocks = [row[4] or [] for row in parsed]
-    counts = np.array([len(ids) for ids in blocks], dtype=np.int64)
-    return Rows(arrival, isl, osl, line, hash_ids=_hash_array(list(chain.from_iterable(blocks))), hash_counts=counts)
+    >>> nested_value({"usage": {"prompt_tokens": 5}}, "usage.prompt_tokens")
+    5
+    """
+    if key in record or NESTED not in key:
+        return record.get(key)
+    first, _, rest = key.partition(NESTED)
+    below = record.get(first)
+    return nested_value(below, rest) if isinstance(below, Mapping) else None
 
 
 def _hash_array(ids: list[Any]) -> NDArray[np.uint64]:
@@ -435,8 +372,43 @@ def _hash_array(ids: list[Any]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
+    """One arrival [ns]."""
+    if unit is ArrivalUnit.ISO:
+        moment = parse_date(text)
+        if moment is None:
+            raise _LineError(f"{name} is {shown(text)}, but must be a date and time such as 2023-11-16 18:15:46.68")
+        if abs(moment) > MAX_SECONDS * NANOSECONDS:
+            raise _LineError(f"{name} is {shown(text)}, but must be a time between the years 1828 and 2112")
+        return moment
+    value = _finite(text)
+    if value is None:
+        raise _LineError(f"{name} is {shown(text)}, but must be a finite number of {unit.value}")
+    seconds = value * unit.seconds
+    if not abs(seconds) <= MAX_SECONDS:
+        hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
+        raise _LineError(f"{name} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
+    return round(seconds * NANOSECONDS)
+
+
+def _tokens(name: str, text: str) -> int:
+    """One token count; its range is checked later."""
+    if not text:
+        return MISSING
+    if text.isdecimal() and len(text) < MOST_DIGITS:
+        return int(text)
+    value = _finite(text)
+    if value is None or value != int(value) or abs(value) > 2**53:
+        raise _LineError(f"{name} is {shown(text)}, but must be a whole number of tokens from 1 to {MAX_TOKENS}")
+    return int(value)
+
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def looks_like_date(text: str) -> bool:
@@ -457,13 +429,19 @@ def parse_date(text: str) -> int | None:
     match = _ISO.fullmatch(text.strip())
     if match is None:
         return None
-    year, month, day, hour, minute, second = (int(digits) for digits in match.groups()[:6])
+    day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
+    midnight = _midnight(day)
+    if midnight is None:
+        return None
+    shift = (3600 * int(hours) + 60 * int(minutes)) * (1 if sign == "+" else -1) if sign else 0
+    seconds = midnight + 3600 * int(hour) + 60 * int(minute) + int(second) - shift
+    return seconds * NANOSECONDS + (int(fraction.ljust(9, "0")) if fraction else 0)
+
+
+@lru_cache(maxsize=64)
+def _midnight(day: str) -> int | None:
+    """Seconds from 1970 to the start of a day; None where there is no such day."""
     try:
-        whole = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        return (date.fromisoformat(day) - date(1970, 1, 1)).days * 86400
     except ValueError:
         return None
-    seconds = round((whole - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
-    if match[8]:
-        shift = 3600 * int(match[9]) + 60 * int(match[10])
-        seconds -= shift if match[8] == "+" else -shift
-    return seconds * NANOSECONDS + int((match[7] or "0").ljust(9, "0"))

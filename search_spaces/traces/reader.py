@@ -1,305 +1,201 @@
-"""Reading a trace: its format is found from its first bytes, then it is streamed once, in bounded memory."""
+"""Formats of traces, found from the first line of a file: which columns or keys have the arrival and the lengths."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costmodel.errors import InputError, UnknownNameError
-from costmodel.quoting import shown
+from costmodel.errors import InputError, UnknownNameError, nearest_name
+from costmodel.quoting import name_list, shown
+from costmodel.words import percentage
 
-from .arrivals import ArrivalCounter, ArrivalStats, arrival_notes
 from .parsing import (
     HASH_KEY,
-    Progress,
-    csv_layout,
-    csv_rows,
-    first_bytes,
-    is_range_query,
-    jsonl_rows,
-    parse_object,
-    read_blocks,
-    split_header,
-)
-from .rows import (
-    AZURE_COLUMNS,
-    MOONCAKE_COLUMNS,
-    MOST_TOGETHER,
-    NANOSECONDS,
+    MAX_TOKENS,
+    MISSING,
+    NESTED,
     ArrivalUnit,
     Columns,
+    Progress,
     Rows,
-    TraceFormat,
-    Unservable,
-    map_columns,
+    csv_cells,
+    first_bytes,
+    joined,
+    json_cells,
     nested_keys,
-    require_columns,
+    parse_object,
+    read_lines,
+    rows_of,
+    split_header,
 )
-from .summary import MAX_BLOCKS, LengthCounter, PrefixCache, TraceSummary
-
-if TYPE_CHECKING:
-    from costmodel.simulator import Pages, Trace
 
 AUTO = "auto"
-WALL_CLOCK_FROM = 10**8 * NANOSECONDS
-"""Numeric arrivals from here on (the year 1973) are taken as Unix time, earlier ones as time since a start [ns]."""
-_MOONCAKE_KEYS = {"timestamp", "input_length", "output_length", HASH_KEY}
-"""Without prefixes the last one is left out, as in the benchmarks that `pdplan deploy` writes."""
+MOST_UNSERVABLE = 0.05
+"""Share of a trace's rows that may be left out as no engine can serve them [1]; assumed: failed requests are 1.8 % and
+1.9 % of the files of BurstGPT (Wang et al. 2024), and a wrong column or unit shows in most rows."""
+
+
+class TraceFormat(StrEnum):
+    """How a trace file is written."""
+
+    AZURE = "azure"
+    """CSV of the Azure Public Dataset, 2023 and 2024: TIMESTAMP, ContextTokens, GeneratedTokens."""
+    MOONCAKE = "mooncake"
+    """JSONL of Mooncake: timestamp [ms], input_length, output_length, hash_ids."""
+    CSV = "csv"
+    """Any CSV with a header; columns are named by the user or recognised."""
+    JSONL = "jsonl"
+    """Any file with one JSON object per line; keys are named by the user or recognised."""
+
+
+OWN_COLUMNS: Mapping[TraceFormat, Columns] = {
+    TraceFormat.AZURE: Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", ArrivalUnit.ISO),
+    TraceFormat.MOONCAKE: Columns("timestamp", "input_length", "output_length", ArrivalUnit.MILLISECONDS),
+}
+"""Formats whose columns are given. Mooncake's hash_ids are left out where there are no prefixes, as in the benchmarks
+that `pdplan deploy` writes."""
+
+KNOWN_NAMES: Mapping[str, tuple[str, ...]] = {
+    "arrival": (
+        *("arrival", "arrival_s", "arrival_ms", "arrival_time", "arrived_at", "timestamp", "timestamp_ms", "time"),
+        *("arrival_timestamp", "arrival_time_ns", "request_start_ns", "starttime", "start_time", "created_at"),
+        "created",
+    ),
+    "isl": (
+        *("isl", "input_length", "input_tokens", "prompt_tokens", "context_tokens", "contexttokens"),
+        *("num_prefill_tokens", "request_tokens", "prompt_len", "input_len"),
+        *("prompt_size", "input_toks", "usage_prompt_tokens", "input_sequence_length"),
+    ),
+    "osl": (
+        *("osl", "output_length", "output_tokens", "completion_tokens", "generated_tokens", "generatedtokens"),
+        *("num_decode_tokens", "response_tokens", "output_len"),
+        *("token_size", "output_toks", "usage_completion_tokens", "output_sequence_length"),
+    ),
+}
+"""Column names that are recognised without a mapping, lower case with underscores; of keys in objects the last one.
+
+The last lines of each are those of SplitwiseSim, LLMServingSim, AIPerf's records, LiteLLM's and OpenAI's logs."""
+
+
+class UnnamedColumnError(InputError):
+    """No column has a name that tells its role; the message says how a workload.yaml names it.
+
+    told: what is wrong; example: the role and a name such as the column's, for messages that name it otherwise.
+    """
+
+    def __init__(self, where: str, role: str, names: Sequence[str]) -> None:
+        self.told = f"{where}: no column was recognized as {role} among {name_list(map(shown, names))}"
+        self.example = role, KNOWN_NAMES[role][1]
+        super().__init__(f"{self.told}; name it, e.g. columns: {{{role}: {KNOWN_NAMES[role][1]}}}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """How a file is to be read; `head` is its first line that is not blank."""
+class Unservable:
+    """Rows of a trace that no engine can serve: a length is missing, below one token or beyond all belief.
+
+    rows: of the trace; count: of them those that are left out; line: of the first one in the file; fault: what is wrong
+    with it.
+    """
+
+    rows: int
+    count: int = 0
+    line: int = 0
+    fault: str = ""
+
+    @property
+    def words(self) -> str:
+        """How many rows are left out, and the first of them; empty where none is."""
+        if not self.count:
+            return ""
+        rows = "row" if self.rows == 1 else "rows"
+        return f"{self.count:,} of {self.rows:,} {rows} cannot be served (line {self.line}: {self.fault})"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRows:
+    """A trace file as it was read: the rows that can be served, in the order of the file, and those left out."""
 
     path: Path
     format: TraceFormat
     columns: Columns
-    head: str
+    rows: Rows
+    unservable: Unservable
 
 
-def detect_format(path: str | os.PathLike[str]) -> TraceFormat:
-    """Return the format of a trace file from its first line, or raise InputError if it is no trace."""
-    return _detect(*_head(Path(path)))
+def read_requests(
+    path: Path, wanted: str, columns: Mapping[str, str] | None, limit: int | None, progress: Progress | None
+) -> TraceRows:
+    """Read a trace, of its first `limit` requests.
 
+    Rows that no engine can serve are left out; InputError where they are many.
 
-def read_rows(
-    path: str | os.PathLike[str],
-    format: str = AUTO,  # noqa: A002 - the word that workload.yaml uses
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    progress: Progress | None = None,
-    *,
-    unservable: Unservable | None = None,
-) -> Iterator[Rows]:
-    """Yield the requests of a trace in chunks, in the order of the file, of its first `limit` rows.
-
-    Rows that no engine can serve are left out, and counted in `unservable`; InputError at the end where they are many.
-
-    format: a TraceFormat or "auto"; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl;
-    progress is told the share of the file that has been read [1].
+    wanted: a TraceFormat or "auto"; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl; progress is
+    told the share of the file that has been read [1].
     """
-    yield from _stream(_plan(Path(path), format, columns), limit, progress, unservable or Unservable())
-
-
-def in_order(path: str | os.PathLike[str], chunks: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield the same requests sorted by arrival (without hash blocks); those of a tie keep their order.
-
-    One chunk is held back, so an arrival may come late by a chunk of lines; later than that is an InputError.
-    """
-    held: Rows | None = None
-    settled: int | None = None
-    for chunk in chunks:
-        rows = _merged(held, chunk)
-        size = len(chunk)
-        ready, held = rows.pick(slice(0, len(rows) - size)), rows.pick(slice(len(rows) - size, None))
-        if len(ready):
-            _check_settled(path, ready, settled)
-            settled = int(ready.nanoseconds[-1])
-            yield ready
-    if held is not None:
-        _check_settled(path, held, settled)
-        yield held
-
-
-def read_trace(
-    path: str | os.PathLike[str],
-    format: str = AUTO,  # noqa: A002 - the word that workload.yaml uses
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    progress: Progress | None = None,
-    *,
-    most_tokens: int | None = None,
-) -> TraceSummary:
-    """Read a trace once and return what it says; arguments as for read_rows. Memory does not grow with its length.
-
-    most_tokens: requests whose ISL + OSL [token] is above it are left out.
-    """
-    plan = _plan(Path(path), format, columns)
-    tally = _Tally(plan, MOST_TOGETHER if most_tokens is None else most_tokens)
-    arrivals = ArrivalCounter()
-    for rows in in_order(path, tally.passing(_stream(plan, limit, progress, tally.unservable))):
-        arrivals.add(rows, str(path))
-    if not arrivals.requests:
-        raise InputError(f"{path}: the trace is empty: it has {tally.found()}")
-    wall_clock = plan.columns.unit is ArrivalUnit.ISO or arrivals.origin >= WALL_CLOCK_FROM
-    return tally.summary(arrivals.finish(wall_clock))
-
-
-def read_replay(
-    path: str | os.PathLike[str],
-    format: str = AUTO,  # noqa: A002 - the word that workload.yaml uses
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    *,
-    unservable: Unservable | None = None,
-) -> Trace:
-    """Return the requests of a trace from time 0 on, at most `limit`; arguments as for read_rows.
-
-    Hash blocks of no known size are left out: prefix caches then find nothing.
-    """
-    from costmodel.simulator import make_trace  # it takes time to import where it is compiled
-
-    chunks = list(read_rows(path, format, columns, limit, unservable=unservable))
-    if not chunks:
-        raise InputError(f"{path}: the trace is empty: it has no requests")
-    nanoseconds, isl, osl = (
-        np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("nanoseconds", "isl", "osl")
-    )
-    arrival = (nanoseconds - nanoseconds.min()) / NANOSECONDS
-    return make_trace(arrival, isl, osl, pages=_pages(chunks))
-
-
-def _pages(chunks: list[Rows]) -> Pages | None:
-    """Hash blocks of the requests; None where the trace has none that can be used."""
-    cache = PrefixCache()
-    cache.look_up(chunks[0])
-    ids, counts = [], []
-    for chunk in chunks:
-        if chunk.hash_ids is None or chunk.hash_counts is None:
-            return None
-        ids.append(chunk.hash_ids)
-        counts.append(chunk.hash_counts)
-    if cache.block_tokens is None:
-        return None
-    from costmodel.simulator import Pages
-
-    return Pages(np.concatenate(ids), np.concatenate(counts), cache.block_tokens)
-
-
-class _Tally:
-    """Counts what does not depend on the order of arrival, while the rows pass by."""
-
-    def __init__(self, plan: _Plan, most_tokens: int) -> None:
-        self.plan = plan
-        self.most_tokens = most_tokens
-        self.unservable = Unservable()
-        self.too_long = 0
-        self.out_of_order = 0
-        self._latest: int | None = None
-        self._lengths = LengthCounter()
-        self._prefix = PrefixCache()
-
-    def passing(self, chunks: Iterable[Rows]) -> Iterator[Rows]:
-        """Yield the rows on, with prefix hits and without requests that are too long."""
-        for chunk in map(self._short, chunks):
-            if not len(chunk):
-                continue
-            rows = self._prefix.look_up(chunk)
-            self._count_disorder(rows)
-            self._lengths.add(rows)
-            yield rows
-
-    def _short(self, chunk: Rows) -> Rows:
-        """The rows that are not too long: no engine would take the others, nor cache their prefixes."""
-        fits = chunk.isl + chunk.osl <= self.most_tokens
-        self.too_long += int(np.count_nonzero(~fits))
-        return chunk if fits.all() else chunk.keep(fits)
-
-    def found(self) -> str:
-        """What there is instead of requests that count."""
-        return f"only {self.too_long} of more than {self.most_tokens:,} tokens" if self.too_long else "no requests"
-
-    def _count_disorder(self, rows: Rows) -> None:
-        first = rows.nanoseconds[0] if self._latest is None else self._latest
-        self.out_of_order += int(np.count_nonzero(np.diff(rows.nanoseconds, prepend=first) < 0))
-        self._latest = int(rows.nanoseconds[-1])
-
-    def summary(self, arrivals: ArrivalStats) -> TraceSummary:
-        """Return the finished summary."""
-        lengths, prefix = self._lengths, self._prefix
-        return TraceSummary(
-            path=str(self.plan.path),
-            format=self.plan.format,
-            columns=self.plan.columns,
-            requests=arrivals.requests,
-            dropped=self.unservable.count,
-            too_long=self.too_long,
-            out_of_order=self.out_of_order,
-            arrivals=arrivals,
-            isl_counts=lengths.isl_counts,
-            osl_counts=lengths.osl_counts,
-            histogram=lengths.joint(),
-            mean_isl_osl=lengths.product / arrivals.requests,
-            total_counts=lengths.total_counts,
-            max_tokens=lengths.longest,
-            prefix_hit_share=prefix.hit_share,
-            prefix_block_tokens=prefix.block_tokens if prefix.hit_share is not None else None,
-            reuse_interval=prefix.reuse_interval,
-            notes=tuple(self._notes(arrivals)),
-        )
-
-    def _notes(self, arrivals: ArrivalStats) -> Iterator[str]:
-        if self.unservable.count:
-            yield f"{self.unservable.words}; no figure counts them."
-        if self.too_long:
-            some = "1 request has" if self.too_long == 1 else f"{self.too_long:,} requests have"
-            gone = "is" if self.too_long == 1 else "are"
-            yield f"{some} more than {self.most_tokens:,} tokens (ISL + OSL) and {gone} left out of all figures."
-        if self.out_of_order:
-            some = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
-            yield f"{some} earlier than the line before; the trace was sorted by arrival."
-        yield from arrival_notes(arrivals)
-        if self._prefix.full:
-            yield f"only the first {MAX_BLOCKS} prefix blocks were remembered: the prefix-hit share is a lower bound."
-        if self._prefix.unfit and self._prefix.block_tokens is None and self.plan.format is TraceFormat.MOONCAKE:
-            yield "hash_ids fit no known block size; the prefix-hit share is unknown."
-
-
-def _plan(path: Path, wanted: str, columns: Mapping[str, str] | None) -> _Plan:
-    _, head = _head(path)
-    formats = [AUTO, *(format_.value for format_ in TraceFormat)]
-    if wanted not in formats:
-        raise UnknownNameError("trace format", wanted, formats)
-    file_format = _detect(path, head) if wanted == AUTO else TraceFormat(wanted)
-    if columns and file_format in (TraceFormat.AZURE, TraceFormat.MOONCAKE):
-        if wanted != AUTO:
-            raise InputError(f"{path}: format {wanted} has columns of its own; name columns with csv or jsonl")
-        file_format = TraceFormat.JSONL if head.startswith("{") else TraceFormat.CSV
-    names = _names(path, head, file_format)
-    where = f"{path}:1"
-    if file_format is TraceFormat.AZURE:
-        return _Plan(path, file_format, require_columns(AZURE_COLUMNS, names, where), head)
-    if file_format is TraceFormat.MOONCAKE:
-        return _Plan(path, file_format, require_columns(MOONCAKE_COLUMNS, names, where), head)
-    return _Plan(path, file_format, map_columns(columns, names, where), head)
-
-
-def _stream(plan: _Plan, limit: int | None, progress: Progress | None, unservable: Unservable) -> Iterator[Rows]:
     if limit is not None and limit < 1:
         raise InputError(f"limit: {limit} must be at least 1")
-    blocks = read_blocks(plan.path, progress)
-    if plan.format in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
-        chunks = jsonl_rows(plan.path, blocks, plan.columns)
-    else:
-        chunks = csv_rows(plan.path, blocks, csv_layout(plan.head, plan.columns))
-    left = limit
-    for chunk in chunks:
-        rows = chunk if left is None or len(chunk) <= left else chunk.first(left)
-        servable = unservable.without(rows, plan.columns)
-        if len(servable):
-            yield servable
-        if left is not None:
-            left -= len(rows)
-            if not left:
-                break
-    unservable.check(plan.path)
+    head = _head(path)
+    form, named = _layout(path, head, wanted, columns)
+    is_json = form in (TraceFormat.MOONCAKE, TraceFormat.JSONL)
+    lines = read_lines(path, progress)
+    if not is_json:
+        next(lines)  # the header
+    read_cells = json_cells(named) if is_json else csv_cells(head, named)
+    chunks = list(rows_of(path, islice(lines, limit), named, read_cells))
+    if not chunks:
+        raise InputError(f"{path}: the trace is empty: it has no requests")
+    return TraceRows(path, form, named, *_servable(path, joined(chunks), named))
 
 
-def _head(path: Path) -> tuple[Path, str]:
-    """Return the path and the first line of the file: for JSONL the first that is not blank."""
+def _servable(path: Path, rows: Rows, columns: Columns) -> tuple[Rows, Unservable]:
+    """The rows that can be served; InputError where so many cannot that it is no slip but another column or unit."""
+    lengths = (columns.isl, rows.isl), (columns.osl, rows.osl)
+    odd = [(tokens < 1) | (tokens > MAX_TOKENS) for _, tokens in lengths]
+    out = odd[0] | odd[1]
+    if not out.any():
+        return rows, Unservable(len(rows))
+    first = int(np.argmax(out))
+    name, tokens = lengths[0] if odd[0][first] else lengths[1]
+    fault = f"{name} is {'missing' if tokens[first] == MISSING else tokens[first]}"
+    left_out = Unservable(len(rows), int(np.count_nonzero(out)), int(rows.line[first]), fault)
+    if left_out.count > MOST_UNSERVABLE * left_out.rows:
+        raise InputError(
+            f"{path}:{left_out.line}: {fault}, but must be a whole number of tokens from 1 to {MAX_TOKENS}; "
+            f"{left_out.count:,} of {left_out.rows:,} rows cannot be served; at most {percentage(MOST_UNSERVABLE)} may "
+            "be"
+        )
+    return rows.keep(~out), left_out
+
+
+def is_range_query(start: bytes) -> bool:
+    """Whether a file that starts so is an answer of Prometheus, and no trace of single requests.
+
+    >>> is_range_query(b'{"status":"success","data":{'), is_range_query(b'{"timestamp": 0}')
+    (True, False)
+    """
+    return re.match(rb'\s*\{\s*"status"\s*:\s*"(success|error)"', start) is not None
+
+
+def detect_format(path: Path) -> TraceFormat:
+    """Return the format of a trace file from its first line, or raise InputError if it is no trace."""
+    return _detect(path, _head(path))
+
+
+def _head(path: Path) -> str:
+    """The first line of the file that is not blank."""
     start = first_bytes(path)
     if is_range_query(start):
         raise InputError(f"{path}: is an answer of Prometheus; `pdplan workload {path} -o FILE` makes a workload of it")
-    block = next(read_blocks(path), None) if start.strip() else None
-    if block is None:
+    _, line = next(read_lines(path), (0, b""))
+    if not line:
         raise InputError(f"{path}: the trace is empty: the file has no lines")
-    line, _, _ = block.data.lstrip().partition(b"\n")
-    return path, line.decode(errors="replace").strip("\r")
+    return line.lstrip().decode(errors="replace")
 
 
 def _detect(path: Path, head: str) -> TraceFormat:
@@ -307,14 +203,43 @@ def _detect(path: Path, head: str) -> TraceFormat:
         raise InputError(f"{path}:1: the file is a JSON array, but must have one JSON object per line (JSONL)")
     if head.startswith("{"):
         keys = set(parse_object(f"{path}:1", head.encode()))
-        return TraceFormat.MOONCAKE if keys | {HASH_KEY} == _MOONCAKE_KEYS else TraceFormat.JSONL
+        mooncake = {*OWN_COLUMNS[TraceFormat.MOONCAKE].names, HASH_KEY}
+        return TraceFormat.MOONCAKE if keys | {HASH_KEY} == mooncake else TraceFormat.JSONL
     names = set(split_header(head, f"{path}:1")[1])
-    return TraceFormat.AZURE if names == set(AZURE_COLUMNS.names) else TraceFormat.CSV
+    return TraceFormat.AZURE if names == set(OWN_COLUMNS[TraceFormat.AZURE].names) else TraceFormat.CSV
 
 
-def _names(path: Path, head: str, file_format: TraceFormat) -> list[str]:
-    """Return the column names or keys of the first line."""
-    if file_format in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
+def _layout(path: Path, head: str, wanted: str, mapping: Mapping[str, str] | None) -> tuple[TraceFormat, Columns]:
+    """The format of a file with this first line, and its three columns: as the mapping says, or by known names."""
+    formats = [AUTO, *TraceFormat]
+    if wanted not in formats:
+        raise UnknownNameError("trace format", wanted, formats)
+    form = _detect(path, head) if wanted == AUTO else TraceFormat(wanted)
+    if mapping and form in OWN_COLUMNS:
+        if wanted != AUTO:
+            raise InputError(f"{path}: format {wanted} has columns of its own; name columns with csv or jsonl")
+        form = TraceFormat.JSONL if head.startswith("{") else TraceFormat.CSV
+    names, where = _names(path, head, form), f"{path}:1"
+    if form in OWN_COLUMNS:
+        for name in OWN_COLUMNS[form].names:
+            _column(name, name, names, where)
+        return form, OWN_COLUMNS[form]
+    mapping = mapping or {}
+    keys = (*KNOWN_NAMES, "arrival_unit")
+    for key in mapping:
+        if key not in keys:
+            raise UnknownNameError("key of columns:", key, keys)
+    arrival, isl, osl = (_column(role, mapping.get(role), names, where) for role in KNOWN_NAMES)
+    suffix = _normalized(arrival).rpartition("_")[2]
+    unit = mapping.get("arrival_unit") or (suffix if suffix in ("s", "ms", "us", "ns") else AUTO)
+    if unit not in list(ArrivalUnit):
+        raise UnknownNameError("arrival_unit", unit, list(ArrivalUnit))
+    return form, Columns(arrival, isl, osl, ArrivalUnit(unit))
+
+
+def _names(path: Path, head: str, form: TraceFormat) -> list[str]:
+    """The column names or keys of the first line."""
+    if form in (TraceFormat.MOONCAKE, TraceFormat.JSONL):
         return list(nested_keys(parse_object(f"{path}:1", head.encode())))
     names = split_header(head, f"{path}:1")[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
@@ -325,23 +250,23 @@ def _names(path: Path, head: str, file_format: TraceFormat) -> list[str]:
     return names
 
 
-def _merged(held: Rows | None, chunk: Rows) -> Rows:
-    """Return both, sorted by arrival."""
-    both = chunk
-    if held is not None:
-        pairs = ((held.nanoseconds, chunk.nanoseconds), (held.isl, chunk.isl), (held.osl, chunk.osl))
-        nanoseconds, isl, osl, line = (np.concatenate(pair) for pair in (*pairs, (held.line, chunk.line)))
-        both = Rows(nanoseconds, isl, osl, line)
-        if held.hit_tokens is not None and chunk.hit_tokens is not None:
-            both = replace(both, hit_tokens=np.concatenate([held.hit_tokens, chunk.hit_tokens]))
-    if np.any(np.diff(both.nanoseconds) < 0):
-        return both.pick(np.argsort(both.nanoseconds, kind="stable"))
-    return both
+def _normalized(name: str) -> str:
+    """A column name in lower case with underscores, as in KNOWN_NAMES."""
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
-def _check_settled(path: object, rows: Rows, settled: int | None) -> None:
-    if settled is not None and rows.nanoseconds[0] < settled:
-        late = (settled - int(rows.nanoseconds[0])) / NANOSECONDS
-        raise InputError(
-            f"{path}:{rows.line[0]}: the request arrives {late:g} s before one far above it; sort the trace by arrival"
-        )
+def _column(role: str, wanted: str | None, names: Sequence[str], where: str) -> str:
+    """The column of a role: the one that is wanted, or the one with the best known name, nearest to the top."""
+    if wanted is not None:
+        if wanted in names:
+            return wanted
+        close = nearest_name(wanted, names)
+        hint = f"did you mean {shown(close)}?" if close else f"found: {name_list(map(shown, names))}"
+        raise InputError(f"{where}: there is no column {shown(wanted)}; {hint}")
+    by_name: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: name.count(NESTED)):
+        by_name.setdefault(_normalized(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
+    recognized = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
+    if recognized is None:
+        raise UnnamedColumnError(where, role, names)
+    return recognized

@@ -7,8 +7,9 @@ and later ones a `delay` after the answer before [ms]; lengths are those of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MILLI
 
-from .parsing import parse_object, read_blocks
+from .parsing import parse_object, read_lines
 
 FloatArray = NDArray[np.float64]
 
@@ -80,8 +81,8 @@ def _quantiles(values: FloatArray) -> dict[str, Any]:
 def is_session_trace(path: Path) -> bool:
     """Whether the first line of a file is a turn of a session; what cannot be read is left to who reads it."""
     try:
-        number, line = next(_lines(path), (1, b""))
-        return line.startswith(b"{") and _kind(parse_object(f"{path}:{number}", line)) is not None
+        number, line = next(read_lines(path), (1, b""))
+        return line.lstrip().startswith(b"{") and _kind(parse_object(f"{path}:{number}", line)) is not None
     except InputError:
         return False
 
@@ -91,9 +92,7 @@ def read_sessions(path: Path, limit: int | None = None) -> SessionSummary:
     rows: dict[Any, list[tuple[float | None, float | None, float, float]]] = {}
     root: dict[Any, Any] = {}
     whole = False
-    for count, (number, line) in enumerate(_lines(path)):
-        if count == limit:
-            break
+    for number, line in islice(read_lines(path), limit):
         where = f"{path}:{number}"
         row = parse_object(where, line)
         kind = _kind(row)
@@ -153,11 +152,3 @@ def _number(where: str, row: Mapping[str, Any], key: str, unit: float) -> float 
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1e15:
         raise InputError(f"{where}: {key} {shown(value)} must be a number of at least 0")
     return float(value) * unit
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, and their numbers."""
-    for block in read_blocks(path):
-        for number, line in enumerate(block.data.splitlines(), start=block.first_line):
-            if line.strip():
-                yield number, line.strip()

@@ -1,12 +1,16 @@
-"""What a trace says about a workload: lengths, arrivals, prefix sharing; and the workload made from it.
+"""What a trace says about a workload: arrivals, lengths, prefix sharing; and the workload made from it.
 
-Lengths add up as exact counts per length and as a fine joint histogram with the mean of each cell. A prefix hit is an
-input token that an infinite cache would hold when the request arrives.
+A prefix hit is an input token that an infinite cache would hold when the request arrives.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,18 +19,42 @@ from numpy.typing import NDArray
 from costmodel.errors import InputError
 from costmodel.lengths import Buckets, coarsen
 from costmodel.prefix_cache import Times, from_quantiles, uniform_reuse
+from costmodel.words import percentage
 from costmodel.workload import FloatArray, Workload
+from search_spaces.recorded import LEAST, MOST, PARTS, Recorded
 
-from .arrivals import ArrivalStats
-from .rows import MAX_TOKENS, NANOSECONDS, Columns, IntArray, Rows, TraceFormat
+from .parsing import MAX_TOKENS, NANOSECONDS, ArrivalUnit, Columns, IntArray, Progress, Rows
+from .reader import AUTO, OWN_COLUMNS, TraceFormat, TraceRows, read_requests
 
+SLOT_SECONDS = 10
+MAX_SLOTS = 16_000_000
+"""Five years of slots."""
+PEAK_WINDOWS = (10, 60, 600, 3600)
+"""Windows of the peak rates [s]; those longer than the trace are left out."""
+TIE_SHARE = 0.2
+"""Share of arrivals at the very time of their predecessor from which the clock is taken as too coarse for gaps."""
+LEAST_EXPOSURE = 60.0
+"""Seconds that an hour of the day must have been observed for its rate to be shown."""
+LEAST_GAPS = 20
+"""One of so many gaps of a Poisson process is longer than all the others together in 1 of 26,000 traces."""
+MOST_OF_TRACE = 0.5
+"""Share of a trace's duration from which on one gap rules its rate; assumed."""
+LEAST_WINDOW = 60
+"""Shorter peaks [s] are what burstiness tells of."""
+NOTABLE = 0.1
+"""How far a peak is above a rate, as a share of it, before a plan for that rate is called too small; assumed."""
+MOST_DEVIATIONS = 3.0
+"""Standard deviations by which the count in the busiest of many windows may be above the mean by chance; assumed."""
+WAVY_CV = 3.0
+"""CV of the gaps from which the summary says that it is ruled by pauses [1]."""
+_BINS_PER_OCTAVE = 16
 DEFAULT_BUCKETS = 48
+WALL_CLOCK_FROM = 10**8 * NANOSECONDS
+"""Numeric arrivals from here on (the year 1973) are taken as Unix time, earlier ones as time since a start [ns]."""
 _SHARE_UNITS = 1_000_000
 """A written share has six decimals; they sum to exactly 1 in these units."""
 _STEPS = 64
 """Cells per octave of the joint histogram: each is at most 1/64 = 1.6 % wide, and lengths below 128 are exact."""
-MAX_BLOCKS = 2**25
-"""Blocks remembered at most (256 MiB); beyond it only blocks seen before still count."""
 BLOCK_SIZES = (512, 16, 32, 64, 128, 256, 1024)
 """Tokens per hash block in use: Mooncake's first, then those of serving engines."""
 FITTING_SHARE = 0.95
@@ -37,7 +65,172 @@ MOST_FOUND = 0.999999
 REUSE_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 """Probabilities by which these times are written down."""
 
-BlockArray = NDArray[np.uint64]
+
+@dataclass(frozen=True, slots=True)
+class ArrivalStats:
+    """What is known of the arrivals.
+
+    duration: first to last arrival [s]; mean_rate [1/s], None if all came at once; gap_cv: coefficient of variation
+    of the gaps as recorded [1]; longest_gap [s]; gap_lines: lines of the file of the requests before and after it, the
+    later in time second; tie_share: share of gaps that are 0 [1]; quantum: step of a coarse
+    clock [s] or None; dispersion: variance over mean of the counts per quantum [1] or None; burstiness: CV of gaps
+    that a plan should use [1]; peak_rate: highest rate [1/s] by window [s]; hourly_rate: mean rate [1/s] by hour
+    0-23 observed.
+    """
+
+    requests: int
+    duration: float
+    mean_rate: float | None
+    gap_cv: float | None
+    longest_gap: float
+    tie_share: float
+    quantum: float | None
+    dispersion: float | None
+    burstiness: float
+    peak_rate: Mapping[int, float]
+    hourly_rate: Mapping[int, float]
+    gap_lines: tuple[int, int] = field(default=(0, 0), compare=False)  # where it stands is no figure of the arrivals
+
+    @property
+    def rate_without_pause(self) -> float | None:
+        """Mean rate [1/s] less the longest gap, where that is most of the trace and not by chance; else None."""
+        if self.requests <= LEAST_GAPS or not self.longest_gap > MOST_OF_TRACE * self.duration:
+            return None
+        rest = self.duration - self.longest_gap
+        return (self.requests - 2) / rest if rest > 0 else None
+
+    def busy_window(self, rate: float) -> tuple[int, float] | None:
+        """The long window [s] with its peak rate [1/s] where that is well above a rate [1/s], and not by chance.
+
+        Long is the longest window of a minute or more that the trace holds twice. The count in a window of w seconds
+        has a standard deviation of CV sqrt(rate w), as that of a renewal process has for long windows (Cox 1962).
+        """
+        long = [window for window in self.peak_rate if LEAST_WINDOW <= window <= self.duration / 2.0]
+        if not long:
+            return None
+        window = max(long)
+        peak = self.peak_rate[window]
+        chance = MOST_DEVIATIONS * self.burstiness * math.sqrt(rate / window)
+        return (window, peak) if peak > rate * (1.0 + NOTABLE) and peak > rate + chance else None
+
+
+def arrival_stats(rows: Rows, wall_clock: bool, where: str = "") -> ArrivalStats:
+    """The statistics of rows in order of arrival.
+
+    wall_clock: whether hours are those of the UTC day, else since the start; where: opens a refusal.
+    """
+    time, gaps = rows.nanoseconds, np.diff(rows.nanoseconds)
+    duration = float(time[-1] - time[0]) / NANOSECONDS
+    slots = _slots(time, where)
+    seconds = gaps / NANOSECONDS
+    mean = float(seconds.mean()) if gaps.size else 0.0
+    gap_cv = float(seconds.std()) / mean if mean > 0.0 else None
+    tie_share = float(np.mean(gaps == 0)) if gaps.size else 0.0
+    rate = gaps.size / duration if duration > 0 else None
+    quantum = _quantum(gaps[gaps > 0]) if tie_share > TIE_SHARE and duration > 0 else None
+    dispersion = None
+    if quantum is not None:
+        rate = len(rows) / (duration + quantum)
+        dispersion = _dispersion(gaps, duration, quantum)
+    measured = gap_cv if dispersion is None else math.sqrt(dispersion)
+    longest = int(np.argmax(gaps)) if gaps.size else 0
+    return ArrivalStats(
+        requests=len(rows),
+        duration=duration,
+        mean_rate=rate,
+        gap_cv=gap_cv,
+        longest_gap=float(gaps[longest]) / NANOSECONDS if gaps.size else 0.0,
+        tie_share=tie_share,
+        quantum=quantum,
+        dispersion=dispersion,
+        burstiness=1.0 if measured is None else measured,
+        peak_rate={
+            window: float(_window_sums(slots, window // SLOT_SECONDS).max() / window)
+            for window in PEAK_WINDOWS
+            if window <= duration
+        },
+        hourly_rate=_hourly_rates(slots, duration, int(time[0]) // NANOSECONDS % 86400 if wall_clock else 0),
+        gap_lines=(int(rows.line[longest]), int(rows.line[longest + 1])) if gaps.size else (0, 0),
+    )
+
+
+def _slots(time: IntArray, where: str) -> IntArray:
+    """Arrivals in slots of SLOT_SECONDS since the first."""
+    slots = (time - time[0]) // (SLOT_SECONDS * NANOSECONDS)
+    if slots[-1] >= MAX_SLOTS:
+        years = (int(slots[-1]) + 1) * SLOT_SECONDS / (365 * 86400)
+        raise InputError(f"{where}: the trace spans {years:.0f} years; check the unit of the arrivals")
+    return np.bincount(slots)
+
+
+def _quantum(gaps: IntArray) -> float:
+    """The clock's step [s]: the mean of the gaps that are about as long as their 5 % quantile, empty steps aside."""
+    bins = (np.log2(gaps) * _BINS_PER_OCTAVE).astype(np.int64)
+    alike = gaps[bins == np.quantile(bins, 0.05, method="inverted_cdf")]
+    return float(alike.mean()) / NANOSECONDS
+
+
+def _dispersion(gaps: IntArray, duration: float, quantum: float) -> float:
+    """Index of dispersion of counts [1], variance over mean of the arrivals per clock step.
+
+    For a renewal process it tends to the squared CV of the gaps as the step grows over the mean gap.
+    """
+    runs = np.diff(np.flatnonzero(gaps), prepend=-1, append=gaps.size)  # requests that come together
+    steps = round(duration / quantum) + 1
+    mean = (gaps.size + 1) / steps
+    return max(float((runs**2).sum()) / steps - mean**2, 0.0) / mean
+
+
+def _hourly_rates(slots: IntArray, duration: float, start: int) -> dict[int, float]:
+    """Mean rate by hour [1/s], of hours that were observed long enough; start: of the trace within its day [s]."""
+    hour = (start + np.arange(slots.size) * SLOT_SECONDS) // 3600 % 24
+    exposure = np.full(slots.size, float(SLOT_SECONDS))
+    exposure[-1] = duration - (slots.size - 1) * SLOT_SECONDS
+    counts = np.bincount(hour, weights=slots, minlength=24)
+    seconds = np.bincount(hour, weights=exposure, minlength=24)
+    return {h: float(counts[h] / seconds[h]) for h in range(24) if seconds[h] >= LEAST_EXPOSURE}
+
+
+def _window_sums(counts: IntArray, width: int) -> FloatArray:
+    """Return the sums over all runs of `width` neighbouring slots (fewer if there are fewer)."""
+    total = np.concatenate([[0], np.cumsum(counts)])
+    width = min(width, counts.size)
+    return np.asarray(total[width:] - total[:-width], dtype=np.float64)
+
+
+def arrival_notes(arrivals: ArrivalStats) -> Iterator[str]:
+    """A coarse clock, one pause that rules the trace, or waves; whatever the figures alone do not tell."""
+    pause = _pause_note(arrivals)
+    if pause:
+        yield pause
+    if arrivals.quantum is not None and arrivals.dispersion is not None:
+        yield (
+            f"{percentage(arrivals.tie_share)} of the arrivals share the time of the one before "
+            f"(over {percentage(TIE_SHARE)}): the clock steps by {arrivals.quantum:.4g} s, so burstiness "
+            f"{arrivals.burstiness:.2f} is the root of the dispersion of counts per step, not the CV of the "
+            f"recorded gaps ({arrivals.gap_cv or 0:.2f})."
+        )
+    elif arrivals.gap_cv is None:
+        yield "too few distinct arrivals to measure burstiness; 1 (Poisson) is assumed."
+    elif arrivals.gap_cv > WAVY_CV and not pause:
+        yield (
+            f"the gaps between arrivals vary by {arrivals.gap_cv:.1f} times their mean (longest pause "
+            f"{arrivals.longest_gap:.0f} s): requests come in waves, so look at the peak rates too."
+        )
+
+
+def _pause_note(arrivals: ArrivalStats) -> str:
+    """Where one gap is most of the trace, as a wrong timestamp makes it; empty where none is."""
+    rate = arrivals.rate_without_pause
+    if rate is None:
+        return ""
+    before, after = arrivals.gap_lines
+    share = percentage(arrivals.longest_gap / arrivals.duration)
+    return (
+        f"{share} of the trace is one gap of {arrivals.longest_gap:,.0f} s without a request, between those of line "
+        f"{before:,} and line {after:,}: without it the rate is {rate:.3g} req/s, and rate and burstiness above tell "
+        "little. If a timestamp is wrong there, mend it or leave the line out."
+    )
 
 
 def cell_of(tokens: IntArray) -> IntArray:
@@ -53,184 +246,64 @@ def cell_of(tokens: IntArray) -> IntArray:
 _CELLS = int(cell_of(np.array([MAX_TOKENS]))[0]) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class JointHistogram:
-    """Occupied cells: mean ISL and OSL of their requests [token], exact, and how many requests each holds."""
+def quantile_of(values: IntArray, probability: float) -> int:
+    """The smallest value that at least `probability` of them do not exceed; exact.
 
-    isl: FloatArray
-    osl: FloatArray
-    requests: FloatArray
-
-
-class LengthCounter:
-    """Adds up the lengths of requests in bounded memory (40 MB and 8 bytes per distinct length)."""
-
-    def __init__(self) -> None:
-        self.isl_counts: IntArray = np.zeros(1, dtype=np.int64)
-        self.osl_counts: IntArray = np.zeros(1, dtype=np.int64)
-        self.total_counts: IntArray = np.zeros(1, dtype=np.int64)
-        self.product = 0.0
-        self._requests = np.zeros(_CELLS * _CELLS, dtype=np.int64)
-        self._isl_sums = np.zeros(_CELLS * _CELLS, dtype=np.int64)
-        self._osl_sums = np.zeros(_CELLS * _CELLS, dtype=np.int64)
-
-    def add(self, rows: Rows) -> None:
-        """Take in the lengths of `rows`."""
-        self.isl_counts = _counted(self.isl_counts, rows.isl)
-        self.osl_counts = _counted(self.osl_counts, rows.osl)
-        self.product += float((rows.isl * rows.osl).astype(np.float64).sum())
-        self.total_counts = _counted(self.total_counts, rows.isl + rows.osl)
-        cell = cell_of(rows.isl) * _CELLS + cell_of(rows.osl)
-        np.add.at(self._requests, cell, 1)
-        np.add.at(self._isl_sums, cell, rows.isl)
-        np.add.at(self._osl_sums, cell, rows.osl)
-
-    @property
-    def longest(self) -> int:
-        """Longest ISL + OSL [token]."""
-        return int(np.flatnonzero(self.total_counts)[-1])
-
-    def joint(self) -> JointHistogram:
-        """Return the cells that hold requests."""
-        used = np.flatnonzero(self._requests)
-        requests = self._requests[used].astype(np.float64)
-        return JointHistogram(self._isl_sums[used] / requests, self._osl_sums[used] / requests, requests)
-
-
-def quantile_of(counts: IntArray, probability: float) -> int:
-    """Return the smallest length [token] that at least `probability` of the requests do not exceed; exact.
-
-    >>> quantile_of(np.array([0, 2, 1, 1]), 0.5), quantile_of(np.array([0, 2, 1, 1]), 0.51)
+    >>> quantile_of(np.array([1, 1, 2, 3]), 0.5), quantile_of(np.array([1, 1, 2, 3]), 0.51)
     (1, 2)
     """
-    total = int(counts.sum())
-    # A count is whole: the rounding of probability x total must not lift it over the next one.
-    rank = max(np.ceil(probability * total * (1 - 1e-12)), 1)
-    return int(np.searchsorted(np.cumsum(counts), rank))
+    # A count is whole: the rounding of probability x size must not lift it over the next one.
+    rank = max(math.ceil(probability * values.size * (1 - 1e-12)), 1) - 1
+    return int(np.partition(values, rank)[rank])
 
 
-def moment_of(counts: IntArray, power: int) -> float:
-    """Return the mean of length^power [token^power]; exact counts, so only the last digits round."""
-    used = np.flatnonzero(counts)
-    return float((counts[used] * used.astype(np.float64) ** power).sum()) / float(counts.sum())
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """What an infinite prefix cache finds of the prompts of a trace.
+
+    hit_share: of the input tokens [1]; block_tokens: tokens per hash block; reuse_interval: time since the last use of
+    the blocks that hit, by probability [s], None where none did.
+    """
+
+    hit_share: float
+    block_tokens: int
+    reuse_interval: Mapping[float, float] | None
 
 
-def _counted(counts: IntArray, tokens: IntArray) -> IntArray:
-    most = int(tokens.max())
-    if most >= counts.size:
-        counts = np.concatenate([counts, np.zeros(max(most + 1, 2 * counts.size) - counts.size, dtype=np.int64)])
-    np.add.at(counts, tokens, 1)
-    return counts
-
-
-class PrefixCache:
-    """An infinite prefix cache, fed request by request in the order of the file.
+def prefixes_of(rows: Rows) -> Prefixes | None:
+    """Prefix hits request by request in the order of the file; None where the trace has no usable blocks.
 
     A request hits the longest run of its first blocks that all appeared in earlier requests; the hit is
     blocks x block size tokens, at most the request's ISL (its last block is partly filled).
     """
-
-    def __init__(self) -> None:
-        self.block_tokens: int | None = None
-        self.unfit = False
-        self.full = False
-        self.hit_tokens = 0
-        self.input_tokens = 0
-        self._seen: BlockArray = np.empty(0, dtype=np.uint64)
-        self._recent: BlockArray = np.empty(0, dtype=np.uint64)
-        self._seen_at: IntArray = np.empty(0, dtype=np.int64)
-        self._recent_at: IntArray = np.empty(0, dtype=np.int64)
-        self._intervals = np.zeros(INTERVAL_EDGES.size + 1, dtype=np.int64)
-
-    @property
-    def hit_share(self) -> float | None:
-        """Share of the input tokens found [1]; None if the trace has no usable blocks."""
-        return self.hit_tokens / self.input_tokens if self.input_tokens and not self.unfit else None
-
-    @property
-    def reuse_interval(self) -> dict[float, float] | None:
-        """Time since the last use of the blocks that hit, by probability [s]; None where none did."""
-        total = int(self._intervals.sum())
-        if not total or self.unfit:
-            return None
-        upto = np.cumsum(self._intervals) / total
-        bins = [int(np.searchsorted(upto, share - 1e-12)) for share in REUSE_SHARES]
-        return {share: float(f"{INTERVAL_EDGES[min(at, INTERVAL_EDGES.size - 1)]:.4g}")
-                for share, at in zip(REUSE_SHARES, bins, strict=True)}  # fmt: skip
-
-    def look_up(self, rows: Rows) -> Rows:
-        """Return the rows with hit_tokens filled in [token], and remember their blocks."""
-        if rows.hash_ids is None or rows.hash_counts is None or self.unfit:
-            self.unfit = True
-            return rows
-        if self.block_tokens is None:
-            self.block_tokens = _block_size(rows.isl, rows.hash_counts)
-            self.unfit = self.block_tokens is None
-        if self.block_tokens is None:
-            return rows
-        blocks = self._leading_hits(rows.hash_ids, rows.hash_counts, rows.nanoseconds)
-        hits = np.minimum(blocks * self.block_tokens, rows.isl)
-        self.hit_tokens += int(hits.sum())
-        self.input_tokens += int(rows.isl.sum())
-        return replace(rows, hit_tokens=hits)
-
-    def _leading_hits(self, ids: BlockArray, counts: IntArray, nanoseconds: IntArray) -> IntArray:
-        """Return how many leading blocks of each row were seen in an earlier row, and count since when."""
-        row = np.repeat(np.arange(counts.size), counts)
-        distinct, first, place = np.unique(ids, return_index=True, return_inverse=True)
-        seen_before = _contains(self._seen, distinct) | _contains(self._recent, distinct)
-        missed = np.flatnonzero(~(seen_before[place] | (row[first][place] < row)))
-        starts = np.cumsum(counts) - counts
-        # The first miss at or after the start of each row; none before the row's end means that all blocks hit.
-        following = np.append(missed, ids.size)[np.searchsorted(missed, starts)]
-        hits = np.asarray(np.minimum(following - starts, counts), dtype=np.int64)
-        times = nanoseconds[row]
-        self._count_intervals(place, times, distinct, np.arange(ids.size) - starts[row] < hits[row])
-        last = np.zeros(distinct.size, dtype=np.int64)
-        np.maximum.at(last, place, times)
-        for known, at in ((self._seen, self._seen_at), (self._recent, self._recent_at)):
-            there = _contains(known, distinct)
-            at[np.searchsorted(known, distinct[there])] = last[there]
-        self._remember(distinct[~seen_before], last[~seen_before])
-        return hits
-
-    def _count_intervals(
-        self, place: NDArray[np.intp], times: IntArray, distinct: BlockArray, hit: NDArray[np.bool_]
-    ) -> None:
-        """Count how long ago the blocks that hit were used; place: of each among the distinct ones."""
-        before = np.full(distinct.size, -1, dtype=np.int64)
-        for known, at in ((self._seen, self._seen_at), (self._recent, self._recent_at)):
-            there = _contains(known, distinct)
-            before[there] = at[np.searchsorted(known, distinct[there])]
-        order = np.argsort(place, kind="stable")
-        first = np.diff(place[order], prepend=-1) != 0
-        last = np.where(first, before[place[order]], np.roll(times[order], 1))
-        since = np.empty(times.size, dtype=np.float64)
-        since[order] = (times[order] - last) / NANOSECONDS
-        np.add.at(self._intervals, np.searchsorted(INTERVAL_EDGES, since[hit]), 1)
-
-    def _remember(self, fresh: BlockArray, times: IntArray) -> None:
-        if self._seen.size + self._recent.size + fresh.size > MAX_BLOCKS:
-            self.full = True
-            return
-        self._recent, self._recent_at = _merged((self._recent, self._recent_at), (fresh, times))
-        if self._recent.size > max(self._seen.size // 4, 2**16):
-            self._seen, self._seen_at = _merged((self._seen, self._seen_at), (self._recent, self._recent_at))
-            self._recent, self._recent_at = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+    if rows.hash_ids is None or rows.hash_counts is None:
+        return None
+    counts, size = rows.hash_counts, _block_size(rows.isl, rows.hash_counts)
+    if size is None:
+        return None
+    row = np.repeat(np.arange(counts.size), counts)
+    _, first, place = np.unique(rows.hash_ids, return_index=True, return_inverse=True)
+    missed = np.flatnonzero(row[first][place] == row)
+    starts = np.cumsum(counts) - counts
+    # The first miss at or after the start of each row; none before the row's end means that all blocks hit.
+    following = np.append(missed, row.size)[np.searchsorted(missed, starts)]
+    hits = np.minimum(following - starts, counts)
+    tokens = int(np.minimum(hits * size, rows.isl).sum())
+    hit = np.arange(row.size) - starts[row] < hits[row]
+    return Prefixes(tokens / int(rows.isl.sum()), size, _reuse_interval(rows.nanoseconds[row], place, hit))
 
 
-def _merged(some: tuple[BlockArray, IntArray], others: tuple[BlockArray, IntArray]) -> tuple[BlockArray, IntArray]:
-    """Blocks that differ, in ascending order, and when each was used last."""
-    blocks, times = (np.concatenate(pair) for pair in zip(some, others, strict=True))
-    order = np.argsort(blocks)
-    return blocks[order], times[order]
-
-
-def _contains(ordered: BlockArray, wanted: BlockArray) -> NDArray[np.bool_]:
-    if not ordered.size:
-        return np.zeros(wanted.size, dtype=np.bool_)
-    place = np.minimum(np.searchsorted(ordered, wanted), ordered.size - 1)
-    return np.asarray(ordered[place] == wanted)
+def _reuse_interval(times: IntArray, place: NDArray[np.intp], hit: NDArray[np.bool_]) -> dict[float, float] | None:
+    """Time since the last use of the blocks that hit; place: number of each block among the distinct ones."""
+    if not hit.any():
+        return None
+    order = np.argsort(place, kind="stable")
+    since = np.empty(times.size)
+    since[order] = np.diff(times[order], prepend=0) / NANOSECONDS  # a block's first use is no hit
+    counts = np.bincount(np.searchsorted(INTERVAL_EDGES, since[hit]), minlength=INTERVAL_EDGES.size + 1)
+    upto = np.cumsum(counts) / counts.sum()
+    bins = [min(int(np.searchsorted(upto, share - 1e-12)), INTERVAL_EDGES.size - 1) for share in REUSE_SHARES]
+    return {share: float(f"{INTERVAL_EDGES[cell]:.4g}") for share, cell in zip(REUSE_SHARES, bins, strict=True)}
 
 
 def _block_size(isl: IntArray, counts: IntArray) -> int | None:
@@ -242,57 +315,62 @@ def _block_size(isl: IntArray, counts: IntArray) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TraceSummary:
     """A trace, read once.
 
-    requests: those that count; dropped: rows that no engine can serve, left out (`Unservable`); too_long: others left
-    out as longer than asked for; out_of_order: arrivals earlier than the line before; isl_counts, osl_counts,
-    total_counts: requests by ISL, OSL and their sum [token]; max_tokens: longest ISL + OSL [token]; mean_isl_osl: mean
-    product [token^2];
-    prefix_hit_share: share of input tokens that an infinite prefix cache holds [1], None if the trace does not tell;
-    prefix_block_tokens: tokens per hash block; reuse_interval: time since the last use of what hits, by probability
-    [s]; notes: what a reader of the figures must know, one sentence each.
+    trace: the file; rows: of it those that count, in order of arrival; too_long: requests left out as longer than
+    `most_tokens` [token]; out_of_order: arrivals earlier than the line before; prefixes: None where the trace does not
+    tell.
     """
 
-    path: str
-    format: TraceFormat
-    columns: Columns
-    requests: int
-    dropped: int
+    trace: TraceRows
+    rows: Rows
+    most_tokens: int
     too_long: int
     out_of_order: int
     arrivals: ArrivalStats
-    isl_counts: IntArray
-    osl_counts: IntArray
-    total_counts: IntArray
-    histogram: JointHistogram
-    mean_isl_osl: float
-    max_tokens: int
-    prefix_hit_share: float | None
-    prefix_block_tokens: int | None
-    reuse_interval: dict[float, float] | None
-    notes: tuple[str, ...]
+    prefixes: Prefixes | None
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.trace.path
+
+    @property
+    def format(self) -> TraceFormat:
+        """How it is written."""
+        return self.trace.format
+
+    @property
+    def columns(self) -> Columns:
+        """Its columns."""
+        return self.trace.columns
+
+    @property
+    def requests(self) -> int:
+        """Requests that count."""
+        return len(self.rows)
+
+    @property
+    def dropped(self) -> int:
+        """Rows left out that no engine can serve."""
+        return self.trace.unservable.count
 
     @property
     def mean_isl(self) -> float:
         """Mean input length [token]."""
-        return moment_of(self.isl_counts, 1)
+        return float(self.rows.isl.mean())
 
     @property
     def mean_osl(self) -> float:
         """Mean output length [token]."""
-        return moment_of(self.osl_counts, 1)
+        return float(self.rows.osl.mean())
 
     @property
-    def mean_isl_squared(self) -> float:
-        """Second moment of the input length [token^2]."""
-        return moment_of(self.isl_counts, 2)
-
-    @property
-    def mean_osl_squared(self) -> float:
-        """Second moment of the output length [token^2]."""
-        return moment_of(self.osl_counts, 2)
+    def max_tokens(self) -> int:
+        """Longest ISL + OSL [token]."""
+        return int((self.rows.isl + self.rows.osl).max())
 
     @property
     def request_rate(self) -> float | None:
@@ -304,21 +382,39 @@ class TraceSummary:
         """Coefficient of variation of the inter-arrival times [1] that a plan should use."""
         return self.arrivals.burstiness
 
+    @property
+    def prefix_hit_share(self) -> float | None:
+        """Share of input tokens that an infinite prefix cache holds [1]; None if the trace does not tell."""
+        return None if self.prefixes is None else self.prefixes.hit_share
+
+    @property
+    def reuse_interval(self) -> Mapping[float, float] | None:
+        """Time since the last use of what hits, by probability [s]."""
+        return None if self.prefixes is None else self.prefixes.reuse_interval
+
     def isl_quantile(self, probability: float) -> int:
         """Return the input length [token] that `probability` of the requests do not exceed; exact."""
-        return quantile_of(self.isl_counts, probability)
+        return quantile_of(self.rows.isl, probability)
 
     def osl_quantile(self, probability: float) -> int:
         """Return the output length [token] that `probability` of the requests do not exceed; exact."""
-        return quantile_of(self.osl_counts, probability)
+        return quantile_of(self.rows.osl, probability)
 
     def longer_than(self, tokens: int) -> int:
         """Return how many requests have an ISL + OSL above `tokens` [token]; exact."""
-        return int(self.total_counts[tokens + 1 :].sum())
+        return int(np.count_nonzero(self.rows.isl + self.rows.osl > tokens))
+
+    @cached_property
+    def _cells(self) -> Buckets:
+        """The joint histogram: mean ISL and OSL of the requests of every cell, exact, and how many it holds."""
+        cell = cell_of(self.rows.isl) * _CELLS + cell_of(self.rows.osl)
+        _, place, requests = np.unique(cell, return_inverse=True, return_counts=True)
+        isl, osl = (np.bincount(place, weights=tokens) / requests for tokens in (self.rows.isl, self.rows.osl))
+        return Buckets(isl, osl, requests.astype(np.float64))
 
     def bucketed(self, buckets: int = DEFAULT_BUCKETS) -> Buckets:
         """Return the joint histogram in at most `buckets` buckets; total share and mean lengths are exact."""
-        return coarsen(self.histogram.isl, self.histogram.osl, self.histogram.requests, buckets)
+        return coarsen(self._cells.isl, self._cells.osl, self._cells.share, buckets)
 
     def to_workload(
         self,
@@ -340,7 +436,7 @@ class TraceSummary:
             burstiness=self.burstiness if burstiness is None else burstiness,
             prefix_hit_share=share,
             max_tokens=self.max_tokens,
-            reuse=uniform_reuse(thin.isl, share, from_quantiles(self.reuse_interval or {})) if measured else None,
+            reuse=uniform_reuse(thin.isl, share, from_quantiles(dict(self.reuse_interval or {}))) if measured else None,
         )
 
     def _rate_or(self, stated: float | None) -> float:
@@ -350,6 +446,56 @@ class TraceSummary:
                 f"{self.path}: all requests arrive at the same time, so the trace has no rate; state one (--rate)"
             )
         return rate
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the figures must know, one sentence each."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        if self.dropped:
+            yield f"{self.trace.unservable.words}; no figure counts them."
+        if self.too_long:
+            some, gone = ("1 request has", "is") if self.too_long == 1 else (f"{self.too_long:,} requests have", "are")
+            yield f"{some} more than {self.most_tokens:,} tokens (ISL + OSL) and {gone} left out of all figures."
+        if self.out_of_order:
+            some = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
+            yield f"{some} earlier than the line before; the trace was sorted by arrival."
+        yield from arrival_notes(self.arrivals)
+        if self.prefixes is None and self.trace.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
+            yield "hash_ids fit no known block size; the prefix-hit share is unknown."
+
+
+def read_trace(
+    path: str | os.PathLike[str],
+    format: str = AUTO,  # noqa: A002 - the word that workload.yaml uses
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+    *,
+    most_tokens: int = 2 * MAX_TOKENS,
+) -> TraceSummary:
+    """Read a trace and return what it says; arguments as for `read_requests`.
+
+    most_tokens: requests whose ISL + OSL [token] is above it are left out: no engine would take them, nor cache their
+    prefixes.
+    """
+    trace = read_requests(Path(path), format, columns, limit, progress)
+    fits = trace.rows.isl + trace.rows.osl <= most_tokens
+    rows, too_long = trace.rows.keep(fits), int(np.count_nonzero(~fits))
+    if not len(rows):
+        raise InputError(f"{path}: the trace is empty: it has only {too_long} of more than {most_tokens:,} tokens")
+    in_order = rows.pick(np.argsort(rows.nanoseconds, kind="stable"))
+    wall_clock = trace.columns.unit is ArrivalUnit.ISO or in_order.nanoseconds[0] >= WALL_CLOCK_FROM
+    return TraceSummary(
+        trace=trace,
+        rows=in_order,
+        most_tokens=most_tokens,
+        too_long=too_long,
+        out_of_order=int(np.count_nonzero(np.diff(rows.nanoseconds) < 0)),
+        arrivals=arrival_stats(in_order, bool(wall_clock), str(path)),
+        prefixes=prefixes_of(rows),
+    )
 
 
 def workload_mapping(
@@ -391,3 +537,56 @@ def quantiles_of(times: Times) -> dict[float, float]:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def trace_source(summary: TraceSummary, folder: Path) -> dict[str, Any]:
+    """How a workload.yaml in a folder names a trace."""
+    source: dict[str, Any] = {"path": os.path.relpath(summary.path, folder)}
+    if summary.format not in OWN_COLUMNS:
+        names, unit = summary.columns, summary.columns.unit
+        columns = {"arrival": names.arrival, "isl": names.isl, "osl": names.osl}
+        columns |= {} if unit is ArrivalUnit.AUTO else {"arrival_unit": unit.value}
+        source |= {"format": summary.format.value, "columns": columns}
+    return source
+
+
+def tells_waves(summary: TraceSummary) -> bool:
+    """Whether a trace has requests enough to be simulated as they came."""
+    return summary.requests >= LEAST and summary.arrivals.duration > 0.0
+
+
+def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
+    """The requests of a trace of at most `most_tokens` tokens (ISL + OSL), or stretches of it where there are many.
+
+    The stretches are the first part of each of PARTS equal times, with what is between left out. Where the clock is too
+    coarse for gaps the requests of one tick are spread over it. Raises InputError where there are so few, or all at one
+    moment, that they tell nothing.
+    """
+    stats, path, rows = summary.arrivals, summary.path, summary.rows
+    if summary.requests < LEAST:
+        raise InputError(f"{path}: has {summary.requests:,} requests; at least {LEAST:,} are needed")
+    if stats.duration <= 0.0:
+        raise InputError(f"{path}: all requests arrive at the same time")
+    stride = (stats.duration + (stats.quantum or stats.duration / (summary.requests - 1))) / PARTS
+    length = stride * min(1.0, MOST / summary.requests)
+    part, offset = np.divmod((rows.nanoseconds - rows.nanoseconds[0]) / NANOSECONDS, stride)
+    within, short = offset < length, rows.isl + rows.osl <= most_tokens
+    fits = within & short
+    arrival = (part * length + offset)[fits]
+    if arrival.size < LEAST:
+        raise InputError(
+            f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; at least {LEAST:,} are needed"
+        )
+    arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
+    too_long = int(np.count_nonzero(within & ~short))
+    return Recorded(path.name, summary.requests, too_long, length * PARTS, arrival, rows.isl[fits], rows.osl[fits])
+
+
+def spread(arrival: FloatArray, stats: ArrivalStats) -> FloatArray:
+    """Arrivals [s] of a trace whose clock is too coarse for gaps, those of one tick anywhere in it; others as they are.
+
+    Else the requests of some seconds would come at one moment.
+    """
+    if stats.quantum is None:
+        return arrival
+    return np.sort(arrival + np.random.default_rng(0).uniform(0.0, stats.quantum, arrival.size))

@@ -1,10 +1,13 @@
-"""From benchmark records to scales with their errors, and to the catalog file that carries them."""
+"""From benchmark records to scales with their errors, and to the catalog file that carries them.
+
+Each record is made predictable first: with the engine that ran it, as the user's flags or the file say.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accelerator import KernelEfficiency, Origin
+from costmodel.accelerator import Accelerator, KernelEfficiency, Origin
 from costmodel.calibration.limits import least_step, least_tpot, least_ttft, most_requests_per_second
-from costmodel.calibration.scales import HUBER, SPREAD, Observation, ScaleFit, Scales, fit_scales, strain_of
+from costmodel.calibration.scales import (
+    HUBER,
+    SPREAD,
+    Observation,
+    Quantity,
+    ScaleFit,
+    Scales,
+    fit_scales,
+    strain_of,
+)
 from costmodel.calibration.scaling import (
     Pair,
     above_physics,
@@ -25,23 +37,16 @@ from costmodel.calibration.scaling import (
     scaled_policy,
 )
 from costmodel.engine import EngineConfig
-from costmodel.errors import InputError
+from costmodel.errors import InputError, UnknownNameError
 from costmodel.host import EngineOverhead
+from costmodel.serving.load import MANY_WAVES
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import DTYPE_BYTES, Transformer
 from costmodel.units import MICRO, MILLI
 from costmodel.words import join_words, percentage
-from search_spaces.benchmark_results.deployed import (
-    MeasuredRun,
-    Note,
-    Setup,
-    TimedStep,
-    in_flight,
-    measured,
-    observations,
-)
-from search_spaces.benchmark_results.records import BenchmarkRun, Record
-from search_spaces.catalog import (
+
+from .benchmark_results import BenchmarkRun, MeasuredStep, Record
+from .catalog import (
     MAX_OVERLAY_BYTES,
     TOP,
     AcceleratorCatalog,
@@ -50,22 +55,251 @@ from search_spaces.catalog import (
     overlay_text,
     rounded,
 )
-from search_spaces.engines import load_engine_overhead, load_serving_policy
-from search_spaces.measured_batches import Batch, batches_of, steady_state
-from search_spaces.yaml_source import read_source
+from .engines import engine_name, load_engine_overhead, load_serving_policy
+from .measured_engines import (
+    Batch,
+    Deployment,
+    batches_of,
+    deployment_of,
+    in_dtype,
+    measured_engine,
+    measured_model,
+    steady_state,
+)
+from .measurements import Layout, ServingRow
+from .yaml_source import read_source
 
 FloatArray = NDArray[np.float64]
-Row = MeasuredRun | TimedStep
+IntArray = NDArray[np.int64]
+
 Predict = Callable[[Scales], FloatArray]
 Scaled = Callable[[EngineConfig, Scales], EngineConfig]
+Part = tuple[IntArray, Predict]
+"""Places of the times that are predicted together among all, and their prediction."""
+DEFAULT_ENGINE = "vllm"
+CACHED = 0.01
+"""Share of prompt tokens found in a prefix cache from which TTFT says nothing of the prompt's length [1]."""
+STEADY_SHARE = 0.9
+"""Share of its concurrency that a rate-limited run fills when the concurrency is what limits it [1]."""
+FEWEST_WAVES = 1.5
+"""Requests over concurrency below which a run is one burst without a steady state [1]."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows that are predicted together, and where their times stand in the result."""
+class Setup:
+    """What the user says of the deployment that was measured.
 
-    predict: Predict
-    places: NDArray[np.int64]
+    model: as resolved; engine, weight_dtype, kv_dtype, memory_fraction, max_num_seqs: None where not said;
+    layout: of one engine, and how many equal ones there are.
+    """
+
+    catalog: AcceleratorCatalog
+    model_name: str
+    model: Transformer
+    accelerator: Accelerator
+    layout: Layout
+    engine: str | None = None
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+    memory_fraction: float | None = None
+    max_num_seqs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A run and the deployment that is predicted for it; ttft, tpot: what may be fitted of it [s]."""
+
+    run: BenchmarkRun
+    deployment: Deployment
+    ttft: float | None
+    tpot: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """A forward pass and the engine that ran it."""
+
+    step: MeasuredStep
+    model: Transformer
+    config: EngineConfig
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the user should know of a record: it was left out, or in part."""
+
+    where: str
+    reason: str
+
+
+Row = MeasuredRun | TimedStep
+
+
+def measured(records: Iterable[Record], setup: Setup) -> tuple[list[Row], list[Note]]:
+    """Every record that can be fitted with its engine, in the order of the files, and notes on what is left out."""
+    rows: list[Row] = []
+    notes: list[Note] = []
+    for record in records:
+        try:
+            row, reasons = (_step(record, setup), []) if isinstance(record, MeasuredStep) else _run(record, setup)
+        except InputError as error:
+            notes.append(Note(record.where, f"left out: {error}"))
+            continue
+        notes += [Note(record.where, reason) for reason in reasons]
+        rows += [] if row is None else [row]
+    return rows, notes
+
+
+def observations(rows: Sequence[Row]) -> list[Observation]:
+    """The measured times of the rows, in their order, TTFT before TPOT."""
+    times: list[Observation] = []
+    for index, row in enumerate(rows):
+        if isinstance(row, TimedStep):
+            step = row.step
+            kind = Quantity.PREFILL_STEP if step.prompts else Quantity.DECODE_STEP
+            load = (step.prompts, step.new, step.past, step.decodes, step.context)
+            times.append(Observation(kind, step.seconds, index, load))
+        else:
+            point = (row.deployment.isl, row.deployment.osl, row.deployment.concurrency)
+            pairs = ((Quantity.TTFT, row.ttft), (Quantity.TPOT, row.tpot))
+            times += [Observation(what, seconds, index, point) for what, seconds in pairs if seconds is not None]
+    return times
+
+
+def engine_of(record: Record, setup: Setup) -> str:
+    """The serving engine: as the user says, as the file states, as the tool suggests, or vLLM."""
+    if setup.engine is not None:
+        return engine_name(setup.engine)
+    if isinstance(record, MeasuredStep) or record.engine is None:
+        return DEFAULT_ENGINE
+    written = record.engine.lower()
+    for mark, name in (("sgl", "sglang"), ("trt", "trtllm"), ("tensorrt", "trtllm"), ("vllm", "vllm")):
+        if mark in written:
+            return name
+    return DEFAULT_ENGINE
+
+
+def in_flight(run: BenchmarkRun) -> tuple[float | None, bool]:
+    """Requests in flight, and whether the generator replaced each one that ended (a closed loop)."""
+    flight = run.in_flight or run.occupancy
+    if run.concurrency is None:
+        return flight, False
+    limited = run.request_rate is not None and math.isfinite(run.request_rate)
+    if limited and flight is not None and flight < STEADY_SHARE * run.concurrency:
+        return flight, False
+    return run.concurrency, True
+
+
+def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRun | None, list[str]]:
+    refused = _unusable(run, setup)
+    if refused:
+        return None, [f"left out: {refused}"]
+    flight, closed = in_flight(run)
+    if flight is None:
+        return None, ["left out: neither a concurrency nor a throughput from which to tell how many were in flight"]
+    notes = []
+    ttft = run.ttft.typical
+    if not closed and ttft is not None:
+        ttft = None
+        notes.append(
+            "TTFT not used: requests arrived at a rate, whose bursts the fixed-concurrency model does not know"
+        )
+    if run.cached > CACHED and ttft is not None:
+        ttft = None
+        notes.append(f"TTFT not used: {percentage(run.cached)} of the prompt tokens came from a prefix cache")
+    deployment = _deployment(run, setup, flight)
+    if ttft is None and run.tpot.typical is None:
+        return None, [*notes, "left out: it has no TTFT and no TPOT to fit"]
+    return MeasuredRun(run, deployment, ttft, run.tpot.typical), [*notes, *deployment.notes]
+
+
+def _unusable(run: BenchmarkRun, setup: Setup) -> str:
+    """Why a run cannot be predicted; empty where it can."""
+    if run.speculative:
+        return "speculative decoding is not modeled: steps cannot be counted from tokens"
+    prompts, limit = run.prompts, run.concurrency
+    if limit is None and run.request_rate is not None and math.isinf(run.request_rate):
+        return "all prompts were sent at once, so there was no steady state; limit the concurrency"
+    if prompts is not None and limit is not None and prompts < FEWEST_WAVES * limit and limit > 1:
+        return (
+            f"{prompts} prompts at concurrency {limit:g} are one burst, not a steady state; send several times as many"
+        )
+    if run.stated is not None and run.stated.accelerator:
+        other = _accelerator_named(run.stated.accelerator, setup.catalog)
+        if other is not None and other.name != setup.accelerator.name:
+            return f"it ran on {other.name}, not on {setup.accelerator.name}"
+    named = _model_named(run.model)
+    if named is not None and named.name != setup.model.name and named.layers != setup.model.layers:
+        return f"it ran {named.name}, not {setup.model.name}"
+    return ""
+
+
+def _accelerator_named(written: str, catalog: AcceleratorCatalog) -> Accelerator | None:
+    """The accelerator of a runner's name (h200-nb_0, b200-trt): what stands before the first mark that fits."""
+    words = written.replace("_", "-").split("-")
+    for length in range(len(words), 0, -1):
+        try:
+            return catalog.accelerator("-".join(words[:length]))
+        except UnknownNameError:
+            continue
+    return None
+
+
+def _model_named(written: str | None) -> Transformer | None:
+    if not written:
+        return None
+    try:
+        return measured_model(written)
+    except InputError:
+        return None
+
+
+def _deployment(run: BenchmarkRun, setup: Setup, flight: float) -> Deployment:
+    stated = run.stated
+    prefill, decode = (setup.layout, None) if stated is None else (stated.prefill, stated.decode)
+    dtype = setup.weight_dtype or (stated.precision if stated else "") or setup.model.native_weight_dtype
+    row = ServingRow(
+        line=0,
+        source="",
+        model=setup.model_name,
+        accelerator=setup.accelerator.name,
+        engine=engine_of(run, setup),
+        gemm_dtype=dtype,
+        moe_dtype=dtype,
+        isl=run.isl,
+        osl=run.osl,
+        concurrency=flight,
+        gpus=prefill.gpus + (decode.gpus if decode else 0),
+        prefill=prefill,
+        decode=decode,
+        ttft=run.ttft.typical or math.nan,
+        tpot=run.tpot.typical or math.nan,
+    )
+    deployment = deployment_of(
+        row, setup.model, setup.catalog, kv_dtype=setup.kv_dtype, memory_fraction=setup.memory_fraction
+    )
+    waves = MANY_WAVES if run.prompts is None else max(run.prompts / flight, 1.0)
+    fits = min(deployment.fits, setup.max_num_seqs or math.inf)
+    return replace(deployment, spread=run.spread, waves=waves, fits=fits)
+
+
+def _step(step: MeasuredStep, setup: Setup) -> TimedStep:
+    """A pass of one rank; with data-parallel attention the other ranks are taken to have been as busy."""
+    dtype = setup.weight_dtype or setup.model.native_weight_dtype
+    model, dtype = in_dtype(setup.model, dtype, dtype)
+    config = measured_engine(
+        setup.catalog,
+        setup.accelerator.name,
+        model,
+        setup.layout,
+        dtype,
+        kv_dtype=setup.kv_dtype or "bf16",
+        memory_fraction=setup.memory_fraction or 0.9,
+    )
+    lanes = setup.layout.data
+    whole = replace(step, prompts=step.prompts * lanes, decodes=step.decodes * lanes)
+    return TimedStep(whole, model, config, engine_of(step, setup))
 
 
 def used_pairs(rows: Sequence[Row]) -> tuple[Pair, ...]:
@@ -99,13 +333,14 @@ def predictor(rows: Sequence[Row], catalog: AcceleratorCatalog, *, limited: bool
     def scaled(config: EngineConfig, scales: Scales) -> EngineConfig:
         return replace(config, accelerator=scaled_accelerator(config.accelerator, pairs, scales, limited=limited))
 
-    places = list(_places(rows))
-    pieces = [*_run_parts(rows, places, scaled, catalog), *_step_parts(rows, places, scaled, catalog)]
+    counts = [1 if isinstance(row, TimedStep) else (row.ttft is not None) + (row.tpot is not None) for row in rows]
+    starts = np.cumsum([0, *counts]).tolist()
+    parts = [*_run_parts(rows, starts, scaled, catalog), *_step_parts(rows, starts, scaled, catalog)]
 
     def predict(scales: Scales) -> FloatArray:
-        seconds = np.empty(sum(len(each) for each in places))
-        for part in pieces:
-            seconds[part.places] = part.predict(scales)
+        seconds = np.empty(starts[-1])
+        for places, part in parts:
+            seconds[places] = part(scales)
         return seconds
 
     return predict
@@ -117,82 +352,68 @@ def step_load(row: TimedStep) -> StepLoad:
     return StepLoad.of(step.prompts, step.new, step.past, step.decodes, step.context)
 
 
-def _places(rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Indices of each row's times among all: one of a step, up to two of a run."""
-    start = 0
-    for row in rows:
-        count = 1 if isinstance(row, TimedStep) else (row.ttft is not None) + (row.tpot is not None)
-        yield list(range(start, start + count))
-        start += count
-
-
 def _run_parts(
-    rows: Sequence[Row], places: Sequence[list[int]], scaled: Scaled, catalog: AcceleratorCatalog
-) -> Iterator[_Part]:
-    """Runs of one model on one engine in one mode are one batch of steady states."""
-    numbered = [
-        replace(row.deployment, row=replace(row.deployment.row, line=index))
-        for index, row in enumerate(rows)
+    rows: Sequence[Row], starts: Sequence[int], scaled: Scaled, catalog: AcceleratorCatalog
+) -> Iterator[Part]:
+    """Runs of one model on one engine in one mode are one batch of steady states.
+
+    starts: index of each row's first time among all.
+    """
+    runs = {
+        id(row.deployment): (start, row)
+        for row, start in zip(rows, starts, strict=False)
         if isinstance(row, MeasuredRun)
-    ]
-    for batch in batches_of(numbered):
-        kept: list[int] = []
-        where: list[int] = []
-        for position, each in enumerate(batch.deployments):
-            row = rows[each.row.line]
-            assert isinstance(row, MeasuredRun)  # noqa: S101 - by construction, for the type checker
+    }
+    for batch in batches_of([row.deployment for _, row in runs.values()]):
+        used: list[int] = []
+        places: list[int] = []
+        for position, deployment in enumerate(batch.deployments):
+            start, row = runs[id(deployment)]
             times = [position] * (row.ttft is not None) + [position + len(batch.deployments)] * (row.tpot is not None)
-            kept += times
-            where += places[each.row.line]
-        yield _Part(_run_predictor(batch, np.array(kept), scaled, catalog), np.array(where))
+            used += times
+            places += range(start, start + len(times))
+        yield np.array(places), _run_predictor(batch, np.array(used), scaled, catalog)
 
 
-def _run_predictor(batch: Batch, kept: NDArray[np.int64], scaled: Scaled, catalog: AcceleratorCatalog) -> Predict:
+def _run_predictor(batch: Batch, used: IntArray, scaled: Scaled, catalog: AcceleratorCatalog) -> Predict:
+    """used: which of the TTFTs, then the TPOTs, of the batch are wanted."""
     policy = load_serving_policy(batch.engine, catalog.engines)
 
+    def side(deployment: Deployment, scales: Scales) -> Deployment:
+        decode = None if deployment.decode is None else scaled(deployment.decode, scales)
+        return replace(deployment, prefill=scaled(deployment.prefill, scales), decode=decode)
+
     def predict(scales: Scales) -> FloatArray:
-        tried = replace(
-            batch,
-            deployments=tuple(
-                replace(
-                    each,
-                    prefill=scaled(each.prefill, scales),
-                    decode=None if each.decode is None else scaled(each.decode, scales),
-                )
-                for each in batch.deployments
-            ),
-        )
+        tried = replace(batch, deployments=tuple(side(deployment, scales) for deployment in batch.deployments))
         steady = steady_state(tried, scaled_policy(policy, scales))
-        return np.concatenate([steady.ttft[:, 0], steady.tpot[:, 0]])[kept]
+        return np.concatenate([steady.ttft[:, 0], steady.tpot[:, 0]])[used]
 
     return predict
 
 
 def _step_parts(
-    rows: Sequence[Row], places: Sequence[list[int]], scaled: Scaled, catalog: AcceleratorCatalog
-) -> Iterator[_Part]:
-    """Passes of one engine are points of one evaluation."""
+    rows: Sequence[Row], starts: Sequence[int], scaled: Scaled, catalog: AcceleratorCatalog
+) -> Iterator[Part]:
+    """Passes of one engine are points of one evaluation; they come from the same flags, so they share one engine."""
     groups: dict[tuple[str, Transformer], list[tuple[int, TimedStep]]] = defaultdict(list)
-    for index, row in enumerate(rows):
+    for start, row in zip(starts, rows, strict=False):
         if isinstance(row, TimedStep):
-            groups[row.engine, row.model].append((places[index][0], row))
+            groups[row.engine, row.model].append((start, row))
     for (engine, model), members in groups.items():
-        steps = [row for _, row in members]
+        loads = [step_load(row) for _, row in members]
+        names = ("prefill_requests", "prefill_tokens", "prefill_past", "decode_requests", "decode_context")
+        load = StepLoad(*(np.concatenate([getattr(part, name) for part in loads], axis=1) for name in names))
         overhead = load_engine_overhead(engine, catalog.engines)
-        yield _Part(_step_predictor(model, steps, overhead, scaled), np.array([place for place, _ in members]))
+        places = np.array([start for start, _ in members])
+        yield places, _step_predictor(model, members[0][1].config, overhead, load, scaled)
 
 
 def _step_predictor(
-    model: Transformer, steps: Sequence[TimedStep], overhead: EngineOverhead, scaled: Scaled
+    model: Transformer, config: EngineConfig, overhead: EngineOverhead, load: StepLoad, scaled: Scaled
 ) -> Predict:
-    """All steps come from the same flags, so they share one engine."""
-    loads = [step_load(row) for row in steps]
-    names = ("prefill_requests", "prefill_tokens", "prefill_past", "decode_requests", "decode_context")
-    load = StepLoad(*(np.concatenate([getattr(each, name) for each in loads], axis=1) for name in names))
-
     def predict(scales: Scales) -> FloatArray:
-        config = scaled(steps[0].config, scales)
-        return np.asarray(step_time_one(model, config, scaled_overhead(overhead, scales), load).total[0])
+        time = step_time_one(model, scaled(config, scales), scaled_overhead(overhead, scales), load)
+        return np.asarray(time.total[0])
 
     return predict
 
@@ -228,13 +449,13 @@ def check_littles_law(run: BenchmarkRun) -> None:
         )
 
 
-def check_near(predicted: NDArray[np.float64], seen: Sequence[Observation], rows: Sequence[Row]) -> None:
+def check_near(predicted: NDArray[np.float64], observed: Sequence[Observation], rows: Sequence[Row]) -> None:
     """Refuse data that is further from the prediction than any machine of the kind can be."""
-    logs = np.abs(np.log(predicted / np.array([each.seconds for each in seen])))
+    logs = np.abs(np.log(predicted / np.array([time.seconds for time in observed])))
     if float(np.median(logs)) <= math.log(FARTHEST):
         return
     worst = int(np.argmax(logs))
-    observation = seen[worst]
+    observation = observed[worst]
     raise InputError(
         f"{where_of(rows[observation.row])}: {observation.quantity.value} is {_shown(observation.seconds)}, the "
         f"prediction {_shown(float(predicted[worst]))}, and most rows are as far off; check units, --model, --gpu "
@@ -266,7 +487,9 @@ def _check_run(row: MeasuredRun) -> None:
     model = deployment.model
     if row.tpot is not None:
         least = least_tpot(model, decode, _decoding(row), deployment.isl + deployment.osl / 2.0)
-        _refuse_below(run.where, "TPOT", row.tpot, least, f"to read weights and KV once {_bus(decode)}")
+        _refuse_below(
+            run.where, "TPOT", row.tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
+        )
     if row.ttft is not None:
         least = least_ttft(model, prefill, deployment.isl)
         needs = f"for the FLOP of {deployment.isl:,.0f} tokens at the peak of {_engine(prefill)}"
@@ -301,10 +524,6 @@ def _refuse_below(where: str, name: str, seconds: float, least: float, needs: st
             f"{where}: {name} {_shown(seconds)} is below {_shown(least)}, the least {needs}; check the units, --model, "
             "--gpu, --weight-dtype and the layout"
         )
-
-
-def _bus(config: EngineConfig) -> str:
-    return f"at the bandwidth of {_engine(config)}"
 
 
 def _engine(config: EngineConfig) -> str:
@@ -357,32 +576,31 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
 
     source: what the overlay says its figures rest on. A fit that does not explain the data says so (`refusal`).
     """
-    usable = measured(records, setup)
-    if not usable.rows:
-        reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in usable.notes[:3]))
+    rows, notes = measured(records, setup)
+    if not rows:
+        reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in notes[:3]))
         raise InputError(f"none of the {len(records)} results can be used: {reasons}")
-    engine = _one_engine(usable.rows)
-    seen = observations(usable.rows)
-    predict = predictor(usable.rows, setup.catalog)
+    engine = _one_engine(rows)
+    observed = observations(rows)
+    predict = predictor(rows, setup.catalog)
     try:
-        check_possible(usable.rows)
-        check_near(predict(Scales()), seen, usable.rows)
-        check_fit(fit_scales(predictor(usable.rows, setup.catalog, limited=False), seen), usable.rows)
+        check_possible(rows)
+        check_near(predict(Scales()), observed, rows)
+        check_fit(fit_scales(predictor(rows, setup.catalog, limited=False), observed), rows)
     except InputError as fault:
-        nearer = nearer_flags(records, setup, len(seen))
+        nearer = nearer_flags(records, setup, len(observed))
         raise InputError(f"{fault}; {nearer}" if nearer else str(fault)) from fault
-    fit = fit_scales(predict, seen)
-    hint = "" if fit.explains else nearer_flags(records, setup, len(seen))
-    notes = usable.notes + (precision_note(records, setup, len(seen)) if fit.explains else ())
-    accelerator = setup.accelerator
+    fit = fit_scales(predict, observed)
+    hint = "" if fit.explains else nearer_flags(records, setup, len(observed))
+    notes += precision_note(records, setup, len(observed)) if fit.explains else []
     error = float(np.median(np.abs(np.expm1(fit.held))))
     figures = {
         pair: replace(
             efficiency, origin=Origin.FITTED, source=f"{source}; scaled from: {_root(efficiency.source)}", error=error
         )
-        for pair, efficiency in scaled_figures(accelerator, used_pairs(usable.rows), fit.scales).items()
+        for pair, efficiency in scaled_figures(setup.accelerator, used_pairs(rows), fit.scales).items()
     }
-    return Calibration(setup, engine, usable.rows, tuple(seen), fit, figures, notes, hint)
+    return Calibration(setup, engine, tuple(rows), tuple(observed), fit, figures, tuple(notes), hint)
 
 
 def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
@@ -390,7 +608,7 @@ def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
 
     Of the precisions, the GPUs and half or twice the tensor ranks the best of each, the two best of these.
     """
-    others = (other for other in setup.catalog.accelerators.values() if other.name != setup.accelerator.name)
+    others = (gpu for gpu in setup.catalog.accelerators.values() if gpu.name != setup.accelerator.name)
     gpus = {f"--gpu {accelerator.name}": replace(setup, accelerator=accelerator) for accelerator in others}
     ranks = {setup.layout.tensor * 2, setup.layout.tensor // 2} - {0}
     layouts = {
@@ -402,14 +620,14 @@ def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
     return f"median error of the catalog {join_words(words)}" if words else ""
 
 
-def precision_note(records: Sequence[Record], setup: Setup, times: int) -> tuple[Note, ...]:
+def precision_note(records: Sequence[Record], setup: Setup, times: int) -> list[Note]:
     """That another precision halves the catalog's error, where one does: a fit may hide that it is the wrong one."""
     own = _catalog_error(records, setup, times)
     error, flag = _nearest(records, _precisions(setup), times)
     if 2.0 * error >= own or not math.isfinite(own):
-        return ()
+        return []
     comparison = f"with {flag} the catalog's median error is {percentage(error)} before any fit, here {percentage(own)}"
-    return (Note("precision", comparison),)
+    return [Note("precision", comparison)]
 
 
 def _precisions(setup: Setup) -> dict[str, Setup]:
@@ -422,21 +640,21 @@ def _precisions(setup: Setup) -> dict[str, Setup]:
 
 def _nearest(records: Sequence[Record], kind: Mapping[str, Setup], times: int) -> tuple[float, str]:
     """The least error of the catalog among several setups, and its flag."""
-    return min((_catalog_error(records, other, times), flag) for flag, other in kind.items())
+    return min((_catalog_error(records, changed, times), flag) for flag, changed in kind.items())
 
 
 def _catalog_error(records: Sequence[Record], setup: Setup, times: int) -> float:
     """Median error of the catalog as it is [1]; infinite where it is no better than an outlier, or cannot be."""
-    usable = measured(records, setup)
-    seen = observations(usable.rows)
-    if len(seen) < times:
+    rows, _ = measured(records, setup)
+    observed = observations(rows)
+    if len(observed) < times:
         return math.inf
     try:
-        check_possible(usable.rows)
+        check_possible(rows)
     except InputError:
         return math.inf
-    ratio = predictor(usable.rows, setup.catalog)(Scales()) / np.array([each.seconds for each in seen])
-    return float(np.median(np.abs(ratio - 1.0))) if strain_of(np.log(ratio), seen) <= HUBER else math.inf
+    ratio = predictor(rows, setup.catalog)(Scales()) / np.array([time.seconds for time in observed])
+    return float(np.median(np.abs(ratio - 1.0))) if strain_of(np.log(ratio), observed) <= HUBER else math.inf
 
 
 def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source: str, base: Path | None) -> str:

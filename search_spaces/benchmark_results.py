@@ -1,32 +1,344 @@
-"""Result files of benchmark tools as records: one row of `FORMATS` a format, told from the content of a file.
+"""Result files of benchmark tools as records, one form for all: times in seconds, lengths in tokens, None if unknown.
 
-vLLM's and SGLang's load generators write flat objects with times in milliseconds, InferenceX one object a run that
-states its own deployment. All others write every metric as an object with its statistics, at places of their own: a
-`Report` says where. Dynamo's self-benchmark has single forward passes that the engine timed itself.
+One row of `FORMATS` is one format, told from the content of a file. vLLM's and SGLang's load generators write flat
+objects with times in milliseconds, InferenceX one object a run that states its own deployment. All others write every
+metric as an object with its statistics, at places of their own: a `Report` says where. Dynamo's self-benchmark has
+single forward passes that the engine timed itself.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MICRO, MILLI
-from search_spaces.benchmark_results.records import (
-    BenchmarkRun,
-    Document,
-    Latency,
-    MeasuredStep,
-    Record,
-    Stated,
-    Tool,
-    Workers,
-    documents,
-)
+
+from .faults import Fault, Source
+from .faults import Path as Keys
+from .files import LARGEST_RESULTS, read_text, shown_path
+from .json_source import JsonText, json_kind, json_shown
+from .measurements import SHORTEST, Layout
+from .yaml_source import parse_source
+
+
+class Tool(StrEnum):
+    """Whose result file it is."""
+
+    VLLM = "vllm bench serve"
+    SGLANG = "sglang bench_serving"
+    AIPERF = "AIPerf"
+    GENAI_PERF = "GenAI-Perf"
+    GUIDELLM = "GuideLLM"
+    INFERENCE_PERF = "inference-perf"
+    LLMD = "llm-d benchmark report"
+    INFERENCEX = "InferenceX"
+    DYNAMO = "Dynamo self-benchmark"
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A time over the requests of a run [s]: its mean and quantiles."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    p95: float | None = None
+
+    @property
+    def typical(self) -> float | None:
+        """The mean, which the model predicts, or else the median [s]."""
+        return self.p50 if self.mean is None else self.mean
+
+    def times(self, factor: float) -> Latency:
+        """The same statistics of a time `factor` [1] as long."""
+        return Latency(*(_scaled(time, factor) for time in (self.mean, self.p50, self.p90, self.p99, self.p95)))
+
+    def share_within(self, limit: float) -> tuple[float, float]:
+        """Least and largest share of requests that took no longer than `limit` [s], as far as the quantiles tell [1].
+
+        >>> Latency(p50=0.1, p90=0.2, p99=0.4).share_within(0.3)
+        (0.9, 0.99)
+        """
+        quantiles = ((0.5, self.p50), (0.9, self.p90), (0.95, self.p95), (0.99, self.p99))
+        met = [share for share, time in quantiles if time is not None and time <= limit]
+        missed = [share for share, time in quantiles if time is not None and time > limit]
+        return max(met, default=0.0), min(missed, default=1.0)
+
+
+def _scaled(figure: float | None, factor: float) -> float | None:
+    return None if figure is None else figure * factor
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A deployment that the result file itself states (InferenceX).
+
+    accelerator, precision: its words; decode: None where one kind of worker does both.
+    """
+
+    accelerator: str
+    precision: str
+    prefill: Layout
+    decode: Layout | None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkRun:
+    """One run of a load generator.
+
+    where: file, and line or index in it; model, engine: the file's words;
+    isl, osl: mean lengths [token]; spread: 1 - shortest / longest prompt [1];
+    concurrency: requests that the generator keeps in flight at most [1]; in_flight: their measured mean [1];
+    request_rate: rate at which it sends [1/s], infinite where only the concurrency limits it;
+    prompts: requests sent; completed: of these, finished;
+    tpot: (end - first token) / (OSL - 1); e2e: of the whole request;
+    goals: limits of TTFT, TPOT and e2e [s] that the generator checked, None where it had none; attainment: share of
+    requests within all of them [1];
+    request_throughput: requests that end [1/s];
+    speculative: more than one token came from a step; cached: share of prompt tokens found in a prefix cache [1];
+    stated: the deployment, where the file names it.
+    """
+
+    where: str
+    tool: Tool
+    isl: float
+    osl: float
+    ttft: Latency
+    tpot: Latency
+    model: str | None = None
+    engine: str | None = None
+    spread: float = 0.0
+    concurrency: float | None = None
+    in_flight: float | None = None
+    request_rate: float | None = None
+    prompts: int | None = None
+    completed: int | None = None
+    request_throughput: float | None = None
+    speculative: bool = False
+    cached: float = 0.0
+    stated: Stated | None = None
+    e2e: Latency = Latency()
+    goals: tuple[float | None, ...] = ()
+    attainment: float | None = None
+
+    @property
+    def gaps(self) -> float:
+        """Gaps between the tokens of a request: OSL - 1, at least one [1]."""
+        return max(self.osl - 1.0, 1.0)
+
+    @property
+    def residence(self) -> float | None:
+        """Time of a request from arrival to its last token [s]: TTFT + (OSL - 1) TPOT."""
+        ttft, tpot = self.ttft.typical, self.tpot.typical
+        return None if ttft is None or tpot is None else ttft + self.gaps * tpot
+
+    @property
+    def occupancy(self) -> float | None:
+        """Mean requests in flight by Little's law: throughput x residence [1]."""
+        rate, residence = self.request_throughput, self.residence
+        return None if rate is None or residence is None else rate * residence
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """One forward pass that an engine timed itself.
+
+    prompts: in the step, with `new` tokens each after `past` cached ones; decodes: requests that decode, at a mean
+    context of `context` tokens; seconds: wall time of the pass [s].
+    """
+
+    where: str
+    tool: Tool
+    prompts: float
+    new: float
+    past: float
+    decodes: float
+    context: float
+    seconds: float
+
+
+Record = BenchmarkRun | MeasuredStep
+
+
+class Document(Mapping[str, Any]):
+    """One JSON object of a result file, which knows where it stands and reads its fields as what they must be.
+
+    Fields are named by dotted paths, in which a number is an index of a list; of several paths the first counts that
+    has what is asked for.
+    """
+
+    def __init__(self, file: JsonText | YamlText, content: Mapping[str, Any], label: str, keys: Keys = ()) -> None:
+        """Take the object at these keys of a value of the file; label: where that is, as results say it."""
+        self.file = file
+        self.content = content
+        self.label = label
+        self.keys_above = keys
+
+    def __getitem__(self, key: str) -> Any:
+        return self.content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    @property
+    def where(self) -> str:
+        """The file and where in it this stands, as results say it."""
+        return f"{self.file.name}{self.label}"
+
+    def error(self, sentence: str, *keys: str | int) -> InputError:
+        """The error of the value below these keys: file, line and column, and its keys."""
+        return self.file.error(sentence, (*self.keys_above, *keys))
+
+    def item(self, key: str, index: int) -> Document:
+        """An object of the list under `key`; InputError for an item that is none."""
+        value = self.content[key][index]
+        if not isinstance(value, Mapping):
+            raise self.error(f"is {json_kind(value)}, but must be an object", key, index)
+        label = f"{self.label}{'.' if self.keys_above else ': '}{key}[{index}]"
+        return Document(self.file, value, label, (*self.keys_above, key, index))
+
+    def _found(self, path: str) -> tuple[Any, Keys]:
+        """The value at a path, None where there is none, and the keys to it."""
+        value: Any = self.content
+        keys: list[str | int] = []
+        for key in path.split("."):
+            if isinstance(value, list):
+                step: str | int = int(key) if key.isdecimal() else key
+                value = value[step] if isinstance(step, int) and step < len(value) else None
+            else:
+                step, value = key, value.get(key) if isinstance(value, Mapping) else None
+            keys.append(step)
+        return value, tuple(keys)
+
+    def at(self, *paths: str) -> Document:
+        """The object at the first of these paths that has one, else empty."""
+        for path in paths:
+            value, keys = self._found(path)
+            if isinstance(value, Mapping) and value:
+                break
+        content = value if isinstance(value, Mapping) else {}
+        return Document(self.file, content, self.label, (*self.keys_above, *keys))
+
+    def has(self, path: str) -> bool:
+        """Whether a key stands at a path, whatever its value."""
+        above, _, key = path.rpartition(".")
+        return key in (self.at(above) if above else self)
+
+    def number(self, *paths: str) -> float | None:
+        """The first number above zero at these paths; None where all are missing, null or not above zero."""
+        for path in paths:
+            value, keys = self._found(path)
+            figure = _as_number(value)
+            if figure is None and value is not None:
+                raise self.error(f"is {json_shown(value)}, but must be a number", *keys)
+            if figure is not None and figure > 0:
+                return figure
+        return None
+
+    def needed(self, path: str) -> float:
+        """The number at a path, which must be there and above zero."""
+        figure = self.number(path)
+        if figure is None:
+            raise self.error("is missing or zero, but must be a number above 0", path)
+        return figure
+
+    def whole(self, *paths: str) -> int | None:
+        """The first whole number above zero at these paths."""
+        for path in paths:
+            figure = self.number(path)
+            if figure is not None and math.isfinite(figure):
+                if figure != int(figure):
+                    raise self.error(f"is {figure:g}, but must be a whole number", *self._found(path)[1])
+                return int(figure)
+        return None
+
+    def text(self, *paths: str) -> str | None:
+        """The first text at these paths that is not empty."""
+        values = (self._found(path)[0] for path in paths)
+        return next(filter(None, (value.strip() for value in values if isinstance(value, str))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class YamlText:
+    """A YAML file of results, with the questions that a `JsonText` answers."""
+
+    source: Source
+
+    @property
+    def name(self) -> str:
+        """What stands for the file in messages."""
+        return self.source.name
+
+    def error(self, sentence: str, path: Keys = ()) -> InputError:
+        """The error of the value at a path, with its line."""
+        return InputError(self.source.render([Fault(path, sentence)]))
+
+
+def documents(path: Path) -> Iterator[Document]:
+    """The objects of a file: of JSON one, one a line, one after the other, or those of a list; of YAML one."""
+    name = shown_path(path)
+    text = read_text(path, LARGEST_RESULTS, "a benchmark result")
+    if path.suffix in {".yaml", ".yml"}:
+        source, _ = parse_source(text, name)
+        yield Document(YamlText(source), source.value, "")
+        return
+    decoder = json.JSONDecoder()
+    place, count = 0, 0
+    while place := _next_value(text, place):
+        file = JsonText(name, text, place - 1)
+        try:
+            value, end = decoder.raw_decode(text, place - 1)
+        except RecursionError:
+            raise InputError(f"{name}: the JSON is nested too deeply for a benchmark result") from None
+        except ValueError as error:
+            line = text.count("\n", 0, getattr(error, "pos", place - 1)) + 1
+            reason = str(error).split(":", maxsplit=1)[0]
+            raise InputError(f"{name}:{line}: is not valid JSON ({reason})") from None
+        alone = not count and not _next_value(text, end)
+        yield from _objects(file, value, "" if alone else f":{file.line()}")
+        place, count = end, count + 1
+    if not count:
+        raise InputError(f"{name}: is empty, but must have benchmark results")
+
+
+def _next_value(text: str, start: int) -> int:
+    """One past the index of the next character that is no white space; 0 where there is none."""
+    while start < len(text) and text[start].isspace():
+        start += 1
+    return start + 1 if start < len(text) else 0
+
+
+def _objects(file: JsonText, value: Any, label: str) -> Iterator[Document]:
+    items = enumerate(value) if isinstance(value, list) else [(None, value)]
+    for index, item in items:
+        path = () if index is None else (index,)
+        if not isinstance(item, dict):
+            raise file.error(f"is {json_kind(item)}, but must be an object with results", path)
+        yield Document(file, item, label if index is None else f"{label}[{index}]", path)
+
+
+def _as_number(value: object) -> float | None:
+    """A JSON number, or a text that is one ("inf" is how tools write no limit)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return None if math.isnan(number) else number
 
 
 def is_vllm(document: Document) -> bool:
@@ -45,8 +357,8 @@ def read_vllm(document: Document) -> BenchmarkRun:
 
     Its forerunner benchmark_serving.py wrote the same, without max_concurrency before 0.6.
     """
-    speculative = (document.number("spec_decode_acceptance_length") or 1.0) > 1.0
-    return _run(document, Tool.VLLM, document.text("model_id"), speculative=speculative)
+    run = _run(document, Tool.VLLM, "e2el", document.text("model_id"))
+    return replace(run, speculative=(document.number("spec_decode_acceptance_length") or 1.0) > 1.0)
 
 
 def read_sglang(document: Document) -> BenchmarkRun:
@@ -54,38 +366,35 @@ def read_sglang(document: Document) -> BenchmarkRun:
 
     Lines of 0.2 and 0.3 have no TPOT and only medians: it follows from those of TTFT and of the whole request.
     """
-    server = document.part("server_info")
-    model = server.text("model_path") or server.text("served_model_name")
-    hits = document.part("cache_report").number("cache_hit_rate_pct") or 0.0
-    speculative = (document.number("accept_length") or 1.0) > 1.0
-    return _run(document, Tool.SGLANG, model, speculative=speculative, cached=hits / 100.0)
+    model = document.text("server_info.model_path", "server_info.served_model_name")
+    return replace(
+        _run(document, Tool.SGLANG, "e2e_latency", model),
+        speculative=(document.number("accept_length") or 1.0) > 1.0,
+        cached=(document.number("cache_report.cache_hit_rate_pct") or 0.0) / 100.0,
+    )
 
 
-def _run(document: Document, tool: Tool, model: str | None, *, speculative: bool, cached: float = 0.0) -> BenchmarkRun:
+def _run(document: Document, tool: Tool, whole: str, model: str | None) -> BenchmarkRun:
+    """A run whose figures stand side by side in one object; whole: what it calls the latency of a request."""
     completed, duration = document.needed("completed"), document.number("duration")
     osl = document.needed("total_output_tokens") / completed
-    ttft, tpot = _latency(document, "ttft", "_ms", MILLI), _latency(document, "tpot", "_ms", MILLI)
-    e2e = _latency(document, "e2el" if tool is Tool.VLLM else "e2e_latency", "_ms", MILLI)
-    if tpot.typical is None:
-        tpot = _tpot_of(ttft, e2e, osl)
+    ttft, tpot, e2e = (_latency(document, f"{name}_ms", MILLI) for name in ("ttft", "tpot", whole))
     return BenchmarkRun(
         where=document.where,
         tool=tool,
         isl=document.needed("total_input_tokens") / completed,
         osl=osl,
         ttft=ttft,
-        tpot=tpot,
+        tpot=_tpot_of(ttft, e2e, osl) if tpot.typical is None else tpot,
         model=model,
         engine=document.text("backend"),
         spread=_spread(document),
         concurrency=document.number("max_concurrency"),
         in_flight=document.number("concurrency"),
         request_rate=None if document.get("request_rate") == "trace" else document.number("request_rate"),
-        prompts=document.whole("num_prompts", int(completed)),
+        prompts=document.whole("num_prompts") or int(completed),
         completed=int(completed),
         request_throughput=document.number("request_throughput") or (completed / duration if duration else None),
-        speculative=speculative,
-        cached=cached,
         e2e=e2e,
     )
 
@@ -103,19 +412,18 @@ def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
     return Latency(mean=between(ttft.mean, e2e.mean), p50=between(ttft.p50, e2e.p50))
 
 
-def _latency(document: Document, name: str, unit: str = "", scale: float = 1.0) -> Latency:
-    """The statistics of a time, which stand beside one another; unit: what ends their keys; scale: its length [s]."""
-    mean, median, p50, p90, p99, p95 = (
-        document.number(f"{word}_{name}{unit}", scale) for word in ("mean", "median", "p50", "p90", "p99", "p95")
-    )
-    return Latency(mean, median or p50, p90, p99, p95)
+def _latency(document: Document, name: str, scale: float = 1.0) -> Latency:
+    """The statistics of a time, which stand beside one another; scale: length of its unit [s]."""
+    words = (("mean",), ("median", "p50"), ("p90",), ("p99",), ("p95",))
+    figures = (document.number(*(f"{word}_{name}" for word in alternatives)) for alternatives in words)
+    return Latency(*(_scaled(figure, scale) for figure in figures))
 
 
 def _spread(document: Document) -> float:
     """1 - shortest / longest prompt: from the prompts where the file has them, else from the option that drew them."""
     lengths = document.get("input_lens")
     if isinstance(lengths, list) and lengths:
-        if not all(isinstance(each, int | float) for each in lengths):
+        if not all(isinstance(length, int | float) for length in lengths):
             raise document.error("must be an array of numbers", "input_lens")
         longest = max(lengths)
         return 1.0 - min(lengths) / longest if longest > 0 else 0.0
@@ -151,25 +459,24 @@ def read_dynamo(document: Document) -> Iterator[MeasuredStep]:
 def _pass(point: Document, number: int) -> MeasuredStep | None:
     """One forward pass, or None where it held no request."""
     document = point.item("fpms", number)
-    load = document.part("scheduled_requests")
-    prompts, decodes = (load.number(f"num_{kind}_requests") or 0.0 for kind in ("prefill", "decode"))
+    names = ("num_prefill_requests", "num_decode_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens")
+    prompts, decodes, new, cached, context = (
+        document.number(f"scheduled_requests.{name}") or 0.0 for name in (*names, "sum_decode_kv_tokens")
+    )
     if not prompts and not decodes:
         return None
-    cached = load.number("sum_prefill_kv_tokens") or 0.0
     return MeasuredStep(
         where=point.where,
         tool=Tool.DYNAMO,
         prompts=prompts,
-        new=(load.number("sum_prefill_tokens") or 0.0) / prompts if prompts else 0.0,
+        new=new / prompts if prompts else 0.0,
         past=cached / prompts if prompts else 0.0,
         decodes=decodes,
-        context=(load.number("sum_decode_kv_tokens") or 0.0) / decodes if decodes else 0.0,
+        context=context / decodes if decodes else 0.0,
         seconds=document.needed("wall_time"),
     )
 
 
-SHORTEST = 0.8
-"""InferenceX draws both lengths evenly from [0.8, 1] of the nominal one (random-range-ratio)."""
 _WITHOUT_DRAFT = {"", "none", "off", "false", "no"}
 
 
@@ -181,14 +488,13 @@ def is_inferencex(document: Document) -> bool:
 def read_inferencex(document: Document) -> BenchmarkRun:
     """One result; fields as of utils/process_result.py@843c6254, and of its first version."""
     mean = (1.0 + SHORTEST) / 2.0
-    nominal = _nominal_lengths(document)
-    draft = (document.text("spec_decoding") or document.text("mtp") or "").lower()
+    isl, osl = (length * mean for length in _nominal_lengths(document))
     stated = _stated(document)
-    output, osl = _output(document, stated), nominal[1] * mean
+    output = document.number("output_tput_per_gpu")  # of the GPUs that decode
     return BenchmarkRun(
         where=document.where,
         tool=Tool.INFERENCEX,
-        isl=nominal[0] * mean,
+        isl=isl,
         osl=osl,
         ttft=_latency(document, "ttft"),
         tpot=_latency(document, "tpot"),
@@ -197,8 +503,8 @@ def read_inferencex(document: Document) -> BenchmarkRun:
         spread=1.0 - SHORTEST,
         concurrency=document.needed("conc"),
         request_rate=math.inf,
-        request_throughput=None if output is None else output / osl,
-        speculative=draft not in _WITHOUT_DRAFT,
+        request_throughput=None if output is None else output * (stated.decode or stated.prefill).gpus / osl,
+        speculative=(document.text("spec_decoding", "mtp") or "").lower() not in _WITHOUT_DRAFT,
         stated=stated,
     )
 
@@ -211,40 +517,25 @@ def _nominal_lengths(document: Document) -> tuple[float, float]:
     return document.needed("isl"), document.needed("osl")
 
 
-def _output(document: Document, stated: Stated) -> float | None:
-    """Tokens per second of the deployment: the file divides by the GPUs that decode."""
-    side = stated.decode or stated.prefill
-    gpus = side.count * side.tensor * side.pipeline * side.data
-    return document.number("output_tput_per_gpu", float(gpus))
-
-
 def _stated(document: Document) -> Stated:
     split = document.get("disagg") is True
-    if split or "prefill_tp" in document:
-        prefill, decode = _workers(document, "prefill_"), _workers(document, "decode_")
-    else:
-        prefill, decode = _workers(document, ""), None
+    apart = split or "prefill_tp" in document
     return Stated(
         accelerator=document.text("hw") or "",
         precision=document.text("precision") or "",
-        prefill=prefill,
-        decode=decode if split else None,
+        prefill=_workers(document, "prefill_" if apart else ""),
+        decode=_workers(document, "decode_") if split else None,
     )
 
 
-def _workers(document: Document, prefix: str) -> Workers:
+def _workers(document: Document, prefix: str) -> Layout:
     """One side; with data-parallel attention its tp counts all ranks, each of which has the attention to itself."""
     ranks = document.whole(f"{prefix}tp")
     if ranks is None:
         raise document.error("is missing, so the layout is not known", f"{prefix}tp")
     attention = str(document.get(f"{prefix}dp_attention", "")).lower() == "true"
-    return Workers(
-        count=document.whole(f"{prefix}num_workers", 1) or 1,
-        tensor=1 if attention else ranks,
-        pipeline=document.whole(f"{prefix}pp", 1) or 1,
-        data=ranks if attention else 1,
-        expert=document.whole(f"{prefix}ep", 1) or 1,
-    )
+    workers, pipeline, expert = (document.whole(f"{prefix}{name}") or 1 for name in ("num_workers", "pp", "ep"))
+    return Layout(workers, 1 if attention else ranks, pipeline, ranks if attention else 1, expert)
 
 
 TIME_UNITS = {"ns": 1e-9, "us": MICRO, "µs": MICRO, "ms": MILLI, "s": 1.0, "sec": 1.0, "seconds": 1.0}
@@ -299,14 +590,14 @@ class Report:
             osl=_mean(osl, needed=True),
             ttft=ttft,
             tpot=self._tpot(document, _mean(osl, needed=True), counted, ttft, e2e),
-            model=next(filter(None, (document.text_at(path) for path in self.model)), None),
+            model=document.text(*self.model),
             spread=_length_spread(isl),
             concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
             in_flight=next(filter(None, (_mean(document.at(path)) for path in self.in_flight)), None),
             request_rate=rate,
-            prompts=document.whole_at(*self.total),
-            completed=document.whole_at(*self.completed),
-            request_throughput=document.number_at(*self.throughput),
+            prompts=document.whole(*self.total),
+            completed=document.whole(*self.completed),
+            request_throughput=document.number(*self.throughput),
             e2e=e2e,
         )
 
@@ -327,13 +618,13 @@ class Report:
 
 def _timed(metric: Document, default: str) -> Latency:
     """The statistics of one time [s], in the unit that stands beside them."""
-    unit = (metric.text("unit") or metric.text("units") or default).lower().removesuffix("/token")
+    unit = (metric.text("unit", "units") or default).lower().removesuffix("/token")
     if unit not in TIME_UNITS:
         key = "unit" if "unit" in metric else "units"
         raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
     scale = TIME_UNITS[unit]
-    figures = (metric.number_at(*paths) for paths in STATISTICS)
-    return Latency(*(None if figure is None else figure * scale for figure in figures))
+    figures = (metric.number(*paths) for paths in STATISTICS)
+    return Latency(*(_scaled(figure, scale) for figure in figures))
 
 
 STATISTICS = (
@@ -359,7 +650,7 @@ def _length_spread(metric: Document) -> float:
 
 def _aiperf_load(document: Document) -> Load:
     """AIPerf 0.13 has phases, of which warm-up ones may stand first; AIPerf before 0.10 and GenAI-Perf have none."""
-    settings = document.part("input_config")
+    settings = document.at("input_config")
     phases = settings.get("phases")
     for index in range(len(phases) if isinstance(phases, list) else 0):
         phase = settings.item("phases", index)
@@ -382,9 +673,9 @@ def _guidellm_load(document: Document) -> Load:
 def _llmd_load(document: Document) -> Load:
     """v0.1 has the load generator's own words, of which stages need the number of theirs; v0.2 has one form."""
     words = document.at("scenario.load.standardized", "scenario.load.args")
-    stage = document.part("scenario", "load", "metadata").get("stage")
-    rate = words.number_at("rate_qps", "request_rate", "rate", f"load.stages.{stage}.rate")
-    return words.number_at("concurrency", "max_concurrency", f"load.stages.{stage}.concurrency_level"), rate
+    stage = document.at("scenario.load.metadata").get("stage")
+    rate = words.number("rate_qps", "request_rate", "rate", f"load.stages.{stage}.rate")
+    return words.number("concurrency", "max_concurrency", f"load.stages.{stage}.concurrency_level"), rate
 
 
 AIPERF = Report(
@@ -439,8 +730,8 @@ INFERENCE_PERF = Report(
     throughput=("successes.throughput.requests_per_sec",),
     model=(),
     load=lambda document: (
-        document.number_at("load_summary.concurrency"),
-        document.number_at("load_summary.requested_rate"),
+        document.number("load_summary.concurrency"),
+        document.number("load_summary.requested_rate"),
     ),
 )
 """stage_N_lifecycle_metrics.json and summary_lifecycle_metrics.json; before 0.3 its times per token are per chunk."""
@@ -477,11 +768,11 @@ AIPERF_GOALS = ("time_to_first_token", "inter_token_latency", "request_latency")
 def read_aiperf(document: Document) -> BenchmarkRun:
     """One summary of AIPerf; which requests met its goals counts where it counted the server's tokens."""
     run = AIPERF.read(document)
-    goals, met = document.part("input_config", "slos"), document.part("good_request_fraction").get("avg")
-    server = document.part("input_config", "endpoint").get("use_server_token_count") is True
+    goals, met = document.at("input_config.slos"), document.at("good_request_fraction").get("avg")
+    server = document.at("input_config.endpoint").get("use_server_token_count") is True
     if not server or not isinstance(met, int | float) or not set(goals) <= set(AIPERF_GOALS):
         return run
-    return replace(run, goals=tuple(goals.number(name, MILLI) for name in AIPERF_GOALS), attainment=float(met))
+    return replace(run, goals=tuple(_scaled(goals.number(name), MILLI) for name in AIPERF_GOALS), attainment=float(met))
 
 
 def is_guidellm(document: Document) -> bool:
@@ -492,7 +783,7 @@ def is_guidellm(document: Document) -> bool:
 
 def read_guidellm(document: Document) -> Iterator[BenchmarkRun]:
     """The runs of one file."""
-    model = document.text_at("config.model") or document.text_at("args.model")
+    model = document.text("config.model", "args.model")
     for index, run in enumerate(document["benchmarks"]):
         if not isinstance(run, Mapping) or not isinstance(run.get("metrics"), Mapping):
             raise document.error("has no metrics", "benchmarks", index)

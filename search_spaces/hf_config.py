@@ -1,0 +1,405 @@
+"""Fields of a Hugging Face `config.json`: read with care, whatever is missing or not understood named; and its context.
+
+What families name differently or leave unsaid stands in `hf_families.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from costmodel.errors import ArchitectureError
+from costmodel.quoting import shown
+
+LARGEST = 10**8
+"""No count in any config is larger; a typing slip is."""
+SLIDING_HEADS = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
+"""Heads of sliding layers, where they are not those of the layers that attend in full (MiMo)."""
+MOST_NAMED = 3
+"""Fields that a refusal names."""
+WAY_OUT = "`pdplan models CONFIG -o FILE` writes what is understood, to be completed"
+UNGUESSED = "pdplan does not guess architectures"
+TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
+OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
+
+_SHAPES = re.compile(
+    r"attn|attention|expert|mamba|ssm|^linear_|recurrent|lru_|rwkv|(^|_)conv(_|$)|^index|indexer|sparse|head_dim|heads"
+    r"|(^|_)kv_|state_size|layer_types|block_type|block_configs|layers_block|hybrid|encoder|compress_ratio|window|lora_rank"
+    r"|(^|_)swa_|^hc_|per_layer_input|moe_layer|altup|new_decoder_architecture|cross_attention|latent|dense|hash_layers"
+    r"|layer_group|use_output_gate|^expand$|_rank$|_blocks$|query_group|^[no]_groups$|moe_block"
+)
+_HARMLESS = re.compile(
+    r"mtp|nextn|hidden_act|rotary|dropout|pdrop|bias|(?<!expert_)dtype|implementation|softcap|softmax|scal|temperature|norm|init"
+    r"|aux|coef|router|loss|multiplier|rope|expert_group|decoder_start|no_repeat|backend|kernels|return_|output_att"
+)
+_LISTED = frozenset({"moe_topk", "moe_intermediate_size", "num_shared_expert"})
+"""Counts that some configs write once for every layer (Hunyuan)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """How families write their configs.
+
+    aliases: spellings of a field; understood: fields that mean something in every family; defaults, own: by model_type,
+    what a config leaves unsaid and the fields that mean something there alone.
+    """
+
+    aliases: Mapping[str, Sequence[str]]
+    understood: frozenset[str]
+    defaults: Mapping[str, Mapping[str, Any]]
+    own: Mapping[str, frozenset[str]]
+
+    def spellings(self, field: str) -> Sequence[str]:
+        """The names under which configs write a field."""
+        return self.aliases.get(field, (field,))
+
+
+@cache
+def notation() -> Notation:
+    """The table of families.
+
+    >>> notation().defaults["gemma2"]["sliding_window_pattern"]
+    2
+    """
+    text = (resources.files("search_spaces") / "hf_families.yaml").read_text("utf-8")
+    table = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (a safe loader; the file is ours)
+    defaults: dict[str, dict[str, Any]] = {}
+    own: dict[str, set[str]] = {}
+    for group in table["families"]:
+        for name in group["names"]:
+            defaults.setdefault(name, {}).update(group.get("defaults", {}))
+            own.setdefault(name, set()).update(group.get("fields", ()))
+    aliases = {alias for names in table["aliases"].values() for alias in names}
+    understood = (aliases | set(table["understood"])).difference(*own.values())
+    return Notation(
+        table["aliases"], frozenset(understood), defaults, {name: frozenset(names) for name, names in own.items()}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFields:
+    """One config: `values` as written, `defaults` of its family, `where` to begin error messages with.
+
+    understood: fields that mean something in this family alone.
+    """
+
+    where: str
+    values: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    understood: frozenset[str] = frozenset()
+
+    def error(self, text: str) -> ArchitectureError:
+        """An error that says in which config it is."""
+        return ArchitectureError(f"{self.where}: {text}")
+
+    def missing(self, field: str, reason: str = UNGUESSED) -> ArchitectureError:
+        """The error for a field that is not there."""
+        return self.error(f"config.json lacks {shown(field)}; {reason}")
+
+    def get(self, field: str) -> Any:
+        """Value of a field or of its alias; else the family's default; None where neither says anything."""
+        names = notation().spellings(field)
+        given = {name: self.values[name] for name in names if self.values.get(name) is not None}
+        if len({repr(value) for value in given.values()}) > 1 and field != "hidden_act":
+            pairs = ", ".join(f"{shown(name)} {shorten(value)}" for name, value in given.items())
+            raise self.error(f"config.json gives {pairs}, which must agree")
+        if given:
+            return next(iter(given.values()))
+        return None if field in self.values else self.defaults.get(field)  # a written null outweighs the default
+
+    def optional(self, field: str, low: int = 0) -> int | None:
+        """A whole number, or None where the config is silent."""
+        value = self.get(field)
+        return None if value is None else self._whole(self._spelling(field), value, low)
+
+    def count(self, field: str, reason: str = UNGUESSED) -> int:
+        """A whole number of at least 1 that must be there."""
+        value = self.optional(field, low=1)
+        if value is None:
+            raise self.missing(field, reason)
+        return value
+
+    def flag(self, field: str) -> bool | None:
+        """A truth value, or None where the config is silent."""
+        value = self.get(field)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(f"{shown(field)} is {shorten(value)}, but must be true or false")
+        return value
+
+    def text(self, field: str) -> str | None:
+        """A string, or None where the config is silent."""
+        value = self.get(field)
+        if value is not None and not isinstance(value, str):
+            raise self.error(f"{shown(self._spelling(field))} is {shorten(value)}, but must be a string")
+        return value
+
+    def labels(self, field: str, allowed: Sequence[str], length: int) -> tuple[str, ...] | None:
+        """One of the `allowed` words per layer, or None where the config is silent."""
+        values = self.sequence(field, length)
+        if values is None:
+            return None
+        for layer, value in enumerate(values):
+            if value not in allowed:
+                choices = ", ".join(allowed)
+                raise self.error(
+                    f"{shown(field)} says {shorten(value)} for layer {layer}, which pdplan does not know ({choices})"
+                )
+        return tuple(values)
+
+    def sequence(self, field: str, length: int) -> list[Any] | None:
+        """A list of one value per layer, or None where the config is silent."""
+        value = self.get(field)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple):
+            raise self.error(f"{shown(field)} is {shorten(value)}, but must be a list")
+        if len(value) != length:
+            raise self.error(f"{shown(field)} has {len(value)} entries for {length} layers")
+        return list(value)
+
+    def switches(self, field: str, length: int) -> list[bool] | None:
+        """One 0 or 1 per layer as truth values, or None where the config is silent."""
+        values = self.sequence(field, length)
+        if values is None:
+            return None
+        odd = next((value for value in values if value not in (0, 1)), None)
+        if odd is not None:
+            raise self.error(f"{field!r} contains {shorten(odd)}, but must have 0 or 1 for each layer")
+        return [bool(value) for value in values]
+
+    def layer_numbers(self, field: str, length: int) -> frozenset[int] | None:
+        """A list of layer numbers from 0, or None where the config is silent."""
+        value = self.get(field)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple):
+            raise self.error(f"{shown(field)} is {shorten(value)}, but must be a list of layer numbers")
+        return frozenset(self._whole(field, item, 0, length - 1) for item in value)
+
+    def unknown(self) -> Iterator[str]:
+        """Fields that shape attention or experts in a way that pdplan does not model."""
+        known = notation().understood | self.understood
+        for field, value in self.values.items():
+            if value and field not in known and _SHAPES.search(field) and not _HARMLESS.search(field):
+                yield field
+
+    def _spelling(self, field: str) -> str:
+        """The alias under which the config writes the field."""
+        names = notation().spellings(field)
+        return next((name for name in names if self.values.get(name) is not None), field)
+
+    def _whole(self, field: str, value: object, low: int, high: int = LARGEST) -> int:
+        if field in _LISTED and isinstance(value, list) and value and value.count(value[0]) == len(value):
+            value = value[0]
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.error(f"{shown(field)} is {shorten(value)}, but must be a whole number from {low} to {high}")
+        return value
+
+
+def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) -> ConfigFields:
+    """The language model's fields of a config, whether at the top or nested beside a vision tower.
+
+    Raises ArchitectureError where a field is not understood, unless lenient.
+    """
+    values = _language_model(config)
+    family = str(values.get("model_type", config.get("model_type")))
+    fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
+    gaps = not_understood(fields)
+    if gaps and not lenient:
+        more = len(gaps) - MOST_NAMED
+        listed = ", ".join(gaps[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        raise fields.error(f"config.json has {listed}, which pdplan does not model; {WAY_OUT}")
+    return fields
+
+
+def not_understood(fields: ConfigFields) -> tuple[str, ...]:
+    """The fields that shape the model in a way that is not modeled, each with its value."""
+    return tuple(f"{shown(field)} = {shorten(fields.values[field])}" for field in fields.unknown())
+
+
+def other_towers(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Sections beside the language model that are left out."""
+    return tuple(section for section in OTHER_SECTIONS if isinstance(config.get(section), Mapping))
+
+
+def _language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    section = text_section(config)
+    shared = ("tie_word_embeddings", "quantization_config", "model_type")
+    return config if section is None else {key: config[key] for key in shared if key in config} | config[section]
+
+
+def text_section(config: Mapping[str, Any]) -> str | None:
+    """Key of the section that holds the language model; None where it is at the top."""
+    return next((key for key in TEXT_SECTIONS if isinstance(config.get(key), Mapping) and config[key]), None)
+
+
+def shorten(value: object) -> str:
+    """A value as an error message shows it."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+EXTENDED = ("llama3", "longrope", "su")
+"""Kinds whose `max_position_embeddings` is the extended length."""
+STRETCHING = ("linear", "dynamic")
+"""Kinds whose factor multiplies it."""
+TRAINED = "original_max_position_embeddings"
+ROPE_FIELDS = ("rope_parameters", "rope_scaling")
+"""As transformers 5 writes it, and as it was before."""
+STATED = "max_position_embeddings"
+OTHER_LIMITS = ("n_positions", "seq_length", "max_sequence_length", "max_seq_len", "model_max_length")
+"""Fields that vLLM or SGLang take for the context too, whatever `max_position_embeddings` is."""
+THETA = ("rope_theta", "rotary_emb_base")
+PARTIAL = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
+"""Names, as vLLM's `patch_rope_parameters` has them, of what transformers 5 keeps with the rotary embedding."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextScaling:
+    """A rotary embedding that extends the context beyond the length that the model was trained on.
+
+    stated: `max_position_embeddings` [token]; trained: what is extended [token]; length: what it is extended to
+    [token]; multiplies: whether every engine multiplies the one to the other itself, which it does for linear and
+    dynamic scaling; section: of the config that holds the language model, None at the top.
+    """
+
+    stated: int
+    trained: int
+    length: int
+    multiplies: bool
+    section: str | None
+
+
+def context_scaling(config: Mapping[str, Any], name: str) -> ContextScaling | None:
+    """How a config.json extends the context; None where nothing does, or nothing that has to be told (`EXTENDED`).
+
+    name: how the model is called in messages. Raises ArchitectureError.
+    """
+    fields = open_config(config, name)
+    stated, length = fields.count(STATED), context_length(fields)
+    scalings = [(where, rope) for where, rope, _ in _extended(fields)]
+    if not scalings or fields.flag("context_is_scaled"):
+        return None
+    multiplies = _kind(scalings[0][1]) in STRETCHING
+    trained = stated if multiplies else _trained(fields, *scalings[0])
+    return ContextScaling(stated, trained, length, multiplies, text_section(config))
+
+
+def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The rotary embeddings of a config.json whole, as transformers 5 keeps them, with what stood beside them before.
+
+    An engine that is told them puts them in the place of the checkpoint's, so that nothing may be missing. Raises
+    ArchitectureError where the base is not stated.
+
+    >>> linear = {"type": "linear", "factor": 4.0}
+    >>> rope_parameters({"max_position_embeddings": 4096, "rope_theta": 1e6, "rope_scaling": linear}, "x")
+    {'factor': 4.0, 'rope_type': 'linear', 'rope_theta': 1000000.0}
+    """
+    fields = open_config(config, name)
+    scaled = [where for where, _, _ in _extended(fields)]
+    # where both notations are there, transformers 5 takes the old one (`convert_rope_params_to_dict`)
+    chosen = next((field for field in reversed(ROPE_FIELDS) if any(_field(where) == field for where in scaled)), None)
+    whole = {where: _whole(fields, where, rope) for where, rope in _ropes(fields) if _field(where) == chosen}
+    by_layer = {where.partition(".")[2]: rope for where, rope in whole.items()}
+    return by_layer.get("", by_layer)
+
+
+def _field(where: str) -> str:
+    return where.partition(".")[0]
+
+
+def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:
+    """Raise ArchitectureError where another field than `max_position_embeddings` keeps the context below a length."""
+    fields = open_config(config, name)
+    for field in OTHER_LIMITS:
+        value = fields.values.get(field)
+        if isinstance(value, int) and value < length:
+            raise fields.error(
+                f"{shown(field)} is {value}, by which engines would end the context before {length} tokens"
+            )
+
+
+def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {name: value for name, value in rope.items() if name != "type"} | {"rope_type": _kind(rope) or "default"}
+    newer = fields.get(ROPE_FIELDS[0])
+    places = (fields.values, newer if isinstance(newer, Mapping) else {})
+    for name, names in (("rope_theta", THETA), ("partial_rotary_factor", PARTIAL)):
+        beside = next(
+            (place[spelling] for place in places for spelling in names if place.get(spelling) is not None), None
+        )
+        if whole.get(name) is None and beside is not None:
+            whole[name] = beside
+    if whole.get("rope_theta") is None:
+        raise fields.missing("rope_theta", f"engines that are told {shown(where)} need the base with it")
+    if whole["rope_type"] == "yarn":
+        whole[TRAINED] = _trained(fields, where, rope)
+    return whole
+
+
+def _kind(rope: Mapping[str, Any]) -> Any:
+    return rope.get("rope_type", rope.get("type"))
+
+
+def context_length(fields: ConfigFields) -> int:
+    """Longest ISL + OSL that the model takes [token]; raises ArchitectureError for a scaling that is not understood."""
+    stated = fields.count(STATED)
+    if fields.flag("context_is_scaled"):
+        return stated
+    scaled = {name: length for name, _, length in _extended(fields)}
+    if len(set(scaled.values())) > 1:
+        lengths = ", ".join(f"{length} by {shown(name)}" for name, length in scaled.items())
+        raise fields.error(f"config.json gives a context of {lengths}, which must agree")
+    return next(iter(scaled.values()), stated)
+
+
+def _extended(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
+    """The rotary embeddings that extend the context, with where they stand and to what length [token]."""
+    stated = fields.count(STATED)
+    scaled = [(where, rope, _scaled(fields, where, rope, stated)) for where, rope in _ropes(fields)]
+    return [(where, rope, length) for where, rope, length in scaled if length]
+
+
+def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rotary embeddings, one for all layers or one per type of layer, with where they stand."""
+    for field in ROPE_FIELDS:
+        rope = fields.get(field)
+        if rope is None:
+            continue
+        if not isinstance(rope, Mapping):
+            raise fields.error(f"{shown(field)} is {shorten(rope)}, but must be an object")
+        by_layer = [(f"{field}.{kind}", nested) for kind, nested in rope.items() if isinstance(nested, Mapping)]
+        yield from by_layer or [(field, rope)]
+
+
+def _scaled(fields: ConfigFields, name: str, rope: Mapping[str, Any], stated: int) -> int | None:
+    """The context that one rotary embedding extends to [token]; None where it extends nothing.
+
+    stated: `max_position_embeddings` [token].
+    """
+    kind, factor = _kind(rope), rope.get("factor")
+    if kind in EXTENDED or ((factor is None or factor == 1) and kind != "yarn"):
+        return None
+    if kind != "yarn" and kind not in STRETCHING:
+        raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
+        raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
+    length = int((_trained(fields, name, rope) if kind == "yarn" else stated) * factor)
+    if length > LARGEST:
+        raise fields.error(f"{shown(name)} extends the context to {length} tokens, but at most {LARGEST} are believed")
+    return length
+
+
+def _trained(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> int:
+    """Length that the model was trained on [token], beside its rotary embedding or at the top of the config."""
+    length = rope.get(TRAINED, fields.get(TRAINED))
+    if length is None:
+        raise fields.missing(f"{name}.{TRAINED}", "it says which length YaRN extends")
+    if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= LARGEST:
+        raise fields.error(f"'{name}.{TRAINED}' is {shorten(length)}, but must be a whole number from 1 to {LARGEST}")
+    return length
