@@ -33,13 +33,7 @@ from optimizer.search.alternatives import (
     recommended,
 )
 from optimizer.search.bound import least_cost
-from optimizer.search.goodput import (
-    most_per_dollar,
-    most_per_dollar_at_all,
-    most_served,
-    most_served_at_all,
-    per_dollar,
-)
+from optimizer.search.goodput import best_serving, most_per_dollar_at_all, most_served_at_all, per_dollar
 from optimizer.search.limits import classes_apart
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
@@ -258,7 +252,7 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     """
     instance, objective = space.instance, space.instance.problem.objective
     by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    fleet, served = most_per_dollar(space) if by_price else most_served(space)
+    fleet, served = best_serving(space)
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
         return FormulaResult(instance, Proof(status, None, None))
