@@ -15,7 +15,7 @@ from optimizer.plans.proof import Proof
 from optimizer.plans.records import Tuning
 from optimizer.recommend import search
 from optimizer.recommend.search import TUNED, Brake, Effort, FormulaResult, Level, proof_of
-from optimizer.search.alternatives import Rival, recommended
+from optimizer.search.alternatives import Rival
 from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.tune import Wish
 from optimizer.verification.verify import SearchResult
@@ -74,6 +74,5 @@ def test_no_bound_over_few_pools_is_told_beside_a_cheaper_fleet_by_formula(chose
     bound = fleet_cost(instance, apart(instance, 2, 1))
     fleet, winner = apart(instance, chosen, 1), bench.verdict(apart(instance, 3, 1))
     proof = Proof(Status.FEASIBLE, bound, 0.0, 1.0, bound)
-    best = Rival(recommended(instance, fleet, proof, 1.0), (fleet,))
-    found = proof_of(FormulaResult(instance, proof, rivals=(best,)), winner, 1.0)
+    found = proof_of(FormulaResult(instance, proof, rivals=(Rival((fleet,)),)), winner, 1.0)
     assert found.bound == pytest.approx(bound if known else 1.0)
