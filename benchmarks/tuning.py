@@ -45,7 +45,7 @@ from optimizer.verification.tune import (  # noqa: E402
     Tuner,
     Value,
     Values,
-    by_tpe,
+    estimator,
     front_of,
     knobs_of,
 )
@@ -165,42 +165,48 @@ class Sampler(Protocol):
     def __call__(self, knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks: ...
 
 
+def searching(knobs: Sequence[int], value: Value, seed: int, *, near: bool = False) -> Search:
+    """A search over knobs that are named by their place."""
+    return Search({str(knob): range(size) for knob, size in enumerate(knobs)}, value, seed, near=near)
+
+
 def at_random(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
     """Points drawn evenly."""
     import optuna
 
-    return Search(knobs, value, seed).looks_of(optuna.samplers.RandomSampler(seed=seed), start, budget)
+    return searching(knobs, value, seed).looks_of(optuna.samplers.RandomSampler(seed=seed), start, budget)
 
 
 def by_descent(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
-    """By turns a neighbour of the best point so far and a point drawn evenly, without any study."""
-    search = Search(knobs, value, seed, near=True)
+    """By turns a neighbor of the best point so far and a point drawn evenly, without any study."""
+    search = searching(knobs, value, seed, near=True)
     search.see(start)
     while not search.ended(budget):
-        search.see(search.neighbour(front_of(search.looks) if len(search.looks) % 2 else []) or search.unknown())
+        search.see(search.neighbor(front_of(search.looks) if len(search.looks) % 2 else []) or search.unknown())
     return search.looks
 
 
 def by_tpe_alone(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
-    """The estimator without neighbours, learning after 10 trials; what it proposes twice is drawn anew."""
-    import optuna
-
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=10, multivariate=False)
-    return Search(knobs, value, seed).looks_of(sampler, start, budget)
+    """The estimator without neighbors, learning after 10 trials; what it proposes twice is drawn anew."""
+    return searching(knobs, value, seed).looks_of(estimator(seed, 10), start, budget)
 
 
 def by_nsga(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
     """NSGA-II with a population of 20; what it proposes twice is drawn anew."""
     import optuna
 
-    return Search(knobs, value, seed).looks_of(
-        optuna.samplers.NSGAIISampler(seed=seed, population_size=20), start, budget
-    )
+    sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=20)
+    return searching(knobs, value, seed).looks_of(sampler, start, budget)
+
+
+def by_tpe(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
+    """What production uses for one objective."""
+    return searching(knobs, value, seed, near=True).looks_of(estimator(seed), start, budget)
 
 
 def by_tpe_for_fronts(knobs: Sequence[int], value: Value, start: Point, budget: int, seed: int) -> Looks:
     """What production uses for two objectives."""
-    return by_tpe(knobs, value, start, budget, seed, start_up=FRONT_START_UP)
+    return searching(knobs, value, seed, near=True).looks_of(estimator(seed, FRONT_START_UP), start, budget)
 
 
 SAMPLERS: dict[str, Sampler] = {

@@ -10,7 +10,7 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.verification.bench import Bench, fleet_key, goodput_of
+from optimizer.verification.bench import Bench, goodput_of
 from optimizer.verification.verify import larger_batches, with_larger_batches
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.optimizer_cases import limit as place
@@ -25,13 +25,6 @@ def short_answers() -> Instance:
     return instance_of(
         problem(workload=workload(2.0, ((200.0, 200.0, 1.0),)), slos=(slo(2.0, 0.05, 0.9),), space=given)
     )
-
-
-@cache
-def long_prompts() -> Instance:
-    """Two requests per second of 2000 tokens in and 4 out, on H100s: prompts wait for each other, not for a slot."""
-    given = space(tensor_parallel=(1,), max_num_seqs=LIMITS, roles=(Role.COLOCATED,))
-    return instance_of(problem(workload=workload(2.0, ((2000.0, 4.0, 1.0),)), slos=(slo(0.5, 0.5, 0.9),), space=given))
 
 
 def one_engine(limit: int) -> Fleet:
@@ -64,22 +57,3 @@ def test_an_engine_whose_limit_binds_gets_a_larger_one() -> None:
         return goodput_of(judge, fleet, demand * goodput_volume(judge.instance, fleet), lambda: False).rate
 
     assert served(found.fleet) > 1.5 * served(start.fleet)
-
-
-def test_limits_that_no_engine_reached_are_not_raised_and_no_run_is_made_for_it() -> None:
-    judge, fleet = Bench(long_prompts(), seed=0, requests=800), one_engine(32)
-    start = judge.verdict(fleet)
-    assert start.held
-    assert larger_batches(judge.instance, fleet) is not None
-    assert with_larger_batches(judge, start, lambda: False) is start
-    (key,) = judge.trials
-    assert key == fleet_key(fleet)
-    found = goodput_of(judge, fleet, 2.0, lambda: False)
-    assert not any(point.full for point in found.points)
-
-
-def test_a_limit_that_does_not_bind_stays_and_so_does_all_once_the_time_is_up() -> None:
-    judge = bench()
-    most, least = judge.verdict(one_engine(64)), judge.verdict(one_engine(8))
-    assert with_larger_batches(judge, most, lambda: False) is most
-    assert with_larger_batches(judge, least, lambda: True) is least

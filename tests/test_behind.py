@@ -10,7 +10,7 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification.judge import judge, piled_up, pool_behind
-from tests.test_judge import apart, colocated, pool, small
+from tests.test_judge import apart, pool, small
 
 
 def starved(instance: Instance, index: int) -> Fleet:
@@ -38,13 +38,6 @@ def test_of_two_prefill_pools_the_one_with_too_much_falls_behind() -> None:
         instance, Fleet((*pools, pool(instance, "decode-1", Role.DECODE, 1.0, 40))), requests=1500, volume=20.0
     )
     assert pool_behind(found) == 1
-
-
-def test_where_all_keep_up_none_falls_behind() -> None:
-    instance = small()
-    found = judge(instance, colocated(instance), requests=600)
-    assert pool_behind(found) is None
-    assert abs(piled_up(found.runs[0], 0, Role.COLOCATED)) < 60
 
 
 def test_a_request_is_in_one_pool_at_a_time() -> None:

@@ -20,13 +20,13 @@ from optimizer.procurement.fleet_levels import (
     Option,
     make_levels,
 )
-from optimizer.search.program import lp_text
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
 from reports.numbers import money
 from reports.views import html
 from reports.views.terminal import render_document
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from search_spaces.problem import Constraints, Problem
+from tests.fleet_matrices import lp_text
 from tests.optimizer_cases import offer, problem, slo
 
 TEN_PER_GPU = make_levels(np.arange(1.0, 9.0), [[Option((n,))] for n in range(1, 9)])

@@ -13,7 +13,7 @@ from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import COLOCATED, DECODE
 from optimizer.search.mixtures import Kind, Mixing, leanest
 from optimizer.search.search import FleetSearch, at_best_split
-from optimizer.search.traffic_split import USUAL, Stage, TrafficSplit, by_limits
+from optimizer.search.traffic_split import Stage, TrafficSplit, by_limits
 from search_spaces.problem import Slo
 from tests.optimizer_cases import instance_of, model, problem, slo, space, workload
 
@@ -54,13 +54,6 @@ def test_each_class_is_cut_at_a_length_of_its_own() -> None:
     assert len({pool.shape for pool in decode}) == 2
 
 
-def test_tightest_limits_come_first() -> None:
-    flows = known_of().instance.flows
-    first, second = by_limits(flows)
-    assert flows.tpot[first].max() < flows.tpot[second].min()
-    assert sorted([*first, *second]) == list(range(flows.isl.size))
-
-
 def test_either_side_may_take_a_whole_class_before_any_of_the_other() -> None:
     known = known_of()
     orders = TrafficSplit(known, 0).orders(whole(known, DECODE), *((one,) for one in of_role(known, DECODE)[:2]))
@@ -87,15 +80,3 @@ def test_colocated_engines_of_a_budget_that_the_laxer_class_bears_are_mixed_too(
     assert np.unique(known.settings.chunk[two]).size == two.size == budgets
     alone = mixing.settings(whole(known, DECODE))
     assert np.unique(known.settings.shape[alone]).size == alone.size
-
-
-def test_engines_that_were_too_few_bear_less_than_is_usual() -> None:
-    known = FleetSearch.of(known_of().instance, known_of().settings)
-    split, setting = TrafficSplit(known, 0), of_role(known, COLOCATED)[0]
-    need = float(split.need[setting].sum())
-    assert split.usual(setting) == USUAL
-    known.pool_sizes[setting] = (int(4.0 * need), None)
-    assert split.usual(setting) == pytest.approx(need / (int(4.0 * need) + 1))
-    assert split.usual(setting) < USUAL
-    known.pool_sizes[setting] = (int(need), int(need) + 2)
-    assert split.usual(setting) == pytest.approx(need / (int(need) + 2))

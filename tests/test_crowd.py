@@ -13,13 +13,11 @@ from costmodel.simulator import simulate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import (
-    FULL,
     HALF,
     Bench,
     crowd_of,
     crowded,
     fullest,
-    kv_room,
     lasting,
     make_bench,
 )
@@ -64,14 +62,6 @@ def test_a_crowd_comes_when_its_last_request_would() -> None:
     assert (crowded(demand, 10_000).trace.arrival == 0.0).all()
 
 
-def test_the_memory_takes_requests_half_way_through_their_output() -> None:
-    instance, planned = fleet()
-    tokens = 0.7 * (1000 + 200 / 2) + 0.3 * (4000 + 100 / 2)
-    made = engines(6000)
-    assert kv_room(instance, planned, made) == pytest.approx(6000 * 16 / tokens)
-    assert crowd_of(instance, planned, made) == np.ceil(FULL * 6000 * 16 / tokens)
-
-
 @pytest.mark.parametrize("seed", [6, 7])
 def test_a_fleet_with_two_lives_looks_well_until_its_memory_fills(seed: int) -> None:
     """20 runs of 40,000 requests that start empty keep from 10 % to 100 % of them."""
@@ -89,16 +79,6 @@ def test_a_fleet_with_memory_to_spare_comes_out_of_a_crowd() -> None:
     alone, after = run(10_000, 6)
     assert fullest(engines(10_000), [alone]) > HALF
     assert after is None
-
-
-def test_memory_that_was_never_half_full_is_let_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance, planned = fleet()
-    bench = Bench(instance, 0, 1000)
-    tight, wide = (replace(bench.part(planned), engines=engines(blocks)) for blocks in (5000, 28_000))
-    assert bench.stays_behind(tight, bench.runs(tight, 1000, 0, 1), 1) is not None
-    runs = bench.runs(wide, 1000, 0, 1)
-    monkeypatch.setattr("optimizer.verification.judge.simulate", None)  # no run is made
-    assert bench.stays_behind(wide, runs, 1) is None
 
 
 def test_a_fleet_that_stays_behind_does_not_hold_and_its_decode_pool_is_to_blame() -> None:

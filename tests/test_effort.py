@@ -17,8 +17,6 @@ from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import OUT_OF_TIME, UNCONFIRMED, UNPROVEN, optimize
 from optimizer.recommend.search import Brake, Level
 from optimizer.search.search import at_best_split
-from optimizer.whatif.scenario import solve_full
-from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, problem, slo
 from tests.running import QUICK, tiny, within
 
@@ -38,20 +36,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     monkeypatch.setattr(deadlines, "time", fake)
     return fake
-
-
-def test_it_is_late_from_the_moment_on_that_was_named(clock: Clock) -> None:
-    deadline, told = Deadline(105.0), []
-    for clock.now in (0.0, 104.999, 105.0, 200.0):
-        told.append(deadline.late())
-    assert told == [False, False, True, True]
-
-
-def test_without_a_moment_it_is_never_late(clock: Clock) -> None:
-    clock.now = 1e12
-    assert Deadline().until == math.inf
-    assert not Deadline().late()
-    assert Deadline().left() == math.inf
 
 
 @pytest.mark.parametrize(("now", "seconds"), [(100.0, 100.0), (150.0, 50.0), (199.99, LEAST_TIME), (500.0, LEAST_TIME)])
@@ -118,16 +102,6 @@ def test_a_fleet_that_there_was_no_time_to_simulate_is_shown_as_what_it_is(monke
     assert plan.gap == quick.gap
 
 
-@pytest.mark.parametrize("goal", [Goal.MAX_GOODPUT, Goal.MAX_GOODPUT_PER_DOLLAR])
-def test_most_goodput_is_not_called_optimal_either_before_it_is_simulated(
-    goal: Goal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Brake, "stopped", lambda self: True)
-    plan = optimize(problem(objective=Objective(goal), constraints=Constraints(max_gpus=2)))
-    assert plan.pools
-    assert (plan.simulated, plan.status, plan.warnings) == (False, Status.FEASIBLE, [UNPROVEN])
-
-
 def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted as soon as there is a fleet worth keeping: it was simulated, but by no fresh requests."""
     monkeypatch.setattr(Brake, "stopped", lambda self: self.armed)
@@ -137,12 +111,6 @@ def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: p
     monkeypatch.undo()
     whole = optimize(problem())
     assert (whole.simulated, whole.warnings) == (True, [])
-
-
-def test_a_row_of_a_sweep_that_there_was_no_time_to_simulate_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Brake, "stopped", lambda self: True)
-    answer = solve_full(problem(), Level.STANDARD)
-    assert (answer.status, answer.attainment) == (Status.FEASIBLE, None)
 
 
 def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
@@ -159,13 +127,6 @@ def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
     assert "by formula, not simulated" in told
     quick = within("optimize", tiny(tmp_path), "--json", *QUICK)
     assert (json.loads(quick.stdout)["status"], quick.stderr) == ("optimal", "")
-
-
-def test_the_brake_stops_at_the_time_and_when_it_is_pulled_for_a_plan() -> None:
-    assert Brake(deadline=Deadline(0.0)).stopped()
-    assert not Brake(pulled=True).stopped()
-    assert Brake(pulled=True, armed=True).stopped()
-    assert not Brake(armed=True).stopped()
 
 
 def test_no_splits_are_tried_when_it_is_late_but_the_first() -> None:

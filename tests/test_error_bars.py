@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from optimizer.fleets.error_bars import ENDS, at_quantile, factor_at, step_intervals
 from optimizer.plans.plan import Plan
-from optimizer.plans.reading import parse_plan
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
-from search_spaces.serving_error import model_kind
-from tests.optimizer_cases import accelerator, instance_of, model, problem, slo, space, workload
+from tests.optimizer_cases import accelerator, instance_of, problem, slo, space, workload
 from tests.toy import toy_config
 
 optimize = partial(optimize_at, level=Level.QUICK)
@@ -26,11 +24,6 @@ GIVEN = problem(
     slos=(slo(1.0, 0.03, 0.95),),
     space=space(tensor_parallel=(1, 2), max_num_seqs=(32, 128)),
 )
-
-
-@pytest.mark.parametrize(("name", "kind"), [("Llama-3.1-8B", "dense"), ("Mixtral-8x7B", "moe"), ("DeepSeek-V3", "mla")])
-def test_kinds_of_model(name: str, kind: str) -> None:
-    assert model_kind(model(name)) == kind
 
 
 @settings(deadline=None)
@@ -92,9 +85,3 @@ def test_bars_hold_the_expected_value(plans: list[Plan]) -> None:
         assert between.high is None or value < between.high
     assert bars.attainment.high is not None
     assert bars.attainment.low <= expected.attainment <= bars.attainment.high
-
-
-def test_they_are_in_the_file(plans: list[Plan]) -> None:
-    back = parse_plan(plans[0].model_dump_json(by_alias=True).encode())
-    assert back.step_errors == plans[0].step_errors
-    assert [row.accelerator for row in back.step_errors] == ["H100"]

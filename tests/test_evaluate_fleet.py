@@ -106,14 +106,6 @@ def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: P
     assert f"{prefill.needed - 1} more replica" in said
 
 
-def test_one_that_is_too_slow_is_not_helped_by_replicas(short_runs: None, tmp_path: Path) -> None:
-    evaluation = evaluated(tmp_path, POOL | {"gpu": "L4", "replicas": 1})
-    assert (evaluation.outcome, evaluation.provisioning.pools, evaluation.plan.goodput_rps) == ("misses", [], 0.0)
-    said = " ".join(render_document(evaluation_document(evaluation)).split())
-    assert "Capacity: none; the fleet misses the SLO at every rate that was tried." in said
-    assert "colocated-1 can take no load at all: decode steps then take too long for the TPOT limit." in said
-
-
 def test_headroom_ends_where_a_burst_leaves_the_fleet_behind(short_runs: None, tmp_path: Path) -> None:
     """Runs that start empty keep every goal up to 5.1 req/s; at 4.7 the fleet does not come out of full memory."""
     file = tmp_path / "fleet.yaml"

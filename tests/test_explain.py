@@ -165,13 +165,6 @@ def test_a_gpu_that_is_owned_too_is_taken_for_the_better_offer(
     assert owned.other is None
 
 
-def test_an_engine_over_the_budget_is_told_from_one_that_is_too_dear(file: Path) -> None:
-    """One H100 costs $3.99/h."""
-    problem = load_problem(file, overrides={"constraints.budget": 5.0})
-    (standing,) = explained(problem, parse_wanted({"gpu": "H100", "tp": "2", "role": "colocated"}, problem)).standings
-    assert standing.why == "one engine of it costs $7.98/h, over the budget of $5.00/h"
-
-
 def test_no_fleet_is_explained(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A TPOT that no L4 keeps: the sentence names the shortest step, and the exit code says that it is out."""
     arguments = ["explain", str(file), "--config", "gpu=L4,role=decode", "--set", "slo.tpot=15ms"]

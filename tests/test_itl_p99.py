@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from costmodel.errors import PdplanError
 from costmodel.metric import Metric, limits_of
 from costmodel.simulator import VLLM_V1, CoefficientSteps, Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges, within
-from optimizer.fleets.evaluate import evaluate, predict_misses
+from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
@@ -66,12 +65,6 @@ def test_gaps_that_were_not_counted_are_no_verdict() -> None:
         within(served(1), limits_of(itl_p99=0.02))
 
 
-def test_counting_gaps_changes_nothing_else() -> None:
-    bare, counted = served(3), served(3, edges=gap_edges([0.02]))
-    for name in ("first", "finish", "itl_max"):
-        assert getattr(bare, name).tobytes() == getattr(counted, name).tobytes()
-
-
 def limited(limit: float | None) -> Instance:
     return instance_of(problem(slos=(slo(itl_p99=limit),), workload=workload(6.0), space=space()))
 
@@ -118,14 +111,6 @@ def test_a_tighter_limit_never_holds_for_more(name: str) -> None:
     assert shares == sorted(shares)
     assert shares[0] < 0.1
     assert shares[-1] == pytest.approx(float(predict_misses(unlimited(), fleet).attainment[0]), abs=1e-12)
-
-
-def test_without_a_limit_nothing_is_worked_out() -> None:
-    assert not unlimited().flows.others
-    found = judge(unlimited(), fleets()["colocated, 1 GPU"], requests=200)
-    assert found.runs[0].demand.gap_edges == ()
-    assert not found.classes[0].metrics
-    assert not evaluate(unlimited(), fleets()["colocated, 1 GPU"]).metrics
 
 
 def with_change(stated: Problem, key: str, value: float) -> Problem:
@@ -206,15 +191,3 @@ def test_a_simulated_plan_keeps_it_and_says_so(tmp_path: Path) -> None:
     (found,) = json.loads(shown.stdout)["classes"]
     assert found["itl_p99_s"]["p90"] <= 0.04
     assert found["itl_p99_s"]["p99"] <= found["itl_max_s"]["p99"]
-
-
-def test_a_class_without_the_limit_is_judged_as_before() -> None:
-    """Two classes in one fleet: that with a limit that no gap keeps misses it, the other has what it had."""
-    two = (slo(name="strict", share=0.5, itl_p99=0.003), slo(name="free", share=0.5))
-    free = tuple(replace(one, limits=limits_of(ttft=2.0, tpot=0.05)) for one in two)
-    fleet = Fleet(
-        tuple(replace(pool, route=np.ones(2 * pool.route.size)) for pool in fleets()["colocated, 1 GPU"].pools)
-    )
-    here, bare = (judge(instance_of(problem(slos=slos)), fleet, requests=2_000) for slos in (two, free))
-    assert here.classes[0].attainment.share == 0.0
-    assert here.classes[1].attainment == bare.classes[1].attainment

@@ -29,7 +29,6 @@ from optimizer.verification.judge import (
     judge_demands,
     judge_until,
     simulated_fleet,
-    until_decided,
     until_precise,
 )
 from tests.optimizer_cases import instance_of, limit, problem, slo, workload
@@ -120,14 +119,6 @@ def test_simulation_and_analysis_agree(build: object) -> None:
     assert found.rate == pytest.approx(6.0)
 
 
-def test_replications_narrow_the_interval_and_are_no_copies() -> None:
-    instance = small()
-    fleet = colocated(instance)
-    one, four = (judge(instance, fleet, requests=1000, replications=k, volume=2.0) for k in (1, 4))
-    assert four.classes[0].attainment.count == pytest.approx(4 * one.classes[0].attainment.count, rel=0.2)
-    assert len({run.result.makespan for run in four.runs}) == 4
-
-
 def test_runs_are_made_until_every_class_is_known_to_a_precision() -> None:
     widths: list[float] = []
 
@@ -140,10 +131,6 @@ def test_runs_are_made_until_every_class_is_known_to_a_precision() -> None:
     assert len({run.result.makespan for run in found.runs}) == len(found.runs) > 2
 
 
-def test_runs_end_at_the_most_requests_however_little_is_known() -> None:
-    assert len(runs_of(2.0, until_precise(1e-4, 1000, 3500), first=2).runs) == 3
-
-
 def runs_of(volume: float, wanted: Rule, first: int = 1) -> Judgement:
     """Runs of 1000 requests."""
     instance = small()
@@ -153,35 +140,6 @@ def runs_of(volume: float, wanted: Rule, first: int = 1) -> Judgement:
         return simulated_trace(instance, fleet, 1000, number, volume)
 
     return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=first)
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "least", "runs"),
-    [("m", 1, 1), ("u", 1, 8), ("um", 1, 2), ("uux", 1, 4), ("m", 2, 2), ("x", 2, 1)],
-)
-def test_runs_are_doubled_until_a_goal_lies_outside_its_interval(
-    monkeypatch: pytest.MonkeyPatch, outcomes: str, least: int, runs: int
-) -> None:
-    """After each round the class meets its goal (m), misses it (x) or is undecided (u), the last for ever."""
-    says = {"m": Outcome.MEETS, "x": Outcome.MISSES, "u": Outcome.UNDECIDED}
-    rounds: list[int] = []
-
-    def wanted(found: Judgement) -> int:
-        rounds.append(len(found.runs))
-        said = says[outcomes[min(len(rounds), len(outcomes)) - 1]]
-        monkeypatch.setattr(ClassJudgement, "outcome", property(lambda _: said))
-        monkeypatch.setattr(ClassJudgement, "proven", property(lambda _: said is Outcome.MEETS))
-        return until_decided(1000, most=8999, least=least)(found)
-
-    assert len(runs_of(1.0, wanted).runs) == runs
-    assert rounds == [2**place for place in range(len(rounds))]
-
-
-def test_an_overloaded_fleet_is_named_and_does_not_hold() -> None:
-    instance = small()
-    found = judge(instance, colocated(instance), requests=REQUESTS, volume=10.0)
-    assert found.overload.overloaded
-    assert not found.held
 
 
 def test_a_replayed_trace_keeps_its_requests_and_takes_the_nearest_flow() -> None:
@@ -227,13 +185,6 @@ def test_the_goodput_is_the_highest_rate_that_simulate_shows_to_meet_every_goal(
     assert above is not Outcome.MEETS
     assert found.rate < found.fails < 1.03 * found.rate
     assert any(point.classes[0].attainment.count > 1000 for point in found.points)
-
-
-def test_no_rate_is_good_enough_for_a_limit_below_the_floor() -> None:
-    instance = instance_of(problem(slos=(slo(tpot=1e-4),)))
-    found = goodput(instance, colocated(instance), requests=200)
-    assert found.rate == 0.0
-    assert not any(point.held for point in found.points)
 
 
 @pytest.mark.parametrize(

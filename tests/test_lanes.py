@@ -152,19 +152,6 @@ def test_a_prefill_engine_takes_what_the_simulator_takes() -> None:
     assert 1.0 / need == pytest.approx(taken, rel=0.05)
 
 
-def test_engines_with_one_lane_have_nothing_to_be_uneven() -> None:
-    tables = long_prompts().tables
-    single = tables.ranks == 1.0
-    assert single.any()
-    assert (tables.uneven[single] == 1.0).all()
-    assert np.array_equal(tables.prefill_alone[single], tables.prefill_time[single])
-    assert np.array_equal(tables.mixed_alone[single], tables.mixed_base[single])
-    assert (tables.rank_chunks[single] == tables.chunks).all()
-    found = lockstep(np.ones((1, 2)), np.ones((1, 2)), np.ones(2), lanes=np.ones(1), busy=np.ones(1))
-    assert not found.excess.any()
-    assert not found.step.any()
-
-
 def test_lockstep_by_hand() -> None:
     """Steps of 1 and 3 s, equally often: the other of two lanes is busy half of the time, with the longer in a half."""
     step, even = np.array([[1.0, 3.0]]), np.array([0.5, 0.5])
@@ -187,17 +174,6 @@ def test_no_pool_keeps_up_with_fewer_engines_than_the_search_takes_for_the_least
     for engines in (1, 3):
         pool = FleetPool("p", role, shape, seqs, 0, engines, 0, np.ones(instance.flows.isl.size))
         assert not pool_state(at_rate(instance, 1.01 * engines / need), pool, 1.0).stable
-
-
-def test_busier_lanes_are_never_promised_to_be_quicker() -> None:
-    instance = lane_instance(LANES, 32_768, ((500.0, 300.0, 0.5), (9000.0, 200.0, 0.5)))
-    for role in (Role.PREFILL, Role.COLOCATED):
-        pool = lane_fleet(instance, role, LANES, 1).pools[0]
-        states = [pool_state(instance, pool, volume) for volume in (0.01, 0.3, 1.0, 1.8)]
-        assert all(state.stable for state in states)
-        latency = np.array([state.latency for state in states])
-        assert (np.diff(latency, axis=0) >= 0.0).all()
-        assert (np.diff([state.under_way * state.beside for state in states]) >= 0.0).all()
 
 
 def test_what_is_promised_is_never_far_better_than_what_is_simulated() -> None:

@@ -74,20 +74,6 @@ def test_a_boundary_is_found_to_its_tolerance() -> None:
     assert boundary(lambda volume: volume <= 0.3, 0.01)[0] == pytest.approx(0.3, rel=0.02)
 
 
-@pytest.mark.parametrize(("truth", "looks"), [(1.5, 2), (1.3, 2), (1.7, 4), (6.0, 10), (0.2, 10)])
-def test_a_good_guess_of_a_boundary_saves_looks(truth: float, looks: int) -> None:
-    tried: list[float] = []
-
-    def good(volume: float) -> bool:
-        tried.append(volume)
-        return volume <= truth
-
-    low, high = boundary(good, 0.08, start=1.4, step=1.08)
-    assert low <= truth < high
-    assert high - low <= 0.08 * high
-    assert len(tried) == len(set(tried)) <= looks
-
-
 def test_too_few_requests_to_saturate_a_fleet_are_refused() -> None:
     with pytest.raises(InputError, match="2 requests are too few for a curve: the fleet falls behind at no rate up to"):
         latency_curve(instance(), fleet(), requests=2)

@@ -16,9 +16,9 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED
 from optimizer.search.bound import keeping_up
 from optimizer.search.limits import still_holds
-from optimizer.search.mixtures import Kind, Mixing, Mixture, balance, cheaper_mixture, leanest, stages_of
+from optimizer.search.mixtures import Kind, Mixing, Mixture, leanest
 from optimizer.search.search import FleetSearch, Picks, evaluated, unmixed
-from optimizer.search.traffic_split import Order, Stage, TrafficSplit
+from optimizer.search.traffic_split import Stage
 from search_spaces.problem import Constraints, Offer, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
@@ -156,14 +156,6 @@ def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
     assert routes == {"L40S": [1.0, 0.0], "H100": [0.0, 1.0]}
 
 
-def test_a_search_repeated_finds_the_same() -> None:
-    case = COLOCATED_CASES[3]
-    fleets = [leanest(known_of(posed(*case))) for _ in range(2)]
-    assert [(pool.shape, pool.replicas, pool.route.tolist()) for pool in fleets[0].pools] == [
-        (pool.shape, pool.replicas, pool.route.tolist()) for pool in fleets[1].pools
-    ]
-
-
 def only_one_of_each() -> tuple[Offer, ...]:
     return offer("H100", inventory=1), offer("L40S", inventory=1)
 
@@ -205,13 +197,6 @@ def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together(
         assert np.diff(served).tolist() == [1] * (served.size - 1)
 
 
-def test_only_engines_that_are_allowed_are_mixed() -> None:
-    given = known(*COLOCATED_CASES[0])
-    one_type = given.restricted(given.instance.tables.offer[given.settings.shape] == 0)
-    assert cheaper_mixture(one_type, [], np.inf, [Kind.TYPES]) is None
-    assert cheaper_mixture(given, [], 5.0) is None
-
-
 def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
     given = known(*COLOCATED_CASES[0])
     fleet = leanest(given)
@@ -224,48 +209,3 @@ def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
         mixing.run()
         assert (None if mixing.best is None else len(mixing.best.fleet.pools)) == pools
         assert mixing.cost == pytest.approx(cost_of(given, fleet))
-
-
-def test_what_pools_are_parted() -> None:
-    given = known(*COLOCATED_CASES[3])
-    fleet = leanest(given)
-    stages = list(stages_of(fleet))
-    assert len(fleet.pools) == 2
-    assert [(stage.role, len(stage.others)) for stage in stages] == [(COLOCATED, 1), (COLOCATED, 1), (COLOCATED, 0)]
-    assert stages[-1].route == pytest.approx(np.ones(2))
-
-
-def test_where_two_pools_are_as_busy() -> None:
-    """The first takes flow 1, as its 0.1 < 1, and a share x of flow 0: 0.1 + 0.8 x = 0.4 (1 - x), x = 1 / 4, 0.3."""
-    first, second = np.array([[0.8, 0.1]]), np.array([[0.4, 1.0]])
-    assert balance(first, second, first / second) == pytest.approx([0.3])
-
-
-def test_places_between_which_both_pools_keep_up() -> None:
-    order = Order(np.arange(3), None, np.array([[0.0, 1.0, 2.0, 4.0]]), np.array([[6.0, 4.0, 1.0, 0.0]]))
-    sides, few = (((0, 3),), ((1, 5),)), (((0, 1),), ((1, 2),))
-    assert order.bracket(sides) == pytest.approx((0.5, 2.5))
-    assert order.bracket(few)[0] > order.bracket(few)[1]
-    assert order.place((0.5, 2.5), sides, 0.0) == pytest.approx(1.0 + 7.0 / 14.0)
-    whole = replace(order, cuts=np.array([1.0, 2.0]))
-    assert whole.place((0.5, 2.5), sides, 0.0) in {1.0, 2.0}
-    assert whole.place((1.0, 2.0), sides) is None
-
-
-def test_of_a_side_of_two_pools_the_busier_one_counts() -> None:
-    """Of 2 prefill engines 1, 2, 4 keep up before each place, of 4 decode engines 1, 4, 8: busy 0.5, 1, 2."""
-    first = np.array([[0.0, 1.0, 2.0, 4.0], [0.0, 1.0, 4.0, 8.0]])
-    order = Order(np.arange(3), None, first, np.array([[6.0, 4.0, 1.0, 0.0]]))
-    pair, alone = ((0, 2), (1, 4)), ((2, 4),)
-    assert order.lean((pair, alone)) == pytest.approx([-1.5, -0.5, 0.75, 2.0])
-    assert order.bracket((pair, alone)) == pytest.approx((1.0, 2.0))
-
-
-def test_no_more_fleets_are_evaluated_than_were_granted(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = known_of(posed(*COLOCATED_CASES[0]))
-    split = TrafficSplit(given, 0)
-    stage = Stage(COLOCATED, np.ones(2))
-    first, second = (int(setting) for setting in np.flatnonzero(given.settings.role == COLOCATED)[:2])
-    order = split.orders(stage, (first,), (second,))[0]
-    monkeypatch.setattr("optimizer.search.traffic_split.pool_state", lambda *_: pytest.fail("evaluated"))
-    assert split.held(stage, (((first, 9),), ((second, 9),)), order) is None

@@ -75,13 +75,6 @@ class TestNoFleet:
         assert plan.alternatives[0].kind == "nearest_miss"
         assert plan.alternatives[0].pools
 
-    def test_a_demand_that_no_one_block_carries_has_a_nearest_miss_too(self) -> None:
-        plan = optimize(given(2000.0, constraints=Constraints(budget=50.0)))
-        assert plan.status is Status.INFEASIBLE
-        assert [row.constraint for row in plan.binding] == ["budget"]
-        assert plan.binding[0].used > 200.0
-        assert plan.alternatives[0].kind == "nearest_miss"
-
     def test_a_floor_on_the_volume_is_out_of_reach(self) -> None:
         """One H100 carries 13.8 requests per second of these; what is out of reach for one objective is for all."""
         once, more = (

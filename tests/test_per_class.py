@@ -6,19 +6,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.search.limits import keeps_apart
-from optimizer.search.per_class import BY_FLOW, of_class
 from search_spaces.loader import problem_of
 from search_spaces.problem import Billing, Constraints, Pools, Problem
-from tests.optimizer_cases import instance_of, offer, problem, slo, workload
+from tests.optimizer_cases import offer, problem, slo, workload
 
 TWO = (slo(0.5, 0.02, 0.9, name="chat", share=0.5), slo(10.0, 0.1, 0.9, name="batch", share=0.5))
 
@@ -72,29 +68,13 @@ class TestTheFleet:
         assert len(classes_of(apart)) == len(apart.pools)
         assert (apart.cost_usd_per_hour or 0.0) >= (shared.bound_usd_per_hour or 0.0) - 1e-6
 
-    def test_equal_engines_of_two_classes_are_two_pools(self) -> None:
-        """Two classes that ask for the same get the same engines, in pools of their own."""
-        twins = tuple(slo(1.0, 0.05, 0.9, name=name, share=0.5) for name in ("one", "other"))
-        plan = optimize(asked(slos=twins, offers=(offer("H100"),)), level=QUICK)
-        assert sorted(next(iter(served)) for served in classes_of(plan).values()) == ["one", "other"]
-
     def test_the_simulated_fleet_keeps_them_apart(self, short_runs: None) -> None:
         plan = optimize(asked(rate=8.0))
         assert plan.simulated
         assert all(len(served) == 1 for served in classes_of(plan).values())
 
-    def test_one_class_is_not_told_apart_from_itself(self) -> None:
-        single = (slo(1.0, 0.05, 0.9),)
-        one, other = (optimize(asked(pools, slos=single), level=QUICK) for pools in Pools)
-        assert one.pools == other.pools
-
 
 class TestLimits:
-    def test_limits_that_do_not_bind_change_nothing(self) -> None:
-        limited = optimize(asked(max_gpus=100, max_pools=9), level=QUICK)
-        assert limited.pools == free().pools
-        assert limited.status is free().status
-
     def test_the_second_class_gets_what_the_first_leaves(self) -> None:
         """Both would take L40S; with few of them one class has to make do with H100."""
         offers = (offer("H100"), offer("L40S", inventory=2))
@@ -120,22 +100,6 @@ class TestLimits:
         assert plan.bound_usd_per_hour is not None
         assert plan.bound_usd_per_hour <= plan.cost_usd_per_hour + 1e-9
         assert plan.status is Status.OPTIMAL  # one node is the least that can be bought
-
-
-def test_the_instance_of_a_class_has_its_flows_alone() -> None:
-    whole = instance_of(asked())
-    parts = [of_class(whole, k, Fleet(()), later=0) for k in range(2)]
-    assert sum(part.flows.rate.sum() for part in parts) == pytest.approx(whole.flows.rate.sum())
-    for part in parts:
-        assert part.flows.share.sum() == pytest.approx(1.0)
-        assert part.problem.workload.request_rate == pytest.approx(part.flows.rate.sum())
-    for name in BY_FLOW:
-        rebuilt = np.concatenate([getattr(part.tables, name) for part in parts], axis=-1)
-        np.testing.assert_array_equal(rebuilt, getattr(whole.tables, name))
-
-
-def test_a_fleet_without_pools_keeps_them_apart() -> None:
-    assert keeps_apart(instance_of(asked()), Fleet(()))
 
 
 INPUTS = {

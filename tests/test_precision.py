@@ -104,7 +104,7 @@ def test_only_equal_precisions_hand_over() -> None:
     tables = instance_of(both()).tables
     np.testing.assert_array_equal(tables.talks, np.eye(4, dtype=np.bool_))
     assert len(set(tables.domain.tolist())) == 4
-    assert tables.pairing.equal.all()
+    np.testing.assert_array_equal(tables.hands_over, np.eye(4, dtype=np.bool_))
 
 
 def test_no_token_budget_leaves_too_little_memory_for_the_longest_request() -> None:

@@ -39,18 +39,6 @@ def fleet(instance: Instance, chunk: int, number: int = 4, replicas: int = 1) ->
     return Fleet((prefill, FleetPool("decode-1", Role.DECODE, stages(instance, 1), limit(instance, 2), 0, 8, 0, every)))
 
 
-@pytest.mark.parametrize("chunk", CHUNKS)
-def test_each_budget_has_the_times_of_a_space_with_no_other(instance: Instance, chunk: int) -> None:
-    tables, alone = instance.tables, posed((chunk,)).tables
-    for name in ("prefill_alone", "prefill_time", "prefill_shared"):
-        found = getattr(tables, name)[:, CHUNKS.index(chunk)]
-        np.testing.assert_allclose(found, getattr(alone, name)[:, 0], rtol=1e-12)
-
-
-def test_smaller_chunks_take_longer_one_after_another(instance: Instance) -> None:
-    assert (np.diff(instance.tables.prefill_time, axis=1) <= 0.0).all()
-
-
 def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Instance) -> None:
     """6000 tokens in three chunks of 2048: t / k (1 + (k - 1) / 3), which is less than all at once takes."""
     shape = np.array([stages(instance, 4)])
@@ -75,16 +63,6 @@ def test_settings_have_every_budget_in_pipelines_and_else_the_largest(instance: 
 
     assert budgets(1) == [len(CHUNKS) - 1]
     assert budgets(4) == list(range(len(CHUNKS)))
-
-
-def test_the_largest_budget_is_one_that_there_is_memory_for(instance: Instance) -> None:
-    tables = instance.tables
-    capacity = tables.kv_capacity.copy()
-    capacity[stages(instance, 1), :, -1] = 0.0
-    scarce = replace(instance, tables=replace(tables, kv_capacity=capacity))
-    engines = make_settings(scarce)
-    mine = (engines.role == PREFILL) & (engines.shape == stages(instance, 1))
-    assert np.unique(engines.chunk[mine]).tolist() == [len(CHUNKS) - 2]
 
 
 def test_the_evaluation_knows_which_budget_suits_a_pipeline(instance: Instance) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-import pytest
-
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
-from optimizer.verification.bench import BUSY, MORE, Bench, confirmed_once, gives_way, near_capacity
-from optimizer.verification.judge import Outcome
+from optimizer.verification.bench import MORE, Bench, gives_way
 from tests.optimizer_cases import instance_of, problem, slo, workload
 from tests.small_fleets import pool
 
@@ -31,11 +28,6 @@ def busy(share: float) -> tuple[Instance, Fleet]:
     return at(share / pool_state(instance, fleet.pools[0], 1.0).utilization)
 
 
-@pytest.mark.parametrize(("share", "near"), [(0.5, False), (BUSY - 0.02, False), (BUSY + 0.02, True)])
-def test_near_capacity_means_busy_by_formula(share: float, near: bool) -> None:
-    assert near_capacity(*busy(share), 1.0) is near
-
-
 def test_a_fleet_that_would_fall_behind_gives_way_and_others_are_let_off() -> None:
     """Overload shows in one run at MORE times the rate; what is not near its capacity is not even run."""
     for share, volume, behind in ((0.97, MORE, True), (0.5, 1.0, False)):
@@ -45,16 +37,3 @@ def test_a_fleet_that_would_fall_behind_gives_way_and_others_are_let_off() -> No
         assert (found is not None) is behind
         if found is not None:
             assert found.overload.overloaded
-
-
-def test_what_its_own_runs_let_pass_is_not_confirmed_where_it_has_nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits are so loose that no request is late before a queue has grown for long."""
-    monkeypatch.setattr("optimizer.verification.bench.RELAXATIONS", 1e-6)
-    monkeypatch.setattr("optimizer.verification.bench.MOST_RELAXED", 1)
-    instance, fleet = busy(0.985)
-    chosen = Bench(instance, 0, 8_000).verdict(fleet)
-    assert chosen.held
-    found = confirmed_once(Bench(instance, 0, 8_000), chosen, 1)
-    assert not found.held
-    assert found.outcome is Outcome.MISSES
-    assert found.judgement.overload.overloaded

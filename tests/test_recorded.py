@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from optimizer.fleets.error_bars import goal_quantile
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.bench import make_bench, miss_words, run_length
 from optimizer.verification.demand import recorded_trace, simulated_trace
-from optimizer.verification.judge import Outcome
-from optimizer.verification.record import recorded_run, simulated_error_bars
 from reports.asked import readable_inputs
 from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
@@ -98,12 +94,6 @@ def test_poisson_arrivals_have_a_dispersion_of_one() -> None:
 def test_the_dispersion_of_waves_is_that_of_their_counts() -> None:
     """In 10 s there are 10 requests in four windows of five and 90 in the fifth: mean 26, variance 1024."""
     assert waves().dispersion(10.0) == pytest.approx(1024.0 / 26.0, rel=0.05)
-
-
-def test_windows_hold_ten_requests_and_there_are_twenty_of_them() -> None:
-    found = waves()
-    assert found.dispersion(1e-9) == found.dispersion(10.0 / found.rate)
-    assert found.dispersion(1e9) == found.dispersion(HOUR / 20)
 
 
 def test_formulas_see_the_counts_of_the_time_that_a_request_may_take() -> None:
@@ -271,52 +261,6 @@ def test_recorded_requests_are_served_in_stretches_and_in_order() -> None:
     np.testing.assert_array_equal(drawn.trace.isl, found.isl[index])
     ordered = recorded_trace(instance, one, found, volume=2.0)
     np.testing.assert_allclose(ordered.trace.arrival, found.arrival / 2.0)
-
-
-def test_a_run_is_as_long_as_the_recording_and_of_whole_fleets() -> None:
-    instance = served()
-    found = instance.problem.recorded
-    assert found is not None
-    assert run_length(instance, 1.0) >= found.arrival.size
-    assert make_bench(instance).part(colocated(instance, 40)).parts == 1
-
-
-def test_what_holds_in_stretches_must_hold_in_order() -> None:
-    """Bad luck that lasts: a tenth of the requests come so fast, at the end, that an engine is late for all of these.
-
-    In stretches that start anywhere they are as many; so the test takes a fleet that holds in those by a stub.
-    """
-    instance = served(calm=1.0, busy=60.0, part=0.05)
-    bench, fleet = make_bench(instance), colocated(instance, 1)
-    own = bench.replayed(fleet)
-    assert own is not None
-    assert own.classes[0].attainment.share < 0.9
-    easy = make_bench(replace(instance, problem=replace(instance.problem, recorded=None)))
-    held = easy.candidate(colocated(instance, 4)).judgement
-    missed = bench._in_order(fleet, held)
-    assert (missed.held, missed.replayed, missed.outcome) == (False, True, Outcome.MISSES)
-    assert missed.blame is not None
-    assert "when the recorded requests come in their own order" in miss_words(missed)
-    assert bench._in_order(colocated(instance, 40), held).held
-
-
-def test_the_record_of_a_run_in_order() -> None:
-    bench = make_bench(served())
-    fleet = colocated(bench.instance, 3)
-    told = recorded_run(bench, fleet)
-    assert told is not None
-    assert (told.source, told.requests, told.of) == ("t.csv", 9360, 9360)
-    assert told.stretch_s == pytest.approx(HOUR / 10, rel=0.01)
-    assert told.classes[0].attainment == 1.0
-    assert recorded_run(make_bench(instance_of(problem())), fleet) is None
-
-
-def test_error_bars_are_of_the_whole_recording() -> None:
-    bench = make_bench(served())
-    bars = simulated_error_bars(bench, colocated(bench.instance, 3))[0]
-    own = bench.replayed(colocated(bench.instance, 3))
-    assert own is not None
-    assert bars.ttft_s.low <= own.classes[0].ttft[goal_quantile(own.classes[0].goal)] <= (bars.ttft_s.high or np.inf)
 
 
 # commands

@@ -153,7 +153,7 @@ class TestPrefillAndDecode:
     def test_one_maker_does_not_hand_over_to_another(self) -> None:
         matrices = fleet_pd_matrices(PairCase.model_validate(pair_case()))
         assert matrices.domain.tolist() == [0, 0, 1]
-        assert matrices.domains == 2
+        np.testing.assert_array_equal(matrices.hand_over, np.eye(2, dtype=np.bool_))
 
     def test_no_demand_costs_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "idle.json").write_text(json.dumps(pair_case(demand=[0.0, 0.0])))

@@ -11,9 +11,8 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.diagnose import without_limits
 from optimizer.plans.plan import Plan, Status
-from optimizer.recommend.nearest_miss import goal_missed, lifts
+from optimizer.recommend.nearest_miss import lifts
 from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.recommend.search import Level
 from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.judge import judge
 from search_spaces.problem import Constraints, Problem, Routing
@@ -108,19 +107,3 @@ def test_lifting_keeps_how_requests_are_routed_and_the_other_limits() -> None:
     assert (power[0].constraints.budget, power[0].constraints.power) == (9.0, None)
     assert [side.offers[0].inventory for side in inventory] == [None, 4]
     assert none == (without_limits(asked_), asked_)
-
-
-def test_a_lower_goal_is_rounded_so_that_it_is_kept() -> None:
-    row = goal_missed("chat", 0.88234, 0.9)
-    assert row.used == pytest.approx(0.1177)
-    assert 1.0 - row.used <= 0.88234
-    assert row.slack < 0.0
-    assert goal_missed("chat", 0.8823, 0.9).used == pytest.approx(0.1177)
-
-
-def test_a_fleet_that_falls_behind_offers_no_lower_goal(strict_judge: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.test_relaxations.ENOUGH", 10_000)
-    plan = optimize_at(asked(), level=Level.STANDARD)
-    assert plan.status is Status.TIME_LIMIT
-    assert relaxed(plan) == {}
-    assert "falls behind" in plan.alternatives[0].why_not

@@ -17,9 +17,9 @@ from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import rival_rows, search
 from optimizer.recommend.optimize import optimize as optimize_problem
-from optimizer.recommend.rival_rows import compared, judged_rivals, with_cheaper_rival
+from optimizer.recommend.rival_rows import SAME, compared, judged_rivals, with_cheaper_rival
 from optimizer.recommend.search import Brake, Effort, FormulaResult, Level
-from optimizer.search.alternatives import SAME, Restriction, Rival, recommended, restrictions, rival_row
+from optimizer.search.alternatives import Restriction, Rival, restrictions
 from optimizer.verification.bench import Verdict, fleet_key
 from optimizer.verification.verify import SearchResult
 from search_spaces.loader import load_problem
@@ -84,12 +84,7 @@ PROOF = Proof(Status.FEASIBLE, None, None)
 def posed(label: str, *fleets: Fleet) -> FormulaResult:
     """A search that came to the first fleet, and to the others under a restriction."""
     best, *others = fleets
-    row = rival_row(small(), restriction_of(label), others[0], 1.0)
-    rivals = (
-        Rival(recommended(small(), best, PROOF, 1.0), (best,)),
-        Rival(row, tuple(others), restriction=restriction_of(label)),
-    )
-    return FormulaResult(small(), PROOF, rivals=rivals)
+    return FormulaResult(small(), PROOF, rivals=(Rival((best,)), Rival(tuple(others), (), restriction_of(label))))
 
 
 def one_pool(replicas: int) -> Fleet:

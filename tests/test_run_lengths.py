@@ -17,8 +17,7 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
 from optimizer.plans.records import Simulation
-from optimizer.verification import bench as benches
-from optimizer.verification.bench import Bench, full_length, make_bench, memory, run_length, settling
+from optimizer.verification.bench import full_length, make_bench, memory, settling
 from optimizer.verification.judge import judge_runs
 from optimizer.verification.record import with_simulated_headroom
 from tests.optimizer_cases import instance_of, limit, problem, workload
@@ -44,25 +43,6 @@ def test_a_queue_remembers_as_a_brownian_motion_does(instance: Instance) -> None
     mean = float(weight @ work)
     spread = float(weight @ (work - mean) ** 2) / mean**2 + instance.flows.arrival_scv
     assert memory(instance, fleet, 1.0) == pytest.approx(busy * spread / (1.0 - busy) ** 2)
-
-
-def test_a_pool_with_half_of_the_requests_remembers_as_many_of_its_own(instance: Instance) -> None:
-    whole, half = Fleet((colocated(instance, 2),)), colocated(instance, 1, 0.5)
-    other = replace(half, name="colocated-2", replicas=4)
-    assert memory(instance, Fleet((half, other)), 1.0) > memory(instance, whole, 1.0)
-    assert memory(instance, Fleet((half, replace(other, route=0.0 * other.route))), 1.0) > 0.0
-
-
-def test_busier_fleets_run_longer_up_to_a_limit(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(instance, 0, run_length(instance, 1.0))
-    lengths = []
-    for volume in (0.5, 2.0, 3.0, 3.5, 4.0, 50.0):
-        some = replace(bench, volume=volume)
-        lengths.append(some.full(some.part(Fleet((colocated(instance, 1),)))))
-    assert lengths == sorted(lengths)
-    assert lengths[0] == bench.requests
-    assert lengths[-1] == benches.MOST_RELAXED
-    assert math.isinf(memory(instance, Fleet((colocated(instance, 1),)), 50.0))
 
 
 def test_batches_remember_requests_that_are_longer_than_a_mean_one() -> None:

@@ -29,11 +29,6 @@ def posed(tpot: str = "10.5ms", **search: Any) -> Problem:
     return problem_of_values(stated | ({"search": search} if search else {}), "few requests", ROOT)
 
 
-@pytest.mark.parametrize("preset", ["quick", "standard", "wide"])
-def test_presets_know_the_steps_of_single_requests(preset: str) -> None:
-    assert posed(preset=preset).space.max_num_seqs[0] == 1
-
-
 def from_eight_on(problem: Problem) -> Problem:
     """The problem with batch limits of eight requests and more."""
     later = tuple(limit for limit in problem.space.max_num_seqs if limit >= 8)

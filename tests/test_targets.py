@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,9 +20,7 @@ from optimizer.plans.plan import Plan
 from optimizer.recommend.nearest_miss import _pool_limit
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.search.fleet_program import Aim, Matrices, pool_limits
-from optimizer.search.program import Outcome
-from optimizer.search.whole_fleets import Work, cheapest, whole_blocks
+from optimizer.search.fleet_program import Aim, Matrices, Work, cheapest, pool_limits
 from pdplan import options as command_line
 from pdplan.cli import run
 from reports.deploy import facts
@@ -69,25 +66,15 @@ def with_gateway(matrices: Matrices, gateway: Gateway) -> Matrices:
     return replace(matrices, pool_limits=pool_limits(problem(constraints=Constraints(gateway=gateway)), matrices.role))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([Gateway(1, 1), Gateway(8, 1), Gateway(1, 8)]))
-def test_the_search_finds_the_cheapest_fleet_behind_a_router(seed: int, gateway: Gateway) -> None:
-    """As the whole programme does, of which each pool used is told; and none cheaper than without a router."""
+def test_a_router_allows_fewer_fleets(seed: int, gateway: Gateway) -> None:
+    """None is cheaper than without a router, and it fits behind it."""
     free = random_matrices(seed, columns=6)
     behind = with_gateway(free, gateway)
-    best, found, anyway = (
-        whole_blocks(behind, Aim(), EXACT),
-        cheapest(behind, Aim(), EXACT),
-        cheapest(free, Aim(), EXACT),
-    )
-    assert (found.index.size > 0) == (best.index.size > 0)
-    if not best.index.size:
-        assert found.outcome is Outcome.INFEASIBLE
-        return
-    assert found.objective == pytest.approx(best.objective)
-    assert found.objective >= anyway.objective * (1.0 - 1e-9)
-    pools = np.unique(np.stack([behind.role, behind.pool])[:, found.index], axis=1)[0]
-    count = Counter((Role.PREFILL, Role.DECODE, Role.COLOCATED)[role] for role in pools)
+    routed, anyway = cheapest(behind, Aim(), EXACT), cheapest(free, Aim(), EXACT)
+    assert routed.objective >= anyway.objective * (1.0 - 1e-9)
+    count = Counter((Role.PREFILL, Role.DECODE, Role.COLOCATED)[role] for role in behind.role[routed.index])
     assert Constraints(gateway=gateway).fits(count.elements())
 
 

@@ -21,16 +21,15 @@ from optimizer.verification.bench import Bench, valid
 from optimizer.verification.judge import WORST, distance, judge
 from optimizer.verification.record import tuning_record
 from optimizer.verification.tune import (
-    ASKED,
     Look,
     Looks,
     Point,
+    Search,
     Tuned,
-    Tuner,
     Value,
     Values,
     Wish,
-    by_tpe,
+    estimator,
     fleet_at,
     front,
     front_of,
@@ -41,6 +40,13 @@ from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, limit, problem, space, workload
 
 SIZES = (4, 3, 5)
+
+
+def by_tpe(
+    sizes: tuple[int, ...], value: Value, start: Point, budget: int, seed: int, *, start_up: int = 20, **changes: Any
+) -> Looks:
+    axes = {str(knob): range(size) for knob, size in enumerate(sizes)}
+    return Search(axes, value, seed, near=True, **changes).looks_of(estimator(seed, start_up), start, budget)
 
 
 # --- samplers -------------------------------------------------------------------------------------------------------
@@ -72,12 +78,6 @@ def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(value: Va
     assert list(by_tpe(SIZES, value, (1, 1, 1), 25, 7).items()) == list(looks.items())
 
 
-def test_a_small_grid_is_seen_whole() -> None:
-    looks = by_tpe((2, 3), lambda point: (float(sum(point)),), (1, 2), 100, 0)
-    assert set(looks) == set(itertools.product(range(2), range(3)))
-    assert front_of(looks) == [(0, 0)]
-
-
 def test_what_is_not_allowed_costs_no_look() -> None:
     def half(point: Point) -> Values | None:
         return bowl(point) if sum(point) % 2 else None
@@ -87,17 +87,6 @@ def test_what_is_not_allowed_costs_no_look() -> None:
     assert all(sum(point) % 2 for point in looks)
     assert len(by_tpe(SIZES, half, (1, 1, 1), 1000, 3)) == 30
     assert by_tpe(SIZES, half, (0, 0, 0), 20, 3) == {}
-
-
-def test_where_hardly_anything_is_allowed_a_search_ends() -> None:
-    asked: list[Point] = []
-
-    def only(point: Point) -> Values | None:
-        asked.append(point)
-        return (0.0,) if point == (0, 0, 0) else None
-
-    assert list(by_tpe((40, 40, 40), only, (0, 0, 0), 4, 0)) == [(0, 0, 0)]
-    assert len(asked) == 4 * ASKED
 
 
 @settings(deadline=None, max_examples=10)
@@ -148,18 +137,6 @@ def three(instance: Instance) -> Fleet:
     return Fleet(tuple(pool(instance, *part) for part in parts))
 
 
-def test_a_fleet_at_its_start_is_itself() -> None:
-    instance = small()
-    fleet = three(instance)
-    knobs = knobs_of(instance, fleet)
-    assert fleet_at(fleet, knobs, tuple(knob.start for knob in knobs)) == fleet
-    assert {(knob.pool, knob.setting) for knob in knobs} == {
-        (0, "replicas"), (0, "chunk"),
-        (1, "replicas"), (1, "seqs"),
-        (2, "replicas"), (2, "seqs"), (2, "chunk"),
-    }  # fmt: skip
-
-
 def test_a_step_must_have_a_token_for_each_request() -> None:
     instance = small()
     knobs = knobs_of(instance, three(instance))
@@ -188,20 +165,6 @@ def test_the_distance_is_one_where_a_goal_is_just_kept() -> None:
     assert 1.0 < distance(drowned, found) <= WORST
 
 
-def test_no_look_is_better_for_missing() -> None:
-    instance = small()
-    fleet = Fleet((pool(instance, "c-1", Role.COLOCATED, 3),))
-    bench = Bench(instance, 0, 2000)
-    tuner = Tuner(bench, fleet, knobs_of(instance, fleet))
-    (value,) = tuner.value(tuner.start) or ()
-    tail = tuner.seen[tuner.start].distance
-    assert value == pytest.approx(1.0 + 0.02 * tail)
-    assert tuner.both(tuner.start) == (1.0, tail)
-    held = Tuner(bench, fleet, tuner.knobs, lambda: True, dict(tuner.seen))
-    assert held.value(tuner.start) is None
-    assert held.both(tuner.start) is None
-
-
 def test_tuning_takes_only_what_is_proven_and_not_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = small(constraints=Constraints(max_gpus=3))
     bench = Bench(instance, 0, 1000)
@@ -214,34 +177,6 @@ def test_tuning_takes_only_what_is_proven_and_not_dearer(monkeypatch: pytest.Mon
     assert max(sum(one.replicas for one in look.fleet.pools) for look in found.looks) <= 3
     again = tuned(Bench(instance, 0, 1000), winner, lambda: False, Wish(12))
     assert [look.distance for look in again.looks] == [look.distance for look in found.looks]
-
-
-def test_looks_are_as_simulated_alone() -> None:
-    """Engines that looks share are those of the fleet."""
-    instance = small()
-    fleet = three(instance)
-    knobs = knobs_of(instance, fleet)
-    tuner = Tuner(Bench(instance, 0, 2000), fleet, knobs)
-    for point in (tuner.start, tuple(len(knob.values) - 1 for knob in knobs)):
-        tuner.value(point)
-        alone = judge(instance, fleet_at(fleet, knobs, point), requests=500)
-        assert tuner.seen[point].distance == distance(instance, alone)
-        assert tuner.seen[point].classes == alone.classes
-
-
-def test_a_front_is_judged_where_it_costs_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = small()
-    bench = Bench(instance, 0, 1000)
-    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
-    found = tuned(bench, winner, lambda: False, Wish(12, front=True))
-    dearer = [look for look in front(found.looks) if look.cost > found.winner.cost]
-    assert dearer
-    assert [one.fleet for one in found.judged] == [look.fleet for look in dearer]
-    record = tuning_record(instance, found, "TPE", Wish(12, front=True), improved=False)
-    assert record.objectives == ["cost", "tail"]
-    told = {row.cost_usd_per_hour: row.outcome for row in record.front}
-    assert all(told[one.cost] == str(one.outcome) for one in found.judged)
-    assert all(row.served == [1.0] for row in record.front)
 
 
 def test_the_front_keeps_its_goals_and_has_no_look_that_another_beats() -> None:

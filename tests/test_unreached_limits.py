@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -12,8 +10,6 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
-from optimizer.plans.proof import Proof
-from optimizer.recommend import optimize as recommend
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from search_spaces.problem import Constraints, Problem
@@ -62,16 +58,6 @@ def test_a_limit_that_is_never_reached_costs_nothing(seqs: int) -> None:
     assert (pool.replicas, pool.max_num_seqs) == (2, seqs)
 
 
-def test_nor_does_one_that_full_batches_would_leave_no_tokens() -> None:
-    plan = optimize(large_model(512, chunk=512), level=Level.QUICK)
-    assert [pool.replicas for pool in plan.pools] == [2]
-
-
-def test_a_limit_among_larger_ones_costs_no_more() -> None:
-    costs = [optimize(large_model(*seqs), level=Level.QUICK).cost_usd_per_hour for seqs in ((64,), (64, 512))]
-    assert costs[0] == costs[1]
-
-
 def test_steps_are_those_of_the_requests_that_run() -> None:
     found = [evaluate(instance, engines(instance)) for instance in map(instance_of, map(large_model, (128, 512)))]
     for one, other in ((found[0].ttft, found[1].ttft), (found[0].tpot, found[1].tpot)):
@@ -84,14 +70,3 @@ def test_only_a_floor_says_that_there_is_no_fleet() -> None:
     assert (plan.status, plan.pools) == (Status.TIME_LIMIT, [])
     assert any(row.simulated for row in plan.alternatives)
     assert optimize(one_gpu(60.0), level=Level.QUICK).status is Status.INFEASIBLE
-
-
-def test_a_near_fleet_that_holds_when_simulated_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    solve = recommend.search_by_formula
-    nothing = {"rivals": (), "proof": Proof(Status.TIME_LIMIT, None, None)}
-    monkeypatch.setattr(recommend, "search_by_formula", lambda *asked: replace(solve(*asked), **nothing))
-    plan = optimize(one_gpu(12.0), level=Level.QUICK)
-    assert (plan.status, [pool.replicas for pool in plan.pools]) == (Status.FEASIBLE, [1])
-    assert plan.simulation is not None
-    assert plan.attainment is not None
-    assert plan.attainment > 0.9

@@ -28,7 +28,6 @@ from optimizer.verification.verify import (
     Waiting,
     cheapest_verified,
     more_replicas,
-    smaller,
     without_waste,
 )
 from search_spaces.problem import Constraints, Routing
@@ -128,16 +127,6 @@ def test_a_stopped_search_keeps_what_it_has() -> None:
     assert lean.one_less == ()
 
 
-def test_repairs_keep_the_limits() -> None:
-    instance = small(constraints=Constraints(max_gpus=4))
-    bench: Any = Oracle(instance, (4, 1))
-    found = cheapest_verified(bench, [apart(instance, 1, 1)])
-    assert found.winner is None
-    assert found.nearest is not None
-    assert replicas(found.nearest.fleet) == (3, 1)
-    assert max(sum(replicas(one.fleet)) for one in bench.verdicts.values()) <= 4
-
-
 def test_where_not_all_pools_to_blame_can_grow_those_do_that_may() -> None:
     """One engine more fits, two do not: each pool is tried by itself."""
     instance = small(constraints=Constraints(max_gpus=4))
@@ -188,23 +177,6 @@ def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], s
     if all(np.array(start) >= needed):
         assert (replicas(second.fleet), second.cost) == (start, first.cost)
         assert found.winner is second
-
-
-def test_other_settings_that_come_no_nearer_are_dropped() -> None:
-    instance = small()
-    bench: Any = Oracle(instance, (9, 9))
-    with mending(first_limit):
-        found = cheapest_verified(bench, [apart(instance, 1, 1)])
-    assert all(one.fleet.pools[-1].seqs == limit(instance, 1) for _, one in found.others)
-
-
-def test_a_smaller_fleet_is_tried_with_other_settings_too() -> None:
-    instance = small()
-    bench: Any = Limited(instance, (1, 1))
-    start = replace(bench.verdict(apart(instance, 1, 3)), held=True)
-    with mending(first_limit):
-        lean = without_waste(bench, SearchResult(start), [], lambda: False)
-    assert (replicas(lean.winner.fleet), lean.winner.fleet.pools[-1].seqs) == ((1, 1), limit(instance, 0))
 
 
 def test_fewer_replicas_than_those_of_a_fleet_that_was_refuted_are_not_simulated() -> None:
@@ -264,25 +236,6 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
     found = without_waste(taking, SearchResult(taking.verdict(start)), [], lambda: False).winner
     assert len(found.fleet.pools) == 1
     assert found.cost < kept.winner.cost
-
-
-def test_no_colocated_engines_where_the_space_has_none() -> None:
-    instance = small(space=replace(small().problem.space, roles=(Role.PREFILL, Role.DECODE)))
-    bench: Any = Oracle(instance, (6, 6), others=True)
-    lean = without_waste(bench, SearchResult(bench.verdict(apart(instance, 6, 6))), [], lambda: False)
-    assert replicas(lean.winner.fleet) == (6, 6)
-
-
-def test_a_rival_is_tried_once_by_whatever_name() -> None:
-    instance = small()
-    bench: Any = Oracle(instance, (1, 1))
-    winner, rival = bench.verdict(apart(instance, 3, 3)), apart(instance, 2, 1)
-    found = [
-        fleet_key(fleet) for what, fleet in smaller(instance, winner, [rival, rival]) if what.startswith("a rival")
-    ]
-    assert found.count(fleet_key(rival)) <= 1
-    assert len(found) == len(set(found))
-    assert [what for what, _ in smaller(instance, winner, [rival])].count("a rival") == 1
 
 
 def test_a_pool_that_goes_leaves_its_flows_to_the_others() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,8 +9,6 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.simulator import step_seconds
-from costmodel.simulator.metrics import Attainment
-from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
@@ -20,9 +16,8 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Brake, Level
 from optimizer.search.limits import with_replicas
 from optimizer.verification import bench as benches
-from optimizer.verification.bench import Bench, Slice, Verdict, make_bench, run_length
-from optimizer.verification.demand import Demand
-from optimizer.verification.judge import MOST_JUDGED, Outcome, blame, judge, simulated_fleet
+from optimizer.verification.bench import Bench, make_bench, run_length
+from optimizer.verification.judge import MOST_JUDGED, blame, judge, simulated_fleet
 from optimizer.verification.record import POOL_LIMITS
 from reports.json_text import plan_json
 from search_spaces.problem import Constraints, Goal, Objective
@@ -68,47 +63,6 @@ def test_a_candidate_of_which_a_short_run_is_clear_gets_its_full_runs_where_it_i
     assert judged.held
     assert [run.demand.trace.size for run in judged.judgement.runs] == [2000, 2000]
     assert bench.candidate(fleet) is judged is bench.verdict(fleet)
-
-
-@pytest.mark.parametrize("remembered", [801.0, math.inf, math.nan])
-def test_a_candidate_whose_queues_remember_more_than_a_short_run_gets_full_runs_at_once(
-    monkeypatch: pytest.MonkeyPatch, remembered: float
-) -> None:
-    monkeypatch.setattr(benches, "RELAXATIONS", 1.0)
-    monkeypatch.setattr(benches, "memory", lambda *_: remembered)
-    bench = bench_of(small())
-    monkeypatch.setattr(Bench, "full", lambda *_: 2000)
-    assert len(bench.candidate(apart(small(), 3, 1)).judgement.runs) == 2
-
-
-def test_a_candidate_that_misses_is_judged_like_any_other_fleet() -> None:
-    instance = small(60.0)
-    likely, judged = (
-        judge(apart(instance, 1, 1)) for judge in (bench_of(instance).candidate, bench_of(instance).verdict)
-    )
-    assert not likely.held
-    assert likely.judgement.classes == judged.judgement.classes
-
-
-def test_a_miss_that_a_run_of_middle_length_shows_takes_no_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    drawn = Bench.drawn
-
-    def counted(self: Bench, part: Slice, requests: int, number: int) -> Demand:
-        made.append(requests)
-        return drawn(self, part, requests, number)
-
-    monkeypatch.setattr(Bench, "drawn", counted)
-    monkeypatch.setattr(Bench, "full", lambda *_: 10_000)
-    monkeypatch.setattr(benches, "SHORT", 8)
-    instance = small(25.5)
-    missed = Bench(instance, seed=3, requests=2000).verdict(apart(instance, 1, 1))
-    assert missed.outcome is Outcome.MISSES
-    assert made == [250, 2000]
-    made.clear()
-    held = Bench(small(), seed=3, requests=2000).verdict(apart(small(), 3, 1))
-    assert held.held
-    assert made == [250, 2000, 10_000, 10_000]
 
 
 def test_slow_tokens_are_the_decode_pools_fault() -> None:
@@ -253,32 +207,6 @@ def test_a_plan_with_a_simulation_can_be_read_again_and_told() -> None:
     assert "No spare: with one replica fewer in " in " ".join(shown.split())
     assert "not simulated" not in shown
     assert "not simulated" in render_plan(planned(Level.QUICK))
-
-
-def test_a_quick_plan_is_not_simulated() -> None:
-    plan = planned(Level.QUICK)
-    assert not plan.simulated
-    assert plan.simulation is None
-    assert "has not been simulated" in plan.provenance.assumptions[0]
-
-
-def test_where_nothing_is_proven_there_is_no_plan_but_the_nearest_miss(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(self: Bench, fleet: Fleet) -> Verdict:
-        found = judge(self.instance, fleet, requests=80)
-        low = tuple(replace(one, attainment=Attainment(0.8, 0.7, 0.85, 300)) for one in found.classes)
-        return self.settled(fleet, replace(found, classes=low), held=False)
-
-    monkeypatch.setattr(Bench, "_judge", never)
-    monkeypatch.setattr(Bench, "look", never)
-    plan = optimize(problem(space=QUICK_SPACE, constraints=Constraints(max_gpus=3)))
-    assert plan.status is Status.TIME_LIMIT
-    assert plan.pools == []
-    assert plan.simulation is None
-    (miss,) = plan.alternatives
-    assert (miss.kind, miss.attainment, miss.simulated) == ("nearest_miss", 0.8, True)
-    assert "80 % of default (90 % asked; 95 % interval 70 % to 85 %)" in miss.why_not
-    assert plan.binding[0].constraint == "attainment"
-    assert "Nearest miss" in render_plan(plan)
 
 
 def test_the_most_goodput_is_what_the_simulation_proves(short_runs: None) -> None:

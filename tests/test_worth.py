@@ -7,17 +7,15 @@ from dataclasses import replace
 import pytest
 
 from costmodel.engine import Role
-from optimizer.recommend import extras
 from optimizer.recommend.extras import (
     FEATURES,
     formula_price,
     with_worths,
     without,
-    worths,
 )
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from search_spaces.problem import Goal, Objective, Problem
+from search_spaces.problem import Problem
 from tests.optimizer_cases import problem, slo, space, workload
 
 SMALL = space(tensor_parallel=(1, 2), max_num_seqs=(32, 128))
@@ -48,23 +46,3 @@ def test_the_price_is_that_of_the_search_and_batching_is_worth_most() -> None:
     price = found["batching"].without_usd_per_hour
     assert price is None or price > 2 * plan.cost_usd_per_hour
     assert formula_price(without("disaggregation", asked)) == found["disaggregation"].without_usd_per_hour
-
-
-def test_sentences_follow_the_prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    prices = iter([10.0, 10.0, None, 12.5])
-    monkeypatch.setattr(extras, "formula_price", lambda _: next(prices))
-    said = [item.sentence for item in worths(given())]
-    assert said == [
-        "Without chunked prefill a fleet of the same price meets the SLOs.",
-        "Without batching no fleet of the search space is found that meets the SLOs.",
-        "Without disaggregation the cheapest fleet costs $2.50/h more (+25 %).",
-    ]
-
-
-def test_there_is_nothing_to_say_without_a_fleet_or_for_another_goal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "formula_price", lambda _: None)
-    assert worths(given()) == []
-    monkeypatch.setattr(extras, "formula_price", lambda _: 1.0)
-    assert worths(given(objective=Objective(Goal.MAX_GOODPUT))) == []
-    only = given(space=replace(SMALL, roles=(Role.PREFILL, Role.DECODE)))
-    assert [item.feature for item in worths(only)] == ["chunked prefill", "batching"]

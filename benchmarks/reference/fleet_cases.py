@@ -54,14 +54,11 @@ def melange_matrices(case: MelangeCase) -> Matrices:
     return Matrices(
         role=np.full(size, COLOCATED),
         domain=np.zeros(size, dtype=np.int64),
-        pool=np.arange(size),
-        replicas=np.ones(size, dtype=np.int64),
         price=np.array([one.cost for one in types], dtype=np.float64),
         need=needs_of(rate[asked], throughput[:, asked])[:, None, :],
         late=np.zeros((size, int(asked.sum()))),
         slo=np.zeros(int(asked.sum()), dtype=np.int64),
         permitted=np.ones(1),
-        resources=("time",),
     )
 
 
@@ -88,14 +85,10 @@ def fleet_pd_matrices(case: PairCase) -> Matrices:
     return Matrices(
         role=np.array([ROLES[column.role] for column in columns]),
         domain=np.array([types[name].domain for name in kind]),
-        pool=np.arange(len(columns)),
-        replicas=np.ones(len(columns), dtype=np.int64),
         price=np.zeros_like(price) if by_node else price,
         need=needs_of(demand[asked] / case.rho, rate)[:, None, :],
         late=np.zeros(rate.shape),
         slo=np.zeros(rate.shape[1], dtype=np.int64),
         permitted=np.ones(1),
-        resources=("time",),
-        domains=1 + max(one.domain for one in types.values()),
         limits=tuple(limits),
     )

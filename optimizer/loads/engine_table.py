@@ -34,7 +34,7 @@ from search_spaces.enumeration import Shape, engine_config
 from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of
-from .hand_over import Pairing, hand_over
+from .hand_over import hand_over
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -74,7 +74,7 @@ class EngineTable:
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
     usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
-    talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `hand_over`.
+    talks (S, S), domain (S,), group (3, S), hands_over: who can hand KV blocks to whom, see `hand_over`.
     link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
     seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
     chunks (C,): token budgets; all of a whole engine.
@@ -101,7 +101,7 @@ class EngineTable:
     talks: NDArray[np.bool_]
     domain: NDArray[np.int64]
     group: NDArray[np.int64]
-    pairing: Pairing
+    hands_over: NDArray[np.bool_]
     gpus: FloatArray
     pipeline: FloatArray
     ranks: FloatArray
@@ -296,7 +296,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
 
     even, count = steps.mixed(ranks)
     mixed = unevenly(even)
-    talks, domain, group, pairing = hand_over(problem, shapes)
+    talks, domain, group, hands_over = hand_over(problem, shapes)
     offers = [problem.offers[shape.offer] for shape in shapes]
     cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
     kv_capacity = [
@@ -312,7 +312,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         talks=talks,
         domain=domain,
         group=group,
-        pairing=pairing,
+        hands_over=hands_over,
         gpus=gpus,
         pipeline=pipeline,
         ranks=ranks,

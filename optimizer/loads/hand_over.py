@@ -1,19 +1,8 @@
-"""Who hands over to whom, as rows of a linear programme.
-
-What each prefill engine hands over must be taken in by decode engines that it can talk to. With x_p the share of a
-flow on prefill engines of a domain p, z_d that on decode engines of d, and N(S) the domains that any of S can talk to,
-shares of each pair exist exactly if (Gale 1957, the supply-demand theorem)
-
-    sum_{p in S} x_p <= sum_{d in N(S)} z_d     every set S of prefill domains, with equality for all of them
-
-Domains that are linked by no chain of pairs have rows of their own. Where everyone of such a group can talk to
-everyone, which is the rule, its equality says it all.
-"""
+"""Who hands over to whom, and how much of what is handed over goes where."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,65 +20,6 @@ MOST = 1e12
 """Factor beyond which the shares cannot be had."""
 CLOSE = 1e-12
 """How far shares may be from what the pools serve when the even mix is found, relative."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pairing:
-    """R rows over D domains, which are numbered apart for prefill and for decode.
-
-    prefill, decode (R, D): whether a row counts the columns of a domain in that role; equal (R,): what is handed over
-    is all that is taken in, not at most as much.
-    """
-
-    prefill: BoolArray
-    decode: BoolArray
-    equal: BoolArray
-
-    @classmethod
-    def within(cls, domains: int) -> Pairing:
-        """Everyone of a domain can talk to everyone of it, and to nobody else."""
-        own = np.eye(domains, dtype=np.bool_)
-        return cls(own, own, np.ones(domains, dtype=np.bool_))
-
-    @classmethod
-    def of(cls, talks: BoolArray, domains: int = 0) -> Pairing:
-        """The rows for `talks` (prefill domains, decode domains): who can talk to whom; room for `domains` at least."""
-        rows: list[tuple[BoolArray, BoolArray, bool]] = []
-        for group in _groups(talks):
-            partners_of_all = np.asarray(talks[group].any(axis=0))
-            rows.append((group, partners_of_all, True))
-            smaller = [union for union in _unions(talks[group]) if (union != partners_of_all).any()]
-            rows += [(np.asarray(group & ~(talks & ~union).any(axis=1)), union, False) for union in smaller]
-        prefill, decode = np.zeros((2, len(rows), max(*talks.shape, domains)), dtype=np.bool_)
-        for row, (senders, takers, _) in enumerate(rows):
-            prefill[row, : senders.size], decode[row, : takers.size] = senders, takers
-        return cls(prefill, decode, np.array([equal for _, _, equal in rows], dtype=np.bool_))
-
-    def worth(self, duals: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What is paid for a flow handed over and one taken in at the rows' duals (R, F), each (D, F)."""
-        return np.asarray(self.prefill.T @ duals), -np.asarray(self.decode.T @ duals, dtype=np.float64)
-
-
-def _groups(talks: BoolArray) -> list[BoolArray]:
-    """Prefill domains linked by chains of pairs, as masks, the group of the first domain first."""
-    groups: list[BoolArray] = []
-    for start in range(talks.shape[0]):
-        if any(group[start] for group in groups):
-            continue
-        group, wider = np.zeros(talks.shape[0], dtype=np.bool_), np.arange(talks.shape[0]) == start
-        while (wider != group).any():
-            group, wider = wider, (talks & talks[wider].any(axis=0)).any(axis=1) | wider
-        groups.append(group)
-    return groups
-
-
-def _unions(rows: BoolArray) -> list[BoolArray]:
-    """Every union of some of the rows, once, the smallest first."""
-    unions: dict[bytes, BoolArray] = {}
-    for row in rows:
-        for other in [row & False, *unions.values()]:
-            unions.setdefault((row | other).tobytes(), row | other)
-    return sorted(unions.values(), key=lambda union: (int(union.sum()), union.tobytes()))
 
 
 def even_mix(talks: BoolArray, sent: FloatArray, taken: FloatArray) -> FloatArray:
@@ -113,13 +43,13 @@ def even_mix(talks: BoolArray, sent: FloatArray, taken: FloatArray) -> FloatArra
     return factor
 
 
-def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray, IntArray, Pairing]:
-    """Who can talk to whom among S shapes: talks, domain, group, pairing.
+def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray, IntArray, BoolArray]:
+    """Who can talk to whom among S shapes: talks, domain, group, hands_over.
 
     talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
     domain (S,): accelerators with one layout of KV blocks, in one precision;
     group (3, S): by role, shapes of one domain that can talk to the same ones; colocated ones talk to nobody;
-    pairing: the rows for the groups of prefill and of decode shapes.
+    hands_over (prefill groups, decode groups): whether those of one group can hand over to those of another.
     """
     ends = [end_of(problem, shape) for shape in shapes]
     distinct = list(dict.fromkeys(ends))
@@ -134,7 +64,7 @@ def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, Int
     index = np.array([distinct.index(end) for end in ends], dtype=np.int64)
     domain = family[index]
     group = np.stack([np.maximum(sends, 0)[index], np.maximum(takes, 0)[index], domain])
-    return between[np.ix_(index, index)], domain, group, Pairing.of(linked, int(family.max(initial=-1)) + 1)
+    return between[np.ix_(index, index)], domain, group, linked
 
 
 def _labels(between: BoolArray, family: IntArray) -> IntArray:

@@ -15,19 +15,17 @@ from costmodel.metric import Metric
 from costmodel.words import join_words, percentage
 from costmodel.workload import scale_rate
 from optimizer.fleets.binding import amount, binding, fleet_bindings
-from optimizer.fleets.build_plan import engine_pools, pool_routes
 from optimizer.fleets.error_bars import planned_instance
-from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FloatArray, fleet_cost, fleet_gpus
 from optimizer.loads.diagnose import with_looser_slos, without_limits
 from optimizer.loads.instance import Instance, make_settings
-from optimizer.plans.plan import Alternative, Binding, Status
+from optimizer.plans.plan import Alternative, Binding
 from optimizer.plans.proof import ROUNDING
 from optimizer.search.bound import most_of_demand
 from optimizer.verification.bench import Verdict, miss_words
 from search_spaces.problem import Billing, Goal, Objective, Problem, Slo
 
-from .rival_rows import overall
+from .rival_rows import fleet_row
 from .search import Effort, Level, Solution, by_formula, solution_of
 
 ON_THE_FLEET: Final = ("budget", "max_gpus", "power", "max_pools", "gateway")
@@ -100,20 +98,7 @@ def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
 
 def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
     """The row of a fleet that comes near."""
-    instance, fleet, verdict = solution.instance, solution.fleet, solution.verdict
-    return Alternative(
-        kind="nearest_miss",
-        label=label,
-        status=Status.FEASIBLE,
-        cost_usd_per_hour=fleet_cost(instance, fleet),
-        bound_usd_per_hour=None,
-        gap=None,
-        pools=engine_pools(instance, fleet),
-        routes=pool_routes(fleet),
-        attainment=evaluate(instance, fleet).overall if verdict is None else overall(verdict),
-        why_not=why,
-        simulated=verdict is not None,
-    )
+    return fleet_row(solution.instance, solution.fleet, solution.verdict, ("nearest_miss", label), why)
 
 
 # --- limits on the fleet --------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.diagnose import check_floors, check_shapes, floors
 from optimizer.loads.instance import Deadline, Instance, instance_of_problem, make_instance
 from optimizer.plans.plan import Alternative, Binding, Plan, Provenance, RunInfo, Status
-from optimizer.plans.proof import Proof, proof_of_judged
-from optimizer.search.alternatives import recommended
+from optimizer.plans.proof import Proof, proof_of_cost, proof_of_judged
+from optimizer.search.alternatives import with_cheapest_first
 from optimizer.search.search import at_best_split
 from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.verification.record import as_simulated, other_rates, simulated_error_bars, simulation_of
@@ -39,7 +39,7 @@ from search_spaces.quantities import Kind
 
 from .extras import precision_savings, safe_fleet
 from .nearest_miss import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
-from .rival_rows import compared, judged_rivals, winner_row, with_cheaper_rival
+from .rival_rows import by_formula, compared, judged_rivals, recommended, with_cheaper_rival
 from .search import (
     AGAIN,
     Brake,
@@ -52,7 +52,6 @@ from .search import (
     search_summary,
     simulated,
     wish_of,
-    with_cheapest_first,
     with_comparison,
     with_near_fleets,
     with_rivals,
@@ -193,9 +192,7 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
     effort, explain = draft.effort, without_a_limit if result.rivals else describe_miss
     if result.rivals and effort.level is Level.QUICK:
-        result = with_cheapest_first(result)
-        rows = [rival.row for rival in result.rivals]
-        plan = draft.plan(result.instance, result.fleet, result.proof, result.volume, rows)
+        plan = _by_formula(draft, result)
         doubts = [UNSIMULATED_SESSIONS] if result.instance.problem.workload.sessions is not None else []
         return plan.model_copy(update={"warnings": [*plan.warnings, *doubts]})
     if not result.rivals and result.proof.status is not Status.INFEASIBLE:
@@ -215,6 +212,16 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
     none = replace(result, rivals=(), proof=replace(result.proof, status=Status.TIME_LIMIT, gap=None))
     rows, shortfalls = [*miss.rows, *nearest.rows], miss.shortfalls or nearest.shortfalls
     return _without_fleet(draft, none, Miss(rows, shortfalls, miss.kept))
+
+
+def _by_formula(draft: Draft, result: FormulaResult) -> Plan:
+    """The plan of the cheapest fleet of the comparison, by formula."""
+    instance, proof = result.instance, result.proof
+    best, *rivals = with_cheapest_first(instance, result.rivals)
+    if best is not result.rivals[0]:
+        proof = proof_of_cost(proof.few_pools, proof.floor, best.cost(instance))
+    row = recommended(instance, best.fleets[0], proof, result.volume)
+    return draft.plan(instance, best.fleets[0], proof, result.volume, by_formula(instance, best.fleets[0], row, rivals))
 
 
 def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
@@ -265,13 +272,12 @@ def _with_extras(plan: Plan, bench: Bench, winner: Verdict, by_formula_cost: flo
 
 def _undecided(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
     """The plan of the best by formula that no simulation refuted before the time was up."""
-    instance, cost = result.instance, fleet_cost(result.instance, fleet)
-    proof, first = result.proof, result.rivals[0].row
+    instance, cost, proof = result.instance, fleet_cost(result.instance, fleet), result.proof
     if fleet is not result.fleet:
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
-        first = recommended(instance, fleet, proof, result.volume)
-    rows = [rival.row for rival in result.rivals[1:] if (rival.row.cost_usd_per_hour or cost) >= cost]
-    return draft.plan(instance, fleet, proof, result.volume, [first, *rows])
+    first = recommended(instance, fleet, proof, result.volume)
+    rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost]
+    return draft.plan(instance, fleet, proof, result.volume, by_formula(instance, fleet, first, rivals))
 
 
 def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
@@ -284,10 +290,12 @@ def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
     if solution.verdict is None:
-        return draft.plan(instance, solution.fleet, proof, rows=[recommended(instance, solution.fleet, proof, 1.0)])
+        return draft.plan(instance, solution.fleet, proof, rows=[recommended(instance, solution.fleet, proof)])
     winner = replace(solution.verdict, cost=cost)
     bench = make_bench(instance, least=effort.runs, late=effort.brake.stopped)
-    plan = draft.plan(instance, solution.fleet, proof, rows=[winner_row(bench, winner, proof)])
+    plan = draft.plan(
+        instance, solution.fleet, proof, rows=[recommended(instance, winner.fleet, proof, verdict=winner)]
+    )
     plan = with_simulation(plan, bench, winner, SearchResult(winner), effort)
     return _with_extras(plan, bench, winner, cost, effort)
 

@@ -22,28 +22,13 @@ from optimizer.loads.instance import BoolArray, Deadline, Instance, Late, never
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.plans.records import TunedFleet, Tuning
-from optimizer.search.alternatives import (
-    Rival,
-    against,
-    candidates,
-    cheapest_first,
-    compare,
-    lacks_other_engines,
-    other_fleets,
-    recommended,
-)
+from optimizer.search.alternatives import Rival, candidates, compare, other_fleets
 from optimizer.search.bound import least_cost
-from optimizer.search.goodput import (
-    most_per_dollar,
-    most_per_dollar_at_all,
-    most_served,
-    most_served_at_all,
-    per_dollar,
-)
+from optimizer.search.goodput import best_serving, most_per_dollar_at_all, most_served_at_all, per_dollar
 from optimizer.search.limits import classes_apart
 from optimizer.search.mixtures import leanest, or_mixed
 from optimizer.search.per_class import by_class
-from optimizer.search.search import SAME_COST, FleetSearch, at_best_split, evaluated, unmixed
+from optimizer.search.search import FleetSearch, at_best_split, evaluated, unmixed
 from optimizer.verification.bench import (
     LEAST_RUNS,
     MOST_CONFIRMED,
@@ -210,8 +195,7 @@ def _least_cost(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
     floor = _floor(space, deadline, cost)
     proof = proof_of_cost(few_pools, floor, cost)
-    best = Rival(recommended(instance, fleet, proof, 1.0), *candidates(space, fleet, simple))
-    return FormulaResult(instance, proof, rivals=(best,))
+    return FormulaResult(instance, proof, rivals=(Rival(*candidates(space, fleet, simple)),))
 
 
 def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress) -> FormulaResult:
@@ -221,27 +205,7 @@ def with_comparison(result: FormulaResult, space: FleetSearch, report: Progress)
         return result
     report("comparing alternatives", 0.6)
     rivals = compare(space, result.rivals[0])
-    rivals[1:] = cheapest_first([*rivals[1:], *other_fleets(space, rivals)])
-    return replace(result, rivals=tuple(rivals))
-
-
-def with_cheapest_first(result: FormulaResult) -> FormulaResult:
-    """The same, with the cheapest fleet of the comparison as the best.
-
-    A search under a restriction may find a mixture that saves enough there, and that the free search passed over.
-    """
-    instance, cheaper = result.instance, [rival for rival in result.rivals[1:] if rival.fleets]
-    chosen = min(cheaper, key=lambda rival: fleet_cost(instance, rival.fleets[0]), default=None)
-    if chosen is None:
-        return result
-    fleet, before = chosen.fleets[0], fleet_cost(instance, result.fleet)
-    cost = fleet_cost(instance, fleet)
-    if cost >= before * (1.0 - SAME_COST):
-        return result
-    proof = proof_of_cost(result.proof.few_pools, result.proof.floor, cost)
-    best = Rival(recommended(instance, fleet, proof, result.volume), chosen.fleets, chosen.near)
-    rivals = [against(instance, rival, best) for rival in result.rivals[1:] if not lacks_other_engines(rival, fleet)]
-    return replace(result, proof=proof, rivals=(best, *cheapest_first(rivals)))
+    return replace(result, rivals=(*rivals, *other_fleets(space, rivals)))
 
 
 def _floor(space: FleetSearch, deadline: Deadline, ceiling: float = math.inf) -> float | None:
@@ -258,7 +222,7 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     """
     instance, objective = space.instance, space.instance.problem.objective
     by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    fleet, served = most_per_dollar(space) if by_price else most_served(space)
+    fleet, served = best_serving(space)
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
         return FormulaResult(instance, Proof(status, None, None))
@@ -269,8 +233,7 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
         deadline.late()
     gap = max(0.0, 1.0 - value / ceiling) if ceiling < math.inf else None
     proof, volume = Proof(status_of(gap), None, gap), float(min(served, objective.max_volume)) if by_price else served
-    best = Rival(recommended(instance, fleet, proof, volume), (fleet,))
-    return FormulaResult(instance, proof, volume, (best,))
+    return FormulaResult(instance, proof, volume, (Rival((fleet,)),))
 
 
 def search_summary(space: FleetSearch) -> dict[str, Any]:
@@ -292,14 +255,9 @@ def with_near_fleets(result: FormulaResult, late: Late) -> FormulaResult:
 
     Only where the least cost is the goal: others choose the rate.
     """
-    instance, floor = result.instance, result.proof.floor
-    if instance.problem.objective.goal is not Goal.MIN_COST:
+    if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return result
-    rivals = []
-    for fleet in nearly_by_formula(instance, late):
-        proof = proof_of_judged(None, floor, fleet_cost(instance, fleet))
-        rivals.append(Rival(recommended(instance, fleet, proof, 1.0), (fleet,)))
-    return replace(result, rivals=tuple(rivals))
+    return replace(result, rivals=tuple(Rival((fleet,)) for fleet in nearly_by_formula(result.instance, late)))
 
 
 def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None = None) -> list[Fleet]:

@@ -1,29 +1,21 @@
-"""The best fleet of the same search under each restriction, and why it lost."""
+"""The best fleets of the same search under each restriction: what a plan is compared with."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.words import dearer
-from optimizer.fleets.build_plan import engine_pools, pool_routes
-from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, Settings
-from optimizer.plans.plan import Alternative, Status
-from optimizer.plans.proof import Proof
 
 from .mixtures import or_mixed
 from .search import SAME_COST, FleetSearch, at_best_split, near_fleets, unmixed
 
 BoolArray = NDArray[np.bool_]
-
-SAME = "the same cost"
 
 OTHERS = 2
 """Fleets of other engines that a plan shows."""
@@ -49,16 +41,21 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rival:
-    """The best fleet under a restriction and its row of the comparison; no fleets where none is found.
+    """The best fleet under a restriction, None for the best of all; no fleets where none is found.
 
     fleets: the best first, then that which mixes no engines within a stage; near: cheaper ones that miss by formula,
-    the nearest first; restriction: None for the best of all.
+    the nearest first; why_none: why there is none; impossible: whether no engine is allowed or fits.
     """
 
-    row: Alternative
     fleets: tuple[Fleet, ...] = ()
     near: tuple[Fleet, ...] = ()
     restriction: Restriction | None = None
+    why_none: str = ""
+    impossible: bool = False
+
+    def cost(self, instance: Instance) -> float:
+        """Price of the best fleet, infinite where there is none [$/h]."""
+        return fleet_cost(instance, self.fleets[0]) if self.fleets else math.inf
 
 
 def restrictions(instance: Instance, settings: Settings) -> Iterator[Restriction]:
@@ -80,50 +77,35 @@ def restrictions(instance: Instance, settings: Settings) -> Iterator[Restriction
 
 
 def compare(search: FleetSearch, best: Rival) -> list[Rival]:
-    """The best fleet first, then the best of the same search under every restriction, by price.
+    """The best fleet first, then the best of the same search under every restriction.
 
-    Restrictions without a fleet come last. Where a restriction allows the best fleet, it is the best there too.
+    Where a restriction allows the best fleet, it is the best there too.
     """
-    rivals = [
-        _same(best, restriction)
-        if restriction.allows(best.fleets[0])
-        else _restricted(search, restriction, best.row.cost_usd_per_hour)
-        for restriction in restrictions(search.instance, search.settings)
+    return [
+        best,
+        *(
+            replace(best, restriction=restriction)
+            if restriction.allows(best.fleets[0])
+            else _restricted(search, restriction)
+            for restriction in restrictions(search.instance, search.settings)
+        ),
     ]
-    return [best, *cheapest_first(rivals)]
 
 
-def against(instance: Instance, rival: Rival, best: Rival) -> Rival:
-    """A rival compared with another best fleet than before, which it is itself where its restriction allows that."""
-    if rival.restriction is not None and rival.restriction.allows(best.fleets[0]):
-        return _same(best, rival.restriction)
-    if not rival.fleets:
-        return rival
-    lost = why_not(fleet_cost(instance, rival.fleets[0]), fleet_cost(instance, best.fleets[0]))
-    return replace(rival, row=rival.row.model_copy(update={"why_not": lost}))
-
-
-def _same(best: Rival, restriction: Restriction) -> Rival:
-    """The best fleet as that under a restriction."""
-    return replace(best, row=same_row(best.row, restriction.kind, restriction.label), restriction=restriction)
-
-
-def same_row(best: Alternative, kind: str, label: str) -> Alternative:
-    """The row of a kind of fleet whose best is the recommended one."""
-    return best.model_copy(update={"kind": kind, "label": label, "why_not": SAME})
-
-
-def _restricted(search: FleetSearch, restriction: Restriction, best: float | None) -> Rival:
-    """The best fleet under a restriction; best: cost of the best of all [$/h]."""
+def _restricted(search: FleetSearch, restriction: Restriction) -> Rival:
+    """The best fleet under a restriction."""
+    late = "the time was up before it was looked for"
     if search.late():
-        return Rival(_without(search, restriction, late=True), restriction=restriction)
+        return Rival(restriction=restriction, why_none=late)
     space = at_best_split(search.instance, search.late, restriction.usable)
     simple = unmixed(space)
     fleet = or_mixed(space, simple)
-    if not fleet.pools:
-        return Rival(_without(space, restriction, late=search.late()), restriction=restriction)
-    row = rival_row(space.instance, restriction, fleet, best)
-    return Rival(row, *candidates(space, fleet, simple), restriction)
+    if fleet.pools:
+        return Rival(*candidates(space, fleet, simple), restriction)
+    if not space.settings.size:
+        return Rival((), (), restriction, _why_none(search.instance, restriction.label), impossible=True)
+    none = "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"
+    return Rival((), (), restriction, late if search.late() else none)
 
 
 def candidates(space: FleetSearch, fleet: Fleet, simple: Fleet) -> tuple[tuple[Fleet, ...], tuple[Fleet, ...]]:
@@ -138,18 +120,29 @@ def other_fleets(search: FleetSearch, shown: Sequence[Rival]) -> list[Rival]:
     For buyers who cannot get what is recommended. shown: the best fleet first, as in the comparison.
     """
     instance, best = search.instance, shown[0]
-    cost = best.row.cost_usd_per_hour or 0.0
     seen = {_bought(instance, fleet) for rival in shown for fleet in rival.fleets[:1]}
     others: list[Rival] = []
     for pool in best.fleets[0].pools:
-        rival = _restricted(search, _without_engines(instance, pool), cost)
+        rival = _restricted(search, _without_engines(instance, pool))
         bought = [_bought(instance, fleet) for fleet in rival.fleets[:1]]
         if not bought or bought[0] in seen:
             continue
         seen.update(bought)
-        if fleet_cost(instance, rival.fleets[0]) >= cost * (1.0 - SAME_COST):
+        if rival.cost(instance) >= best.cost(instance) * (1.0 - SAME_COST):
             others.append(rival)
-    return cheapest_first(others)[:OTHERS]
+    return sorted(others, key=lambda rival: rival.cost(instance))[:OTHERS]
+
+
+def with_cheapest_first(instance: Instance, rivals: Sequence[Rival]) -> list[Rival]:
+    """The rivals with the cheapest of all as the best.
+
+    A search under a restriction may find a mixture that saves enough there, and that the free search passed over.
+    """
+    chosen = min(rivals, key=lambda rival: rival.cost(instance))
+    if chosen.cost(instance) >= rivals[0].cost(instance) * (1.0 - SAME_COST):
+        return list(rivals)
+    best = replace(chosen, restriction=None)
+    return [best, *(rival for rival in rivals[1:] if not lacks_other_engines(rival, best.fleets[0]))]
 
 
 def lacks_other_engines(rival: Rival, fleet: Fleet) -> bool:
@@ -176,66 +169,7 @@ def _engine_words(instance: Instance, pool: FleetPool) -> str:
     return f"{int(instance.tables.gpus[pool.shape])} × {name} {pool.role.value}"
 
 
-def cheapest_first(rivals: Iterable[Rival]) -> list[Rival]:
-    """Rivals by price, those without one last."""
-    costs = ((math.inf if (cost := rival.row.cost_usd_per_hour) is None else cost, rival) for rival in rivals)
-    return [rival for _, rival in sorted(costs, key=lambda pair: (pair[0], pair[1].row.label))]
-
-
-def _row(kind: str, label: str, status: Status, why_not: str, **values: Any) -> Alternative:
-    """A row of the comparison, empty but for some values."""
-    empty: dict[str, Any] = {
-        "cost_usd_per_hour": None,
-        "bound_usd_per_hour": None,
-        "gap": None,
-        "pools": [],
-        "attainment": None,
-    }
-    return Alternative(kind=kind, label=label, status=status, why_not=why_not, **(empty | values))
-
-
-def _fleet_values(instance: Instance, fleet: Fleet, volume: float = 1.0) -> dict[str, Any]:
-    """What a row says of a fleet that serves `volume` times the demand."""
-    return {
-        "cost_usd_per_hour": fleet_cost(instance, fleet),
-        "pools": engine_pools(instance, fleet),
-        "routes": pool_routes(fleet),
-        "attainment": evaluate(instance, fleet, volume).overall,
-    }
-
-
-def recommended(instance: Instance, fleet: Fleet, proof: Proof, volume: float) -> Alternative:
-    """The plan's own fleet, serving `volume` times the demand, as a row of the comparison."""
-    values = _fleet_values(instance, fleet, volume) | {"bound_usd_per_hour": proof.bound, "gap": proof.gap}
-    return _row("recommended", "recommended", proof.status, "", **values)
-
-
-def rival_row(instance: Instance, restriction: Restriction, fleet: Fleet, best: float | None) -> Alternative:
-    """The row of the best fleet under a restriction; best: cost of the recommended one [$/h]."""
-    cost, values = fleet_cost(instance, fleet), _fleet_values(instance, fleet)
-    return _row(restriction.kind, restriction.label, Status.FEASIBLE, why_not(cost, best or cost), **values)
-
-
-def _without(search: FleetSearch, restriction: Restriction, *, late: bool) -> Alternative:
-    """The row of a restriction under which no fleet is known."""
-    status, settings = Status.TIME_LIMIT, search.settings
-    if not restriction.usable[settings.role, settings.shape].any():
-        status, why = Status.INFEASIBLE, _why_none(search.instance, restriction.label)
-    elif late:
-        why = "the time was up before it was looked for"
-    else:
-        why = "no fleet of this kind was found that meets the SLOs within the limits; none is ruled out"
-    return _row(restriction.kind, restriction.label, status, why)
-
-
 def _why_none(instance: Instance, label: str) -> str:
     start = f"{label.removesuffix(' only')}: "
     reasons = [key for key in instance.enumeration.dropped if key.startswith(start)]
     return reasons[0].partition(": ")[2] if reasons else "no engine of this kind is allowed or fits"
-
-
-def why_not(cost: float, best: float) -> str:
-    """Why a fleet that holds lost: its cost against the best one's [$/h]."""
-    if cost <= best * (1.0 + 1e-6):
-        return SAME
-    return f"costs {dearer(cost, best)}"

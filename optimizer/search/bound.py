@@ -35,8 +35,17 @@ from numpy.typing import NDArray
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency, prompt_service
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, Settings, at_volume
 
-from .fleet_program import Aim, Matrices, aim_of, engine_cost, fleet_limits, pool_limits
-from .whole_fleets import Work, least, relax
+from .fleet_program import (
+    Aim,
+    Matrices,
+    Work,
+    aim_of,
+    cheapest,
+    engine_cost,
+    fleet_limits,
+    pool_limits,
+    relax,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -44,9 +53,6 @@ BoolArray = NDArray[np.bool_]
 
 WORK = Work(nodes=200, provable=400, gap=1e-4)
 """Effort for the bound; it holds wherever the work ends."""
-
-RESOURCES = ("slots", "memory", "tokens", "link")
-"""What engines can run out of; prompts on prefill engines take slots."""
 
 LEVELS = 3
 """Limits on TPOT between which bands of decode steps are told apart; more limits are left out."""
@@ -237,9 +243,8 @@ def least_cost(
     seconds: that it may take; it holds wherever the work ends. ceiling: cost above which it is of no interest [$/h].
     """
     matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
-    work = replace(WORK, time_limit=seconds)
-    bound = least(matrices, aim, work, ceiling * aim.cost_weight) / aim.cost_weight if matrices.size else np.inf
-    return float(bound) if np.isfinite(bound) else None
+    bound = cheapest(matrices, aim, replace(WORK, time_limit=seconds), ceiling * aim.cost_weight).bound
+    return min(bound / aim.cost_weight, ceiling) if math.isfinite(bound) else None
 
 
 def least_per_demand(instance: Instance, settings: Settings) -> float | None:
@@ -257,11 +262,8 @@ def most_volume(instance: Instance, settings: Settings, seconds: float = math.in
 
     seconds: that it may take; it holds wherever the work ends.
     """
-    matrices = floor_matrices(instance, settings)
-    if not matrices.size:
-        return None
     work = replace(WORK, time_limit=seconds)
-    most = -least(matrices, Aim(0.0, 1.0, 1.0, MOST_MORE), work)
+    most = -cheapest(floor_matrices(instance, settings), Aim(0.0, 1.0, 1.0, MOST_MORE), work).bound
     return float(most) if 1.0 - SLACK <= most < MOST_MORE else None
 
 
@@ -288,16 +290,12 @@ def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
     return Matrices(
         role=role,
         domain=instance.tables.group[role, shape],
-        pool=np.arange(role.size),
-        replicas=np.ones(role.size, dtype=np.int64),
         price=engine_cost(instance)[shape],
         need=need * flows.rate,
         late=_counted_once(role, late, np.asarray(flows.share <= permitted[flows.slo])) * flows.share,
         slo=flows.slo,
         permitted=permitted,
-        resources=RESOURCES,
-        domains=instance.tables.pairing.prefill.shape[1],
-        pairing=instance.tables.pairing,
+        talks=instance.tables.hands_over,
         limits=tuple(replace(limit, weight=limit.weight[shape]) for limit in fleet_limits(instance)),
         spares=problem.constraints.spare_replicas,
         pool_limits=pool_limits(problem, role),

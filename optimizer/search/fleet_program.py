@@ -1,33 +1,50 @@
-"""The fleet problem in numbers, and as a mixed-integer programme: blocks of each column, and what they serve.
+"""The fleet problem in numbers, as a mixed-integer programme, and its cheapest fleet of whole engines with a bound.
 
-n_c   blocks of column c, whole           x_cf  share of flow f on column c
-y_p   pool p is used, 0 or 1              V     served volume, as a multiple of the demand
-N_t   nodes of accelerator t, whole (only where whole nodes are billed)
+n_c   engines of column c, whole          x_cf   share of flow f on column c
+y_c   column c is used, 0 or 1            z_pdf  share handed over from prefill domain p to decode domain d
+N_t   nodes of accelerator t, whole       V      served volume, as a multiple of the demand
 
-min   w_cost (sum price_c n_c + sum spare_p y_p) - w_volume V
+min   w_cost (sum price_c n_c + sum spare_c y_c + sum price_t N_t) - w_volume V
 cover        sum over prefill and colocated c of x_cf = V                 every flow f
-pair         sum over prefill c of x_cf = sum over decode c of x_cf       every flow f and row of `pairing`; some are <=
-load         sum_f rate_f load_crf x_cf <= n_c                            every column c and resource r
-attainment   sum share_f miss_cf x_cf <= (1 - goal_k) share_k V           every SLO class k
-inventory, budget, power, max_gpus, max_pools, gateway
+sends        sum over prefill c of domain p of x_cf = sum_d z_pdf         every flow f, for d that p can talk to
+takes        sum over decode c of domain d of x_cf = sum_p z_pdf          every flow f; z only where p has several d
+load         sum_f need_crf x_cf <= n_c                                   every column c and resource r
+attainment   sum late_cf x_cf <= permitted_k V                            every SLO class k
+inventory, budget, power, max_gpus, max_pools, gateway; N_t only where whole nodes are billed, y_c where pools count
+
+1. Columns that no fleet needs are dropped, exactly (`undominated`).
+2. The linear relaxation over all others, by GLOP, bounds the cost and tells how much too dear each column is.
+3. Where there are many, HiGHS finds a good fleet among the columns nearest to the relaxation and the nearest of each
+   kind of engine: odd sizes fill gaps.
+4. A column whose reduced cost exceeds what separates the best fleet from the bound is in no better one. Where few
+   enough remain, HiGHS looks among all of these for anything cheaper, and proves that there is nothing, or how far it
+   got; else its bound over the nearest of them says nothing, and that of the relaxation stands.
+
+Work is limited by nodes of the search tree, so without a time limit a result does not depend on the machine or on what
+else it does.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.loads.hand_over import Pairing
-from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
+from optimizer.loads.instance import DECODE, LEAST_TIME, PREFILL, ROLES, Instance
 from search_spaces.problem import Billing, Problem
 
-from .program import Builder, Program
+from .program import Builder, Outcome, Program, solve
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+CLOSE = 1e-6
+"""Relative tolerance of costs: solvers keep their limits, and GLOP its dual constraints, no better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +63,26 @@ class Limit:
 
 @dataclass(frozen=True)
 class Matrices:
-    """C columns (blocks of equal engines), R resources, F flows, K classes of service; whoever worked them out.
+    """C columns (engines that may be bought), R resources, F flows, K classes of service; whoever worked them out.
 
-    role, domain, pool (C,): roles as in `loads.settings`; columns of one role and domain may hand over to (or take in
-    from) the same others; columns of one pool are the same engines with the same settings.
-    replicas, price (C,): engines of a block, and $/h of one engine where it is billed singly, else 0.
-    need (C, R, F): blocks that the whole of a flow takes; inf where it cannot run there.
+    role, domain (C,): roles as in `loads.settings`; columns of one role and domain hand over to (or take in from) the
+    same others. price (C,): $/h of an engine where it is billed singly, else 0.
+    need (C, R, F): engines that the whole of a flow takes; inf where it cannot run there.
     late (C, F): share of all requests that are late if the whole flow runs there.
     slo, permitted (F,), (K,): class of each flow; share of all requests that each class may have late.
-    resources: their names. domains: how many there are; pairing: who may hand over to whom; None: those of one domain.
-    limits: see Limit, weights (C,).
-    spares: idle engines of every pool used; pool_limits: on the pools used, weights (C,) of the pool of each column;
-    most: engines of one pool.
+    talks (prefill domains, decode domains): who can hand over to whom; None: those of one domain.
+    limits: see Limit, weights (C,). pool_limits: the same on the columns that are used, each of which is a pool.
+    spares: idle engines of every pool; most: engines of one pool.
     """
 
     role: IntArray
     domain: IntArray
-    pool: IntArray
-    replicas: IntArray
     price: FloatArray
     need: FloatArray
     late: FloatArray
     slo: IntArray
     permitted: FloatArray
-    resources: tuple[str, ...]
-    domains: int = 1
-    pairing: Pairing | None = None
+    talks: BoolArray | None = None
     limits: tuple[Limit, ...] = ()
     spares: int = 0
     pool_limits: tuple[Limit, ...] = ()
@@ -88,9 +99,10 @@ class Matrices:
         return int(self.need.shape[2])
 
     @property
-    def hand_over(self) -> Pairing:
-        """The rows that balance what is handed over and what is taken in."""
-        return Pairing.within(self.domains) if self.pairing is None else self.pairing
+    def hand_over(self) -> BoolArray:
+        """Who can hand over to whom, (prefill domains, decode domains)."""
+        own = np.eye(int(self.domain.max(initial=0)) + 1, dtype=np.bool_)
+        return own if self.talks is None else self.talks
 
     @property
     def counts_pools(self) -> bool:
@@ -98,24 +110,18 @@ class Matrices:
         return self.spares > 0 or bool(self.pool_limits)
 
     @cached_property
-    def possible(self) -> NDArray[np.bool_]:
+    def possible(self) -> BoolArray:
         """Whether each flow can run on each column, shape (C, F)."""
         return np.asarray(np.isfinite(self.need).all(axis=1))
 
-    @cached_property
-    def block_price(self) -> FloatArray:
-        """Price of one block, spares and whole nodes apart [$/h], shape (C,)."""
-        return self.replicas * self.price
-
-    def take(self, index: IntArray | NDArray[np.bool_]) -> Matrices:
+    def take(self, index: IntArray | BoolArray) -> Matrices:
         """The columns at `index`, in that order."""
-        names = ("role", "domain", "pool", "replicas", "price", "need", "late")
         limits, pool_limits = (
             tuple(replace(limit, weight=limit.weight[index]) for limit in rows)
             for rows in (self.limits, self.pool_limits)
         )
-        columns = {name: getattr(self, name)[index] for name in names}
-        return replace(self, limits=limits, pool_limits=pool_limits, **columns)
+        columns = {name: getattr(self, name)[index] for name in ("role", "domain", "price", "need", "late")}
+        return replace(self, limits=limits, pool_limits=pool_limits, talks=self.hand_over, **columns)
 
 
 def pool_limits(problem: Problem, role: IntArray) -> tuple[Limit, ...]:
@@ -170,114 +176,119 @@ def aim_of(problem: Problem) -> Aim:
     return Aim(cost_weight=1.0 / max(offer.usd_per_hour for offer in problem.offers))
 
 
-@dataclass(frozen=True, slots=True)
-class Routes:
-    """Which x_cf there are: column, flow and variable of each, (routes,)."""
-
-    column: IntArray
-    flow: IntArray
-    variable: IntArray
+# --- the programme --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FleetModel:
     """The programme and where its variables and rows stand.
 
-    blocks (columns,): n_c; volume: V. cover (flows,), pair (rows of `pairing`, flows), attainment (classes,): rows;
-    limits: rows of fleet-wide limits.
+    engines (C,): n_c; routes: column, flow and variable of each x_cf; loads: rows of loads; limits: of fleet-wide ones.
     """
 
     program: Program
-    blocks: IntArray
-    routes: Routes
-    volume: int
-    cover: IntArray
-    pair: IntArray
-    attainment: IntArray
+    engines: IntArray
+    routes: tuple[IntArray, IntArray, IntArray]
+    loads: IntArray
     limits: dict[str, int]
 
+    def worth(self, duals: FloatArray) -> FloatArray:
+        """What the rows but those of loads pay for each variable at their duals."""
+        paid = duals.copy()
+        paid[self.loads] = 0.0
+        matrix = self.program.linear_constraint_matrix
+        pay = paid[np.array(matrix.row_ids)] * np.array(matrix.coefficients)
+        return np.asarray(np.bincount(np.array(matrix.column_ids), pay, len(self.program.variables.ids)))
 
-def write_model(matrices: Matrices, aim: Aim) -> FleetModel:
-    """Write the programme of a fleet problem."""
-    builder = Builder()
-    size, flows = matrices.size, range(matrices.flows)
+
+def write_model(matrices: Matrices, aim: Aim, ceiling: float = math.inf) -> FleetModel:
+    """Write the programme of a fleet problem, for objectives up to `ceiling`."""
+    builder, flows = Builder(), range(matrices.flows)
     column, flow = np.nonzero(matrices.possible)
-    blocks = builder.variables([f"n{c}" for c in range(size)], aim.cost_weight * matrices.block_price, whole=True)
+    engines = builder.variables([f"n{c}" for c in range(matrices.size)], aim.cost_weight * matrices.price, whole=True)
     variables = builder.variables([f"x{c}_{f}" for c, f in zip(column, flow, strict=True)], 0.0)
-    routes = Routes(column, flow, variables)
-    volume = int(builder.variables(["V"], -aim.volume_weight, aim.max_volume)[0])
+    routes = column, flow, variables
+    volume = builder.variables(["V"], -aim.volume_weight, aim.max_volume)
     first = matrices.role[column] != DECODE
     cover = builder.rows([f"cover{f}" for f in flows], 0.0, 0.0)
     builder.entries(cover[flow[first]], variables[first], 1.0)
     builder.entries(cover, volume, -1.0)
-    lowest = builder.rows(["volume"], aim.min_volume, np.inf)
-    builder.entries(lowest, volume, 1.0)
-    pair = _pair_rows(matrices, builder, routes)
-    _load_rows(matrices, builder, routes, blocks)
+    builder.entries(builder.rows(["volume"], aim.min_volume, np.inf), volume, 1.0)
+    _hand_over_rows(matrices, builder, routes)
+    loads = _load_rows(matrices, builder, routes, engines)
     attainment = builder.rows([f"attainment_{k}" for k in range(matrices.permitted.size)], -np.inf, 0.0)
     builder.entries(attainment[matrices.slo[flow]], variables, matrices.late[column, flow])
     builder.entries(attainment, volume, -matrices.permitted)
-    switches = _pool_switches(matrices, builder, blocks, aim) if matrices.counts_pools else None
-    limits = _limit_rows(matrices, builder, blocks, switches, aim)
-    return FleetModel(builder.build(), blocks, routes, volume, cover, pair, attainment, limits)
+    used = _pool_switches(matrices, builder, engines, aim) if matrices.counts_pools else None
+    limits = _limit_rows(matrices, builder, engines, used, aim)
+    if math.isfinite(ceiling):
+        builder.entries(builder.rows(["ceiling"], -np.inf, ceiling), np.arange(len(builder.cost)), builder.cost)
+    return FleetModel(builder.build(), engines, routes, loads, limits)
 
 
-def _pair_rows(matrices: Matrices, builder: Builder, routes: Routes) -> IntArray:
-    flows, pairing = matrices.flows, matrices.hand_over
-    names = [f"pair{r}_{f}" for r in range(pairing.equal.size) for f in range(flows)]
-    lower = np.repeat(np.where(pairing.equal, 0.0, -np.inf), flows)
-    pair = builder.rows(names, lower, 0.0).reshape(pairing.equal.size, flows)
-    role, domain = matrices.role[routes.column], matrices.domain[routes.column]
-    for row, sent, taken in zip(pair, pairing.prefill, pairing.decode, strict=True):
-        sign = np.where(role == PREFILL, 1.0 * sent[domain], np.where(role == DECODE, -1.0 * taken[domain], 0.0))
-        builder.entries(row[routes.flow], routes.variable, sign)
-    return pair
+def _hand_over_rows(matrices: Matrices, builder: Builder, routes: tuple[IntArray, IntArray, IntArray]) -> None:
+    """What each prefill domain sends, decode domains take in; with one partner alone it needs no z of its own."""
+    column, flow, variables = routes
+    flows, role, domain = range(matrices.flows), matrices.role[column], matrices.domain[column]
+    names = [f"takes{d}_{f}" for d in range(matrices.hand_over.shape[1]) for f in flows]
+    takes = builder.rows(names, 0.0, 0.0).reshape(matrices.hand_over.shape[1], len(flows))
+    taken = role == DECODE
+    builder.entries(takes[domain[taken], flow[taken]], variables[taken], 1.0)
+    for sender, partners in enumerate(matrices.hand_over):
+        sent = (role == PREFILL) & (domain == sender)
+        if partners.sum() == 1:
+            builder.entries(takes[partners][0, flow[sent]], variables[sent], -1.0)
+            continue
+        sends = builder.rows([f"sends{sender}_{f}" for f in flows], 0.0, 0.0)
+        builder.entries(sends[flow[sent]], variables[sent], 1.0)
+        for taker in np.flatnonzero(partners):
+            moved = builder.variables([f"z{sender}_{taker}_{f}" for f in flows], 0.0)
+            builder.entries(np.stack([sends, takes[taker]]), moved, -1.0)
 
 
-def _load_rows(matrices: Matrices, builder: Builder, routes: Routes, blocks: IntArray) -> None:
-    """One row per column and resource that is not implied by another resource of the same column."""
+def _load_rows(
+    matrices: Matrices, builder: Builder, routes: tuple[IntArray, IntArray, IntArray], engines: IntArray
+) -> IntArray:
+    """One row per column and resource that no other resource of the same column implies."""
     need = np.where(matrices.possible[:, None, :], matrices.need, 0.0)
-    count = len(matrices.resources)
-    for r, resource in enumerate(matrices.resources):
+    count, loads = need.shape[1], [np.zeros(0, dtype=np.int64)]
+    for r in range(count):
         weaker = np.all(need[:, r : r + 1] <= need, axis=2) & (np.arange(count) != r)
         equal = np.all(need[:, r : r + 1] == need, axis=2)
         implied = (weaker & ~(equal & (np.arange(count) > r))).any(axis=1)
         limiting = np.flatnonzero(~implied & (need[:, r].max(axis=1) > 0.0))
-        rows = builder.rows([f"{resource}{c}" for c in limiting], -np.inf, 0.0)
         row_of = np.full(matrices.size, -1)
-        row_of[limiting] = rows
-        here = row_of[routes.column] >= 0
-        column, flow = routes.column[here], routes.flow[here]
-        builder.entries(row_of[column], routes.variable[here], need[column, r, flow])
-        builder.entries(rows, blocks[limiting], -1.0)
+        row_of[limiting] = loads_of = builder.rows([f"load{c}_{r}" for c in limiting], -np.inf, 0.0)
+        column, flow, variable = (values[row_of[routes[0]] >= 0] for values in routes)
+        builder.entries(row_of[column], variable, need[column, r, flow])
+        builder.entries(loads_of, engines[limiting], -1.0)
+        loads.append(loads_of)
+    return np.concatenate(loads)
 
 
-def _pool_switches(matrices: Matrices, builder: Builder, blocks: IntArray, aim: Aim) -> tuple[IntArray, IntArray]:
-    """Whether each pool is used, and a row per limit on them: (variables, a column of each pool)."""
-    member, pool = np.unique(matrices.pool, return_index=True, return_inverse=True)[1:]
-    price = matrices.spares * matrices.price[member]
-    used = builder.variables([f"y{p}" for p in range(member.size)], aim.cost_weight * price, 1.0, whole=True)
+def _pool_switches(matrices: Matrices, builder: Builder, engines: IntArray, aim: Aim) -> IntArray:
+    """Variables that say whether each column is used, with a row per limit on them."""
+    names = [f"y{c}" for c in range(matrices.size)]
+    used = builder.variables(names, aim.cost_weight * matrices.spares * matrices.price, 1.0, whole=True)
     rows = builder.rows([f"used{c}" for c in range(matrices.size)], -np.inf, 0.0)
-    builder.entries(rows, blocks, 1.0)
-    builder.entries(rows, used[pool.ravel()], -matrices.most)
+    builder.entries(rows, engines, 1.0)
+    builder.entries(rows, used, -matrices.most)
     for limit in matrices.pool_limits:
-        row = builder.rows([limit.name.replace(" ", "_")], -np.inf, limit.upper)
-        builder.entries(row[0], used, limit.weight[member])
-    return used, member
+        builder.entries(builder.rows([limit.name.replace(" ", "_")], -np.inf, limit.upper), used, limit.weight)
+    return used
 
 
 def _limit_rows(
-    matrices: Matrices, builder: Builder, blocks: IntArray, switches: tuple[IntArray, IntArray] | None, aim: Aim
+    matrices: Matrices, builder: Builder, engines: IntArray, used: IntArray | None, aim: Aim
 ) -> dict[str, int]:
     """A row per fleet-wide limit, spare replicas counted in; whole nodes are bought where they are billed."""
     nodes: list[tuple[int, float]] = []
     rows: dict[str, int] = {}
     for limit in matrices.limits:
         row = int(builder.rows([limit.name.replace(" ", "_")], -np.inf, limit.upper)[0])
-        builder.entries(row, blocks, matrices.replicas * limit.weight)
-        if switches is not None:
-            used, member = switches
-            builder.entries(row, used, matrices.spares * limit.weight[member])
+        builder.entries(row, engines, limit.weight)
+        if used is not None:
+            builder.entries(row, used, matrices.spares * limit.weight)
         if limit.node_size:
             name = limit.name.replace("nodes ", "N_")
             node = int(builder.variables([name], aim.cost_weight * limit.node_price, whole=True)[0])
@@ -288,3 +299,176 @@ def _limit_rows(
                 builder.entries(row, node, price)
         rows[limit.name] = row
     return rows
+
+
+# --- its cheapest fleet ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much work a search may do.
+
+    near, kinds: columns of the first whole-number problem, those nearest to the relaxation and the nearest of so many
+    kinds of engine; nodes: of each search tree; provable: columns up to which the problem over all that could be in a
+    better fleet is solved; gap: relative gap at which it may stop; time_limit: that a user gave, else none.
+    """
+
+    near: int = 20
+    kinds: int = 60
+    nodes: int = 500
+    provable: int = 1000
+    gap: float = 9e-5
+    time_limit: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Whole engines: which columns, how many of each; their objective, and a bound, in the units of the aim."""
+
+    outcome: Outcome
+    objective: float
+    bound: float
+    index: IntArray
+    count: IntArray
+
+
+def whole_engines(matrices: Matrices, aim: Aim, work: Work, ceiling: float = np.inf) -> Engines:
+    """Solve the whole-number problem over all columns given, for objectives up to `ceiling`."""
+    model = write_model(matrices, aim, ceiling)
+    solution = solve(model.program, time_limit=work.time_limit, gap=work.gap, nodes=work.nodes)
+    count = np.rint(solution.x[model.engines] if solution.x.size else np.zeros(matrices.size)).astype(np.int64)
+    index = np.flatnonzero(count)
+    return Engines(solution.outcome, solution.objective, solution.bound, index, count[index])
+
+
+def cheapest(matrices: Matrices, aim: Aim, work: Work, ceiling: float = math.inf) -> Engines:
+    """The best fleet of an objective up to the ceiling, over all columns, and what no fleet's objective is below.
+
+    Where nothing is asked for, it is none at all; with a ceiling no fleet is sought before those that could be below.
+    """
+    none = np.zeros(0, dtype=np.int64)
+    if not matrices.flows:
+        return Engines(Outcome.OPTIMAL, 0.0, 0.0, none, none)
+    end, keep = time.perf_counter() + work.time_limit, undominated(matrices)
+    columns = matrices.take(keep)
+    prices = relax(columns, aim, work.time_limit) if keep.size else None
+    if prices is None:
+        return Engines(Outcome.INFEASIBLE, math.inf, math.inf, none, none)
+
+    def among(index: IntArray, limit: float) -> Engines:
+        """The best fleet of these columns of objective at most `limit`; its bound is over these alone."""
+        rest = replace(work, time_limit=max(end - time.perf_counter(), LEAST_TIME))
+        best = whole_engines(columns.take(index), aim, rest, limit)
+        return replace(best, index=keep[index[best.index]])
+
+    best, bound = Engines(Outcome.NOTHING_FOUND, math.inf, math.inf, none, none), prices.objective
+    limit = ceiling
+    if keep.size > work.near + work.kinds and math.isinf(ceiling):
+        best = among(_diverse(columns, prices, work), ceiling)
+        limit = best.objective - work.gap * abs(best.objective) if best.index.size else ceiling
+    alive = prices.within(limit)
+    if bound < limit and alive.size <= work.provable:
+        rest = among(alive, limit)
+        bound = max(bound, min(rest.bound, limit))
+        best = rest if rest.index.size or not best.index.size else best
+    elif bound >= limit:
+        bound = limit
+    elif not best.index.size:
+        best = replace(among(prices.nearest(work.provable), limit), outcome=Outcome.NOTHING_FOUND)
+    if not best.index.size:
+        return replace(best, bound=bound)
+    bound = min(bound, best.objective)
+    proven = bound >= best.objective - (work.gap + 1e-9) * abs(best.objective)
+    return replace(best, outcome=Outcome.OPTIMAL if proven else Outcome.FEASIBLE, bound=bound)
+
+
+def _diverse(matrices: Matrices, prices: Prices, work: Work) -> IntArray:
+    """The columns nearest to the relaxation, and the nearest of each kind: of one price that take as much of limits."""
+    values = [matrices.role, matrices.domain, matrices.price, *(limit.weight for limit in matrices.limits)]
+    numbers = [np.unique(value, return_inverse=True)[1].ravel() for value in values]
+    kind = np.unique(np.stack(numbers), axis=1, return_inverse=True)[1].ravel()
+    order = np.argsort(prices.relative, kind="stable")
+    first = np.sort(np.unique(kind[order], return_index=True)[1])
+    return np.union1d(prices.nearest(work.near), order[first[: work.kinds]])
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A relaxation: its value, what an engine of each column costs and how much too much; the columns that it buys."""
+
+    objective: float
+    cost: FloatArray
+    reduced: FloatArray
+    used: IntArray
+
+    @property
+    def relative(self) -> FloatArray:
+        """How much too dear an engine of each column is, relative to what it costs."""
+        return np.asarray(self.reduced / np.maximum(self.cost, 1e-12))
+
+    def within(self, limit: float) -> IntArray:
+        """The columns that can be in a fleet of objective at most `limit`."""
+        return np.flatnonzero(self.reduced <= limit - self.objective + CLOSE * abs(self.objective))
+
+    def nearest(self, count: int) -> IntArray:
+        """The columns nearest to the relaxation, per dollar, and those that it buys."""
+        return np.union1d(np.argsort(self.relative, kind="stable")[:count], self.used)
+
+
+def relax(matrices: Matrices, aim: Aim, time_limit: float = math.inf) -> Prices | None:
+    """The linear relaxation; None where even that has no solution.
+
+    An engine earns at most max_x { gain x : need_r x <= 1 for every r }, with what the whole of each flow gains at the
+    duals. Any weights y >= 0 of the resources that sum to 1 bound that by max_f gain_f / (sum_r y_r need_rf): the least
+    of each resource alone, and of all alike, is taken. With a single resource it is exact.
+    """
+    model = write_model(matrices, aim)
+    solution = solve(model.program, relaxed=True, time_limit=time_limit)
+    if solution.x.size == 0:
+        return None
+    worth, (column, flow, variable) = model.worth(solution.duals), model.routes
+    cost = aim.cost_weight * matrices.price - worth[model.engines]
+    gain = np.zeros((matrices.size, matrices.flows))
+    gain[column, flow] = np.maximum(worth[variable], 0.0)
+    need = np.where(matrices.possible[:, None, :], matrices.need, 1.0)
+    need = np.concatenate([need, need.mean(axis=1, keepdims=True)], axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        earned = np.where(gain[:, None] > 0.0, gain[:, None] / need, 0.0).max(axis=2).min(axis=1)
+    bought = np.flatnonzero(solution.x[model.engines] > 0.0)
+    return Prices(solution.objective, cost, np.maximum(cost - earned, 0.0), bought)
+
+
+def undominated(matrices: Matrices) -> IntArray:
+    """Indices of the columns that no other one dominates, in their order; of equal ones the first is kept.
+
+    d dominates c where it has the same role, domain and accelerators, costs no more, takes no more of any limit, and
+    needs no more engines for any flow, nor makes more of it late. As many of d as cost and take no more than one of c
+    count as one. So whoever buys c can buy d instead: no optimum is lost. Where pools are counted, none dominates.
+    """
+    if matrices.counts_pools:
+        return np.arange(matrices.size)
+    takes = np.stack([matrices.price, *(limit.weight for limit in matrices.limits)], axis=1)
+    key = np.stack([matrices.role, matrices.domain, *(takes > 0.0).T])
+    member = np.unique(key, axis=1, return_inverse=True)[1].ravel()
+    groups = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
+    kept = [_kept(matrices, group, takes[group]) for group in groups if group.size]
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *kept]))
+
+
+def _kept(matrices: Matrices, group: IntArray, takes: FloatArray) -> IntArray:
+    """Those of a group that no other one of it dominates: the cheapest first, as none dearer can dominate them.
+
+    takes (group, 1 + limits): what one engine takes of the money and of every limit.
+    """
+    need, late = matrices.need[group].reshape(group.size, -1), matrices.late[group]
+    order = np.lexsort((late.sum(axis=1), np.minimum(need, 1e12).sum(axis=1), *takes.T[::-1]))
+    kept = np.zeros(0, dtype=np.int64)
+    for column in order:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(takes[kept] > 0.0, takes[column] / takes[kept], np.inf).min(axis=1)
+        copies = np.floor(np.where(np.isfinite(ratio), ratio, 1.0) * (1.0 + 1e-12))
+        better = (copies >= 1.0) & (late[kept] <= late[column]).all(axis=1)
+        rivals, copies = kept[better], copies[better, None]
+        if not (need[rivals] <= need[column] * copies).all(axis=1).any():
+            kept = np.append(kept, column)
+    return group[kept]

@@ -381,9 +381,6 @@ def with_room(search: FleetSearch, mixture: Mixture) -> Fleet:
     split, stage, sides = TrafficSplit(search, 0), mixture.stage, mixture.sides
     settings = settings_of(sides[0]), settings_of(sides[1])
 
-    def carries(fleet: Fleet, volume: float) -> bool:
-        return holds_at(search.instance, fleet, volume)
-
     def cut(order: Order) -> list[Fleet]:
         around = split.place_of(mixture.fleet, stage, sides, order)
         places = order.places(sides, around)
@@ -391,11 +388,11 @@ def with_room(search: FleetSearch, mixture: Mixture) -> Fleet:
         return [fleet for fleet in fleets if fleet is not None]
 
     whole = cut(split.thresholds(stage, *settings))
-    best = [roomiest(whole, carries)] if whole else []
-    if best and carries(best[0], ROOM):
+    best = [roomiest(search.instance, whole)] if whole else []
+    if best and holds_at(search.instance, best[0], ROOM):
         return best[0]
     others = [fleet for order in split.orders(stage, *settings) for fleet in cut(order)]
-    return roomiest([*best, mixture.fleet, *others], carries)
+    return roomiest(search.instance, [*best, mixture.fleet, *others])
 
 
 def cheaper_of_more_pools(search: FleetSearch, starts: Sequence[Fleet], below: float) -> Fleet | None:

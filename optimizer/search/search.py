@@ -17,7 +17,6 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,9 +76,6 @@ ROOM_STEP = 1.25
 
 MOST_ROOM = 1e9
 """Multiple of the demand beyond which nobody looks for room."""
-
-Choice = TypeVar("Choice")
-"""A fleet in some form."""
 
 Picks = tuple[tuple[int, int], ...]
 """Settings, and how many engines of each."""
@@ -162,10 +158,6 @@ class FleetSearch:
                 self.near[picks] = reached
         return self.held[key]
 
-    def survives(self, picks: Picks) -> bool:
-        """Whether a fleet keeps up with the demand with an engine less in any of its pools."""
-        return all(pool_survives(self.instance, self.pool(*pick)) for pick in picks)
-
     def enough(self, setting: int, most: int) -> int | None:
         """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
         low, high = self.pool_sizes.get(setting, (int(self.least[setting]) - 1, None))
@@ -247,22 +239,18 @@ def cheapest_held(
         return None
     least = min(cost for _, cost in held)
     tied = [picks for picks, cost in held if cost <= least * (1.0 + SAME_COST)]
-    simplest = sorted(tied, key=lambda picks: _simplicity(search, picks))
-    best = preferred(simplest, lambda picks: _stages(search, picks) > len(picks), search.survives, search.carries)
-    return best, _price(search, problem, best)
+    tied.sort(key=lambda picks: (_names(search, picks), picks))
+    fleets = [search.fleet(picks) for picks in tied]
+    best = preferred(search.instance, fleets)
+    picks = next(picks for picks, fleet in zip(tied, fleets, strict=True) if fleet is best)
+    return picks, _price(search, problem, picks)
 
 
-def _stages(search: FleetSearch, picks: Picks) -> float:
-    """Pipeline stages of one engine of each pool, summed."""
-    return sum(float(search.instance.tables.pipeline[int(search.settings.shape[setting])]) for setting, _ in picks)
-
-
-def _simplicity(search: FleetSearch, picks: Picks) -> tuple[object, ...]:
-    """What decides between fleets of one cost and as much room: pools, pipeline stages, then names."""
-    tables, shapes = search.instance.tables, [int(search.settings.shape[setting]) for setting, _ in picks]
-    offers = search.instance.problem.offers
-    names = tuple(offers[int(tables.offer[shape])].accelerator.name for shape in shapes)
-    return len(picks), _stages(search, picks), names, picks
+def _names(search: FleetSearch, picks: Picks) -> tuple[str, ...]:
+    """The GPU types of the pools."""
+    tables, offers = search.instance.tables, search.instance.problem.offers
+    offer = (int(tables.offer[int(search.settings.shape[setting])]) for setting, _ in picks)
+    return tuple(offers[place].accelerator.name for place in offer)
 
 
 def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
@@ -464,62 +452,38 @@ def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
     return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
 
 
-def roomiest(fleets: Sequence[Choice], carries: Callable[[Choice, float], bool]) -> Choice:
+def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     """The fleet that keeps its goals at the highest multiple of the demand; the first of such that have as much.
 
-    fleets: that all hold at the demand itself, the one that is preferred first; carries: whether one keeps its goals at
-    a multiple of the demand. The room of the best so far is known between `low` and `high`, and found more exactly only
-    as far as it takes to tell that another has less, or more.
+    fleets: that all hold at the demand itself, the one that is preferred first. The room of the best so far is known
+    between `low` and `high`, and found more exactly only as far as it takes to tell that another has less, or more.
     """
     best, low, high = fleets[0], 1.0, MOST_ROOM
     for other in fleets[1:]:
-        while (more := low * (1.0 + AS_MUCH)) < MOST_ROOM and carries(other, more):
-            if high <= more or (high < MOST_ROOM and carries(other, high)):
+        while (more := low * (1.0 + AS_MUCH)) < MOST_ROOM and holds_at(instance, other, more):
+            if high <= more or (high < MOST_ROOM and holds_at(instance, other, high)):
                 best, low, high = other, max(more, high), MOST_ROOM
                 break
             middle = min(low * ROOM_STEP, (low + high) / 2.0)
-            low, high = (middle, high) if carries(best, middle) else (low, middle)
+            low, high = (middle, high) if holds_at(instance, best, middle) else (low, middle)
     return best
 
 
-def foreseeable(
-    fleets: Sequence[Choice], piped: Callable[[Choice], bool], carries: Callable[[Choice, float], bool]
-) -> list[Choice]:
-    """Those of the fleets that are no pipelines and have AMPLE room; all of them where there are none.
-
-    piped: whether a fleet has pipelines; carries: whether it keeps its goals at a multiple of the demand.
-    """
-    if not any(map(piped, fleets)):
-        return list(fleets)
-    return [fleet for fleet in fleets if not piped(fleet) and carries(fleet, AMPLE)] or list(fleets)
-
-
-def preferred(
-    fleets: Sequence[Choice],
-    piped: Callable[[Choice], bool],
-    survives: Callable[[Choice], bool],
-    carries: Callable[[Choice, float], bool],
-) -> Choice:
-    """The roomiest of the foreseeable ones that survive the loss of a replica; of all foreseeable ones if none does."""
-    likely = foreseeable(fleets, piped, carries)
-    return roomiest([fleet for fleet in likely if survives(fleet)] or likely, carries)
-
-
-def roomiest_fleet(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
-    """The same by the evaluation of those that some target can route; with as much room, the one of fewest pools."""
+def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
+    """Of fleets that hold and cost the same, the one that the module's rules prefer; the first of equals."""
 
     def stages(fleet: Fleet) -> float:
         return sum(float(instance.tables.pipeline[pool.shape]) for pool in fleet.pools)
 
-    def carries(fleet: Fleet, volume: float) -> bool:
-        return holds_at(instance, fleet, volume)
+    def plain(fleet: Fleet) -> bool:
+        return stages(fleet) <= len(fleet.pools)
 
-    def survives(fleet: Fleet) -> bool:
-        return all(pool_survives(instance, pool) for pool in fleet.pools)
-
-    able = [fleet for fleet in fleets if _routable(instance, fleet)] or fleets
-    simplest = sorted(able, key=lambda fleet: (len(fleet.pools), stages(fleet)))
-    return preferred(simplest, lambda fleet: stages(fleet) > len(fleet.pools), survives, carries)
+    able = [fleet for fleet in fleets if _routable(instance, fleet)] or list(fleets)
+    able.sort(key=lambda fleet: (len(fleet.pools), stages(fleet)))
+    if not all(map(plain, able)):
+        able = [fleet for fleet in able if plain(fleet) and holds_at(instance, fleet, AMPLE)] or able
+    survivors = [fleet for fleet in able if all(pool_survives(instance, pool) for pool in fleet.pools)]
+    return roomiest(instance, survivors or able)
 
 
 def pool_survives(instance: Instance, pool: FleetPool) -> bool:

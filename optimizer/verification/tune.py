@@ -43,7 +43,7 @@ FloatArray = NDArray[np.float64]
 TAIL, MISS = 0.02, 5.0
 """Weights of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"
-"""What the sampler that is used is called (`samplers.by_tpe`)."""
+"""What the sampler that is used is called (`Search`, `estimator`)."""
 LOOKS = 60
 """Simulations that tuning may make."""
 JUDGED = 5
@@ -83,8 +83,8 @@ class Knob:
     setting: str
     values: tuple[int, ...]
     start: int
-    name: str = ""
-    shown: tuple[int, ...] = ()
+    name: str
+    shown: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,13 @@ def fleet_at(fleet: Fleet, knobs: tuple[Knob, ...], point: Point) -> Fleet:
 
 @dataclass(slots=True)
 class Tuner:
-    """Looks at points of a fleet's knobs; seen: what each look showed."""
+    """Looks at points of a fleet's knobs; seen: what each look showed; both: whether cost and tail are apart."""
 
     bench: Bench
     fleet: Fleet
     knobs: tuple[Knob, ...]
     stopped: Callable[[], bool] = lambda: False
+    both: bool = False
     seen: dict[Point, Look] = field(default_factory=dict)
 
     @property
@@ -171,14 +172,15 @@ class Tuner:
         return tuple(knob.start for knob in self.knobs)
 
     def value(self, point: Point) -> Values | None:
-        """What a point is worth; less is better. None where it is not allowed, and once it is stopped."""
-        look = self._seen(point)
-        return None if look is None else (self.worth(look),)
+        """What a point is worth, or its cost over that of the start and its distance to the limits; less is better.
 
-    def both(self, point: Point) -> Values | None:
-        """Cost over that of the start, and distance to the limits; None as above."""
-        look = self._seen(point)
-        return None if look is None else (look.cost / self._cost, look.distance)
+        None where it is not allowed, and once it is stopped.
+        """
+        fleet, bench = fleet_at(self.fleet, self.knobs, point), self.bench
+        if self.seen and (self.stopped() or not valid(bench.instance, fleet)):
+            return None
+        self.seen[point] = look = Look.of(bench.look(fleet))
+        return (look.cost / self._cost, look.distance) if self.both else (self.worth(look),)
 
     def worth(self, look: Look) -> float:
         """Cost over that of the start, and what the tail adds."""
@@ -189,23 +191,37 @@ class Tuner:
     def _cost(self) -> float:
         return fleet_cost(self.bench.instance, self.fleet)
 
-    def _seen(self, point: Point) -> Look | None:
-        fleet, bench = fleet_at(self.fleet, self.knobs, point), self.bench
-        if self.seen and (self.stopped() or not valid(bench.instance, fleet)):
-            return None
-        self.seen[point] = Look.of(bench.look(fleet))
-        return self.seen[point]
+    def attributes(self, point: Point) -> dict[str, float]:
+        """What is kept of a point besides its values."""
+        return {"usd_per_hour": self.seen[point].cost, "share_of_limit": self.seen[point].distance}
+
+    def recall(self, point: Point, attributes: Mapping[str, Any]) -> None:
+        """Take over the look of an earlier run."""
+        fleet = fleet_at(self.fleet, self.knobs, point)
+        self.seen[point] = Look(fleet, float(attributes["usd_per_hour"]), float(attributes["share_of_limit"]))
+
+    @property
+    def name(self) -> str:
+        """Of the study: after all that its looks depend on."""
+        bench = self.bench
+        runs = bench.part(self.fleet).short, bench.seed, bench.volume, bench.probability
+        demand = bench.instance.problem.slos, bench.instance.flows.rate.tolist()
+        axes = {knob.name: knob.shown for knob in self.knobs}
+        basis = digest_of(bench.instance.tables), runs, demand, fleet_key(self.fleet), axes
+        goal = "cost and tail" if self.both else "cost, then tail"
+        return f"{bench.instance.problem.name}: {goal}, {hashlib.sha256(repr(basis).encode()).hexdigest()[:12]}"
 
 
 def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish | None = None) -> Tuned:
     """Tune a fleet that holds; what looks better is only taken once it is proven too."""
     wish = wish or Wish()
-    knobs = knobs_of(bench.instance, winner.fleet)
-    tuner = Tuner(bench, winner.fleet, knobs, stopped)
-    value, start_up = (tuner.both, FRONT_START_UP) if wish.front else (tuner.value, START_UP)
-    sizes = [len(knob.values) for knob in knobs]
-    kept = None if wish.study is None else kept_study(tuner, wish)
-    by_tpe(sizes, value, tuner.start, wish.looks, bench.seed, start_up=start_up, stopped=stopped, kept=kept)
+    tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), stopped, wish.front)
+    axes = {knob.name: knob.shown for knob in tuner.knobs}
+    search = Search(axes, tuner.value, bench.seed, near=True, stopped=stopped)
+    if wish.study is not None:
+        search.kept = KeptStudy(open_storage(wish.study), tuner.name, tuner.attributes, tuner.recall)
+    sampler = estimator(bench.seed, FRONT_START_UP if wish.front else START_UP)
+    search.looks_of(sampler, tuner.start, wish.looks)
     looks = tuple(tuner.seen.values())
     proven = (bench.verdict(look.fleet) for look in _promising(tuner) if not stopped())
     winner = next((verdict for verdict in proven if verdict.held), winner)
@@ -213,30 +229,6 @@ def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish
         return Tuned(winner, looks)
     better = [look for look in front(looks) if look.cost > winner.cost][:JUDGED]
     return Tuned(winner, looks, tuple(bench.verdict(look.fleet) for look in better if not stopped()))
-
-
-def kept_study(tuner: Tuner, wish: Wish) -> KeptStudy:
-    """The study of a fleet as it is kept: named after all that its looks depend on, with settings as engines have them.
-
-    Raises InputError for a storage that cannot be used.
-    """
-    bench = tuner.bench
-
-    def attributes(point: Point) -> dict[str, float]:
-        return {"usd_per_hour": tuner.seen[point].cost, "share_of_limit": tuner.seen[point].distance}
-
-    def recall(point: Point, kept: Mapping[str, Any]) -> None:
-        fleet = fleet_at(tuner.fleet, tuner.knobs, point)
-        tuner.seen[point] = Look(fleet, float(kept["usd_per_hour"]), float(kept["share_of_limit"]))
-
-    axes = {knob.name: knob.shown for knob in tuner.knobs}
-    runs = bench.part(tuner.fleet).short, bench.seed, bench.volume, bench.probability
-    demand = bench.instance.problem.slos, bench.instance.flows.rate.tolist()
-    basis = digest_of(bench.instance.tables), runs, demand, fleet_key(tuner.fleet), axes
-    goal = "cost and tail" if wish.front else "cost, then tail"
-    digest = hashlib.sha256(repr(basis).encode()).hexdigest()[:12]
-    name = f"{bench.instance.problem.name}: {goal}, {digest}"
-    return KeptStudy(open_storage(wish.study or ""), name, axes, attributes, recall)
 
 
 def _promising(tuner: Tuner) -> list[Look]:
@@ -273,51 +265,39 @@ def front_of(looks: Mapping[Point, Values]) -> list[Point]:
     return front
 
 
-def by_tpe(
-    knobs: Sequence[int],
-    value: Value,
-    start: Point,
-    budget: int,
-    seed: int,
-    *,
-    start_up: int = START_UP,
-    stopped: Callable[[], bool] = lambda: False,
-    kept: KeptStudy | None = None,
-) -> Looks:
-    """By turns a neighbour of the best, enqueued, and what a tree-structured Parzen estimator proposes.
-
-    A neighbour differs in one knob by one step. Of several values the best are the front, one of which is drawn. The
-    estimator's knobs are categorical; a known point that it proposes gives way to a neighbour of it. start_up: looks
-    that it draws evenly; stopped: asked before each look; kept: where the study is kept, whose earlier looks are known.
-    """
+def estimator(seed: int, start_up: int = START_UP) -> optuna.samplers.TPESampler:
+    """The tree-structured Parzen estimator of tuning, with categorical knobs; start_up: looks that it draws evenly."""
     import optuna
 
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=start_up, multivariate=False)
-    return Search(knobs, value, seed, near=True, stopped=stopped, kept=kept).looks_of(sampler, start, budget)
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=start_up, multivariate=False)
 
 
+@dataclass(slots=True)
 class Search:
-    """One search; near: whether it also looks at neighbours of what is good; known: points that were asked for.
+    """One search of the best point: by turns a neighbor of the best, enqueued, and what a sampler proposes.
 
-    kept: where its study is kept; else it is in memory, and knobs are named by their place.
+    A neighbor differs in one knob by one step. Of several values the best are the front, one of which is drawn. A known
+    point that the sampler proposes gives way to a neighbor of it. axes: values of each knob by its name; near: whether
+    neighbors are looked at; stopped: asked before each look; kept: where its study is kept, else in memory.
     """
 
-    def __init__(
-        self,
-        knobs: Sequence[int],
-        value: Value,
-        seed: int,
-        *,
-        near: bool = False,
-        stopped: Callable[[], bool] = lambda: False,
-        kept: KeptStudy | None = None,
-    ) -> None:
-        self.knobs, self.value, self.near, self.stopped, self.kept = knobs, value, near, stopped, kept
-        plain = {str(knob): range(size) for knob, size in enumerate(knobs)}
-        self.axes: Mapping[str, Sequence[int]] = plain if kept is None else kept.axes
-        self.draw = np.random.default_rng([seed, 7])
-        self.known: set[Point] = set()
-        self.looks: Looks = {}
+    axes: Mapping[str, Sequence[int]]
+    value: Value
+    seed: int
+    near: bool = False
+    stopped: Callable[[], bool] = lambda: False
+    kept: KeptStudy | None = None
+    known: set[Point] = field(default_factory=set)
+    looks: Looks = field(default_factory=dict)
+    draw: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.draw = np.random.default_rng([self.seed, 7])
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of values of each knob."""
+        return [len(values) for values in self.axes.values()]
 
     def see(self, point: Point) -> Values | None:
         """Look at a point."""
@@ -329,7 +309,7 @@ class Search:
 
     def ended(self, budget: int) -> bool:
         """Whether all looks are taken, or hardly any point is left or allowed."""
-        most = min(math.prod(self.knobs), ASKED * budget)
+        most = min(math.prod(self.sizes), ASKED * budget)
         return len(self.looks) >= budget or len(self.known) >= most or self.stopped()
 
     def looks_of(self, sampler: optuna.samplers.BaseSampler, start: Point, budget: int) -> Looks:
@@ -343,29 +323,30 @@ class Search:
         space: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(tuple(values)) for name, values in self.axes.items()
         }
+        storage, name = (None, None) if self.kept is None else (self.kept.storage, self.kept.name)
         study = optuna.create_study(
             sampler=sampler,
             directions=["minimize"] * len(first),
-            storage=None if self.kept is None else self.kept.storage,
-            study_name=None if self.kept is None else self.kept.name,
-            load_if_exists=self.kept is not None,
+            storage=storage,
+            study_name=name,
+            load_if_exists=storage is not None,
         )
         earlier = self._recalled(study)
         if start not in earlier:
-            attributes = dict(self._attributes(start))
+            attributes = {} if self.kept is None else dict(self.kept.attributes(start))
+            params = self._params(start)
             study.add_trial(
-                optuna.create_trial(
-                    params=self._params(start), distributions=space, values=first, user_attrs=attributes
-                )
+                optuna.create_trial(params=params, distributions=space, values=first, user_attrs=attributes)
             )
         budget += len(earlier - {start})
         while not self.ended(budget):
             trial = self._next(study, space)
             point = self._point(trial.params)
-            found = self.see(point)
-            for name, attribute in () if found is None else self._attributes(point):
-                trial.set_user_attr(name, attribute)
-            study.tell(trial, found, state=None if found is not None else optuna.trial.TrialState.FAIL)
+            values = self.see(point)
+            if values is not None and self.kept is not None:
+                for name, attribute in self.kept.attributes(point).items():
+                    trial.set_user_attr(name, attribute)
+            study.tell(trial, values, state=None if values is not None else optuna.trial.TrialState.FAIL)
         return self.looks
 
     def _recalled(self, study: optuna.Study) -> set[Point]:
@@ -381,10 +362,6 @@ class Search:
         self.known |= self.looks.keys()
         return {self._point(trial.params) for trial in done}
 
-    def _attributes(self, point: Point) -> Iterable[tuple[str, float]]:
-        """What is kept of a point besides its values."""
-        return () if self.kept is None else self.kept.attributes(point).items()
-
     def _params(self, point: Point) -> dict[str, int]:
         """A point as the parameters of a trial."""
         return {name: values[place] for (name, values), place in zip(self.axes.items(), point, strict=True)}
@@ -396,47 +373,46 @@ class Search:
         """A trial of a point that is not known."""
         import optuna
 
-        around = self.neighbour(front_of(self.looks)) if self.near and len(self.looks) % 2 else None
+        around = self.neighbor(front_of(self.looks)) if self.near and len(self.looks) % 2 else None
         if around is not None:
             study.enqueue_trial(self._params(around))
         trial = study.ask(space)
         if self._point(trial.params) not in self.known:
             return trial
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        instead = self.neighbour([self._point(trial.params)]) if self.near else None
+        instead = self.neighbor([self._point(trial.params)]) if self.near else None
         study.enqueue_trial(self._params(instead or self.unknown()))
         return study.ask(space)
 
-    def neighbour(self, points: Collection[Point]) -> Point | None:
-        """A neighbour of one of some points that is not known, drawn evenly; None where there is none."""
-        near = [other for point in points for other in _neighbours(self.knobs, point) if other not in self.known]
+    def neighbor(self, points: Collection[Point]) -> Point | None:
+        """A neighbor of one of some points that is not known, drawn evenly; None where there is none."""
+        near = [other for point in points for other in _neighbors(self.sizes, point) if other not in self.known]
         return near[int(self.draw.integers(len(near)))] if near else None
 
     def unknown(self) -> Point:
         """A point that was not asked for; there is one."""
-        for _ in range(ASKED * len(self.knobs)):
-            point = tuple(int(self.draw.integers(size)) for size in self.knobs)
+        for _ in range(ASKED * len(self.sizes)):
+            point = tuple(int(self.draw.integers(size)) for size in self.sizes)
             if point not in self.known:
                 return point
-        return next(point for point in itertools.product(*map(range, self.knobs)) if point not in self.known)
+        return next(point for point in itertools.product(*map(range, self.sizes)) if point not in self.known)
 
 
-def _neighbours(knobs: Sequence[int], point: Point) -> Iterator[Point]:
-    for knob, step in itertools.product(range(len(knobs)), (-1, 1)):
-        if 0 <= point[knob] + step < knobs[knob]:
+def _neighbors(sizes: Sequence[int], point: Point) -> Iterator[Point]:
+    for knob, step in itertools.product(range(len(sizes)), (-1, 1)):
+        if 0 <= point[knob] + step < sizes[knob]:
             yield (*point[:knob], point[knob] + step, *point[knob + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
 class KeptStudy:
-    """Where a study is kept, under which name, and the names and values of its knobs.
+    """Where a study is kept, and under which name.
 
     attributes: what is kept of a point besides its values; recall: gives that back for a point of an earlier run.
     """
 
     storage: optuna.storages.BaseStorage
     name: str
-    axes: Mapping[str, Sequence[int]]
     attributes: Callable[[tuple[int, ...]], Mapping[str, float]]
     recall: Callable[[tuple[int, ...], Mapping[str, Any]], None]
 

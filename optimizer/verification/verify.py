@@ -24,7 +24,7 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import ROLES, Instance, Late, never
 from optimizer.plans.records import Tuning
 from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
-from optimizer.search.search import SAME_COST, TIED, roomiest_fleet
+from optimizer.search.search import SAME_COST, TIED, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid
 from .goodput import OutOfTimeError
@@ -113,11 +113,11 @@ class Waiting:
         return self.heap[0].cost if self.heap else math.inf
 
     def next(self) -> Candidate:
-        """Take the cheapest of those that wait; of such that cost the same, the one that `room` prefers."""
+        """Take the cheapest of those that wait; of such that cost the same, the one that is `preferred`."""
         tied = [heapq.heappop(self.heap)]
         while self.heap and self.cheapest <= tied[0].cost * (1.0 + TIED):
             tied.append(heapq.heappop(self.heap))
-        best = roomiest_fleet(self.instance, [candidate.fleet for candidate in tied])
+        best = preferred(self.instance, [candidate.fleet for candidate in tied])
         roomiest = next(candidate for candidate in tied if candidate.fleet is best)
         for other in tied:
             if other is not roomiest:

@@ -465,7 +465,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     """
     from optimizer.verification.demand import replayed_trace
     from costmodel.simulator import Pages
-    from search_spaces.kv_blocks import block_tokens
+    from search_spaces.kv_hand_over import block_tokens
     from search_spaces.traces import read_trace
     from search_spaces.traces.summary import spread
 

@@ -1,0 +1,332 @@
+"""The fleet problem: its programme as text, a golden file per kind of constraint, and its cheapest fleets.
+
+Prices and loads of the goldens are round numbers made by hand, so that only a change of the programme changes a file.
+To accept a change: PDPLAN_UPDATE_GOLDEN=1 pytest tests/test_fleet_program.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance
+from optimizer.search.fleet_program import (
+    Aim,
+    FleetModel,
+    Matrices,
+    Work,
+    cheapest,
+    engine_cost,
+    fleet_limits,
+    pool_limits,
+    undominated,
+    whole_engines,
+    write_model,
+)
+from optimizer.search.program import Builder, Outcome, Program, solve
+from search_spaces.problem import Billing, Constraints, Gateway, Offer, Problem
+from tests.fleet_matrices import (
+    MOST_EACH,
+    billed_by_node,
+    by_trying_all,
+    cost_of,
+    lp_text,
+    random_matrices,
+    routable,
+    within,
+)
+from tests.optimizer_cases import problem, slo, space, workload
+from tests.toy import OVERHEAD, llama_8b, toy_accelerator
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "lp"
+EXACT = Work(gap=0.0)
+SEEDS = st.integers(0, 2**32 - 1)
+NVIDIA = toy_accelerator("N", tdp=700.0, node_size=8)
+AMD = toy_accelerator("A", vendor="amd", tdp=750.0, node_size=4, kv_domain="amd")
+
+
+def toy_problem(**changes: Any) -> Problem:
+    """Six short and two long requests per second; engines of one or two N at 3 $/h or A at 2 $/h."""
+    fields: dict[str, Any] = {
+        "model": llama_8b(),
+        "workload": workload(8.0, ((1000, 100, 0.75), (4000, 200, 0.25))),
+        "slos": (slo(attainment=0.9),),
+        "offers": (Offer(NVIDIA, 3.0), Offer(AMD, 2.0)),
+        "space": space(max_num_seqs=(64,)),
+    }
+    return problem(**(fields | changes))
+
+
+TIME, QUEUE, SLOTS, MEMORY, ATTENTION, LINK = range(6)
+
+
+def toy_matrices(asked: Problem, columns: slice = slice(4)) -> Matrices:
+    """A prefill and a decode engine on N, a colocated one of two A; another prefill engine of A of two GPUs.
+
+    need: shares of an engine that the flow takes, by resource; late: misses; the same in each class.
+    """
+    instance, classes = make_instance(asked, OVERHEAD), len(asked.slos)
+    load = np.zeros((4, 6, 2))
+    load[0, TIME], load[0, QUEUE], load[0, LINK] = (0.05, 0.2), (0.02, 0.4), (0.01, 0.04)
+    load[1, SLOTS], load[1, MEMORY], load[1, ATTENTION] = (0.03, 0.06), (0.01, 0.08), (0.02, 0.05)
+    load[2, TIME], load[2, SLOTS] = (0.04, 0.15), (0.05, 0.1)
+    load[3, TIME] = (0.1, np.inf)
+    late = np.array([[0.01, 0.02], [0.005, 0.005], [0.03, 0.06], [0.0, 0.0]])
+    flows, role, shape = instance.flows, np.array([PREFILL, DECODE, COLOCATED, PREFILL]), np.array([0, 1, 3, 3])
+    share = np.bincount(flows.slo, flows.share, classes)
+    possible = np.isfinite(load).all(axis=1, keepdims=True)
+    return Matrices(
+        role=role,
+        domain=instance.tables.group[role, shape],
+        price=engine_cost(instance)[shape],
+        need=np.tile(np.where(possible, load, np.inf), classes) * flows.rate,
+        late=np.tile(late, classes) * flows.share,
+        slo=flows.slo,
+        permitted=np.array([1.0 - item.attainment for item in asked.slos]) * share,
+        talks=instance.tables.hands_over,
+        limits=tuple(replace(limit, weight=limit.weight[shape]) for limit in fleet_limits(instance)),
+        spares=asked.constraints.spare_replicas,
+        pool_limits=pool_limits(asked, role),
+        most=10_000.0 if asked.constraints.max_gpus is None else float(asked.constraints.max_gpus),
+    ).take(np.arange(4)[columns])
+
+
+def program(asked: Problem, aim: Aim | None = None) -> Program:
+    return write_model(toy_matrices(asked), aim or Aim()).program
+
+
+NODES = (Offer(NVIDIA, 3.0, billing=Billing.NODE), Offer(AMD, 2.0))
+TWO_CLASSES = (slo(attainment=0.9, share=0.8), slo(name="batch", attainment=0.5, share=0.2))
+CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
+    "everything": (toy_problem(), None, ("",)),
+    "cover": (toy_problem(), None, ("cover", "volume")),
+    "volume": (toy_problem(), Aim(0.5, 1.0, 1.0, 4.0), ("cover", "volume")),
+    "hand-over": (toy_problem(), None, ("sends", "takes")),
+    "loads": (toy_problem(), None, ("load",)),
+    "attainment": (toy_problem(slos=TWO_CLASSES), None, ("attainment_",)),
+    "inventory": (
+        toy_problem(offers=(Offer(NVIDIA, 3.0, inventory=16), Offer(AMD, 2.0, inventory=6))),
+        None,
+        ("inventory",),
+    ),
+    "nodes": (toy_problem(offers=NODES), None, ("nodes",)),
+    "budget": (toy_problem(constraints=Constraints(budget=40.0)), None, ("budget",)),
+    "budget-of-nodes": (
+        toy_problem(offers=NODES, constraints=Constraints(budget=40.0)),
+        None,
+        ("nodes", "budget"),
+    ),
+    "power": (toy_problem(constraints=Constraints(power=9000.0)), None, ("power",)),
+    "max-gpus": (toy_problem(constraints=Constraints(max_gpus=12)), None, ("max_gpus",)),
+    "max-pools": (toy_problem(constraints=Constraints(max_pools=2)), None, ("used", "max_pools")),
+    "gateway": (toy_problem(constraints=Constraints(gateway=Gateway(1, 8))), None, ("used", "gateway")),
+    "spare-replicas": (
+        toy_problem(constraints=Constraints(spare_replicas=1, max_gpus=12, budget=40.0)),
+        None,
+        ("used", "max_gpus", "budget"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str) -> None:
+    asked, aim, rows = CASES[name]
+    text = lp_text(program(asked, aim), *rows)
+    golden = GOLDEN / f"{name}.lp"
+    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def test_every_kind_of_row_has_a_golden() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.lp")} == set(CASES)
+    limits = Constraints(budget=1e3, power=1e5, max_gpus=99, max_pools=3, spare_replicas=1, gateway=Gateway(1, 1))
+    offers = (Offer(NVIDIA, 3.0, 50, Billing.NODE), Offer(AMD, 2.0, 50))
+    prefixes = {prefix for name, (_, _, rows) in CASES.items() for prefix in rows if name != "everything"}
+    for row in program(toy_problem(offers=offers, constraints=limits)).linear_constraints.names:
+        assert row.startswith(tuple(prefixes)), row
+
+
+def solved(asked: Problem, aim: Aim | None = None, columns: slice = slice(4)) -> tuple[float, list[float], FleetModel]:
+    """Objective, engines of each column, and the programme of the toy fleet."""
+    model = write_model(toy_matrices(asked, columns), aim or Aim())
+    solution = solve(model.program)
+    return solution.objective, solution.x[model.engines].tolist(), model
+
+
+class TestByHand:
+    def test_the_cheapest_toy_fleet(self) -> None:
+        """Two A cost 4 and need 6 x 0.05 + 2 x 0.1 = 0.5 of an engine, or 0.54 by their time: one."""
+        assert solved(toy_problem())[:2] == (pytest.approx(4.0), [0, 0, 1, 0])
+
+    def test_a_strict_goal_forbids_what_misses_more(self) -> None:
+        """The colocated engine misses 0.75 x 0.03 + 0.25 x 0.06 = 3.75 %; apart, 1.25 % + 0.5 %: 9 $/h, not 4."""
+        asked = toy_problem(slos=(slo(attainment=0.975),))
+        assert solved(asked)[:2] == (pytest.approx(3.0 + 6.0), [1, 1, 0, 0])
+
+    def test_whole_nodes_are_paid_and_rounded_up(self) -> None:
+        """On N only: one prefill and one decode engine are three GPUs, a node is eight for 24 $/h."""
+        assert solved(toy_problem(offers=NODES), columns=slice(2))[0] == pytest.approx(24.0)
+
+    def test_spares_cost_an_engine_per_pool(self) -> None:
+        assert solved(toy_problem(constraints=Constraints(spare_replicas=1)))[0] == pytest.approx(4.0 + 4.0)
+
+    def test_a_volume_that_is_paid_for_is_served(self) -> None:
+        """A request rate is worth 20 and a colocated engine costs 4 per 1 / 0.54 of it: as much as allowed."""
+        assert solved(toy_problem(), Aim(1.0, 20.0, 1.0, 4.0))[0] == pytest.approx(3 * 4.0 - 80.0)  # 4 x 0.54 = 2.16
+
+    @pytest.mark.parametrize("noise", [0.0, 1e-16, -1e-16, 1e-13, -1e-13])
+    def test_two_resources_of_the_same_load_keep_one_row_at_least(self, noise: float) -> None:
+        """With a single flow, time and queue are equal but for rounding: one row may go, never both."""
+        need = np.zeros((1, 2, 1))
+        need[0, 0], need[0, 1] = 2.0, 2.0 * (1.0 + noise)
+        assert cheapest(colocated(need, [2.0]), Aim(), EXACT).count.tolist() == [2]
+
+    def test_who_can_hand_over_to_one_domain_alone_does(self) -> None:
+        """Each flow has a decode engine that takes it: both are needed, and both must be talked to."""
+        need = np.full((3, 1, 2), 0.5)
+        need[1, 0, 1] = need[2, 0, 0] = np.inf
+        role, domain = np.array([PREFILL, DECODE, DECODE]), np.array([0, 0, 1])
+        asked = replace(colocated(need, [1.0, 9.0, 1.0]), role=role, domain=domain)
+        for able, cost in (([True, True], 11.0), ([True, False], np.inf), ([False, True], np.inf)):
+            assert cheapest(replace(asked, talks=np.array([able])), Aim(), EXACT).objective == pytest.approx(cost)
+
+    def test_fractions_of_an_engine_prove_less_than_whole_ones(self) -> None:
+        """One flow needs 1.1 of the engine at 4 $/h, or 2.9 of that at 2 $/h: fractions 4.4, whole engines 6."""
+        matrices = colocated(np.array([[[1.1]], [[2.9]]]), [4.0, 2.0])
+        assert cheapest(matrices, Aim(), EXACT).bound == pytest.approx(6.0)
+        assert cheapest(matrices, Aim(), replace(EXACT, provable=0)).bound == pytest.approx(4.4)
+        assert cheapest(matrices, Aim(), EXACT, 5.0).bound == pytest.approx(5.0)
+
+    def test_two_cheap_engines_beat_a_dear_one(self) -> None:
+        need = np.array([[[1.0, 2.0]], [[0.5, 1.0]], [[0.4, 1.0]]])
+        matrices = colocated(need, [1.0, 2.0, 2.0])
+        assert undominated(matrices).tolist() == [0, 2]
+        assert undominated(replace(matrices, spares=1)).tolist() == [0, 1, 2]
+        assert undominated(replace(matrices, domain=np.array([0, 1, 0]))).tolist() == [0, 1, 2]
+        assert undominated(colocated(np.ones((3, 1, 2)), [1.0, 1.0, 1.0])).tolist() == [0]
+
+    def test_no_columns_are_no_fleet(self) -> None:
+        none = random_matrices(0).take(np.zeros(0, dtype=np.int64))
+        assert cheapest(none, Aim(), EXACT).outcome is Outcome.INFEASIBLE
+
+
+def colocated(need: np.ndarray[tuple[int, ...], np.dtype[np.float64]], price: list[float]) -> Matrices:
+    """Colocated engines that need so much of each resource for each flow."""
+    size, _, flows = need.shape
+    nothing = np.zeros(size, dtype=np.int64)
+    late, slo_of = np.zeros((size, flows)), np.zeros(flows, dtype=np.int64)
+    return Matrices(nothing + COLOCATED, nothing, np.array(price), need, late, slo_of, np.ones(1))
+
+
+def wider(seed: int, columns: int = 24) -> Matrices:
+    """Several columns of each kind: equal price, role and domain, other strengths, so that some are dominated."""
+    random = np.random.default_rng(seed)
+    made = random_matrices(seed, columns=columns, flows=4)
+    kind = random.integers(0, 6, columns)
+    price = np.round(random.uniform(1.0, 6.0, 6), 1)[kind]
+    need = made.need * made.price[:, None, None] / price[:, None, None]
+    return replace(made, role=kind % 3, domain=np.zeros_like(kind), talks=None, price=price, need=need)
+
+
+@settings(deadline=None, max_examples=60)
+@given(SEEDS)
+@example(66564822)
+def test_it_equals_trying_every_fleet(seed: int) -> None:
+    matrices = random_matrices(seed, columns=3, flows=2 + seed % 2, limited=seed % 3 == 0)
+    matrices = billed_by_node(matrices) if seed % 5 == 0 else matrices
+    best, engines = by_trying_all(matrices), cheapest(matrices, Aim(), EXACT)
+    if not engines.index.size:
+        assert engines.outcome is Outcome.INFEASIBLE
+        assert np.isinf(best)
+        return
+    counts = np.zeros(matrices.size, dtype=np.int64)
+    counts[engines.index] = engines.count
+    assert within(matrices, counts)
+    assert routable(matrices, counts)
+    assert cost_of(matrices, counts) == pytest.approx(engines.objective, abs=1e-6)
+    assert engines.outcome is Outcome.OPTIMAL
+    assert engines.bound == pytest.approx(engines.objective, rel=1e-6)
+    assert engines.objective <= best + 1e-6
+    if counts.max() <= MOST_EACH:
+        assert engines.objective == pytest.approx(best, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=20)
+@given(SEEDS, st.booleans(), st.sampled_from([0.5, 0.9, 1.2]))
+def test_neither_pruning_nor_a_ceiling_changes_the_optimum(seed: int, nodes: bool, share: float) -> None:
+    matrices = billed_by_node(wider(seed)) if nodes else wider(seed)
+    pruned, whole = cheapest(matrices, Aim(), EXACT), whole_engines(matrices, Aim(), EXACT)
+    assert pruned.outcome is whole.outcome
+    assert pruned.objective == pytest.approx(whole.objective, abs=1e-6)
+    bound = cheapest(matrices, Aim(), EXACT, share * whole.objective).bound
+    assert min(bound, share * whole.objective) == pytest.approx(min(share, 1.0) * whole.objective, rel=1e-6)
+
+
+def test_few_columns_bound_nothing_but_find_a_fleet_whatever_the_clock() -> None:
+    matrices, work = wider(5, columns=40), Work(near=2, kinds=2, provable=0, gap=0.0)
+    best = whole_engines(matrices, Aim(), EXACT)
+    engines, again = cheapest(matrices, Aim(), work), cheapest(matrices, Aim(), work)
+    assert engines.bound <= best.objective + 1e-6 <= engines.objective + 2e-6
+    assert (engines.objective, engines.bound) == (again.objective, again.bound)
+
+
+# --- the solver -----------------------------------------------------------------------------------------------------
+
+
+def test_a_linear_programme_and_its_duals() -> None:
+    """Two foods, two nutrients: min 2a + 3b, a + b >= 4, a + 3b >= 6: a = 3, b = 1, cost 9, duals 3/2 and 1/2."""
+    builder = Builder()
+    foods = builder.variables(["a", "b"], [2.0, 3.0])
+    rows = builder.rows(["weight", "protein"], [4.0, 6.0], np.inf)
+    builder.entries(rows[:, None], foods[None, :], [[1.0, 1.0], [1.0, 3.0]])
+    solution = solve(builder.build(), relaxed=True)
+    assert (solution.objective, solution.bound) == (pytest.approx(9.0), pytest.approx(9.0))
+    np.testing.assert_allclose(solution.x, [3.0, 1.0], atol=1e-9)
+    np.testing.assert_allclose(solution.duals, [1.5, 0.5], atol=1e-9)
+
+
+@pytest.mark.parametrize("relaxed", [True, False])
+def test_an_impossible_programme_says_so(relaxed: bool) -> None:
+    builder = Builder()
+    x = builder.variables(["x"], 1.0, 1.0, whole=True)
+    builder.entries(builder.rows(["two"], 2.0, np.inf), x, 1.0)
+    solution = solve(builder.build(), relaxed=relaxed)
+    assert (solution.outcome, solution.objective, solution.x.size) == (Outcome.INFEASIBLE, np.inf, 0)
+
+
+def facility(seed: int, sites: int, customers: int) -> Program:
+    """Which sites to open, as many times as needed, so that all customers are served."""
+    random = np.random.default_rng(seed)
+    builder = Builder()
+    opened = builder.variables([f"n{i}" for i in range(sites)], random.uniform(5, 20, sites), whole=True)
+    names = [f"x{i}_{j}" for i in range(sites) for j in range(customers)]
+    served = builder.variables(names, random.uniform(0, 1, sites * customers)).reshape(sites, customers)
+    cover = builder.rows([f"cover{j}" for j in range(customers)], 1.0, 1.0)
+    builder.entries(np.broadcast_to(cover, served.shape), served, 1.0)
+    load = builder.rows([f"load{i}" for i in range(sites)], -np.inf, 0.0)
+    builder.entries(np.broadcast_to(load[:, None], served.shape), served, random.uniform(0.1, 1.0, served.shape))
+    builder.entries(load, opened, -1.0)
+    return builder.build()
+
+
+def test_a_solver_writes_nothing_to_standard_output() -> None:
+    """Standard output belongs to the plan, and HiGHS has a line that ignores its log level: here it would print it."""
+    script = (
+        "from optimizer.search.program import solve\n"
+        "from tests.test_fleet_program import facility\n"
+        "for seed, sites, customers in ((8, 8, 5), (7, 15, 6), (13, 15, 6)):\n"
+        "    print(solve(facility(seed, sites, customers), gap=1e-4).outcome)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "optimal\n" * 3
