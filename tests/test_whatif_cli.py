@@ -73,7 +73,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_rows_come_in_grid_order_with_what_varied(workload: Path) -> None:
     found = answered("whatif", workload, *AXES, "--jobs", 1)
-    assert (found["schema"], found["search"], found["simulated"]) == ("pdplan.whatif/2", "simple", False)
+    assert (found["schema"], found["search"], found["simulated"]) == ("pdplan.whatif/2", "full", False)
     rows = found["rows"]
     prices = [0.5, 0.5 + 3.5 / 3, 0.5 + 7.0 / 3, 4.0]
     assert [(row["price.A100-80"], row["rate"]) for row in rows] == [
@@ -153,10 +153,6 @@ def test_the_whole_search_gives_its_gap(workload: Path) -> None:
         (("--break-even", "with", "--between", "1:2"), "has no order"),
         (("--break-even", "rate", "--csv", "x.csv"), "is for the rows of a sweep or of --chunk"),
         (("--vary", "rate=1", "--between", "1:2"), "--break-even, which is not stated"),
-        (
-            ("--vary", "rate=1", "--full", "--verify", "8"),
-            "so it does not go with --full; --simulate alone simulates every",
-        ),
         (("--tornado", "20%", "--simulate", "--verify", "1"), "so it does not go with --simulate; --simulate alone"),
         (("--break-even", "price.H100", "--between", "8:1"), "LOW must be below HIGH"),
         (("--slack", "much"), "is not a share"),

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from costmodel.words import join_words
 from optimizer.plans.records import EnginePool, engine_counts, pool_records, read_pools, unpriced
+from optimizer.whatif.answer import Answer, Missed, answer_row, refuted_rows
 from optimizer.whatif.break_even import Piece, Pieces
 from optimizer.whatif.frontier import OVER
-from optimizer.whatif.scenario import Answer, Missed, answer_row, refuted_rows
 from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Detail, Document, Section, Table, said, table_of
@@ -51,14 +51,13 @@ ANSWER_KEYS: Final = (
 FLEET: Final = Column("replicas × GPU", shrink=True, lines=4)
 """The pools of a fleet, whole on a terminal of 80 columns where they are two."""
 BINDS: Final = Column("binds first", shrink=True, lines=4, optional=True)
-DEPTHS: Final = {
-    "simple": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula. --gap shows "
-    "what any other fleet could save; --full searches all fleets.",
-    "proven": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula. "
-    "No fleet of any shape saves more than the gap.",
-    "full": "The whole search, by formula. No other fleet saves more than the gap.",
-    "simulated": "The whole search; each fleet meets every SLO in simulation.",
+EFFORTS: Final = {
+    "simple": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula; --full searches all "
+    "fleets, and says what any other could save.",
+    "full": "The search of pdplan optimize --effort quick, by formula.",
+    "simulated": "The search of pdplan optimize; each fleet meets every SLO in simulation.",
 }
+GAP: Final = "No fleet of any shape saves more than the gap."
 SETTINGS: Final = (
     "Fleets that read the same may differ in max_num_seqs and max_num_batched_tokens, and so in goodput; --json, --csv "
     "and --parquet show both."
@@ -156,7 +155,7 @@ def _simulation_note(answers: Sequence[Answer]) -> str:
 # --- a sweep --------------------------------------------------------------------------------------------------------
 
 
-def sweep_document(rows: Sequence[Row], depth: str) -> Document:
+def sweep_document(rows: Sequence[Row], effort: str) -> Document:
     """A row for every scenario, and how each was solved."""
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     maps = cost_maps(rows)
@@ -168,7 +167,7 @@ def sweep_document(rows: Sequence[Row], depth: str) -> Document:
             Section(table=sweep_table(rows)),
             Section(
                 sentences=said(
-                    *_reasons(rows), *_refuted_sentences(rows), *_hidden_settings(rows), *_depth_notes(rows, depth)
+                    *_reasons(rows), *_refuted_sentences(rows), *_hidden_settings(rows), *_effort_notes(rows, effort)
                 )
             ),
         ),
@@ -247,14 +246,11 @@ def _binding_words(binding: str) -> str:
     return f"{constraint_words(name)}{blank}{rest}"
 
 
-def _depth_notes(rows: Sequence[Row], depth: str) -> list[str]:
+def _effort_notes(rows: Sequence[Row], effort: str) -> list[str]:
     """How each scenario was solved, what its gap means, and how many fleets were simulated."""
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
-    proven = depth == "simple" and any(row["gap"] is not None for row in rows)
-    note = simulated_note(sum(row["simulated"] for row in having), len(having))
-    if having and depth == "full":
-        note = "Not simulated: a fleet may miss the SLO in simulation (--simulate in place of --full)."
-    return [DEPTHS["proven" if proven else depth], note]
+    gap = GAP if any(row["gap"] is not None for row in rows) else ""
+    return [f"{EFFORTS[effort]} {gap}".rstrip(), simulated_note(sum(row["simulated"] for row in having), len(having))]
 
 
 def _refuted_sentences(rows: Sequence[Row]) -> list[str]:
