@@ -131,14 +131,11 @@ def test_a_journal_of_another_sweep_is_refused(tmp_path: Path) -> None:
     [
         b"",
         b"{",
-        b"SECRET",
-        b'{"a": 1}',
         b'{"a": 1}\n{"b": 2}',
-        b"a,b\n1,2",
         b"\0" * 3_000_000,
         b'{"schema": "pdplan.sw',
     ],
-    ids=["empty", "brace", "key", "json", "jsonl", "csv", "zeros", "half-a-header"],
+    ids=["empty", "brace", "jsonl", "zeros", "half-a-header"],
 )
 def test_a_file_that_is_no_journal_is_left_as_it_is(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -182,12 +179,6 @@ NOT_WRITTEN = ":4: is not a row as this sweep wrote it, its sha256 is "
         ((b'"square": 4', b'"square": 5'), NOT_WRITTEN),
         ((b'"square": 4, ', b""), NOT_WRITTEN),
         ((b'"number": 2, ', b""), NOT_WRITTEN),
-        ((b'"number": 2', b'"number": -1'), NOT_WRITTEN),
-        ((b'"number": 2', b'"number": 2.0'), NOT_WRITTEN),
-        ((b'"number": 2', b'"number": true'), NOT_WRITTEN),
-        ((b'"number": 2', b'"number": 1'), NOT_WRITTEN),
-        ((b'{"number": 2', b'[1]\n{"number": 2'), NOT_WRITTEN),
-        ((b'{"number": 2', b'\n{"number": 2'), NOT_WRITTEN),
         ((b'{"number": 2', b"[" * 100_000 + b'\n{"number": 2'), NOT_WRITTEN),
         ((b'{"number": 2', b"9" * 9999 + b'\n{"number": 2'), NOT_WRITTEN),
         ((b'{"number": 2', b"\xff\n{"), NOT_WRITTEN),

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Status
-from optimizer.plans.records import EnginePool
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif.answer import Answer, Effort, answer, answer_at
 from optimizer.whatif.break_even import Piece, Pieces, pieces_along, usual_range
 from optimizer.whatif.frontier import by_budget, frontier
 from optimizer.whatif.sensitivity import levers, near_optimal, shadow_prices, tornado
-from reports.answers.whatif import break_even_document, break_even_record
+from reports.answers.whatif import break_even_document
 from reports.views.terminal import render_document
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
@@ -164,7 +163,7 @@ def test_any_lever_with_an_order_breaks_even_by_halving() -> None:
     assert found.changes
     for below, _ in found.changes:
         left, right = (answer_at(problem, BASE, "isl_scale", below.high + sign * found.tolerance) for sign in (-1, 1))
-        assert left.pools != right.pools
+        assert left.gpus != right.gpus
 
 
 def test_what_has_no_order_or_no_value_is_refused() -> None:
@@ -288,26 +287,15 @@ def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:
             assert (set(one.answer.gpus) == {card}) if kind == "only" else card not in one.answer.gpus
 
 
-def test_fleets_of_equal_gpus_and_cost_that_take_turns_are_one_row() -> None:
-    def fleet(cost: float, pool: EnginePool, gpus: int = 6) -> Answer:
-        return Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": gpus}, (pool,), "time of a")
-
-    two, four = engines(3, "H100", 2, "colocated"), engines(6, "H100", 1, "colocated")
-    answers = [fleet(9.0, two), fleet(9.0, four), fleet(9.0, two), fleet(9.0, two, 8), fleet(12.0, four, 8)]
-    pieces = tuple(Piece(n + 1.0, n + 2.0, one, one.cost, one.cost) for n, one in enumerate(answers))
-    text = render_document(break_even_document(Pieces("rate", pieces, 1e-6), simulable=False), 100)
-    headline, table, notes = text.split("\n\n")
-    assert [" ".join(line.split()[:5]) for line in table.splitlines()[1:]] == [
-        "1 req/s 4 req/s 6",
-        "4 req/s 5 req/s 8",
-        "5 req/s 6 req/s 8",
-    ]
-    assert table.count("3 × H100 TP2 colocated, or 1 other") == 1
-    assert headline.startswith(
-        "From 1 req/s to 6 req/s, rate changes the cheapest fleet 2 times, at 4 req/s and 5 req/s"
+def test_the_document_of_pieces_says_where_the_fleet_changes() -> None:
+    pools = (engines(3, "H100", 2, "colocated"),)
+    answers = [Answer(Status.FEASIBLE, n, None, None, 9.0, {"H100": int(n)}, pools, "time of a") for n in (6.0, 8.0)]
+    pieces = tuple(Piece(n + 1.0, n + 2.0, best, best.cost, best.cost) for n, best in enumerate(answers))
+    headline, table, _ = render_document(break_even_document(Pieces("rate", pieces, 1e-6), simulable=False), 100).split(
+        "\n\n"
     )
-    assert "Others: fleets of the same GPUs" in " ".join(notes.split())
-    assert len(break_even_record(Pieces("rate", pieces, 1e-6))["pieces"]) == 5
+    assert [" ".join(line.split()[:5]) for line in table.splitlines()[1:]] == ["1 req/s 2 req/s 6", "2 req/s 3 req/s 8"]
+    assert headline.startswith("From 1 req/s to 3 req/s, rate changes the cheapest fleet once, at 2 req/s")
 
 
 # --- a daily profile --------------------------------------------------------------------------------------------------

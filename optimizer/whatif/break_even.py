@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from costmodel.errors import InputError
-from optimizer.plans.records import engine_counts
 from search_spaces.problem import Billing, Problem
 from search_spaces.scenarios import LEVERS, changed
 
@@ -141,7 +140,7 @@ class Along:
     def between(self, left: Point, right: Point) -> Iterator[Piece]:
         """Pieces between two solved values: parted where lines of cost cross, or in the middle."""
         (low, first), (high, last) = left, right
-        if _fleet(first) == _fleet(last):
+        if _gpus(first) == _gpus(last):
             yield Piece(low, high, first, first.cost, last.cost)
             return
         priced = self.price is not None and first.cost is not None and last.cost is not None
@@ -179,17 +178,14 @@ class Along:
         return min(max(low + (budget - first.cost) / bought, low), high)
 
     def joined(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Neighboring pieces of one fleet as one; along a price fleets of equal GPUs cost the same, and are one."""
+        """Neighboring pieces of one fleet as one."""
         joined: list[Piece] = []
         for piece in pieces:
-            if joined and self._alike(joined[-1].answer, piece.answer):
+            if joined and _gpus(joined[-1].answer) == _gpus(piece.answer):
                 joined[-1] = replace(joined[-1], high=piece.high, cost_high=piece.cost_high)
             else:
                 joined.append(piece)
         return joined
-
-    def _alike(self, first: Answer, other: Answer) -> bool:
-        return dict(first.gpus) == dict(other.gpus) if self.price is not None else _fleet(first) == _fleet(other)
 
     def wide(self, pieces: Sequence[Piece]) -> list[Piece]:
         """The pieces that are wider than their ends are exact; a narrower one is left to its neighbor."""
@@ -199,9 +195,9 @@ class Along:
         return [replace(piece, low=low, high=high) for piece, low, high in zip(wide, lows, highs, strict=True)]
 
 
-def _fleet(best: Answer) -> object:
-    """What tells one fleet from another."""
-    return engine_counts(best.pools), sorted(best.gpus.items())
+def _gpus(best: Answer) -> dict[str, int]:
+    """What tells one fleet from another: of equal GPUs none is cheaper, however engines are made of them."""
+    return dict(best.gpus)
 
 
 def _is_cheaper(best: Answer, cost: float | None) -> bool:

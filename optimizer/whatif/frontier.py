@@ -19,11 +19,9 @@ from types import MappingProxyType
 from typing import Any
 
 from costmodel.errors import ImpossibleError, InputError
-from costmodel.metric import Metric
 from costmodel.quoting import shown
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds_at
-from optimizer.loads.diagnose import with_looser_slos
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import engine_counts
@@ -118,30 +116,22 @@ class Ramp:
         here = self.own_value or 1.0
         return (0.5, 0.999) if self.key == "attainment" else (0.25 * here, 4.0 * here)
 
+    def at(self, value: float) -> Problem:
+        """The problem at a value; raises ImpossibleError where no engine can exist there."""
+        stated: Any = f"{value!r}s" if self.key in LATENCY else value
+        return scenario_problem(self.problem, Scenario("", {self.key: stated}), self.base)
+
     def answer(self, value: float, effort: Effort, refuted: Sequence[Case] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
-        stated: Any = f"{value!r}s" if self.key in LATENCY else value
         try:
-            return answer(scenario_problem(self.problem, Scenario("", {self.key: stated}), self.base), effort, refuted)
+            return answer(self.at(value), effort, refuted)
         except ImpossibleError as error:
             return nothing(str(error))
 
-    def _harder(self, problem: Problem, value: float) -> Problem:
-        """A problem at a value, for what only reads the demand and the SLOs."""
-        if self.key == "rate":
-            return replace(problem, workload=replace(problem.workload, request_rate=value))
-        if self.key.endswith("_scale"):
-            slos = with_looser_slos(self.problem, value, (Metric(self.key.removesuffix("_scale")),)).slos
-        elif self.key == "attainment":
-            slos = tuple(replace(slo, attainment=value) for slo in problem.slos)
-        else:
-            slos = tuple(replace(slo, limits={**slo.limits, Metric(self.key): value}) for slo in problem.slos)
-        return replace(problem, slos=slos)
-
     def instances(self, case: Case, value: float) -> list[Instance]:
         """The instance of a fleet at a value, for each split of end-to-end limits."""
-        harder = self._harder(case.instance.problem, value)
-        return [replace(case.instance, problem=harder, flows=flows) for flows in splits(harder)]
+        there = self.at(value)
+        return [replace(case.instance, problem=there, flows=flows) for flows in splits(there)]
 
     def holds(self, case: Case, value: float) -> bool:
         """Whether a fleet keeps every goal by formula at a value."""
@@ -237,7 +227,7 @@ def frontier(  # noqa: PLR0917
     chosen = set(list(ranked)[:looks])
     ends = steps[0].easy, steps[-1].hard
     again = Stairs(ramp, ends, effort, lambda what, share: tell(what, SIMULATING + (1.0 - SIMULATING) * share))
-    again.answers = stairs.answers
+    again.answers, again.further = stairs.answers, [step.easy for step in steps]
     again.trusted = {_fleet(step.answer) for step in steps} - chosen
     best = _within(_rising(again.climb()), (0.0, steps[-1].answer.cost or math.inf) if budgets else None)
     refuted = {fleet: missed for missed in again.refuted if (fleet := engine_counts(missed.pools)) in chosen}
@@ -265,8 +255,8 @@ def _fleet(best: Answer) -> object:
 class Stairs:
     """The staircase of a lever between two values, the easiest first.
 
-    trusted: fleets that are not simulated, None: none is; answers: by formula at each value, as no fleet is refuted;
-    refuted: fleets without a step that did not hold.
+    trusted: fleets that are not simulated, None: none is; further: harder values to go on from where ROUNDS fleets
+    missed; answers: by formula at each value, as no fleet is refuted; refuted: fleets without a step that did not hold.
     """
 
     ramp: Ramp
@@ -274,6 +264,7 @@ class Stairs:
     effort: Effort
     tell: Progress
     trusted: set[object] | None = None
+    further: Sequence[float] = ()
     answers: dict[float, Answer] = field(default_factory=dict)
     refuted: list[Missed] = field(default_factory=list)
 
@@ -286,16 +277,19 @@ class Stairs:
             if len(steps) >= MOST_PIECES:
                 raise InputError(f"--over {ramp.key}: more than {MOST_PIECES} fleets; narrow the range with --between")
             step = self._step(value, at, cases)
-            if isinstance(step, Missed) and len(misses) < ROUNDS:
+            if isinstance(step, Missed):
                 misses.append(step)
                 self.refuted.append(step)
                 cases += [step.case] if step.case is not None else []
+                beyond = [stop for stop in self.further if ramp.hardness(stop) > ramp.hardness(at)]
+                if len(misses) > ROUNDS and not beyond:
+                    return [*steps, Step(at, hard, unproven(misses))]
+                if len(misses) > ROUNDS:
+                    at, misses = beyond[0], []
                 continue
-            if isinstance(step, Missed) or step.answer.case is None:
-                gone = [*misses, *([step] if isinstance(step, Missed) else [])]
-                gone = gone or [missed for before in steps[-1:] for missed in before.answer.refuted]
-                none = step.answer if isinstance(step, Step) and not gone else unproven(gone)
-                return [*steps, Step(at, hard, none)]
+            if step.answer.case is None:
+                gone = misses or [missed for before in steps[-1:] for missed in before.answer.refuted]
+                return [*steps, replace(step, answer=unproven(gone)) if gone else step]
             misses.clear()
             steps.append(step)
             cases += [step.answer.case] if step.missed is not None else []
