@@ -197,9 +197,9 @@ def whatif(
     vary: KEY=SPEC as --vary has it, several of them, or a mapping such as {"price.H200": [2, 3], "rate": "5:80:16"};
     scenario: names of the file's `scenarios:`; jobs: processes. Requests are random.
     """
-    from optimizer.whatif.scenario import Depth
-    from optimizer.whatif.sweep import check_scenarios, sweep_of
-    from optimizer.whatif.workers import local_executor, run_sweep
+    from optimizer.whatif.answer import Effort
+    from optimizer.whatif.sweep import check_scenarios, run_sweep, sweep_of
+    from optimizer.whatif.workers import local_executor
     from search_spaces.loader import without_recording
     from search_spaces.scenarios import grid, named_scenarios, parse_axis
 
@@ -217,8 +217,8 @@ def whatif(
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
     scenarios = list(grid(axes, scenarios_of_names))
     check_scenarios(problem, base, scenarios)
-    depth = Depth.SIMULATED if simulate else Depth.FULL if full else Depth.SIMPLE
-    sweep = sweep_of(problem, base, scenarios, [axis.key for axis in axes], depth, gap, verify)
+    effort = Effort.SIMULATED if simulate else Effort.FULL if full else None
+    sweep = sweep_of(problem, base, scenarios, [axis.key for axis in axes], effort, gap, verify)
     with local_executor(jobs) as executor:
         return run_sweep(sweep, executor, jobs)
 
@@ -239,15 +239,11 @@ def frontier(
     between: ends of the curve in base units, such as (0.3, 2.0) for a TTFT [s]; verify: steps that are simulated.
     """
     from optimizer.whatif.frontier import frontier as curve_over
-    from optimizer.whatif.frontier import with_looks
     from search_spaces.loader import without_recording
-
-    from .console import part_of
 
     problem, base = _problem(problem, base, settings, {"prices": prices})
     problem = without_recording(problem)
-    curve = curve_over(problem, base, over, between, progress=part_of(progress, 0.0, FOUND_ALL))
-    return with_looks(problem, base, over, curve, looks=verify, progress=part_of(progress, FOUND_ALL, 1.0))
+    return curve_over(problem, base, over, between, looks=verify, progress=progress)
 
 
 def deploy(

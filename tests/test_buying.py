@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InfeasibleError, InputError
+from optimizer.fleets.fleet import Fleet
+from optimizer.loads.instance import Instance
 from optimizer.procurement.bill import Dispatcher
 from optimizer.procurement.buying import BuyingPlan, buy, buy_at, buying_program, path_of
 from optimizer.procurement.fleet_levels import (
@@ -377,3 +381,51 @@ def test_nothing_is_signed_where_renting_is_cheapest() -> None:
     told = buying_text(bought(terms(reserved(2.5))), 100)
     assert told.startswith("Sign nothing now; rent all GPUs by the hour.")
     assert "never" in told
+
+
+# --- fleets that a simulation refutes ---------------------------------------------------------------------------------
+
+
+def rented(monkeypatch: pytest.MonkeyPatch, looks: int, judge: Callable[[float, int], str], rate: float = 20.0) -> Any:
+    """A purchase of two months on demand; judge: what simulation says of a fleet, by the rate and its replicas."""
+
+    def look(instance: Instance, fleet: Fleet, *_most: int) -> tuple[float, str]:
+        fault = judge(instance.problem.workload.request_rate, sum(pool.replicas for pool in fleet.pools))
+        return (0.5 if fault else 1.0), fault
+
+    monkeypatch.setattr("optimizer.procurement.buying.look", look)
+    forecast = Forecast(2, rate, (DemandPath("flat", 0.0, 1.0),), (1.0,) * 12 + (0.25,) * 12, levels=4)
+    rent = Contract(0, Tier.ON_DEMAND, running=3.0)
+    stated = Terms(forecast, (rent,), draw=(1000.0,), decide_every=1, electricity="$0.1/kWh")
+    return buy(problem(offers=(offer("H100"),)), stated, looks=looks)
+
+
+def test_a_purchase_does_without_fleets_that_were_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_formula = rented(monkeypatch, 0, lambda _rate, _replicas: "")
+    least, peak = by_formula.levels.options[-1][0].gpus[0], by_formula.levels.rates[-1]
+    miss = "misses when simulated"
+    purchase = rented(monkeypatch, 40, lambda rate, count: miss if count <= least and rate > 0.99 * peak else "")
+    assert (by_formula.looks.held, by_formula.looks.missed) == ((), ())
+    assert purchase.levels.options[-1][0].gpus[0] > least
+    assert purchase.total > by_formula.total
+    assert (purchase.looks.missed, len(purchase.looks.held)) == ((), purchase.looks.every)
+    record, shown = buying_dict(purchase)["fleets"], " ".join(buying_text(purchase, 100).split())
+    assert (record["used"], record["simulated"]) == (purchase.looks.every, purchase.looks.every)
+    assert record["refuted"]
+    assert "were simulated at the rate they are for" in shown
+    assert "TP1 colocated at 20 req/s, which misses" in shown
+    assert "by formula, not simulated" in " ".join(buying_text(by_formula, 100).split())
+
+
+def test_a_purchase_that_counts_on_a_fleet_that_misses_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    purchase = rented(monkeypatch, 40, lambda _rate, _replicas: "misses when simulated")
+    assert purchase.looks.missed
+    assert not purchase.looks.held
+    assert buying_text(purchase, 100).startswith("This purchase misses the SLO: it counts on ")
+
+
+def test_only_so_many_fleets_of_a_purchase_are_simulated_the_peak_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    purchase = rented(monkeypatch, 1, lambda _rate, _replicas: "")
+    assert len(purchase.looks.held) == 1 < purchase.looks.every
+    assert purchase.looks.held[0].fleet.rate == pytest.approx(purchase.levels.rates[-1])
+    assert "The others are by formula (--verify N)" in " ".join(buying_text(purchase, 100).split())

@@ -17,6 +17,8 @@ from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import OUT_OF_TIME, UNCONFIRMED, UNPROVEN, optimize
 from optimizer.recommend.search import Brake, Level
 from optimizer.search.search import at_best_split
+from optimizer.whatif.answer import Effort, answer
+from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, problem, slo
 from tests.running import QUICK, tiny, within
 
@@ -111,6 +113,12 @@ def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: p
     monkeypatch.undo()
     whole = optimize(problem())
     assert (whole.simulated, whole.warnings) == (True, [])
+
+
+def test_a_row_of_a_sweep_that_there_was_no_time_to_simulate_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Brake, "stopped", lambda self: True)
+    best = answer(problem(), Effort.SIMULATED)
+    assert (best.status, best.attainment) == (Status.FEASIBLE, None)
 
 
 def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from optimizer.plans.plan import Status
+from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.frontier import Frontier, Step
-from optimizer.whatif.scenario import Answer, nothing
 from reports.answers.comparison import compare
 from reports.answers.frontier import frontier_document
 from reports.answers.plan import plan_page

@@ -13,8 +13,8 @@ from optimizer.fleets.error_bars import accuracy_records
 from optimizer.plans.plan import Status
 from optimizer.plans.records import Sensitivity, engine_counts, unpriced
 from optimizer.recommend.search import Brake
+from optimizer.whatif.answer import STEP_TIME, Answer, answer, answer_at, nothing
 from optimizer.whatif.break_even import Piece, pieces_along
-from optimizer.whatif.scenario import STEP_TIME, Answer, answer_at, nothing, solve
 from optimizer.whatif.sensitivity import kind_of, levers, sensitivity
 from search_spaces.bounds import PRICE
 from search_spaces.problem import Problem
@@ -36,7 +36,7 @@ def found(problem: Problem) -> Sensitivity:
 
 
 def test_its_base_is_the_cheapest_simple_fleet(problem: Problem, found: Sensitivity) -> None:
-    here = solve(problem, BASE)
+    here = answer(problem)
     assert (found.usd_per_hour, tuple(found.pools)) == (here.cost, here.pools)
     assert found.complete
 
@@ -56,7 +56,7 @@ def test_slower_steps_never_cost_less(found: Sensitivity) -> None:
 
 def test_planning_on_slow_steps_is_the_high_end_of_step_times(problem: Problem, found: Sensitivity) -> None:
     row = next(row for row in found.levers if row.lever == STEP_TIME)
-    assert solve(changed(problem, confidence=0.9), BASE).cost == row.usd_per_hour_high
+    assert answer(changed(problem, confidence=0.9)).cost == row.usd_per_hour_high
 
 
 def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None:
@@ -95,7 +95,7 @@ def own_fleet(gpus: dict[str, int], cost: float) -> Answer:
 @settings(deadline=None, max_examples=15)
 def test_with_the_plans_own_fleet_the_cost_is_the_lower_of_both(cost: float, bought: int, share: float) -> None:
     few = small(60.0)
-    here = solve(few, BASE).cost or 0.0
+    here = answer(few).cost or 0.0
     own = own_fleet({"H100": bought, "other": 3}, cost * here + 3.0 * bought)
     plain, both = (pieces_along(few, BASE, "price.H100", 0.75, 12.0, 1e-6, own=one).pieces for one in (None, own))
     price = 0.75 + share * 11.25
@@ -112,7 +112,7 @@ def cost_at(pieces: Sequence[Piece], price: float) -> float:
 
 
 def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:
-    here = solve(problem, BASE)
+    here = answer(problem)
     cost = here.cost or 0.0
     budget = 1.3 * cost
     own = own_fleet(dict(here.gpus), cost)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,21 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Status
-from optimizer.plans.records import EnginePool
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.whatif.break_even import Piece, Pieces, _wide, pieces_along, usual_range
+from optimizer.whatif.answer import Answer, Effort, answer, answer_at
+from optimizer.whatif.break_even import Piece, Pieces, pieces_along, usual_range
 from optimizer.whatif.frontier import by_budget, frontier
-from optimizer.whatif.scenario import Answer, answer_at, nothing, solve
 from optimizer.whatif.sensitivity import levers, near_optimal, shadow_prices, tornado
-from reports.answers.whatif import break_even_document, break_even_record
+from reports.answers.whatif import break_even_document
 from reports.views.terminal import render_document
-from search_spaces.loader import problem_of
+from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 from tests.engine_cases import engines
 
 BASE = Path()
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 def small(rate: float = 20.0, isl: int = 800, osl: int = 150, ttft: float = 1.0, **more: object) -> Problem:
@@ -61,17 +60,40 @@ def changed(problem: Problem, **changes: object) -> Problem:
 # --- one scenario ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [{}, {"price__H100": 1.0}, {"inventory__A100-80": 2, "spares": 1}])
-def test_a_scenario_costs_what_its_best_simple_fleet_costs(changes: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"price__H100": 1.0},
+        {"inventory__A100-80": 2, "spares": 1},
+        {"owned__L4": 3},
+        {"rate": 70.0, "budget": 12.0},
+    ],
+)
+def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes: dict[str, object]) -> None:
     problem = changed(small(), **changes)
-    answer, plan = solve(problem, BASE), optimize(problem, level=Level.QUICK)
-    assert answer.cost is not None
-    assert plan.cost_usd_per_hour is not None
-    assert plan.cost_usd_per_hour <= answer.cost * (1.0 + 1e-9)
-    if [pool.role for pool in plan.pools] in (["colocated"], ["prefill", "decode"]):  # else it mixes types of GPU
-        assert answer.cost == pytest.approx(plan.cost_usd_per_hour, rel=0.02)
-    assert answer.goodput >= problem.workload.request_rate
-    assert answer.goodput_per_dollar == pytest.approx(answer.goodput * 3600.0 / answer.cost)
+    best, plan = answer(problem, Effort.FULL, proven=True), optimize(problem, level=Level.QUICK)
+    assert (best.cost, best.pools) == (plan.cost_usd_per_hour, tuple(plan.alternatives[0].pools))
+    assert best.goodput >= problem.workload.request_rate
+    assert best.goodput == pytest.approx(plan.goodput_rps, rel=2e-3)
+    assert best.bound == pytest.approx(plan.floor_usd_per_hour, rel=2e-3)
+    assert best.gap == pytest.approx(plan.certified_gap, abs=2e-3)
+    few, cost = answer(problem), best.cost or 0.0
+    assert few.cost is not None
+    assert few.cost >= cost * (1.0 - 1e-9)
+
+
+def test_the_most_goodput_for_a_budget_is_what_optimize_says() -> None:
+    most = small(objective="max_goodput", constraints={"budget": 20})
+    best, plan = answer(most), optimize(most, level=Level.QUICK)
+    assert best.goodput == pytest.approx(plan.goodput_rps, rel=2e-3)
+    assert (best.cost, best.gap) == (plan.cost_usd_per_hour, plan.gap)
+
+
+@pytest.mark.parametrize("name", ["chat.yaml", "code.yaml"])
+def test_an_example_costs_what_optimize_says(name: str) -> None:
+    problem = load_problem(EXAMPLES / name)
+    assert answer(problem, Effort.FULL).cost == optimize(problem, level=Level.QUICK).cost_usd_per_hour
 
 
 @pytest.mark.parametrize(
@@ -87,18 +109,19 @@ def test_a_scenario_without_a_fleet_says_what_is_in_the_way(
     changes: dict[str, object], status: Status, why: str
 ) -> None:
     """By formula no fleet was found; only physics says that there is none."""
-    answer = solve(changed(small(), **changes), BASE)
-    assert (answer.status, answer.cost, dict(answer.gpus)) == (status, None, {})
-    assert why in answer.binding
+    none = answer(changed(small(), **changes))
+    assert (none.status, none.cost, dict(none.gpus)) == (status, None, {})
+    assert why in none.binding
+    assert answer(changed(small(), **changes), Effort.FULL).binding == none.binding
 
 
 @settings(deadline=None, max_examples=8)
 @given(st.floats(0.5, 6.0), st.floats(0.5, 6.0), st.floats(0.2, 2.0))
 def test_dearer_gpus_never_make_a_fleet_cheaper_and_all_prices_scale(h100: float, a100: float, factor: float) -> None:
     prices = {"price__H100": h100, "price__A100-80": a100, "price__L4": 0.7}
-    cost = solve(changed(small(), **prices), BASE).cost
-    dearer = solve(changed(small(), **prices | {"price__H100": h100 * 1.3}), BASE).cost
-    scaled = solve(changed(small(), **{key: value * factor for key, value in prices.items()}), BASE).cost
+    cost = answer(changed(small(), **prices)).cost
+    dearer = answer(changed(small(), **prices | {"price__H100": h100 * 1.3})).cost
+    scaled = answer(changed(small(), **{key: value * factor for key, value in prices.items()})).cost
     assert cost is not None
     assert dearer is not None
     assert cost <= dearer * (1.0 + 1e-9) <= cost * 1.3 * (1.0 + 1e-9)
@@ -140,7 +163,7 @@ def test_any_lever_with_an_order_breaks_even_by_halving() -> None:
     assert found.changes
     for below, _ in found.changes:
         left, right = (answer_at(problem, BASE, "isl_scale", below.high + sign * found.tolerance) for sign in (-1, 1))
-        assert left.pools != right.pools
+        assert left.gpus != right.gpus
 
 
 def test_what_has_no_order_or_no_value_is_refused() -> None:
@@ -170,7 +193,7 @@ def test_a_mean_length_scales_all_lengths_alike(key: str) -> None:
 
 def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     problem = small()
-    curve = frontier(problem, BASE, "rate", (5.0, 80.0))
+    curve = frontier(problem, BASE, "rate", (5.0, 80.0), effort=Effort.SIMPLE)
     costs = [step.answer.cost for step in curve.steps]
     assert None not in costs
     assert costs == sorted(costs)  # type: ignore[type-var]
@@ -179,7 +202,7 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     for step, after in zip(curve.steps, curve.steps[1:], strict=False):
         assert after.easy == pytest.approx(step.hard, rel=1.1 * curve.tolerance)
         assert step.answer.cost is not None
-        near = solve(changed(problem, rate=step.hard * 0.999), BASE).cost
+        near = answer(changed(problem, rate=step.hard * 0.999)).cost
         assert near is not None
         assert near >= step.answer.cost * (1.0 - 1e-9)  # the search promises less than the fleet holds
         assert step.answer.goodput == pytest.approx(step.hard, rel=2e-3)
@@ -189,7 +212,7 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
 
 @pytest.mark.parametrize(("over", "bounds"), [("ttft", (0.06, 0.5)), ("attainment", (0.5, 0.9999))])
 def test_stricter_slos_never_cost_less(over: str, bounds: tuple[float, float]) -> None:
-    steps = frontier(small(60.0), BASE, over, bounds).steps
+    steps = frontier(small(60.0), BASE, over, bounds, effort=Effort.SIMPLE).steps
     costs = [step.answer.cost for step in steps if step.answer.cost is not None]
     assert costs == sorted(costs)
     assert [step.answer.cost for step in steps[: len(costs)]] == costs  # without a fleet only at the hard end
@@ -224,15 +247,15 @@ def test_shadow_prices_are_what_solving_again_gives(changes: dict[str, object], 
 def test_limits_that_do_not_bind_are_worth_nothing() -> None:
     (row,) = shadow_prices(changed(small(), max_gpus=500), BASE)
     assert (row.dual, row.difference, row.whole) == (0.0, 0.0, None)
-    assert shadow_prices(small(), BASE) == []
+    assert shadow_prices(small()) == []
 
 
 def test_in_whole_fleets_a_wider_inventory_saves_what_the_cheaper_fleet_does() -> None:
     problem = changed(small(60.0), inventory__H100=1, price__H100=0.5)
-    row = next(row for row in shadow_prices(problem, BASE) if row.limit == "inventory H100")
+    row = next(row for row in shadow_prices(problem) if row.limit == "inventory H100")
     assert row.wider is not None
-    before = solve(problem, BASE).cost
-    after = solve(changed(problem, inventory__H100=1 + int(row.wider)), BASE).cost
+    before = answer(problem).cost
+    after = answer(changed(problem, inventory__H100=1 + int(row.wider))).cost
     assert before is not None
     assert after is not None
     assert row.whole == pytest.approx(before - after)
@@ -245,13 +268,13 @@ def test_the_tornado_moves_one_lever_at_a_time_and_sorts_by_swing() -> None:
     by_lever = {row.lever: row for row in rows}
     assert {"price.H100", "price.A100-80", "price.L4", "rate_scale", "isl_scale", "ttft_scale"} <= set(by_lever)
     row = by_lever["rate_scale"]
-    assert row.cost_high == solve(changed(problem, rate_scale=1.25), BASE).cost
-    assert row.cost_low == solve(changed(problem, rate_scale=0.75), BASE).cost
-    assert row.cost == solve(problem, BASE).cost
+    assert row.cost_high == answer(changed(problem, rate_scale=1.25)).cost
+    assert row.cost_low == answer(changed(problem, rate_scale=0.75)).cost
+    assert row.cost == answer(problem).cost
 
 
 def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:
-    best, *others = near_optimal(small(60.0), BASE, 0.1)
+    best, *others = near_optimal(small(60.0), 0.1)
     assert (best.condition, best.excess, best.within) == ("cheapest", 0.0, True)
     assert others
     for one in others:
@@ -264,34 +287,43 @@ def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:
             assert (set(one.answer.gpus) == {card}) if kind == "only" else card not in one.answer.gpus
 
 
-@given(st.lists(st.floats(0.0, 10.0), min_size=2, max_size=12, unique=True), st.floats(0.0, 3.0))
-@settings(deadline=None, max_examples=100)
-def test_pieces_are_wider_than_they_are_exact_and_leave_no_gap(ends: list[float], least: float) -> None:
-    ends = sorted(ends)
-    pieces = [Piece(low, high, nothing("none"), None, None) for low, high in pairwise(ends)]
-    wide = _wide(pieces, least)
-    assert (wide[0].low, wide[-1].high) == (ends[0], ends[-1])
-    assert all(below.high == above.low for below, above in pairwise(wide))
-    assert len(wide) == 1 or all(piece.high - piece.low > least for piece in wide)
-
-
-def test_fleets_of_equal_gpus_and_cost_that_take_turns_are_one_row() -> None:
-    def fleet(cost: float, pool: EnginePool, gpus: int = 6) -> Answer:
-        return Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": gpus}, (pool,), "time of a")
-
-    two, four = engines(3, "H100", 2, "colocated"), engines(6, "H100", 1, "colocated")
-    answers = [fleet(9.0, two), fleet(9.0, four), fleet(9.0, two), fleet(9.0, two, 8), fleet(12.0, four, 8)]
-    pieces = tuple(Piece(n + 1.0, n + 2.0, one, one.cost, one.cost) for n, one in enumerate(answers))
-    text = render_document(break_even_document(Pieces("rate", pieces, 1e-6), simulable=False), 100)
-    headline, table, notes = text.split("\n\n")
-    assert [" ".join(line.split()[:5]) for line in table.splitlines()[1:]] == [
-        "1 req/s 4 req/s 6",
-        "4 req/s 5 req/s 8",
-        "5 req/s 6 req/s 8",
-    ]
-    assert table.count("3 × H100 TP2 colocated, or 1 other") == 1
-    assert headline.startswith(
-        "From 1 req/s to 6 req/s, rate changes the cheapest fleet 2 times, at 4 req/s and 5 req/s"
+def test_the_document_of_pieces_says_where_the_fleet_changes() -> None:
+    pools = (engines(3, "H100", 2, "colocated"),)
+    answers = [Answer(Status.FEASIBLE, n, None, None, 9.0, {"H100": int(n)}, pools, "time of a") for n in (6.0, 8.0)]
+    pieces = tuple(Piece(n + 1.0, n + 2.0, best, best.cost, best.cost) for n, best in enumerate(answers))
+    headline, table, _ = render_document(break_even_document(Pieces("rate", pieces, 1e-6), simulable=False), 100).split(
+        "\n\n"
     )
-    assert "Others: fleets of the same GPUs" in " ".join(notes.split())
-    assert len(break_even_record(Pieces("rate", pieces, 1e-6))["pieces"]) == 5
+    assert [" ".join(line.split()[:5]) for line in table.splitlines()[1:]] == ["1 req/s 2 req/s 6", "2 req/s 3 req/s 8"]
+    assert headline.startswith("From 1 req/s to 3 req/s, rate changes the cheapest fleet once, at 2 req/s")
+
+
+# --- a daily profile --------------------------------------------------------------------------------------------------
+
+
+def daily() -> Problem:
+    """The same with a profile whose peak is planned for."""
+    stated = small().inputs["workload"]
+    profile = {"requests_per_second_by_hour": [*[4] * 8, *[20] * 4, *[12] * 12]}
+    workload = {key: stated[key] for key in ("max_tokens", "lengths")} | {"diurnal": profile}
+    return small(workload=workload)
+
+
+@pytest.mark.parametrize(("over", "bounds"), [("rate", (15.0, 60.0)), ("budget", (4.0, 12.0))])
+def test_a_frontier_of_a_daily_profile_is_that_of_its_peak(over: str, bounds: tuple[float, float]) -> None:
+    curves = [
+        [
+            (step.easy, step.hard, step.answer.cost)
+            for step in frontier(problem, BASE, over, bounds, effort=Effort.SIMPLE).steps
+        ]
+        for problem in (small(), daily())
+    ]
+    assert len(curves[0]) > 2
+    assert curves[0] == curves[1]
+
+
+@pytest.mark.parametrize("change", [{"rate": "26/s"}, {"rate_scale": 1.3}, {"growth__6": "3%"}])
+def test_more_demand_of_a_day_costs_what_it_costs_at_the_peak(change: dict[str, object]) -> None:
+    steady, peak = (changed(problem, **change) for problem in (small(), daily()))
+    assert steady.workload.request_rate == pytest.approx(peak.workload.request_rate)
+    assert answer(steady).cost == answer(peak).cost

@@ -12,8 +12,8 @@ import pytest
 
 from optimizer.plans.plan import Status
 from optimizer.plans.records import pool_records
+from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.frontier import Frontier, Step
-from optimizer.whatif.scenario import Answer, nothing
 from reports.answers.frontier import ROLES, SHAPES, frontier_document, frontier_record, map_document, map_record
 from reports.answers.whatif import MOST_MAPS, cost_maps, sweep_document
 from reports.document import Chart

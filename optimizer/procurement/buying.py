@@ -18,7 +18,7 @@ from costmodel.units import KILO
 from optimizer.search.program import Builder, Program, solve
 from optimizer.search.search import settled
 from optimizer.verification.verify import ROUNDS
-from optimizer.whatif.scenario import look
+from optimizer.whatif.answer import look
 from search_spaces.bounds import HOURS_PER_DAY
 from search_spaces.contracts import HOURS_PER_MONTH, Terms, Tier
 from search_spaces.problem import Problem

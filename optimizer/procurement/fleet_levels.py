@@ -1,7 +1,6 @@
-"""Which fleets serve which rate of a forecast: searched for from the highest rate down, alone or side by side.
+"""Which fleets serve which rate of a forecast: searched for at each level, alone or side by side.
 
-A fleet serves every lower rate too, so that its price is the ceiling there and its engines are enough; what neither
-the rate nor a price changes is worked out once (`physics`).
+A fleet serves every lower rate too, and what neither the rate nor a price changes is worked out once.
 """
 
 from __future__ import annotations
@@ -14,16 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.fleet import Fleet, fleet_gpus, gpu_cost, paid_gpus
+from optimizer.fleets.error_bars import at_quantile, slow_end
+from optimizer.fleets.fleet import Fleet, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
 from optimizer.loads.diagnose import check_floors, check_shapes
-from optimizer.loads.instance import Instance, at_volume, instance_of_problem
+from optimizer.loads.flows import splits
+from optimizer.loads.instance import Instance, at_volume, instance_of_problem, make_settings
 from optimizer.plans.records import EnginePool
 from optimizer.search.limits import classes_apart
 from optimizer.search.per_class import of_class
 from optimizer.search.search import FleetSearch, cheapest_held
-from optimizer.whatif.scenario import Engines, Remaining, Way, engines_of, physics_at, refuted_with
-from search_spaces.problem import Billing, Constraints, Objective, Problem
+from optimizer.verification.bench import fleet_key
+from optimizer.whatif.answer import Case, WithoutRefuted, without_prices
+from search_spaces.problem import Problem
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -63,14 +65,14 @@ class SizedFleet:
         return tuple(engine_pools(self.instance, self.fleet))
 
     @property
-    def engines(self) -> tuple[Engines, ...]:
-        """The engines of its pools."""
-        return tuple(engines_of(pool) for pool in self.fleet.pools)
+    def whole_rate(self) -> float:
+        """Arrivals of all groups at the rate that it is sized for [1/s]."""
+        return self.rate / self.instance.problem.workload.request_rate
 
     @property
     def key(self) -> tuple[object, ...]:
         """What tells it from every other."""
-        return self.group, self.rate, self.engines
+        return self.group, self.rate, fleet_key(self.fleet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,19 +189,23 @@ def search_levels(
     they at higher rates. Raises InputError where no engine can exist, or keep the SLOs even when idle.
     """
     markets = [market for usd in prices for market in _markets(problem, usd)]
-    descents = [
-        _descent(markets, rates, group, ways, [sized for sized in refuted if sized.group == group])
-        for group, ways in enumerate(_ways(problem))
-    ]
+    groups = [[(instance, make_settings(instance)) for instance in group] for group in _groups(problem)]
     fleets: list[list[Option]] = []
-    for number, rate in enumerate(rates[::-1].tolist()):
+    for number, rate in enumerate(rates.tolist()):
         if progress is not None:
             progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
-        together = [side_by_side(options) for options in product(*map(next, descents))]
+        apart = []
+        for group, ways in enumerate(groups):
+            searches = [FleetSearch.of(at_volume(way, rate), settings) for way, settings in ways]
+            out = [Case("", sized.instance, sized.fleet) for sized in refuted if _is_refuted_at(sized, group, rate)]
+            left = [WithoutRefuted.of_cases(search, out) if out else search for search in searches]
+            cheapest = (_cheapest(group, left, market) for market in markets)
+            apart.append({option.gpus: option for option in cheapest if option is not None}.values())
+        together = [side_by_side(options) for options in product(*apart)]
         gpus = [paid_gpus(problem, np.array(option.gpus)).astype(int).tolist() for option in together]
         paid = (replace(option, gpus=tuple(row)) for option, row in zip(together, gpus, strict=True))
         fleets.append([option for option in paid if within_limits(problem, option)])
-    return make_levels(rates, fleets[::-1], prices, lambda option: within_limits(problem, option))
+    return make_levels(rates, fleets, prices, lambda option: within_limits(problem, option))
 
 
 def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
@@ -212,65 +218,29 @@ def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
             yield replace(problem, offers=stock)
 
 
-def _ways(problem: Problem) -> Iterator[tuple[Way, ...]]:
-    """Ways to split the latency limits of each group of requests at 1 request/s, free of prices and limits."""
-    free = replace(
-        problem,
-        workload=replace(problem.workload, request_rate=1.0),
-        offers=tuple(replace(offer, usd_per_hour=1.0, inventory=None, billing=Billing.GPU) for offer in problem.offers),
-        objective=Objective(),
-        constraints=Constraints(
-            spare_replicas=problem.constraints.spare_replicas, balancing=problem.constraints.balancing
-        ),
-    )
+def _groups(problem: Problem) -> list[list[Instance]]:
+    """The instances of each group of requests at 1 request/s in all, for every split of the end-to-end limits."""
+    free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
     whole = instance_of_problem(free)
     check_shapes(free, whole.enumeration)
     check_floors(whole)
     classes = range(len(problem.slos)) if classes_apart(problem) else ()
-    for instance in [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]:
-        yield physics_at(instance).ways
+    groups = [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]
+    slow = [at_quantile(group, slow_end(problem.confidence)) for group in groups]
+    return [[replace(group, flows=flows) for flows in splits(group.problem)] for group in slow]
 
 
-def _descent(
-    markets: Sequence[Problem], rates: FloatArray, group: int, ways: Sequence[Way], refuted: Sequence[SizedFleet]
-) -> Iterator[list[Option]]:
-    """The cheapest fleets of a group on each market, each once, at each rate from the highest down.
-
-    Ways that gave no fleet at the highest rate are not tried at lower ones, unless none gave any.
-    """
-    cheapest: list[Option | None] = [None] * len(markets)
-    enough: list[dict[int, int]] = [{} for _ in ways]
-    for number, rate in enumerate(rates[::-1].tolist()):
-        evaluated = [_evaluated(way, rate, high, refuted) for way, high in zip(ways, enough, strict=True)]
-        rows = [_cheapest(group, evaluated, *case) for case in zip(markets, cheapest, strict=True)]
-        cheapest = [option for option, _ in rows]
-        used = sorted({way for _, way in rows if way is not None})
-        if number == 0 and used:
-            ways, evaluated = [ways[k] for k in used], [evaluated[k] for k in used]
-        enough = [{k: high for k, (_, high) in way.pool_sizes.items() if high is not None} for way in evaluated]
-        yield list({option.gpus: option for option in cheapest if option is not None}.values())
+def _is_refuted_at(sized: SizedFleet, group: int, rate: float) -> bool:
+    """Whether a fleet that missed at its own rate counts as one at a rate of all requests [1/s]."""
+    return sized.group == group and sized.whole_rate <= rate * (1.0 + SAME)
 
 
-def _evaluated(way: Way, rate: float, enough: dict[int, int], refuted: Sequence[SizedFleet]) -> FleetSearch:
-    """What the evaluation says at a rate [1/s]; enough: engines of each setting that are enough at a higher one."""
-    instance = at_volume(way.instance, rate)
-    most = float(instance.flows.rate.sum()) * (1.0 + SAME)
-    out = frozenset(refuted_with(sized.engines) for sized in refuted if sized.rate <= most)
-    evaluated = Remaining.after(FleetSearch.of(instance, way.settings), out)
-    evaluated.pool_sizes.update({k: (int(evaluated.least[k]) - 1, high) for k, high in enough.items()})
-    return evaluated
-
-
-def _cheapest(
-    group: int, ways: Sequence[FleetSearch], market: Problem, above: Option | None
-) -> tuple[Option | None, int | None]:
-    """The cheapest fleet and its way; the one of the next higher rate, and no way, where none costs less."""
-    best, used = above, None
-    ceiling = np.inf if above is None else float(gpu_cost(market, np.array(above.gpus)))
-    for number, way in enumerate(ways):
-        picked = cheapest_held(way, market, ceiling)
-        if picked is not None:
-            picks, ceiling = picked
-            fleet, used = SizedFleet(group, way.instance, way.fleet(picks)), number
+def _cheapest(group: int, searches: Sequence[FleetSearch], market: Problem) -> Option | None:
+    """The cheapest fleet of a group on a market."""
+    best, least = None, np.inf
+    for search in searches:
+        held = cheapest_held(search, market, least)
+        if held is not None:
+            fleet, least = SizedFleet(group, search.instance, search.fleet(held[0])), held[1]
             best = Option(tuple(fleet_gpus(fleet.instance, fleet.fleet).tolist()), (fleet,))
-    return best, used
+    return best

@@ -17,16 +17,17 @@ import numpy as np
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.fleets.build_plan import quantiles
-from optimizer.fleets.evaluate import evaluate, holds, predict_misses
+from optimizer.fleets.evaluate import evaluate, holds, holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import DECODE, Instance, at_volume
+from optimizer.loads.instance import Instance
 from optimizer.plans.records import SimulatedLatencies
+from optimizer.search.limits import with_replicas
 from optimizer.verification.bench import make_bench
 from optimizer.verification.record import latencies
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .scenario import Answer, Depth, Engines, Physics, break_of, fleet_of, is_simple, physics_of, solve
+from .answer import Answer, Case, Effort, answer, break_of, is_simple
 
 BUDGETS: Final = "search.max_num_batched_tokens"
 MOST_TIMES: Final = 8
@@ -82,44 +83,28 @@ def chunk_curve(
         raise InputError("--chunk is for the least cost with pools that all classes share")
     sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
     problem = scenario_problem(problem, Scenario("", {BUDGETS: sizes}), base)
-    answer = solve(problem, base, Depth.CONFIRMED if simulated else Depth.SIMPLE)
-    if answer.pick is None:
-        return answer
-    physics, rate = physics_of(problem, base), problem.workload.request_rate
-    way, pools = answer.pick.fleet
-    first = next(engine for engine in pools if engine[0] != DECODE)
-    instance = replace(at_volume(physics.ways[way].instance, rate), problem=problem)
-    own = int(instance.tables.chunks[first[3]])
+    best = answer(problem, Effort.SIMPLE, simulated=simulated)
+    if best.case is None:
+        return best
+    case = replace(best.case, instance=replace(best.case.instance, problem=problem))
+    tables, first = case.instance.tables, next(pool for pool in case.fleet.pools if pool.role is not Role.DECODE)
+    own = int(tables.chunks[first.chunk])
     asked = sorted({*chunks, own})
-    fitting = [size for size in asked if instance.tables.roomy[first[1], first[2], _index(instance, size)]]
+    places = {size: int(np.flatnonzero(tables.chunks == size)[0]) for size in asked}
+    fitting = [size for size in asked if tables.roomy[first.shape, first.seqs, places[size]]]
     rows = []
     for number, size in enumerate(fitting):
         if progress is not None:
             progress(f"chunk of {size:,} tokens", number / len(fitting))
-        rows.append(_row(instance, physics, way, with_chunk(pools, _index(instance, size)), simulated=simulated))
-    role = fleet_of(physics, way, pools).pools[pools.index(first)].role
-    return ChunkCurve(problem, answer, role, own, tuple(rows), tuple(sorted({*asked} - {*fitting})))
+        pools = [pool if pool.role is Role.DECODE else replace(pool, chunk=places[size]) for pool in case.fleet.pools]
+        rows.append(_row(replace(case, key=f"{case.key} {size}", fleet=Fleet(tuple(pools))), simulated=simulated))
+    return ChunkCurve(problem, best, first.role, own, tuple(rows), tuple(sorted({*asked} - {*fitting})))
 
 
-def _index(instance: Instance, chunk: int) -> int:
-    return int(np.flatnonzero(instance.tables.chunks == chunk)[0])
-
-
-def with_chunk(pools: Sequence[Engines], chunk: int) -> tuple[Engines, ...]:
-    """The pools with another chunk, as an index, of those that take prompts.
-
-    >>> with_chunk(((0, 7, 1, 2, 3), (1, 4, 5, 2, 1)), 4)
-    ((0, 7, 1, 4, 3), (1, 4, 5, 2, 1))
-    """
-    return tuple(
-        (role, shape, seqs, old if role == DECODE else chunk, count) for role, shape, seqs, old, count in pools
-    )
-
-
-def _row(instance: Instance, physics: Physics, way: int, pools: tuple[Engines, ...], *, simulated: bool) -> ChunkRow:
+def _row(case: Case, *, simulated: bool) -> ChunkRow:
     """What one chunk makes of the fleet."""
-    fleet = fleet_of(physics, way, pools)
-    at = next(number for number, engine in enumerate(pools) if engine[0] != DECODE)
+    instance, fleet = case.instance, case.fleet
+    at = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.DECODE)
     evaluation = evaluate(instance, fleet)
     outcome = "meets" if holds(instance, evaluation) else "misses"
     classes = tuple(
@@ -136,11 +121,11 @@ def _row(instance: Instance, physics: Physics, way: int, pools: tuple[Engines, .
         classes, outcome = tuple(map(latencies, judgement.classes)), judgement.outcome.value
     enough = _fewest_replicas(instance, fleet, at)
     return ChunkRow(
-        chunk=int(instance.tables.chunks[pools[at][3]]),
+        chunk=int(instance.tables.chunks[fleet.pools[at].chunk]),
         classes=classes,
         outcome=outcome,
         simulated=simulated,
-        goodput=break_of(physics, way, pools)[0],
+        goodput=break_of(case)[0] * instance.problem.workload.request_rate,
         replicas=None if enough is None else enough.pools[at].replicas,
         cost=None if enough is None else fleet_cost(instance, enough),
     )
@@ -149,12 +134,8 @@ def _row(instance: Instance, physics: Physics, way: int, pools: tuple[Engines, .
 def _fewest_replicas(instance: Instance, fleet: Fleet, at: int) -> Fleet | None:
     """The fleet with as few replicas in one pool as meet the SLO by formula; None where too many are needed."""
 
-    def having(count: int) -> Fleet:
-        pools = [replace(pool, replicas=count) if number == at else pool for number, pool in enumerate(fleet.pools)]
-        return Fleet(tuple(pools))
-
     def meets(count: int) -> bool:
-        return holds(instance, predict_misses(instance, having(count)))
+        return holds_at(instance, with_replicas(fleet, at, count))
 
     count = most = fleet.pools[at].replicas
     while not meets(count):
@@ -163,4 +144,4 @@ def _fewest_replicas(instance: Instance, fleet: Fleet, at: int) -> Fleet | None:
             return None
     while count > 1 and meets(count - 1):
         count -= 1
-    return having(count)
+    return with_replicas(fleet, at, count)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from costmodel.errors import ImpossibleError, InputError
 from optimizer.fleets.error_bars import ENDS, planned_instance, slow_end
 from optimizer.loads.instance import Instance, make_settings
-from optimizer.plans.plan import Plan, Status
+from optimizer.plans.plan import Plan
 from optimizer.plans.records import BreakEven, EnginePool, Flip, LeverSensitivity, PricePiece, Sensitivity, unpriced
 from optimizer.recommend.search import Brake
 from optimizer.search.bound import floor_matrices
@@ -27,25 +27,18 @@ from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, scenario_problem
 
-from .break_even import TIE, pieces_along, usual_range
-from .scenario import (
+from .answer import (
     CHEAP_LEVERS,
     STEP_TIME,
     Answer,
-    Depth,
-    Physics,
+    Effort,
+    answer,
     answer_at,
-    answer_of,
     answer_of_plan,
-    cheapest,
-    cheapest_confirmed,
-    cheapest_settled,
     is_simple,
-    nothing,
     own_value,
-    physics_of,
-    solve,
 )
+from .break_even import TIE, pieces_along, usual_range
 
 Progress = Callable[[str, float], None]
 
@@ -77,7 +70,7 @@ class Lever:
 
     @property
     def is_cheap(self) -> bool:
-        """Whether it leaves the physics and the rate alone."""
+        """Whether it leaves the engines and the demand alone."""
         return self.key.partition(".")[0] in CHEAP_LEVERS
 
 
@@ -109,7 +102,7 @@ class TornadoRow:
         return max(costs) - min(costs) if len(costs) == 3 else float("inf")
 
 
-def levers(problem: Problem, share: float = SHARE, depth: Depth = Depth.SIMPLE) -> Iterator[Lever]:
+def levers(problem: Problem, share: float = SHARE, effort: Effort = Effort.SIMPLE) -> Iterator[Lever]:
     """Levers worth asking about, `share` lower and higher than they are; factors stand at 1.
 
     Lengths grow no further than the model's context, shares no further than 1. Step times go over the interval of their
@@ -125,7 +118,7 @@ def levers(problem: Problem, share: float = SHARE, depth: Depth = Depth.SIMPLE) 
         yield lever(f"price.{offer.accelerator.name}", offer.usd_per_hour)
     for key in ("rate_scale", "isl_scale", "osl_scale", "ttft_scale", "tpot_scale", "link_scale"):
         yield lever(key, 1.0, longest if key in {"isl_scale", "osl_scale"} else float("inf"))
-    if depth is Depth.SIMPLE and is_simple(problem):
+    if effort is not Effort.SIMULATED and is_simple(problem):
         yield Lever(STEP_TIME, slow_end(problem.confidence), *ENDS)
     yield lever("burstiness", load.burstiness)
     if load.prefix_hit_share > 0.0 and load.sessions is None:
@@ -137,7 +130,7 @@ def levers(problem: Problem, share: float = SHARE, depth: Depth = Depth.SIMPLE) 
 
 
 def tornado(
-    problem: Problem, base: Path, moved: Iterable[Lever], depth: Depth = Depth.SIMPLE, looks: int = 0
+    problem: Problem, base: Path, moved: Iterable[Lever], effort: Effort = Effort.SIMPLE, looks: int = 0
 ) -> list[TornadoRow]:
     """The cost with each lever lower and higher, the others as they are; the largest swing first.
 
@@ -145,27 +138,26 @@ def tornado(
     swings, are of fleets that hold when simulated, of both ends of a lever or neither. Along a price or a limit the
     fleets of the problem at hand, which are simulated first, mostly do for both.
     """
-    here = solve(problem, base, depth)
-    ranked = [(_tornado_row(problem, base, lever, here, depth), lever) for lever in moved]
-    ranked.sort(key=lambda pair: -pair[0].swing)
-    if looks and is_simple(problem) and depth is Depth.SIMPLE:
-        here, budget = solve(problem, base, Depth.CONFIRMED), looks - 1
+
+    def row(lever: Lever, here: Answer, *, simulated: bool = False) -> TornadoRow:
+        low, high = (
+            here if end == lever.value else answer_at(problem, base, lever.key, end, effort, simulated=simulated)
+            for end in (lever.low, lever.high)
+        )
+        ends = (here.cost, low.cost, high.cost, low.pools, high.pools)
+        return TornadoRow(
+            lever.key, lever.value, lever.low, lever.high, *ends, here.attainment, low.attainment, high.attainment
+        )
+
+    here = answer(problem, effort)
+    ranked = sorted(((row(lever, here), lever) for lever in moved), key=lambda pair: -pair[0].swing)
+    if looks and is_simple(problem) and effort is not Effort.SIMULATED:
+        here, budget = answer(problem, effort, simulated=True), looks - 1
         for number, (_, lever) in enumerate(ranked):
             if lever.is_cheap or budget >= 2:
                 budget -= 0 if lever.is_cheap else 2
-                ranked[number] = _tornado_row(problem, base, lever, here, Depth.CONFIRMED), lever
-    return sorted((row for row, _ in ranked), key=lambda row: -row.swing)
-
-
-def _tornado_row(problem: Problem, base: Path, lever: Lever, here: Answer, depth: Depth) -> TornadoRow:
-    """One lever moved both ways; here: the answer at its value."""
-    low, high = (
-        here if end == lever.value else answer_at(problem, base, lever.key, end, depth)
-        for end in (lever.low, lever.high)
-    )
-    ends = (here.cost, low.cost, high.cost, low.pools, high.pools)
-    seen = (here.attainment, low.attainment, high.attainment) if depth is Depth.CONFIRMED else ()
-    return TornadoRow(lever.key, lever.value, lever.low, lever.high, *ends, *seen)
+                ranked[number] = row(lever, here, simulated=True), lever
+    return sorted((moves for moves, _ in ranked), key=lambda moves: -moves.swing)
 
 
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
@@ -185,7 +177,7 @@ class NearOptimal:
     within: bool
 
 
-def near_optimal(problem: Problem, base: Path, slack: float, looks: int = 0) -> list[NearOptimal]:
+def near_optimal(problem: Problem, slack: float, effort: Effort = Effort.SIMPLE, looks: int = 0) -> list[NearOptimal]:
     """The cheapest fleet of all first; then without each GPU type and vendor in it, and of each type and vendor alone.
 
     slack: share by which a fleet may cost more [1]; looks: of so many conditions, the cheapest first, the cheapest
@@ -193,37 +185,32 @@ def near_optimal(problem: Problem, base: Path, slack: float, looks: int = 0) -> 
     """
     if not is_simple(problem):
         raise InputError("--slack compares fleets of least cost whose pools serve every class; state such a goal")
-    physics = physics_of(problem, base)
-    best = solve(problem, base, Depth.CONFIRMED if looks else Depth.SIMPLE)
+    best = answer(problem, effort, simulated=bool(looks))
     if best.cost is None:
         return [NearOptimal("cheapest", best, None, within=False)]
 
-    def cost(row: tuple[str, Problem, Answer]) -> tuple[bool, float]:
+    def by_cost(row: tuple[str, Problem, Answer]) -> tuple[bool, float]:
         return row[2].cost is None, row[2].cost or 0.0
 
     rows = []
     for condition, allowed in _conditions(problem, set(best.gpus)):
-        offers = (
-            offer if keep else replace(offer, inventory=0) for offer, keep in zip(problem.offers, allowed, strict=True)
-        )
-        there = replace(problem, offers=tuple(offers))
-        pick = cheapest_settled(there, physics)
+        offers = zip(problem.offers, allowed, strict=True)
+        there = replace(problem, offers=tuple(offer if keep else replace(offer, inventory=0) for offer, keep in offers))
+        alone = answer(there, effort)
         none = f"by formula no fleet {condition} keeps the SLOs"
-        answer = nothing(none, Status.TIME_LIMIT) if pick is None else answer_of(there, physics, pick)
-        rows.append((condition, there, answer))
-    rows.sort(key=cost)
-    for number, (condition, there, answer) in enumerate(rows[: max(looks - 1, 0)]):
-        if answer.cost is not None:
-            rows[number] = condition, there, cheapest_confirmed(there, physics)
-    rows.sort(key=cost)
-    answers = [("cheapest", best), *((condition, answer) for condition, _, answer in rows)]
-    return [_compared(condition, answer, best.cost, slack) for condition, answer in answers]
+        rows.append((condition, there, alone if alone.cost is not None else replace(alone, binding=none)))
+    rows.sort(key=by_cost)
+    for number, (condition, there, alone) in enumerate(rows[: max(looks - 1, 0)]):
+        if alone.cost is not None:
+            rows[number] = condition, there, answer(there, effort, simulated=True)
+    answers = [("cheapest", best), *((condition, alone) for condition, _, alone in sorted(rows, key=by_cost))]
+    return [_compared(condition, alone, best.cost, slack) for condition, alone in answers]
 
 
-def _compared(condition: str, answer: Answer, least: float, slack: float) -> NearOptimal:
+def _compared(condition: str, alone: Answer, least: float, slack: float) -> NearOptimal:
     """What a condition costs more than the least cost [$/h]."""
-    excess = None if answer.cost is None else answer.cost / least - 1.0
-    return NearOptimal(condition, answer, excess, excess is not None and excess <= slack * (1.0 + TIE))
+    excess = None if alone.cost is None else alone.cost / least - 1.0
+    return NearOptimal(condition, alone, excess, excess is not None and excess <= slack * (1.0 + TIE))
 
 
 def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, list[bool]]]:
@@ -231,9 +218,8 @@ def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, list[bo
     cards = [offer.accelerator for offer in problem.offers]
     names, vendors = [card.name for card in cards], [card.vendor for card in cards]
     used_vendors = {card.vendor for card in cards if card.name in used}
-    groups = ((names, names, used), (vendors, sorted(set(vendors)), used_vendors))
-    for offers, distinct, taken in groups:
-        for name in distinct:
+    for offers, taken in ((names, used), (vendors, used_vendors)):
+        for name in dict.fromkeys(names) if offers is names else sorted(set(vendors)):
             if name in taken and len(set(offers)) > 1:
                 yield f"without {name}", [other != name for other in offers]
             if taken != {name}:
@@ -263,20 +249,17 @@ class ShadowPrice:
     whole: float | None
 
 
-def shadow_prices(problem: Problem, base: Path) -> list[ShadowPrice]:
-    """The shadow price of every limit that the problem states; none for one without which no fleet is known.
-
-    base: folder of the files that the problem names.
-    """
+def shadow_prices(problem: Problem, effort: Effort = Effort.SIMPLE) -> list[ShadowPrice]:
+    """The shadow price of every limit that the problem states; none for one without which no fleet is known."""
     limits = list(_limits(problem))
     if not limits or problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
     instance = planned_instance(problem, load_engine_overhead(problem.engine, problem.engine_changes))
-    rows = (_shadow_price(instance, physics_of(problem, base), *limit) for limit in limits)
+    rows = (_shadow_price(instance, effort, *limit) for limit in limits)
     return [row for row in rows if row is not None]
 
 
-def _shadow_price(instance: Instance, physics: Physics, name: str, upper: float, unit: str) -> ShadowPrice | None:
+def _shadow_price(instance: Instance, effort: Effort, name: str, upper: float, unit: str) -> ShadowPrice | None:
     """What one limit is worth; None where the relaxation has no fleet."""
     problem, step = instance.problem, STEP * upper
     goodput = problem.objective.goal is not Goal.MIN_COST or name == "budget"
@@ -286,7 +269,7 @@ def _shadow_price(instance: Instance, physics: Physics, name: str, upper: float,
         return None
     saved = now[0] - wider[0]
     difference = saved / step if abs(saved) > 1e-9 * abs(now[0]) else 0.0
-    more, whole = (None, None) if goodput else _in_whole_fleets(problem, physics, name, upper, unit)
+    more, whole = (None, None) if goodput else _in_whole_fleets(problem, effort, name, upper, unit)
     return ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", now[1], difference, more, whole)
 
 
@@ -332,16 +315,15 @@ def with_limit(problem: Problem, name: str, upper: float) -> Problem:
 
 
 def _in_whole_fleets(
-    problem: Problem, physics: Physics, name: str, upper: float, unit: str
+    problem: Problem, effort: Effort, name: str, upper: float, unit: str
 ) -> tuple[float | None, float | None]:
     """How much more of a limit first makes a cheaper fleet possible, and what that saves [$/h]."""
-    here = cheapest(problem, physics)
-    if here is not None:
-        for count in WIDER:
-            more = float(count) if unit == "GPU" else upper * count / 100.0
-            there = cheapest(with_limit(problem, name, upper + more), physics)
-            if there is not None and there.cost < here.cost * (1.0 - TIE):
-                return more, here.cost - there.cost
+    here = answer(problem, effort).cost
+    for count in WIDER if here is not None else ():
+        more = float(count) if unit == "GPU" else upper * count / 100.0
+        there = answer(with_limit(problem, name, upper + more), effort).cost
+        if here is not None and there is not None and there < here * (1.0 - TIE):
+            return more, here - there
     return None, None
 
 
@@ -384,7 +366,7 @@ def sensitivity(
     base: folder of the files that the problem names; own: the plan's fleet; brake: once it is pulled, the levers that
     are left are left out; progress: called with a label and the share of the levers that is done.
     """
-    here = solve(problem, base, Depth.COST) if is_simple(problem) else None
+    here = answer(problem) if is_simple(problem) else None
     if here is None or here.cost is None:
         return None
     moved = [
@@ -393,7 +375,7 @@ def sensitivity(
         if (complete or lever.is_cheap)
         and (lever.key == STEP_TIME or _can_be(problem, base, lever.key, (lever.low, lever.high)))
     ]
-    rows = tornado(problem, base, _until_pulled(moved, brake or Brake(), progress), Depth.COST)
+    rows = tornado(problem, base, _until_pulled(moved, brake or Brake(), progress))
     own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
     keys = {f"price.{offer.accelerator.name}": offer for offer in problem.offers}
     priced = (offer for key, offer in keys.items() if _can_be(problem, base, key, usual_range(problem, key)))
@@ -462,18 +444,18 @@ def _flip(
     inside, (beyond, pools, cost) = row.value, end
     for _ in range(HALVINGS):
         middle = (inside + beyond) / 2.0
-        answer = answer_at(problem, base, row.lever, middle, Depth.COST)
-        if kind_of(answer.pools) == kind_of(here.pools):
+        best = answer_at(problem, base, row.lever, middle)
+        if kind_of(best.pools) == kind_of(here.pools):
             inside = middle
         else:
-            beyond, pools, cost = middle, answer.pools, answer.cost
+            beyond, pools, cost = middle, best.pools, best.cost
     return Flip(same_at=inside, other_at=beyond, pools=list(pools), usd_per_hour=cost)
 
 
 def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:
     """The cheapest fleet at any price of one accelerator, the plan's own among them."""
     key = f"price.{offer.accelerator.name}"
-    curve = pieces_along(problem, base, key, *usual_range(problem, key), TOLERANCE, Depth.COST, own=own)
+    curve = pieces_along(problem, base, key, *usual_range(problem, key), TOLERANCE, own=own)
     pieces = [
         PricePiece(
             low=piece.low,

@@ -1,8 +1,8 @@
-"""Many tasks, on all cores or on a cluster, resumable: the same rows in the same order whoever solves them.
+"""Many scenarios on many cores or nodes: batches, a log of finished rows to go on from, workers.
 
-Batches depend on nothing but themselves, so the number of workers, the order in which they finish and a restart change
-no row. A journal has a line per finished task, after one that says of which sweep it is; each row has a digest of
-itself and of the sweep, so that one that was damaged, changed or taken from elsewhere is refused.
+Rows go into a log, a JSON line each, as soon as they are finished, so that a sweep that is killed goes on from there.
+Each line ends with a digest of itself and of all that the sweep depends on, so that one that was damaged, changed or
+taken from elsewhere is refused.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
-from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
@@ -31,7 +30,7 @@ from search_spaces.files import open_file, shown_path
 Row = dict[str, Any]
 """One scenario's result, ready for JSON; `number` is its place in the sweep."""
 Task = Mapping[str, Any]
-"""One scenario, or what is to be done for several once their rows are known, ready for JSON."""
+"""One scenario, ready for JSON."""
 Batch = Sequence[tuple[int, Task]]
 """Tasks with their numbers."""
 Solve = Callable[[Batch], list[Row]]
@@ -39,10 +38,7 @@ Solve = Callable[[Batch], list[Row]]
 Progress = Callable[[int, int, float], None]
 """(finished, all, seconds left)."""
 
-Kinship = Callable[[Task], str]
-"""What tasks have in common, as a text."""
-
-SCHEMA = "pdplan.sweep/2"
+SCHEMA = "pdplan.sweep/3"
 LONGEST_LINE = MIB
 """A row has a few kB; a longer line is none [byte]."""
 DIGEST = "sha256"
@@ -58,125 +54,70 @@ NO_LEAKS = "ignore:resource_tracker"
 """Semaphores that a parent leaves as it is ended are cleaned up by a helper of Python's, of which nobody need hear."""
 
 
-class Rounds(Protocol):
-    """What is done once all scenarios are solved; a function of their rows alone, whoever solved them."""
+@dataclass(slots=True)
+class Runner:
+    """Solves tasks on the workers of an executor; those that the journal has are done, at the first call and later.
 
-    def more(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Task]:
-        """Tasks to solve next, as those so far are all known; none at the end."""
-
-    def finish(self, tasks: Sequence[Task], rows: Mapping[int, Row]) -> list[Row]:
-        """The rows of the sweep."""
-
-
-def no_kinship(_changes: Mapping[str, Any]) -> str:
-    """Scenarios that have nothing in common, or everything."""
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """Scenarios to solve, how, and what their rows depend on besides (`identity`, ready for JSON).
-
-    kinship: scenarios are handed out in its order, so that those which share work meet the same worker; largest: batch;
-    rounds: what follows when all are solved.
+    largest: tasks in a batch at most; rows: of all tasks that were solved, by number.
     """
 
-    scenarios: tuple[Task, ...]
     solve: Solve
-    identity: Mapping[str, Any]
-    kinship: Kinship = no_kinship
+    executor: Executor
+    workers: int
+    journal: Journal | None = None
+    progress: Progress | None = None
     largest: int = LARGEST_BATCH
-    rounds: Rounds | None = None
+    rows: dict[int, Row] = field(default_factory=dict)
 
-    @property
-    def key(self) -> str:
-        """Digest of all that the rows depend on."""
-        text = json.dumps([self.identity, list(self.scenarios)], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+    def __post_init__(self) -> None:
+        if self.journal is not None:
+            self.rows = self.journal.read()
+            self.journal.open()
 
+    def run(self, tasks: Batch, total: int | None = None) -> dict[int, Row]:
+        """Solve what is not known yet of some tasks, neighbors by the same worker, and return the rows of all.
 
-def run_sweep(
-    sweep: Sweep, executor: Executor, workers: int, journal: Journal | None = None, progress: Progress | None = None
-) -> list[Row]:
-    """Solve what the journal does not hold yet, and return all rows in the order of the scenarios.
-
-    Raises what `solve` raises; rows that were finished before stay in the journal.
-    """
-    rows = {} if journal is None else journal.read()
-    if journal is not None:
-        journal.open()
-    begun, before = time.monotonic(), len(rows)
-    tasks, new = list[Task](), list(sweep.scenarios)
-    while new:
-        tasks += new
-        unsolved = [(number, task) for number, task in enumerate(tasks) if number not in rows]
-        finished = len(tasks) - len(unsolved)
-        handed = apart(list(batches(unsolved, workers, sweep.kinship, sweep.largest)), workers)
-        for solved in _solved(executor, sweep.solve, handed):
-            if journal is not None:
-                journal.append(solved)
-            rows |= {row["number"]: row for row in solved}
-            finished += len(solved)
-            if progress is not None:
-                pace = (time.monotonic() - begun) / max(finished - before, 1)
-                progress(finished, len(tasks), pace * (len(tasks) - finished))
-        new = sweep.rounds.more(tasks, rows) if sweep.rounds else []
-    return sweep.rounds.finish(tasks, rows) if sweep.rounds else [rows[number] for number in range(len(tasks))]
-
-
-def _solved(executor: Executor, solve: Solve, handed: Sequence[Batch]) -> Iterator[list[Row]]:
-    """The rows of each batch as it is finished; the first failure is raised when all that had begun are."""
-    waiting: list[Future[list[Row]]] = [executor.submit(solve, batch) for batch in handed]
-    failure: BaseException | None = None
-
-    def cancel() -> None:
-        """Take back what has not begun."""
-        for future in waiting:
-            future.cancel()
-
-    try:
-        for future in as_completed(waiting):
-            if future.cancelled():
-                continue
-            if (error := future.exception()) is not None:
-                failure = failure or error
-                cancel()
-                continue
-            yield future.result()
-    finally:
-        cancel()
-    if failure is not None:
-        raise failure
+        total: tasks of the sweep, as far as is known. Raises what `solve` raises first, once all that had begun are
+        done; their rows stay in the journal.
+        """
+        left = [(number, task) for number, task in tasks if number not in self.rows]
+        finished, total = (total or len(tasks)) - len(left), total or len(tasks)
+        begun, first = time.monotonic(), finished
+        waiting = [self.executor.submit(self.solve, batch) for batch in batches(left, self.workers, self.largest)]
+        failure: BaseException | None = None
+        try:
+            for future in as_completed(waiting):
+                if future.cancelled():
+                    continue
+                if (error := future.exception()) is not None:
+                    failure = failure or error
+                    for other in waiting:
+                        other.cancel()
+                    continue
+                solved = future.result()
+                if self.journal is not None:
+                    self.journal.append(solved)
+                self.rows |= {row["number"]: row for row in solved}
+                finished += len(solved)
+                if self.progress is not None:
+                    pace = (time.monotonic() - begun) / (finished - first)
+                    self.progress(finished, total, pace * (total - finished))
+        finally:
+            for future in waiting:
+                future.cancel()
+        if failure is not None:
+            raise failure
+        return {number: self.rows[number] for number, _ in tasks}
 
 
-def batches(tasks: Batch, workers: int, kinship: Kinship = no_kinship, largest: int = LARGEST_BATCH) -> Iterator[Batch]:
-    """Tasks in batches of about equal size, a few for each worker; kin stay together where they fit into one.
+def batches(tasks: Batch, workers: int, largest: int = LARGEST_BATCH) -> list[Batch]:
+    """Tasks in batches of about equal size, a few for each worker.
 
     >>> [len(batch) for batch in batches([(n, {}) for n in range(20)], workers=1)]
     [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
     """
     size = min(max(len(tasks) // (BATCHES_PER_WORKER * workers), 1), largest)
-    batch: list[tuple[int, Task]] = []
-    for _, group in groupby(sorted(tasks, key=lambda task: kinship(task[1])), lambda task: kinship(task[1])):
-        kin = list(group)
-        for start in range(0, len(kin), size):
-            together = kin[start : start + size]
-            if batch and len(batch) + len(together) > size:
-                yield batch
-                batch = []
-            batch = batch + together
-    if batch:
-        yield batch
-
-
-def apart(handed: Sequence[Batch], workers: int) -> list[Batch]:
-    """Batches in the order in which workers that keep pace each get neighbours: they share the most work.
-
-    >>> [batch[0][0] for batch in apart([[(n, {})] for n in range(5)], workers=2)]
-    [0, 3, 1, 4, 2]
-    """
-    share = -(-len(handed) // workers)
-    return [handed[at] for step in range(share) for at in range(step, len(handed), share)] if handed else []
+    return [tasks[start : start + size] for start in range(0, len(tasks), size)]
 
 
 @contextmanager

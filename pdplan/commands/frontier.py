@@ -11,7 +11,7 @@ import click
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 from pdplan.commands.whatif import JOBS, bounds_of, swept
-from pdplan.console import Console, part_of
+from pdplan.console import Console
 from pdplan.files import Output, answer_options, random_problem
 from pdplan.options import (
     PATH,
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 OVER = ("rate", "ttft", "tpot", "attainment", "budget")
 """Values of `optimizer.whatif.frontier.OVER`, which is slow to import."""
-LOOKING = 0.6
-"""Share of the work that is done when the looks begin."""
 
 
 @click.command(short_help="Draw the least cost against rate, TTFT, TPOT, attainment or budget.")
@@ -64,10 +62,10 @@ def frontier(
       pdplan frontier workload.yaml --over ttft --between 300ms:4s --csv ttft.csv
       pdplan frontier workload.yaml --over budget --between 20:80 --json
 
-    Finds the cheapest fleet of one or two pools for every value in the range. The curve is a staircase,
-    as replicas are whole. By formula each step ends where its fleet misses the SLO, exact to 0.01 %; a
-    fleet that is cheapest over less than 1 % is left out. With several SLO classes, all their limits are
-    scaled together. Over the budget, it shows the most demand that each budget serves.
+    Finds the fleet of pdplan optimize --effort quick for every value in the range. The curve is a
+    staircase, as replicas are whole. By formula each step ends where its fleet misses the SLO, exact to
+    0.01 %; a fleet that is cheapest over less than 1 % is left out. With several SLO classes, all their
+    limits are scaled together. Over the budget, it shows the most demand that each budget serves.
 
     Up to --verify steps are simulated where they end: first the ends of the curve, then those before its
     largest jumps. A fleet that misses there ends where it was simulated to meet the SLO, to 1 %, and the
@@ -78,7 +76,7 @@ def frontier(
     """
     from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.frontier import frontier as curve_over
-    from optimizer.whatif.frontier import ramp_of, with_looks
+    from optimizer.whatif.frontier import ramp_of
     from reports.answers.frontier import QUESTIONS, frontier_document, frontier_record, frontier_rows
     from reports.answers.whatif import whatif_document
 
@@ -88,8 +86,7 @@ def frontier(
     unit = over if over == "budget" else ramp_of(problem, base, over).key
     bounds = None if between is None else bounds_of(between, "--between", unit)
     with console.milestones() as progress:
-        curve = curve_over(problem, base, over, bounds, progress=part_of(progress, 0.0, LOOKING))
-        curve = with_looks(problem, base, over, curve, looks=looks, progress=part_of(progress, LOOKING, 1.0))
+        curve = curve_over(problem, base, over, bounds, looks=looks, progress=progress)
     record = {"schema": "pdplan.frontier/2", "file": str(file)} | frontier_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     return output.show(console, document, record, frontier_rows(curve))
@@ -108,7 +105,7 @@ VALUES = 5
     help="Two levers, the first down, the second across; SPEC as of pdplan whatif --vary (LOW:HIGH:COUNT, "
     "LOW:HIGH:COUNT:log or VALUE,VALUE); default: 5 values from 1/4 to 4 times what FILE has.",
 )  # fmt: skip
-@click.option("--full", is_flag=True, help="Search fleets of any number of pools for each cell: seconds per fleet.")
+@click.option("--full", is_flag=True, help="Search fleets of any number of pools, as it is done for up to 32 cells.")
 @verify_option(0)
 @answer_options(
     "Write a page with the heat map.",
@@ -141,13 +138,13 @@ def map_command(
     of the GPU types in FILE. Shows which is cheaper, by how much, and with which GPUs. All levers of
     pdplan whatif may vary; isl and osl are the mean tokens of prompts and outputs.
 
-    Fleets are found by formula. Up to --verify of them are simulated, and those that miss an SLO are
-    replaced.
+    Fleets are found by formula, as pdplan optimize --effort quick does; in a map of more than 32 cells,
+    of one or two pools. Up to --verify of them are simulated, and those that miss an SLO are replaced.
 
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from optimizer.whatif.scenario import Depth
+    from optimizer.whatif.answer import Effort
     from optimizer.whatif.sweep import check_scenarios, sweep_of
     from reports.answers.frontier import ROLES, SHAPES, map_document, map_record, map_rows
     from reports.answers.whatif import whatif_document
@@ -158,13 +155,14 @@ def map_command(
     base, axes = file.resolve().parent, axes_of(problem, levers)
     scenarios = list(grid([*axes, Axis(ROLES, tuple(map(list, SHAPES.values())))]))
     check_scenarios(problem, base, scenarios)
-    depth, keys = Depth.FULL if full else Depth.SIMPLE, [axis.key for axis in axes]
-    sweep = sweep_of(problem, base, scenarios, [*keys, ROLES], depth, gap=False, looks=0 if full else looks)
+    keys = [axis.key for axis in axes]
+    effort = Effort.FULL if full else None
+    sweep = sweep_of(problem, base, scenarios, [*keys, ROLES], effort, gap=False, looks=looks)
     rows = swept(console, sweep, jobs)
     remarks = price_remarks(problem)
     record = {"schema": "pdplan.map/1", "file": str(file)} | map_record(keys, rows) | {"price_remarks": remarks}
     about = ("Where does disaggregation pay?", problem.name)
-    document = whatif_document([map_document(keys, rows, depth.value)], remarks, about)
+    document = whatif_document([map_document(keys, rows, sweep.solver.effort.value)], remarks, about)
     return output.show(console, document, record, map_rows(keys, rows))
 
 
@@ -173,8 +171,8 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[Axis]:
 
     Raises InputError where there are not two axes, or where an axis has no value in the problem and none is stated.
     """
+    from optimizer.whatif.answer import own_value
     from optimizer.whatif.break_even import usual_range
-    from optimizer.whatif.scenario import own_value
     from search_spaces.levers import LEVERS
     from search_spaces.scenarios import parse_axis
 

@@ -30,15 +30,16 @@ from search_spaces import bounds
 from search_spaces.bounds import Bounds
 
 if TYPE_CHECKING:
-    from optimizer.whatif.scenario import Depth
-    from optimizer.whatif.workers import Row, Sweep
+    from optimizer.whatif.answer import Effort
+    from optimizer.whatif.sweep import Sweep
+    from optimizer.whatif.workers import Row
     from reports.document import Document
     from search_spaces.problem import Problem
     from search_spaces.scenarios import Scenario
 
 JOBS = Bounds(1, 4096, "jobs")
-TOLERANCE = 1e-6
-"""How exactly break-even values are found, as a share of the range."""
+TOLERANCE, HALVED = 1e-6, 1e-4
+"""How exactly break-even prices are found, as lines cross; and other values, by halving, as a share of the range."""
 MOST_UNLOGGED = 10_000
 """More scenarios than that, minutes to hours of work, are solved only with a log to go on from."""
 PROVING = 0.7
@@ -120,12 +121,14 @@ class WithLevers(click.Command):
     "--gap/--no-gap",
     "gap",
     default=None,
-    help="Prove what any other fleet could save; default: for up to 64 scenarios, roughly for more.",
+    help="Prove what any other fleet could save; default: for up to 64 scenarios.",
 )
 @click.option(
-    "--full", is_flag=True, help="Search fleets of any number of pools, and prove each gap: seconds per scenario."
+    "--full", is_flag=True, help="Search fleets of any number of pools, as it is done for up to 64 scenarios."
 )
-@click.option("--simulate", "simulated", is_flag=True, help="As --full, and prove each fleet by simulation; slower.")
+@click.option(
+    "--simulate", "simulated", is_flag=True, help="Prove each fleet by simulation, as pdplan optimize; slower."
+)
 @verify_option(4)
 @answer_options(
     "Write a page with charts.",
@@ -169,8 +172,10 @@ def whatif(
     Solves the workload in FILE once for every combination of values, on all cores: prices, demand,
     SLOs, limits, or any other value of FILE by its dotted path. The list below has the short names.
 
-    By default each scenario gets the cheapest fleet of one or two pools that meets the SLO by formula,
-    and a bound on what any other fleet could save: proven for up to 64 scenarios, rough for more.
+    Each scenario gets the fleet that pdplan optimize --effort quick finds, and a bound on what any other
+    fleet could save. In a sweep of more than 64 scenarios each gets the cheapest fleet of one or two
+    pools that meets the SLO by formula, unless --full is stated.
+
     Up to --verify fleets are simulated, those of the most rows first. Where a fleet misses its SLOs, its
     rows are solved again without it. A scenario without a fleet is a row that says what is in the way.
 
@@ -191,7 +196,7 @@ def whatif(
     record: dict[str, Any] = {
         "schema": "pdplan.whatif/2",
         "file": str(file),
-        "search": questions.depth.value,
+        "search": questions.effort.value,
         "simulated": questions.simulated,
     }
     record |= {"price_remarks": remarks} | {answer.key: answer.record for answer in replies}
@@ -231,11 +236,11 @@ class Questions:
         return bool(self.axes or self.names)
 
     @property
-    def depth(self) -> Depth:
-        """How each scenario is solved."""
-        from optimizer.whatif.scenario import Depth
+    def effort(self) -> Effort:
+        """How each scenario is solved; a sweep of many is solved simply, unless --full is stated."""
+        from optimizer.whatif.answer import Effort
 
-        return Depth.SIMULATED if self.simulated else Depth.FULL if self.full else Depth.SIMPLE
+        return Effort.SIMULATED if self.simulated else Effort.FULL
 
     def check(self, table: str, *, verifies: bool) -> None:
         """Raise InputError where nothing is asked, or where an option is stated that the questions have no use for.
@@ -256,10 +261,10 @@ class Questions:
             )
         if table and not (self.sweeps or self.chunks):
             raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
-        if verifies and self.looks and (self.full or self.simulated) and (self.sweeps or self.swing):
+        if verifies and self.looks and self.simulated and (self.sweeps or self.swing):
             raise InputError(
-                f"--verify {self.looks} simulates fleets of one or two pools found by formula, so it does not go with "
-                f"{'--simulate' if self.simulated else '--full'}; --simulate alone simulates every fleet"
+                f"--verify {self.looks} simulates fleets found by formula, so it does not go with --simulate; "
+                "--simulate alone simulates every fleet"
             )
         if self.between is not None and not self.break_even:
             raise InputError("--between is the range of --break-even, which is not stated")
@@ -292,11 +297,11 @@ def sweep_answer(console: Console, problem: Problem, base: Path, questions: Ques
             "finished rows to go on from"
         )
     check_scenarios(problem, base, scenarios)
-    sweep = sweep_of(
-        problem, base, scenarios, [axis.key for axis in axes], questions.depth, questions.gap, questions.looks
-    )
+    effort = questions.effort if questions.full or questions.simulated else None
+    looks = 0 if questions.simulated else questions.looks
+    sweep = sweep_of(problem, base, scenarios, [axis.key for axis in axes], effort, questions.gap, looks)
     rows = swept(console, sweep, questions.jobs, questions.journal, questions.address)
-    return Reply("rows", rows, sweep_document(rows, questions.depth.value), rows)
+    return Reply("rows", rows, sweep_document(rows, sweep.solver.effort.value), rows)
 
 
 def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
@@ -318,10 +323,11 @@ def swept(
     console: Console, sweep: Sweep, jobs: int | None, journal: Path | None = None, address: str | None = None
 ) -> list[Row]:
     """All rows of a sweep, from this machine's cores or from a cluster, with a progress bar."""
-    from optimizer.whatif.workers import Journal, all_cores, dask_executor, local_executor, run_sweep
+    from optimizer.whatif.sweep import run_sweep
+    from optimizer.whatif.workers import Journal, all_cores, dask_executor, local_executor
 
     log = None if journal is None else Journal(journal, sweep.key)
-    first = len(sweep.scenarios)
+    first = len(sweep.tasks)
     workers = min(jobs or all_cores(), first)
     with ExitStack() as stack:
         progress = stack.enter_context(console.milestones())
@@ -353,13 +359,13 @@ def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[
         yield _break_even(problem, base, questions, questions.break_even)
     if questions.shadow:
         tell("shadow prices", 0.3)
-        yield _shadow_prices(problem, base, questions)
+        yield _shadow_prices(problem, questions)
     if questions.swing is not None:
         tell(f"moving each lever{second}", 0.5)
         yield _tornado(problem, base, questions, questions.swing)
     if questions.slack is not None:
         tell(f"fleets without each GPU type{second}", 0.8)
-        yield _alternatives(problem, base, questions, questions.slack)
+        yield _alternatives(problem, questions, questions.slack)
     if questions.chunks:
         tell("the cheapest fleet", 0.9)
         yield _chunks(problem, base, questions, tell)
@@ -367,24 +373,23 @@ def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[
 
 def _break_even(problem: Problem, base: Path, questions: Questions, key: str) -> Reply:
     from optimizer.whatif.break_even import by_price, pieces_along, usual_range
-    from optimizer.whatif.scenario import Depth
     from reports.answers.whatif import break_even_document, break_even_record
 
     low, high = bounds_of(questions.between, "--between", key) if questions.between else usual_range(problem, key)
     simulable = by_price(problem, key)
-    looks = questions.looks if simulable else 0
-    depth = Depth.SIMPLE if looks else questions.depth
-    pieces = pieces_along(problem, base, key, low, high, TOLERANCE, depth, looks=looks)
+    tolerance = TOLERANCE if key.startswith("price.") else HALVED
+    looks = questions.looks if simulable and not questions.simulated else 0
+    pieces = pieces_along(problem, base, key, low, high, tolerance, questions.effort, looks=looks)
     return Reply("break_even", break_even_record(pieces), break_even_document(pieces, simulable=simulable))
 
 
-def _shadow_prices(problem: Problem, base: Path, questions: Questions) -> Reply:
-    from optimizer.whatif.scenario import solve
+def _shadow_prices(problem: Problem, questions: Questions) -> Reply:
+    from optimizer.whatif.answer import answer
     from optimizer.whatif.sensitivity import shadow_prices
     from reports.answers.whatif import shadow_document, shadow_record
 
-    here = solve(problem, base, questions.depth)
-    prices = [] if here.cost is None else shadow_prices(problem, base)
+    here = answer(problem, questions.effort)
+    prices = [] if here.cost is None else shadow_prices(problem, questions.effort)
     return Reply("shadow_prices", shadow_record(prices), shadow_document(prices, here))
 
 
@@ -392,21 +397,22 @@ def _tornado(problem: Problem, base: Path, questions: Questions, share: float) -
     from optimizer.whatif.sensitivity import levers, tornado
     from reports.answers.whatif import tornado_document, tornado_record
 
-    rows = tornado(problem, base, levers(problem, share, questions.depth), questions.depth, questions.looks)
+    effort = questions.effort
+    rows = tornado(problem, base, levers(problem, share, effort), effort, questions.looks)
     return Reply("tornado", tornado_record(rows), tornado_document(rows))
 
 
-def _alternatives(problem: Problem, base: Path, questions: Questions, slack: float) -> Reply:
+def _alternatives(problem: Problem, questions: Questions, slack: float) -> Reply:
     from optimizer.whatif.sensitivity import near_optimal
     from reports.answers.whatif import alternatives_document, alternatives_record
 
-    fleets = near_optimal(problem, base, slack, questions.looks)
+    fleets = near_optimal(problem, slack, questions.effort, questions.looks)
     return Reply("alternatives", alternatives_record(fleets), alternatives_document(fleets, slack))
 
 
 def _chunks(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Reply:
+    from optimizer.whatif.answer import Answer
     from optimizer.whatif.chunks import chunk_curve
-    from optimizer.whatif.scenario import Answer
     from reports.answers.chunks import chunk_document, chunk_record, chunk_rows
     from reports.answers.whatif import no_fleet_document
 

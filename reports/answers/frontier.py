@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from costmodel.words import join_words
 from optimizer.plans.records import pool_records, read_pools
+from optimizer.whatif.answer import answer_row, refuted_rows
 from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, by_budget
-from optimizer.whatif.scenario import answer_row, refuted_rows
 from reports.answers.whatif import (
-    DEPTHS,
+    EFFORTS,
     FLEET,
     fleet_cell,
     fleet_table,
@@ -171,7 +171,7 @@ def _ends(curve: Frontier, *, simulated: bool) -> tuple[str, str]:
     but = ", except for the one at the file's own value" if whole else ""
     sooner = f" A step whose fleet misses there in simulation ends earlier, to {coarse}{unit}." if simulated else ""
     return (
-        f"Fleets of one pool, or of a prefill and a decode pool, by formula{but}. Each step ends where its fleet "
+        f"The search of pdplan optimize --effort quick, by formula{but}. Each step ends where its fleet "
         f"misses the SLO by formula, to {fine}{unit}, or with the range.{sooner}",
         f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
     )
@@ -343,12 +343,11 @@ def map_rows(keys: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Document:
+def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Document:
     """Three grids: the cheapest fleet, what disaggregation costs against colocated, and the GPUs."""
     cells = cells_of(keys, rows)
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     reasons = {cell.best["binding"].partition(":")[0]: cell for cell in cells if cell.shape is None}
-    depth_note = DEPTHS[depth].partition(" --gap")[0]
     grids = (
         Section(charts=(map_chart(keys, rows),)),
         Section("The cheapest fleet, C colocated or D disaggregated", table=_grid(keys, cells, _price)),
@@ -359,7 +358,7 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], depth: str) -> Docume
     )
     notes = said(
         *(no_fleet_sentence(_place(keys, cell), cell.best["binding"]) for cell in reasons.values()),
-        f"{depth_note} --csv and --json have both fleets of each cell with all settings.",
+        f"{EFFORTS[effort]} --csv and --json have both fleets of each cell with all settings.",
         _simulation_note(sum(row["simulated"] for row in having), len(having)),
     )
     return Document(

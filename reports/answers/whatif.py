@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from costmodel.words import join_words
 from optimizer.plans.records import EnginePool, engine_counts, pool_records, read_pools, unpriced
-from optimizer.whatif.break_even import Piece, Pieces
+from optimizer.whatif.answer import Answer, Missed, answer_row, refuted_rows
+from optimizer.whatif.break_even import Pieces
 from optimizer.whatif.frontier import OVER
-from optimizer.whatif.scenario import Answer, Missed, answer_row, refuted_rows
 from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Detail, Document, Section, Table, said, table_of
@@ -51,14 +51,13 @@ ANSWER_KEYS: Final = (
 FLEET: Final = Column("replicas × GPU", shrink=True, lines=4)
 """The pools of a fleet, whole on a terminal of 80 columns where they are two."""
 BINDS: Final = Column("binds first", shrink=True, lines=4, optional=True)
-DEPTHS: Final = {
-    "simple": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula. --gap shows "
-    "what any other fleet could save; --full searches all fleets.",
-    "proven": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula. "
-    "No fleet of any shape saves more than the gap.",
-    "full": "The whole search, by formula. No other fleet saves more than the gap.",
-    "simulated": "The whole search; each fleet meets every SLO in simulation.",
+EFFORTS: Final = {
+    "simple": "The cheapest fleets of one pool, or of a prefill and a decode pool, by formula; --full searches all "
+    "fleets, and says what any other could save.",
+    "full": "The search of pdplan optimize --effort quick, by formula.",
+    "simulated": "The search of pdplan optimize; each fleet meets every SLO in simulation.",
 }
+GAP: Final = "No fleet of any shape saves more than the gap."
 SETTINGS: Final = (
     "Fleets that read the same may differ in max_num_seqs and max_num_batched_tokens, and so in goodput; --json, --csv "
     "and --parquet show both."
@@ -156,7 +155,7 @@ def _simulation_note(answers: Sequence[Answer]) -> str:
 # --- a sweep --------------------------------------------------------------------------------------------------------
 
 
-def sweep_document(rows: Sequence[Row], depth: str) -> Document:
+def sweep_document(rows: Sequence[Row], effort: str) -> Document:
     """A row for every scenario, and how each was solved."""
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     maps = cost_maps(rows)
@@ -168,7 +167,7 @@ def sweep_document(rows: Sequence[Row], depth: str) -> Document:
             Section(table=sweep_table(rows)),
             Section(
                 sentences=said(
-                    *_reasons(rows), *_refuted_sentences(rows), *_hidden_settings(rows), *_depth_notes(rows, depth)
+                    *_reasons(rows), *_refuted_sentences(rows), *_hidden_settings(rows), *_effort_notes(rows, effort)
                 )
             ),
         ),
@@ -247,14 +246,11 @@ def _binding_words(binding: str) -> str:
     return f"{constraint_words(name)}{blank}{rest}"
 
 
-def _depth_notes(rows: Sequence[Row], depth: str) -> list[str]:
+def _effort_notes(rows: Sequence[Row], effort: str) -> list[str]:
     """How each scenario was solved, what its gap means, and how many fleets were simulated."""
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
-    proven = depth == "simple" and any(row["gap"] is not None for row in rows)
-    note = simulated_note(sum(row["simulated"] for row in having), len(having))
-    if having and depth == "full":
-        note = "Not simulated: a fleet may miss the SLO in simulation (--simulate in place of --full)."
-    return [DEPTHS["proven" if proven else depth], note]
+    gap = GAP if any(row["gap"] is not None for row in rows) else ""
+    return [f"{EFFORTS[effort]} {gap}".rstrip(), simulated_note(sum(row["simulated"] for row in having), len(having))]
 
 
 def _refuted_sentences(rows: Sequence[Row]) -> list[str]:
@@ -383,20 +379,19 @@ def break_even_record(pieces: Pieces) -> dict[str, Any]:
 
 def break_even_document(pieces: Pieces, *, simulable: bool) -> Document:
     """The best fleet over the range of a lever; simulable: whether fleets along the lever can be simulated."""
-    turns, answers = taking_turns(pieces.pieces), [piece.answer for piece in pieces.pieces]
+    answers = [piece.answer for piece in pieces.pieces]
     reasons = [
         no_fleet_sentence(f"from {_at(pieces, piece.low)} to {_at(pieces, piece.high)}", piece.answer.binding)
         for piece in pieces.pieces
         if piece.answer.cost is None
     ]
-    others_note = "Others: fleets of the same GPUs at the same cost; --json shows where each is the cheapest."
     note = _simulation_note(answers)
     if note and not simulable and all(answer.attainment is None for answer in answers):
         note = _not_simulable(pieces.key)
-    notes = (others_note if len(turns) < len(pieces.pieces) else "", *map(refuted_sentence, pieces.refuted), note)
+    notes = (*map(refuted_sentence, pieces.refuted), note)
     return Document(
-        headline=(_changes_sentence(pieces, turns),),
-        sections=(Section(table=_turns_table(pieces, turns)), Section(sentences=said(*reasons, *notes))),
+        headline=(_changes_sentence(pieces),),
+        sections=(Section(table=_pieces_table(pieces)), Section(sentences=said(*reasons, *notes))),
         positive=any(answer.cost is not None for answer in answers),
     )
 
@@ -405,10 +400,10 @@ def _at(pieces: Pieces, value: float) -> str:
     return exact_words(pieces.key, value)
 
 
-def _changes_sentence(pieces: Pieces, turns: Sequence[Sequence[Piece]]) -> str:
+def _changes_sentence(pieces: Pieces) -> str:
     """At which values the cheapest fleet changes, and how exactly they are known."""
     low, high = _at(pieces, pieces.pieces[0].low), _at(pieces, pieces.pieces[-1].high)
-    values = [_at(pieces, turn[0].low) for turn in turns[1:]]
+    values = [_at(pieces, piece.low) for piece in pieces.pieces[1:]]
     if not values:
         return f"From {low} to {high}, {pieces.key} does not change the cheapest fleet."
     times = "once" if len(values) == 1 else f"{len(values)} times"
@@ -417,45 +412,23 @@ def _changes_sentence(pieces: Pieces, turns: Sequence[Sequence[Piece]]) -> str:
     return f"From {low} to {high}, {pieces.key} changes the cheapest fleet {times}{where} (exact to {tolerance})."
 
 
-def _turns_table(pieces: Pieces, turns: Sequence[Sequence[Piece]]) -> Table:
+def _pieces_table(pieces: Pieces) -> Table:
     """Each stretch of the lever with its fleet, how many GPUs that buys, and the cost at both ends."""
     name = pieces.key.partition(".")[2]
     by_price = pieces.key.startswith("price.")
     columns = (f"#{pieces.key} from", "#to", f"#{name} bought" if by_price else "#GPUs", "#cost from", "#to", FLEET)
     rows = [
         (
-            _at(pieces, turn[0].low),
-            _at(pieces, turn[-1].high),
-            str(_bought(turn[0].answer, name) if by_price else sum(turn[0].answer.gpus.values())),
-            _cost(turn[0].cost_low),
-            _cost(turn[-1].cost_high),
-            _with_others(turn),
+            _at(pieces, piece.low),
+            _at(pieces, piece.high),
+            str(_bought(piece.answer, name) if by_price else sum(piece.answer.gpus.values())),
+            _cost(piece.cost_low),
+            _cost(piece.cost_high),
+            fleet_cell(piece.answer.pools),
         )
-        for turn in turns
+        for piece in pieces.pieces
     ]
-    return fleet_table(columns, rows, [turn[0].answer.attainment for turn in turns])
-
-
-def taking_turns(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Neighboring pieces whose fleets have the same GPUs and one cost, and differ in how engines are made of them."""
-
-    def worth(piece: Piece) -> object:
-        flat = piece.cost_low is not None and piece.cost_low == piece.cost_high
-        return (piece.cost_low, piece.answer.gpus, piece.answer.attainment) if flat else id(piece)
-
-    turns: list[list[Piece]] = []
-    for piece in pieces:
-        if turns and worth(turns[-1][-1]) == worth(piece):
-            turns[-1].append(piece)
-        else:
-            turns.append([piece])
-    return turns
-
-
-def _with_others(turn: Sequence[Piece]) -> str:
-    """The first fleet of some, and how many others there are."""
-    number = len({engine_counts(piece.answer.pools) for piece in turn}) - 1
-    return fleet_cell(turn[0].answer.pools) + (f", or {plural(number, 'other')}" if number else "")
+    return fleet_table(columns, rows, [piece.answer.attainment for piece in pieces.pieces])
 
 
 def _bought(answer: Answer, name: str) -> int:
