@@ -23,6 +23,7 @@ from reports.deploy.deployment import Options
 from reports.deploy.describe import file_names
 from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
 from reports.deploy.formats import Raw, load_documents, shell_text, yaml_text
+from reports.deploy.readback import launches
 from reports.deploy.readme import settings as settings_of
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 from tests.test_cli import pdplan
@@ -98,11 +99,11 @@ def test_no_string_is_code(target: str, text: str, label: str, image: str) -> No
     deployment = deployment_of(
         hostile_plan(text, ENGINES[target]), target, model=text, image=image, labels={"H100": label}
     )
-    found = TARGETS[target].read(deployment, files)
-    assert {one.weights for one in found.workers} == {text}
+    found = launches(deployment, files)
+    assert {one.weights for one in found} == {text}
     if target in {"dynamo", "llmd"}:
-        assert label in {one.label for one in found.workers}
-        assert {one.image for one in found.workers} == {image}
+        assert label in {one.label for one in found}
+        assert {one.image for one in found} == {image}
 
 
 @pytest.mark.parametrize("text", NASTY)

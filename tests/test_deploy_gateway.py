@@ -28,29 +28,14 @@ from reports.deploy.gateway import (
     misplacing,
     placed,
     pool_lines,
-    read_gateway,
     tolerated,
 )
 from reports.deploy.hosts import place
-from reports.deploy.readback import FoundRouter
 from reports.next_steps import deploy_sentence, deployable
 from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
 
 GOLDEN = Path(__file__).parent / "golden" / "deploy"
 SHOWN = ("README.md", "router.cfg", "router.sh", "hosts.env", "benchmark/run.sh")
-
-
-def gateway_of(deployment: Deployment) -> FoundRouter:
-    """The gateway of a deployment, read back from its files."""
-    found = read_gateway(gateway_files(deployment, place(deployment)))
-    assert found is not None
-    return found
-
-
-def rules_of(deployment: Deployment) -> tuple[Rule, ...]:
-    found = gateway_of(deployment).gateway
-    assert found is not None
-    return found.rules
 
 
 @pytest.mark.parametrize("name", ["vllm-by-length", "vllm-by-class", "sglang-by-length"])
@@ -69,20 +54,20 @@ def test_golden_files(name: str) -> None:
 def test_the_edge_lies_between_the_lengths_in_proportion() -> None:
     """512 and 2,048 tokens meet at 1,024, at four bytes each; a tenth of the long prompts go to the small GPUs."""
     deployment = deployment_of(parted_plan(), "vllm")
-    assert rules_of(deployment) == (
+    assert gateway_rules(deployment) == (
         Rule("colocated-1", 4096),
         Rule("colocated-1", None, PARTS // 10),
         Rule("colocated-2"),
     )
-    assert placed(rules_of(deployment), 4096.0, "") == {"colocated-1": 1.0}
-    assert placed(rules_of(deployment), 4097.0, "") == pytest.approx({"colocated-1": 0.1, "colocated-2": 0.9})
-    assert misplacing(deployment, rules_of(deployment))(4.0) == pytest.approx(0.0, abs=1e-12)
+    assert placed(gateway_rules(deployment), 4096.0, "") == {"colocated-1": 1.0}
+    assert placed(gateway_rules(deployment), 4097.0, "") == pytest.approx({"colocated-1": 0.1, "colocated-2": 0.9})
+    assert misplacing(deployment, gateway_rules(deployment))(4.0) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_bytes_per_token_move_the_edge_and_not_what_it_means() -> None:
     asked = deployment_of(parted_plan(), "vllm", bytes_per_token=3.0)
-    assert rules_of(asked)[0].upto == 3072
-    assert misplacing(asked, rules_of(asked))(3.0) == pytest.approx(0.0, abs=1e-12)
+    assert gateway_rules(asked)[0].upto == 3072
+    assert misplacing(asked, gateway_rules(asked))(3.0) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_how_far_off_the_assumption_may_be() -> None:
@@ -145,8 +130,7 @@ def test_every_length_finds_the_pools_of_the_plan(deployment: Deployment) -> Non
     lengths = sorted(lane.isl for lane in deployment.lanes)
     if any(longer < 1.001 * length + 1.0 for length, longer in pairwise(lengths)):
         return  # closer than a byte can tell
-    rules = rules_of(deployment)
-    assert rules == gateway_rules(deployment)
+    rules = gateway_rules(deployment)
     for lane in deployment.lanes:
         parts = placed(rules, 4.0 * lane.isl, "")
         assert sum(parts.values()) == pytest.approx(1.0)
@@ -155,7 +139,7 @@ def test_every_length_finds_the_pools_of_the_plan(deployment: Deployment) -> Non
 
 
 def test_classes_that_share_lengths_are_told_by_a_header() -> None:
-    rules = rules_of(deployment_of(classes_plan(), "vllm"))
+    rules = gateway_rules(deployment_of(classes_plan(), "vllm"))
     assert rules[:2] == (
         Rule("colocated-1", slo_class="interactive"),
         Rule("colocated-2", slo_class="class-2"),
@@ -260,4 +244,3 @@ def test_a_changed_edge_is_told_by_the_check(tmp_path: Path, capsys: pytest.Capt
     told = capsys.readouterr().out
     assert "as_written: router.cfg: frontend clients[" in told
     assert "'358', not '3584', in the line 'use_backend colocated-1 if { req.body_size le 358 }'" in told
-    assert "  lengths_find_their_pools: router: pool colocated-2 gets 100 % on top of what was planned for it" in told

@@ -14,7 +14,7 @@ from costmodel.simulator import SCHEDULERS, Pool
 from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy.files import TARGETS, deployment_files
-from reports.deploy.readback import FoundWorker
+from reports.deploy.readback import Launch, launches
 from search_spaces.engines import load_serving_policy
 from search_spaces.kv_blocks import block_tokens
 from search_spaces.models import load_model
@@ -29,16 +29,16 @@ FLEETS = [(APART, ""), (TOGETHER, ""), (STAGES, ""), (RANKS, "Qwen3-30B-A3B")]
 every_engine = pytest.mark.parametrize("engine", SCHEDULERS)
 
 
-def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[FoundWorker, dict[str, Any], Pool]]:
+def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[Launch, dict[str, Any], Pool]]:
     """Every engine of the plain target: as its files are read, what they say word for word, and what was simulated."""
     plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
     deployment = deployment_of(plan, engine)
     files = TARGETS[engine].files(deployment)
-    found = TARGETS[engine].read(deployment, files)
+    found = launches(deployment, files)
     simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)).pools, strict=True))
     return [
         (one, yaml.safe_load(files[one.where]) if engine == "trtllm" else dict(one.words), simulated[one.pool])
-        for one in found.workers
+        for one in found
     ]
 
 

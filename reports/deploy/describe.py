@@ -30,8 +30,8 @@ from search_spaces.recorded import Recorded
 
 from . import facts
 from .deployment import ClassLimits, Demand, DeployedPool, Deployment, Lane, Limits, Options, Routing, Settings
-from .readback import one_line
 from .refusals import UndeployableError
+from .words import one_line
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")

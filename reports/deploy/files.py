@@ -26,10 +26,10 @@ from . import facts, lint
 from .benchmark import benchmark_files
 from .deployment import Deployment, Options
 from .describe import describe
-from .dynamo import dynamo_files, read_dynamo
-from .llmd import llmd_files, read_llmd
+from .dynamo import dynamo_files
+from .llmd import llmd_files
 from .monitoring import monitoring_files
-from .readback import Found
+from .plain import sglang_files, trtllm_files, vllm_files
 from .readme import (
     dynamo_steps,
     llmd_steps,
@@ -39,9 +39,6 @@ from .readme import (
     vllm_steps,
 )
 from .refusals import refuse_undeployable
-from .sglang import read_sglang, sglang_files
-from .trtllm import read_trtllm, trtllm_files
-from .vllm import read_vllm, vllm_files
 
 README: Final = "README.md"
 SUMS: Final = "SHA256SUMS"
@@ -56,13 +53,12 @@ _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How a target's files are written and read back.
+    """How a target's files are written.
 
     url: where its clients send requests, seen from the benchmark; steps: how to start it; pods: in Kubernetes.
     """
 
     files: Callable[[Deployment], dict[str, str]]
-    read: Callable[[Deployment, Mapping[str, str]], Found]
     url: Callable[[Deployment], str]
     steps: Callable[[Deployment], list[str]]
     pods: bool = False
@@ -81,11 +77,11 @@ def _gateway(deployment: Deployment) -> str:
 
 
 TARGETS: Final[Mapping[str, Target]] = {
-    "vllm": Target(vllm_files, read_vllm, _local, vllm_steps),
-    "dynamo": Target(dynamo_files, read_dynamo, _frontend, dynamo_steps, pods=True),
-    "llmd": Target(llmd_files, read_llmd, _gateway, llmd_steps, pods=True),
-    "sglang": Target(sglang_files, read_sglang, _local, plain_steps),
-    "trtllm": Target(trtllm_files, read_trtllm, _local, trtllm_steps),
+    "vllm": Target(vllm_files, _local, vllm_steps),
+    "dynamo": Target(dynamo_files, _frontend, dynamo_steps, pods=True),
+    "llmd": Target(llmd_files, _gateway, llmd_steps, pods=True),
+    "sglang": Target(sglang_files, _local, plain_steps),
+    "trtllm": Target(trtllm_files, _local, trtllm_steps),
 }
 
 
@@ -155,7 +151,7 @@ def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
 def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
     """Rules of `lint` that files break, as (rule, sentence); files that cannot be read break the rule `readable`."""
     try:
-        return lint.faults(deployment, TARGETS[deployment.options.target].read(deployment, files))
+        return lint.faults(deployment, files)
     except InputError as error:
         return [("readable", str(error))]
     except _MISSHAPEN as error:

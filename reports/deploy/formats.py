@@ -295,17 +295,6 @@ def dig(found: Any, *path: str) -> Any:
     return found
 
 
-def namespaces(files: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
-    """The namespace of every Kubernetes object among the files, None where none is stated."""
-    loaded = [(path, load_documents(path, text)) for path, text in sorted(files.items()) if path.endswith(".yaml")]
-    return tuple(
-        (path if len(documents) == 1 else f"{path}: {title(one)}", dig(one, "metadata", "namespace"))
-        for path, documents in loaded
-        for one in documents
-        if dig(one, "metadata")
-    )
-
-
 def quantity(where: str, value: Any) -> int:
     """A count as Kubernetes writes it, a number or a string of one."""
     try:

@@ -6,9 +6,8 @@ A gateway counts no tokens: it takes the bytes of a request's body for the lengt
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -20,9 +19,8 @@ from costmodel.words import join_words, percentage
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Lane
-from .formats import Raw, load_sections, render
-from .hosts import ROUTER_FILE, Instance, read_command
-from .readback import FoundRouter, Gateway, Rule
+from .formats import Raw, render
+from .hosts import ROUTER_FILE, Instance
 
 SURPLUS: Final = 0.05
 """Most [1] that a pool may get on top of the requests that were planned for it."""
@@ -32,6 +30,20 @@ Parts = tuple[int, ...]
 """What each pool takes of a range of lengths [1 / PARTS], in the plan's order."""
 NEXT: Final = 1e-9
 """Relative step that leads from an edge to its other side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Requests that a pool gets, of those that no rule before it took.
+
+    upto: largest body [byte], None: any; chance: part of them [1 / PARTS], drawn at random, None: all;
+    slo_class: label of their class, empty: any.
+    """
+
+    pool: str
+    upto: int | None = None
+    chance: int | None = None
+    slo_class: str = ""
 
 
 def bytes_per_token(deployment: Deployment) -> float:
@@ -202,8 +214,6 @@ HEADER: Final = "x-slo-class"
 """Header in which a request says which class it is of."""
 LEAST_CONNECTIONS: Final = 1000
 """Connections of clients that the gateway takes in any case."""
-EXPORTED: Final = 'set -a # HAProxy finds the addresses in its environment\n. "$here/hosts.env"\nset +a\n'
-DICE: Final = f"rand({PARTS})"
 
 
 def gateway_files(deployment: Deployment, instances: Sequence[Instance]) -> dict[str, str]:
@@ -320,61 +330,11 @@ def class_header(deployment: Deployment, label: str) -> list[str]:
     return ["--header", f"{HEADER}:{label}"] if asked else []
 
 
-def read_gateway(files: Mapping[str, str]) -> FoundRouter | None:
-    """Whom HAProxy sends which requests, and whether its start script tells it where they are."""
-    if not files.get(ROUTER_FILE):
-        return None
-    env, command = read_command(ROUTER_FILE, files[ROUTER_FILE], ["haproxy", "-db", "-f", f"$here/{GATEWAY_FILE}"])
-    if env or command or EXPORTED not in files[ROUTER_FILE]:
-        raise InputError(
-            f"{ROUTER_FILE} does not start HAProxy with the addresses of hosts.env and {GATEWAY_FILE} alone"
-        )
-    if GATEWAY_FILE not in files:
-        raise InputError(f"{GATEWAY_FILE} is missing, so no request finds a pool")
-    gateway = _read_config(files[GATEWAY_FILE])
-    urls = tuple(f"http://{address}" for addresses in gateway.backends.values() for address in addresses)
-    return FoundRouter(GATEWAY_FILE, splits=False, targets={Role.COLOCATED.value: urls}, gateway=gateway)
-
-
-def _read_config(text: str) -> Gateway:
-    rules: list[Rule] = []
-    backends: dict[str, tuple[str, ...]] = {}
-    checked: set[str] = set()
-    for section, lines in load_sections(GATEWAY_FILE, text).items():
-        kind, _, name = section.partition(" ")
-        for words in lines:
-            if words[0] in {"use_backend", "default_backend"}:
-                rules.append(_rule(words))
-            elif words[0] == "server" and kind == "backend":
-                backends[name] = (*backends.get(name, ()), words[2])
-                checked |= {words[2]} if words[3:] == check_words() else set()
-    return Gateway(tuple(rules), backends, frozenset(checked))
-
-
 def check_words() -> list[str]:
     """How HAProxy finds that a replica is down, or is there again."""
     health = facts.fact("health")
     found = {"inter": f"{health['interval']}s", "fall": str(health["failures"]), "rise": str(health["successes"])}
     return ["check", *(word for pair in found.items() for word in pair)]
-
-
-def _rule(words: Sequence[str]) -> Rule:
-    """A line that chooses a backend: `use_backend POOL if { TEST } ...`, or `default_backend POOL`."""
-    _, pool, *tests = words
-    rule = Rule(pool)
-    while tests:
-        match tests:
-            case ["if", *tests]:
-                pass
-            case ["{", "req.body_size", "le", size, "}", *tests] if size.isdecimal():
-                rule = replace(rule, upto=int(size))
-            case ["{", fetch, "lt", part, "}", *tests] if fetch == DICE and part.isdecimal():
-                rule = replace(rule, chance=int(part))
-            case ["{", fetch, "-m", "str", label, "}", *tests] if fetch == f"req.hdr({HEADER})":
-                rule = replace(rule, slo_class=label)
-            case _:
-                raise InputError(f"{GATEWAY_FILE}: {shlex.join(words)} has a condition that no plan needs")
-    return rule
 
 
 CELLS: Final = 256
