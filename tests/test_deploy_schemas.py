@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,13 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy import facts
 from reports.deploy.deployment import Options
+from reports.deploy.describe import demand_of
 from reports.deploy.dynamo import router_words
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.hosts import place
 from reports.deploy.readback import launches
+from reports.deploy.readme import page_notes
+from search_spaces.problem import Balancing
 from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
@@ -325,3 +329,54 @@ def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
         taken += [port, port + 13, *range(port + 233, port + 250), *range(one.port("nccl"), one.port("nccl") + 20)]
     assert len(set(taken)) == len(taken)
     assert max(taken) < 32768, "above, the kernel hands out ports itself"
+
+
+def by_day(plan: Plan) -> Plan:
+    """The plan of a day whose quietest hour has a tenth of the planned rate."""
+    inputs = json.loads(json.dumps(plan.provenance.inputs))
+    rate = plan.workload.request_rate_rps
+    del inputs["workload"]["request_rate"]
+    inputs["workload"]["diurnal"] = {"requests_per_second_by_hour": [0.1 * rate] * 6 + [rate] * 18, "percentile": 100}
+    source = plan.provenance.model_copy(update={"inputs": inputs})
+    return plan.model_copy(update={"provenance": source})
+
+
+def test_quiet_hours_have_fewer_replicas_and_never_too_few(data: Path) -> None:
+    pools = (Case("prefill", replicas=3, seqs=8, tokens=8192), Case("decode", "H200", replicas=3, seqs=128, tokens=512))
+    plan = by_day(plan_of(pools))
+    deployment = deployment_of(plan, "llmd")
+    assert [pool.least for pool in deployment_of(plan_of(pools), "llmd").pools] == [3, 3]
+    files = deployment_files(plan, options("llmd", namespace="serving"))
+    scalers = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(files["autoscale.yaml"])}
+    for pool in deployment.pools:
+        spec = scalers[f"case-{pool.name}"]
+        assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (pool.least, 3)
+        assert 1 <= pool.least < 3
+        (trigger,) = spec["triggers"]
+        assert f'pool="{pool.name}"' in trigger["metadata"]["query"]
+        assert 0.0 < float(trigger["metadata"]["threshold"]) <= pool.running
+    assert "autoscale.yaml" not in files["kustomization.yaml"], "fixed replicas are the default"
+    assert "`kubectl apply -n serving -f autoscale.yaml`" in files["README.md"]
+    assert "autoscale.yaml" not in deployment_files(plan_of(pools), options("llmd"))
+    budgets = [one for one in yaml.safe_load_all(files["support.yaml"]) if one["kind"] == "PodDisruptionBudget"]
+    assert [one["spec"]["maxUnavailable"] for one in budgets] == [1, 1]
+
+
+def test_the_page_says_what_sessions_and_networks_need() -> None:
+    plan = plan_of((Case("colocated", replicas=3, tokens=8192),), Ask(prefix=0.4))
+    inputs = plan.provenance.inputs | {"workload": plan.provenance.inputs["workload"] | {"sessions": {}}}
+    source = plan.provenance.model_copy(update={"inputs": inputs})
+    deployment = replace(
+        deployment_of(plan, "dynamo"), demand=demand_of(plan.model_copy(update={"provenance": source}))
+    )
+    notes = " ".join(page_notes(deployment))
+    assert "needs a network plug-in that enforces it" in notes
+    assert "not sessions with their pauses" in notes
+    assert "Turns of a session may go to different replicas" not in notes, "Dynamo's router knows their prefixes"
+    counting = replace(deployment, balancing=Balancing.FEWEST_REQUESTS)
+    assert "Turns of a session may go to different replicas: the plan is for a router" in " ".join(page_notes(counting))
+    for target in ("vllm", "sglang"):
+        hosts = replace(deployment, options=options(target), engine=target)
+        assert "Turns of a session may go to different replicas" in " ".join(page_notes(hosts))
+    readme = deployment_files(plan, options("llmd"))["README.md"]
+    assert "| router | the prompt's prefix, then fewest tokens |" in readme

@@ -179,7 +179,7 @@ def _pod(container: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def _frontend(deployment: Deployment, words: list[str]) -> dict[str, Any]:
-    """The way in; it fetches no weights. A node that does not answer has to give it up within seconds."""
+    """The way in, twice; it fetches no weights. A node that does not answer has to give it up within seconds."""
     port = int(facts.fact("ports", "http"))
     main = _main(deployment, "frontend", ["--http-port", str(port), *words]) | probes("/health", port, "/live")
     main["envFrom"] = TOKEN
@@ -191,14 +191,13 @@ def _frontend(deployment: Deployment, words: list[str]) -> dict[str, Any]:
     pod["metadata"] = {"labels": own_labels(deployment)}
     if deployment.weights.startswith("/"):
         main["volumeMounts"], pod["spec"]["volumes"] = [weights_mount(deployment)], [weights_volume(deployment)]
-    several = router_mode(deployment) == "kv" and deployment.routing is not Routing.BY_LENGTH
-    return _component("Frontend", "frontend", int(facts.fact("routers")) if several else 1, pod)
+    return _component("Frontend", "frontend", int(facts.fact("routers")), pod)
 
 
 def router_words(deployment: Deployment) -> list[str]:
     """How the frontend chooses, and that it hands the requests of a worker that died to another one.
 
-    Routers that know which prefixes workers hold tell each other what they gave out, so there can be two of them.
+    Routers that know which prefixes workers hold tell each other what they gave out; others count their own requests.
     """
     words = ["--router-mode", router_mode(deployment), "--migration-limit", str(facts.fact("migrations"))]
     if router_mode(deployment) == "kv":

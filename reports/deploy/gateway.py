@@ -231,6 +231,7 @@ def gateway_files(deployment: Deployment, instances: Sequence[Instance]) -> dict
         tolerated=Raw(tolerance_sentence(deployment)),
         sized=by_size(rules),
         connections=_connections(deployment),
+        metrics_port=facts.fact("ports", "router_metrics"),
         check=Raw(" ".join(check_words())),
         check_timeout=Raw(f"{facts.fact('health', 'timeout')}s"),
         header=HEADER,

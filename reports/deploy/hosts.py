@@ -141,7 +141,7 @@ def slurm_file(deployment: Deployment, instances: tuple[Instance, ...]) -> str:
             {
                 "number": number,
                 "nodes": sum(place[0] == number for place in place_of.values()),
-                "gpus": Raw(f"{re.sub(r'[^a-z0-9]+', '_', name.lower())}:" * many + str(_size_of(types, name))),
+                "gpus": Raw(f"{re.sub(r'[^a-z0-9]+', '_', name.lower())}:{_size_of(types, name)}"),
                 "list": Raw(f"SLURM_JOB_NODELIST_HET_GROUP_{number}" if many else "SLURM_JOB_NODELIST"),
             }
             for number, name in enumerate(groups)

@@ -178,14 +178,14 @@ def transport_env(deployment: Deployment, pool: DeployedPool) -> list[dict[str, 
     return env + nvlink * pool.nvlink + [{"name": name, "value": value} for name, value in own.items()]
 
 
-def least_pods(pool: DeployedPool) -> int:
-    """Pods that no eviction may go below: all but one replica's, and all of the only replica's.
+def evictions(deployment: Deployment, pool: DeployedPool) -> dict[str, int]:
+    """How many pods may be evicted: those of one replica at a time, and none of the only one.
 
-    >>> from types import SimpleNamespace
-    >>> least_pods(SimpleNamespace(replicas=3, nodes=2)), least_pods(SimpleNamespace(replicas=1, nodes=2))
-    (4, 2)
+    Of pods that a Deployment owns the budget follows their number; of others it is for the fewest that there are.
     """
-    return max(pool.replicas - 1, 1) * pool.nodes
+    if pool.nodes == 1 and deployment.options.target == "llmd":
+        return {"maxUnavailable": int(pool.replicas > 1)}
+    return {"minAvailable": max(pool.least - 1, 1) * pool.nodes}
 
 
 def rolling(pool: DeployedPool) -> dict[str, int]:
@@ -210,7 +210,7 @@ def support_objects(deployment: Deployment, *, account: bool) -> list[dict[str, 
             "PodDisruptionBudget",
             metadata(deployment, f"{deployment.name}-{pool.name}"),
             spec={
-                "minAvailable": least_pods(pool),
+                **evictions(deployment, pool),
                 "selector": {"matchLabels": own_labels(deployment, pool)},
             },
         )

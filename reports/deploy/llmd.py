@@ -36,6 +36,11 @@ from .words import plain_words
 PICKER_FILE: Final = "epp-config.yaml"
 ROUTER_FILE: Final = "router-values.yaml"
 POOL_FILE: Final = "inferencepool.yaml"
+AUTOSCALE_FILE: Final = "autoscale.yaml"
+SLOWLY: Final = {
+    "scaleDown": {"stabilizationWindowSeconds": 600, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}]}
+}
+"""A replica less at a time, and only after ten quiet minutes: it takes minutes to load the weights again."""
 POOLS: Final = "pools/"
 """Folder of the manifests that start engines."""
 BY_REQUESTS: Final = "active-request-scorer"
@@ -84,10 +89,52 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
             "endpointPickerRef": {"name": f"{deployment.name}-epp", "port": {"number": 9002}},
         },
     }
+    scalers = [_scaler(deployment, pool) for pool in deployment.pools if pool.least < pool.replicas]
+    if scalers:
+        files[AUTOSCALE_FILE] = manifest("Fewer replicas in quiet hours, by KEDA, in place of fixed ones.", *scalers)
     return files | {
         PICKER_FILE: picker,
         ROUTER_FILE: manifest(f"{about} -n {deployment.options.namespace} -f <this file>", {"router": router}),
         POOL_FILE: manifest("All pods that serve the model, and who picks among them.", pool),
+    }
+
+
+def _scaler(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
+    """KEDA's object that scales a pool by the requests that its engines run or have waiting.
+
+    A replica is added for as many of these as one has at the planned rate, or fewer where the quietest hour needs more
+    replicas for its rate than the plan has. It never has fewer replicas than that hour needs, nor more than planned.
+    """
+    name, kind, group = f"{deployment.name}-{pool.name}", "Deployment", "apps/v1"
+    if pool.nodes > 1:
+        kind, group = "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1"
+    series = f'{{deployment="{deployment.name}", pool="{pool.name}"}}'
+    metrics = facts.fact("metrics", deployment.engine)
+    full = pool.running * min(deployment.demand.quietest * pool.replicas / pool.least, 1.0)
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": metadata(deployment, name),
+        "spec": {
+            "scaleTargetRef": {"apiVersion": group, "kind": kind, "name": name},
+            "pollingInterval": 15,
+            "minReplicaCount": pool.least,
+            "maxReplicaCount": pool.replicas,
+            "fallback": {"failureThreshold": 3, "replicas": pool.replicas},  # where Prometheus does not answer
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": SLOWLY}},
+            "triggers": [
+                {
+                    "type": "prometheus",
+                    "metricType": "AverageValue",
+                    "metadata": {
+                        "serverAddress": facts.fact("monitoring", "prometheus"),
+                        "query": f"sum({metrics['running']}{series}) + sum({metrics['queue']}{series})",
+                        "threshold": f"{full:.3g}",
+                        "ignoreNullValues": "false",  # no series are no sign of quiet
+                    },
+                }
+            ],
+        },
     }
 
 

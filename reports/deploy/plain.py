@@ -175,6 +175,7 @@ def router_words(deployment: Deployment, instances: Iterable[Instance]) -> list[
     vllm = deployment.engine == "vllm"
     words = ["--host", ANYWHERE, "--port", str(facts.fact("ports", "http"))]
     words += ["--worker-startup-timeout-secs", str(facts.fact("startup_seconds"))]
+    words += ["--prometheus-host", ANYWHERE, "--prometheus-port", str(facts.fact("ports", "router_metrics"))]
     words += router_limits(prefixes=deployment.routes_by_prefix)
     if not deployment.disaggregated:
         return [*words, "--policy", BALANCES, "--worker-urls", *map(_url, instances)]

@@ -25,7 +25,8 @@ from .flags import connector
 from .formats import Raw, render
 from .gateway import chosen_by, gateway_notes, pool_lines
 from .hosts import SLURM_FILE, hosts_of, place, router_hosts
-from .kubernetes import CACHE_FILE, SECRET, vendor_fact
+from .kubernetes import CACHE_FILE, SECRET, SUPPORT_FILE, vendor_fact
+from .llmd import AUTOSCALE_FILE
 from .monitoring import watches
 
 LONGEST_COMMAND: Final = 400
@@ -131,7 +132,7 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
         SettingRow("order", "first come, first served", "as in the simulation"),
         SettingRow(
             "router",
-            deployment.router.value.replace("_", " "),
+            choice_words(deployment),
             "which replica of a pool gets the next prompt; the predictions on this page assume it",
         ),
         SettingRow(
@@ -140,6 +141,15 @@ def _scheduler(deployment: Deployment) -> list[SettingRow]:
             "the predicted times need them; an engine's default may leave out large batches",
         ),
     ]
+
+
+def choice_words(deployment: Deployment) -> str:
+    """How the router chooses a replica: the one that has a prompt's prefix goes before, where it knows prefixes."""
+    counted = deployment.router.value.replace("_", " ")
+    apart = deployment.disaggregated
+    knows = deployment.routes_by_prefix and not deployment.behind_gateway
+    knows = knows and not facts.scatters(deployment.options.target, apart=apart)
+    return f"the prompt's prefix, then {counted}" if knows else counted
 
 
 def _positions(deployment: Deployment) -> list[SettingRow]:
@@ -285,7 +295,8 @@ def dynamo_steps(deployment: Deployment) -> list[str]:
     steps.append(f"`kubectl apply -n {space} -k .` starts the planned fleet with fixed replicas (`dgd.yaml`).")
     if can_plan(deployment):
         steps.append(
-            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let "
+            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml -f {SUPPORT_FILE}"
+            f"{f' -f {CACHE_FILE}' * bool(deployment.options.claim)}`, to let "
             "the planner scale between one replica per pool and the plan's GPUs. It reads the platform's Prometheus."
         )
     return steps
@@ -301,6 +312,11 @@ def llmd_steps(deployment: Deployment) -> list[str]:
         *_namespace(deployment),
         f"`{key}`, if clients have to show a key.",
         f"`kubectl apply -n {space} -k .` starts the replicas.",
+        *[
+            f"`kubectl apply -n {space} -f {AUTOSCALE_FILE}`, where KEDA is installed, runs fewer replicas in quiet "
+            "hours: never fewer than the quietest hour of the plan needs, never more than planned."
+        ]
+        * any(pool.least < pool.replicas for pool in deployment.pools),
         f"`helm install {name} <llm-d router chart, standalone> -n {space} -f router-values.yaml` starts the endpoint "
         "picker with `epp-config.yaml` behind a proxy on port 80. With a gateway and a picker of your own, give it "
         f"`epp-config.yaml`, `kubectl apply -n {space} -f inferencepool.yaml`, and change the benchmark's `--url`.",
@@ -395,7 +411,7 @@ def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pod
         predicted=_quantiles(predicted),
         several=told_apart(plan),
         goals=_goals(predicted),
-        notes=_notes(deployment),
+        notes=page_notes(deployment),
     )
 
 
@@ -448,7 +464,8 @@ def _quantile(found: object, name: str) -> str:
     return "-" if found is None else duration(getattr(found, name))
 
 
-def _notes(deployment: Deployment) -> list[str]:
+def page_notes(deployment: Deployment) -> list[str]:
+    """What these files cannot do as the plan has it, or do only under a condition."""
     notes = []
     if deployment.routing is Routing.BY_LOAD:
         notes.append(
@@ -461,13 +478,29 @@ def _notes(deployment: Deployment) -> list[str]:
     scatters = _scatters(deployment)
     if scatters:
         notes.append(
-            f"Prompts with a common prefix may go to different replicas: {scatters}. Each replica fills its own cache. "
+            f"{'Turns of a session' if deployment.demand.sessions else 'Prompts with a common prefix'} may go to "
+            f"different replicas: {scatters}. Each replica fills its own cache. "
             "A prefix that all prompts share is soon in every cache. Those of conversations are found less often."
         )
     if deployment.options.target == "sglang" and sum(pool.replicas for pool in deployment.of_role(Role.PREFILL)) > 1:
         notes.append(
             "SGLang's router counts a request at its prefill replica even after its prompt is computed. Prompts may "
             "wait longer than behind a router that counts only the requests in prefill."
+        )
+    if deployment.options.target == "dynamo" and not deployment.routes_by_prefix:
+        notes.append(
+            "There are two frontends, and each counts its own requests only; one alone balances a little better."
+        )
+    if deployment.options.target in {"dynamo", "llmd"}:
+        notes.append(
+            f"The NetworkPolicy in {SUPPORT_FILE} needs a network plug-in that enforces it, as Calico and Cilium do "
+            f"and flannel does not. It lets in the namespaces {deployment.options.namespace} and "
+            f"{facts.fact('monitoring', 'namespace')}, the latter by its label kubernetes.io/metadata.name."
+        )
+    if deployment.demand.sessions:
+        notes.append(
+            "The benchmark replays single requests that share as many prefix tokens as planned, not sessions with "
+            "their pauses. AIPerf can replay conversations of your own (--custom-dataset-type multi_turn)."
         )
     if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
         notes.append("Step times were predicted for the attention backend that each GPU type would choose by itself.")
@@ -479,4 +512,6 @@ def _scatters(deployment: Deployment) -> str:
     prompts = deployment.of_role(Role.PREFILL) or deployment.of_role(Role.COLOCATED)
     if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or sum(pool.replicas for pool in prompts) < 2:
         return ""
+    if not deployment.routes_by_prefix:  # a plan of sessions
+        return "the plan is for a router that counts requests, and this one is set to do so"
     return facts.scatters(deployment.options.target, apart=deployment.disaggregated)
