@@ -11,7 +11,7 @@ from costmodel.errors import InputError
 from . import facts
 from .deployment import Deployment
 from .flags import place_words, sglang_words, span_words, trtllm_options, vllm_words
-from .formats import Raw, compose_text, render
+from .formats import Raw, compose_text, manifest, render
 from .gateway import gateway_files
 from .hosts import (
     HOSTS_FILE,
@@ -36,6 +36,13 @@ BALANCES: Final = "cache_aware"
 Their power_of_two compares loads that are not always counted: that of vllm-router 0.1.17 sends to prefill and decode
 engines, and that of SGLang's router 0.3.2 to colocated ones, at random.
 """
+VLLM_CONFIG: Final = (
+    "One vLLM engine with the settings that the plan was evaluated with: vllm serve --config <this file>"
+)
+TRTLLM_CONFIG: Final = "One TensorRT-LLM engine with the plan's settings: trtllm-serve MODEL --config <this file>"
+SPLIT: Final = (
+    "trtllm-serve disaggregated -c <this file>; the names of hosts must resolve to yours by DNS or /etc/hosts."
+)
 SPLIT_FILE: Final = "disagg_config.yaml"
 TURNS: Final = "load_balancing"
 """Who gets a request of trtllm-serve's router: the engine with the fewest. By default engines take turns; chats are
@@ -89,7 +96,7 @@ def trtllm_files(deployment: Deployment) -> dict[str, str]:
                 f"{len(instance.hosts)} hosts, which trtllm-serve starts only under MPI"
             )
         options = trtllm_options(deployment, instance.pool)
-        files[f"workers/{instance.name}.yaml"] = render("trtllm/worker.yaml", options=list(options.items()))
+        files[f"workers/{instance.name}.yaml"] = manifest(TRTLLM_CONFIG, options)
         files[f"workers/{instance.name}.sh"] = _trtllm_script(deployment, instance, instances)
     if deployment.disaggregated:
         urls = {
@@ -101,13 +108,10 @@ def trtllm_files(deployment: Deployment) -> dict[str, str]:
             for role in (Role.PREFILL, Role.DECODE)
         }
         port = facts.fact("ports", "http")
-        files[SPLIT_FILE] = render(
-            "trtllm/disagg_config.yaml",
-            port=port,
-            context=urls[Role.PREFILL],
-            generation=urls[Role.DECODE],
-            router=TURNS,
-        )
+        split: dict[str, Any] = {"hostname": ANYWHERE, "port": port, "backend": "pytorch"}
+        for section, role in (("context_servers", Role.PREFILL), ("generation_servers", Role.DECODE)):
+            split[section] = {"num_instances": len(urls[role]), "router": {"type": TURNS}, "urls": urls[role]}
+        files[SPLIT_FILE] = manifest(SPLIT, split)
         files[ROUTER_FILE] = render("trtllm/router.sh", port=port)
     if deployment.behind_gateway:
         files |= {HOSTS_FILE: hosts_file(instances), **gateway_files(deployment, instances)}
@@ -220,10 +224,8 @@ def health_flags() -> dict[str, str]:
 def _vllm_config(deployment: Deployment, instance: Instance) -> str:
     words = vllm_words(deployment, instance.pool)
     words = (*words, ("--host", ANYWHERE), ("--port", str(instance.port("worker"))))
-    return render(
-        "vllm/worker.yaml",
-        options=[(name.removeprefix("--"), _typed(deployment.engine_version, name, value)) for name, value in words],
-    )
+    version = deployment.engine_version
+    return manifest(VLLM_CONFIG, {name.removeprefix("--"): _typed(version, name, value) for name, value in words})
 
 
 def _typed(version: str, name: str, value: str | None) -> Any:
@@ -253,51 +255,77 @@ def _node_words(instance: Instance, rank: int) -> list[str]:
 
 
 def _compose(deployment: Deployment, instances: tuple[Instance, ...], host: Host) -> str:
-    """The engines of one host as containers, and the router on the hosts that have one."""
-    weights = deployment.weights
-    services = [_service(deployment, each, each.hosts.index(host), host) for each in instances if host in each.hosts]
-    return render(
-        "compose/vllm.yaml",
-        project=deployment.name,
-        services=services,
-        awaited={service["name"]: {"condition": "service_healthy"} for service in services if service["port"]},
-        router=_router_service(deployment, instances) if host in router_hosts(instances) else None,
-        folder=compose_text(weights) if weights.startswith("/") else None,
-        rdma=deployment.leaves_nodes and len(hosts_of(instances)) > 1,
-        checks=facts.fact("startup_seconds") // 10,
-        grace=Raw(f"{deployment.drain_seconds + facts.fact('exit_seconds')}s"),
+    """The engines of one host as containers, and the router on the hosts that have one, which waits for the former."""
+    here = [instance for instance in instances if host in instance.hosts]
+    rdma = deployment.leaves_nodes and len(hosts_of(instances)) > 1
+    services = dict(_service(deployment, instance, host, rdma=rdma) for instance in here)
+    if host in router_hosts(instances):
+        served = [name for name, service in services.items() if "healthcheck" in service]
+        waits = {"depends_on": {name: {"condition": "service_healthy"} for name in served}}
+        services["router"] = _router_service(deployment, instances) | waits
+    return manifest(
+        "The replicas of one host: docker compose --env-file ../hosts.env -f <this file> up",
+        {"name": deployment.name, "services": services},
     )
 
 
 def _router_service(deployment: Deployment, instances: tuple[Instance, ...]) -> dict[str, Any]:
     """The router as a container; HAProxy finds every address in its environment."""
+    shared = {"restart": "unless-stopped", "entrypoint": [], "network_mode": "host"}
     if deployment.parted:
         return {
             "image": facts.fact("gateway", "image"),
+            **shared,
             "command": ["haproxy", "-f", "/router.cfg"],
             "volumes": ["../router.cfg:/router.cfg:ro"],
-            "env": [(host.variable, _quoted(host.address)) for host in hosts_of(instances)],
+            "environment": {host.variable: _unquoted(host.address) for host in hosts_of(instances)},
         }
-    words = ["vllm-router", *map(_quoted, router_words(deployment, instances))]
-    return {"image": facts.fact("router_image"), "command": words, "volumes": [], "env": []}
+    words = ["vllm-router", *map(_unquoted, router_words(deployment, instances))]
+    return {"image": facts.fact("router_image"), **shared, "command": words}
 
 
-def _service(deployment: Deployment, instance: Instance, rank: int, host: Host) -> dict[str, Any]:
-    options = deployment.options
-    port, amd = instance.port("worker") if rank == 0 else 0, instance.pool.vendor == "amd"
+def _service(deployment: Deployment, instance: Instance, host: Host, *, rdma: bool) -> tuple[str, dict[str, Any]]:
+    """A container of an engine on one of its hosts, by its name; rdma: whether it needs the host's RDMA devices."""
+    options, rank, vendor = deployment.options, instance.hosts.index(host), instance.pool.vendor
+    weights, amd = deployment.weights, vendor == "amd"
     env = [*(device_env(instance, "vllm") if amd else []), *_vllm_env(deployment, instance, host)]
-    return {
-        "name": f"{instance.name}-{rank}" if len(instance.hosts) > 1 else instance.name,
-        "image": compose_text(options.image or facts.image("vllm", options.version, "vllm", instance.pool.vendor)),
-        "command": ["--config", f"/workers/{instance.name}.yaml", *map(_quoted, _node_words(instance, rank))],
-        "env": [(name, _quoted(value)) for name, value in env],
-        "amd": amd,
-        "gpus": [str(gpu) for gpu in instance.gpus],
-        "port": port,
-        "health": f"http://127.0.0.1:{port}/health",
+    volumes: list[Any] = ["../workers:/workers:ro", "${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"]
+    if weights.startswith("/"):
+        folder = compose_text(weights)
+        volumes.append({"type": "bind", "source": folder, "target": folder, "read_only": True})
+    devices = ["/dev/kfd:/dev/kfd", "/dev/dri:/dev/dri"] * amd + ["/dev/infiniband:/dev/infiniband"] * rdma
+    service: dict[str, Any] = {
+        "image": compose_text(options.image or facts.image("vllm", options.version, "vllm", vendor)),
+        "entrypoint": ["vllm", "serve"],
+        "restart": "unless-stopped",
+        "command": ["--config", f"/workers/{instance.name}.yaml", *map(_unquoted, _node_words(instance, rank))],
+        "stop_grace_period": f"{deployment.drain_seconds + facts.fact('exit_seconds')}s",
+        "network_mode": "host",
+        "ipc": "host",
+        "ulimits": {"memlock": -1},
+        "cap_add": ["IPC_LOCK"],
+        "volumes": volumes,
+        # a token that is null has the value of the shell that runs compose, for weights that need it
+        "environment": {"HF_TOKEN": None, **{name: _unquoted(value) for name, value in env}},
     }
+    if devices:
+        service["devices"] = devices
+    if amd:
+        service |= {"group_add": ["video"], "security_opt": ["seccomp=unconfined"]}
+    else:
+        gpus = {"driver": "nvidia", "device_ids": [str(gpu) for gpu in instance.gpus], "capabilities": ["gpu"]}
+        service["deploy"] = {"resources": {"reservations": {"devices": [gpus]}}}
+    if rank == 0:
+        service["healthcheck"] = {
+            "test": ["CMD", "curl", "-sf", f"http://127.0.0.1:{instance.port('worker')}/health"],
+            "interval": "10s",
+            "timeout": "5s",
+            "retries": facts.fact("startup_seconds") // 10,
+            "start_period": "60s",
+        }
+    return f"{instance.name}-{rank}" if len(instance.hosts) > 1 else instance.name, service
 
 
-def _quoted(word: str) -> Raw:
-    """A word of ours for YAML: the shell's quotes around a variable are not its own."""
-    return Raw('"' + (word.replace('"', "") if isinstance(word, Raw) else word) + '"')
+def _unquoted(word: str) -> str:
+    """A word of ours outside a shell, whose quotes around a variable are not its own."""
+    return word.replace('"', "") if isinstance(word, Raw) else word
