@@ -30,14 +30,7 @@ from .dynamo import dynamo_files
 from .llmd import llmd_files
 from .monitoring import monitoring_files
 from .plain import sglang_files, trtllm_files, vllm_files
-from .readme import (
-    dynamo_steps,
-    llmd_steps,
-    plain_steps,
-    readme_page,
-    trtllm_steps,
-    vllm_steps,
-)
+from .readme import readme_page
 from .refusals import refuse_undeployable
 
 README: Final = "README.md"
@@ -55,12 +48,11 @@ _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError
 class Target:
     """How a target's files are written.
 
-    url: where its clients send requests, seen from the benchmark; steps: how to start it; pods: in Kubernetes.
+    url: where its clients send requests, seen from the benchmark; pods: in Kubernetes.
     """
 
     files: Callable[[Deployment], dict[str, str]]
     url: Callable[[Deployment], str]
-    steps: Callable[[Deployment], list[str]]
     pods: bool = False
 
 
@@ -77,11 +69,11 @@ def _gateway(deployment: Deployment) -> str:
 
 
 TARGETS: Final[Mapping[str, Target]] = {
-    "vllm": Target(vllm_files, _local, vllm_steps),
-    "dynamo": Target(dynamo_files, _frontend, dynamo_steps, pods=True),
-    "llmd": Target(llmd_files, _gateway, llmd_steps, pods=True),
-    "sglang": Target(sglang_files, _local, plain_steps),
-    "trtllm": Target(trtllm_files, _local, trtllm_steps),
+    "vllm": Target(vllm_files, _local),
+    "dynamo": Target(dynamo_files, _frontend, pods=True),
+    "llmd": Target(llmd_files, _gateway, pods=True),
+    "sglang": Target(sglang_files, _local),
+    "trtllm": Target(trtllm_files, _local),
 }
 
 
@@ -135,7 +127,7 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     refuse_faults(deployment, files)
     files |= monitoring_files(deployment, pods=target.pods)
     files |= benchmark_files(deployment, target.url(deployment), in_cluster=target.pods)
-    page = f"{MARKER}\n{readme_page(plan, deployment, target.steps(deployment), pods=target.pods)}"
+    page = f"{MARKER}\n{readme_page(plan, deployment, pods=target.pods)}"
     return {README: page, RECORD: record_text(deployment), **files}
 
 
