@@ -28,6 +28,7 @@ from search_spaces.kv_blocks import block_tokens
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
 from search_spaces.problem import Problem
 from search_spaces.recorded import Recorded
+from search_spaces.targets import target_of
 
 from . import facts
 from .deployment import ClassLimits, Demand, DeployedPool, Deployment, Lane, Limits, Options, Routing, Settings
@@ -108,7 +109,7 @@ def _check_options(plan: Plan, options: Options) -> None:
 def _engine_version(plan: Plan, options: Options) -> str:
     found = facts.engine_version(options.target, options.version, plan.engine)
     if found is None:
-        engine = facts.engines_of(options.target)[0]
+        engine = target_of(options.target).engines[0]
         reason = f"the plan was evaluated for {plan.engine}, which target {options.target} does not run"
         raise UndeployableError(reason, f"--target {options.target} --set engine={engine}")
     return found

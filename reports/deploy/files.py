@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +21,7 @@ from optimizer.plans.reading import first_fault
 from reports.whole_files import check_origin, first_bytes, write_whole
 from search_spaces.files import read_file, shown_path
 from search_spaces.json_source import JsonText
-from search_spaces.targets import NO_TARGET
+from search_spaces.targets import NO_TARGET, TARGET_NAMES, target_of
 
 from . import facts, lint
 from .benchmark import benchmark_files
@@ -101,7 +102,7 @@ def planned_target(plan: Plan) -> str:
 
 def targets_of(plan: Plan) -> list[str]:
     """The targets that run the plan's engine; before all the one that it was planned for, or that engine's own."""
-    able = [name for name in facts.target_names() if plan.engine in facts.engines_of(name)]
+    able = [name for name in TARGET_NAMES if plan.engine in target_of(name).engines]
     return sorted(able, key=lambda name: name != planned_target(plan))
 
 
@@ -174,8 +175,6 @@ def write_deployment(
     old = _listed(directory)
     check_origin(directory, paths, old.__contains__)
     with _nothing_left(directory, paths):
-        for path in paths:
-            _make_folder(path)
         write_whole(paths)
     _remove(old - set(paths))
     for path in paths:
@@ -230,26 +229,19 @@ def check_deployment(directory: Path, *, force: bool) -> None:
 
 @contextmanager
 def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
-    """Where writing fails or ends early, take away the folders that were made, and in a new directory the files."""
+    """Make the folders; where writing fails or ends early, take those away that were made, with what is in them."""
     new = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
-    empty = directory in new or not any(directory.iterdir())
-    written = False
     try:
+        for folder in new:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"{shown_path(folder)} cannot be made: {error.strerror}") from error
         yield
-        written = True
-    finally:
-        for path in () if written or not empty else paths:
-            path.unlink(missing_ok=True)
-        for folder in () if written else reversed(new):
-            with suppress(OSError):  # not made yet, or not ours alone
-                folder.rmdir()
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from error
+    except BaseException:
+        for folder in new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _check_claim(deployment: Deployment) -> None:

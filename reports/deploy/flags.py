@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from search_spaces.targets import target_of
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Settings
@@ -466,7 +467,7 @@ def connector(deployment: Deployment) -> str:
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
     if PUSH not in facts.hand_over_of(deployment.options.target, (PUSH,)):
-        title, version = facts.target_title(deployment.options.target), deployment.options.version
+        title, version = target_of(deployment.options.target).title, deployment.options.version
         raise UndeployableError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",
             f"--target {deployment.options.target}",

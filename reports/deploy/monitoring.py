@@ -42,9 +42,9 @@ class Watch:
     name: str
     title: str
     expression: str
-    limit: float | None
     unit: str
-    says: str
+    limit: float | None = None
+    says: str = ""
     minutes: int = 5
 
     @property
@@ -82,30 +82,16 @@ def _latencies(deployment: Deployment, engine: Mapping[str, str], front: Mapping
     if deployment.engine == "vllm" and deployment.disaggregated and not front:  # which measures the two parts apart
         prompts = _series(deployment, deployment.of_role(Role.PREFILL))
         ttft = f"{_quantile(share, engine['whole'], prompts)} + {ttft}"
-    percentile = f"p{100.0 * share:g}"
+    percentile, tpot = f"p{100.0 * share:g}", _quantile(share, names["tpot"], where)
+    come = f"sum(rate({names['whole']}_count{where}[{WINDOW}]))"
     planned = SLACK * deployment.demand.rate
     most, says = planned, "More requests come than the fleet was planned for."
     if deployment.capacity < planned:
         most, says = deployment.capacity, "More requests come than the fleet serves within its SLO, by the plan."
     return [
-        Watch("ttft", f"TTFT {percentile}", ttft, loosest[0], "s", "First tokens are later than the SLO allows."),
-        Watch(
-            "tpot",
-            f"TPOT {percentile}",
-            _quantile(share, names["tpot"], where),
-            loosest[1],
-            "s",
-            "Tokens are slower than the SLO allows.",
-        ),
-        Watch(
-            "request_rate",
-            "Request rate",
-            f"sum(rate({names['whole']}_count{where}[{WINDOW}]))",
-            most,
-            "reqps",
-            says,
-            minutes=15,
-        ),
+        Watch("ttft", f"TTFT {percentile}", ttft, "s", loosest[0], "First tokens are later than the SLO allows."),
+        Watch("tpot", f"TPOT {percentile}", tpot, "s", loosest[1], "Tokens are slower than the SLO allows."),
+        Watch("request_rate", "Request rate", come, "reqps", most, says, minutes=15),
     ]
 
 
@@ -113,43 +99,21 @@ def _engines(deployment: Deployment, engine: Mapping[str, str]) -> list[Watch]:
     """What goes on inside the replicas."""
     every, rate = _series(deployment), deployment.demand.rate
     waiting = max(rate * deployment.limits.ttft, 1.0)  # Little's law: as many as come while a prompt may wait
-    found = [
-        Watch(
-            "queue",
-            "Waiting requests",
-            f"sum({engine['queue']}{every})",
-            waiting,
-            "none",
-            "More requests wait than come within the limit of TTFT, so that limit breaks next.",
-        ),
-        Watch("running", "Running requests", f"sum by (pool) ({engine['running']}{every})", None, "none", ""),
-        Watch(
-            "kv_use",
-            "KV cache in use",
-            f"max by (pool) ({engine['kv']}{_series(deployment, _answering(deployment))})",
-            FULL,
-            "percentunit",
-            "The KV cache of a replica is full: requests wait, or are preempted.",
-            minutes=10,
-        ),
-        Watch(
-            "replicas",
-            "Replicas that are down",
-            " + ".join(_missing(deployment, pool, engine["running"]) for pool in deployment.pools),
-            0.0,
-            "none",
-            "Fewer replicas answer than planned.",
-            minutes=2,
-        ),
+    answering = _series(deployment, _answering(deployment))
+    down = " + ".join(_missing(deployment, pool, engine["running"]) for pool in deployment.pools)
+    late = "More requests wait than come within the limit of TTFT, so that limit breaks next."
+    full = "The KV cache of a replica is full: requests wait, or are preempted."
+    watched = [
+        Watch("queue", "Waiting requests", f"sum({engine['queue']}{every})", "none", waiting, late),
+        Watch("running", "Running requests", f"sum by (pool) ({engine['running']}{every})", "none"),
+        Watch("kv_use", "KV cache in use", f"max by (pool) ({engine['kv']}{answering})", "percentunit", FULL, full, 10),
+        Watch("replicas", "Replicas that are down", down, "none", 0.0, "Fewer replicas answer than planned.", 2),
     ]
     if "preempted" in engine:
-        rate_of = f"sum(rate({engine['preempted']}{every}[{WINDOW}]))"
-        limit, says = (
-            PREEMPTED * rate,
-            "Replicas preempt requests, which the plan does not: prompts or answers are longer.",
-        )
-        found.append(Watch("preemptions", "Preemptions", rate_of, limit, "ops", says, minutes=10))
-    return found
+        preempted = f"sum(rate({engine['preempted']}{every}[{WINDOW}]))"
+        says = "Replicas preempt requests, which the plan does not: prompts or answers are longer."
+        watched.append(Watch("preemptions", "Preemptions", preempted, "ops", PREEMPTED * rate, says, 10))
+    return watched
 
 
 def _routers(deployment: Deployment) -> list[Watch]:
@@ -168,12 +132,12 @@ def _routers(deployment: Deployment) -> list[Watch]:
         expected, up = router_count(deployment), f"count(count by ({each}) (up{routers} == 1))"
     down = f"clamp_min({expected} - ({up} or vector(0)), 0)"
     says = "A router does not answer; where it was the only one, no request finds a replica."
-    watched = [Watch("routers", "Routers that are down", down, 0.0, "none", says, minutes=2)]
+    watched = [Watch("routers", "Routers that are down", down, "none", 0.0, says, minutes=2)]
     lost = facts.fact("router_metrics").get("haproxy" if deployment.parted else target)
     if lost is not None:
         passed = f"sum({lost.format(series=routers[1:-1])}) or vector(0)"
         says = "A router passes over replicas: they are down, or it does not reach them."
-        watched.append(Watch("passed_over", "Replicas that routers pass over", passed, 0.0, "none", says, minutes=5))
+        watched.append(Watch("passed_over", "Replicas that routers pass over", passed, "none", 0.0, says))
     return watched
 
 

@@ -14,6 +14,7 @@ from reports.asked import asked
 from reports.numbers import duration, percent_beside
 from reports.text import clean, plural
 from reports.words import slo_words
+from search_spaces.targets import target_of
 
 from . import facts
 from .benchmark import FOLDER, behind, requests_of, results_folder, trace_file
@@ -119,7 +120,7 @@ def fleet_words(deployment: Deployment) -> str:
 
 def unchecked_words(options: Options) -> str:
     """Say that nobody checked a version's flags; empty for one that is known."""
-    title, newest = facts.target_title(options.target), facts.versions_of(options.target)[-1]
+    title, newest = target_of(options.target).title, facts.versions_of(options.target)[-1]
     if not options.unchecked:
         return ""
     return (
@@ -194,7 +195,7 @@ def start_steps(deployment: Deployment, *, pods: bool) -> list[str]:
     text = render(
         "readme/steps.md",
         target=options.target,
-        title=facts.target_title(options.target),
+        title=target_of(options.target).title,
         version=options.version,
         name=deployment.name,
         space=options.namespace,
@@ -254,7 +255,7 @@ def readme_page(plan: Plan, deployment: Deployment, *, pods: bool) -> str:
     return render(
         "readme/README.md",
         title=deployment.title,
-        target=facts.target_title(deployment.options.target),
+        target=target_of(deployment.options.target).title,
         version=deployment.options.version,
         sha=deployment.plan_sha,
         file=Raw("<the fleet.yaml, or the plan.json with --alternative N>" if stated else "<the plan.json>"),
