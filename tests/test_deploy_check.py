@@ -22,105 +22,52 @@ from reports.deploy.files import RECORD, SUMS, TARGETS, deployment_files, record
 from reports.deploy.formats import load_yaml
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, options, plan_of, two_classes
 
-ALIKE = re.compile(r"dgd-with-planner|prefill-1-1|pools/prefill|compose/h200")
-"""Files that are like others, place for place."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STRIDE = 3
 """Changes are tried one in so many, for speed; 1 tries all of them, and all pass."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-Mutant = tuple[str, str, str]
-"""What was done, in which file, and the file's new text."""
 
 
 @cache
 def written(target: str) -> dict[str, str]:
-    ask = Ask(engine=ENGINES[target], prefix=0.25)
-    return deployment_files(plan_of(PAIR, ask), options(target))
+    return deployment_files(plan_of(PAIR, Ask(engine=ENGINES[target], prefix=0.25)), options(target))
 
 
-@cache
-def mutants(target: str) -> tuple[Mutant, ...]:
-    """Every key and value of every manifest left out, changed, and joined by another; every word of every script."""
-    return tuple(
-        (what, path, text)
-        for path, whole in written(target).items()
-        for what, text in _mutants(path, whole)
-        if not ALIKE.search(path)
-    )
+def changed(value: Any) -> Iterator[Any]:
+    """Copies of a document, each with one change at one place: left out, changed, or joined by another."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield {other: kept for other, kept in value.items() if other != key}
+            yield from ({**value, key: other} for other in changed(inner))
+        yield {**value, "unheardOf": 1}
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield [*value[:number], *value[number + 1 :]]
+            yield from ([*value[:number], other, *value[number + 1 :]] for other in changed(inner))
+        yield [*value, "unheardOf"]
+    else:
+        yield f"{value}x"
 
 
-def _mutants(path: str, text: str) -> Iterator[tuple[str, str]]:
+def mutants(path: str, text: str) -> Iterator[str]:
+    """The file with one change: of every place of a manifest, and of every word of a script's command."""
     if path.endswith(".yaml"):
-        documents = list(yaml.load_all(text, _LOADER))
-        every = ((number, *one) for number, document in enumerate(documents) for one in changed(document))
-        for number, what, document in islice(every, 0, None, STRIDE):
-            yield what, _dumped([*documents[:number], document, *documents[number + 1 :]])
+        for documents in islice(changed(list(yaml.load_all(text, _LOADER))), 0, None, STRIDE):
+            yield "\n---\n".join(json.dumps(document) for document in documents)  # which is YAML, too
     elif path.endswith(".json"):
-        for what, document in islice(changed(json.loads(text)), 0, None, STRIDE):
-            yield what, json.dumps(document)
+        yield from (json.dumps(document) for document in islice(changed(json.loads(text)), 0, None, STRIDE))
     elif path.endswith(".sh"):
         command = text.splitlines()[-1]
-        words = shlex.split(command, posix=False)
-        for number, word in enumerate(words):
-            for what, other in (("without", ""), ("changed", f"{word}x"), ("twice", f"{word} {word}")):
-                yield f"{what} {word}", text.replace(command, " ".join([*words[:number], other, *words[number + 1 :]]))
-
-
-def _dumped(documents: list[Any]) -> str:
-    return "\n---\n".join(json.dumps(document) for document in documents)  # which is YAML, too
-
-
-def changed(document: Any) -> Iterator[tuple[str, Any]]:
-    """Copies of a document, each with one change at one place."""
-    text = json.dumps(document)
-    for place in places(document):
-        for what, change in (("without", _leave_out), ("changed", _change), ("joined", _join)):
-            copied = json.loads(text)
-            holder = copied
-            for key in place[:-1]:
-                holder = holder[key]
-            if change(holder, place[-1]):
-                yield f"{what} {place}", copied
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inside:
-        yield (*at, key)
-        yield from places(one, (*at, key))
-
-
-def _leave_out(holder: Any, key: Any) -> bool:
-    del holder[key]
-    return True
-
-
-def _change(holder: Any, key: Any) -> bool:
-    value = holder[key]
-    if isinstance(value, bool):
-        holder[key] = not value
-    elif isinstance(value, int | float):
-        holder[key] = value + 1
-    elif isinstance(value, str):
-        holder[key] = str(int(value) + 1) if value.isdigit() else f"{value}x"
-    else:
-        holder[key] = "x"
-    return True
-
-
-def _join(holder: Any, key: Any) -> bool:
-    if isinstance(holder[key], dict):
-        holder[key]["unheardOf"] = 1
-    elif isinstance(holder[key], list):
-        holder[key].append("unheardOf")
-    return isinstance(holder[key], dict | list)
+        yield from (text.replace(command, shlex.join(words)) for words in changed(shlex.split(command)))
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_change_of_one_place_is_told(target: str) -> None:
-    found = mutants(target)
-    assert len(found) > 200 // STRIDE
-    for what, path, text in found:
-        assert list(differences({path: written(target)[path]}, {path: text})), (what, path)
+    tried = 0
+    for path, whole in written(target).items():
+        for text in mutants(path, whole) if not re.search("dgd-with-planner|prefill-1-1|compose/h200", path) else ():
+            assert list(differences({path: whole}, {path: text})), (path, text)
+            tried += 1
+    assert tried > 200 // STRIDE
 
 
 def test_a_fault_is_told_once_with_the_rules_that_it_breaks() -> None:
@@ -172,17 +119,12 @@ def test_the_hosts_are_the_users() -> None:
         ("a: [x]", "a: [w, x]", "f.yaml: a has 2 entries, not 1: they part at number 1, which is 'w', not 'x'"),
         ("a: 1", "b: 1", "f.yaml: 'a' is missing"),
         ("a: 1", "a: 1\nb: 1", "f.yaml: 'b' does not belong there"),
-        ("a: 1", "a: 1\na: 1", "f.yaml: a stands twice"),
         ("a: 1", "- a", "f.yaml is ['a'], not {'a': 1}"),
         ("a: b", f"a: {'c' * 200}", f"f.yaml: a is '{'c' * 79}..., not 'b'"),
     ],
 )
 def test_a_difference_is_one_sentence(planned: str, found: str, sentence: str) -> None:
     assert sentence in list(differences({"f.yaml": planned}, {"f.yaml": found}))
-
-
-def test_a_file_that_is_not_there_is_a_difference() -> None:
-    assert list(differences({"a.sh": "exec x"}, {})) == ["a.sh is missing"]
 
 
 @pytest.mark.parametrize(
@@ -261,11 +203,6 @@ def test_each_fault_is_a_line(
         r"\d+ faults?(; (1 rule is|\d+ rules are) broken)?\n",
         err,
     )
-
-
-def test_the_target_may_be_repeated(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["deploy", str(deployed[0]), "--check", str(deployed[1]), "-t", "dynamo"]) == ExitCode.DONE
-    assert capsys.readouterr().out == f"{deployed[1]} deploys 'case' as it was evaluated\n"
 
 
 def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

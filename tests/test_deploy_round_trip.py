@@ -18,8 +18,7 @@ from reports.deploy.files import TARGETS
 from reports.deploy.hosts import place
 from reports.deploy.lint import faults
 from reports.deploy.readback import Launch, launches
-from reports.deploy.readme import setting_rows
-from tests.deploy_cases import PAIR, Ask, Case, deployment_of, fits, options, plan_of, plans
+from tests.deploy_cases import Ask, Case, deployment_of, fits, plan_of, plans
 
 COMBINATIONS = [
     ("vllm", "0.20.1", "vllm"),
@@ -164,55 +163,3 @@ def planned(plan: Plan) -> Counter[tuple[object, ...]]:
         key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype)
         count[(*key, pool.gpus // pool.replicas)] = pool.replicas
     return count
-
-
-TABLE = {
-    "tensor parallel": "tensor",
-    "pipeline parallel": "pipeline",
-    "expert parallel": "expert",
-    "data parallel": "data",
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "max_model_len": "max_model_len",
-    "memory fraction": "memory_fraction",
-    "KV cache dtype": "kv_dtype",
-    "KV block size": "block_tokens",
-    "attention backend": "attention_backend",
-}
-"""Rows of the settings table, and what they are of in an engine."""
-
-
-@pytest.mark.parametrize("pools", [PAIR, SPREAD])
-@pytest.mark.parametrize(("target", "engine"), sorted({(name, engine) for name, _, engine in COMBINATIONS}))
-def test_the_settings_table_says_what_the_files_say(target: str, engine: str, pools: tuple[Case, ...]) -> None:
-    ask = Ask("Qwen3-30B-A3B", engine=engine, prefix=0.25) if pools == SPREAD else Ask(engine=engine)
-    plan = plan_of(pools, ask)
-    deployment = deployment_of(plan, target)
-    found = launches(deployment, TARGETS[target].files(deployment))
-    first = {one.pool: one for one in found}
-    rows = {row.setting: row.value for row in setting_rows(deployment)}
-    for setting, name in TABLE.items():
-        told = {pool.id: getattr(first[pool.name].settings, name) for pool in deployment.pools}
-        assert rows.pop(setting, None) in {None, *told_as(told)}, setting
-    assert rows.pop("prefix caching") == ("on" if ask.prefix else "off")
-    assert {one.settings.prefix_caching for one in found} == {ask.prefix > 0}
-    assert rows.pop("environment").startswith("UCX_TLS=")
-    connectors = {(one.transfer or {}).get("kv_connector", "nixl").lower() for one in found}
-    assert {rows.pop("KV connector").lower()} == connectors
-    by_tokens = deployment.options.target == "llmd" or (deployment.options.target == "dynamo" and ask.prefix > 0.0)
-    assert rows.pop("router") == ("fewest tokens" if by_tokens else "fewest requests")
-    assert set(rows) <= {"chunked prefill", "order", "CUDA graphs", "weights", "side channel"}
-
-
-def told_as(told: dict[str, object]) -> set[str]:
-    """How a table may write the values that the pools are told: once if all are the same."""
-    shown = {pool: f"{value:,}" if isinstance(value, int) else str(_rounded(value)) for pool, value in told.items()}
-    return set(shown.values()) if len(set(shown.values())) == 1 else {", ".join(f"{k}: {v}" for k, v in shown.items())}
-
-
-def _rounded(value: object) -> object:
-    return round(value, 5) if isinstance(value, float) else value
-
-
-def test_options_are_checked() -> None:
-    assert options("vllm").version == "0.33.0"

@@ -64,20 +64,6 @@ def test_graphs_that_route_by_length_pass_their_schema(data: Path) -> None:
         check(yaml.safe_load(text), schema)
 
 
-def test_an_engine_of_two_nodes_says_so(data: Path) -> None:
-    files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("dynamo"))
-    document = yaml.safe_load(files["dgd.yaml"])
-    check(document, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
-    assert [one.get("multinode") for one in document["spec"]["components"]] == [None, {"nodeCount": 2}]
-
-
-def test_the_schema_is_strict(data: Path) -> None:
-    document = yaml.safe_load(deployment_files(plan_of(), options("dynamo"))["dgd.yaml"])
-    document["spec"]["unheardOf"] = 1
-    with pytest.raises(jsonschema.ValidationError):
-        check(document, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
-
-
 @pytest.mark.parametrize(("pools", "mode"), [(PAIR, "disagg"), (ALONE, "agg")])
 def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], mode: str) -> None:
     schema = loaded(data / "deploy" / "schemas" / "dynamo_planner_config_1.6.1.schema.json")
@@ -258,18 +244,6 @@ def test_weights_in_a_folder_are_mounted(data: Path) -> None:
         assert "Put the weights into the folder that the files name" in readme
 
 
-def test_a_claim_keeps_the_weights_of_graphs(data: Path) -> None:
-    graph = yaml.safe_load(deployment_files(plan_of(), options("dynamo", claim="models"))["dgd.yaml"])
-    check(graph, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
-    text = json.dumps(graph)
-    for part in (
-        '"persistentVolumeClaim": {"claimName": "models"}',
-        '{"name": "HF_HOME", "value": "/model-cache"}',
-        '"volumeMounts": [{"name": "weights", "mountPath": "/model-cache"}]',
-    ):
-        assert text.count(part) == 2  # prefill and decode; the frontend fetches no weights
-
-
 def test_a_claim_keeps_the_weights_of_pods_and_groups(data: Path) -> None:
     alone = deployment_files(plan_of(), options("llmd", claim="models"))
     files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("llmd", claim="models"))
@@ -306,16 +280,6 @@ def test_a_folder_that_servers_do_not_have_is_refused(folder: str) -> None:
         InputError, match=r"^--model .* (is relative to a folder that servers do not have|mount no such)"
     ):
         deployment_files(plan_of(), options("vllm", model=folder))
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-def test_whoever_computes_prompts_tells_the_router_of_its_prefixes(engine: str) -> None:
-    for prefix, telling in ((0.3, {"prefill-1"}), (0.0, set())):
-        files = deployment_files(plan_of(ask=Ask(engine=engine, prefix=prefix)), options("dynamo"))
-        parts = yaml.safe_load(files["dgd.yaml"])["spec"]["components"]
-        args = {part["name"]: part["podTemplate"]["spec"]["containers"][0]["args"] for part in parts}
-        told = {name for name, words in args.items() if {"--kv-events-config", "--publish-kv-events"} & set(words)}
-        assert told == telling
 
 
 def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
