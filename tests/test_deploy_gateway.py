@@ -169,5 +169,5 @@ def test_a_changed_edge_is_told_by_the_check(tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     assert run(["deploy", str(plan), "--check", str(out)]) == ExitCode.BAD_INPUT
     told = capsys.readouterr().out
-    assert "as_written: router.cfg: frontend clients[" in told
+    assert "as_written: router.cfg[" in told
     assert "'358', not '3584', in the line 'use_backend colocated-1 if { req.body_size le 358 }'" in told

@@ -19,7 +19,7 @@ from search_spaces.json_source import JsonText
 from .deployment import Deployment
 from .describe import describe
 from .files import LARGEST, RECORD, SUMS, deployment_files, recorded_options, rule_faults
-from .formats import load_documents, load_sections, title
+from .formats import load_documents, title
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,10 @@ def _json_lines(path: str, text: str) -> list[Any]:
 
 
 def _commands(path: str, text: str) -> list[list[str]]:
+    """The lines of a script, or of HAProxy's configuration, in words; comments and indents mean nothing."""
+    lines = [line.partition(" # ")[0] for line in text.splitlines() if not line.lstrip().startswith("#")]
     try:
-        return [shlex.split(line) for line in text.splitlines() if line and not line.startswith("#")]
+        return [words for words in map(shlex.split, lines) if words]
     except ValueError as error:
         raise InputError(f"{path} is not a script: {error}") from error
 
@@ -234,5 +236,5 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     ".jsonl": _json_lines,
     ".sh": _commands,
     ".env": _addresses,
-    ".cfg": load_sections,
+    ".cfg": _commands,
 }

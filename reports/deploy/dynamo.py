@@ -68,7 +68,7 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
     if can_plan(deployment):
         files[PLANNED_FILE] = _fleet(deployment, planned=True)
         data = {PLANNER_CONFIG: json.dumps(planner_config(deployment), indent=1) + "\n", **profile_files(deployment)}
-        files[CONFIGMAP_FILE] = _config_map(deployment, _configmap(deployment), data, PURPOSE)
+        files[CONFIGMAP_FILE] = _config_map(deployment, f"{deployment.name}-planner", data, PURPOSE)
         files |= {f"planner/{name}": text for name, text in data.items()}
     return files | support
 
@@ -82,51 +82,34 @@ def _config_map(deployment: Deployment, name: str, data: Mapping[str, str], abou
 def _by_length(deployment: Deployment) -> dict[str, str]:
     """A graph for each pool behind its own router, and one that chooses among them by the prompt's length."""
     config = json.dumps(router_config(deployment, lambda pool: pool_namespace(deployment, pool))) + "\n"
-    control = f"{deployment.options.namespace}-{deployment.name}"
-    names = ["--namespace", control, "--model-name", deployment.weights]
+    names = ["--namespace", f"{deployment.options.namespace}-{deployment.name}", "--model-name", deployment.weights]
     grid = f"{deployment.name}-grid"
-    router = _component("GlobalRouter", None, 1, _pod(_main(deployment, "global_router", _grid_words(names))))
-    pod = router["podTemplate"]["spec"]
-    pod["containers"][0]["volumeMounts"] = [{"name": "grid", "mountPath": GRID_FOLDER, "readOnly": True}]
-    pod["volumes"] = [{"name": "grid", "configMap": {"name": grid}}]
+    main = _main(deployment, "global_router", ["--config", f"{GRID_FOLDER}/{GRID_FILE}", *names])
+    main["volumeMounts"] = [{"name": "grid", "mountPath": GRID_FOLDER, "readOnly": True}]
+    router = _component("GlobalRouter", None, 1, _pod(main, volumes=[{"name": "grid", "configMap": {"name": grid}}]))
+    control = _graph(
+        deployment, deployment.name, [_frontend(deployment, ["--router-mode", "round-robin", *names]), router]
+    )
+    about = "The way in: a frontend, and the router that chooses a pool by the length of the prompt."
+    lengths = "Which pool takes which prompt lengths, as the plan routes them."
     files = {
-        CONTROL_FILE: manifest(
-            "The way in: a frontend, and the router that chooses a pool by the length of the prompt.",
-            _graph(
-                deployment, deployment.name, [_frontend(deployment, ["--router-mode", "round-robin", *names]), router]
-            ),
-        ),
-        GRID_MAP_FILE: _config_map(
-            deployment, grid, {GRID_FILE: config}, "Which pool takes which prompt lengths, as the plan routes them."
-        ),
+        CONTROL_FILE: manifest(about, control),
+        GRID_MAP_FILE: _config_map(deployment, grid, {GRID_FILE: config}, lengths),
     }
     for pool in deployment.pools:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
         endpoint = f"{pool_namespace(deployment, pool)}.{component}.generate"
         local = _main(deployment, "router", ["--endpoint", endpoint, "--no-router-kv-events"])
-        local["env"] = [{"name": "DYN_SYSTEM_PORT", "value": "9090"}]
-        files[f"pools/{pool.name}.yaml"] = manifest(
-            "One pool behind its own router, reached through the control deployment.",
-            _graph(
-                deployment,
-                f"{deployment.name}-{pool.name}",
-                [_component("LocalRouter", None, 1, _pod(local)), _worker(deployment, pool, planned=False)],
-            ),
-        )
+        local["env"] = [{"name": "DYN_SYSTEM_PORT", "value": str(SYSTEM_PORT)}]
+        parts = [_component("LocalRouter", None, 1, _pod(local)), _worker(deployment, pool, planned=False)]
+        about = "One pool behind its own router, reached through the control deployment."
+        files[f"pools/{pool.name}.yaml"] = manifest(about, _graph(deployment, f"{deployment.name}-{pool.name}", parts))
     return files
-
-
-def _grid_words(names: list[str]) -> list[str]:
-    return ["--config", f"{GRID_FOLDER}/{GRID_FILE}", *names]
 
 
 def pool_namespace(deployment: Deployment, pool: DeployedPool) -> str:
     """Dynamo's namespace of a pool: that of Kubernetes and the name of its graph."""
     return f"{deployment.options.namespace}-{deployment.name}-{pool.name}"
-
-
-def _configmap(deployment: Deployment) -> str:
-    return f"{deployment.name}-planner"
 
 
 def _fleet(deployment: Deployment, *, planned: bool) -> str:
@@ -137,7 +120,7 @@ def _fleet(deployment: Deployment, *, planned: bool) -> str:
         main = _main(deployment, "planner", words)
         main["image"] = facts.image("dynamo", deployment.options.version, "planner")
         main["volumeMounts"] = [{"name": "pdplan", "mountPath": PROFILE_FOLDER, "readOnly": True}]
-        volume = {"name": "pdplan", "configMap": {"name": _configmap(deployment)}}
+        volume = {"name": "pdplan", "configMap": {"name": f"{deployment.name}-planner"}}
         components.append(_component("Planner", "planner", 1, _pod(main, volumes=[volume])))
     components += [_worker(deployment, pool, planned=planned) for pool in deployment.pools]
     return manifest(
@@ -228,15 +211,10 @@ def _worker(deployment: Deployment, pool: DeployedPool, *, planned: bool) -> dic
         main["volumeMounts"], spec["volumes"] = [weights_mount(deployment)], [weights_volume(deployment)]
     template = _pod(main, **spec)
     template["metadata"] = {"labels": own_labels(deployment, pool), "annotations": {"pdplan.dev/pool": pool.id}}
-    return _component(
-        pool.name,
-        "worker" if pool.role is Role.COLOCATED else pool.role.value,
-        pool.replicas,
-        template,
-        **({"multinode": {"nodeCount": pool.nodes}} if pool.nodes > 1 else {}),
-        sharedMemorySize=f"{facts.fact('host', 'shared_gib')}Gi",
-        **({"scalingAdapter": {}} if planned else {}),
-    )
+    more: dict[str, Any] = {"multinode": {"nodeCount": pool.nodes}} if pool.nodes > 1 else {}
+    more |= {"sharedMemorySize": f"{facts.fact('host', 'shared_gib')}Gi"} | ({"scalingAdapter": {}} if planned else {})
+    kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
+    return _component(pool.name, kind, pool.replicas, template, **more)
 
 
 def worker_words(deployment: Deployment, pool: DeployedPool) -> Words:

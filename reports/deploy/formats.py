@@ -135,8 +135,6 @@ def manifest(about: str, *documents: Any) -> str:
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-SECTIONS: Final = frozenset(("global", "defaults", "frontend", "backend", "listen"))
-"""Words that begin a section of HAProxy's configuration."""
 DEEPEST: Final = 50
 """Levels of a manifest; ours have 15, and libyaml's composer ends the whole program at some 10,000."""
 
@@ -180,29 +178,6 @@ def title(document: Any) -> str:
     """
     name = dig(document, "metadata", "name")
     return "one without a name" if name is None else f"{dig(document, 'kind')} {name}"
-
-
-def load_sections(path: str, text: str) -> dict[str, list[list[str]]]:
-    r"""Read HAProxy's configuration: the lines of each section, in words; indents and comments mean nothing.
-
-    >>> load_sections("x.cfg", "global\n  maxconn 10 # clients\nbackend a\n  balance leastconn")
-    {'global': [['maxconn', '10']], 'backend a': [['balance', 'leastconn']]}
-    """
-    found: dict[str, list[list[str]]] = {}
-    section = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise InputError(f"{path}: line {number} is no line of HAProxy's: {error}") from error
-        if words and words[0] in SECTIONS:
-            section = " ".join(words)
-            if section in found:
-                raise InputError(f"{path}: {section} stands twice")
-            found[section] = []
-        elif words:
-            found.setdefault(section, []).append(words)
-    return found
 
 
 def _refuse_mazes(path: str, text: str) -> None:
