@@ -26,8 +26,9 @@ import yaml
 from costmodel.errors import InputError
 from optimizer.plans.reading import parse_plan
 from reports.deploy.deployment import Options
-from reports.deploy.facts import checked_version, target_names
+from reports.deploy.facts import checked_version
 from reports.deploy.files import deployment_files
+from search_spaces.targets import TARGET_NAMES
 
 PLAIN = frozenset(
     (
@@ -49,7 +50,7 @@ LINES = "{extends: relaxed, rules: {line-length: disable}}"
 def main(plan: Path, programs: Path | None) -> None:
     parsed, failed = parse_plan(plan.read_bytes()), 0
     path = os.pathsep.join([str(programs or ""), os.environ["PATH"]])
-    for target in target_names():
+    for target in TARGET_NAMES:
         try:
             files = deployment_files(parsed, Options(target, checked_version(target, None), namespace="test"))
         except InputError as error:

@@ -284,10 +284,11 @@ def deployment_options(
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Options
-    from reports.deploy.facts import checked_version, is_checked, target_names
+    from reports.deploy.facts import checked_version, is_checked
     from reports.deploy.files import planned_target
+    from search_spaces.targets import TARGET_NAMES
 
-    name, known = target or planned_target(plan), target_names()
+    name, known = target or planned_target(plan), TARGET_NAMES
     if name not in known:
         raise InputError(f"the plan's engine {shown(name)} is none of {', '.join(known)}; name a target with --target")
     try:

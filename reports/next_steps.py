@@ -12,6 +12,7 @@ from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Options
+from search_spaces.targets import target_of
 
 from .deploy import facts
 from .deploy.files import planned_target, target_files, targets_of
@@ -60,10 +61,10 @@ def deployable(plan: Plan) -> Deployable | None:
             files = target_files(plan, Options(target, facts.checked_version(target, None)))
         except UndeployableError as error:
             for reason in error.reasons:
-                refused.setdefault(clean(reason, REASON_LIMIT), []).append(facts.target_title(target))
+                refused.setdefault(clean(reason, REASON_LIMIT), []).append(target_of(target).title)
             again = again if again[0] else (target, error.again)
         except InputError as error:
-            refused.setdefault(clean(str(error), REASON_LIMIT), []).append(facts.target_title(target))
+            refused.setdefault(clean(str(error), REASON_LIMIT), []).append(target_of(target).title)
         else:
             return Deployable(target, tuple(sorted(files)), refused, *again)
     return Deployable(None, (), refused, *again)
@@ -77,11 +78,11 @@ def deploy_sentence(plan: Plan) -> str:
     runs = deployable(plan)
     if runs is None or not runs.refused:
         return ""
-    able = "" if runs.target is None else f"with {facts.target_title(runs.target)}, "
+    able = "" if runs.target is None else f"with {target_of(runs.target).title}, "
     reasons = "; ".join(f"not with {join_words(names)}: {why}" for why, names in runs.refused.items())
     if runs.again is None:
         return f"Deploy: {able}{reasons}."
-    for_it = facts.target_title(runs.again)
+    for_it = target_of(runs.again).title
     return f"Deploy: {able}{reasons}. For a plan that {for_it} runs: {again_command(plan, runs.flags)}"
 
 

@@ -24,19 +24,17 @@ from tests.deploy_cases import options, plan_of, two_classes
 
 @pytest.mark.parametrize("works", [True, False])
 def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path) -> None:
-    """The job's script in a shell where pip and aiperf are stubs that say a lot."""
-    (tmp_path / "pip").write_text("#!/bin/sh\necho installing; echo warning >&2\n", "utf-8")
+    """The job's script in a shell where aiperf is a stub that says a lot."""
     make = "mkdir -p results; echo '{}' > results/profile_export_aiperf.json" if works else "exit 7"
-    (tmp_path / "aiperf").write_text(f"#!/bin/sh\necho progress\n{make}\n", "utf-8")
-    for name in ("pip", "aiperf"):
-        (tmp_path / name).chmod(0o755)
+    (tmp_path / "aiperf").write_text(f"#!/bin/sh\necho progress; echo warning >&2\n{make}\n", "utf-8")
+    (tmp_path / "aiperf").chmod(0o755)
     script = job_script("aiperf profile").replace("cd /tmp", f"cd {tmp_path}")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", script], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == (0 if works else 1)
-    assert done.stdout == ("{}\n" if works else "installing\nwarning\nprogress\n")
+    assert done.stdout == ("{}\n" if works else "progress\nwarning\n")
 
 
 def test_the_trace_is_the_planned_workload() -> None:
@@ -68,14 +66,6 @@ def test_counts_add_up() -> None:
     assert bucket_counts((0.1, 0.2, 0.7), 10).tolist() == [1, 2, 7]
     assert int(bucket_counts((1 / 3, 1 / 3, 1 / 3), 10).sum()) == 10
     assert shared_blocks(np.array([128, 256, 1280]), 0.5).tolist() == [0, 1, 5]
-
-
-def test_the_benchmark_aims_at_the_limits() -> None:
-    files = deployment_files(plan_of(), options("vllm"))
-    words = shlex.split(files["benchmark/run.sh"].splitlines()[-1])
-    assert words[words.index("--goodput") + 1] == "time_to_first_token:600 inter_token_latency:30"
-    first = json.loads(files["benchmark/workload.jsonl"].splitlines()[0])
-    assert first["timestamp"] == 0.0
 
 
 @pytest.mark.parametrize("target", ["vllm", "dynamo"])
@@ -139,7 +129,8 @@ def test_in_a_cluster_every_class_has_a_job() -> None:
     for job, name in zip(jobs, ("workload-interactive.jsonl", "workload-class-2.jsonl"), strict=True):
         script = job["spec"]["template"]["spec"]["containers"][0]["command"][2]
         assert f"--input-file /workload/{name} " in script
-        assert script.endswith("cat results/profile_export_aiperf.json")
+        assert script.endswith('echo "$$(<results/profile_export_aiperf.json)"')  # Kubernetes takes $$( for $(
+        assert "pip install" not in script
         assert f"--from-file=benchmark/{name}" in files["README.md"]
 
 

@@ -12,10 +12,9 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from reports.deploy.checking import causes
 from reports.deploy.deployment import Settings
 from reports.deploy.describe import describe
-from reports.deploy.files import TARGETS, deployment_files, refuse_faults
+from reports.deploy.files import TARGETS, deployment_files
 from search_spaces.models import load_model, model_names
 from tests.deploy_cases import ENGINES, Ask, Case, options, plan_of
 
@@ -194,40 +193,6 @@ def test_tensorrt_llm_goes_no_further_than_it_surely_does(
     deployment_files(scaled_plan(tmp_path, "trtllm", rope, length=32_000, **fields), options("trtllm", model=named))
 
 
-CUT = [
-    ("vllm", r"^hf-overrides:.*\n", ""),
-    ("vllm", r'"max_position_embeddings":131072', '"max_position_embeddings":40960'),
-    ("dynamo", r'^ *- --hf-overrides\n.*\n|^ *- "--hf-overrides"\n.*\n', ""),
-    ("llmd", r'^ *- --hf-overrides\n.*\n|^ *- "--hf-overrides"\n.*\n', ""),
-    ("sglang", r" --json-model-override-args '[^']*'", ""),
-]
-
-
-@pytest.mark.parametrize(("target", "old", "new"), CUT)
-def test_files_without_it_break_the_rule(tmp_path: Path, target: str, old: str, new: str) -> None:
-    plan = scaled_plan(tmp_path, ENGINES[target], YARN)
-    deployment = describe(plan, options(target, model=PUBLIC))
-    files = TARGETS[target].files(deployment)
-    assert causes(deployment, files, files) == []
-    changed = {path: re.sub(old, new, text, flags=re.MULTILINE) for path, text in files.items()}
-    assert changed != files
-    broken = {rule for cause in causes(deployment, files, changed) for rule, _ in cause.breaks}
-    assert {"contexts_are_reached", "settings_are_the_plans"} <= broken
-    with pytest.raises(InputError, match=r"config_overrides is (\(unset\)|\{.*), but"):
-        refuse_faults(deployment, changed)
-
-
-def test_ends_with_different_positions_break_the_rule(tmp_path: Path) -> None:
-    """Keys that one end turned otherwise are noise to the other."""
-    plan = scaled_plan(tmp_path, "vllm", YARN)
-    deployment = describe(plan, options("vllm", model=PUBLIC))
-    files = TARGETS["vllm"].files(deployment)
-    changed = {path: text.replace('"factor":4.0', '"factor":2.0') if "prefill" in path else text
-               for path, text in files.items()}  # fmt: skip
-    (cause,) = causes(deployment, files, changed)
-    assert "ends_agree" in {rule for rule, _ in cause.breaks}
-
-
 @pytest.mark.parametrize("target", ABLE)
 def test_the_readme_says_what_is_overlaid_and_why(tmp_path: Path, target: str) -> None:
     readme = deployment_files(scaled_plan(tmp_path, ENGINES[target], YARN), options(target, model=PUBLIC))["README.md"]
@@ -235,12 +200,6 @@ def test_the_readme_says_what_is_overlaid_and_why(tmp_path: Path, target: str) -
     assert (
         "requests exceed 40,960 tokens, where engines may stop by the weights' own config.json; static scaling" in row
     )
-
-
-def test_the_readme_of_weights_that_hold_the_scaling_is_silent_about_it(tmp_path: Path) -> None:
-    readme = deployment_files(scaled_plan(tmp_path, "vllm", YARN), options("vllm"))["README.md"]
-    (row,) = [line for line in readme.splitlines() if line.startswith("| overrides of config.json")]
-    assert row.endswith("engines may stop by the weights' own config.json |")
 
 
 def test_models_of_the_catalog_state_their_extended_context() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +21,8 @@ from pdplan.cli import ExitCode, run
 from reports.deploy.deployment import Options
 from reports.deploy.describe import file_names
 from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
-from reports.deploy.formats import Raw, load_documents, shell_text, yaml_text
-from reports.deploy.readme import settings as settings_of
+from reports.deploy.formats import load_documents, manifest, shell_text
+from reports.deploy.readback import launches
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 from tests.test_cli import pdplan
 
@@ -98,11 +97,11 @@ def test_no_string_is_code(target: str, text: str, label: str, image: str) -> No
     deployment = deployment_of(
         hostile_plan(text, ENGINES[target]), target, model=text, image=image, labels={"H100": label}
     )
-    found = TARGETS[target].read(deployment, files)
-    assert {one.weights for one in found.workers} == {text}
+    found = launches(deployment, files)
+    assert {one.weights for one in found} == {text}
     if target in {"dynamo", "llmd"}:
-        assert label in {one.label for one in found.workers}
-        assert {one.image for one in found.workers} == {image}
+        assert label in {one.label for one in found}
+        assert {one.image for one in found} == {image}
 
 
 @pytest.mark.parametrize("text", NASTY)
@@ -120,16 +119,7 @@ VALUES = st.recursive(LEAVES, lambda one: st.lists(one, max_size=3) | st.diction
 @settings(deadline=None, max_examples=100)
 @given(value=VALUES)
 def test_yaml_reads_back_the_value(value: Any) -> None:
-    assert yaml.safe_load(yaml_text(value)) == value
-
-
-def test_only_raw_text_stands_as_it_is() -> None:
-    assert yaml_text(Raw("a: b")) == "a: b"
-    assert shell_text(Raw("$HOME")) == "$HOME"
-    with pytest.raises(TypeError):
-        yaml_text(object())
-    with pytest.raises(TypeError):
-        shell_text(["a"])
+    assert load_documents("x.yaml", manifest("It.", {"value": value})) == [{"value": value}]
 
 
 @pytest.mark.parametrize(
@@ -183,14 +173,6 @@ def test_a_directory_with_something_in_it_is_kept(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds something else than a deployment"):
         write_deployment(plan, asked, tmp_path, force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_force_replaces_a_deployment(tmp_path: Path) -> None:
-    plan, asked = plan_of(), options("vllm")
-    write_deployment(plan, asked, tmp_path)
-    with pytest.raises(InputError, match="replace the deployment in it with --force"):
-        write_deployment(plan, asked, tmp_path)
-    assert write_deployment(plan, asked, tmp_path, force=True)
 
 
 def test_force_leaves_nothing_of_the_old_fleet(tmp_path: Path) -> None:
@@ -365,20 +347,6 @@ def test_the_limit_on_a_request_goes_as_far_as_the_memory_holds(spare: int, room
     assert ("the KV memory or the model's context ends there" in files["README.md"]) == (spare < 128)
 
 
-def test_the_settings_table_has_a_reason_for_each() -> None:
-    rows = settings_of(plan_of(ask=Ask(prefix=0.25)))
-    named = {row.setting: row for row in rows}
-    assert {"max_num_seqs", "max_num_batched_tokens", "max_model_len", "memory fraction", "KV cache dtype"} <= set(
-        named
-    )
-    assert named["max_num_seqs"].value == "prefill-1: 8, decode-2: 128"
-    assert named["attention backend"].value == "FLASHINFER"
-    assert named["prefix caching"].why == "25 % of the workload's prompt tokens are in a cache"
-    assert all(row.why and row.value for row in rows)
-    alone = {row.setting for row in settings_of(plan_of((Case("colocated", tokens=8192),)))}
-    assert not alone & {"attention backend", "KV connector"}
-
-
 @pytest.mark.parametrize(("engine", "gpus"), [("vllm", ("H100", "H200")), ("sglang", ("MI300X", "MI300X"))])
 def test_a_job_of_slurm_starts_every_replica_on_its_node(tmp_path: Path, engine: str, gpus: tuple[str, str]) -> None:
     pools = (Case("prefill", gpus[0], replicas=2, tp=8, seqs=8, tokens=8192), Case("decode", gpus[1], tp=8))
@@ -401,6 +369,8 @@ def test_a_job_of_slurm_starts_every_replica_on_its_node(tmp_path: Path, engine:
     assert f"--nodelist={second} " in scripts["workers/prefill-1-1.sh"]
     assert ("--het-group=1" in scripts["workers/decode-2-0.sh"]) == apart
     assert sum(line.endswith("./router.sh") for line in started) == 2
+    script = (tmp_path / "slurm.sh").read_text("utf-8")
+    assert script.count(f"--gres=gpu:{gpus[0].lower()}:8") == 1, "the type is stated, though there be one only"
 
 
 SCONTROL = 'test "$1" = requeue || printf "%s\\n" "$3-a" "$3-b" "$3-c"'

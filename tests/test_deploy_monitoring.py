@@ -31,9 +31,44 @@ def test_alerts_are_at_the_limits_of_the_plan() -> None:
     }
     assert alerts["PdplanTtft"].endswith("> 0.6")
     assert alerts["PdplanTpot"].endswith("> 0.03")
-    assert alerts["PdplanRequestRate"].endswith(f"> {1.05 * plan_of().workload.request_rate_rps:g}")
     assert alerts["PdplanReplicas"].endswith("> 0")
-    assert set(alerts) >= {"PdplanQueue", "PdplanKvUse", "PdplanPreemptions"}
+    assert set(alerts) >= {"PdplanQueue", "PdplanKvUse", "PdplanPreemptions", "PdplanRouters", "PdplanPassedOver"}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "limit", "says"),
+    [(7.81, 7.81, "than the fleet serves within its SLO"), (9.0, 1.05 * 7.5, "than the fleet was planned for")],
+)
+def test_the_rate_is_told_before_the_fleet_gives_out(capacity: float, limit: float, says: str) -> None:
+    plan = plan_of().model_copy(update={"goodput_rps": capacity})
+    (watch,) = (watch for watch in watches(deployment_of(plan, "vllm")) if watch.name == "request_rate")
+    assert watch.limit == pytest.approx(limit)
+    assert says in watch.says
+
+
+@pytest.mark.parametrize(
+    ("plan", "target", "expected"),
+    [
+        (plan_of(), "vllm", "2 - (count(count by (instance) (up{"),
+        (plan_of(ALONE), "vllm", "1 - (count(count by (instance) (up{"),
+        (plan_of(), "dynamo", "2 - (count(count by (pod) (up{"),
+        (plan_of(), "llmd", "kube_deployment_status_replicas_available"),
+        (parted_plan(), "vllm", "haproxy_server_status{"),
+        (plan_of(ask=Ask(engine="sglang")), "sglang", "smg_worker_health{"),
+        (plan_of(), "vllm", "vllm_router_worker_health{"),
+    ],
+)
+def test_routers_are_watched(plan: Any, target: str, expected: str) -> None:
+    deployment = deployment_of(plan, target)
+    names = ("routers", "passed_over")
+    assert expected in " ".join(watch.expression for watch in watches(deployment) if watch.name in names)
+    if target in {"vllm", "sglang"}:
+        files = deployment_files(plan, options(target))
+        _, routers = yaml.safe_load(files["monitoring/prometheus.yaml"])["scrape_configs"]
+        asked = [one["targets"] for one in routers["static_configs"]]
+        assert all(address.endswith(":29000") for addresses in asked for address in addresses)
+        emitted = files.get("router.cfg", files["router.sh"])
+        assert "bind :29000" in emitted or "--prometheus-host 0.0.0.0 --prometheus-port 29000" in emitted
 
 
 @pytest.mark.parametrize(("target", "engine"), [("llmd", "vllm"), ("dynamo", "vllm"), ("dynamo", "sglang")])
@@ -46,7 +81,7 @@ def test_what_is_watched_in_kubernetes_has_its_labels(target: str, engine: str) 
     }
     assert monitor["spec"]["selector"]["matchLabels"] == {"pdplan.dev/deployment": "case"}
     for one in rule["spec"]["groups"][0]["rules"]:
-        assert 'deployment="case"' in one["expr"]
+        assert 'deployment="case' in one["expr"]
     assert {monitor["metadata"]["namespace"], rule["metadata"]["namespace"]} == {"serving"}
 
 
@@ -64,7 +99,7 @@ def test_a_chart_has_the_line_of_its_alert(plan: Any) -> None:
 
 def test_prometheus_asks_every_replica() -> None:
     files = deployment_files(plan_of(), options("vllm"))
-    (job,) = yaml.safe_load(files["monitoring/prometheus.yaml"])["scrape_configs"]
+    job, _ = yaml.safe_load(files["monitoring/prometheus.yaml"])["scrape_configs"]
     assert [one["targets"] for one in job["static_configs"]] == [["h100-0:8100"], ["h100-0:8200"], ["h200-0:8100"]]
 
 

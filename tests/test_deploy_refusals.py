@@ -9,9 +9,9 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from reports.deploy.facts import target_names
 from reports.deploy.files import deployment_files, targets_of
 from reports.next_steps import deploy_sentence, deployable
+from search_spaces.targets import TARGET_NAMES
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
 from tests.report_cases import with_command
 from tests.test_balancing import judged, simulated
@@ -54,7 +54,7 @@ def test_a_plan_that_nobody_runs_sends_nobody_in_a_circle(plan: Plan) -> None:
     assert said.count("--target") == 1
 
 
-@pytest.mark.parametrize("target", target_names())
+@pytest.mark.parametrize("target", TARGET_NAMES)
 @pytest.mark.parametrize(
     "plan",
     [parted_plan(), lengths_plan(), plan_of((Case("colocated", replicas=2),)), plan_of((Case("colocated", pp=2),))],

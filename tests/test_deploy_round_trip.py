@@ -17,9 +17,8 @@ from reports.deploy.deployment import DeployedPool
 from reports.deploy.files import TARGETS
 from reports.deploy.hosts import place
 from reports.deploy.lint import faults
-from reports.deploy.readback import Found
-from reports.deploy.readme import setting_rows
-from tests.deploy_cases import PAIR, Ask, Case, deployment_of, fits, options, plan_of, plans
+from reports.deploy.readback import Launch, launches
+from tests.deploy_cases import Ask, Case, deployment_of, fits, plan_of, plans
 
 COMBINATIONS = [
     ("vllm", "0.20.1", "vllm"),
@@ -79,16 +78,16 @@ def round_trip(plan: Plan, target: str, version: str) -> None:
     if version in {"0.20.1", "0.22.0"} or (target == "dynamo" and plan.engine == "vllm"):
         assume(all(pool.pipeline_parallel == 1 for pool in plan.pools if pool.role == "prefill"))
     files = TARGETS[target].files(deployment)
-    found = TARGETS[target].read(deployment, files)
+    found = launches(deployment, files)
     assert engines(found) == planned(plan)
     longest = {pool.id: pool.max_model_len for pool in plan.pools}
-    for one in found.workers:  # room for a template, up to whole blocks, the model's context and the KV memory
+    for one in found:  # room for a template, up to whole blocks, the model's context and the KV memory
         told, block = one.settings.max_model_len, one.settings.block_tokens
         full = told == deployment.model.max_position or not holds(
             deployment.pool(one.pool), deployment.model, told + block
         )
         assert 128 <= told - longest[one.pool] < 128 + block or full
-    assert faults(deployment, found) == []
+    assert faults(deployment, files) == []
     given = Counter((host, gpu) for one in place(deployment) for host in one.hosts for gpu in one.gpus)
     assert set(given.values()) == {1}
     assert all(max(one.gpus) < one.pool.node_size for one in place(deployment))
@@ -114,10 +113,10 @@ def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words:
     files = TARGETS[target].files(deployment)
     text = "\n".join(files.values())
     assert [word for word in words if word not in text] == []
-    assert engines(TARGETS[target].read(deployment, files)) == planned(plan)
-    assert faults(deployment, TARGETS[target].read(deployment, files)) == []
+    assert engines(launches(deployment, files)) == planned(plan)
+    assert faults(deployment, files) == []
     fewer = {path: re.sub(r"(redundant.experts\W+)32", r"\g<1>31", text) for path, text in files.items()}
-    sentences = [sentence for _, sentence in faults(deployment, TARGETS[target].read(deployment, fewer))]
+    sentences = [sentence for _, sentence in faults(deployment, fewer)]
     assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
 
 
@@ -143,10 +142,10 @@ def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
     return kv_bytes_peak_per_gpu(model, pool.config, float(tokens)) <= kv_capacity_bytes(model, pool.config)
 
 
-def engines(found: Found) -> Counter[tuple[object, ...]]:
+def engines(found: tuple[Launch, ...]) -> Counter[tuple[object, ...]]:
     """Engines that files start, each as what it is told."""
     count: Counter[tuple[object, ...]] = Counter()
-    for one in found.workers:
+    for one in found:
         told = one.settings
         degrees = (told.tensor, told.pipeline, told.expert, told.data)
         limits = (told.max_num_seqs, told.max_num_batched_tokens)
@@ -164,55 +163,3 @@ def planned(plan: Plan) -> Counter[tuple[object, ...]]:
         key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype)
         count[(*key, pool.gpus // pool.replicas)] = pool.replicas
     return count
-
-
-TABLE = {
-    "tensor parallel": "tensor",
-    "pipeline parallel": "pipeline",
-    "expert parallel": "expert",
-    "data parallel": "data",
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "max_model_len": "max_model_len",
-    "memory fraction": "memory_fraction",
-    "KV cache dtype": "kv_dtype",
-    "KV block size": "block_tokens",
-    "attention backend": "attention_backend",
-}
-"""Rows of the settings table, and what they are of in an engine."""
-
-
-@pytest.mark.parametrize("pools", [PAIR, SPREAD])
-@pytest.mark.parametrize(("target", "engine"), sorted({(name, engine) for name, _, engine in COMBINATIONS}))
-def test_the_settings_table_says_what_the_files_say(target: str, engine: str, pools: tuple[Case, ...]) -> None:
-    ask = Ask("Qwen3-30B-A3B", engine=engine, prefix=0.25) if pools == SPREAD else Ask(engine=engine)
-    plan = plan_of(pools, ask)
-    deployment = deployment_of(plan, target)
-    found = TARGETS[target].read(deployment, TARGETS[target].files(deployment))
-    first = {one.pool: one for one in found.workers}
-    rows = {row.setting: row.value for row in setting_rows(deployment)}
-    for setting, name in TABLE.items():
-        told = {pool.id: getattr(first[pool.name].settings, name) for pool in deployment.pools}
-        assert rows.pop(setting, None) in {None, *told_as(told)}, setting
-    assert rows.pop("prefix caching") == ("on" if ask.prefix else "off")
-    assert {one.settings.prefix_caching for one in found.workers} == {ask.prefix > 0}
-    assert rows.pop("environment") == f"UCX_TLS={found.workers[0].env['UCX_TLS']}"
-    connectors = {(one.transfer or {}).get("kv_connector", "nixl").lower() for one in found.workers}
-    assert {rows.pop("KV connector").lower()} == connectors
-    by_tokens = deployment.options.target == "llmd" or (deployment.options.target == "dynamo" and ask.prefix > 0.0)
-    assert rows.pop("router") == ("fewest tokens" if by_tokens else "fewest requests")
-    assert set(rows) <= {"chunked prefill", "order", "CUDA graphs", "weights", "side channel"}
-
-
-def told_as(told: dict[str, object]) -> set[str]:
-    """How a table may write the values that the pools are told: once if all are the same."""
-    shown = {pool: f"{value:,}" if isinstance(value, int) else str(_rounded(value)) for pool, value in told.items()}
-    return set(shown.values()) if len(set(shown.values())) == 1 else {", ".join(f"{k}: {v}" for k, v in shown.items())}
-
-
-def _rounded(value: object) -> object:
-    return round(value, 5) if isinstance(value, float) else value
-
-
-def test_options_are_checked() -> None:
-    assert options("vllm").version == "0.33.0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,15 +12,12 @@ from costmodel.errors import InputError
 from costmodel.simulator import SCHEDULERS, Pool
 from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.verification.judge import simulated_fleet
-from reports.deploy.files import TARGETS, deployment_files
-from reports.deploy.readback import FoundWorker
+from reports.deploy.files import TARGETS
+from reports.deploy.readback import Launch, launches
 from search_spaces.engines import load_serving_policy
-from search_spaces.kv_hand_over import block_tokens
-from search_spaces.models import load_model
-from tests.deploy_cases import Ask, Case, deployment_of, options, plan_of
+from tests.deploy_cases import Ask, Case, deployment_of, plan_of
 
 APART = (Case("prefill", tp=2, seqs=16, tokens=8192), Case("decode", "H200", tp=2, seqs=128, tokens=512))
-APART_TWICE = (replace(APART[0], replicas=2), APART[1])
 TOGETHER = (Case("colocated", tp=2, seqs=64, tokens=2048),)
 STAGES = (Case("colocated", tp=2, pp=2, seqs=64, tokens=2048),)
 RANKS = (Case("colocated", ep=4, dp=4, seqs=64, tokens=8192),)
@@ -29,16 +25,16 @@ FLEETS = [(APART, ""), (TOGETHER, ""), (STAGES, ""), (RANKS, "Qwen3-30B-A3B")]
 every_engine = pytest.mark.parametrize("engine", SCHEDULERS)
 
 
-def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[FoundWorker, dict[str, Any], Pool]]:
+def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[Launch, dict[str, Any], Pool]]:
     """Every engine of the plain target: as its files are read, what they say word for word, and what was simulated."""
     plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
     deployment = deployment_of(plan, engine)
     files = TARGETS[engine].files(deployment)
-    found = TARGETS[engine].read(deployment, files)
+    found = launches(deployment, files)
     simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)).pools, strict=True))
     return [
         (one, yaml.safe_load(files[one.where]) if engine == "trtllm" else dict(one.words), simulated[one.pool])
-        for one in found.workers
+        for one in found
     ]
 
 
@@ -116,30 +112,6 @@ def test_tensorrt_llm_is_told_the_requests_of_one_step() -> None:
     odd = plan_of((Case("colocated", tp=2, pp=2, seqs=63),), Ask(engine="trtllm"))
     with pytest.raises(InputError, match="max_num_seqs 63 is not a multiple of DP 1 x PP 2"):
         TARGETS["trtllm"].files(deployment_of(odd, "trtllm"))
-
-
-@pytest.mark.parametrize(
-    ("engine", "model", "tokens"),
-    [
-        ("vllm", "Llama-3.1-8B", 16),
-        ("vllm", "DeepSeek-V3", 64),
-        ("sglang", "Llama-3.1-8B", 64),
-        ("trtllm", "DeepSeek-V3", 32),
-    ],
-)
-def test_kv_blocks(engine: str, model: str, tokens: int) -> None:
-    assert block_tokens(engine, load_model(model)) == tokens
-
-
-def test_engines_of_tensorrt_llm_do_not_take_turns() -> None:
-    """The simulated router knows the load, and one that does not would lengthen tails; prefixes it cannot keep."""
-    for prefix in (0.0, 0.25):
-        files = deployment_files(plan_of(APART_TWICE, Ask(engine="trtllm", prefix=prefix)), options("trtllm"))
-        router = yaml.safe_load(files["disagg_config.yaml"])
-        assert [router[end]["router"] for end in ("context_servers", "generation_servers")] == [
-            {"type": "load_balancing"}
-        ] * 2
-        assert ("may go to different replicas" in files["README.md"]) == (prefix > 0.0)
 
 
 @every_engine

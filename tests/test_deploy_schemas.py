@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,13 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy import facts
 from reports.deploy.deployment import Options
+from reports.deploy.describe import demand_of
+from reports.deploy.dynamo import router_words
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.hosts import place
-from reports.deploy.readback import Found
+from reports.deploy.readback import launches
+from reports.deploy.readme import page_notes
+from search_spaces.problem import Balancing
 from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
@@ -57,20 +62,6 @@ def test_graphs_that_route_by_length_pass_their_schema(data: Path) -> None:
     assert len(graphs) == 4
     for text in graphs:
         check(yaml.safe_load(text), schema)
-
-
-def test_an_engine_of_two_nodes_says_so(data: Path) -> None:
-    files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("dynamo"))
-    document = yaml.safe_load(files["dgd.yaml"])
-    check(document, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
-    assert [one.get("multinode") for one in document["spec"]["components"]] == [None, {"nodeCount": 2}]
-
-
-def test_the_schema_is_strict(data: Path) -> None:
-    document = yaml.safe_load(deployment_files(plan_of(), options("dynamo"))["dgd.yaml"])
-    document["spec"]["unheardOf"] = 1
-    with pytest.raises(jsonschema.ValidationError):
-        check(document, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
 
 
 @pytest.mark.parametrize(("pools", "mode"), [(PAIR, "disagg"), (ALONE, "agg")])
@@ -144,8 +135,8 @@ def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
 def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, version: str, engine: str) -> None:
     for pools, ask in ((PAIR, Ask(engine=engine, prefix=0.3, kv_dtype="fp8")), (ALONE, Ask(engine=engine))):
         deployment = deployment_of(plan_of(pools, ask), target, version)
-        found = TARGETS[target].read(deployment, TARGETS[target].files(deployment))
-        for name, value in words(found):
+        started = launches(deployment, TARGETS[target].files(deployment))
+        for name, value in (pair for launch in started for pair in launch.words):
             assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
 
 
@@ -172,10 +163,6 @@ def test_a_flag_between_two_dumps_is_what_both_know() -> None:
     assert facts.legal_flag("vllm", "0.34.0", "--max-num-seqs") == "int"
 
 
-def words(found: Found) -> list[tuple[str, str | None]]:
-    return [pair for one in found.workers for pair in one.words]
-
-
 def in_dump(data: Path, engine: str, version: str, target: str, name: str, value: str | None) -> bool:
     """Whether the raw dump knows the flag with this value; a second reading of it, apart from ours."""
     if target == "dynamo":
@@ -200,10 +187,9 @@ def test_dynamo_frontend_flags_are_in_the_dump(data: Path) -> None:
     }
     for prefix, mode in ((0.0, "least-loaded"), (0.3, "kv")):
         deployment = deployment_of(plan_of(ask=Ask(prefix=prefix)), "dynamo")
-        router = TARGETS["dynamo"].read(deployment, TARGETS["dynamo"].files(deployment)).router
-        assert router is not None
-        assert {name for name, _ in router.words} <= set(known)
-        assert dict(router.words)["--router-mode"] == mode
+        words = router_words(deployment)
+        assert {word for word in words if word.startswith("--")} <= set(known)
+        assert words[words.index("--router-mode") + 1] == mode
         assert mode in known["--router-mode"]["choices"]
 
 
@@ -258,18 +244,6 @@ def test_weights_in_a_folder_are_mounted(data: Path) -> None:
         assert "Put the weights into the folder that the files name" in readme
 
 
-def test_a_claim_keeps_the_weights_of_graphs(data: Path) -> None:
-    graph = yaml.safe_load(deployment_files(plan_of(), options("dynamo", claim="models"))["dgd.yaml"])
-    check(graph, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
-    text = json.dumps(graph)
-    for part in (
-        '"persistentVolumeClaim": {"claimName": "models"}',
-        '{"name": "HF_HOME", "value": "/model-cache"}',
-        '"volumeMounts": [{"name": "weights", "mountPath": "/model-cache"}]',
-    ):
-        assert text.count(part) == 2  # prefill and decode; the frontend fetches no weights
-
-
 def test_a_claim_keeps_the_weights_of_pods_and_groups(data: Path) -> None:
     alone = deployment_files(plan_of(), options("llmd", claim="models"))
     files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("llmd", claim="models"))
@@ -308,16 +282,6 @@ def test_a_folder_that_servers_do_not_have_is_refused(folder: str) -> None:
         deployment_files(plan_of(), options("vllm", model=folder))
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-def test_whoever_computes_prompts_tells_the_router_of_its_prefixes(engine: str) -> None:
-    for prefix, telling in ((0.3, {"prefill-1"}), (0.0, set())):
-        files = deployment_files(plan_of(ask=Ask(engine=engine, prefix=prefix)), options("dynamo"))
-        parts = yaml.safe_load(files["dgd.yaml"])["spec"]["components"]
-        args = {part["name"]: part["podTemplate"]["spec"]["containers"][0]["args"] for part in parts}
-        told = {name for name, words in args.items() if {"--kv-events-config", "--publish-kv-events"} & set(words)}
-        assert told == telling
-
-
 def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
     """SGLang takes some ports from 233 above its own, and a handshake port 13 above."""
     pools = (Case("prefill", replicas=4, seqs=8, tokens=8192), Case("decode", replicas=4))
@@ -329,3 +293,54 @@ def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
         taken += [port, port + 13, *range(port + 233, port + 250), *range(one.port("nccl"), one.port("nccl") + 20)]
     assert len(set(taken)) == len(taken)
     assert max(taken) < 32768, "above, the kernel hands out ports itself"
+
+
+def by_day(plan: Plan) -> Plan:
+    """The plan of a day whose quietest hour has a tenth of the planned rate."""
+    inputs = json.loads(json.dumps(plan.provenance.inputs))
+    rate = plan.workload.request_rate_rps
+    del inputs["workload"]["request_rate"]
+    inputs["workload"]["diurnal"] = {"requests_per_second_by_hour": [0.1 * rate] * 6 + [rate] * 18, "percentile": 100}
+    source = plan.provenance.model_copy(update={"inputs": inputs})
+    return plan.model_copy(update={"provenance": source})
+
+
+def test_quiet_hours_have_fewer_replicas_and_never_too_few(data: Path) -> None:
+    pools = (Case("prefill", replicas=3, seqs=8, tokens=8192), Case("decode", "H200", replicas=3, seqs=128, tokens=512))
+    plan = by_day(plan_of(pools))
+    deployment = deployment_of(plan, "llmd")
+    assert [pool.least for pool in deployment_of(plan_of(pools), "llmd").pools] == [3, 3]
+    files = deployment_files(plan, options("llmd", namespace="serving"))
+    scalers = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(files["autoscale.yaml"])}
+    for pool in deployment.pools:
+        spec = scalers[f"case-{pool.name}"]
+        assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (pool.least, 3)
+        assert 1 <= pool.least < 3
+        (trigger,) = spec["triggers"]
+        assert f'pool="{pool.name}"' in trigger["metadata"]["query"]
+        assert 0.0 < float(trigger["metadata"]["threshold"]) <= pool.running
+    assert "autoscale.yaml" not in files["kustomization.yaml"], "fixed replicas are the default"
+    assert "`kubectl apply -n serving -f autoscale.yaml`" in files["README.md"]
+    assert "autoscale.yaml" not in deployment_files(plan_of(pools), options("llmd"))
+    budgets = [one for one in yaml.safe_load_all(files["support.yaml"]) if one["kind"] == "PodDisruptionBudget"]
+    assert [one["spec"]["maxUnavailable"] for one in budgets] == [1, 1]
+
+
+def test_the_page_says_what_sessions_and_networks_need() -> None:
+    plan = plan_of((Case("colocated", replicas=3, tokens=8192),), Ask(prefix=0.4))
+    inputs = plan.provenance.inputs | {"workload": plan.provenance.inputs["workload"] | {"sessions": {}}}
+    source = plan.provenance.model_copy(update={"inputs": inputs})
+    deployment = replace(
+        deployment_of(plan, "dynamo"), demand=demand_of(plan.model_copy(update={"provenance": source}))
+    )
+    notes = " ".join(page_notes(deployment))
+    assert "needs a network plug-in that enforces it" in notes
+    assert "not sessions with their pauses" in notes
+    assert "Turns of a session may go to different replicas" not in notes, "Dynamo's router knows their prefixes"
+    counting = replace(deployment, balancing=Balancing.FEWEST_REQUESTS)
+    assert "Turns of a session may go to different replicas: the plan is for a router" in " ".join(page_notes(counting))
+    for target in ("vllm", "sglang"):
+        hosts = replace(deployment, options=options(target), engine=target)
+        assert "Turns of a session may go to different replicas" in " ".join(page_notes(hosts))
+    readme = deployment_files(plan, options("llmd"))["README.md"]
+    assert "| router | the prompt's prefix, then fewest tokens |" in readme

@@ -18,7 +18,6 @@ from optimizer.recommend.optimize import OUT_OF_TIME, UNCONFIRMED, UNPROVEN, opt
 from optimizer.recommend.search import Brake, Level
 from optimizer.search.search import at_best_split
 from optimizer.whatif.answer import Effort, answer
-from search_spaces.problem import Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, problem, slo
 from tests.running import QUICK, tiny, within
 

@@ -44,9 +44,9 @@ TWO_CLASSES = [
 
 
 def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
-    assert TARGET_NAMES == facts.target_names() == command_line.TARGETS
+    assert TARGET_NAMES == command_line.TARGETS == tuple(facts.fact("targets"))
     for one in TARGETS:
-        assert (one.title, one.engines) == (facts.target_title(one.name), facts.engines_of(one.name))
+        assert one.engines == tuple(facts.fact("targets", one.name, "engines"))
     connectors = facts.hand_over_of("dynamo", ())
     assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
 

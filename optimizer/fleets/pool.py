@@ -13,6 +13,7 @@ A colocated engine is a prompt queue too, whose jobs are mixed steps; what its d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -261,7 +262,7 @@ def _busy_share(engines: _Engines, reuse: Reuse) -> float:
     if reuse.growth == 0.0:
         return 1.0
     answer = PACE * float(engines.weight @ (engines.flows.osl * engines.flows.tpot))
-    return 1.0 + float(engines.rate.sum() * (reuse.pause.mean + answer)) ** -0.5
+    return 1.0 + 1.0 / math.sqrt(float(engines.rate.sum()) * (reuse.pause.mean + answer))
 
 
 def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolState]) -> PoolState:

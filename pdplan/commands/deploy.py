@@ -112,9 +112,9 @@ def deploy(
     or a fleet file. The files are first read back and checked against the plan: if they break a rule, one
     sentence says so, and nothing is written.
 
-    With --check, each changed place of the files in DIR is one line of output. Below it stand the rules
-    that it breaks, each once. Files that are not of this plan have a line of their own. Exits with 2 if
-    there is any fault.
+    With --check, each changed place of the files in DIR is one line of output. Below them stand the rules
+    that the files then break, each once. Files that are not of this plan have a line of their own. Exits with
+    2 if there is any fault.
     """
     from pdplan.api import deployment_options
     from reports.deploy.files import write_deployment
@@ -148,18 +148,18 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     checked = checked_directory(plan, directory, target=target)
     if checked.strays:
         console.show(_left_aside(checked.strays))
-    if not checked.causes:
+    if not checked.faults:
         console.show(f"{directory} deploys {shown(plan.name)} as it was evaluated")
         return
-    for cause in checked.causes:
-        for sentence in cause.differs:
-            console.show(f"{AS_WRITTEN}: {sentence}")
-        for rule, sentence in cause.breaks:
-            console.show(f"{'  ' if cause.differs else ''}{rule}: {sentence}")
-    faults = plural(sum(cause.faults for cause in checked.causes), "fault")
-    rules = sum(len(cause.breaks) for cause in checked.causes if cause.differs)
-    faults += f"; {plural(rules, 'rule')} {'is' if rules == 1 else 'are'} broken" if rules else ""
-    raise InputError(f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {faults}")
+    for sentence in checked.differs:
+        console.show(f"{AS_WRITTEN}: {sentence}")
+    for rule, sentence in checked.breaks:
+        console.show(f"{'  ' if checked.differs else ''}{rule}: {sentence}")
+    rules = len(checked.breaks) if checked.differs else 0
+    broken = f"; {plural(rules, 'rule')} {'is' if rules == 1 else 'are'} broken" if rules else ""
+    raise InputError(
+        f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {plural(checked.faults, 'fault')}{broken}"
+    )
 
 
 def _left_aside(strays: list[str]) -> str:

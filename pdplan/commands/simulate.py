@@ -463,10 +463,11 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     Also what is to be said of requests that are left out as no engine can serve them, or as they are longer than the
     engines' max_model_len; and whether there are no more in the trace.
     """
-    from optimizer.verification.demand import replayed_trace
     from costmodel.simulator import Pages
+    from optimizer.verification.demand import replayed_trace
     from search_spaces.kv_hand_over import block_tokens
     from search_spaces.traces import read_trace
+    from search_spaces.traces.parsing import NANOSECONDS
     from search_spaces.traces.summary import spread
 
     path, most = request.trace or Path(), instance.problem.workload.max_tokens
@@ -490,9 +491,10 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     demand = replayed_trace(instance, fleet, arrival, rows.isl, rows.osl, seed=request.seed)
     if summary.prefixes is not None and not summary.out_of_order and instance.problem.workload.prefix_hit_share > 0.0:
         hashed = summary.trace.rows.keep(summary.trace.rows.isl + summary.trace.rows.osl <= most)
-        pages = Pages(hashed.hash_ids, hashed.hash_counts, summary.prefixes.block_tokens)
-        pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
-        demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
+        if hashed.hash_ids is not None and hashed.hash_counts is not None:
+            pages = Pages(hashed.hash_ids, hashed.hash_counts, summary.prefixes.block_tokens)
+            pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
+            demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
     return demand, said, unservable.rows < request.requests
 
 

@@ -17,8 +17,9 @@ from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import ClassLimits, Demand, Deployment
-from .formats import Raw, pod_text, render
+from .formats import Raw, manifest, pod_text, render
 from .gateway import class_header
+from .kubernetes import SECRET, metadata
 
 FOLDER: Final = "benchmark"
 SCRIPT_FILE: Final = "benchmark/run.sh"
@@ -49,15 +50,33 @@ def benchmark_files(deployment: Deployment, url: str, *, in_cluster: bool) -> di
         waves=SWEEP_WAVES,
     )
     if in_cluster:
-        runs = [replay_words(deployment, one, url, deployment.weights) for one in deployment.classes]
-        files[JOB_FILE] = render(
-            "benchmark/job.yaml",
-            names=[f"{deployment.name}-benchmark{one.ending}" for one in deployment.classes],
-            namespace=deployment.options.namespace,
-            configmap=f"{deployment.name}-workload",
-            scripts=[pod_text(job_script(shlex.join(_in_pod(words)))) for words in runs],
+        jobs = [_job(deployment, one, url) for one in deployment.classes]
+        files[JOB_FILE] = manifest(
+            "Replays the workload inside the cluster, as README.md says; its log is the result.", *jobs
         )
     return files
+
+
+def _job(deployment: Deployment, one: ClassLimits, url: str) -> dict[str, Any]:
+    words = replay_words(deployment, one, url, deployment.weights)
+    container = {
+        "name": "aiperf",
+        "image": facts.fact("benchmark", "image"),
+        "command": ["/bin/bash", "-c", pod_text(job_script(shlex.join(_in_pod(words))))],
+        "envFrom": [{"secretRef": {"name": SECRET, "optional": True}}],
+        "volumeMounts": [{"name": "workload", "mountPath": "/workload", "readOnly": True}],
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [{"name": "workload", "configMap": {"name": f"{deployment.name}-workload"}}],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(deployment, f"{deployment.name}-benchmark{one.ending}"),
+        "spec": {"backoffLimit": 0, "template": {"spec": pod}},
+    }
 
 
 def trace_file(one: ClassLimits) -> str:
@@ -89,9 +108,12 @@ def class_traces(deployment: Deployment) -> dict[str, str]:
 
 
 def job_script(command: str) -> str:
-    """What the job's shell runs: nothing but the result goes to its log, for its disk ends with it."""
-    quiet = f"{{ pip install -q {facts.fact('benchmark', 'tool')} && {command}; }} > log 2>&1"
-    return f"cd /tmp; {quiet} || {{ cat log; exit 1; }}; cat results/{facts.fact('benchmark', 'result')}"
+    """What the job's shell runs: its log is the result, and only where that fails all that was said.
+
+    The image has no more than a shell and AIPerf.
+    """
+    result = f"results/{facts.fact('benchmark', 'result')}"
+    return f'cd /tmp; {command} > log 2>&1 || {{ echo "$(<log)"; exit 1; }}; echo "$(<{result})"'
 
 
 def goodput_words(one: ClassLimits) -> str:
@@ -102,44 +124,26 @@ def goodput_words(one: ClassLimits) -> str:
 
 def aiperf_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
     """What every command of AIPerf begins with: tokens are those that the server counts, as the plan's are."""
-    return [
-        "aiperf",
-        "profile",
-        "--model",
-        deployment.weights,
-        "--tokenizer",
-        tokenizer,
-        "--url",
-        url,
+    words = ["aiperf", "profile", "--model", deployment.weights, "--tokenizer", tokenizer, "--url", url]
+    words += [
         "--endpoint-type",
         "completions",
         "--streaming",
         "--use-server-token-count",
         "--extra-inputs",
         "ignore_eos:true",
-        "--random-seed",
-        str(deployment.demand.seed),
-        "--ui",
-        "none",
     ]
+    return [*words, "--random-seed", str(deployment.demand.seed), "--ui", "none"]
 
 
 def replay_words(deployment: Deployment, one: ClassLimits, url: str, tokenizer: str) -> list[str]:
     """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals."""
     return [
         *aiperf_words(deployment, url, tokenizer),
-        "--input-file",
-        trace_file(one),
-        "--custom-dataset-type",
-        "mooncake_trace",
-        "--isl-block-size",
-        str(BLOCK_TOKENS),
-        "--fixed-schedule",
-        "--goodput",
-        goodput_words(one),
+        *("--input-file", trace_file(one), "--custom-dataset-type", "mooncake_trace"),
+        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", "--goodput", goodput_words(one)),
         *class_header(deployment, one.label),
-        "--output-artifact-dir",
-        results_folder(one),
+        *("--output-artifact-dir", results_folder(one)),
     ]
 
 

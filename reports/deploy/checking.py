@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,32 +19,24 @@ from search_spaces.json_source import JsonText
 from .deployment import Deployment
 from .describe import describe
 from .files import LARGEST, RECORD, SUMS, deployment_files, recorded_options, rule_faults
-from .formats import load_documents, load_sections, title
+from .formats import load_documents, title
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
-    """What is wrong for one reason: a file that is not as it was written.
+class Checked:
+    """A directory beside its plan: places that differ, the rules that its files break, and files of others.
 
-    differs: a sentence for each place of the file; none where it is the plan itself that breaks a rule.
-    breaks: the rules that hold again once the file is as it was written, as (rule, sentence).
+    differs: a sentence for each place that is not as it was written; breaks: (rule, sentence) pairs.
     """
 
-    differs: tuple[str, ...]
-    breaks: tuple[tuple[str, str], ...]
+    differs: list[str]
+    breaks: list[tuple[str, str]]
+    strays: list[str]
 
     @property
     def faults(self) -> int:
         """How many faults somebody has to mend: a changed place that breaks three rules is one."""
         return len(self.differs) or len(self.breaks)
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A directory: what keeps its files from deploying the plan, by cause, and files that are not the plan's."""
-
-    causes: list[Cause]
-    strays: list[str]
 
 
 def checked_directory(plan: Plan, directory: Path, base: Path | None = None, target: str | None = None) -> Checked:
@@ -62,42 +54,29 @@ def checked_directory(plan: Plan, directory: Path, base: Path | None = None, tar
     planned = deployment_files(plan, options, base)
     there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
     others = strays([*planned, SUMS], there)
-    return Checked(causes(describe(plan, options, base), planned, _found(directory, planned, others)), others)
+    return checked_files(describe(plan, options, base), planned, _present(directory, planned, others), others)
 
 
-def causes(deployment: Deployment, planned: Mapping[str, str], found: Mapping[str, str]) -> list[Cause]:
-    """Every file that is not as it was written, with the rules that it breaks: a rule is told once, by what mends it.
+def checked_files(
+    deployment: Deployment, planned: Mapping[str, str], present: Mapping[str, str], others: Sequence[str] = ()
+) -> Checked:
+    """Whether texts by path deploy a plan; planned: as they were written; others: files there that are not the plan's.
 
-    The files are put right one after the other; a rule belongs to the file after which it holds again. A file that is
-    not the plan's is a fault where it breaks one.
+    Files that nobody changed are not judged again: rules are broken by a change, or by a file of others.
     """
-    mended, broken = dict(found), rule_faults(deployment, found)
-    told = []
-    for path in [*planned, *strays(planned, found)]:
-        differs = tuple(differences(_only(path, planned), found))
-        if path in planned and not differs:
-            continue
-        mended = {name: text for name, text in mended.items() if name != path} | _only(path, planned)
-        left = rule_faults(deployment, mended) if broken else []
-        breaks = tuple(one for one in broken if one not in left)
-        if path in planned or breaks:
-            told.append(Cause(differs or (f"{path} is no file of this plan",), breaks))
-        broken = [one for one in broken if one in left]
-    return [*told, Cause((), tuple(broken))] if broken else told
+    differs = list(differences(planned, present))
+    changed = differs or present.keys() - planned.keys()
+    return Checked(differs, rule_faults(deployment, present) if changed else [], list(others))
 
 
-def _only(path: str, files: Mapping[str, str]) -> dict[str, str]:
-    return {path: files[path]} if path in files else {}
-
-
-def _found(directory: Path, planned: Iterable[str], others: Iterable[str]) -> dict[str, str]:
+def _present(directory: Path, planned: Iterable[str], others: Iterable[str]) -> dict[str, str]:
     """The texts of the planned files that are there, and of others that look like files of a deployment."""
-    found = {path: _text(directory / path) for path in planned if (directory / path).exists()}
+    present = {path: _text(directory / path) for path in planned if (directory / path).exists()}
     for path in others:
         if PurePosixPath(path).suffix in PROGRAMS_READ:
             with suppress(InputError):  # somebody else's file may be anything
-                found[path] = _text(directory / path)
-    return found
+                present[path] = _text(directory / path)
+    return present
 
 
 def _text(path: Path) -> str:
@@ -224,8 +203,10 @@ def _json_lines(path: str, text: str) -> list[Any]:
 
 
 def _commands(path: str, text: str) -> list[list[str]]:
+    """The lines of a script, or of HAProxy's configuration, in words; comments and indents mean nothing."""
+    lines = [line.partition(" # ")[0] for line in text.splitlines() if not line.lstrip().startswith("#")]
     try:
-        return [shlex.split(line) for line in text.splitlines() if line and not line.startswith("#")]
+        return [words for words in map(shlex.split, lines) if words]
     except ValueError as error:
         raise InputError(f"{path} is not a script: {error}") from error
 
@@ -255,5 +236,5 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     ".jsonl": _json_lines,
     ".sh": _commands,
     ".env": _addresses,
-    ".cfg": load_sections,
+    ".cfg": _commands,
 }

@@ -66,8 +66,9 @@ class DeployedPool:
     id: the plan's name of the pool; name: the same where it can name a file and a Kubernetes object;
     replicas: spare ones included; nodes: servers of one engine; node_gpus: GPUs of the engine on each of them;
     node_size: GPUs of a whole server; domain: GPUs that NVLink or its like joins; node_label: value of the GPU product
-    label; prompt_rate: tokens per second that
-    one idle engine prefills in full chunks [token/s], 0 for decode.
+    label; prompt_rate: tokens per second that one idle engine prefills in full chunks [token/s], 0 for decode;
+    running: requests that a replica runs at once on average at the planned rate; least: replicas that the quietest hour
+    of the plan's day needs, all of them where the plan has no day.
     """
 
     id: str
@@ -81,6 +82,8 @@ class DeployedPool:
     replicas: int
     settings: Settings
     prompt_rate: float
+    running: float
+    least: int
     config: EngineConfig = field(compare=False, repr=False)
 
     @property
@@ -109,7 +112,8 @@ class Demand:
     """The planned workload: arrivals [1/s], their coefficient of variation, prefix share [1], lengths [token].
 
     slo_class: number of the class that each bucket is of; empty where there is one class. recorded: requests of a
-    trace, whose times the benchmark's are. sessions: whether requests are turns of sessions.
+    trace, whose times the benchmark's are. sessions: whether requests are turns of sessions. quietest: share of the
+    rate that comes in the quietest hour of the day [1], 1 where the plan has no day.
     """
 
     rate: float
@@ -122,6 +126,7 @@ class Demand:
     slo_class: tuple[int, ...] = ()
     recorded: Recorded | None = None
     sessions: bool = False
+    quietest: float = 1.0
 
     @property
     def mean_isl(self) -> float:
@@ -210,7 +215,8 @@ class Deployment:
 
     name: the plan's, where it can name objects; title: as the user wrote it; weights: name or path that the engines
     load; engine, engine_version: what serves; balancing: how requests were spread over the engines of a pool when the
-    plan was simulated; mixed: whether the pools' GPUs differ; own_context: longest request that engines take by the
+    plan was simulated; mixed: whether the pools' GPUs differ; capacity: highest request rate within the SLOs, infinite
+    where the plan does not say [1/s]; own_context: longest request that engines take by the
     config.json of the weights alone [token].
     """
 
@@ -226,6 +232,7 @@ class Deployment:
     balancing: Balancing
     lanes: tuple[Lane, ...]
     demand: Demand
+    capacity: float
     limits: Limits
     classes: tuple[ClassLimits, ...]
     budget_gpus: int

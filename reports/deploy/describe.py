@@ -18,8 +18,9 @@ from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from costmodel.transformer import Transformer
-from optimizer.fleets.plan_fleet import planned_volume, problem_of_plan
+from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.plans.plan import Plan, Pool
+from optimizer.procurement.autoscale import replicas_at
 from reports.numbers import is_number
 from search_spaces.engines import load_engine_memory, load_engine_overhead, load_serving_policy
 from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
@@ -27,11 +28,12 @@ from search_spaces.kv_hand_over import block_tokens
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
 from search_spaces.problem import Problem
 from search_spaces.recorded import Recorded
+from search_spaces.targets import target_of
 
 from . import facts
 from .deployment import ClassLimits, Demand, DeployedPool, Deployment, Lane, Limits, Options, Routing, Settings
-from .readback import one_line
 from .refusals import UndeployableError
+from .words import one_line
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
@@ -54,6 +56,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
     _check_options(plan, options)
     problem = problem_of_plan(plan, base)
     names = file_names([pool.id for pool in plan.pools])
+    least = _least(plan, base) if options.target == "llmd" else [pool.replicas for pool in plan.pools]
     weights = weights_name(plan, problem, options)
     deployment = Deployment(
         name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
@@ -63,11 +66,15 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         engine=plan.engine,
         engine_version=version,
         options=options,
-        pools=tuple(_pool(plan, problem, pool, name, options) for pool, name in zip(plan.pools, names, strict=True)),
+        pools=tuple(
+            replace(_pool(plan, problem, pool, name, options), least=fewest)
+            for pool, name, fewest in zip(plan.pools, names, least, strict=True)
+        ),
         routing=routing_of(plan),
         balancing=problem.constraints.balancing,
         lanes=_lanes(plan, dict(zip([pool.id for pool in plan.pools], names, strict=True))),
         demand=demand_of(plan, recorded=problem.recorded),
+        capacity=plan.goodput_rps if is_number(plan.goodput_rps) and plan.goodput_rps > 0.0 else math.inf,
         limits=limits_of(plan),
         classes=classes_of(plan),
         budget_gpus=sum(pool.gpus for pool in plan.pools),
@@ -102,7 +109,7 @@ def _check_options(plan: Plan, options: Options) -> None:
 def _engine_version(plan: Plan, options: Options) -> str:
     found = facts.engine_version(options.target, options.version, plan.engine)
     if found is None:
-        engine = facts.engines_of(options.target)[0]
+        engine = target_of(options.target).engines[0]
         reason = f"the plan was evaluated for {plan.engine}, which target {options.target} does not run"
         raise UndeployableError(reason, f"--target {options.target} --set engine={engine}")
     return found
@@ -212,6 +219,21 @@ def _alike(shares: Iterable[float]) -> bool:
     return not found or max(found) - min(found) <= ALIKE
 
 
+def quietest(plan: Plan) -> float:
+    """The rate of the day's quietest hour over the planned one [1]; 1 where the plan has no day."""
+    day = (plan.provenance.inputs.get("workload", {}).get("diurnal") or {}).get("requests_per_second_by_hour")
+    return min(min(day) / plan.workload.request_rate_rps, 1.0) if day else 1.0
+
+
+def _least(plan: Plan, base: Path | None) -> list[int]:
+    """Replicas of each pool that the quietest hour needs by formula, and its spares; all where the plan has no day."""
+    volume = quietest(plan)
+    if volume >= 1.0:
+        return [pool.replicas for pool in plan.pools]
+    needed = replicas_at(*fleet_of_plan(plan, base), volume)
+    return [int(count) + pool.spare_replicas for count, pool in zip(needed, plan.pools, strict=True)]
+
+
 def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options) -> DeployedPool:
     accelerator = _accelerator(problem, pool)
     config = engine_config(pool, accelerator, plan.engine)
@@ -229,8 +251,16 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options)
         replicas=pool.replicas,
         settings=told,
         prompt_rate=_prompt_rate(problem, config),
+        running=_running(pool),
+        least=pool.replicas,
         config=config,
     )
+
+
+def _running(pool: Pool) -> float:
+    """Requests that a replica runs at once on average at the planned rate; of prompts alone the share of busy time."""
+    used = pool.operating_point.utilization
+    return used.get("slots", 0.0) * pool.max_num_seqs or used.get("time", 0.0)
 
 
 def _accelerator(problem: Problem, pool: Pool) -> Accelerator:
@@ -399,6 +429,7 @@ def demand_of(plan: Plan, slo_class: str | None = None, recorded: Recorded | Non
         seed=plan.provenance.seed,
         slo_class=tuple(number for number, _ in rows) if several else (),
         recorded=recorded,
+        quietest=quietest(plan),
     )
 
 

@@ -9,23 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.engine import EngineConfig, Role
-from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import MILLI
 
 from . import facts
-from .deployment import DeployedPool, Deployment, Routing, Settings
-from .flags import (
-    SCHEDULER,
-    sglang_settings,
-    sglang_words,
-    trtllm_options,
-    trtllm_settings,
-    vllm_settings,
-    vllm_words,
-)
-from .formats import dig, load_yaml, manifest, namespaces, pod_text, quantity, unescaped
+from .deployment import DeployedPool, Deployment, Routing
+from .flags import dynamo_trtllm_words, sglang_words, vllm_words
+from .formats import manifest, pod_text
 from .gateway import router_config
 from .kubernetes import (
     CACHE_ENV,
@@ -35,16 +26,14 @@ from .kubernetes import (
     metadata,
     own_labels,
     placement,
-    pod_worker,
     probes,
     resources,
     support_files,
     transport_env,
-    vendor_fact,
     weights_mount,
     weights_volume,
 )
-from .readback import Found, FoundRouter, FoundWorker, Words, json_object, plain_words, words_of
+from .words import Words, plain_words
 
 FLEET_FILE: Final = "dgd.yaml"
 PLANNED_FILE: Final = "dgd-with-planner.yaml"
@@ -67,16 +56,6 @@ WATCHED_ENV: Final = [
 ]
 """A worker without requests asks itself for a token, so that one that hangs is found (by default after 10 s)."""
 TOKEN: Final = [{"secretRef": {"name": SECRET, "optional": True}}]
-OVERRIDES: Final = "--override-engine-args"
-TRTLLM_FLAGS: Final = {
-    "tensor_parallel_size": "--tensor-parallel-size",
-    "pipeline_parallel_size": "--pipeline-parallel-size",
-    "moe_expert_parallel_size": "--expert-parallel-size",
-    "max_batch_size": "--max-batch-size",
-    "max_num_tokens": "--max-num-tokens",
-    "max_seq_len": "--max-seq-len",
-}
-"""Options of TensorRT-LLM that dynamo.trtllm takes as flags; all others go in as JSON."""
 
 
 def dynamo_files(deployment: Deployment) -> dict[str, str]:
@@ -89,7 +68,7 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
     if can_plan(deployment):
         files[PLANNED_FILE] = _fleet(deployment, planned=True)
         data = {PLANNER_CONFIG: json.dumps(planner_config(deployment), indent=1) + "\n", **profile_files(deployment)}
-        files[CONFIGMAP_FILE] = _config_map(deployment, _configmap(deployment), data, PURPOSE)
+        files[CONFIGMAP_FILE] = _config_map(deployment, f"{deployment.name}-planner", data, PURPOSE)
         files |= {f"planner/{name}": text for name, text in data.items()}
     return files | support
 
@@ -103,51 +82,34 @@ def _config_map(deployment: Deployment, name: str, data: Mapping[str, str], abou
 def _by_length(deployment: Deployment) -> dict[str, str]:
     """A graph for each pool behind its own router, and one that chooses among them by the prompt's length."""
     config = json.dumps(router_config(deployment, lambda pool: pool_namespace(deployment, pool))) + "\n"
-    control = f"{deployment.options.namespace}-{deployment.name}"
-    names = ["--namespace", control, "--model-name", deployment.weights]
+    names = ["--namespace", f"{deployment.options.namespace}-{deployment.name}", "--model-name", deployment.weights]
     grid = f"{deployment.name}-grid"
-    router = _component("GlobalRouter", None, 1, _pod(_main(deployment, "global_router", _grid_words(names))))
-    pod = router["podTemplate"]["spec"]
-    pod["containers"][0]["volumeMounts"] = [{"name": "grid", "mountPath": GRID_FOLDER, "readOnly": True}]
-    pod["volumes"] = [{"name": "grid", "configMap": {"name": grid}}]
+    main = _main(deployment, "global_router", ["--config", f"{GRID_FOLDER}/{GRID_FILE}", *names])
+    main["volumeMounts"] = [{"name": "grid", "mountPath": GRID_FOLDER, "readOnly": True}]
+    router = _component("GlobalRouter", None, 1, _pod(main, volumes=[{"name": "grid", "configMap": {"name": grid}}]))
+    control = _graph(
+        deployment, deployment.name, [_frontend(deployment, ["--router-mode", "round-robin", *names]), router]
+    )
+    about = "The way in: a frontend, and the router that chooses a pool by the length of the prompt."
+    lengths = "Which pool takes which prompt lengths, as the plan routes them."
     files = {
-        CONTROL_FILE: manifest(
-            "The way in: a frontend, and the router that chooses a pool by the length of the prompt.",
-            _graph(
-                deployment, deployment.name, [_frontend(deployment, ["--router-mode", "round-robin", *names]), router]
-            ),
-        ),
-        GRID_MAP_FILE: _config_map(
-            deployment, grid, {GRID_FILE: config}, "Which pool takes which prompt lengths, as the plan routes them."
-        ),
+        CONTROL_FILE: manifest(about, control),
+        GRID_MAP_FILE: _config_map(deployment, grid, {GRID_FILE: config}, lengths),
     }
     for pool in deployment.pools:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
         endpoint = f"{pool_namespace(deployment, pool)}.{component}.generate"
         local = _main(deployment, "router", ["--endpoint", endpoint, "--no-router-kv-events"])
-        local["env"] = [{"name": "DYN_SYSTEM_PORT", "value": "9090"}]
-        files[f"pools/{pool.name}.yaml"] = manifest(
-            "One pool behind its own router, reached through the control deployment.",
-            _graph(
-                deployment,
-                f"{deployment.name}-{pool.name}",
-                [_component("LocalRouter", None, 1, _pod(local)), _worker(deployment, pool, planned=False)],
-            ),
-        )
+        local["env"] = [{"name": "DYN_SYSTEM_PORT", "value": str(SYSTEM_PORT)}]
+        parts = [_component("LocalRouter", None, 1, _pod(local)), _worker(deployment, pool, planned=False)]
+        about = "One pool behind its own router, reached through the control deployment."
+        files[f"pools/{pool.name}.yaml"] = manifest(about, _graph(deployment, f"{deployment.name}-{pool.name}", parts))
     return files
-
-
-def _grid_words(names: list[str]) -> list[str]:
-    return ["--config", f"{GRID_FOLDER}/{GRID_FILE}", *names]
 
 
 def pool_namespace(deployment: Deployment, pool: DeployedPool) -> str:
     """Dynamo's namespace of a pool: that of Kubernetes and the name of its graph."""
     return f"{deployment.options.namespace}-{deployment.name}-{pool.name}"
-
-
-def _configmap(deployment: Deployment) -> str:
-    return f"{deployment.name}-planner"
 
 
 def _fleet(deployment: Deployment, *, planned: bool) -> str:
@@ -158,7 +120,7 @@ def _fleet(deployment: Deployment, *, planned: bool) -> str:
         main = _main(deployment, "planner", words)
         main["image"] = facts.image("dynamo", deployment.options.version, "planner")
         main["volumeMounts"] = [{"name": "pdplan", "mountPath": PROFILE_FOLDER, "readOnly": True}]
-        volume = {"name": "pdplan", "configMap": {"name": _configmap(deployment)}}
+        volume = {"name": "pdplan", "configMap": {"name": f"{deployment.name}-planner"}}
         components.append(_component("Planner", "planner", 1, _pod(main, volumes=[volume])))
     components += [_worker(deployment, pool, planned=planned) for pool in deployment.pools]
     return manifest(
@@ -200,7 +162,7 @@ def _pod(container: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def _frontend(deployment: Deployment, words: list[str]) -> dict[str, Any]:
-    """The way in; it fetches no weights. A node that does not answer has to give it up within seconds."""
+    """The way in, twice; it fetches no weights. A node that does not answer has to give it up within seconds."""
     port = int(facts.fact("ports", "http"))
     main = _main(deployment, "frontend", ["--http-port", str(port), *words]) | probes("/health", port, "/live")
     main["envFrom"] = TOKEN
@@ -212,14 +174,13 @@ def _frontend(deployment: Deployment, words: list[str]) -> dict[str, Any]:
     pod["metadata"] = {"labels": own_labels(deployment)}
     if deployment.weights.startswith("/"):
         main["volumeMounts"], pod["spec"]["volumes"] = [weights_mount(deployment)], [weights_volume(deployment)]
-    several = router_mode(deployment) == "kv" and deployment.routing is not Routing.BY_LENGTH
-    return _component("Frontend", "frontend", int(facts.fact("routers")) if several else 1, pod)
+    return _component("Frontend", "frontend", int(facts.fact("routers")), pod)
 
 
 def router_words(deployment: Deployment) -> list[str]:
     """How the frontend chooses, and that it hands the requests of a worker that died to another one.
 
-    Routers that know which prefixes workers hold tell each other what they gave out, so there can be two of them.
+    Routers that know which prefixes workers hold tell each other what they gave out; others count their own requests.
     """
     words = ["--router-mode", router_mode(deployment), "--migration-limit", str(facts.fact("migrations"))]
     if router_mode(deployment) == "kv":
@@ -250,15 +211,10 @@ def _worker(deployment: Deployment, pool: DeployedPool, *, planned: bool) -> dic
         main["volumeMounts"], spec["volumes"] = [weights_mount(deployment)], [weights_volume(deployment)]
     template = _pod(main, **spec)
     template["metadata"] = {"labels": own_labels(deployment, pool), "annotations": {"pdplan.dev/pool": pool.id}}
-    return _component(
-        pool.name,
-        "worker" if pool.role is Role.COLOCATED else pool.role.value,
-        pool.replicas,
-        template,
-        **({"multinode": {"nodeCount": pool.nodes}} if pool.nodes > 1 else {}),
-        sharedMemorySize=f"{facts.fact('host', 'shared_gib')}Gi",
-        **({"scalingAdapter": {}} if planned else {}),
-    )
+    more: dict[str, Any] = {"multinode": {"nodeCount": pool.nodes}} if pool.nodes > 1 else {}
+    more |= {"sharedMemorySize": f"{facts.fact('host', 'shared_gib')}Gi"} | ({"scalingAdapter": {}} if planned else {})
+    kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
+    return _component(pool.name, kind, pool.replicas, template, **more)
 
 
 def worker_words(deployment: Deployment, pool: DeployedPool) -> Words:
@@ -268,162 +224,12 @@ def worker_words(deployment: Deployment, pool: DeployedPool) -> Words:
         return sglang_words(deployment, pool) + _events(KV_EVENTS, stated=tells)
     mode: Words = () if pool.role is Role.COLOCATED else (("--disaggregation-mode", pool.role.value),)
     if deployment.engine == "trtllm":
-        return _trtllm_words(deployment, pool) + mode + ((("--publish-kv-events", None),) if tells else ())
+        return dynamo_trtllm_words(deployment, pool) + mode + ((("--publish-kv-events", None),) if tells else ())
     return vllm_words(deployment, pool) + mode + _events(KV_EVENTS | {"enable_kv_cache_events": True}, stated=tells)
 
 
 def _events(config: Mapping[str, Any], *, stated: bool) -> Words:
     return (("--kv-events-config", json.dumps(config, separators=(",", ":"))),) if stated else ()
-
-
-def _trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
-    options = trtllm_options(deployment, pool)
-    cache = options["kv_cache_config"]
-    del options["scheduler_config"]  # dynamo.trtllm states the same, as an object that no JSON can be laid over
-    words: list[tuple[str, str | None]] = [
-        ("--model", deployment.weights),
-        ("--served-model-name", deployment.weights),
-        *((flag, str(options.pop(name))) for name, flag in TRTLLM_FLAGS.items() if name in options),
-        ("--kv-block-size", str(cache["tokens_per_block"])),
-        ("--free-gpu-memory-fraction", repr(cache["free_gpu_memory_fraction"])),
-    ]
-    if options.pop("enable_attention_dp"):
-        words.append(("--enable-attention-dp", None))
-    return (*words, (OVERRIDES, json.dumps(options, separators=(",", ":"))))
-
-
-def read_dynamo(deployment: Deployment, files: Mapping[str, str]) -> Found:
-    """The workers of both manifests (they must agree), the frontend and the planner."""
-    if deployment.routing is Routing.BY_LENGTH:
-        return _read_by_length(deployment, files)
-    if FLEET_FILE not in files:
-        raise InputError(f"{FLEET_FILE} is missing")
-    fleet = _read_graph(deployment, FLEET_FILE, files[FLEET_FILE])
-    planner = None
-    if PLANNED_FILE in files:
-        planned = _read_graph(deployment, PLANNED_FILE, files[PLANNED_FILE])
-        if [_plain(one) for one in planned.workers] != [_plain(one) for one in fleet.workers]:
-            raise InputError(f"{PLANNED_FILE} starts other workers than {FLEET_FILE}")
-        planner = _read_planner(files)
-    return Found(fleet.workers, fleet.router, planner, fleet.names, namespaces(files))
-
-
-def _read_by_length(deployment: Deployment, files: Mapping[str, str]) -> Found:
-    """Every pool's graph, and the grid by which the control graph chooses among them."""
-    missing = next((name for name in (CONTROL_FILE, GRID_MAP_FILE) if name not in files), None)
-    if missing is not None:
-        raise InputError(f"{missing} is missing, so no request finds a pool")
-    pools = [_read_graph(deployment, path, files[path]) for path in sorted(files) if path.startswith("pools/")]
-    control = _read_graph(deployment, CONTROL_FILE, files[CONTROL_FILE])
-    data = dig(load_yaml(GRID_MAP_FILE, files[GRID_MAP_FILE]), "data", GRID_FILE)
-    router = FoundRouter(
-        GRID_MAP_FILE,
-        splits=True,
-        targets={},
-        words=control.router.words if control.router else (),
-        grid=json_object(f"{GRID_MAP_FILE}: {GRID_FILE}", str(data)),
-    )
-    workers = tuple(one for graph in pools for one in graph.workers)
-    return Found(workers, router, None, tuple(name for graph in pools for name in graph.names), namespaces(files))
-
-
-def _plain(one: FoundWorker) -> tuple[Any, ...]:
-    return one.pool, one.role, one.replicas, one.nodes, one.node_gpus, one.words, one.label, one.image, str(one.pod)
-
-
-def _read_graph(deployment: Deployment, path: str, text: str) -> Found:
-    loaded = load_yaml(path, text)
-    if dig(loaded, "apiVersion") != GRAPH_VERSION or dig(loaded, "kind") != "DynamoGraphDeployment":
-        raise InputError(f"{path} is no DynamoGraphDeployment of a known version")
-    workers, router = [], None
-    for component in dig(loaded, "spec", "components") or []:
-        pod = dig(component, "podTemplate", "spec") or {}
-        mains = [container for container in pod.get("containers", []) if container.get("name") == "main"]
-        container: dict[str, Any] = mains[0] if mains else {}
-        if component.get("type") == "frontend":
-            args = [unescaped(str(word)) for word in container.get("args") or []]
-            where = f"{path}: {component['name']}"
-            router = FoundRouter(where, splits=True, targets={}, words=words_of(where, args))
-        elif component.get("type") in {"worker", "prefill", "decode"}:
-            workers.append(_read_worker(deployment, path, component, pod, container))
-    names = tuple(f"{dig(loaded, 'metadata', 'name')}-{worker.pool}" for worker in workers)
-    return Found(tuple(workers), router, None, names)
-
-
-def _read_worker(
-    deployment: Deployment,
-    path: str,
-    component: Mapping[str, Any],
-    pod: Mapping[str, Any],
-    container: Mapping[str, Any],
-) -> FoundWorker:
-    where = f"{path}: {component.get('name')}"
-    words = words_of(where, [unescaped(str(word)) for word in container.get("args") or []])
-    name = str(component.get("name"))
-    pool = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules
-    role = Role.COLOCATED.value if component["type"] == "worker" else str(component["type"])
-    mode = dict(words).get("--disaggregation-mode")
-    if mode not in {None, role} or (mode is None and role != Role.COLOCATED.value):
-        raise InputError(f"{where}: --disaggregation-mode {mode} does not fit a component of type {component['type']}")
-    limits = dict(dig(container, "resources", "limits") or {})
-    command = container.get("command") or []
-    return pod_worker(
-        where,
-        words,
-        container,
-        settings=_settings(deployment, where, words),
-        pool=name,
-        role=role,
-        replicas=quantity(where, component.get("replicas")),
-        nodes=quantity(where, dig(component, "multinode", "nodeCount") or 1),
-        node_gpus=quantity(where, limits.get(vendor_fact(pool, "resource"), 0)),
-        label=(pod.get("nodeSelector") or {}).get(vendor_fact(pool, "label")),
-        program=f"{deployment.engine}_worker" if command[-1:] == [f"dynamo.{deployment.engine}"] else "?",
-        devices=limits,
-        shared_memory=component.get("sharedMemorySize"),
-        pod=pod,
-    )
-
-
-def _settings(deployment: Deployment, where: str, words: Words) -> Settings:
-    if deployment.engine == "vllm":
-        return vllm_settings(deployment, where, words)
-    if deployment.engine == "sglang":
-        return sglang_settings(where, words)
-    return trtllm_settings(deployment, where, _trtllm_options(where, words))
-
-
-def _trtllm_options(where: str, words: Words) -> dict[str, Any]:
-    """The options that dynamo.trtllm puts together from its flags and the JSON."""
-    values = dict(words)
-    options = json_object(f"{where}: {OVERRIDES}", values.get(OVERRIDES) or "{}")
-    cache = options.get("kv_cache_config") or {}
-    for name, flag in TRTLLM_FLAGS.items():
-        if name in options:
-            raise InputError(f"{where}: {name} is stated by {flag} and again in {OVERRIDES}")
-        if flag in values:
-            options[name] = values[flag]
-    options |= {"enable_attention_dp": "--enable-attention-dp" in values, "scheduler_config": SCHEDULER}
-    for flag, name in (
-        ("--kv-block-size", "tokens_per_block"),
-        ("--free-gpu-memory-fraction", "free_gpu_memory_fraction"),
-    ):
-        if values.get(flag) != str(cache.get(name)):
-            raise InputError(f"{where}: {flag} {values.get(flag)} is not {name} of kv_cache_config")
-    return options
-
-
-def _read_planner(files: Mapping[str, str]) -> dict[str, Any]:
-    """The planner's settings, as the config map holds them; InputError where it lacks what they point to."""
-    if CONFIGMAP_FILE not in files:
-        raise InputError(f"{CONFIGMAP_FILE} is missing, which {PLANNED_FILE} mounts")
-    data = dig(load_yaml(CONFIGMAP_FILE, files[CONFIGMAP_FILE]), "data") or {}
-    config = json_object(f"{CONFIGMAP_FILE}: {PLANNER_CONFIG}", str(data.get(PLANNER_CONFIG)))
-    if config.get("profile_results_dir") != PROFILE_FOLDER:
-        raise InputError(f"{CONFIGMAP_FILE}: profile_results_dir is not {PROFILE_FOLDER}, where the profile is mounted")
-    for name in ("prefill_raw_data.json", "decode_raw_data.json"):
-        json_object(f"{CONFIGMAP_FILE}: {name}", str(data.get(name)))
-    return config
 
 
 PROFILE_FOLDER: Final = "/etc/pdplan"

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import yaml
 
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError
 from costmodel.quoting import shown
+from search_spaces.targets import target_of
 
 VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")
 SWITCH: Final = "switch"
@@ -20,24 +21,6 @@ SWITCH: Final = "switch"
 TEMPLATE_TOKENS: Final = 128
 """ASSUMED: most tokens that a chat template and a BOS token add to a prompt. Engines refuse a request whose prompt and
 answer exceed their limit, so one that is the workload's longest needs this room; templates add ten to some 70."""
-
-
-def target_names() -> tuple[str, ...]:
-    """Targets that files can be written for.
-
-    >>> target_names()
-    ('vllm', 'dynamo', 'llmd', 'sglang', 'trtllm')
-    """
-    return tuple(targets())
-
-
-def target_title(target: str) -> str:
-    """What people call a target.
-
-    >>> target_title("llmd")
-    'llm-d'
-    """
-    return str(_target(target)["title"])
 
 
 def versions_of(target: str) -> tuple[str, ...]:
@@ -61,7 +44,7 @@ def checked_version(target: str, version: str | None, *, unchecked: bool = False
     if newer and unchecked:
         return version
     way = f"; --unchecked writes the flags of {known[-1]}" if newer else ""
-    raise InputError(f"{target_title(target)} {shown(version)} is not known; known: {', '.join(known)}{way}")
+    raise InputError(f"{target_of(target).title} {shown(version)} is not known; known: {', '.join(known)}{way}")
 
 
 def is_checked(target: str, version: str) -> bool:
@@ -89,11 +72,6 @@ def engine_version(target: str, version: str, engine: str) -> str | None:
     """
     carried: str | None = _target(target)["engines"].get(engine)
     return None if carried is None else carried.format(version=version)
-
-
-def engines_of(target: str) -> tuple[str, ...]:
-    """Serving engines whose plans a target runs."""
-    return tuple(_target(target)["engines"])
 
 
 def image(target: str, version: str, what: str, vendor: str = "nvidia") -> str:
@@ -182,29 +160,19 @@ def fact(*path: str) -> Any:
     return found
 
 
-def targets() -> dict[str, Any]:
-    """Every target's entry."""
-    found: dict[str, Any] = _facts()["targets"]
-    return found
-
-
 def _target(name: str) -> dict[str, Any]:
-    if name not in targets():
-        raise UnknownNameError("target", name, targets())
-    found: dict[str, Any] = targets()[name]
-    return found
+    entry: dict[str, Any] = _facts()["targets"][target_of(name).name]
+    return entry
 
 
 @cache
 def _facts() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(_text("targets.yaml"))
-    return loaded
+    return dict(yaml.safe_load(_text("targets.yaml")))
 
 
 @cache
 def _flags() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(_text("flags.json"))
-    return loaded
+    return dict(json.loads(_text("flags.json")))
 
 
 def _text(name: str) -> str:

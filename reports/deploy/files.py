@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,28 +21,18 @@ from optimizer.plans.reading import first_fault
 from reports.whole_files import check_origin, first_bytes, write_whole
 from search_spaces.files import read_file, shown_path
 from search_spaces.json_source import JsonText
-from search_spaces.targets import NO_TARGET
+from search_spaces.targets import NO_TARGET, TARGET_NAMES, target_of
 
 from . import facts, lint
 from .benchmark import benchmark_files
 from .deployment import Deployment, Options
 from .describe import describe
-from .dynamo import dynamo_files, read_dynamo
-from .llmd import llmd_files, read_llmd
+from .dynamo import dynamo_files
+from .llmd import llmd_files
 from .monitoring import monitoring_files
-from .readback import Found
-from .readme import (
-    dynamo_steps,
-    llmd_steps,
-    plain_steps,
-    readme_page,
-    trtllm_steps,
-    vllm_steps,
-)
+from .plain import sglang_files, trtllm_files, vllm_files
+from .readme import readme_page
 from .refusals import refuse_undeployable
-from .sglang import read_sglang, sglang_files
-from .trtllm import read_trtllm, trtllm_files
-from .vllm import read_vllm, vllm_files
 
 README: Final = "README.md"
 SUMS: Final = "SHA256SUMS"
@@ -56,15 +47,13 @@ _MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How a target's files are written and read back.
+    """How a target's files are written.
 
-    url: where its clients send requests, seen from the benchmark; steps: how to start it; pods: in Kubernetes.
+    url: where its clients send requests, seen from the benchmark; pods: in Kubernetes.
     """
 
     files: Callable[[Deployment], dict[str, str]]
-    read: Callable[[Deployment, Mapping[str, str]], Found]
     url: Callable[[Deployment], str]
-    steps: Callable[[Deployment], list[str]]
     pods: bool = False
 
 
@@ -81,11 +70,11 @@ def _gateway(deployment: Deployment) -> str:
 
 
 TARGETS: Final[Mapping[str, Target]] = {
-    "vllm": Target(vllm_files, read_vllm, _local, vllm_steps),
-    "dynamo": Target(dynamo_files, read_dynamo, _frontend, dynamo_steps, pods=True),
-    "llmd": Target(llmd_files, read_llmd, _gateway, llmd_steps, pods=True),
-    "sglang": Target(sglang_files, read_sglang, _local, plain_steps),
-    "trtllm": Target(trtllm_files, read_trtllm, _local, trtllm_steps),
+    "vllm": Target(vllm_files, _local),
+    "dynamo": Target(dynamo_files, _frontend, pods=True),
+    "llmd": Target(llmd_files, _gateway, pods=True),
+    "sglang": Target(sglang_files, _local),
+    "trtllm": Target(trtllm_files, _local),
 }
 
 
@@ -113,7 +102,7 @@ def planned_target(plan: Plan) -> str:
 
 def targets_of(plan: Plan) -> list[str]:
     """The targets that run the plan's engine; before all the one that it was planned for, or that engine's own."""
-    able = [name for name in facts.target_names() if plan.engine in facts.engines_of(name)]
+    able = [name for name in TARGET_NAMES if plan.engine in target_of(name).engines]
     return sorted(able, key=lambda name: name != planned_target(plan))
 
 
@@ -139,7 +128,7 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     refuse_faults(deployment, files)
     files |= monitoring_files(deployment, pods=target.pods)
     files |= benchmark_files(deployment, target.url(deployment), in_cluster=target.pods)
-    page = f"{MARKER}\n{readme_page(plan, deployment, target.steps(deployment), pods=target.pods)}"
+    page = f"{MARKER}\n{readme_page(plan, deployment, pods=target.pods)}"
     return {README: page, RECORD: record_text(deployment), **files}
 
 
@@ -155,7 +144,7 @@ def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
 def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
     """Rules of `lint` that files break, as (rule, sentence); files that cannot be read break the rule `readable`."""
     try:
-        return lint.faults(deployment, TARGETS[deployment.options.target].read(deployment, files))
+        return lint.faults(deployment, files)
     except InputError as error:
         return [("readable", str(error))]
     except _MISSHAPEN as error:
@@ -186,8 +175,6 @@ def write_deployment(
     old = _listed(directory)
     check_origin(directory, paths, old.__contains__)
     with _nothing_left(directory, paths):
-        for path in paths:
-            _make_folder(path)
         write_whole(paths)
     _remove(old - set(paths))
     for path in paths:
@@ -242,26 +229,19 @@ def check_deployment(directory: Path, *, force: bool) -> None:
 
 @contextmanager
 def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
-    """Where writing fails or ends early, take away the folders that were made, and in a new directory the files."""
+    """Make the folders; where writing fails or ends early, take those away that were made, with what is in them."""
     new = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
-    empty = directory in new or not any(directory.iterdir())
-    written = False
     try:
+        for folder in new:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"{shown_path(folder)} cannot be made: {error.strerror}") from error
         yield
-        written = True
-    finally:
-        for path in () if written or not empty else paths:
-            path.unlink(missing_ok=True)
-        for folder in () if written else reversed(new):
-            with suppress(OSError):  # not made yet, or not ours alone
-                folder.rmdir()
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{shown_path(path)} cannot be written: {error.strerror}") from error
+    except BaseException:
+        for folder in new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _check_claim(deployment: Deployment) -> None:

@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from search_spaces.targets import target_of
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Settings
-from .readback import Reader, Words, json_object, one_line
 from .refusals import UndeployableError
+from .words import Reader, Words, json_object, one_line
 
 EXPERT_PARALLEL: Final = "--enable-expert-parallel"
 EPLB_CONFIG: Final = "--eplb-config"
@@ -49,7 +50,8 @@ class Flag:
     """A flag, or a path of options, and what it states.
 
     setting: what it says of `Counted`; read: how, None where it follows from other settings; value: what it always has
-    to be where no setting decides; experts: whether it is for models with experts alone.
+    to be where no setting decides; experts: whether it is for models with experts alone; dynamo: the flag in which
+    Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Flag:
     read: Callable[[Reader, str], Any] | None = None
     value: Any = None
     experts: bool = False
+    dynamo: str = ""
 
 
 def _optional(reader: Reader, name: str) -> str | None:
@@ -132,13 +135,13 @@ SGLANG: Final = (
 )
 TRTLLM: Final = (
     Flag("backend", value="pytorch"),
-    Flag("tensor_parallel_size", "tensor", Reader.whole),
-    Flag("pipeline_parallel_size", "pipeline", Reader.whole),
+    Flag("tensor_parallel_size", "tensor", Reader.whole, dynamo="--tensor-parallel-size"),
+    Flag("pipeline_parallel_size", "pipeline", Reader.whole, dynamo="--pipeline-parallel-size"),
     Flag("enable_attention_dp", "attention_dp", Reader.truth),
-    Flag("moe_expert_parallel_size", "expert", Reader.whole, experts=True),
-    Flag("max_batch_size", "max_num_seqs", Reader.whole),
-    Flag("max_num_tokens", "max_num_batched_tokens", Reader.whole),
-    Flag("max_seq_len", "max_model_len", Reader.whole),
+    Flag("moe_expert_parallel_size", "expert", Reader.whole, experts=True, dynamo="--expert-parallel-size"),
+    Flag("max_batch_size", "max_num_seqs", Reader.whole, dynamo="--max-batch-size"),
+    Flag("max_num_tokens", "max_num_batched_tokens", Reader.whole, dynamo="--max-num-tokens"),
+    Flag("max_seq_len", "max_model_len", Reader.whole, dynamo="--max-seq-len"),
     Flag("dtype", value="bfloat16"),
     Flag("enable_chunked_prefill", value=True),
     Flag("scheduler_config", value=SCHEDULER),
@@ -194,12 +197,39 @@ def _words(deployment: Deployment, table: tuple[Flag, ...], counted: Counted) ->
     )
 
 
-def _reader(where: str, words: Words, model: str) -> Reader:
-    """A reader of flags, which name the model twice."""
-    values = {name: True if value is None else value for name, value in words}
-    reader = Reader(where, values)
-    reader.must("--served-model-name", reader.text(model))
-    return reader
+def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Settings:
+    """The settings that flags, or options of TensorRT-LLM, state; InputError for one that is missing."""
+    engine = deployment.engine
+    if engine == "trtllm":
+        options = values if deployment.options.target == "trtllm" else _options_of_dynamo(where, values)
+        return _trtllm_settings(deployment, where, options)
+    reader = Reader(where, {name: True if value is None else value for name, value in values.items()})
+    reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
+    return _vllm_settings(deployment, reader) if engine == "vllm" else _sglang_settings(reader)
+
+
+def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What is said of the hand-over, None where there is none."""
+    if deployment.engine == "vllm":
+        return json_object(f"{where}: {TRANSFER}", str(values[TRANSFER])) if values.get(TRANSFER) else None
+    if deployment.engine == "sglang":
+        return {"kv_connector": values.get("--disaggregation-transfer-backend")} if MODE in values else None
+    transceiver: Mapping[str, Any] | None = values.get("cache_transceiver_config")
+    return transceiver
+
+
+def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> str:
+    """The role that flags or options state.
+
+    TensorRT-LLM's context server may not overlap steps, a generation server may; without a transceiver an engine does
+    both.
+    """
+    transfer = read_transfer(deployment, where, values)
+    if MODE in values or transfer is None or deployment.options.target == "dynamo":
+        return str(values.get(MODE) or Role.COLOCATED.value)
+    if deployment.engine == "trtllm":
+        return Role.PREFILL.value if values.get("disable_overlap_scheduler") is True else Role.DECODE.value
+    return next((role.value for role, name in KV_ROLES.items() if transfer.get("kv_role") == name), "both")
 
 
 def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
@@ -220,9 +250,7 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     return _words(deployment, VLLM, counted)
 
 
-def vllm_settings(deployment: Deployment, where: str, words: Words) -> Settings:
-    """The settings that flags of vLLM state; InputError for one that is missing."""
-    reader = _reader(where, words, "--model")
+def _vllm_settings(deployment: Deployment, reader: Reader) -> Settings:
     counted = _counted(VLLM, reader, experts=deployment.model.is_moe)
     data = counted["data"]
     counted["expert"] = counted["tensor"] * data if counted.get("expert") else 1
@@ -247,12 +275,11 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     return _words(deployment, SGLANG, counted)
 
 
-def sglang_settings(where: str, words: Words) -> Settings:
-    """The settings that flags of SGLang state."""
-    counted = _counted(SGLANG, _reader(where, words, "--model-path"), experts=True)
+def _sglang_settings(reader: Reader) -> Settings:
+    counted = _counted(SGLANG, reader, experts=True)
     ranks, data = counted["tensor"], counted["data"]
     if ranks % data:
-        raise InputError(f"{where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
+        raise InputError(f"{reader.where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
     counted["tensor"] = ranks // data
     counted["prefix_caching"] = not counted.pop("no_prefix_caching")
     return Settings(**counted)
@@ -290,8 +317,12 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
     return options
 
 
-def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> Settings:
-    """The settings that options state."""
+def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> Settings:
+    unknown = sorted(set(options) - {flag.name.partition(".")[0] for flag in TRTLLM})
+    if unknown:
+        raise InputError(
+            f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
+        )
     cache = {f"kv_cache_config.{name}": value for name, value in (options.get("kv_cache_config") or {}).items()}
     counted = _counted(TRTLLM, Reader(where, {**options, **cache}), experts=deployment.model.is_moe)
     ranks, stages = counted["tensor"], counted["pipeline"]
@@ -304,6 +335,43 @@ def trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, An
     }
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
     return Settings(**absent | counted)
+
+
+OVERRIDES: Final = "--override-engine-args"
+DYNAMO: Final = {flag.name: flag.dynamo for flag in TRTLLM if flag.dynamo}
+TWICE: Final = {"--kv-block-size": "tokens_per_block", "--free-gpu-memory-fraction": "free_gpu_memory_fraction"}
+"""What dynamo.trtllm wants to know of the KV cache beside the JSON."""
+
+
+def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
+    """The options of TensorRT-LLM as dynamo.trtllm takes them: flags where it has some, and JSON for the rest."""
+    options = trtllm_options(deployment, pool)
+    cache = options["kv_cache_config"]
+    del options["scheduler_config"]  # dynamo.trtllm states the same, as an object that no JSON can be laid over
+    words: list[tuple[str, str | None]] = [
+        ("--model", deployment.weights),
+        ("--served-model-name", deployment.weights),
+        *((flag, str(options.pop(name))) for name, flag in DYNAMO.items() if name in options),
+        *((flag, str(cache[name])) for flag, name in TWICE.items()),
+    ]
+    if options.pop("enable_attention_dp"):
+        words.append(("--enable-attention-dp", None))
+    return (*words, (OVERRIDES, json.dumps(options, separators=(",", ":"))))
+
+
+def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that dynamo.trtllm puts together from its flags and the JSON."""
+    options = json_object(f"{where}: {OVERRIDES}", values.get(OVERRIDES) or "{}")
+    for name, flag in DYNAMO.items():
+        if name in options:
+            raise InputError(f"{where}: {name} is stated by {flag} and again in {OVERRIDES}")
+        if flag in values:
+            options[name] = values[flag]
+    cache = options.get("kv_cache_config") or {}
+    for flag, name in TWICE.items():
+        if values.get(flag) != str(cache.get(name)):
+            raise InputError(f"{where}: {flag} {values.get(flag)} is not {name} of kv_cache_config")
+    return options | {"enable_attention_dp": "--enable-attention-dp" in values, "scheduler_config": SCHEDULER}
 
 
 def _eplb_config(pool: DeployedPool) -> str:
@@ -399,16 +467,9 @@ def connector(deployment: Deployment) -> str:
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
     if PUSH not in facts.hand_over_of(deployment.options.target, (PUSH,)):
-        title, version = facts.target_title(deployment.options.target), deployment.options.version
+        title, version = target_of(deployment.options.target).title, deployment.options.version
         raise UndeployableError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",
             f"--target {deployment.options.target}",
         )
     return PUSH
-
-
-def role_of_transfer(transfer: dict[str, Any] | None) -> str:
-    """The role that a connector's settings state; colocated without one."""
-    if transfer is None:
-        return Role.COLOCATED.value
-    return next((role.value for role, name in KV_ROLES.items() if transfer.get("kv_role") == name), "both")

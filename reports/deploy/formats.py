@@ -1,4 +1,4 @@
-"""Jinja for configuration files: whatever a template prints is quoted for its format, so no value can be code.
+"""How files are written and read: YAML as data that is dumped, all else by Jinja, which quotes whatever it prints.
 
 A template's own text is written as it stands; every `{{ value }}` goes through the quoting of the format. Text that
 is of the format already (a host variable that the shell shall expand) is wrapped in `Raw` by the code, never by input.
@@ -6,7 +6,6 @@ is of the format already (a host variable that the shell shall expand) is wrappe
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -19,11 +18,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 
-_PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./+-]*(:[A-Za-z0-9_./-]+)*")
-"""Strings that YAML may hold without quotes, unless they are words that it gives a meaning."""
-_SIMPLE: Final = re.compile(r"[ !#-\[\]-~]*")
-"""Printable ASCII without double quotes and backslashes: between double quotes it stands for itself."""
-_WORDS: Final = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"])
 LONGEST_LINE: Final = 10**9
 
 
@@ -31,51 +25,6 @@ class Raw(str):
     """Text that stands in the output as it is."""
 
     __slots__ = ()
-
-
-def yaml_text(value: Any) -> str:
-    """Write a value as one line of YAML.
-
-    >>> yaml_text("a: b"), yaml_text(["vllm", 8, 0.9]), yaml_text({"no": True})
-    ('"a: b"', '[vllm, 8, 0.9]', '{"no": true}')
-    """
-    if isinstance(value, Raw):
-        return str(value)
-    if isinstance(value, str):
-        return value if _is_plain(value) else _quoted(value)
-    if isinstance(value, float):
-        return _float_text(value)
-    if isinstance(value, bool | int) or value is None:
-        return json.dumps(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(yaml_text, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{yaml_text(key)}: {yaml_text(inner)}" for key, inner in value.items()) + "}"
-    raise TypeError(f"{type(value).__name__} cannot be written as YAML")
-
-
-def _float_text(value: float) -> str:
-    """Write a number that YAML 1.1 takes for one: its mantissa needs a point where there is an exponent.
-
-    >>> _float_text(1e-05), _float_text(0.9)
-    ('1.0e-05', '0.9')
-    """
-    mantissa, e, exponent = json.dumps(value, allow_nan=False).partition("e")
-    sign = "+" if e and exponent[0] not in "+-" else ""
-    return mantissa + (".0" if "." not in mantissa else "") + e + sign + exponent
-
-
-def _is_plain(text: str) -> bool:
-    return _PLAIN.fullmatch(text) is not None and text.lower() not in _WORDS
-
-
-def _quoted(text: str) -> str:
-    if '"' in text and text.isascii() and text.isprintable():  # JSON reads best between single quotes
-        return "'" + text.replace("'", "''") + "'"
-    if _SIMPLE.fullmatch(text):
-        return f'"{text}"'
-    written: str = yaml.safe_dump(text, default_style='"', width=LONGEST_LINE)
-    return written.removesuffix("\n")
 
 
 def shell_text(value: Any) -> str:
@@ -106,7 +55,6 @@ def markdown_text(value: Any) -> str:
 
 
 _QUOTING: Final[dict[str, Callable[[Any], str]]] = {
-    ".yaml": yaml_text,
     ".sh": shell_text,
     ".env": shell_text,
     ".cfg": shell_text,  # HAProxy quotes as a shell does
@@ -187,8 +135,6 @@ def manifest(about: str, *documents: Any) -> str:
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-SECTIONS: Final = frozenset(("global", "defaults", "frontend", "backend", "listen"))
-"""Words that begin a section of HAProxy's configuration."""
 DEEPEST: Final = 50
 """Levels of a manifest; ours have 15, and libyaml's composer ends the whole program at some 10,000."""
 
@@ -234,29 +180,6 @@ def title(document: Any) -> str:
     return "one without a name" if name is None else f"{dig(document, 'kind')} {name}"
 
 
-def load_sections(path: str, text: str) -> dict[str, list[list[str]]]:
-    r"""Read HAProxy's configuration: the lines of each section, in words; indents and comments mean nothing.
-
-    >>> load_sections("x.cfg", "global\n  maxconn 10 # clients\nbackend a\n  balance leastconn")
-    {'global': [['maxconn', '10']], 'backend a': [['balance', 'leastconn']]}
-    """
-    found: dict[str, list[list[str]]] = {}
-    section = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise InputError(f"{path}: line {number} is no line of HAProxy's: {error}") from error
-        if words and words[0] in SECTIONS:
-            section = " ".join(words)
-            if section in found:
-                raise InputError(f"{path}: {section} stands twice")
-            found[section] = []
-        elif words:
-            found.setdefault(section, []).append(words)
-    return found
-
-
 def _refuse_mazes(path: str, text: str) -> None:
     """Refuse anchors, which can hold themselves or grow without end, and endless nesting."""
     depth = 0
@@ -293,17 +216,6 @@ def dig(found: Any, *path: str) -> Any:
     for name in path:
         found = found.get(name) if isinstance(found, Mapping) else None
     return found
-
-
-def namespaces(files: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
-    """The namespace of every Kubernetes object among the files, None where none is stated."""
-    loaded = [(path, load_documents(path, text)) for path, text in sorted(files.items()) if path.endswith(".yaml")]
-    return tuple(
-        (path if len(documents) == 1 else f"{path}: {title(one)}", dig(one, "metadata", "namespace"))
-        for path, documents in loaded
-        for one in documents
-        if dig(one, "metadata")
-    )
 
 
 def quantity(where: str, value: Any) -> int:

@@ -6,9 +6,8 @@ A gateway counts no tokens: it takes the bytes of a request's body for the lengt
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -20,9 +19,8 @@ from costmodel.words import join_words, percentage
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Lane
-from .formats import Raw, load_sections, render
-from .hosts import ROUTER_FILE, Instance, read_command
-from .readback import FoundRouter, Gateway, Rule
+from .formats import Raw, render
+from .hosts import ROUTER_FILE, Instance
 
 SURPLUS: Final = 0.05
 """Most [1] that a pool may get on top of the requests that were planned for it."""
@@ -32,6 +30,20 @@ Parts = tuple[int, ...]
 """What each pool takes of a range of lengths [1 / PARTS], in the plan's order."""
 NEXT: Final = 1e-9
 """Relative step that leads from an edge to its other side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Requests that a pool gets, of those that no rule before it took.
+
+    upto: largest body [byte], None: any; chance: part of them [1 / PARTS], drawn at random, None: all;
+    slo_class: label of their class, empty: any.
+    """
+
+    pool: str
+    upto: int | None = None
+    chance: int | None = None
+    slo_class: str = ""
 
 
 def bytes_per_token(deployment: Deployment) -> float:
@@ -143,20 +155,9 @@ def placed(rules: Sequence[Rule], size: float, slo_class: str) -> dict[str, floa
 
 
 def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float], float]:
-    """What the worst pool gets on top of its own, or the share of requests without a pool if that is more [1]."""
-    found = misplaced(deployment, rules)
+    """By bytes per token: what the worst pool gets on top of its own, as a share of that [1].
 
-    def worst(ratio: float) -> float:
-        lost, surplus = found(ratio)
-        return max(lost, *surplus.values())
-
-    return worst
-
-
-def misplaced(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float], tuple[float, dict[str, float]]]:
-    """By bytes per token: the share of all requests that find no pool of the plan [1], and what each pool gets on top.
-
-    The latter as a share of the requests that were planned for the pool [1].
+    Or the share of all requests that find no pool of the plan, if that is more.
     """
     names, lanes = [pool.name for pool in deployment.pools], deployment.lanes
     edges = sorted({float(rule.upto) for rule in rules if rule.upto is not None})
@@ -165,18 +166,16 @@ def misplaced(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float]
         [[_row(placed(rules, size, label), names) for size in (*edges, math.inf)] for label in labels], dtype=np.float64
     )
     label_of = np.array([labels.index(lane.slo_class) for lane in lanes])
-    length = np.array([lane.isl for lane in lanes])
-    share = np.array([lane.share for lane in lanes])
+    length, share = (np.array(values) for values in zip(*((lane.isl, lane.share) for lane in lanes), strict=True))
     planned = np.array([_row(lane.decode, names) for lane in lanes])
     taken = np.maximum(share @ planned, 1.0 / PARTS)
 
-    def of(ratio: float) -> tuple[float, dict[str, float]]:
+    def worst(ratio: float) -> float:
         here = got[label_of, np.searchsorted(edges, length * ratio)]
-        lost = float(share @ (1.0 - here.sum(axis=1)))
         surplus = share @ np.maximum(here - planned, 0.0) / taken
-        return lost, dict(zip(names, surplus.tolist(), strict=True))
+        return float(max(share @ (1.0 - here.sum(axis=1)), *surplus.tolist()))
 
-    return of
+    return worst
 
 
 def _row(parts: Mapping[str, float], names: Sequence[str]) -> list[float]:
@@ -202,8 +201,6 @@ HEADER: Final = "x-slo-class"
 """Header in which a request says which class it is of."""
 LEAST_CONNECTIONS: Final = 1000
 """Connections of clients that the gateway takes in any case."""
-EXPORTED: Final = 'set -a # HAProxy finds the addresses in its environment\n. "$here/hosts.env"\nset +a\n'
-DICE: Final = f"rand({PARTS})"
 
 
 def gateway_files(deployment: Deployment, instances: Sequence[Instance]) -> dict[str, str]:
@@ -214,13 +211,15 @@ def gateway_files(deployment: Deployment, instances: Sequence[Instance]) -> dict
         "chosen_by": Raw(chosen_by(deployment)),
     }
     rules = gateway_rules(deployment)
+    running = sum(pool.replicas * pool.settings.max_num_seqs for pool in deployment.pools)
     config = render(
         "plain/router.cfg",
         **shared,
         bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
         tolerated=Raw(tolerance_sentence(deployment)),
         sized=by_size(rules),
-        connections=_connections(deployment),
+        connections=max(2 * running, LEAST_CONNECTIONS),  # twice what engines run, so that as many can wait
+        metrics_port=facts.fact("ports", "router_metrics"),
         check=Raw(" ".join(check_words())),
         check_timeout=Raw(f"{facts.fact('health', 'timeout')}s"),
         header=HEADER,
@@ -230,12 +229,6 @@ def gateway_files(deployment: Deployment, instances: Sequence[Instance]) -> dict
         pools=[{"name": pool.name, "servers": _servers(pool.name, instances)} for pool in deployment.pools],
     )
     return {GATEWAY_FILE: config, ROUTER_FILE: render("plain/gateway.sh", **shared)}
-
-
-def _connections(deployment: Deployment) -> int:
-    """Connections of clients: twice the requests that all engines run at once, so that as many can wait for them."""
-    running = sum(pool.replicas * pool.settings.max_num_seqs for pool in deployment.pools)
-    return max(2 * running, LEAST_CONNECTIONS)
 
 
 def _servers(pool: str, instances: Iterable[Instance]) -> list[tuple[str, Raw]]:
@@ -320,61 +313,11 @@ def class_header(deployment: Deployment, label: str) -> list[str]:
     return ["--header", f"{HEADER}:{label}"] if asked else []
 
 
-def read_gateway(files: Mapping[str, str]) -> FoundRouter | None:
-    """Whom HAProxy sends which requests, and whether its start script tells it where they are."""
-    if not files.get(ROUTER_FILE):
-        return None
-    env, command = read_command(ROUTER_FILE, files[ROUTER_FILE], ["haproxy", "-db", "-f", f"$here/{GATEWAY_FILE}"])
-    if env or command or EXPORTED not in files[ROUTER_FILE]:
-        raise InputError(
-            f"{ROUTER_FILE} does not start HAProxy with the addresses of hosts.env and {GATEWAY_FILE} alone"
-        )
-    if GATEWAY_FILE not in files:
-        raise InputError(f"{GATEWAY_FILE} is missing, so no request finds a pool")
-    gateway = _read_config(files[GATEWAY_FILE])
-    urls = tuple(f"http://{address}" for addresses in gateway.backends.values() for address in addresses)
-    return FoundRouter(GATEWAY_FILE, splits=False, targets={Role.COLOCATED.value: urls}, gateway=gateway)
-
-
-def _read_config(text: str) -> Gateway:
-    rules: list[Rule] = []
-    backends: dict[str, tuple[str, ...]] = {}
-    checked: set[str] = set()
-    for section, lines in load_sections(GATEWAY_FILE, text).items():
-        kind, _, name = section.partition(" ")
-        for words in lines:
-            if words[0] in {"use_backend", "default_backend"}:
-                rules.append(_rule(words))
-            elif words[0] == "server" and kind == "backend":
-                backends[name] = (*backends.get(name, ()), words[2])
-                checked |= {words[2]} if words[3:] == check_words() else set()
-    return Gateway(tuple(rules), backends, frozenset(checked))
-
-
 def check_words() -> list[str]:
     """How HAProxy finds that a replica is down, or is there again."""
     health = facts.fact("health")
     found = {"inter": f"{health['interval']}s", "fall": str(health["failures"]), "rise": str(health["successes"])}
     return ["check", *(word for pair in found.items() for word in pair)]
-
-
-def _rule(words: Sequence[str]) -> Rule:
-    """A line that chooses a backend: `use_backend POOL if { TEST } ...`, or `default_backend POOL`."""
-    _, pool, *tests = words
-    rule = Rule(pool)
-    while tests:
-        match tests:
-            case ["if", *tests]:
-                pass
-            case ["{", "req.body_size", "le", size, "}", *tests] if size.isdecimal():
-                rule = replace(rule, upto=int(size))
-            case ["{", fetch, "lt", part, "}", *tests] if fetch == DICE and part.isdecimal():
-                rule = replace(rule, chance=int(part))
-            case ["{", fetch, "-m", "str", label, "}", *tests] if fetch == f"req.hdr({HEADER})":
-                rule = replace(rule, slo_class=label)
-            case _:
-                raise InputError(f"{GATEWAY_FILE}: {shlex.join(words)} has a condition that no plan needs")
-    return rule
 
 
 CELLS: Final = 256
@@ -427,52 +370,39 @@ def cell_of(length: float, low: float, high: float, count: int) -> int:
     return max(0, min(int((length - low) / ((high - low) / count)), count - 1))
 
 
-def strategy(deployment: Deployment, role: Role) -> dict[str, Any]:
-    """The router's entry for one stage; latency targets of requests make no difference."""
-    stage, length, latency = STAGES[role]
-    return {
-        f"{latency}_min_ms": 1,
-        f"{latency}_max_ms": 1_000_000,
-        f"{latency}_resolution": 1,
-        f"{length}_min": 0,
-        f"{length}_max": longest(deployment),
-        f"{length}_resolution": CELLS,
-        f"{stage}_pool_mapping": [[one] for one in cells(deployment, role)],
-    }
-
-
 def router_config(deployment: Deployment, namespace: Callable[[DeployedPool], str]) -> dict[str, Any]:
-    """The whole configuration; namespace: Dynamo's name of a pool."""
+    """The whole configuration; namespace: Dynamo's name of a pool. Latency targets of requests make no difference."""
     config: dict[str, Any] = {"mode": "disagg"}
-    for role, (stage, *_) in STAGES.items():
+    for role, (stage, length, latency) in STAGES.items():
         pools = deployment.of_role(role)
         config[f"num_{stage}_pools"] = len(pools)
         config[f"{stage}_pool_dynamo_namespaces"] = [namespace(pool) for pool in pools]
-        config[f"{stage}_pool_selection_strategy"] = strategy(deployment, role)
+        config[f"{stage}_pool_selection_strategy"] = {
+            f"{latency}_min_ms": 1,
+            f"{latency}_max_ms": 1_000_000,
+            f"{latency}_resolution": 1,
+            f"{length}_min": 0,
+            f"{length}_max": longest(deployment),
+            f"{length}_resolution": CELLS,
+            f"{stage}_pool_mapping": [[number] for number in cells(deployment, role)],
+        }
     return config
 
 
-def misrouted(deployment: Deployment, role: Role, config: Mapping[str, Any]) -> float:
-    """Share of requests [1] that a configuration sends to another pool of a role than the plan does."""
-    stage, length, _ = STAGES[role]
-    try:
-        grid = config[f"{stage}_pool_selection_strategy"]
-        low, high, count = (grid[f"{length}_{end}"] for end in ("min", "max", "resolution"))
-        mapping: Sequence[Sequence[int]] = grid[f"{stage}_pool_mapping"]
-        pools = deployment.of_role(role)
-        kept = sum(
-            lane.share * parts_of(lane, role).get(pools[mapping[cell_of(lane.isl, low, high, count)][0]].name, 0.0)
-            for lane in deployment.lanes
-        )
-    except (KeyError, IndexError, TypeError, ZeroDivisionError) as error:
-        raise InputError(f"the router's grid for {stage} cannot be read: {error!r}") from error
+def misrouted(deployment: Deployment, role: Role) -> float:
+    """Share of requests [1] that the grid sends to another pool of a role than the plan does."""
+    pools, grid, most = deployment.of_role(role), cells(deployment, role), float(longest(deployment))
+    kept = sum(
+        lane.share * parts_of(lane, role).get(pools[grid[cell_of(lane.isl, 0.0, most, CELLS)]].name, 0.0)
+        for lane in deployment.lanes
+    )
     return max(0.0, 1.0 - kept / sum(lane.share for lane in deployment.lanes))
 
 
 def coarse_words(deployment: Deployment) -> str:
     """Why no grid of lengths comes near the plan's routing; empty where one does."""
     for role in STAGES:
-        lost = misrouted(deployment, role, router_config(deployment, lambda pool: pool.name))
+        lost = misrouted(deployment, role)
         if lost > MISROUTED:
             return (
                 f"{percentage(lost)} of the requests would find another {role.value} pool than planned, for Dynamo's "

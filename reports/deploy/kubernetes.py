@@ -6,17 +6,15 @@ Everything here is data, dumped as YAML by `formats.manifest`; no target writes 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from costmodel.memory import weight_bytes_per_gpu
 from costmodel.units import GIB
 
 from . import facts
-from .deployment import DeployedPool, Deployment, Settings
-from .flags import TRANSFER
-from .formats import dig, manifest
-from .readback import FoundWorker, Words, json_object
+from .deployment import DeployedPool, Deployment
+from .formats import manifest
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
 CACHE: Final = "/model-cache"
@@ -180,14 +178,14 @@ def transport_env(deployment: Deployment, pool: DeployedPool) -> list[dict[str, 
     return env + nvlink * pool.nvlink + [{"name": name, "value": value} for name, value in own.items()]
 
 
-def least_pods(pool: DeployedPool) -> int:
-    """Pods that no eviction may go below: all but one replica's, and all of the only replica's.
+def evictions(deployment: Deployment, pool: DeployedPool) -> dict[str, int]:
+    """How many pods may be evicted: those of one replica at a time, and none of the only one.
 
-    >>> from types import SimpleNamespace
-    >>> least_pods(SimpleNamespace(replicas=3, nodes=2)), least_pods(SimpleNamespace(replicas=1, nodes=2))
-    (4, 2)
+    Of pods that a Deployment owns the budget follows their number; of others it is for the fewest that there are.
     """
-    return max(pool.replicas - 1, 1) * pool.nodes
+    if pool.nodes == 1 and deployment.options.target == "llmd":
+        return {"maxUnavailable": int(pool.replicas > 1)}
+    return {"minAvailable": max(pool.least - 1, 1) * pool.nodes}
 
 
 def rolling(pool: DeployedPool) -> dict[str, int]:
@@ -212,7 +210,7 @@ def support_objects(deployment: Deployment, *, account: bool) -> list[dict[str, 
             "PodDisruptionBudget",
             metadata(deployment, f"{deployment.name}-{pool.name}"),
             spec={
-                "minAvailable": least_pods(pool),
+                **evictions(deployment, pool),
                 "selector": {"matchLabels": own_labels(deployment, pool)},
             },
         )
@@ -271,39 +269,3 @@ def support_files(deployment: Deployment, applied: Sequence[str], *, account: bo
     }
     about = "All of the fleet: kubectl apply -k <this folder>; a base for an overlay per environment."
     return files | {KUSTOMIZATION: manifest(about, listed)}
-
-
-def pod_worker(
-    where: str,
-    words: Words,
-    container: Mapping[str, Any],
-    *,
-    settings: Settings,
-    devices: Mapping[str, Any],
-    shared_memory: object,
-    pod: Mapping[str, Any],
-    **shape: Any,
-) -> FoundWorker:
-    """The worker of a container; words: of its command line; pod: its specification; shape: rest of `FoundWorker`."""
-    values = dict(words)
-    return FoundWorker(
-        where=where,
-        weights=str(values.get("--model") or values.get("--model-path")),
-        words=words,
-        settings=settings,
-        transfer=json_object(f"{where}: {TRANSFER}", values[TRANSFER] or "") if TRANSFER in values else None,
-        env={
-            str(item.get("name")): str(item.get("value") or dig(item, "valueFrom", "fieldRef", "fieldPath") or "")
-            for item in container.get("env") or []
-        },
-        image=container.get("image"),
-        pod={
-            "devices": devices,
-            "shared_memory": shared_memory,
-            "capabilities": dig(container, "securityContext", "capabilities", "add") or [],
-            "probes": {name: container.get(name) for name in ("startupProbe", "livenessProbe", "readinessProbe")},
-            "grace": pod.get("terminationGracePeriodSeconds"),
-            "requests": dig(container, "resources", "requests") or {},
-        },
-        **shape,
-    )

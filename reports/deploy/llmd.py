@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodel.engine import Role
-from costmodel.errors import InputError
 from costmodel.simulator.fleet import AFFINE
 from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import DeployedPool, Deployment
-from .flags import node_ranks, place_words, span_words, vllm_settings, vllm_words
-from .formats import dig, load_yaml, manifest, namespaces, pod_text, quantity, unescaped
+from .flags import node_ranks, place_words, span_words, vllm_words
+from .formats import manifest, pod_text
 from .kubernetes import (
     CACHE_ENV,
     POOL,
@@ -24,22 +22,25 @@ from .kubernetes import (
     metadata,
     own_labels,
     placement,
-    pod_worker,
     pre_stop,
     probes,
     resources,
     rolling,
     support_files,
     transport_env,
-    vendor_fact,
     weights_mount,
     weights_volume,
 )
-from .readback import Found, FoundRouter, FoundWorker, plain_words, words_of
+from .words import plain_words
 
 PICKER_FILE: Final = "epp-config.yaml"
 ROUTER_FILE: Final = "router-values.yaml"
 POOL_FILE: Final = "inferencepool.yaml"
+AUTOSCALE_FILE: Final = "autoscale.yaml"
+SLOWLY: Final = {
+    "scaleDown": {"stabilizationWindowSeconds": 600, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}]}
+}
+"""A replica less at a time, and only after ten quiet minutes: it takes minutes to load the weights again."""
 POOLS: Final = "pools/"
 """Folder of the manifests that start engines."""
 BY_REQUESTS: Final = "active-request-scorer"
@@ -88,10 +89,52 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
             "endpointPickerRef": {"name": f"{deployment.name}-epp", "port": {"number": 9002}},
         },
     }
+    scalers = [_scaler(deployment, pool) for pool in deployment.pools if pool.least < pool.replicas]
+    if scalers:
+        files[AUTOSCALE_FILE] = manifest("Fewer replicas in quiet hours, by KEDA, in place of fixed ones.", *scalers)
     return files | {
         PICKER_FILE: picker,
         ROUTER_FILE: manifest(f"{about} -n {deployment.options.namespace} -f <this file>", {"router": router}),
         POOL_FILE: manifest("All pods that serve the model, and who picks among them.", pool),
+    }
+
+
+def _scaler(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
+    """KEDA's object that scales a pool by the requests that its engines run or have waiting.
+
+    A replica is added for as many of these as one has at the planned rate, or fewer where the quietest hour needs more
+    replicas for its rate than the plan has. It never has fewer replicas than that hour needs, nor more than planned.
+    """
+    name, kind, group = f"{deployment.name}-{pool.name}", "Deployment", "apps/v1"
+    if pool.nodes > 1:
+        kind, group = "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1"
+    series = f'{{deployment="{deployment.name}", pool="{pool.name}"}}'
+    metrics = facts.fact("metrics", deployment.engine)
+    full = pool.running * min(deployment.demand.quietest * pool.replicas / pool.least, 1.0)
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": metadata(deployment, name),
+        "spec": {
+            "scaleTargetRef": {"apiVersion": group, "kind": kind, "name": name},
+            "pollingInterval": 15,
+            "minReplicaCount": pool.least,
+            "maxReplicaCount": pool.replicas,
+            "fallback": {"failureThreshold": 3, "replicas": pool.replicas},  # where Prometheus does not answer
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": SLOWLY}},
+            "triggers": [
+                {
+                    "type": "prometheus",
+                    "metricType": "AverageValue",
+                    "metadata": {
+                        "serverAddress": facts.fact("monitoring", "prometheus"),
+                        "query": f"sum({metrics['running']}{series}) + sum({metrics['queue']}{series})",
+                        "threshold": f"{full:.3g}",
+                        "ignoreNullValues": "false",  # no series are no sign of quiet
+                    },
+                }
+            ],
+        },
     }
 
 
@@ -273,75 +316,3 @@ def _scorers(deployment: Deployment) -> dict[str, tuple[str, ...]]:
     if deployment.router is Balancing.FEWEST_REQUESTS:
         return dict.fromkeys(("prefill", "decode", "default"), (BY_REQUESTS,))
     return {"prefill": (BY_TOKENS,), "decode": (BY_REQUESTS,), "default": (BY_TOKENS, BY_REQUESTS)}
-
-
-def read_llmd(deployment: Deployment, files: Mapping[str, str]) -> Found:
-    """What the manifests start, and how the picker chooses."""
-    paths = [path for path in sorted(files) if path.startswith(POOLS)]
-    workers = tuple(_read_pool(deployment, path, files[path]) for path in paths)
-    names = tuple(f"{deployment.name}-{worker.pool}-{worker.role}" for worker in workers)
-    return Found(workers, _read_picker(deployment, files), None, names, namespaces(files))
-
-
-def _read_picker(deployment: Deployment, files: Mapping[str, str]) -> FoundRouter | None:
-    """Whether the picker is told to choose as simulated: values and configuration are written from one place."""
-    if PICKER_FILE not in files:
-        return None
-    if load_yaml(PICKER_FILE, files[PICKER_FILE]) != picker_config(deployment):
-        raise InputError(f"{PICKER_FILE}: the picker does not choose as simulated")
-    return FoundRouter(PICKER_FILE, splits=deployment.disaggregated, targets={})
-
-
-def _read_pool(deployment: Deployment, path: str, text: str) -> FoundWorker:
-    """The engines of a pool, each a pod or a group; InputError where a group would not become one engine."""
-    loaded = load_yaml(path, text)
-    kind = (dig(loaded, "apiVersion"), dig(loaded, "kind"))
-    name = path.removeprefix(POOLS).removesuffix(".yaml")
-    pool = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules
-    template, size = dig(loaded, "spec", "template"), 1
-    if kind == ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"):
-        group = dig(loaded, "spec", "leaderWorkerTemplate")
-        template, size = dig(group, "leaderTemplate"), quantity(path, dig(group, "size"))
-        if SERVING.items() <= (dig(group, "workerTemplate", "metadata", "labels") or {}).items():
-            raise InputError(f"{path}: workers of a group take no requests, so they may not have the label of leaders")
-    elif kind != ("apps/v1", "Deployment"):
-        raise InputError(f"{path} is no Deployment or LeaderWorkerSet of a known version")
-    labels, pod = dig(template, "metadata", "labels") or {}, dig(template, "spec")
-    if not _labels(deployment).items() <= labels.items():
-        raise InputError(f"{path}: its pods lack the labels that the InferencePool selects")
-    container = pod["containers"][0]
-    words = words_of(path, ["--model", *(unescaped(str(word)) for word in container["args"])])
-    _check_port(path, words, pod)
-    limits = dig(container, "resources", "limits") or {}
-    return pod_worker(
-        path,
-        words,
-        container,
-        settings=vllm_settings(deployment, path, words),
-        pool=name,
-        role=_role(labels, pod),
-        replicas=quantity(path, dig(loaded, "spec", "replicas")),
-        nodes=size,
-        node_gpus=quantity(path, limits.get(vendor_fact(pool, "resource"))),
-        label=(pod.get("nodeSelector") or {}).get(vendor_fact(pool, "label")),
-        devices=limits,
-        shared_memory=SHARED_MOUNT in (container.get("volumeMounts") or []),
-        pod=pod,
-    )
-
-
-def _check_port(path: str, words: Any, pod: Mapping[str, Any]) -> None:
-    """An engine listens where its probes, and the proxy beside it, ask it."""
-    port = dict(words).get("--port")
-    container = pod["containers"][0]
-    asked = {str(dig(container, probe, "httpGet", "port")) for probe in probes("", 0) if probe in container}
-    proxies = [str(word).partition("=")[2] for proxy in pod.get("initContainers") or [] for word in proxy["args"][1:2]]
-    if not {*asked, *proxies} <= {port}:
-        raise InputError(f"{path}: its engine listens on port {port}, but is asked on {', '.join(sorted(asked))}")
-
-
-def _role(labels: Mapping[str, str], pod: Mapping[str, Any]) -> str:
-    """Prefill, or decode behind a proxy, or an engine of both that the picker takes for decode."""
-    if labels.get(ROLE) == "prefill":
-        return Role.PREFILL.value
-    return Role.DECODE.value if pod.get("initContainers") else Role.COLOCATED.value

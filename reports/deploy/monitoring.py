@@ -16,7 +16,7 @@ from costmodel.engine import Role
 from . import facts
 from .deployment import DeployedPool, Deployment
 from .formats import manifest
-from .hosts import Instance, place
+from .hosts import Instance, place, router_hosts
 from .kubernetes import DEPLOYMENT, POOL, metadata
 
 FOLDER: Final = "monitoring/"
@@ -24,7 +24,7 @@ RULES_FILE: Final = f"{FOLDER}rules.yaml"
 WINDOW: Final = "5m"
 """Over what quantiles and rates are taken: a few hundred requests at the rates of most plans."""
 SLACK: Final = 1.05
-"""A demand this much above the planned one is told [1]: the plan was evaluated for no more."""
+"""A demand this much above the planned one is told [1], unless the fleet serves less than that within its SLO."""
 FULL: Final = 0.95
 """Share of the KV cache in use [1] beyond which requests soon wait or are preempted."""
 PREEMPTED: Final = 0.01
@@ -42,9 +42,9 @@ class Watch:
     name: str
     title: str
     expression: str
-    limit: float | None
     unit: str
-    says: str
+    limit: float | None = None
+    says: str = ""
     minutes: int = 5
 
     @property
@@ -66,6 +66,7 @@ def watches(deployment: Deployment) -> list[Watch]:
     return [
         *(_latencies(deployment, engine, front) if engine or front else []),
         *(_engines(deployment, engine) if engine else []),
+        *(_routers(deployment) if engine or front else []),
     ]
 
 
@@ -81,26 +82,16 @@ def _latencies(deployment: Deployment, engine: Mapping[str, str], front: Mapping
     if deployment.engine == "vllm" and deployment.disaggregated and not front:  # which measures the two parts apart
         prompts = _series(deployment, deployment.of_role(Role.PREFILL))
         ttft = f"{_quantile(share, engine['whole'], prompts)} + {ttft}"
-    percentile = f"p{100.0 * share:g}"
+    percentile, tpot = f"p{100.0 * share:g}", _quantile(share, names["tpot"], where)
+    come = f"sum(rate({names['whole']}_count{where}[{WINDOW}]))"
+    planned = SLACK * deployment.demand.rate
+    most, says = planned, "More requests come than the fleet was planned for."
+    if deployment.capacity < planned:
+        most, says = deployment.capacity, "More requests come than the fleet serves within its SLO, by the plan."
     return [
-        Watch("ttft", f"TTFT {percentile}", ttft, loosest[0], "s", "First tokens are later than the SLO allows."),
-        Watch(
-            "tpot",
-            f"TPOT {percentile}",
-            _quantile(share, names["tpot"], where),
-            loosest[1],
-            "s",
-            "Tokens are slower than the SLO allows.",
-        ),
-        Watch(
-            "request_rate",
-            "Request rate",
-            f"sum(rate({names['whole']}_count{where}[{WINDOW}]))",
-            SLACK * deployment.demand.rate,
-            "reqps",
-            "More requests come than the fleet was planned for.",
-            minutes=15,
-        ),
+        Watch("ttft", f"TTFT {percentile}", ttft, "s", loosest[0], "First tokens are later than the SLO allows."),
+        Watch("tpot", f"TPOT {percentile}", tpot, "s", loosest[1], "Tokens are slower than the SLO allows."),
+        Watch("request_rate", "Request rate", come, "reqps", most, says, minutes=15),
     ]
 
 
@@ -108,43 +99,53 @@ def _engines(deployment: Deployment, engine: Mapping[str, str]) -> list[Watch]:
     """What goes on inside the replicas."""
     every, rate = _series(deployment), deployment.demand.rate
     waiting = max(rate * deployment.limits.ttft, 1.0)  # Little's law: as many as come while a prompt may wait
-    found = [
-        Watch(
-            "queue",
-            "Waiting requests",
-            f"sum({engine['queue']}{every})",
-            waiting,
-            "none",
-            "More requests wait than come within the limit of TTFT, so that limit breaks next.",
-        ),
-        Watch("running", "Running requests", f"sum by (pool) ({engine['running']}{every})", None, "none", ""),
-        Watch(
-            "kv_use",
-            "KV cache in use",
-            f"max by (pool) ({engine['kv']}{_series(deployment, _answering(deployment))})",
-            FULL,
-            "percentunit",
-            "The KV cache of a replica is full: requests wait, or are preempted.",
-            minutes=10,
-        ),
-        Watch(
-            "replicas",
-            "Replicas that are down",
-            " + ".join(_missing(deployment, pool, engine["running"]) for pool in deployment.pools),
-            0.0,
-            "none",
-            "Fewer replicas answer than planned.",
-            minutes=2,
-        ),
+    answering = _series(deployment, _answering(deployment))
+    down = " + ".join(_missing(deployment, pool, engine["running"]) for pool in deployment.pools)
+    late = "More requests wait than come within the limit of TTFT, so that limit breaks next."
+    full = "The KV cache of a replica is full: requests wait, or are preempted."
+    watched = [
+        Watch("queue", "Waiting requests", f"sum({engine['queue']}{every})", "none", waiting, late),
+        Watch("running", "Running requests", f"sum by (pool) ({engine['running']}{every})", "none"),
+        Watch("kv_use", "KV cache in use", f"max by (pool) ({engine['kv']}{answering})", "percentunit", FULL, full, 10),
+        Watch("replicas", "Replicas that are down", down, "none", 0.0, "Fewer replicas answer than planned.", 2),
     ]
     if "preempted" in engine:
-        rate_of = f"sum(rate({engine['preempted']}{every}[{WINDOW}]))"
-        limit, says = (
-            PREEMPTED * rate,
-            "Replicas preempt requests, which the plan does not: prompts or answers are longer.",
-        )
-        found.append(Watch("preemptions", "Preemptions", rate_of, limit, "ops", says, minutes=10))
-    return found
+        preempted = f"sum(rate({engine['preempted']}{every}[{WINDOW}]))"
+        says = "Replicas preempt requests, which the plan does not: prompts or answers are longer."
+        watched.append(Watch("preemptions", "Preemptions", preempted, "ops", PREEMPTED * rate, says, 10))
+    return watched
+
+
+def _routers(deployment: Deployment) -> list[Watch]:
+    """Whether clients find a router, and whether it finds the replicas.
+
+    Routers are scraped without the label `pool`. llm-d's picker asks for a token before it tells anything, so what
+    Kubernetes says of its Deployment stands in; its second replica waits, and is not available while it does.
+    """
+    target, name = deployment.options.target, deployment.name
+    routers = f'{{deployment="{name}", pool=""}}'
+    if target == "llmd":
+        series = f'{{namespace="{deployment.options.namespace}", deployment="{name}-epp"}}'
+        expected, up = 1, f"max(kube_deployment_status_replicas_available{series})"
+    else:
+        each = "pod" if target == "dynamo" else "instance"  # a pod may have several ports
+        expected, up = router_count(deployment), f"count(count by ({each}) (up{routers} == 1))"
+    down = f"clamp_min({expected} - ({up} or vector(0)), 0)"
+    says = "A router does not answer; where it was the only one, no request finds a replica."
+    watched = [Watch("routers", "Routers that are down", down, "none", 0.0, says, minutes=2)]
+    lost = facts.fact("router_metrics").get("haproxy" if deployment.parted else target)
+    if lost is not None:
+        passed = f"sum({lost.format(series=routers[1:-1])}) or vector(0)"
+        says = "A router passes over replicas: they are down, or it does not reach them."
+        watched.append(Watch("passed_over", "Replicas that routers pass over", passed, "none", 0.0, says))
+    return watched
+
+
+def router_count(deployment: Deployment) -> int:
+    """Routers that clients can send to."""
+    if deployment.options.target == "dynamo":
+        return int(facts.fact("routers"))
+    return len(router_hosts(place(deployment)))
 
 
 def _missing(deployment: Deployment, pool: DeployedPool, metric: str) -> str:
@@ -300,10 +301,18 @@ def _scraping(deployment: Deployment) -> dict[str, str]:
         labels = {"deployment": deployment.name, "pool": instance.pool.name}
         return {"targets": [f"{instance.hosts[0].name}:{instance.port('worker')}"], "labels": labels}
 
+    port = facts.fact("ports", "router_metrics")
+    routers = [f"{host.name}:{port}" for host in router_hosts(place(deployment))]
     config = {
         "global": {"scrape_interval": "15s"},
         "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "pdplan", "static_configs": [target(one) for one in place(deployment)]}],
+        "scrape_configs": [
+            {"job_name": "replicas", "static_configs": [target(one) for one in place(deployment)]},
+            {
+                "job_name": "routers",
+                "static_configs": [{"targets": routers, "labels": {"deployment": deployment.name}}],
+            },
+        ],
     }
     about = "Whom Prometheus asks: let the names of hosts resolve to yours, by DNS or /etc/hosts."
     return {f"{FOLDER}prometheus.yaml": manifest(about, config)}

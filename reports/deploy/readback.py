@@ -1,30 +1,41 @@
-"""What a set of files deploys, read back from the files: the lint and the round trip judge this, not our intent."""
+"""What a set of files starts, read back from the files: the rules and the round trip judge this, not our intent."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from costmodel.errors import InputError
-from costmodel.quoting import shown
-from search_spaces.json_source import JsonText, json_kind
 
 from . import facts
-from .deployment import Settings
+from .deployment import Deployment, Settings
+from .flags import read_role, read_settings, read_transfer
+from .formats import dig, load_documents, load_yaml, quantity, unescaped
+from .kubernetes import POOL, vendor_fact
+from .words import Words, words_of
 
-Words = tuple[tuple[str, str | None], ...]
-"""Flags in order, each with its value; None for a switch."""
+SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
+"""A start script: name of the replica, and which of its hosts it is for if there are several."""
+MANIFEST: Final = re.compile(r"dgd\.yaml|pools/.*\.yaml")
+"""Files whose pods are the fleet's."""
+PROGRAMS: Final = {
+    "vllm": ("vllm", "serve"),
+    "sglang": ("python3", "-m", "sglang.launch_server"),
+    "trtllm": ("trtllm-serve", "serve"),
+}
+"""What starts an engine on a host."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundWorker:
-    """One worker, or equal ones, of a file.
+class Launch:
+    """One replica, or equal ones, as a file starts them.
 
     where: file and, in it, object; pool: name of its pool; role: prefill, decode or colocated; replicas, nodes,
-    node_gpus: as the file asks for them; addresses: (host, port) pairs that it binds; label: GPU product asked for;
-    transfer: connector settings, None without one; engine_flags: whether `words` are flags of the engine's parser.
+    node_gpus: as the file asks for them; words: its flags, none of TensorRT-LLM on hosts; transfer: settings of its
+    connector, None without one; env: of its script; label: GPU product asked for.
     """
 
     where: str
@@ -36,180 +47,118 @@ class FoundWorker:
     node_gpus: int
     words: Words
     settings: Settings
-    transfer: Mapping[str, Any] | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    addresses: tuple[tuple[str, int], ...] = ()
+    transfer: Mapping[str, Any] | None
+    env: Mapping[str, str]
     label: str | None = None
     image: str | None = None
-    program: str | None = None
-    pod: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Requests that a pool gets, of those that no rule before it took.
-
-    upto: largest body [byte], None: any; chance: part of them [1 / PARTS], drawn at random, None: all;
-    slo_class: label of their class, empty: any.
-    """
-
-    pool: str
-    upto: int | None = None
-    chance: int | None = None
-    slo_class: str = ""
+def launches(deployment: Deployment, files: Mapping[str, str]) -> tuple[Launch, ...]:
+    """Every replica that the files start; InputError where they cannot be read, or leave a setting to the engine."""
+    scripts: dict[str, list[str]] = {}
+    for path in sorted(files):
+        match = SCRIPT.fullmatch(path)
+        if match is not None:
+            scripts.setdefault(match[1], []).append(path)
+    of_hosts = [_script(deployment, files, name, paths) for name, paths in scripts.items()]
+    manifests = [path for path in sorted(files) if MANIFEST.fullmatch(path)]
+    return (*of_hosts, *(launch for path in manifests for launch in _manifest(deployment, path, files[path])))
 
 
-@dataclass(frozen=True, slots=True)
-class Gateway:
-    """What a gateway's file says: rules, the last one for all that is left, and each backend's addresses.
+def read_command(where: str, text: str, program: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Environment and command line of a script, without the program."""
+    env, command = {}, []
+    for line in text.splitlines():
+        if line.startswith("export "):
+            name, _, value = line.removeprefix("export ").partition("=")
+            env[name] = "".join(shlex.split(value))
+        elif line.startswith("exec "):
+            command = shlex.split(line)[1:]
+    if command[: len(program)] != list(program):
+        raise InputError(f"{where} does not start {' '.join(program)}")
+    return env, command[len(program) :]
 
-    checked: addresses that are asked for their health.
-    """
 
-    rules: tuple[Rule, ...]
-    backends: Mapping[str, tuple[str, ...]]
-    checked: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRouter:
-    """Who sends requests where: URLs by role, and whether prompts and tokens are split."""
-
-    where: str
-    splits: bool
-    targets: Mapping[str, tuple[str, ...]]
+def _script(deployment: Deployment, files: Mapping[str, str], name: str, paths: Sequence[str]) -> Launch:
+    """The replica of a start script, and of its file of options where it has one."""
+    engine, where, config = deployment.engine, paths[0], f"workers/{name}.yaml"
+    env, command = read_command(where, files[where], PROGRAMS[engine])
     words: Words = ()
-    command: tuple[str, ...] = ()
-    """All words after the program, where it is a command."""
-    grid: Mapping[str, Any] | None = None
-    """Which pool takes which prompt lengths, where the router chooses by them."""
-    gateway: Gateway | None = None
-    """The same where it chooses by the size of requests."""
+    if engine != "sglang":
+        at = command.index("--config") if "--config" in command else len(command)
+        if command[at + 1 : at + 2] != [f"$here/{name}.yaml"] or config not in files:
+            raise InputError(f"{where} does not start its engine with its own config file")
+        options, command = load_yaml(config, files[config]), command[:at] + command[at + 2 :]
+        where = config
+    if engine == "trtllm":
+        values, weights = options, command[0]
+    else:
+        words = words_of(where, command)
+        if engine == "vllm":
+            words = (*((f"--{key}", None if value is True else str(value)) for key, value in options.items()), *words)
+        values = dict(words)
+        weights = str(values.get("--model") or values.get("--model-path"))
+    gpus = [env[vendor["visible"]] for vendor in facts.fact("vendors").values() if vendor["visible"] in env]
+    return Launch(
+        where=where,
+        pool=name.rpartition("-")[0],
+        role=read_role(deployment, where, values),
+        weights=weights,
+        replicas=1,
+        nodes=len(paths),
+        node_gpus=len(gpus[0].split(",")) if gpus else 0,
+        words=words,
+        settings=read_settings(deployment, where, values),
+        transfer=read_transfer(deployment, where, values),
+        env=env,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Everything that a set of files deploys."""
-
-    workers: tuple[FoundWorker, ...]
-    router: FoundRouter | None = None
-    planner: Mapping[str, Any] | None = None
-    names: tuple[str, ...] = ()
-    """Names of Kubernetes objects that are put together into longer ones."""
-    namespaces: tuple[tuple[str, str | None], ...] = ()
-    """Kubernetes objects, each with its namespace."""
-    containers: Mapping[str, Any] = field(default_factory=dict)
-    """Docker compose files, by their paths."""
+def _manifest(deployment: Deployment, path: str, text: str) -> Iterator[Launch]:
+    for document in load_documents(path, text):
+        for pod, replicas, nodes in _pods(document):
+            yield _pod(deployment, path, pod, quantity(path, replicas), quantity(path, nodes))
 
 
-def words_of(where: str, text: list[str]) -> Words:
-    """Pair up flags and values of a command line.
+def _pods(value: Any, replicas: Any = 1, nodes: Any = 1) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
+    """Every pod of a pool, with the replicas and the nodes of each of the object that starts it.
 
-    >>> words_of("x", ["--tp", "2", "--fast"])
-    (('--tp', '2'), ('--fast', None))
+    Of those of a group that spans nodes only the leader, which says what all are told.
     """
-    found: list[tuple[str, str | None]] = []
-    for word in text:
-        name, equals, value = word.partition("=")
-        if word.startswith("--") and equals:
-            found.append((name, value))
-        elif word.startswith("--"):
-            found.append((word, None))
-        elif found and found[-1][1] is None:
-            found[-1] = (found[-1][0], word)
-        else:
-            raise InputError(f"{where}: {shown(word)} stands where a flag is expected")
-    return tuple(found)
+    if isinstance(value, Mapping):
+        replicas = value.get("replicas", replicas)
+        nodes = dig(value, "multinode", "nodeCount") or value.get("size", nodes)
+        if POOL in (dig(value, "metadata", "labels") or {}) and dig(value, "spec", "containers"):
+            yield value, replicas, nodes
+        for key, inner in value.items():
+            if key != "workerTemplate":
+                yield from _pods(inner, replicas, nodes)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _pods(inner, replicas, nodes)
 
 
-def plain_words(words: Words) -> list[str]:
-    """A command line of flags and values.
-
-    >>> plain_words((("--tp", "2"), ("--fast", None)))
-    ['--tp', '2', '--fast']
-    """
-    return [part for name, value in words for part in ((name,) if value is None else (name, value))]
-
-
-def one_line(value: Mapping[str, Any]) -> str:
-    """An object as one line of JSON that is the same for the same content; empty for none.
-
-    >>> one_line({"b": 1, "a": {"c": 2.0}}), one_line({})
-    ('{"a":{"c":2.0},"b":1}', '')
-    """
-    return json.dumps(value, sort_keys=True, separators=(",", ":")) if value else ""
-
-
-def json_object(where: str, text: str) -> dict[str, Any]:
-    """Read a JSON object, such as the value of --kv-transfer-config."""
-    found: dict[str, Any] | object = JsonText(where, text).value()
-    if not isinstance(found, dict):
-        raise InputError(f"{where}: is {json_kind(found)}, an object is wanted")
-    return found
-
-
-class Reader:
-    """Values of one worker's flags, with errors that name the place."""
-
-    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
-        self.where = where
-        self.values = values
-
-    def has(self, name: str) -> bool:
-        """Whether the flag is there."""
-        return name in self.values
-
-    def text(self, name: str) -> str:
-        """The value of a flag that must be there."""
-        value = self.values.get(name)
-        if value is None:
-            raise InputError(f"{self.where}: {name} is missing, so the engine would choose it itself")
-        return str(value)
-
-    def truth(self, name: str) -> bool:
-        """An option that is true or false."""
-        return self.text(name) == "True"
-
-    def whole(self, name: str) -> int:
-        """A whole number above 0."""
-        return int(self._number(name, int))
-
-    def number(self, name: str) -> float:
-        """A number above 0."""
-        return float(self._number(name, float))
-
-    def _number(self, name: str, kind: type[int] | type[float]) -> float:
-        text = self.text(name)
-        try:
-            value = kind(text)
-        except ValueError as error:
-            raise InputError(f"{self.where}: {name} {shown(text)} is not a number") from error
-        if value <= 0:
-            raise InputError(f"{self.where}: {name} {text} is not above 0")
-        return value
-
-    def must(self, name: str, value: Any) -> None:
-        """A setting that the prediction stands on: it must be stated, and with this value; a switch with any."""
-        self.text(name)
-        found = self.values[name]
-        if found != value and not (value is True and name.startswith("-")):
-            raise InputError(f"{self.where}: {name} is {found}, not {value}")
-
-    def spelled(self, name: str, spellings: Mapping[str, str]) -> str:
-        """The plan's word for a value in the target's spelling."""
-        text = self.text(name)
-        for word, spelling in spellings.items():
-            if text == spelling:
-                return word
-        raise InputError(f"{self.where}: {name} {shown(text)} is none of {', '.join(spellings.values())}")
-
-    def overrides(self, name: str) -> str:
-        """What is laid over the checkpoint's config.json, as one line of JSON; empty where the flag is not there."""
-        return one_line(json_object(f"{self.where}: {name}", self.text(name))) if self.has(name) else ""
-
-    def switch(self, name: str) -> bool:
-        """A setting that is stated by one of two switches."""
-        off = facts.off_switch(name)
-        if self.has(name) or self.has(off):
-            return self.has(name)
-        raise InputError(f"{self.where}: neither {name} nor {off} is stated")
+def _pod(deployment: Deployment, path: str, pod: Mapping[str, Any], replicas: int, nodes: int) -> Launch:
+    name, container = str(pod["metadata"]["labels"][POOL]), pod["spec"]["containers"][0]
+    where = path if path.startswith("pools/") else f"{path}: {name}"
+    text = [unescaped(str(word)) for word in container.get("args") or []]
+    positional = deployment.options.target == "llmd"  # whose engines are told the model without a flag
+    words = words_of(where, ["--model", *text] if positional else text)
+    values = dict(words)
+    planned = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules
+    limits = dig(container, "resources", "limits") or {}
+    return Launch(
+        where=where,
+        pool=name,
+        role=read_role(deployment, where, values),
+        weights=str(values.get("--model") or values.get("--model-path")),
+        replicas=replicas,
+        nodes=nodes,
+        node_gpus=quantity(where, limits.get(vendor_fact(planned, "resource"), 0)),
+        words=words,
+        settings=read_settings(deployment, where, values),
+        transfer=read_transfer(deployment, where, values),
+        env={},
+        label=(pod["spec"].get("nodeSelector") or {}).get(vendor_fact(planned, "label")),
+        image=container.get("image"),
+    )

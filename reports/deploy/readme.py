@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from reports.asked import asked
 from reports.numbers import duration, percent_beside
 from reports.text import clean, plural
 from reports.words import slo_words
+from search_spaces.targets import target_of
 
 from . import facts
 from .benchmark import FOLDER, behind, requests_of, results_folder, trace_file
@@ -24,8 +24,9 @@ from .dynamo import can_plan
 from .flags import connector
 from .formats import Raw, render
 from .gateway import chosen_by, gateway_notes, pool_lines
-from .hosts import SLURM_FILE, hosts_of, place, router_hosts
-from .kubernetes import CACHE_FILE, SECRET, vendor_fact
+from .hosts import hosts_of, place, router_hosts
+from .kubernetes import CACHE_FILE, SECRET, SUPPORT_FILE, vendor_fact
+from .llmd import AUTOSCALE_FILE
 from .monitoring import watches
 
 LONGEST_COMMAND: Final = 400
@@ -51,8 +52,61 @@ def settings(plan: Plan, base: Path | None = None) -> tuple[SettingRow, ...]:
 
 
 def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
-    """The settings of a deployment."""
-    return (*_parallel(deployment), *_scheduler(deployment), *_memory(deployment), *_hand_over(deployment))
+    """The settings of a deployment: those that pools state, then those that are the same for all."""
+    first, hit, room = deployment.pools[0], deployment.demand.prefix_share, deployment.template_room
+    experts, weights = deployment.model.is_moe, first.config.weight_dtype
+    copies = any(pool.settings.redundant for pool in deployment.pools)
+    stated = [
+        ("tensor parallel", "tensor", "GPUs that split every layer; the step times are for this split"),
+        ("pipeline parallel", "pipeline", "stages of layers; the step times are for this number"),
+        *[("expert parallel", "expert", "GPUs that share the experts; 1: every GPU has a slice of each expert")]
+        * experts,
+        *[("data parallel", "data", "attention ranks of a replica, which share the experts")] * experts,
+        *[("redundant experts", "redundant", "second copies, so that every GPU has equally many experts")] * copies,
+        ("max_num_seqs", "max_num_seqs", "most requests that run at once; the plan was evaluated with this limit"),
+        (
+            "max_num_batched_tokens",
+            "max_num_batched_tokens",
+            "most tokens of one step, so the size of a prompt chunk; the step times are for it",
+        ),
+        (
+            "max_model_len",
+            "max_model_len",
+            f"longest prompt and answer of the workload, and {room} tokens for a chat template",
+        ),
+        (
+            "memory fraction",
+            "memory_fraction",
+            "the engine's own share of GPU memory; the plan counted its running requests in this room",
+        ),
+        ("KV cache dtype", "kv_dtype", "bytes per token in memory, attention and hand-over"),
+        ("KV block size", "block_tokens", "tokens of a block; prefill and decode replicas need the same"),
+    ]
+    cached = f"{percentage(hit, 1)} of the workload's prompt tokens are in a cache"
+    none = "the plan assumes no shared prefix; with the cache on, a benchmark could look better than the plan"
+    converted = weights if first.settings.quantization is None else f"{weights}, converted while loading"
+    rows = [
+        *(_row(deployment, *row) for row in stated),
+        SettingRow("weights", converted, f"precision that the step times are for; loaded from {deployment.weights}"),
+        *_positions(deployment),
+        SettingRow("prefix caching", "on" if hit > 0.0 else "off", cached if hit > 0.0 else none),
+        SettingRow("chunked prefill", "on", "long prompts are computed in chunks of max_num_batched_tokens"),
+        SettingRow("order", "first come, first served", "as in the simulation"),
+        SettingRow(
+            "router",
+            choice_words(deployment),
+            "which replica of a pool gets the next prompt; the predictions on this page assume it",
+        ),
+        SettingRow(
+            "CUDA graphs",
+            "all decode batches",
+            "the predicted times need them; an engine's default may leave out large batches",
+        ),
+    ]
+    if deployment.mixed and first.settings.attention_backend is not None:
+        why = "GPU types differ and would choose different ones, which cannot hand over KV"
+        rows.append(SettingRow("attention backend", first.settings.attention_backend, why))
+    return (*rows, *_hand_over(deployment))
 
 
 def fleet_words(deployment: Deployment) -> str:
@@ -66,7 +120,7 @@ def fleet_words(deployment: Deployment) -> str:
 
 def unchecked_words(options: Options) -> str:
     """Say that nobody checked a version's flags; empty for one that is known."""
-    title, newest = facts.target_title(options.target), facts.versions_of(options.target)[-1]
+    title, newest = target_of(options.target).title, facts.versions_of(options.target)[-1]
     if not options.unchecked:
         return ""
     return (
@@ -85,61 +139,13 @@ def accepted_words(deployment: Deployment) -> str:
     return f"{same}; max_model_len alone is raised: a chat template may add {room} tokens to a prompt{ends}."
 
 
-def _parallel(deployment: Deployment) -> list[SettingRow]:
-    rows = [
-        _row(deployment, "tensor parallel", "tensor", "GPUs that split every layer; the step times are for this split"),
-        _row(deployment, "pipeline parallel", "pipeline", "stages of layers; the step times are for this number"),
-    ]
-    if deployment.model.is_moe:
-        spread = "GPUs that share the experts; 1: every GPU has a slice of each expert"
-        rows += [
-            _row(deployment, "expert parallel", "expert", spread),
-            _row(deployment, "data parallel", "data", "attention ranks of a replica, which share the experts"),
-        ]
-    if any(pool.settings.redundant for pool in deployment.pools):
-        copies = "second copies, so that every GPU has equally many experts"
-        rows.append(_row(deployment, "redundant experts", "redundant", copies))
-    return rows
-
-
-def _scheduler(deployment: Deployment) -> list[SettingRow]:
-    hit, room = deployment.demand.prefix_share, deployment.template_room
-    cached = f"{percentage(hit, 1)} of the workload's prompt tokens are in a cache"
-    none = "the plan assumes no shared prefix; with the cache on, a benchmark could look better than the plan"
-    return [
-        _row(
-            deployment,
-            "max_num_seqs",
-            "max_num_seqs",
-            "most requests that run at once; the plan was evaluated with this limit",
-        ),
-        _row(
-            deployment,
-            "max_num_batched_tokens",
-            "max_num_batched_tokens",
-            "most tokens of one step, so the size of a prompt chunk; the step times are for it",
-        ),
-        _row(
-            deployment,
-            "max_model_len",
-            "max_model_len",
-            f"longest prompt and answer of the workload, and {room} tokens for a chat template",
-        ),
-        SettingRow("prefix caching", "on" if hit > 0.0 else "off", cached if hit > 0.0 else none),
-        *_positions(deployment),
-        SettingRow("chunked prefill", "on", "long prompts are computed in chunks of max_num_batched_tokens"),
-        SettingRow("order", "first come, first served", "as in the simulation"),
-        SettingRow(
-            "router",
-            deployment.router.value.replace("_", " "),
-            "which replica of a pool gets the next prompt; the predictions on this page assume it",
-        ),
-        SettingRow(
-            "CUDA graphs",
-            "all decode batches",
-            "the predicted times need them; an engine's default may leave out large batches",
-        ),
-    ]
+def choice_words(deployment: Deployment) -> str:
+    """How the router chooses a replica: the one that has a prompt's prefix goes before, where it knows prefixes."""
+    counted = deployment.router.value.replace("_", " ")
+    apart = deployment.disaggregated
+    knows = deployment.routes_by_prefix and not deployment.behind_gateway
+    knows = knows and not facts.scatters(deployment.options.target, apart=apart)
+    return f"the prompt's prefix, then {counted}" if knows else counted
 
 
 def _positions(deployment: Deployment) -> list[SettingRow]:
@@ -149,27 +155,6 @@ def _positions(deployment: Deployment) -> list[SettingRow]:
     also = "; static scaling also changes short prompts, and may change their answers" if "factor" in stated else ""
     why = f"requests exceed {deployment.own_context:,} tokens, where engines may stop by the weights' own config.json"
     return [SettingRow("overrides of config.json", stated, f"{why}{also}")]
-
-
-def _memory(deployment: Deployment) -> list[SettingRow]:
-    settings, weights = deployment.pools[0].settings, deployment.pools[0].config.weight_dtype
-    converted = weights if settings.quantization is None else f"{weights}, converted while loading"
-    room = "the engine's own share of GPU memory; the plan counted its running requests in this room"
-    rows = [
-        _row(deployment, "memory fraction", "memory_fraction", room),
-        _row(deployment, "KV cache dtype", "kv_dtype", "bytes per token in memory, attention and hand-over"),
-        SettingRow("weights", converted, f"precision that the step times are for; loaded from {deployment.weights}"),
-        _row(
-            deployment,
-            "KV block size",
-            "block_tokens",
-            "tokens of a block; prefill and decode replicas need the same",
-        ),
-    ]
-    if deployment.mixed and settings.attention_backend is not None:
-        why = "GPU types differ and would choose different ones, which cannot hand over KV"
-        rows.append(SettingRow("attention backend", settings.attention_backend, why))
-    return rows
 
 
 def _hand_over(deployment: Deployment) -> list[SettingRow]:
@@ -203,116 +188,40 @@ def _shown(value: float | int | str) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def plain_steps(deployment: Deployment) -> list[str]:
-    """Scripts on hosts: vLLM and SGLang."""
-    hosts = hosts_of(place(deployment))
-    addresses = "Put the addresses of your hosts into `hosts.env`, and copy this folder to each of them."
-    alone = "All replicas run on one host, as `hosts.env` says."
-    target = deployment.options.target
-    engine = f"Install {facts.target_title(target)} {deployment.options.version} on every host"
-    router = f"Run `router.sh` {_routers_on(deployment)}. It waits for the replicas. {_clients(deployment)}"
-    if deployment.behind_gateway:
-        router = _gateway_step(deployment)
-    return [
-        engine + ", and `nixl`, which moves KV caches." if deployment.disaggregated else engine + ".",
-        alone if len(hosts) == 1 else addresses,
-        f"Run every `workers/*.sh` on the host that it names{_token(deployment)}.",
-        router,
-        f"Or, under Slurm, `sbatch {SLURM_FILE}` in this folder starts all of this as one job.",
-    ]
-
-
-def _routers_on(deployment: Deployment) -> str:
-    names = [host.name for host in router_hosts(place(deployment))]
-    return f"on {join_words(names)}" if len(hosts_of(place(deployment))) > 1 else "on that host"
-
-
-def _clients(deployment: Deployment) -> str:
-    """Where clients send to: with two routers to the first, whose counts are then whole, as was simulated."""
-    port, hosts = facts.fact("ports", "http"), router_hosts(place(deployment))
-    if len(hosts) == 1:
-        return f"Clients send to `http://<that host>:{port}/v1`."
-    first, second = (host.name for host in hosts)
-    return f"Clients send to `http://<{first}>:{port}/v1`, and to `http://<{second}>:{port}/v1` while that is down."
-
-
-def _gateway_step(deployment: Deployment) -> str:
-    """How HAProxy is started, and what it does."""
-    by = chosen_by(deployment)
-    does = f"chooses a pool by {by} of a request" if by else "sends a request to the replica with the fewest"
-    return (
-        f"Install HAProxy {facts.fact('gateway', 'version')} or later and run `router.sh` "
-        f"{_routers_on(deployment)}. It {does} (`router.cfg`). It answers 503 until replicas are healthy. "
-        f"{_clients(deployment)}"
+def start_steps(deployment: Deployment, *, pods: bool) -> list[str]:
+    """How the target is started, a sentence or more for each step; pods: in Kubernetes."""
+    options, instances = deployment.options, () if pods else place(deployment)
+    hosts = hosts_of(instances)
+    text = render(
+        "readme/steps.md",
+        target=options.target,
+        title=target_of(options.target).title,
+        version=options.version,
+        name=deployment.name,
+        space=options.namespace,
+        pods=pods,
+        fetched=not deployment.weights.startswith("/"),
+        disaggregated=deployment.disaggregated,
+        spans=any(pool.nodes > 1 for pool in deployment.pools),
+        leaves_nodes=deployment.leaves_nodes,
+        by_length=deployment.routing is Routing.BY_LENGTH,
+        behind_gateway=deployment.behind_gateway,
+        chosen_by=chosen_by(deployment) if deployment.behind_gateway else "",
+        haproxy=facts.fact("gateway", "version"),
+        port=facts.fact("ports", "http"),
+        many=len(hosts) > 1,
+        first=hosts[0].name if hosts else "",
+        routers=[host.name for host in router_hosts(instances)],
+        claim=options.claim or "",
+        can_plan=can_plan(deployment),
+        scales=any(pool.least < pool.replicas for pool in deployment.pools),
+        watched=bool(watches(deployment)),
+        secret=SECRET,
+        cache=CACHE_FILE,
+        support=SUPPORT_FILE,
+        autoscale=AUTOSCALE_FILE,
     )
-
-
-def vllm_steps(deployment: Deployment) -> list[str]:
-    """Scripts, or containers by docker compose."""
-    hosts = hosts_of(place(deployment))
-    names = [host.name for host in router_hosts(place(deployment))]
-    containers = (
-        "Or use containers: on each host, "
-        f"`docker compose --env-file hosts.env -f compose/{hosts[0].name}.yaml up -d` with the file of that host. "
-        f"The router starts with the {'files' if len(hosts) > 1 else 'file'} of {join_words(names)}."
-    )
-    rdma = " Containers need the RDMA devices (`/dev/infiniband`): over TCP, traffic between hosts takes minutes."
-    return [*plain_steps(deployment), containers + rdma * (deployment.leaves_nodes and len(hosts) > 1)]
-
-
-def trtllm_steps(deployment: Deployment) -> list[str]:
-    """Scripts; a single engine needs no router."""
-    start = f"Run every `workers/*.sh` on the host that it names{_token(deployment)}."
-    if deployment.behind_gateway:
-        return ["Put the addresses of your hosts into `hosts.env`.", start, _gateway_step(deployment)]
-    names = ["Let the names of hosts in `disagg_config.yaml` resolve to yours, by DNS or `/etc/hosts`."] * (
-        len(hosts_of(place(deployment))) > 1
-    )
-    clients = f"clients send to `http://<that host>:{facts.fact('ports', 'http')}/v1`"
-    router = [f"Run `router.sh` on one of the hosts; {clients}."] * deployment.disaggregated
-    return [*names, start, *router]
-
-
-def dynamo_steps(deployment: Deployment) -> list[str]:
-    """Graphs for Dynamo's operator."""
-    space = deployment.options.namespace
-    operators = ", with Grove or LeaderWorkerSet for replicas that span nodes"
-    platform = f"Install the Dynamo platform {deployment.options.version}"
-    steps = [platform + operators * any(pool.nodes > 1 for pool in deployment.pools) + ".", *_namespace(deployment)]
-    if deployment.routing is Routing.BY_LENGTH:
-        grid = "each pool behind its own router (`pools/`), and one that chooses by prompt length (`control.yaml`)"
-        return [*steps, f"`kubectl apply -n {space} -k .` starts the fleet: {grid}."]
-    steps.append(f"`kubectl apply -n {space} -k .` starts the planned fleet with fixed replicas (`dgd.yaml`).")
-    if can_plan(deployment):
-        steps.append(
-            f"Or `kubectl apply -n {space} -f planner-configmap.yaml -f dgd-with-planner.yaml`, to let "
-            "the planner scale between one replica per pool and the plan's GPUs. It reads the platform's Prometheus."
-        )
-    return steps
-
-
-def llmd_steps(deployment: Deployment) -> list[str]:
-    """Manifests of llm-d, and its router's chart."""
-    space, name = deployment.options.namespace, deployment.name
-    key = f"kubectl create secret generic {name}-api-key -n {space} --from-literal=VLLM_API_KEY=..."
-    groups = "Install LeaderWorkerSet, which starts the replicas that span nodes."
-    return [
-        *[groups] * any(pool.nodes > 1 for pool in deployment.pools),
-        *_namespace(deployment),
-        f"`{key}`, if clients have to show a key.",
-        f"`kubectl apply -n {space} -k .` starts the replicas.",
-        f"`helm install {name} <llm-d router chart, standalone> -n {space} -f router-values.yaml` starts the endpoint "
-        "picker with `epp-config.yaml` behind a proxy on port 80. With a gateway and a picker of your own, give it "
-        f"`epp-config.yaml`, `kubectl apply -n {space} -f inferencepool.yaml`, and change the benchmark's `--url`.",
-    ]
-
-
-def folder_steps(deployment: Deployment, *, pods: bool) -> list[str]:
-    """Where weights must lie that are not fetched."""
-    where = "node that may run replicas or the frontend" if pods else "host"
-    return ["Put the weights into the folder that the files name, on every " + where + "."] * (
-        deployment.weights.startswith("/")
-    )
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def benchmark_steps(deployment: Deployment) -> list[str]:
@@ -340,32 +249,13 @@ def job_result(one: ClassLimits) -> str:
     return f"{stem}{one.ending}.{suffix}"
 
 
-def _token(deployment: Deployment) -> str:
-    """What weights that are fetched may need in the shell that starts engines."""
-    fetched = not deployment.weights.startswith("/")
-    return ", with HF_TOKEN in its environment if the weights need a Hugging Face token" * fetched
-
-
-def _namespace(deployment: Deployment) -> list[str]:
-    """The namespace, and the token for weights that need one."""
-    space = deployment.options.namespace
-    made = [f"`kubectl create namespace {space}`, if it does not exist."] * (space != "default")
-    claim = deployment.options.claim
-    kept = (
-        f"Name your storage class in `{CACHE_FILE}`; pods fetch the weights into the claim {claim} once for all. Leave "
-        "the file out of `kustomization.yaml` if the claim exists."
-    )
-    secret = f"`kubectl create secret generic {SECRET} -n {space} --from-literal=HF_TOKEN=...`"
-    return [*made, f"{secret}, if the weights need a Hugging Face token.", *[kept] * bool(claim)]
-
-
-def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pods: bool) -> str:
-    """The page of a deployment; steps: how its target is started, in Kubernetes where it is in pods."""
+def readme_page(plan: Plan, deployment: Deployment, *, pods: bool) -> str:
+    """The page of a deployment; pods: in Kubernetes."""
     predicted, stated = behind(plan, deployment.router), plan.status is Status.STATED
     return render(
-        "benchmark/README.md",
+        "readme/README.md",
         title=deployment.title,
-        target=facts.target_title(deployment.options.target),
+        target=target_of(deployment.options.target).title,
         version=deployment.options.version,
         sha=deployment.plan_sha,
         file=Raw("<the fleet.yaml, or the plan.json with --alternative N>" if stated else "<the plan.json>"),
@@ -381,9 +271,7 @@ def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pod
             for pool in deployment.pools
         ],
         routes=pool_lines(deployment) if deployment.parted else [],
-        steps=[
-            Raw(step) for step in [*folder_steps(deployment, pods=pods), *steps, *watch_steps(deployment, pods=pods)]
-        ],
+        steps=[Raw(step) for step in start_steps(deployment, pods=pods)],
         fleet=fleet_words(deployment),
         accepted=accepted_words(deployment),
         unchecked=Raw(unchecked_words(deployment.options)),
@@ -395,21 +283,8 @@ def readme_page(plan: Plan, deployment: Deployment, steps: Sequence[str], *, pod
         predicted=_quantiles(predicted),
         several=told_apart(plan),
         goals=_goals(predicted),
-        notes=_notes(deployment),
+        notes=page_notes(deployment),
     )
-
-
-def watch_steps(deployment: Deployment, *, pods: bool) -> list[str]:
-    """How the fleet is watched while it serves; nothing where no metrics are known."""
-    if not watches(deployment):
-        return []
-    alerts = "alerts at the plan's own limits"
-    if not pods:
-        start = f"Start Prometheus with `monitoring/prometheus.yaml`; it has {alerts}."
-        return [f"{start} Give Grafana `monitoring/dashboard.json`."]
-    space = deployment.options.namespace
-    applied = f"`kubectl apply -n {space} -k monitoring` has Prometheus's operator watch the fleet, with {alerts}"
-    return [f"{applied}, and gives Grafana a dashboard."]
 
 
 def _checks(deployment: Deployment, *, pods: bool, other: bool) -> list[str]:
@@ -448,7 +323,8 @@ def _quantile(found: object, name: str) -> str:
     return "-" if found is None else duration(getattr(found, name))
 
 
-def _notes(deployment: Deployment) -> list[str]:
+def page_notes(deployment: Deployment) -> list[str]:
+    """What these files cannot do as the plan has it, or do only under a condition."""
     notes = []
     if deployment.routing is Routing.BY_LOAD:
         notes.append(
@@ -461,13 +337,29 @@ def _notes(deployment: Deployment) -> list[str]:
     scatters = _scatters(deployment)
     if scatters:
         notes.append(
-            f"Prompts with a common prefix may go to different replicas: {scatters}. Each replica fills its own cache. "
+            f"{'Turns of a session' if deployment.demand.sessions else 'Prompts with a common prefix'} may go to "
+            f"different replicas: {scatters}. Each replica fills its own cache. "
             "A prefix that all prompts share is soon in every cache. Those of conversations are found less often."
         )
     if deployment.options.target == "sglang" and sum(pool.replicas for pool in deployment.of_role(Role.PREFILL)) > 1:
         notes.append(
             "SGLang's router counts a request at its prefill replica even after its prompt is computed. Prompts may "
             "wait longer than behind a router that counts only the requests in prefill."
+        )
+    if deployment.options.target == "dynamo" and not deployment.routes_by_prefix:
+        notes.append(
+            "There are two frontends, and each counts its own requests only; one alone balances a little better."
+        )
+    if deployment.options.target in {"dynamo", "llmd"}:
+        notes.append(
+            f"The NetworkPolicy in {SUPPORT_FILE} needs a network plug-in that enforces it, as Calico and Cilium do "
+            f"and flannel does not. It lets in the namespaces {deployment.options.namespace} and "
+            f"{facts.fact('monitoring', 'namespace')}, the latter by its label kubernetes.io/metadata.name."
+        )
+    if deployment.demand.sessions:
+        notes.append(
+            "The benchmark replays single requests that share as many prefix tokens as planned, not sessions with "
+            "their pauses. AIPerf can replay conversations of your own (--custom-dataset-type multi_turn)."
         )
     if deployment.mixed and deployment.pools[0].settings.attention_backend is not None:
         notes.append("Step times were predicted for the attention backend that each GPU type would choose by itself.")
@@ -479,4 +371,6 @@ def _scatters(deployment: Deployment) -> str:
     prompts = deployment.of_role(Role.PREFILL) or deployment.of_role(Role.COLOCATED)
     if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or sum(pool.replicas for pool in prompts) < 2:
         return ""
+    if not deployment.routes_by_prefix:  # a plan of sessions
+        return "the plan is for a router that counts requests, and this one is set to do so"
     return facts.scatters(deployment.options.target, apart=deployment.disaggregated)
