@@ -246,35 +246,40 @@ def _pool_row(pool: Pool) -> tuple[str, ...]:
 
 
 def class_table(plan: Plan, *, brief: bool) -> Table:
-    """The SLO of each class at the percentile that its goal asks for; brief: of many classes the tightest."""
+    """The SLO of each class at the percentile that its goal asks for; brief: of many classes the tightest.
+
+    Percentiles stand in the header, or where they differ in the cells.
+    """
     classes = tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
-    at = goal_words(classes)
+    labels = {goal_label(item.attainment_goal) for item in classes}
+    at = f" {min(labels)}" if len(labels) == 1 else ""
     columns = (
         Column("class", shrink=True),
         Column("SLO met", "right"),
         Column("goal", "right", beside=True),
-        Column(f"TTFT {at}", "right"),
+        Column(f"TTFT{at}", "right"),
         Column("limit", "right", beside=True),
-        Column(f"TPOT {at}", "right"),
+        Column(f"TPOT{at}", "right"),
         Column("limit", "right", beside=True),
         Column("share", "right", optional=True),
     )
-    return table_of(columns, [_class_row(item) for item in classes])
-
-
-def _class_row(item: ClassResult) -> tuple[str, ...]:
-    label = goal_label(item.attainment_goal)
-    mark = "✓" if item.attainment >= item.attainment_goal else "✗"
-    return (
-        clean(item.name, 30),
-        f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
-        percent(item.attainment_goal),
-        duration(getattr(item.ttft_s, label)),
-        duration(item.ttft_limit_s),
-        duration(getattr(item.tpot_s, label)) if has_tpot(item) else MISSING,
-        duration(item.tpot_limit_s),
-        percent(item.share),
-    )
+    rows = []
+    for item in classes:
+        label, mark = goal_label(item.attainment_goal), "✓" if item.attainment >= item.attainment_goal else "✗"
+        before = "" if at else f"{label} "
+        rows.append(
+            (
+                clean(item.name, 30),
+                f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
+                percent(item.attainment_goal),
+                f"{before}{duration(getattr(item.ttft_s, label))}",
+                duration(item.ttft_limit_s),
+                f"{before}{duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
+                duration(item.tpot_limit_s),
+                percent(item.share),
+            )
+        )
+    return table_of(columns, rows)
 
 
 def latency_table(plan: Plan) -> Table:
