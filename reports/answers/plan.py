@@ -35,9 +35,10 @@ from reports.text import clean, moment, plural, sentence
 from reports.views.html import render_document
 from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 from reports.words import (
+    ENGINES_LIMIT,
     FLEET_WITH_LIMITS,
     alternative_name,
-    alternative_sentence,
+    as_sentence,
     basis_words,
     binding_sentence,
     busiest_words,
@@ -130,7 +131,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
             table=fleet_table(plan.pools, brief=True),
             notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
         ),
-        Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), _risk(plan))),
+        Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), verdict.risk_sentence(plan))),
         front_section(plan),
         _alternatives(plan, brief=True),
         Section(
@@ -176,7 +177,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         Section(
             "SLOs",
             table=class_table(plan, brief=False),
-            notes=said(_risk(plan)),
+            notes=said(verdict.risk_sentence(plan)),
             charts=slo_charts(plan),
             sections=simulation_sections(plan),
         ),
@@ -326,14 +327,6 @@ def limit_sentences(plan: Plan) -> list[str]:
     return sentences
 
 
-def _risk(plan: Plan) -> str:
-    """Whether slow GPUs miss the SLO and what helps; or that the figures are for such GPUs."""
-    if plan.confidence > 0.0:
-        return verdict.confidence_sentence(plan)
-    stated = plan.safe is not None or verdict.is_at_risk(plan)
-    return f"Risk: {verdict.risk_sentence(plan)}" if stated else ""
-
-
 def _limits(plan: Plan) -> Table:
     columns = (
         Column("limit", shrink=True, lines=2),
@@ -415,7 +408,8 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    return alternative_sentence(row.model_copy(update={"why_not": ""}) if row.why_not in prices else row)
+    without = as_sentence(clean(row.label, ENGINES_LIMIT)) if row.kind == "other_engines" else ""
+    return " ".join(said(without, "" if row.why_not in prices else why_not_sentence(row)))
 
 
 OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "not proven"}
