@@ -10,7 +10,7 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Range, Status
 from optimizer.plans.proof import OPTIMAL_GAP, is_below
-from optimizer.plans.records import JudgedFleet, PrecisionSaving, SafeStatus, Simulation
+from optimizer.plans.records import JudgedFleet, PrecisionSaving, Simulation
 from reports.asked import arrivals
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 
@@ -37,7 +37,6 @@ from .words import (
     is_or_are,
     is_overloaded,
     limit_words,
-    missed_when_slow,
     misses_used,
     search_words,
     serving_words,
@@ -115,27 +114,26 @@ def overload_sentence(plan: Plan) -> str:
 
 
 def risk_sentence(plan: Plan) -> str:
-    """Say whether the SLOs are met by slow GPUs, and what a fleet costs that meets them; empty where nothing is known.
+    """Say whether slow GPUs miss the SLO, and what a fleet costs that meets it; empty where nothing is known.
 
-    By the plan's error bars, where it states no safe fleet.
+    By the plan's error bars, where it states no safe fleet: then only what is missed. A plan for slow GPUs says so.
     """
+    if plan.confidence > 0.0:
+        worst = percent((1.0 - plan.confidence) / 2.0)
+        return (
+            f"Figures are for GPUs as slow as the worst {worst} of our predictions (confidence: {plan.confidence:g})."
+        )
     if plan.safe is not None:
-        return sentence(plan.safe.sentence)
-    classes = [item for item in plan.classes if item.error_bars is not None]
-    if not classes:
-        return ""
-    late = [item for item in classes if missed_when_slow(item)]
-    slow = "If these GPUs are as slow as the worst 5 % of our predictions"
-    if not late:
-        return f"{slow}, this fleet still meets {'the SLO' if len(classes) == 1 else 'every SLO'}."
+        return f"Risk: {sentence(plan.safe.sentence)}"
+    known = [item for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{percent(item.error_bars.attainment.low)} of {'requests' if len(classes) == 1 else clean(item.name, 30)} "
+        f"{percent(item.error_bars.attainment.low)} of {'requests' if len(known) == 1 else clean(item.name, 30)} "
         f"({percent(item.attainment_goal)} asked)"
-        for item in late
-        if item.error_bars is not None
+        for item in known
+        if item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
     ]
-    advice = "; --confidence 0.9 plans for that" if plan.confidence <= 0.0 else ""
-    return f"{slow}, {_names_words(shares)} meet the SLO{advice}."
+    slow = "If these GPUs are as slow as the worst 5 % of our predictions"
+    return f"Risk: {slow}, {_names_words(shares)} meet the SLO; --confidence 0.9 plans for that." if shares else ""
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -157,13 +155,6 @@ def _precision_words(plan: Plan, row: PrecisionSaving) -> str:
     if all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
         return f"{weights} would save"
     return f"{weights} with an {cache} would save"
-
-
-def is_at_risk(plan: Plan) -> bool:
-    """Say whether an SLO is missed, or not shown to be met, by slow GPUs."""
-    if plan.safe is not None:
-        return plan.safe.status is not SafeStatus.OWN
-    return any(missed_when_slow(item) for item in plan.classes)
 
 
 MOST_LESS: Final = 4
@@ -463,14 +454,6 @@ def spread(between: Range, write: Callable[[float], str]) -> str:
         return f"{write(between.low)} or more"
     low, high = write(between.low), write(between.high)
     return low if low == high else f"{low} to {high}"
-
-
-def confidence_sentence(plan: Plan) -> str:
-    """Say for which step times the figures are: the expected ones, or those of slower GPUs."""
-    if plan.confidence <= 0.0:
-        return "Figures are for the expected step times; --confidence 0.9 plans for slower GPUs."
-    worst = percent((1.0 - plan.confidence) / 2.0)
-    return f"Figures are for GPUs as slow as the worst {worst} of our predictions (confidence: {plan.confidence:g})."
 
 
 def day_price_words(plan: Plan) -> str:

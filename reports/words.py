@@ -234,17 +234,10 @@ def status_words(row: Alternative) -> str:
 def alternative_name(row: Alternative) -> str:
     """Name an alternative: its label, or its kind in words when it has none.
 
-    A runner-up's label names the engines that it does without, which says nothing of the fleet (`alternative_note`).
+    A runner-up's label names the engines that it does without, which says nothing of the fleet.
     """
     label = "" if row.kind == "other_engines" else clean(row.label, LABEL_LIMIT)
     return label or in_words(row.kind, _KINDS)
-
-
-def alternative_note(row: Alternative) -> str:
-    """Say what the name of an alternative leaves out; empty where that is nothing."""
-    if row.kind == "other_engines":
-        return clean(row.label, ENGINES_LIMIT)
-    return in_words(row.kind, _KINDS) if row.kind == "nearest_miss" and row.label else ""
 
 
 def named_fleet(row: Alternative) -> str:
@@ -275,11 +268,6 @@ def tightest_first(plan: Plan) -> list[ClassResult]:
 def missed_classes(plan: Plan) -> list[ClassResult]:
     """Classes whose predicted attainment is below their goal."""
     return [item for item in plan.classes if not item.attainment >= item.attainment_goal]
-
-
-def missed_when_slow(item: ClassResult) -> bool:
-    """Tell whether a class misses its SLO with all steps as slow as the end of their interval."""
-    return item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
 
 
 def has_tpot(item: ClassResult) -> bool:
@@ -413,15 +401,11 @@ def why_not_sentence(row: Alternative) -> str:
     Empty for a fleet that could be bought and of which the plan does not tell more.
     """
     text = sentence(row.why_not) or ("" if is_feasible(row) else status_words(row))
-    return _as_sentence(text)
+    return as_sentence(text)
 
 
-def alternative_sentence(row: Alternative) -> str:
-    """Say what the name of an alternative leaves out, and why it lost."""
-    return " ".join(text for text in (_as_sentence(alternative_note(row)), why_not_sentence(row)) if text)
-
-
-def _as_sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
+    """The text with a capital first letter and an end; empty as it is."""
     return text if not text or text.endswith((".", "…")) else f"{capital(text)}."
 
 

@@ -27,7 +27,7 @@ from reports.answers.plan_charts import (
 from reports.answers.plan_details import simulation_sections
 from reports.asked import arrivals
 from reports.document import Chart
-from reports.drawing import Box, Linear, Log, Rect, Text, axes, headings, line, plot, round_steps
+from reports.drawing import Box, Rect, Text, axes, headings, line, plot, round_steps
 from reports.drawing import Path as Line
 from reports.figures import fleet_diagram, length_map, routed, worst_bucket
 from reports.numbers import duration, money, percent
@@ -75,15 +75,6 @@ def test_marks_stay_inside_and_labels_apart(name: str, is_simulated: bool) -> No
             for x, y in points:
                 assert -0.01 <= x <= drawing.width + 0.01
                 assert -0.01 <= y <= drawing.height + 0.01
-
-
-def test_scales() -> None:
-    assert Linear(0, 10, 0, 100)(-5) == 0
-    assert Linear(3, 3, 10, 20)(3) == 10
-    assert Log(1, 1000, 0, 30)(10) == pytest.approx(10)
-    assert Log(1, 1000, 0, 30)(0.1) == 0
-    assert Box(0, 0, 1, 1).overlaps(Box(0.5, 0.5, 2, 2))
-    assert not Box(0, 0, 1, 1).overlaps(Box(1, 0, 2, 1))
 
 
 def test_a_line_ends_at_the_edge_of_its_plot() -> None:
@@ -174,10 +165,6 @@ def test_the_diagram_accounts_for_every_pool_and_link(name: str) -> None:
     assert len(diagram.links) + diagram.more_links == len(plan.transfers)
 
 
-def test_spare_engines_are_drawn_apart() -> None:
-    assert fleet_diagram(load("disaggregated")).decode[0].engines == ((2, False), (2, False), (2, True))
-
-
 # --- lengths ---------------------------------------------------------------------------------------------------------
 
 
@@ -260,13 +247,6 @@ def test_a_rate_whose_run_does_not_tell_is_not_said_to_miss(
     seen = with_simulation(plan, curve=[*curve, last.model_copy(update={"held": False, "outcome": outcome})])
     assert loads(seen)[-1].holds == holds
     assert growth_sentence(seen).endswith(f"; at 8.1 req/s {ending}")
-
-
-def test_a_rate_that_a_run_held_is_not_one_that_misses_however_it_is_rounded(plan: Plan) -> None:
-    """The curve and the rate above the goodput come from products in another order: their last digits differ."""
-    *curve, last = plan.simulation.curve
-    held = with_simulation(plan, curve=[*curve, last.model_copy(update={"rate_rps": 8.1 * (1 + 2e-16), "held": True})])
-    assert growth_sentence(held).endswith("; at 8.1 req/s the SLO is not proven.")
 
 
 def test_fleets_stand_where_they_cost_and_the_front_only_falls(plan: Plan) -> None:

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from optimizer.plans.plan import Plan, Status
+from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_page
 from reports.document import Detail, Document, Section, table_of
 from reports.numbers import hourly, money, percent, rate
@@ -127,18 +127,6 @@ def test_the_page_states_the_plans_numbers(name: str) -> None:
         *plan.provenance.assumptions,
     ):
         assert expected in text
-
-
-def test_an_infeasible_plan_says_what_was_asked_and_draws_no_price_of_a_recommendation() -> None:
-    plan = load("infeasible")
-    slo = {"name": "chat", "share": 1.0, "ttft": "0.6s", "tpot": "0.03s", "e2e": None, "attainment": 0.95}
-    source = plan.provenance.model_copy(update={"inputs": {"slo": [slo]}})
-    near = plan.alternatives[0].model_copy(update={"status": Status.FEASIBLE, "cost_usd_per_hour": 7.98})
-    bare = plan.model_copy(update={"classes": [], "provenance": source, "alternatives": [near]})
-    text = "|".join(walk(plan_page(bare)).text).replace("\N{NO-BREAK SPACE}", " ")
-    assert "chat: TTFT within 600 ms and TPOT within 30 ms for 95 % of its requests." in text
-    assert "that meet the SLOs, from" not in text
-    assert "price of the recommended fleet" not in text
 
 
 def test_a_plan_of_unknowns_still_renders() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.table import Column, kept_headers, render_table
+from reports.table import Column, render_table
 from reports.text import clean, display_width, fit, wrap
 
 CELL = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), max_size=30).map(clean)
@@ -104,11 +104,3 @@ def test_a_column_is_not_parted_from_the_one_that_it_says_something_of() -> None
     for width in range(27, 44):
         heads = [text.split("\n")[0].split() for text in render_table(rows, columns, width).split("\n\n")]
         assert all(head[0] == "class" and head[1] != "limit" for head in heads), (width, heads)
-
-
-def test_headers_that_are_left_out_are_known_beforehand() -> None:
-    columns = [Column("name"), Column("W", "right"), Column("spread", "right", optional=True)]
-    rows = [["H100", "700", "1.99-12.29"]]
-    for width in (12, 40):
-        shown = render_table(rows, columns, width).split("\n")[0].split()
-        assert kept_headers(rows, columns, width) == shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,48 +22,46 @@ from search_spaces.calibration import Calibration, MeasuredRun, Row, where_of
 from search_spaces.measured_predictions import SERVING_GROUP, Outcome, Predicted
 from search_spaces.measurements import Format
 
-Figure = tuple[str, str, Callable[[float], str]]
-"""A column: header, key of its figure, how that is written."""
-SERVING_COLUMNS: Final[tuple[Figure, ...]] = (
-    ("TTFT", "ttft_median_abs_pct", "{:.1f} %".format),
-    ("p90", "ttft_p90_abs_pct", "{:.0f} %".format),
-    ("bias", "ttft_bias_pct", "{:+.1f} %".format),
-    ("in 90 %", "ttft_interval90_coverage", percentage),
-    ("TPOT", "tpot_median_abs_pct", "{:.1f} %".format),
-    ("p90", "tpot_p90_abs_pct", "{:.0f} %".format),
-    ("bias", "tpot_bias_pct", "{:+.1f} %".format),
-    ("in 90 %", "tpot_interval90_coverage", percentage),
-)
-STEP_COLUMNS: Final[tuple[Figure, ...]] = (
-    ("MAPE", "latency_mape_pct", "{:.1f} %".format),
-    ("p90", "latency_p90_abs_pct", "{:.0f} %".format),
-    ("bias", "latency_bias_pct", "{:+.1f} %".format),
-    ("in 90 %", "latency_interval90_coverage", percentage),
-)
-KEYS = {"serving": ("model", "accelerator", "engine", "mode"), "steps": ("model", "accelerator", "phase", "dtype")}
-QUANTITIES: Final = {"TTFT": "TTFT", "TPOT": "TPOT", "MAPE": "step times"}
-LABELS: Final = 4
-"""Columns that say what the figures of a row are of."""
-FIGURES: Final = 4
-"""Columns of one quantity: middle, p90, bias, share in the interval."""
+QUANTITIES: Final = {"serving": {"TTFT": "ttft", "TPOT": "tpot"}, "steps": {"step times": "latency"}}
+"""What is predicted of a row, by the format of its file, and the beginning of the keys of its errors."""
+LABELS: Final = {
+    "serving": ("model", "accelerator", "engine", "mode"),
+    "steps": ("model", "accelerator", "phase", "dtype"),
+}
+"""What tells the groups of rows apart."""
+
+
+def error_cells(errors: Mapping[str, Any], quantity: str) -> tuple[str, ...]:
+    """Median (of steps: mean), p90, bias and share in the interval; a figure without measurements is a dash."""
+    middle = "mape" if quantity == "latency" else "median_abs"
+    forms = {f"{middle}_pct": "{:.1f} %", "p90_abs_pct": "{:.0f} %", "bias_pct": "{:+.1f} %"}
+    values = [(errors[f"{quantity}_{key}"], form) for key, form in forms.items()]
+    share = errors[f"{quantity}_interval90_coverage"]
+    texts = (MISSING if value is None else form.format(value) for value, form in values)
+    return *texts, MISSING if share is None else percentage(share)
+
+
+def labelled(value: dict[str, Any]) -> list[tuple[list[str], dict[str, Any]]]:
+    """Every group of rows with its labels, then all of each mode, then all."""
+    groups = [([str(group[key]) for key in LABELS[value["format"]]], group) for group in value["groups"]]
+    groups += [(["all", "", "", mode], value[mode]) for mode in ("colocated", "disaggregated") if mode in value]
+    return [*groups, (["all", "", "", ""], value)]
 
 
 def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table: every group, then all; a figure without measurements is a dash."""
-    figures = SERVING_COLUMNS if value["format"] == "serving" else STEP_COLUMNS
-    keys = KEYS[value["format"]]
-    totals: list[tuple[str, dict[str, Any]]] = [
-        (mode, value[mode]) for mode in ("colocated", "disaggregated") if mode in value
+    """Header and rows of one table of all quantities."""
+    quantities, header = QUANTITIES[value["format"]], [*LABELS[value["format"]], "rows"]
+    for name in quantities:
+        header += [name if value["format"] == "serving" else "MAPE", "p90", "bias", "in 90 %"]
+    rows = [
+        [*labels, _rows(group), *(cell for quantity in quantities.values() for cell in error_cells(group, quantity))]
+        for labels, group in labelled(value)
     ]
-    rows = [[str(group[key]) for key in keys] + _figures(group, figures) for group in value["groups"]]
-    rows += [["all", "", "", mode, *_figures(total, figures)] for mode, total in totals]
-    rows.append(["all", "", "", "", *_figures(value, figures)])
-    return [*keys, "rows", *(name for name, _, _ in figures)], rows
+    return header, rows
 
 
-def _figures(group: dict[str, Any], figures: Sequence[Figure]) -> list[str]:
-    count = str(group.get("predicted", group["rows"]))
-    return [count, *("–" if group[key] is None else write(group[key]) for _, key, write in figures)]
+def _rows(group: Mapping[str, Any]) -> str:
+    return str(group.get("predicted", group["rows"]))
 
 
 def validation_document(files: Mapping[str, dict[str, Any]]) -> Document:
@@ -78,14 +76,25 @@ def validation_document(files: Mapping[str, dict[str, Any]]) -> Document:
 
 
 def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
-    """A table of each quantity, then what was refused and assumed."""
-    figures = SERVING_COLUMNS if value["format"] == "serving" else STEP_COLUMNS
-    _, rows = cells(value)
-    for start in range(0, len(figures), FIGURES) if value["predicted"] else ():
-        quantity, *others = (header for header, _, _ in figures[start : start + FIGURES])
-        middle = quantity if quantity == "MAPE" else "median"
-        columns = (Column("", shrink=True, lines=4), *(Column(header, "right") for header in ("rows", middle, *others)))
-        yield Section(f"{name}: errors of {QUANTITIES[quantity]}", table=table_of(columns, _quantity_rows(rows, start)))
+    """A table of each quantity, then what was refused and assumed; models stand without their organization.
+
+    Save those that two organizations name alike.
+    """
+    models = {labels[0] for labels, _ in labelled(value)}
+    shared = Counter(model.rpartition("/")[2] for model in models)
+    names = {model: last if shared[last := model.rpartition("/")[2]] == 1 else model for model in models}
+    for words, quantity in QUANTITIES[value["format"]].items() if value["predicted"] else ():
+        columns = (Column("", shrink=True, lines=4), "#rows", "#MAPE" if quantity == "latency" else "#median")
+        rows = [
+            (
+                ", ".join(clean(label) for label in (names[labels[0]], *labels[1:]) if label),
+                _rows(group),
+                *error_cells(group, quantity),
+            )
+            for labels, group in labelled(value)
+        ]
+        table = table_of((*columns, "#p90", "#bias", "#in 90 %"), rows)
+        yield Section(f"{name}: errors of {words}", table=table)
     tau = value.get("throughput_kendall_tau")
     yield Section(
         sentences=said(
@@ -94,26 +103,6 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
             "" if tau is None else f"Kendall's tau of throughput per GPU: {tau:.2f}",
         )
     )
-
-
-def _quantity_rows(rows: Sequence[Sequence[str]], start: int) -> list[tuple[str, ...]]:
-    """Of each row what it is of, in one cell, how many rows were measured, and the figures of one quantity."""
-    names = _short_names({row[0] for row in rows})
-    first = LABELS + 1 + start
-    return [
-        (
-            ", ".join(clean(word) for word in (names[row[0]], *row[1:LABELS]) if word),
-            row[LABELS],
-            *row[first : first + FIGURES],
-        )
-        for row in rows
-    ]
-
-
-def _short_names(models: Collection[str]) -> dict[str, str]:
-    """Models without their organization, save those that two organizations name alike."""
-    shared = Counter(model.rpartition("/")[2] for model in models)
-    return {model: name if shared[name := model.rpartition("/")[2]] == 1 else model for model in models}
 
 
 FloatArray = NDArray[np.float64]

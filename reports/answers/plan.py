@@ -35,9 +35,10 @@ from reports.text import clean, moment, plural, sentence
 from reports.views.html import render_document
 from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 from reports.words import (
+    ENGINES_LIMIT,
     FLEET_WITH_LIMITS,
     alternative_name,
-    alternative_sentence,
+    as_sentence,
     basis_words,
     binding_sentence,
     busiest_words,
@@ -130,7 +131,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
             table=fleet_table(plan.pools, brief=True),
             notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
         ),
-        Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), _risk(plan))),
+        Section(table=class_table(plan, brief=True), notes=said(*limit_sentences(plan), verdict.risk_sentence(plan))),
         front_section(plan),
         _alternatives(plan, brief=True),
         Section(
@@ -176,7 +177,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         Section(
             "SLOs",
             table=class_table(plan, brief=False),
-            notes=said(_risk(plan)),
+            notes=said(verdict.risk_sentence(plan)),
             charts=slo_charts(plan),
             sections=simulation_sections(plan),
         ),
@@ -246,35 +247,40 @@ def _pool_row(pool: Pool) -> tuple[str, ...]:
 
 
 def class_table(plan: Plan, *, brief: bool) -> Table:
-    """The SLO of each class at the percentile that its goal asks for; brief: of many classes the tightest."""
+    """The SLO of each class at the percentile that its goal asks for; brief: of many classes the tightest.
+
+    Percentiles stand in the header, or where they differ in the cells.
+    """
     classes = tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
-    at = goal_words(classes)
+    labels = {goal_label(item.attainment_goal) for item in classes}
+    at = f" {min(labels)}" if len(labels) == 1 else ""
     columns = (
         Column("class", shrink=True),
         Column("SLO met", "right"),
         Column("goal", "right", beside=True),
-        Column(f"TTFT {at}", "right"),
+        Column(f"TTFT{at}", "right"),
         Column("limit", "right", beside=True),
-        Column(f"TPOT {at}", "right"),
+        Column(f"TPOT{at}", "right"),
         Column("limit", "right", beside=True),
         Column("share", "right", optional=True),
     )
-    return table_of(columns, [_class_row(item) for item in classes])
-
-
-def _class_row(item: ClassResult) -> tuple[str, ...]:
-    label = goal_label(item.attainment_goal)
-    mark = "✓" if item.attainment >= item.attainment_goal else "✗"
-    return (
-        clean(item.name, 30),
-        f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
-        percent(item.attainment_goal),
-        duration(getattr(item.ttft_s, label)),
-        duration(item.ttft_limit_s),
-        duration(getattr(item.tpot_s, label)) if has_tpot(item) else MISSING,
-        duration(item.tpot_limit_s),
-        percent(item.share),
-    )
+    rows = []
+    for item in classes:
+        label, mark = goal_label(item.attainment_goal), "✓" if item.attainment >= item.attainment_goal else "✗"
+        before = "" if at else f"{label} "
+        rows.append(
+            (
+                clean(item.name, 30),
+                f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
+                percent(item.attainment_goal),
+                f"{before}{duration(getattr(item.ttft_s, label))}",
+                duration(item.ttft_limit_s),
+                f"{before}{duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
+                duration(item.tpot_limit_s),
+                percent(item.share),
+            )
+        )
+    return table_of(columns, rows)
 
 
 def latency_table(plan: Plan) -> Table:
@@ -319,14 +325,6 @@ def limit_sentences(plan: Plan) -> list[str]:
                 value = "" if times is None else f"{goal} {duration(getattr(times, goal))}, "
                 sentences.append(f"{label} of {clean(item.name, 30)}: {value}limit {duration(limit)}.")
     return sentences
-
-
-def _risk(plan: Plan) -> str:
-    """Whether slow GPUs miss the SLO and what helps; or that the figures are for such GPUs."""
-    if plan.confidence > 0.0:
-        return verdict.confidence_sentence(plan)
-    stated = plan.safe is not None or verdict.is_at_risk(plan)
-    return f"Risk: {verdict.risk_sentence(plan)}" if stated else ""
 
 
 def _limits(plan: Plan) -> Table:
@@ -410,7 +408,8 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    return alternative_sentence(row.model_copy(update={"why_not": ""}) if row.why_not in prices else row)
+    without = as_sentence(clean(row.label, ENGINES_LIMIT)) if row.kind == "other_engines" else ""
+    return " ".join(said(without, "" if row.why_not in prices else why_not_sentence(row)))
 
 
 OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "not proven"}

@@ -429,6 +429,7 @@ UNITS: Final = {"power": "power_w", "tdp": "tdp_w", "energy": "energy_j"}
 def simulation_json(simulation: Simulated) -> dict[str, Any]:
     """Give the simulation as a JSON document."""
     judgement, state = simulation.judgement, simulation.judgement.overload
+    use, goodput, curve = simulation.use, simulation.goodput, simulation.curve
     served, tokens = zip(*(steady_throughput(run.result) for run in judgement.runs), strict=True)
     return {
         "schema": SIMULATION_SCHEMA,
@@ -455,13 +456,31 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
         "served_rps": sum(served) / len(served),
         "output_tokens_per_s": sum(tokens) / len(tokens),
         "classes": [_class_json(simulation, number, case) for number, case in enumerate(judgement.classes)],
-        "pools": [
-            {UNITS.get(name, name): value for name, value in asdict(pool).items()} for pool in simulation.use.pools
-        ],
-        "energy": _energy_json(simulation.use),
+        "pools": [{UNITS.get(name, name): value for name, value in asdict(pool).items()} for pool in use.pools],
+        "energy": {
+            "energy_j": use.energy,
+            "power_w": use.power,
+            "wh_per_1000_output_tokens": use.wh_per_1000_tokens,
+            "origin": POWER.origin.value,
+            "source": POWER.source,
+        },
         "slots": [{"rate_rps": slot.rate, "attainment": list(slot.attainment)} for slot in simulation.slots] or None,
-        "goodput": None if simulation.goodput is None else _goodput_json(simulation.goodput),
-        "curve": None if simulation.curve is None else _curve_json(simulation.curve),
+        "goodput": None
+        if goodput is None
+        else {
+            "rate_rps": goodput.rate,
+            "fails_at_rps": goodput.fails,
+            "tolerance": goodput.tolerance,
+            "points": [_point_json(point) for point in goodput.points],
+        },
+        "curve": None
+        if curve is None
+        else {
+            "saturation_rps": curve.saturation,
+            "knee_rps": curve.knee,
+            "goodput_rps": curve.goodput.rate,
+            "points": [_point_json(point) for point in curve.points],
+        },
     }
 
 
@@ -500,34 +519,6 @@ def _attained_json(case: ClassJudgement) -> dict[str, Any]:
         "ttft_s": dict(zip(NAMES, case.ttft, strict=True)),
         "tpot_s": dict(zip(NAMES, case.tpot, strict=True)),
         **{f"{metric}_s": dict(zip(NAMES, values, strict=True)) for metric, values in case.metrics.items()},
-    }
-
-
-def _energy_json(use: FleetUse) -> dict[str, Any]:
-    return {
-        "energy_j": use.energy,
-        "power_w": use.power,
-        "wh_per_1000_output_tokens": use.wh_per_1000_tokens,
-        "origin": POWER.origin.value,
-        "source": POWER.source,
-    }
-
-
-def _goodput_json(goodput: Goodput) -> dict[str, Any]:
-    return {
-        "rate_rps": goodput.rate,
-        "fails_at_rps": goodput.fails,
-        "tolerance": goodput.tolerance,
-        "points": [_point_json(point) for point in goodput.points],
-    }
-
-
-def _curve_json(curve: Curve) -> dict[str, Any]:
-    return {
-        "saturation_rps": curve.saturation,
-        "knee_rps": curve.knee,
-        "goodput_rps": curve.goodput.rate,
-        "points": [_point_json(point) for point in curve.points],
     }
 
 
