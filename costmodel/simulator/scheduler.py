@@ -192,15 +192,15 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
     flight in another lane, are always done first. A prompt whose last chunk is in flight stays where it is.
     """
     for e in range(engine.first_lane, engine.end_lane):
-        other = w.lanes[e]
-        s = other.prompt_head if e != lane.index and engine.free > 0 else -1
+        donor = w.lanes[e]
+        s = donor.prompt_head if e != lane.index and engine.free > 0 else -1
         while s >= 0:
             slot = w.slots[s]
             following = slot.next_prompt
-            computed = slot.done + (slot.chunk if other.mode == STEP else 0)
+            computed = slot.done + (slot.chunk if donor.mode == STEP else 0)
             if computed < slot.prompt:
-                remove(w, other.running, s)
-                prompt_remove(w, other, s)
+                remove(w, donor.running, s)
+                prompt_remove(w, donor, s)
                 slot.done = computed
                 slot.chunk = 0
                 slot.lane = lane.index
@@ -246,10 +246,10 @@ def next_chunk(lane: Lane, engine: Engine, slot: Slot, room: int) -> int:
     """Tokens of a prompt already begun that fit into the step; the blocks for them are taken if not held already."""
     size = min(slot.prompt - slot.done, room, lane.long_prefill_threshold)
     if size > 0 and lane.whole_prompt_blocks == 0:
-        held = blocks_of(slot.done, lane.block_size)
-        if blocks_of(slot.done + size, lane.block_size) - held > engine.free:
-            size = (held + engine.free) * lane.block_size - slot.done
-        engine.free -= blocks_of(slot.done + size, lane.block_size) - held
+        blocks = blocks_of(slot.done, lane.block_size)
+        if blocks_of(slot.done + size, lane.block_size) - blocks > engine.free:
+            size = (blocks + engine.free) * lane.block_size - slot.done
+        engine.free -= blocks_of(slot.done + size, lane.block_size) - blocks
     return size
 
 
@@ -516,7 +516,7 @@ def send_kv(w: World, s: int, t: float, hidden: float) -> None:
 def first_free(w: World, link: int, count: int) -> int:
     """Of `count` links from `link` on, the one that is free first."""
     best = link
-    for other in range(link + 1, link + count):
-        if w.free_at[other] < w.free_at[best]:
-            best = other
+    for k in range(link + 1, link + count):
+        if w.free_at[k] < w.free_at[best]:
+            best = k
     return best

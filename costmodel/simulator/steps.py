@@ -236,11 +236,11 @@ class GridSteps:
         pairs = new * past + new * (new + 1.0) / 2.0
         traffic = work.step_bytes + work.capped_bytes * np.minimum(tokens, work.knee) + work.token_bytes * tokens
 
-        def floored(times: FloatArray, flop: FloatArray, moved: FloatArray) -> FloatArray:
-            least = np.maximum(flop / work.peak, moved / work.bandwidth) if work.peak > 0.0 else 0.0
+        def floored(times: FloatArray, flops: FloatArray, moved: FloatArray) -> FloatArray:
+            least = np.maximum(flops / work.peak, moved / work.bandwidth) if work.peak > 0.0 else 0.0
             return np.asarray(np.maximum(times * factor, least))
 
-        each = work.decode_flop + work.context_flop * self.context_nodes
+        flop = work.decode_flop + work.context_flop * self.context_nodes
         read = work.decode_bytes + work.context_bytes * self.context_nodes
         return replace(
             self,
@@ -248,7 +248,7 @@ class GridSteps:
                 self.token_times, work.token_flop * tokens + work.row_flop * first, traffic + work.row_bytes * first
             ),
             row_times=floored(self.row_times, work.row_flop * (rows - first), work.row_bytes * (rows - first)),
-            decode_attention=floored(self.decode_attention, np.outer(batch, each), np.outer(batch, read)),
+            decode_attention=floored(self.decode_attention, np.outer(batch, flop), np.outer(batch, read)),
             pair_times=floored(
                 self.pair_times,
                 np.full_like(pairs, self.lanes * work.pair_flop),
