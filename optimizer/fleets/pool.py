@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,9 +240,28 @@ def _settings(pool: FleetPool) -> tuple[object, ...]:
 def _state(engines: _Engines) -> PoolState:
     by_role = {Role.PREFILL: _prefill_state, Role.DECODE: _decode_state, Role.COLOCATED: _colocated_state}
     state_of = by_role[engines.pool.role]
-    if engines.flows.reuse is None or engines.pool.role is Role.DECODE:
+    reuse = engines.flows.reuse
+    if reuse is None:
         return state_of(engines)
-    return _with_prefix_cache(engines, state_of)
+    cached_state = state_of if engines.pool.role is Role.DECODE else partial(_with_prefix_cache, state_of=state_of)
+    state, busy = cached_state(engines), _busy_share(engines, reuse)
+    if busy == 1.0:
+        return state
+    loaded = cached_state(replace(engines, key=(*engines.key, busy), rate=engines.rate * busy))
+    return replace(loaded, rate=state.rate, hit_chance=state.hit_chance, keeps=state.keeps)
+
+
+def _busy_share(engines: _Engines, reuse: Reuse) -> float:
+    """Load while one standard deviation more sessions than the mean are under way, over the mean load [1].
+
+    Sessions come at random, so a Poisson number M of them is under way, and stays where it is for as long as they last,
+    which is far longer than any queue: 1 + 1 / sqrt(M), M = rate x (pause + answer) by Little's law. A request that
+    belongs to no session (its prompt does not grow) comes by itself.
+    """
+    if reuse.growth == 0.0:
+        return 1.0
+    answer = PACE * float(engines.weight @ (engines.flows.osl * engines.flows.tpot))
+    return 1.0 + float(engines.rate.sum() * (reuse.pause.mean + answer)) ** -0.5
 
 
 def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolState]) -> PoolState:

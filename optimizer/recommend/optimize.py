@@ -69,8 +69,8 @@ UNCONFIRMED: Final = (
 )
 """The warning of a plan whose fleet was simulated, but not once more."""
 
-UNSIMULATED_SESSIONS: Final = "Not simulated: near full KV memory formulas expect too much of sessions."
-"""The warning of a plan of sessions by formula: 99 % were to meet the SLO on a fleet where 49 % do when simulated."""
+UNSIMULATED_SESSIONS: Final = "Not simulated: formulas expect up to an eighth more of a fleet that serves sessions."
+"""The warning of a plan of sessions by formula, as docs/theory/roles.md has it measured."""
 
 OUT_OF_TIME: Final = "The time limit stopped the search: with more time the answer may be another."
 """The warning of a plan that depends on the clock."""
