@@ -219,7 +219,7 @@ def fitted_steps(data: Path, system: str, model: str, tensor: int) -> Coefficien
     """Step times that DistServe's authors fitted to their own system ("distserve") or to vLLM."""
     tables: dict[str, Any] = json.loads((data / "simulation" / "simdistserve" / "coefficients.json").read_text("utf-8"))
     name, weights, cache_size = SCALED.get(model, (f"facebook/{model.lower()}", 1.0, 1.0))
-    found = steps_of(tables[system][name][str(tensor)], 1)
+    found = steps_of(tables[system][name][str(tensor)])
 
     def decode(abc: tuple[float, float, float]) -> tuple[float, float, float]:
         return abc[0] * weights, abc[1] * cache_size, abc[2] * weights

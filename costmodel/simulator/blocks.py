@@ -103,7 +103,7 @@ def hold_pages(w: World, engine: Engine, slot: Slot) -> None:
         return
     request = w.requests[slot.request]
     full = min(request.pages, slot.done // w.rules.page)
-    for k in range(slot.held, full):
+    for k in range(slot.held_pages, full):
         page = w.pages[request.page_at + k]
         entry = w.cached[engine.cache + 1 + page]
         if entry.references == 0:
@@ -111,16 +111,16 @@ def hold_pages(w: World, engine: Engine, slot: Slot) -> None:
         elif entry.references > 0:
             engine.free += engine.page_blocks
         entry.references = max(entry.references, 0) + 1
-    slot.held = max(slot.held, full)
+    slot.held_pages = max(slot.held_pages, full)
 
 
 @compiled
 def release_pages(w: World, engine: Engine, slot: Slot) -> None:
     """Give up the pages of a request, from the last to the first; its blocks were all counted as free just now."""
-    if slot.held == 0:
+    if slot.held_pages == 0:
         return
     request = w.requests[slot.request]
-    for k in range(slot.held - 1, -1, -1):
+    for k in range(slot.held_pages - 1, -1, -1):
         page = w.pages[request.page_at + k]
         entry = w.cached[engine.cache + 1 + page]
         if entry.references > 1:
@@ -128,7 +128,7 @@ def release_pages(w: World, engine: Engine, slot: Slot) -> None:
             engine.free -= engine.page_blocks
         else:
             append_page(w, engine.cache, page)
-    slot.held = 0
+    slot.held_pages = 0
 
 
 @compiled

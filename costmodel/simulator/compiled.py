@@ -146,8 +146,8 @@ class _Compile(typed_passes.LoweringPass):  # type: ignore[misc]
         state.library = (_Part if is_part else _Whole)(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
         state.flags.no_compile = is_part
-        for each in PASSES:
-            each().run_pass(state)
+        for work in PASSES:
+            work().run_pass(state)
         if is_part:
             state.cr = state.cr._replace(entry_point=_callable(state))
         return True

@@ -115,11 +115,11 @@ def unfreshen(w: World, lane: Lane, s: int) -> None:
     if lane.fresh_head == s:
         lane.fresh_head = w.slots[s].next_fresh
         return
-    other = lane.fresh_head
-    while other >= 0:
-        if w.slots[other].next_fresh == s:
-            w.slots[other].next_fresh = w.slots[s].next_fresh
-        other = w.slots[other].next_fresh
+    before = lane.fresh_head
+    while before >= 0:
+        if w.slots[before].next_fresh == s:
+            w.slots[before].next_fresh = w.slots[s].next_fresh
+        before = w.slots[before].next_fresh
 
 
 @compiled

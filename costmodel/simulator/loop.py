@@ -146,7 +146,7 @@ def take_slot(w: World) -> int:
     slot.ended = 0
     slot.fresh = 0
     slot.promise = 0
-    slot.held = 0
+    slot.held_pages = 0
     slot.staged_from = 0
     slot.staged = 0
     slot.gated = 0

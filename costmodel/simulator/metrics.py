@@ -150,8 +150,8 @@ class Result:
         over = np.cumsum(self.gap_counts[:, ::-1], axis=1)[:, ::-1]
         edges = np.append(self.gap_edges, np.inf)
         least = edges[(over > allowed[:, None]).sum(axis=1)]
-        found = np.where(allowed > 0, np.minimum(self.itl_max, least), self.itl_max)
-        return np.where((gaps > 0) & self.finished, found, np.nan)
+        p99 = np.where(allowed > 0, np.minimum(self.itl_max, least), self.itl_max)
+        return np.where((gaps > 0) & self.finished, p99, np.nan)
 
     @cached_property
     def queue(self) -> FloatArray:
@@ -234,15 +234,15 @@ def steady(result: Result, warm_up: float = WARM_UP, cool_down: float = 0.0) -> 
 
 def percentiles(values: FloatArray, shares: tuple[float, ...] = (0.5, 0.9, 0.99)) -> tuple[float, ...]:
     """Percentiles, linear between order statistics; infinity where a request never got that far (NaN)."""
-    known = np.sort(np.where(np.isnan(values), np.inf, values))
-    if not known.size:
+    ordered = np.sort(np.where(np.isnan(values), np.inf, values))
+    if not ordered.size:
         return tuple(math.nan for _ in shares)
-    found = []
+    values_at = []
     for share in shares:
-        place = share * (known.size - 1)
-        low, high = known[math.floor(place)], known[math.ceil(place)]
-        found.append(float(low if low == high else low + (high - low) * (place - math.floor(place))))
-    return tuple(found)
+        place = share * (ordered.size - 1)
+        low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+        values_at.append(float(low if low == high else low + (high - low) * (place - math.floor(place))))
+    return tuple(values_at)
 
 
 def gap_edges(limits: Iterable[float]) -> tuple[float, ...]:
@@ -399,9 +399,9 @@ def last_start(result: Result) -> float:
     return float((result.arrival if after is None else result.arrival[after < 0]).max())
 
 
-def _piled_up(result: Result, part: BoolArray) -> tuple[int, int]:
+def _piled_up(result: Result, counted: BoolArray) -> tuple[int, int]:
     """Requests that piled up after the first quarter of the time, and those that came then."""
-    arrival, finish = result.arrival[part], np.where(result.finished, result.finish, np.inf)[part]
+    arrival, finish = result.arrival[counted], np.where(result.finished, result.finish, np.inf)[counted]
     times = _quarter(result), last_start(result)
     inside = [int((arrival <= t).sum() - (finish <= t).sum()) for t in times]
     return inside[1] - inside[0], int(((arrival > times[0]) & (arrival <= times[1])).sum())
@@ -410,8 +410,8 @@ def _piled_up(result: Result, part: BoolArray) -> tuple[int, int]:
 def _slope(results: Sequence[Result], parts: Sequence[BoolArray], delay: Callable[[Result], FloatArray]) -> float:
     """Least-squares slope of a delay over the arrival time, one for all runs."""
     rise, square = 0.0, 0.0
-    for result, part in zip(results, parts, strict=True):
-        late = part & (result.arrival >= _quarter(result)) & result.finished
+    for result, counted in zip(results, parts, strict=True):
+        late = counted & (result.arrival >= _quarter(result)) & result.finished
         arrival = result.arrival[late]
         spread = arrival - arrival.mean() if arrival.size else arrival
         rise, square = rise + float(spread @ delay(result)[late]), square + float(spread @ spread)

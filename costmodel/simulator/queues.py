@@ -113,10 +113,10 @@ def heap_pop(w: World, root: int) -> int:
     """Root after removing the root: children are merged in pairs, then from the last pair to the first."""
     s, pairs = w.slots[root].child, -1
     while s >= 0:
-        merged, other, following = s, w.slots[s].sibling, -1
-        if other >= 0:
-            following = w.slots[other].sibling
-            merged = heap_merge(w, s, other)
+        merged, neighbor, following = s, w.slots[s].sibling, -1
+        if neighbor >= 0:
+            following = w.slots[neighbor].sibling
+            merged = heap_merge(w, s, neighbor)
         w.slots[merged].sibling = pairs
         pairs, s = merged, following
     root = NONE

@@ -89,7 +89,7 @@ class Slot:
     (-1: not admitted); joined: the lane's decode steps at joining (-1: not decoding); ended: 1 for the padding of a
     static batch; fresh: 1 while in the lane's list of requests without a decode step yet; last: time of the last token,
     if not counted lazily; lane: that has the request now; first_lane: that computes its prompt; promise: KV blocks
-    promised to it; held: leading pages that it references in its engine's cache; staged_from, staged: pages fetched
+    promised to it; held_pages: leading ones that it references in the cache; staged_from, staged: pages fetched
     from the store for it; gated: 1 while it is let in to a decode engine but not admitted; reserved: KV blocks that
     wait for it there; gate_time: since when it has waited before the gate.
     """
@@ -114,7 +114,7 @@ class Slot:
     sibling: int
     lane: int
     first_lane: int
-    held: int
+    held_pages: int
     staged_from: int
     staged: int
     gated: int

@@ -192,15 +192,15 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
     flight in another lane, are always done first. A prompt whose last chunk is in flight stays where it is.
     """
     for e in range(engine.first_lane, engine.end_lane):
-        other = w.lanes[e]
-        s = other.prompt_head if e != lane.index and engine.free > 0 else -1
+        donor = w.lanes[e]
+        s = donor.prompt_head if e != lane.index and engine.free > 0 else -1
         while s >= 0:
             slot = w.slots[s]
             following = slot.next_prompt
-            computed = slot.done + (slot.chunk if other.mode == STEP else 0)
+            computed = slot.done + (slot.chunk if donor.mode == STEP else 0)
             if computed < slot.prompt:
-                remove(w, other.running, s)
-                prompt_remove(w, other, s)
+                remove(w, donor.running, s)
+                prompt_remove(w, donor, s)
                 slot.done = computed
                 slot.chunk = 0
                 slot.lane = lane.index
@@ -212,33 +212,29 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
 @compiled
 def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preempted: int) -> Chosen:
     """Choose the prompt tokens of the next step, begun prompts before waiting ones."""
-    model = w.models[lane.model]
-    room = lane.max_num_batched_tokens if lane.exclusive_prefill == 1 else lane.max_num_batched_tokens - lane.decodes
-    chosen = no_prompts()
+    model, chosen = w.models[lane.model], no_prompts()
+    room = lane.max_num_batched_tokens - (0 if lane.exclusive_prefill == 1 else lane.decodes)
     s = lane.prompt_head
-    closed = (preempted > 0 and lane.admit_after_preemption == 0) or (lane.static == 1 and lane.decodes > 0)
-    waiting = s < 0
-    while True:
-        if s < 0 and not waiting:
-            waiting = True
-        if waiting:
-            s = w.chains[engine.waiting].head
-            if s < 0 or closed or not has_slot(w, lane, engine):
-                return chosen
+    while s >= 0:
         slot = w.slots[s]
-        if waiting:
-            size = admit_prompt(w, lane, engine, s, room, chosen)
-            if size <= 0:
-                return chosen
-            request = w.requests[slot.request]
-            if request.prompt_start < 0.0:
-                request.prompt_start = t
-        else:
-            size = next_chunk(lane, engine, slot, room - chosen.tokens)
-        slot.chunk = size
-        if size > 0:
-            chosen = add_chunk(model, w.tables, chosen, size, slot.done)
+        slot.chunk = next_chunk(lane, engine, slot, room - chosen.tokens)
+        if slot.chunk > 0:
+            chosen = add_chunk(model, w.tables, chosen, slot.chunk, slot.done)
         s = slot.next_prompt
+    if (preempted > 0 and lane.admit_after_preemption == 0) or (lane.static == 1 and lane.decodes > 0):
+        return chosen
+    s = w.chains[engine.waiting].head
+    while s >= 0 and has_slot(w, lane, engine):
+        slot = w.slots[s]
+        slot.chunk = admit_prompt(w, lane, engine, s, room, chosen)
+        if slot.chunk < 0:
+            break
+        chosen = add_chunk(model, w.tables, chosen, slot.chunk, slot.done)
+        request = w.requests[slot.request]
+        if request.prompt_start < 0.0:
+            request.prompt_start = t
+        s = w.chains[engine.waiting].head
+    return chosen
 
 
 @compiled
@@ -246,10 +242,10 @@ def next_chunk(lane: Lane, engine: Engine, slot: Slot, room: int) -> int:
     """Tokens of a prompt already begun that fit into the step; the blocks for them are taken if not held already."""
     size = min(slot.prompt - slot.done, room, lane.long_prefill_threshold)
     if size > 0 and lane.whole_prompt_blocks == 0:
-        held = blocks_of(slot.done, lane.block_size)
-        if blocks_of(slot.done + size, lane.block_size) - held > engine.free:
-            size = (held + engine.free) * lane.block_size - slot.done
-        engine.free -= blocks_of(slot.done + size, lane.block_size) - held
+        blocks = blocks_of(slot.done, lane.block_size)
+        if blocks_of(slot.done + size, lane.block_size) - blocks > engine.free:
+            size = (blocks + engine.free) * lane.block_size - slot.done
+        engine.free -= blocks_of(slot.done + size, lane.block_size) - blocks
     return size
 
 
@@ -257,7 +253,7 @@ def next_chunk(lane: Lane, engine: Engine, slot: Slot, room: int) -> int:
 def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen: Chosen) -> int:  # noqa: PLR0917 -- compiled
     """Admit the first waiting request if its prompt, or a chunk of it, fits into the step and its blocks are there.
 
-    Tokens of the chunk, 0 if it is refused. Some blocks may be shared; a whole prompt longer than the budget may go
+    Tokens of the chunk, -1 if it is refused. Some blocks may be shared; a whole prompt longer than the budget may go
     alone.
     """
     slot, shared = w.slots[s], 0
@@ -269,12 +265,12 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen
     else:
         used = (chosen.prompts + 1) * max(chosen.longest, size) if lane.padded_budget == 1 else chosen.tokens + size
         if used > room and (chosen.prompts > 0 or size <= lane.max_num_batched_tokens):
-            return 0
+            return -1
     if size <= 0:
-        return 0
+        return -1
     need = blocks_of(slot.prompt if lane.whole_prompt_blocks == 1 else slot.done + size, lane.block_size)
     if not has_blocks(lane, engine, slot, need - shared):
-        return 0
+        return -1
     engine.free -= need
     if engine.cache >= 0:
         request = w.requests[slot.request]
@@ -516,7 +512,7 @@ def send_kv(w: World, s: int, t: float, hidden: float) -> None:
 def first_free(w: World, link: int, count: int) -> int:
     """Of `count` links from `link` on, the one that is free first."""
     best = link
-    for other in range(link + 1, link + count):
-        if w.free_at[other] < w.free_at[best]:
-            best = other
+    for k in range(link + 1, link + count):
+        if w.free_at[k] < w.free_at[best]:
+            best = k
     return best

@@ -138,10 +138,10 @@ def lane_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int) -> tuple[
     tokens. What each lane does for its own tokens takes at least as long as L.
     """
     longest = m.a0 * chosen.longest
-    held = chosen.tokens * (1.0 + (m.a1 - 1.0) * min(1.0, chosen.tokens / longest))
-    busiest = max(longest, held)
-    beyond = line(data, m.at9, m.at10, busiest + batch) - line(data, m.at9, m.at10, held + batch)
-    return line(data, m.at0, m.at1, held + batch) + beyond, busiest / (m.a0 * chosen.tokens)
+    loaded = chosen.tokens * (1.0 + (m.a1 - 1.0) * min(1.0, chosen.tokens / longest))
+    busiest = max(longest, loaded)
+    beyond = line(data, m.at9, m.at10, busiest + batch) - line(data, m.at9, m.at10, loaded + batch)
+    return line(data, m.at0, m.at1, loaded + batch) + beyond, busiest / (m.a0 * chosen.tokens)
 
 
 @compiled
