@@ -226,14 +226,6 @@ def test_named_distributions_keep_their_mean(folder: Path, lengths: str, mean_is
     assert workload.max_tokens <= 131072
 
 
-def test_quantiles_come_out_as_they_went_in(folder: Path) -> None:
-    workload = load(
-        SOUND.replace(ROWS, "    isl: 10\n    osl: {quantiles: {0.5: 100, 0.9: 400, 0.99: 900}}\n")
-    ).workload
-    for probability, tokens in {0.5: 100, 0.9: 400, 0.99: 900}.items():
-        assert workload.share[workload.osl <= tokens].sum() == pytest.approx(probability, abs=0.05)
-
-
 def test_a_lognormal_without_an_end_is_named_where_requests_are_too_long(folder: Path) -> None:
     wide = "{lognormal: {median: 1200, p99: 16000}}"
     endless = SOUND.replace(ROWS, f"    isl: {wide}\n    osl: 100\n")

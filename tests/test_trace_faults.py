@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,11 +132,6 @@ def test_unknown_names_are_named(write: Write) -> None:
     assert "format azure has columns of its own" in refusal(path, format="azure", columns={"isl": "ContextTokens"})
 
 
-def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == ": is a folder, but must be a trace file"
-    assert refusal(tmp_path / "none.csv") == ": cannot be read (no such file or directory)"
-
-
 def test_truncated_gzip(write: Write) -> None:
     random = np.random.default_rng(0)
     text = "arrival,isl,osl\n" + "".join(f"{i},{n},1\n" for i, n in enumerate(random.integers(1, 9999, 200_000)))
@@ -150,10 +144,3 @@ def test_endless_line_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(parsing, "MAX_LINE_BYTES", 2**21)
     path = write(AZURE + ROW + "1" * (5 * 2**20))
     assert ":3: the line is longer than 2 MiB, a trace has one request per line" in refusal(path)
-
-
-def test_a_huge_file_by_mistake_is_refused_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    with path.open("wb") as out:
-        out.truncate(10 * 2**30)
-    assert "the file is binary" in refusal(path)
