@@ -7,10 +7,10 @@ It is itself a workload.yaml: written down and read again, it states the same pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from costmodel.accelerator import Link
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.workload import Workload
 
@@ -79,23 +79,16 @@ def whole_echo(problem: Problem) -> dict[str, Any]:
 
 def _workload(file: WorkloadFile, workload: Workload) -> dict[str, Any]:
     diurnal = file.workload.diurnal
-    rows = zip(workload.isl.tolist(), workload.osl.tolist(), workload.share.tolist(), strict=True)
+    columns = (column.tolist() for column in (workload.isl, workload.osl, workload.share))
+    rows = [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in zip(*columns, strict=True)]
+    lengths = {"histogram": rows, "source": _lengths_source(file.workload.lengths)}
     return {
         "request_rate": workload.request_rate if diurnal is None else None,
         "diurnal": None if diurnal is None else diurnal.model_dump(),
         "burstiness": workload.burstiness,
         **_prefixes(file.workload, workload),
         "max_tokens": workload.max_tokens,
-        **(
-            {}
-            if workload.sessions is not None
-            else {
-                "lengths": {
-                    "histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows],
-                    "source": _lengths_source(file.workload.lengths),
-                }
-            }
-        ),
+        **({} if workload.sessions is not None else {"lengths": lengths}),
     }
 
 
@@ -125,49 +118,34 @@ def _lengths_source(lengths: LengthsSection | None) -> str:
 
 
 def _slo(slo: Slo) -> dict[str, Any]:
-    return {
-        "name": slo.name,
-        "share": slo.share,
-        **{str(metric): _limit(slo, metric) for metric in Metric if metric in SHOWN_ALWAYS or metric in slo.limits},
-        "attainment": slo.attainment,
+    limits = {
+        str(metric): f"{slo.limits[metric]!r}s" if metric in slo.limits else None
+        for metric in Metric
+        if metric in SHOWN_ALWAYS or metric in slo.limits
     }
-
-
-def _limit(slo: Slo, metric: Metric) -> str | None:
-    return f"{slo.limits[metric]!r}s" if metric in slo.limits else None
+    return {"name": slo.name, "share": slo.share, **limits, "attainment": slo.attainment}
 
 
 def _offer(offer: Offer, offers: Sequence[Offer]) -> dict[str, Any]:
-    owned = next((other for other in offers if other.owned and other.gpu == offer.gpu), None)
+    owned = [own for own in offers if own.owned and own.gpu == offer.gpu]
     return {
         "name": offer.accelerator.name,
         "price": offer.usd_per_hour,
         **({} if offer.quote is None else {"catalog_price": offer.quote.usd_per_hour}),
         "inventory": offer.inventory,
-        **({} if owned is None else {"owned": owned.inventory, "owned_price": owned.usd_per_hour}),
+        **{key: value for own in owned for key, value in (("owned", own.inventory), ("owned_price", own.usd_per_hour))},
         "billing": offer.billing.value,
         "node_size": offer.accelerator.node_size,
-        "scale_up": _link(offer.accelerator.scale_up),
-        "scale_out": _link(offer.accelerator.scale_out),
+        "scale_up": asdict(offer.accelerator.scale_up),
+        "scale_out": asdict(offer.accelerator.scale_out),
     }
-
-
-def _link(link: Link) -> dict[str, float]:
-    return {"bandwidth": link.bandwidth, "latency": link.latency}
 
 
 def _space(space: SearchSpace) -> dict[str, Any]:
-    return {
-        "roles": [role.value for role in space.roles],
-        "tensor_parallel": list(space.tensor_parallel),
-        "pipeline_parallel": list(space.pipeline_parallel),
-        "expert_parallel": list(space.expert_parallel),
-        "data_parallel": list(space.data_parallel),
-        "max_num_seqs": list(space.max_num_seqs),
-        "max_num_batched_tokens": list(space.max_num_batched_tokens),
-        "max_gpus_per_engine": space.max_gpus_per_engine,
-        **{name: list(stated) for name in ("weight_dtype", "kv_dtype") if (stated := getattr(space, name))},
-    }
+    """The ranges; precisions only where they are stated."""
+    ranges = {name: list(values) if isinstance(values, tuple) else values for name, values in asdict(space).items()}
+    stated = {name: values for name, values in ranges.items() if values or name not in {"weight_dtype", "kv_dtype"}}
+    return stated | {"roles": [role.value for role in space.roles]}
 
 
 def _objective(objective: Objective) -> dict[str, Any]:
