@@ -22,8 +22,7 @@ from .faults import Fault, Source, check_kind
 from .fields import Reader, Section, Text, at_most, choice, count, house_error, listed, member, quantity, share
 from .files import check_name, read_file
 from .kv_hand_over import end_of, refused_pair
-from .loader import load_problem, problem_of_values, stated_problem
-from .overrides import override
+from .loader import load_problem, override, problem_of_values, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
 from .schema import ENGINES, KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES

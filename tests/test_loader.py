@@ -16,11 +16,10 @@ from costmodel.accelerator import PriceBasis
 from costmodel.engine import Role
 from optimizer.fleets.error_bars import price_remarks
 from search_spaces.demand import planned_rate
-from search_spaces.loader import load_problem, problem_of
-from search_spaces.overrides import SHORT_FOR
+from search_spaces.echo import init_text, workload_yaml_text
+from search_spaces.loader import SHORT_FOR, load_problem, problem_of
 from search_spaces.problem import Billing, Goal
 from search_spaces.schema import Diurnal, json_schema
-from search_spaces.writing import init_text, workload_yaml_text
 from tests.bad_input_cases import LONGEST
 from tests.workload_texts import SOUND, load, refusal
 
