@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -27,7 +27,6 @@ from .catalog import AcceleratorCatalog, load_catalog
 from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
-from .engines import EngineChanges
 from .faults import Fault, FaultsError, Path, Source, check_kind
 from .files import check_name
 from .levers import place_in
@@ -138,7 +137,9 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     all_faults += demand_faults
     if all_faults or file is None or model is None or demand is None:
         raise InputError(source.render(all_faults))
-    problem = _problem(_Parts(file, name, model, demand, accelerators, catalog.engines, source, base))
+    problem = _problem(file, name, model, demand, _offers(file, accelerators))
+    problem = replace(problem, engine_changes=catalog.engines, source=source)
+    problem = replace(problem, inputs=inputs_echo(file, problem, base))
     impossible = feasibility_faults(problem)
     if impossible:
         refusal = problem.refusal(impossible)
@@ -198,20 +199,9 @@ def _workload(
     return (workload, recorded), list(length_faults(workload, section, model))
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    file: WorkloadFile
-    stem: str
-    model: Transformer
-    demand: _Demand
-    accelerators: list[Accelerator]
-    engine_changes: EngineChanges
-    source: Source
-    base: FilePath
-
-
-def _problem(parts: _Parts) -> Problem:
-    file, model, (workload, recorded) = parts.file, parts.model, parts.demand
+def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand, offers: tuple[Offer, ...]) -> Problem:
+    """The problem of a sound file; stem: its name, unless it has one."""
+    workload, recorded = demand
     slos = _slos(file.slo)
     target = _target(file)
     space, constraints = search_space(file.search, model), _constraints(file.constraints)
@@ -222,26 +212,24 @@ def _problem(parts: _Parts) -> Problem:
         constraints = replace(constraints, gateway=Gateway(1, 1))  # prompts grow: a split by length would part sessions
     if recorded is not None and file.workload.burstiness is None:
         workload = replace(workload, burstiness=bunching(recorded, workload, slos))
-    problem = Problem(
-        name=file.name or parts.stem,
+    return Problem(
+        name=file.name or stem,
         model=model,
         weight_dtype=file.model.weight_dtype or model.native_weight_dtype,
         kv_dtype=file.model.kv_dtype,
         workload=workload,
         slos=slos,
-        offers=_offers(file, parts.accelerators),
+        offers=offers,
         space=space,
         objective=_objective(file.objective),
         constraints=constraints,
         confidence=file.confidence,
         engine=file.engine if target is None or "engine" in file.model_fields_set else target.engines[0],
         target=None if file.target == NO_TARGET else file.target,
-        engine_changes=parts.engine_changes,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
         recorded=recorded,
     )
-    return replace(problem, inputs=inputs_echo(file, problem, parts.base), source=parts.source)
 
 
 def _target(file: WorkloadFile) -> Target | None:
