@@ -28,7 +28,6 @@ from costmodel.errors import InputError
 from costmodel.transformer import STORED_BYTES, FeedForward, LayerGroup, Transformer, WeightScale
 
 from .bounds import Bounds
-from .faults import Fault
 from .fields import Section, Text, choice, count
 from .translation import faults_of
 from .yaml_source import read_source
@@ -145,16 +144,13 @@ def read_architecture(path: Path) -> Transformer:
         file = ArchitectureFile.model_validate(source.value)
     except ValidationError as error:
         placed = (
-            replace(fault, path=tuple(key for key in fault.path if key not in MIXERS)) for fault in _faults(error)
+            replace(fault, path=tuple(key for key in fault.path if key not in MIXERS))
+            for fault in faults_of(error, TypeAdapter(ArchitectureFile).json_schema())
         )
         raise InputError(source.render([*faults, *placed])) from None
     if faults:
         raise InputError(source.render(faults))
     return file.transformer()
-
-
-def _faults(error: ValidationError) -> list[Fault]:
-    return faults_of(error, TypeAdapter(ArchitectureFile).json_schema())
 
 
 def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:

@@ -341,17 +341,6 @@ def _as_number(value: object) -> float | None:
     return None if math.isnan(number) else number
 
 
-def is_vllm(document: Document) -> bool:
-    """Whether the object is a result of `vllm bench serve` (--save-result)."""
-    return "request_throughput" in document and "tokenizer_id" in document
-
-
-def is_sglang(document: Document) -> bool:
-    """Whether the object is a line of SGLang's bench_serving (--output-file): with options that drew its prompts."""
-    drawn = any(option in document for option in ("dataset_name", "sharegpt_output_len", "random_range_ratio"))
-    return drawn and "backend" in document and "completed" in document
-
-
 def read_vllm(document: Document) -> BenchmarkRun:
     """One result of `vllm bench serve`; fields as of vLLM 0.33, vllm/benchmarks/serve.py.
 
@@ -480,11 +469,6 @@ def _pass(point: Document, number: int) -> MeasuredStep | None:
 _WITHOUT_DRAFT = {"", "none", "off", "false", "no"}
 
 
-def is_inferencex(document: Document) -> bool:
-    """Whether the object is one of InferenceX's aggregated results."""
-    return "hw" in document and "conc" in document and "framework" in document
-
-
 def read_inferencex(document: Document) -> BenchmarkRun:
     """One result; fields as of utils/process_result.py@843c6254, and of its first version."""
     mean = (1.0 + SHORTEST) / 2.0
@@ -572,10 +556,6 @@ class Report:
     in_flight: tuple[str, ...] = ()
     counted: str = ""
     unit: str = "s"
-
-    def recognizes(self, document: Document) -> bool:
-        """Whether the object is such a report."""
-        return all(document.has(path) for path in self.mark)
 
     def read(self, document: Document) -> BenchmarkRun:
         """The run of one report."""
@@ -802,24 +782,38 @@ class Format:
     read: Callable[[Document], BenchmarkRun | Iterable[Record]]
 
 
+def _with(*alternatives: tuple[str, ...]) -> Callable[[Document], bool]:
+    """Tells a format by the paths that its objects have: all of one of the alternatives."""
+    return lambda document: any(all(map(document.has, paths)) for paths in alternatives)
+
+
 def _reported(report: Report, file: str, tpot: str) -> Format:
-    return Format(report.tool, file, tpot, report.recognizes, report.read)
+    return Format(report.tool, file, tpot, _with(report.mark), report.read)
 
 
+VLLM_MARK, INFERENCEX_MARK = ("request_throughput", "tokenizer_id"), ("hw", "conc", "framework")
+SGLANG_MARKS = tuple(
+    ("backend", "completed", option) for option in ("dataset_name", "sharegpt_output_len", "random_range_ratio")
+)
+"""With options that drew the prompts."""
 _LLMD_TPOT = "`time_per_output_token`"
 _AIPERF_TPOT = "`inter_token_latency`, of the server's tokens"
 FORMATS = (
     Format(Tool.GUIDELLM, "`benchmarks.json`, 0.3 to 0.8", "`inter_token_latency_ms`", is_guidellm, read_guidellm),
     Format(Tool.DYNAMO, "`--benchmark-output-path` JSON", "single forward passes", is_dynamo, read_dynamo),
-    Format(Tool.AIPERF, "`profile_export_aiperf.json`, to 0.13", _AIPERF_TPOT, AIPERF.recognizes, read_aiperf),
+    Format(Tool.AIPERF, "`profile_export_aiperf.json`, to 0.13", _AIPERF_TPOT, _with(AIPERF.mark), read_aiperf),
     _reported(GENAI_PERF, "`profile_export_genai_perf.json`", "`inter_token_latency`"),
     _reported(INFERENCE_PERF, "`stage_N_lifecycle_metrics.json`", "`time_per_output_token`, or the whole request"),
     _reported(LLMD_01, "`benchmark_report*.yaml` or `.json`, v0.1", _LLMD_TPOT),
     _reported(LLMD_02, "`benchmark_report*.yaml` or `.json`, v0.2", _LLMD_TPOT),
-    Format(Tool.INFERENCEX, "`agg_*.json`", "`mean_tpot`, else `median_tpot`", is_inferencex, read_inferencex),
-    Format(Tool.VLLM, "`--save-result` JSON, also appended ones", "`mean_tpot_ms`", is_vllm, read_vllm),
+    Format(Tool.INFERENCEX, "`agg_*.json`", "`mean_tpot`, else `median_tpot`", _with(INFERENCEX_MARK), read_inferencex),
+    Format(Tool.VLLM, "`--save-result` JSON, also appended ones", "`mean_tpot_ms`", _with(VLLM_MARK), read_vllm),
     Format(
-        Tool.SGLANG, "`--output-file` JSONL", "`mean_tpot_ms`, before 0.4 the whole request", is_sglang, read_sglang
+        Tool.SGLANG,
+        "`--output-file` JSONL",
+        "`mean_tpot_ms`, before 0.4 the whole request",
+        _with(*SGLANG_MARKS),
+        read_sglang,
     ),
 )
 """Every format; the first that recognizes an object reads it. docs/calibrate.md shows this table."""

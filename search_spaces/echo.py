@@ -1,4 +1,6 @@
-"""The canonical echo of a problem: what the user wrote, every default filled in, ready for JSON.
+"""workload.yaml written for the user: templates, a measured trace as a problem, and the canonical echo of a problem.
+
+The echo is what the user wrote, every default filled in, ready for JSON.
 
 It is itself a workload.yaml: written down and read again, it states the same problem without the files
 (trace, histogram, catalog prices) that the first one leaned on. Numbers are in SI base units.
@@ -6,17 +8,20 @@ It is itself a workload.yaml: written down and read again, it states the same pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import resources
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
-from costmodel.accelerator import Link
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.workload import Workload
 
 from .problem import Goal, Objective, Offer, Problem, SearchSpace, Slo
 from .quotes import basis_of
-from .schema import LengthsSection, WorkloadFile, WorkloadSection
+from .schema import WORKLOAD_SCHEMA, LengthsSection, WorkloadFile, WorkloadSection
 from .traces.summary import quantiles_of
 
 
@@ -79,23 +84,16 @@ def whole_echo(problem: Problem) -> dict[str, Any]:
 
 def _workload(file: WorkloadFile, workload: Workload) -> dict[str, Any]:
     diurnal = file.workload.diurnal
-    rows = zip(workload.isl.tolist(), workload.osl.tolist(), workload.share.tolist(), strict=True)
+    columns = (column.tolist() for column in (workload.isl, workload.osl, workload.share))
+    rows = [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in zip(*columns, strict=True)]
+    lengths = {"histogram": rows, "source": _lengths_source(file.workload.lengths)}
     return {
         "request_rate": workload.request_rate if diurnal is None else None,
         "diurnal": None if diurnal is None else diurnal.model_dump(),
         "burstiness": workload.burstiness,
         **_prefixes(file.workload, workload),
         "max_tokens": workload.max_tokens,
-        **(
-            {}
-            if workload.sessions is not None
-            else {
-                "lengths": {
-                    "histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows],
-                    "source": _lengths_source(file.workload.lengths),
-                }
-            }
-        ),
+        **({} if workload.sessions is not None else {"lengths": lengths}),
     }
 
 
@@ -125,49 +123,34 @@ def _lengths_source(lengths: LengthsSection | None) -> str:
 
 
 def _slo(slo: Slo) -> dict[str, Any]:
-    return {
-        "name": slo.name,
-        "share": slo.share,
-        **{str(metric): _limit(slo, metric) for metric in Metric if metric in SHOWN_ALWAYS or metric in slo.limits},
-        "attainment": slo.attainment,
+    limits = {
+        str(metric): f"{slo.limits[metric]!r}s" if metric in slo.limits else None
+        for metric in Metric
+        if metric in SHOWN_ALWAYS or metric in slo.limits
     }
-
-
-def _limit(slo: Slo, metric: Metric) -> str | None:
-    return f"{slo.limits[metric]!r}s" if metric in slo.limits else None
+    return {"name": slo.name, "share": slo.share, **limits, "attainment": slo.attainment}
 
 
 def _offer(offer: Offer, offers: Sequence[Offer]) -> dict[str, Any]:
-    owned = next((other for other in offers if other.owned and other.gpu == offer.gpu), None)
+    owned = [own for own in offers if own.owned and own.gpu == offer.gpu]
     return {
         "name": offer.accelerator.name,
         "price": offer.usd_per_hour,
         **({} if offer.quote is None else {"catalog_price": offer.quote.usd_per_hour}),
         "inventory": offer.inventory,
-        **({} if owned is None else {"owned": owned.inventory, "owned_price": owned.usd_per_hour}),
+        **{key: value for own in owned for key, value in (("owned", own.inventory), ("owned_price", own.usd_per_hour))},
         "billing": offer.billing.value,
         "node_size": offer.accelerator.node_size,
-        "scale_up": _link(offer.accelerator.scale_up),
-        "scale_out": _link(offer.accelerator.scale_out),
+        "scale_up": asdict(offer.accelerator.scale_up),
+        "scale_out": asdict(offer.accelerator.scale_out),
     }
-
-
-def _link(link: Link) -> dict[str, float]:
-    return {"bandwidth": link.bandwidth, "latency": link.latency}
 
 
 def _space(space: SearchSpace) -> dict[str, Any]:
-    return {
-        "roles": [role.value for role in space.roles],
-        "tensor_parallel": list(space.tensor_parallel),
-        "pipeline_parallel": list(space.pipeline_parallel),
-        "expert_parallel": list(space.expert_parallel),
-        "data_parallel": list(space.data_parallel),
-        "max_num_seqs": list(space.max_num_seqs),
-        "max_num_batched_tokens": list(space.max_num_batched_tokens),
-        "max_gpus_per_engine": space.max_gpus_per_engine,
-        **{name: list(stated) for name in ("weight_dtype", "kv_dtype") if (stated := getattr(space, name))},
-    }
+    """The ranges; precisions only where they are stated."""
+    ranges = {name: list(values) if isinstance(values, tuple) else values for name, values in asdict(space).items()}
+    stated = {name: values for name, values in ranges.items() if values or name not in {"weight_dtype", "kv_dtype"}}
+    return stated | {"roles": [role.value for role in space.roles]}
 
 
 def _objective(objective: Objective) -> dict[str, Any]:
@@ -177,3 +160,85 @@ def _objective(objective: Objective) -> dict[str, Any]:
         "min_volume": objective.min_volume if ratio else None,
         "max_volume": objective.max_volume if ratio else None,
     }
+
+
+_SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "reuse_interval", "max_tokens")
+_COMMENTS: Mapping[str, str] = {
+    "request_rate": "mean arrivals [1/s]",
+    "burstiness": "coefficient of variation of the times between arrivals; 1 is Poisson",
+    "prefix_hit_share": "share of input tokens found in a prefix cache",
+    "reuse_interval": "time since their last use",
+    "max_tokens": "longest ISL + OSL [token]",
+}
+_RECORDED = "its requests are simulated as they came; without it, state burstiness (1 is Poisson)"
+COMMENT_WIDTH = 110
+
+
+def init_text() -> str:
+    """Return the commented example that `pdplan init` writes; it loads and solves as it stands."""
+    return (resources.files("search_spaces") / "init_template.yaml").read_text(encoding="utf-8")
+
+
+def fleet_text() -> str:
+    """Return the commented fleet file that `pdplan init --fleet` writes; it serves the example of `pdplan init`."""
+    return (resources.files("search_spaces") / "fleet_template.yaml").read_text(encoding="utf-8")
+
+
+def workload_yaml_text(
+    mapping: Mapping[str, Any],
+    name: str,
+    model: str,
+    accelerators: Sequence[str] = ("A100-80", "H100", "H200"),
+    notes: Sequence[str] = (),
+) -> str:
+    """Return a workload.yaml around a measured `workload:` block; the user then sets service level and accelerators.
+
+    Args:
+        mapping: the block as plain data, with a histogram of rows under lengths, or with sessions.
+        name: name of the problem, and where its lengths came from unless the mapping says so.
+        model: catalog name, Hugging Face id, or path to a config.json.
+        accelerators: names to start with.
+        notes: sentences that become comments above the demand.
+    """
+    scalars = [f"  {key}: {json.dumps(mapping[key])}  # {_COMMENTS[key]}" for key in _SCALARS if key in mapping]
+    if "recorded" in mapping:
+        source = json.dumps(mapping["recorded"], ensure_ascii=False)
+        scalars.append(f"  recorded: {source}  # {_RECORDED}")
+    model_key = "config" if model.endswith(".json") else "name"
+    lines = [
+        f"schema: {WORKLOAD_SCHEMA}",
+        f"name: {_text(name)}",
+        "",
+        f"model: {{{model_key}: {_text(model)}}}",
+        "",
+        *(f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)),
+        "workload:",
+        *scalars,
+        *_length_lines(mapping, name),
+        "",
+        "slo:  # set these to what your users need",
+        "  ttft: 2s",
+        "  tpot: 50ms",
+        "  attainment: 0.9",
+        "",
+        f"accelerators: [{', '.join(_text(accelerator) for accelerator in accelerators)}]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _length_lines(mapping: Mapping[str, Any], name: str) -> list[str]:
+    """The lines of the sessions, or of the histogram of lengths."""
+    if "sessions" in mapping:
+        return ["  sessions:", *(f"    {key}: {json.dumps(value)}" for key, value in mapping["sessions"].items())]
+    rows = [f"      - {_flow(row)}" for row in mapping["lengths"]["histogram"]]
+    source = _text(mapping["lengths"].get("source", name))
+    return ["  lengths:", f"    source: {source}", "    histogram:  # ISL and OSL [token], share of requests", *rows]
+
+
+def _text(text: str) -> str:
+    """A JSON text is a YAML text too, whatever is in it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _flow(row: Mapping[str, float]) -> str:
+    return "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in row.items()) + "}"

@@ -22,8 +22,7 @@ from .faults import Fault, Source, check_kind
 from .fields import Reader, Section, Text, at_most, choice, count, house_error, listed, member, quantity, share
 from .files import check_name, read_file
 from .kv_hand_over import end_of, refused_pair
-from .loader import load_problem, problem_of_values, stated_problem
-from .overrides import override
+from .loader import load_problem, override, problem_of_values, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
 from .schema import ENGINES, KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES
@@ -285,7 +284,7 @@ class _Reading:
 
     def _at_its_prices(self) -> Problem:
         """The problem with the GPU types of the fleet among its accelerators, at the prices that the fleet states."""
-        inputs, catalog = _with_whole_paths(whole_echo(self.problem), self.base), self._catalog()
+        inputs, catalog = whole_echo(self.problem), self._catalog()
         entries = {entry["name"]: entry for entry in inputs["accelerators"]}
         offered = {offer.accelerator.name for offer in self.problem.offers}
         for pool in self.file.pools:
@@ -347,14 +346,6 @@ class _Reading:
         limits = inputs["constraints"] | dict.fromkeys(("budget", "power", "max_gpus", "max_pools"))
         search = inputs["search"] if _has_settings(problem, pools) else _exact_search(problem, pools)
         return self._made(inputs | {"accelerators": offers, "constraints": limits, "search": search})
-
-
-def _with_whole_paths(inputs: dict[str, Any], base: FilePath) -> dict[str, Any]:
-    """The inputs with the files that they name as absolute paths, so that they are found from any folder."""
-    model = dict(inputs["model"])
-    model |= {key: str((base / model[key]).resolve()) for key in ("config", "architecture") if key in model}
-    catalog = inputs["catalog"]
-    return inputs | {"model": model, "catalog": None if catalog is None else str((base / catalog).resolve())}
 
 
 def _filled(name: str, gpu: str, pool: PoolSection, problem: Problem) -> StatedPool:

@@ -17,8 +17,7 @@ from typing import Final
 from costmodel.engine import Parallelism
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 
-from .dtype_support import SIXTEEN_BIT_LATENTS
-from .enumeration import Shape
+from .enumeration import SIXTEEN_BIT_LATENTS, Shape
 from .problem import Problem
 from .targets import target_of
 

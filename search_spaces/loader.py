@@ -1,11 +1,14 @@
-"""workload.yaml -> `Problem`: read, checked, names resolved, defaults filled in; or all of its faults at once."""
+"""workload.yaml -> `Problem`: read, checked, names resolved, defaults filled in; or all of its faults at once.
+
+Values may be replaced from elsewhere, as `--set` does: by dotted path, before anything is checked.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -13,6 +16,7 @@ from pydantic import ValidationError
 
 from costmodel.accelerator import Accelerator, Link, PriceBasis
 from costmodel.errors import ImpossibleError, InputError
+from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
@@ -23,11 +27,10 @@ from .catalog import AcceleratorCatalog, load_catalog
 from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
-from .engines import EngineChanges
-from .faults import Fault, FaultsError, Source, check_kind
+from .faults import Fault, FaultsError, Path, Source, check_kind
 from .files import check_name
+from .levers import place_in
 from .models import load_model
-from .overrides import override
 from .problem import (
     DEFAULT_VOLUME_RANGE,
     OWNED,
@@ -57,7 +60,7 @@ from .schema import (
 from .spaces import search_space
 from .targets import NO_TARGET, Target, any_target, target_of
 from .translation import faults_of
-from .yaml_source import parse_source, read_source
+from .yaml_source import MAX_DEPTH, parse_source, parse_value, read_source
 
 _Demand = tuple[Workload, Recorded | None]
 
@@ -134,7 +137,9 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
     all_faults += demand_faults
     if all_faults or file is None or model is None or demand is None:
         raise InputError(source.render(all_faults))
-    problem = _problem(_Parts(file, name, model, demand, accelerators, catalog.engines, source, base))
+    problem = _problem(file, name, model, demand, _offers(file, accelerators))
+    problem = replace(problem, engine_changes=catalog.engines, source=source)
+    problem = replace(problem, inputs=inputs_echo(file, problem, base))
     impossible = feasibility_faults(problem)
     if impossible:
         refusal = problem.refusal(impossible)
@@ -194,20 +199,9 @@ def _workload(
     return (workload, recorded), list(length_faults(workload, section, model))
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    file: WorkloadFile
-    stem: str
-    model: Transformer
-    demand: _Demand
-    accelerators: list[Accelerator]
-    engine_changes: EngineChanges
-    source: Source
-    base: FilePath
-
-
-def _problem(parts: _Parts) -> Problem:
-    file, model, (workload, recorded) = parts.file, parts.model, parts.demand
+def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand, offers: tuple[Offer, ...]) -> Problem:
+    """The problem of a sound file; stem: its name, unless it has one."""
+    workload, recorded = demand
     slos = _slos(file.slo)
     target = _target(file)
     space, constraints = search_space(file.search, model), _constraints(file.constraints)
@@ -218,26 +212,24 @@ def _problem(parts: _Parts) -> Problem:
         constraints = replace(constraints, gateway=Gateway(1, 1))  # prompts grow: a split by length would part sessions
     if recorded is not None and file.workload.burstiness is None:
         workload = replace(workload, burstiness=bunching(recorded, workload, slos))
-    problem = Problem(
-        name=file.name or parts.stem,
+    return Problem(
+        name=file.name or stem,
         model=model,
         weight_dtype=file.model.weight_dtype or model.native_weight_dtype,
         kv_dtype=file.model.kv_dtype,
         workload=workload,
         slos=slos,
-        offers=_offers(file, parts.accelerators),
+        offers=offers,
         space=space,
         objective=_objective(file.objective),
         constraints=constraints,
         confidence=file.confidence,
         engine=file.engine if target is None or "engine" in file.model_fields_set else target.engines[0],
         target=None if file.target == NO_TARGET else file.target,
-        engine_changes=parts.engine_changes,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
         recorded=recorded,
     )
-    return replace(problem, inputs=inputs_echo(file, problem, parts.base), source=parts.source)
 
 
 def _target(file: WorkloadFile) -> Target | None:
@@ -326,3 +318,78 @@ def _constraints(section: ConstraintsSection) -> Constraints:
         balancing=section.balancing,
         pools=section.pools,
     )
+
+
+SHORT_FOR = {"model": "name", "search": "preset", "objective": "goal"}
+"""Sections of which a word is short for a mapping, with the key that the word is the value of, as in `schema`."""
+SHOWN_OVERRIDE = 60
+"""Characters of an override that a message repeats."""
+
+
+def override(source: Source, overrides: Mapping[str, Any]) -> Source:
+    """Return the source with values replaced: dotted path -> value; a text is read as YAML, as on a command line.
+
+    Items of lists are told by their number, from 0, or by their name: accelerators.H100.price.
+    """
+    value = source.value
+    stated = dict(source.overridden)
+    for dotted, given in overrides.items():
+        keys = dotted.split(".")
+        if len(keys) > MAX_DEPTH:
+            raise InputError(f"override {shown(dotted)}: is nested deeper than {MAX_DEPTH} levels")
+        if "" in keys:
+            raise InputError(f"override {shown(dotted)}: a key is missing beside a dot; write for example slo.ttft")
+        path = _place(value, keys, f"override {shown(dotted)}")
+        value = _replaced(value, path, _override_value(dotted, given))
+        stated[path] = _override_words(dotted, given)
+    return replace(source, value=value, overridden=stated)
+
+
+def _override_words(dotted: str, given: Any) -> str:
+    """How a message names an override: as it was written, or by its key alone where no line of text wrote it."""
+    if isinstance(given, Mapping | list | tuple):
+        return dotted
+    text = f"{dotted}={given if isinstance(given, str) and given.isprintable() else shown(given)}"
+    return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
+
+
+def _override_value(dotted: str, given: Any) -> Any:
+    try:
+        return parse_value(given) if isinstance(given, str) else given
+    except InputError as error:
+        raise InputError(f"override {shown(dotted)}: {error}") from error
+
+
+def _place(value: Any, keys: list[str], where: str) -> Path:
+    """Where the parts lead in a value, with numbers for items of lists; where: the override, in messages."""
+    path: list[str | int] = []
+    for key in keys:
+        value = _mapping_of(value, tuple(path))
+        if isinstance(value, list):
+            place = place_in(value, key, where)
+            path.append(place)
+            value = value[place]
+        elif value is None or isinstance(value, dict):
+            path.append(key)
+            value = (value or {}).get(key)
+        else:
+            raise InputError(f"{where}: {shown(value)} stands above {shown(key)}; override the whole of it")
+    return tuple(path)
+
+
+def _mapping_of(value: Any, path: Path) -> Any:
+    """The mapping that a word at a path is short for: `search: standard`, or `- H100` in a list; else the value."""
+    key = "name" if path and isinstance(path[-1], int) else SHORT_FOR.get(str(path[0])) if len(path) == 1 else None
+    return {key: value} if key is not None and isinstance(value, str) else value
+
+
+def _replaced(value: Any, path: Path, given: Any, above: Path = ()) -> Any:
+    if not path:
+        return given
+    head, rest, value = path[0], path[1:], _mapping_of(value, above)
+    here = (*above, head)
+    if isinstance(value, list):
+        return [_replaced(item, rest, given, here) if place == head else item for place, item in enumerate(value)]
+    mapping = dict(value or {})
+    mapping[str(head)] = _replaced(mapping.get(str(head)), rest, given, here)
+    return mapping

@@ -18,10 +18,14 @@ from costmodel.transformer import Transformer
 from .catalog import load_catalog
 
 
-class _Errors(BaseModel):
-    """Errors of predictions whose parameters never saw the model: medians and bias in percent."""
+class _Shipped(BaseModel):
+    """An entry of a file of the catalog."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Errors(_Shipped):
+    """Errors of predictions whose parameters never saw the model: medians and bias in percent."""
 
     rows: int
     ttft_median_abs_pct: float
@@ -47,18 +51,14 @@ class HeldOutOn(_Errors):
     model: str = ""
 
 
-class _Factors(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Factors(_Shipped):
     low: Annotated[float, Field(gt=0)]
     high: Annotated[float, Field(gt=0)]
     rows: Annotated[int, Field(ge=1)]
 
 
-class ServingError(BaseModel):
+class ServingError(_Shipped):
     """The whole of serving_error.yaml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str
     date: str

@@ -64,39 +64,11 @@ def sparse(path: Path, size: int = TEN_GIGABYTES) -> None:
 
 # --- traces ---------------------------------------------------------------------------------------------------------
 
-TRACES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
-    "empty": ("", ("t.csv: the trace is empty",)),
-    "header-only": (AZURE.splitlines(keepends=True)[0], ("t.csv: the trace is empty",)),
-    "field-missing": (AZURE + "2023-11-16 18:15:47,374\n", ("t.csv:3:", "2 fields", "has 3")),
-    "not-a-number": (AZURE + AZURE_ROW.format("abc"), ("t.csv:3: ContextTokens is 'abc'", "whole number")),
-    "negative": (AZURE + AZURE_ROW.format(-5), ("t.csv:3: ContextTokens is -5", "from 1 to")),
-    "nan": ("arrival,isl,osl\n1,2,3\nnan,2,3\n", ("t.csv:3: arrival is 'nan'", "finite")),
-    "no-such-day": (AZURE + "2023-02-30 18:15:46,374,44\n", ("t.csv:3: TIMESTAMP is '2023-02-30 18:15:46'",)),
-    "no-header": ("1,2,3\n4,5,6\n", ("t.csv:1:", "header", "'1,2,3'")),
-    "binary": (b"\x7fELF\x02\x01\x01\x00" + bytes(64), ("t.csv: the file is a program", "CSV or JSONL")),
-    "damaged-gzip": (b"\x1f\x8b\x08\x00garbage", ("t.csv: the gzip data is cut off or damaged",)),
-}
-
-
-@pytest.mark.parametrize("case", TRACES)
-def test_a_bad_trace_is_refused_with_its_line(case: str, tmp_path: Path) -> None:
-    content, words = TRACES[case]
-    (tmp_path / "t.csv").write_bytes(content.encode() if isinstance(content, str) else content)
-    start = pdplan if case == "empty" else within
-    refused(start("workload", "t.csv", "-o", "new.yaml", cwd=tmp_path), *words)
-    assert not (tmp_path / "new.yaml").exists()
-
 
 def test_a_bad_trace_is_refused_where_the_problem_names_it(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(AZURE + AZURE_ROW.format("abc"))
     done = optimize_within(tmp_path, problem(workload__lengths={"trace": {"path": "t.csv"}}))
     refused(done, "workload.lengths.trace.path: ", "t.csv:3: ContextTokens is 'abc'")
-
-
-def test_every_bad_row_of_a_histogram_is_named(tmp_path: Path) -> None:
-    (tmp_path / "h.csv").write_text("isl,osl,share\nx,10,0.5\n100,nan,0.5\n100,10\n")
-    done = optimize_within(tmp_path, problem(workload__lengths={"histogram": "h.csv"}))
-    refused(done, "h.csv:2: 'x,10,0.5'", "h.csv:3: isl 100 and osl nan", "h.csv:4: has 2 values, but must have 3")
 
 
 # --- files that are too large, too deep, or no text -----------------------------------------------------------------
@@ -179,40 +151,6 @@ def test_wrong_types_everywhere_are_all_named(tmp_path: Path) -> None:
     keys = ("model", "workload", "slo", "accelerators", "search", "objective", "constraints", "engine", "seed")
     said = refused(optimize_within(tmp_path, yaml.safe_dump({key: [[True]] for key in keys})))
     assert [key for key in keys if f": {key}" not in said] == []
-
-
-CONFIGS = {
-    "not-json": ("{", ("config.json:1:", "not valid JSON")),
-    "nan": (
-        json.dumps(CONFIG | {"hidden_size": float("nan")}),
-        ("'hidden_size' is nan, but must be a whole number",),
-    ),
-    "deep": ('{"a":' * 100_000, ("config.json: is nested too deeply",)),
-    "missing": (json.dumps({**CONFIG, "hidden_size": None}), ("lacks 'hidden_size'", "does not guess")),
-    "negative": (json.dumps(CONFIG | {"num_hidden_layers": -1}), ("'num_hidden_layers' is -1", "from 1 to")),
-    "heads": (json.dumps(CONFIG | {"num_attention_heads": 30}), ("'num_attention_heads' 30", "multiple")),
-}
-
-
-@pytest.mark.parametrize("case", CONFIGS)
-def test_a_bad_config_is_refused(case: str, tmp_path: Path) -> None:
-    text, words = CONFIGS[case]
-    (tmp_path / "config.json").write_text(text)
-    refused(within("models", "config.json", cwd=tmp_path), *words)
-
-
-def test_every_fault_of_a_catalog_is_named(tmp_path: Path) -> None:
-    entries = "accelerators:\n  A: {like: H10O}\n  H100: {memory_gb: 1}\n  C: 5\nx: 1\n"
-    (tmp_path / "mine.yaml").write_text(entries)
-    done = within("gpus", "--catalog", "mine.yaml", "--json", cwd=tmp_path)
-    words = (
-        "mine.yaml:2:13: ",
-        "'H100'?",
-        "did you mean 'memory_gib'?",
-        "accelerators.C",
-        "x: is",
-    )
-    refused(done, *words)
 
 
 MISSING = {

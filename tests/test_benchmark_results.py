@@ -162,32 +162,6 @@ def test_dynamo_steps_are_medians_without_the_first() -> None:
     assert (step.prompts, step.decodes, step.context) == (0, 32, 1024)
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ("", "is empty, but must have benchmark results"),
-        ("{nonsense", r"results.json:1: is not valid JSON"),
-        ('{"a": 1}\n{"b": ', r"results.json"),
-        ("[1, 2]", r"results.json:1:2: 0: is a number, but must be an object with results"),
-        ('{"hello": 1}', "is not the result of a known benchmark tool; known: vllm bench serve"),
-        ('{"avg_latency": 1.0, "latencies": []}', "vllm bench latency"),
-        ('{"request_throughput": 1,\n "tokenizer_id": "x", "completed": 0}', ":2:36: completed: is missing or zero"),
-        (
-            '{"request_throughput": 1,\n "tokenizer_id": "x", "completed": "many"}',
-            ":2:36: completed: is 'many', but must be a number",
-        ),
-        ('{"a": 1}\n{"hw": "h100", "conc": 4, "framework": "vllm", "isl": 10}', ":1:1: is not the result of a known"),
-        ('\n{"hw": "h100", "conc": 4, "framework": "vllm", "isl": 10, "osl": 10}', ":2:1: tp: is missing"),
-    ],
-)
-def test_faults_are_one_sentence(tmp_path: Path, content: str, sentence: str) -> None:
-    path = tmp_path / "results.json"
-    path.write_text(content, "utf-8")
-    with pytest.raises(InputError, match=sentence) as caught:
-        read_results([path])
-    assert "\n" not in str(caught.value)
-
-
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_bytes(b'{"a":\n"\xe9"}')

@@ -63,34 +63,6 @@ def test_overlay_of_a_relative_and_of_engines(tmp_path: Path) -> None:
     assert load_engine_overhead("vllm", catalog.engines) == load_engine_overhead("vllm")
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (
-            "accelerators: {H100: {efficiency: {gem: {bf16: {}}}}}",
-            "efficiency.gem: 'gem' is not known; did you mean 'gemm'?",
-        ),
-        (
-            "accelerators: {H100: {efficiency: {gemm: {bf61: {}}}}}",
-            "gemm.bf61: 'bf61' is not known; did you mean 'bf16'?",
-        ),
-        ("accelerators: {H100: {efficiency: {gemm: {bf16: {compute: 1.2}}}}}", "compute: 1.2 is out of range"),
-        ("accelerators: {H100: {efficiency: {gemm: {bf16: {comptue: 0.2}}}}}", "did you mean 'compute'?"),
-        ("accelerators: {H100: {efficiency: 0.9}}", "efficiency: 0.9 is not a mapping"),
-        ("engines: {vlm: {arrival_ms: 1}}", "engine 'vlm' is not known; did you mean 'vllm'?"),
-        ("engines: {vllm: {arrival_ms: -1}}", "-1 is out of range; must be at least 0"),
-        ("engines: {vllm: {arival_ms: 1}}", "did you mean 'arrival_ms'?"),
-        ("engines: fast", "engines: 'fast' is not a mapping"),
-        ("gpus: {}\nengines: {}", "gpus: is not a known key; allowed: accelerators, engines"),
-    ],
-)
-def test_faults_of_an_overlay(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load_catalog(overlay(tmp_path, text + "\n"))
-    assert sentence in str(caught.value)
-    assert "overlay.yaml:" in str(caught.value)
-
-
 # The command
 
 

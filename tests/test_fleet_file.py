@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from costmodel.errors import InputError
+from search_spaces.echo import fleet_text, init_text
 from search_spaces.fleet_file import StatedFleet, load_fleet
 from search_spaces.loader import load_problem
-from search_spaces.writing import fleet_text, init_text
 from tests.running import TINY, tiny
 
 POOL: dict[str, Any] = {"gpu": "H100", "replicas": 2, "max_num_seqs": 64, "max_num_batched_tokens": 2048}

@@ -25,8 +25,7 @@ from optimizer.search.program import Builder, solve
 from optimizer.search.search import evaluated
 from optimizer.verification.demand import simulated_trace
 from search_spaces.checks import feasibility_faults
-from search_spaces.dtype_support import engine_refused, kv_refused, weights_refused
-from search_spaces.enumeration import Shape
+from search_spaces.enumeration import Shape, engine_refused, kv_refused, weights_refused
 from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
 from search_spaces.problem import Problem
 from tests.optimizer_cases import accelerator, instance_of, limit, model, offer, problem, slo, space, workload

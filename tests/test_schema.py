@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 
 from costmodel.transformer import FeedForward, LayerGroup, SoftmaxAttention, Transformer
+from search_spaces.echo import init_text
 from search_spaces.models import load_model
 from search_spaces.schema import PRESETS, SearchSection, Span, json_schema
 from search_spaces.spaces import allowed_degrees, search_space, sizes, tensor_parallel_fits
-from search_spaces.writing import init_text
 from search_spaces.yaml_source import parse_source
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

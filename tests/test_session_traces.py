@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from costmodel.errors import InputError
+from search_spaces.echo import workload_yaml_text
 from search_spaces.loader import load_problem
 from search_spaces.traces import is_session_trace, read_sessions, read_trace
-from search_spaces.writing import workload_yaml_text
 from tests.running import within
 
 DELAYS: list[dict[str, Any]] = [

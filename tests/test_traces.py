@@ -127,11 +127,6 @@ def test_out_of_order_is_sorted_and_noted(write: Write) -> None:
     assert summary.notes[0].startswith("2 arrivals are earlier than the line before")
 
 
-def test_one_arrival_out_of_order_is_singular(write: Write) -> None:
-    summary = read_trace(write("arrival,isl,osl\n0,10,5\n2,20,5\n1,30,5\n"))
-    assert summary.notes[0].startswith("1 arrival is earlier than the line before")
-
-
 def test_one_arrival_far_out_of_order_is_sorted_too(write: Write) -> None:
     summary = read_trace(write(arrivals_csv([*range(100, 200), 50])))
     assert (summary.out_of_order, summary.arrivals.duration) == (1, 149.0)

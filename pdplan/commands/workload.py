@@ -102,13 +102,13 @@ def workload(
     Rows that no engine can serve (a length missing or below 1) are left out and counted, up to 5 %.
     Of a trace of sessions (session_id with delays, or Bailian's chat_id) it tells and writes the sessions.
     """
+    from search_spaces.echo import workload_yaml_text
     from search_spaces.models import load_model
     from search_spaces.prometheus import read_traffic
     from search_spaces.traces import is_session_trace, read_sessions, workload_mapping
     from search_spaces.traces.parsing import first_bytes
     from search_spaces.traces.reader import is_range_query
     from search_spaces.traces.summary import tells_waves, trace_source
-    from search_spaces.writing import workload_yaml_text
 
     named = _model_name(model, output)
     check_files(
@@ -388,7 +388,7 @@ def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
     Writes a workload file in which every key is explained, or with --fleet a fleet file. FILE is
     workload.yaml or fleet.yaml unless named. A '-' prints it instead.
     """
-    from search_spaces.writing import fleet_text, init_text
+    from search_spaces.echo import fleet_text, init_text
 
     file = file or Path("fleet.yaml" if fleet else "workload.yaml")
     text = fleet_text() if fleet else init_text()
