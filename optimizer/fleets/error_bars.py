@@ -9,7 +9,7 @@ the quantile p at high^(z_p / z_95) above the median and at low^(z_p / z_05) bel
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final, Literal
@@ -66,6 +66,10 @@ ROUTER = {
     Balancing.FEWEST_REQUESTS: "The router sends a request to the engine of a pool that has the fewest, as simulated; "
     "the formulas take it to count prompt tokens.",
 }
+
+
+ClassEnd = tuple[float, Sequence[float] | FloatArray, Sequence[float] | FloatArray]
+"""Attainment of a class [1], and its TTFT and TPOT at `QUANTILES` [s], at one end of the interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +162,23 @@ def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[Er
 
     instance: with expected times.
     """
-    quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
+    ends = [evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS]
+    goals = [slo.attainment for slo in instance.problem.slos]
+    classes = ([(float(end.attainment[k]), end.ttft[k], end.tpot[k]) for end in ends] for k in range(len(goals)))
+    return [bars_between(goal, *pair, stable=ends[1].stable) for goal, pair in zip(goals, classes, strict=True)]
 
-    def latency(low: float, high: float) -> Range:
-        return Range(low=low, high=max(low, high) if slow.stable else None)
 
-    bars = []
-    for k, slo in enumerate(instance.problem.slos):
-        at = goal_quantile(slo.attainment)
-        low, high = sorted(float(end.attainment[k]) for end in (quick, slow))
-        bars.append(
-            ErrorBars(
-                quantile=QUANTILES[at],
-                ttft_s=latency(float(quick.ttft[k][at]), float(slow.ttft[k][at])),
-                tpot_s=latency(float(quick.tpot[k][at]), float(slow.tpot[k][at])),
-                attainment=Range(low=low, high=high),
-            )
-        )
-    return bars
+def bars_between(goal: float, quick: ClassEnd, slow: ClassEnd, *, stable: bool) -> ErrorBars:
+    """The error bars of a class with a goal [1]; stable: whether the fleet keeps up at the slow end."""
+    at = goal_quantile(goal)
+
+    def latency(metric: int) -> Range:
+        low, high = (float(np.nan_to_num(end[metric][at])) for end in (quick[1:], slow[1:]))
+        return Range(low=low, high=max(low, high) if stable else None)
+
+    low, high = sorted((quick[0], slow[0]))
+    attainment = Range(low=low, high=high)
+    return ErrorBars(quantile=QUANTILES[at], ttft_s=latency(0), tpot_s=latency(1), attainment=attainment)
 
 
 def accuracy_records(problem: Problem) -> list[AccuracyRecord]:

@@ -12,6 +12,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from optimizer.loads.instance import Instance, instance_of_problem
 from optimizer.plans.plan import Plan, Pool
+from optimizer.plans.records import EnginePool
 from search_spaces.fleet_file import StatedPool
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
@@ -66,29 +67,34 @@ def _check_routes(plan: Plan, instance: Instance) -> None:
 def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
     routes = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
     share = np.array([float(route.get(pool.id, 0.0)) for route in routes])
-    return engines_of(instance, pool, max(pool.replicas - pool.spare_replicas, 1), share[instance.flows.source])
+    return engines_of(
+        instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share[instance.flows.source]
+    )
 
 
-def engines_of(instance: Instance, pool: Pool | StatedPool, replicas: int, route: FloatArray) -> FleetPool:
+def engines_of(
+    instance: Instance, pool: EnginePool | StatedPool, name: str, replicas: int, route: FloatArray
+) -> FleetPool:
     """The pool as the search sees it, without spares; route (flows,): share of each flow that it serves [1].
 
     Raises InputError for settings that the instance does not have.
     """
     tables, role = instance.tables, Role(pool.role)
-    least = role is Role.DECODE and pool.max_num_batched_tokens == max(int(tables.chunks[0]), pool.max_num_seqs)
+    seqs, chunk = pool.max_num_seqs or 0, pool.max_num_batched_tokens or 0
+    least = role is Role.DECODE and chunk == max(int(tables.chunks[0]), seqs)
     return FleetPool(
-        name=pool.id,
+        name=name,
         role=role,
-        shape=_shape(instance, pool),
-        seqs=_setting(tables.seqs, pool.max_num_seqs, pool, "max_num_seqs"),
-        chunk=0 if least else _setting(tables.chunks, pool.max_num_batched_tokens, pool, "max_num_batched_tokens"),
+        shape=_shape(instance, pool, name),
+        seqs=_setting(tables.seqs, seqs, name, "max_num_seqs"),
+        chunk=0 if least else _setting(tables.chunks, chunk, name, "max_num_batched_tokens"),
         replicas=replicas,
         spares=0,
         route=route,
     )
 
 
-def _shape(instance: Instance, pool: Pool | StatedPool) -> int:
+def _shape(instance: Instance, pool: EnginePool | StatedPool, name: str) -> int:
     split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
     for number, shape in enumerate(instance.tables.shapes):
         named = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator
@@ -96,13 +102,13 @@ def _shape(instance: Instance, pool: Pool | StatedPool) -> int:
         if named and dtypes and shape.parallelism == split:
             return number
     raise InputError(
-        f"pool {pool.id}: no engine on {pool.accelerator} with these parallel degrees, {pool.weight_dtype} weights and "
+        f"pool {name}: no engine on {pool.accelerator} with these parallel degrees, {pool.weight_dtype} weights and "
         f"{pool.kv_dtype} KV cache is possible here"
     )
 
 
-def _setting(values: FloatArray, wanted: int, pool: Pool | StatedPool, name: str) -> int:
-    found = np.flatnonzero(values == wanted)
-    if not found.size:
-        raise InputError(f"pool {pool.id}: {name} {wanted} is not in the plan's search space")
-    return int(found[0])
+def _setting(values: FloatArray, wanted: int, pool: str, name: str) -> int:
+    places = np.flatnonzero(values == wanted)
+    if not places.size:
+        raise InputError(f"pool {pool}: {name} {wanted} is not in the plan's search space")
+    return int(places[0])

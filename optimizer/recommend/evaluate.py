@@ -22,7 +22,7 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance, instance_of_problem
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, Provisioning, Status
 from optimizer.plans.proof import Proof
-from optimizer.plans.records import EnginePool, JudgedFleet
+from optimizer.plans.records import JudgedFleet
 from optimizer.search.limits import shared_out
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
@@ -212,7 +212,7 @@ def subject_of(stated: StatedFleet) -> Subject:
 
     def resize(replicas: tuple[int, ...]) -> Fleet:
         pools = zip(stated.pools, replicas, masks, strict=True)
-        return routed(instance, [engines_of(instance, pool, number, mask) for pool, number, mask in pools])
+        return routed(instance, [engines_of(instance, pool, pool.id, number, mask) for pool, number, mask in pools])
 
     fleet = resize(tuple(pool.replicas for pool in stated.pools))
     if not can_hand_over(instance, fleet):
@@ -251,35 +251,16 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     routes = np.array(row.routes or np.ones((len(row.pools), flows)))
     if routes.shape != (len(row.pools), flows):
         raise InputError(f"the alternative {shown(row.label)}: its routes are not those of {flows} classes x lengths")
+    if any(None in (pool.weight_dtype, pool.kv_dtype, pool.max_num_seqs) for pool in row.pools):
+        raise InputError("this plan is of an earlier version, which did not state the settings of alternatives")
     pools = [
-        replace(engines_of(instance, _stated(pool), max(pool.replicas - spares, 1), route), spares=spares)
+        replace(engines_of(instance, pool, pool.role, max(pool.replicas - spares, 1), route), spares=spares)
         for pool, route in zip(row.pools, routes, strict=True)
     ]
     fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
     return _stated_plan(Draft(expected, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
-
-
-def _stated(pool: EnginePool) -> StatedPool:
-    """A pool of an alternative as a fleet file states one."""
-    dtypes, limits = (pool.weight_dtype, pool.kv_dtype), (pool.max_num_seqs, pool.max_num_batched_tokens)
-    if None in dtypes or None in limits:
-        raise InputError("this plan is of an earlier version, which did not state the settings of alternatives")
-    return StatedPool(
-        pool.role,
-        pool.role,
-        pool.accelerator,
-        pool.replicas,
-        pool.tensor_parallel,
-        pool.pipeline_parallel,
-        pool.expert_parallel,
-        pool.data_parallel,
-        str(pool.weight_dtype),
-        str(pool.kv_dtype),
-        int(pool.max_num_seqs or 0),
-        int(pool.max_num_batched_tokens or 0),
-    )
 
 
 def _served(instance: Instance, pool: StatedPool) -> FloatArray:

@@ -1,8 +1,7 @@
 """Separate pools for every SLO class: each class gets a fleet of its own, and the fleets are bought together.
 
-Nothing joins the classes but the limits on the whole fleet. Without any, the cheapest fleets of the classes are the
-cheapest fleet, and their bounds add up to its bound. Where limits forbid these fleets together, the classes are served
-in turn, each within what those before it left over, and the bound tells how much that may cost.
+Nothing joins the classes but the limits on the whole fleet, so the classes are served in turn, each within what those
+before it left over. Without any limit the cheapest fleets of the classes are the cheapest fleet.
 """
 
 from __future__ import annotations
@@ -43,21 +42,15 @@ Solve = Callable[[Instance], Fleet]
 def by_class(instance: Instance, solve: Solve) -> Fleet:
     """A fleet for each class by `solve`, bought together; without pools where one class gets none.
 
-    Each class alone first, as if there were no others. Where the limits do not allow all of these fleets at once, the
-    classes are served in turn, and the other way round if that leaves too little for the last.
+    The classes are served in turn, and the other way round if that leaves too little for the last.
     """
     classes = range(len(instance.problem.slos))
     most = instance.problem.constraints.max_pools
     if most is not None and most < len(classes):
         return Fleet(())
-    alone = [(k, solve(of_class(instance, k, Fleet(()), later=0))) for k in classes]
-    if not all(fleet.pools for _, fleet in alone):
-        return Fleet(())
-    together = _together(instance, alone)
-    if keeps_every_limit(instance, together):
-        return together
     turns = (_in_turn(instance, solve, order) for order in (classes, classes[::-1]))
-    return next((_together(instance, parts) for parts in turns if parts), Fleet(()))
+    fleets = (_together(instance, parts) for parts in turns if parts)
+    return next((fleet for fleet in fleets if keeps_every_limit(instance, fleet)), Fleet(()))
 
 
 def _in_turn(instance: Instance, solve: Solve, order: Sequence[int]) -> Parts:

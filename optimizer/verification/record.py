@@ -17,12 +17,12 @@ from costmodel.words import percentage
 from optimizer.fleets.binding import attainment_binding, binding
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
-from optimizer.fleets.error_bars import ANALYTIC, ENDS, goal_quantile
+from optimizer.fleets.error_bars import ANALYTIC, ENDS, bars_between
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Binding, ClassResult, ErrorBars, MetricResult, Plan, Range
+from optimizer.plans.plan import Binding, ClassResult, ErrorBars, MetricResult, Plan
 from optimizer.plans.records import (
     JudgedFleet,
     Quantiles,
@@ -265,24 +265,11 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
         demand = bench.drawn(portion, portion.requests, 0)
     else:
         demand = recorded_trace(instance, fleet, recorded, bench.volume)
-    quick, slow = (judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS)
-
-    def latency(low: Sequence[float], high: Sequence[float], at: int) -> Range:
-        ends = [list(dict(quantiles(values)).values())[at] for values in (low, high)]
-        return Range(low=ends[0], high=None if slow.overload.overloaded else max(ends))
-
-    bars = []
-    for a, b in zip(quick.classes, slow.classes, strict=True):
-        shares, at = sorted([a.attainment.share, b.attainment.share]), goal_quantile(a.goal)
-        bars.append(
-            ErrorBars(
-                quantile=QUANTILES[at],
-                ttft_s=latency(a.ttft, b.ttft, at),
-                tpot_s=latency(a.tpot, b.tpot, at),
-                attainment=Range(low=shares[0], high=shares[1]),
-            )
-        )
-    return bars
+    ends = [judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS]
+    stable = not ends[1].overload.overloaded
+    pairs = zip(*([(item.attainment.share, item.ttft, item.tpot) for item in end.classes] for end in ends), strict=True)
+    goals = [slo.attainment for slo in instance.problem.slos]
+    return [bars_between(goal, *pair, stable=stable) for goal, pair in zip(goals, pairs, strict=True)]
 
 
 def as_simulated(instance: Instance, plan: Plan, judgement: Judgement, simulation: Simulation) -> Plan:
