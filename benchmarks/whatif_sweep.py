@@ -6,7 +6,7 @@ Each sweep is solved by one worker process on one core and by two on two, both s
 (libraries imported, nothing solved); a few rows are solved alone as well. With other work on the machine (its load is
 printed) wall times say little: the speed-up that the CPU times allow, 2 x CPU of one / CPU of two, is what two cores
 to themselves come to if neither waits, and the busy share of the workers says how much they waited.
-Bounds are proven, and fleets simulated, where `pdplan whatif` does so unasked.
+Fleets are of one pool or two where `pdplan whatif` searches no others unasked, and simulated where it does so.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from optimizer.whatif.scenario import Depth  # noqa: E402
-from optimizer.whatif.sweep import sweep_of  # noqa: E402
-from optimizer.whatif.workers import ONE_THREAD, Row, Sweep, run_sweep  # noqa: E402
+from optimizer.whatif.answer import Effort  # noqa: E402
+from optimizer.whatif.sweep import Sweep, run_sweep, sweep_of  # noqa: E402
+from optimizer.whatif.workers import ONE_THREAD, Row  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.scenarios import grid, parse_axis  # noqa: E402
 
@@ -113,15 +113,16 @@ def on_cores(count: int) -> Iterator[None]:
 @click.command()
 @click.option("--count", default=1000, show_default=True, help="Scenarios of each sweep.")
 @click.option("--only", help="The sweep of this name.")
+@click.option("--full", is_flag=True, help="Search fleets of any number of pools, however many scenarios.")
 @click.option("--verify", default=4, show_default=True, help="Fleets that are simulated.")
-def main(count: int, only: str | None, verify: int) -> None:
+def main(count: int, only: str | None, verify: int, *, full: bool) -> None:
     problem = load_problem(EXAMPLE)
     for name, axes in sweeps(count).items():
         if only not in {None, name}:
             continue
         varied = [parse_axis(axis) for axis in axes]
         keys = [axis.key for axis in varied]
-        sweep = sweep_of(problem, EXAMPLE.parent, list(grid(varied)), keys, Depth.SIMPLE, looks=verify)
+        sweep = sweep_of(problem, EXAMPLE.parent, list(grid(varied)), keys, Effort.FULL if full else None, looks=verify)
         one, two = timed(sweep, 1), timed(sweep, 2)
         click.echo(
             f"{name}: {told(one, two)}; rows {'equal' if agree(sweep, one, two) else 'DIFFER'}; {gaps(one.rows)}"
@@ -141,10 +142,12 @@ def told(one: Timed, two: Timed) -> str:
 def agree(sweep: Sweep, one: Timed, two: Timed) -> bool:
     """Whether one worker and two give the same rows, and a row alone the same fleet and cost."""
     picked = range(0, len(one.rows), max(len(one.rows) // ALONE, 1))
-    alone = [sweep.solve([(number, sweep.scenarios[number])])[0] for number in picked]
-    later = {"bound_usd_per_hour", "gap", "status", "fleet", "seen", "simulated", "simulated_attainment"}
-    rows = [{key: value for key, value in row.items() if key not in later} for row in alone]  # than looks
-    same = all(one.rows[number] == one.rows[number] | row for number, row in zip(picked, rows, strict=True))
+    alone = [sweep.solver([(number, sweep.tasks[number])])[0] for number in picked]
+    same = all(
+        row["cost_usd_per_hour"] == one.rows[number]["cost_usd_per_hour"] and row["pools"] == one.rows[number]["pools"]
+        for number, row in zip(picked, alone, strict=True)
+        if not one.rows[number]["refuted"]
+    )
     return same and one.rows == two.rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,39 +16,15 @@ from .enumeration import Shape
 from .problem import Problem, SearchSpace
 from .schema import KV_DTYPES, WEIGHT_DTYPES
 
-KEYS: Mapping[str, str] = {
-    "gpu": "accelerator",
-    "accelerator": "accelerator",
-    "role": "role",
-    "tp": "tensor_parallel",
-    "tensor_parallel": "tensor_parallel",
-    "pp": "pipeline_parallel",
-    "pipeline_parallel": "pipeline_parallel",
-    "ep": "expert_parallel",
-    "expert_parallel": "expert_parallel",
-    "dp": "data_parallel",
-    "data_parallel": "data_parallel",
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "weight_dtype": "weight_dtype",
-    "kv_dtype": "kv_dtype",
-}
-"""What may be written, and the setting that it means."""
-
-_ORDER: Mapping[str, Callable[[str], int]] = {"weight_dtype": WEIGHT_DTYPES.index, "kv_dtype": KV_DTYPES.index}
-
-NUMBERS: Mapping[str, Bounds] = {
-    "tensor_parallel": DEGREE,
-    "pipeline_parallel": DEGREE,
-    "expert_parallel": DEGREE,
-    "data_parallel": DEGREE,
+DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+NUMBERS: Mapping[str, Bounds] = dict.fromkeys(DEGREES, DEGREE) | {
     "max_num_seqs": MAX_NUM_SEQS,
     "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
 }
-
-
-DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 DTYPES: Mapping[str, tuple[str, ...]] = {"weight_dtype": WEIGHT_DTYPES, "kv_dtype": KV_DTYPES}
+SHORT = {"gpu": "accelerator"} | dict(zip(("tp", "pp", "ep", "dp"), DEGREES, strict=True))
+KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", "role", *NUMBERS, *DTYPES)}
+"""What may be written, and the setting that it means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +63,9 @@ class Wanted:
     def settings(self) -> dict[str, int | str]:
         """The settings that are stated, by the key of the search section."""
         split = self.parallelism
-        stated = {
-            "tensor_parallel": split.tensor,
-            "pipeline_parallel": split.pipeline,
-            "expert_parallel": split.expert,
-            "data_parallel": split.data,
-            "max_num_seqs": self.max_num_seqs,
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            "weight_dtype": self.weight_dtype,
-            "kv_dtype": self.kv_dtype,
-        }
-        return {name: value for name, value in stated.items() if value is not None}
+        degrees = zip(DEGREES, (split.tensor, split.pipeline, split.expert, split.data), strict=True)
+        others = {name: getattr(self, name) for name in ("max_num_seqs", "max_num_batched_tokens", *DTYPES)}
+        return dict(degrees) | {name: value for name, value in others.items() if value is not None}
 
 
 def _usual(own: str, allowed: tuple[str, ...]) -> str:
@@ -148,10 +116,10 @@ def _read(name: str, key: str, text: str, problem: Problem) -> int | str | Role:
 
 
 def _offer(name: str, problem: Problem) -> int:
-    offered = {normalized_name(offer.accelerator.name): index for index, offer in enumerate(problem.offers)}
+    names = [offer.accelerator.name for offer in problem.offers]
+    offered = {normalized_name(offer): index for index, offer in enumerate(names)}
     if normalized_name(name) in offered:
         return offered[normalized_name(name)]
-    names = [offer.accelerator.name for offer in problem.offers]
     near = nearest_name(name, names)
     hint = f"; did you mean {near}?" if near else ""
     raise InputError(
@@ -180,7 +148,10 @@ def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tu
     space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
     settings = wanted.settings
     missing = {name: getattr(space, name) for name, value in settings.items() if value not in getattr(space, name)}
-    wider = {name: tuple(sorted({*values, settings[name]}, key=_ORDER.get(name))) for name, values in missing.items()}
+    wider = {
+        name: tuple(sorted({*values, settings[name]}, key=DTYPES[name].index if name in DTYPES else None))
+        for name, values in missing.items()
+    }
     roles = space.roles if wanted.role is None else tuple(role for role in Role if role in {*space.roles, wanted.role})
     gpus = max(space.max_gpus_per_engine, wanted.parallelism.gpus)
     extended: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)

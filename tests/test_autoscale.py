@@ -30,8 +30,8 @@ from optimizer.procurement.autoscale import (
     queue_share,
     replicas_at,
 )
-from optimizer.procurement.resilience import judge_long, with_replicas
-from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, simulated_fleet
+from optimizer.procurement.resilience import with_replicas
+from optimizer.verification.judge import ClassJudgement, Judgement, simulated_fleet
 from pdplan.cli import cli, run
 from reports.answers.autoscale import autoscale_dict, autoscale_document
 from reports.numbers import money, percent
@@ -141,21 +141,6 @@ def test_a_queue_loses_no_request(volume: float, most: float, time: float, backl
         assert volume * time + backlog == pytest.approx(served + left, abs=1e-9)
 
 
-def test_replicas_that_the_formula_thinks_enough_are_added_to_until_the_simulation_agrees(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    instance, fleet = case()
-    volume = np.array([0.5] * 12 + [0.75] * 12)
-    formula = autoscale(instance, fleet, volume, 0.0)
-    monkeypatch.setattr("optimizer.procurement.autoscale.replicas_at", lambda *_: np.array([1]))
-    found = autoscale(instance, fleet, volume, 0.0, requests=400)
-    assert found.requests == 400
-    assert not found.short
-    assert (found.need >= 1).all()
-    assert abs(int(found.need[12, 0]) - int(formula.need[12, 0])) <= 2
-    assert (found.hourly[:, 0] >= instance.problem.slos[0].attainment).all()
-
-
 def test_the_longest_start_up_is_where_the_goal_is_just_kept() -> None:
     longest = day(0.0).longest
     assert 0.0 < longest < DAY
@@ -164,11 +149,6 @@ def test_the_longest_start_up_is_where_the_goal_is_just_kept() -> None:
     assert float(day(longest + 5.0).attainment[0]) < goal
     assert longest_start_up(lambda seconds: seconds <= 100.0) == pytest.approx(100.0, abs=1.0)
     assert longest_start_up(lambda _seconds: True) == DAY
-
-
-def test_least_replicas_stay() -> None:
-    low = int(day(0.0).need[0, 0])
-    assert int(day(0.0, low + 1).need[0, 0]) == low + 1
 
 
 def test_hours_that_the_fleet_cannot_carry_are_named() -> None:
@@ -246,17 +226,6 @@ def test_an_hour_that_no_run_settles_is_unsure_not_missed() -> None:
         {"default": 0.77},
         {"default": 0.99},
     )
-
-
-def test_runs_are_added_until_they_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of four runs together the first is one; a fleet with room to spare needs no other, and has a narrow interval."""
-    instance, fleet = case()
-    assert len(judge_long(instance, fleet, requests=400, volume=0.25).runs) == 1
-    monkeypatch.setattr(ClassJudgement, "outcome", property(lambda _: Outcome.UNDECIDED))
-    monkeypatch.setattr(ClassJudgement, "proven", property(lambda _: False))
-    doubtful = judge_long(instance, fleet, requests=400, volume=0.25)
-    assert len(doubtful.runs) == 4
-    assert len({float(run.result.arrival[-1]) for run in doubtful.runs}) == 4
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from costmodel.errors import InfeasibleError, InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.procurement.bill import Dispatcher
 from optimizer.procurement.buying import BuyingPlan, buy, buy_at, buying_program, path_of
 from optimizer.procurement.fleet_levels import (
     Levels,
@@ -102,12 +101,6 @@ def test_a_purchase_pays_from_the_month_in_which_rent_exceeds_what_it_loses() ->
     assert counts(dearer, Tier.PURCHASE) == 0
 
 
-def test_delivery_leaves_the_first_months_to_rent() -> None:
-    found = bought(terms(Contract(0, Tier.PURCHASE, monthly=100.0, delay=3)))
-    assert [one.first for one in found.now] == [3]
-    assert found.expected.bill.by_month[:3].sum() == pytest.approx(3 * 4 * 2.0 * HOURS_PER_MONTH)
-
-
 def test_owned_gpus_cost_power_and_hosting_only_and_serve_first() -> None:
     owned = Contract(0, Tier.OWNED, running=0.2, monthly=50.0, held=3)
     found = bought(terms(owned))
@@ -138,14 +131,6 @@ def test_carbon_is_that_of_the_electricity() -> None:
     assert buying_dict(found)["carbon_kg"] == pytest.approx(35_040 * 0.38)
     assert "35 MWh, 13.3 t of CO2 at 380 g/kWh" in buying_text(found, 200)
     assert buying_dict(bought(terms()))["carbon_kg"] is None
-
-
-def test_what_is_left_of_the_price_is_said_beside_the_cost() -> None:
-    """Of $24,000 over 24 months half is left after 12; 4 GPUs cost $96,000."""
-    found = bought(terms(Contract(0, Tier.PURCHASE, once=24_000.0, life=24.0)))
-    told = buying_text(found, 300).split("\n\n")[1]
-    assert told.startswith("$96,000 are paid for GPUs where the demand grows as expected.")
-    assert "$48,000 of their price is left after month 12" in told
 
 
 def next_month(price: float) -> Contract:
@@ -211,22 +196,6 @@ def test_more_uncertainty_never_lowers_the_cost(price: float, narrow: int, more:
 
 SIXTEEN = make_levels(np.arange(1.0, 17.0), [[Option((n,))] for n in range(1, 17)])
 """One type: n GPUs serve n requests per second."""
-
-
-@settings(deadline=None, max_examples=10)
-@given(st.floats(0.1, 2.5), st.floats(0.1, 3.0), st.floats(-0.1, 0.1), st.floats(0.0, 0.1))
-def test_never_more_is_held_than_the_peak_needs(price: float, capex: float, growth: float, band: float) -> None:
-    """Signed now: no more than the peak of any path; with what is signed later: than the path's own, or than now."""
-    contracts = (reserved(price), Contract(0, Tier.PURCHASE, once=1000.0 * capex, life=24.0, monthly=10.0))
-    ends = {growth - band: 0.3, growth: 0.4, growth + band: 0.3} if band else {growth: 1.0}
-    found = bought(terms(*contracts, rate=3.0, months=4, growth=ends, decide_every=2, by_hour=HALF_DAY), SIXTEEN)
-    peaks = [max(one.option.gpus[0] for one in outcome.bill.hours) for outcome in found.outcomes]
-    now = sum(one.count for one in found.now)
-    assert now <= max(peaks)
-    for outcome, peak in zip(found.outcomes, peaks, strict=True):
-        for month in range(4):
-            held = sum(one.count for one in (*found.now, *outcome.later) if one.in_force(month))
-            assert held <= max(peak, now)
 
 
 TWO_TYPES = make_levels(
@@ -306,12 +275,6 @@ def test_a_forecast_that_no_fleet_carries_is_infeasible() -> None:
         buy(few, terms(rate=400.0))
 
 
-def test_own_gpus_stay_off_where_renting_costs_less() -> None:
-    owned = Contract(0, Tier.OWNED, running=3.0, held=4)
-    dispatcher = Dispatcher(terms(owned), TEN_PER_GPU)
-    assert dispatcher.use(0, 4, np.array([0, 4]))[1].tolist() == [4, 0]
-
-
 @cache
 def example() -> BuyingPlan:
     """A band, a contract of each kind, and 3 owned GPUs."""
@@ -375,12 +338,6 @@ def test_a_sure_growth_says_so_and_has_one_total() -> None:
     assert "cost $35,040 on average" not in told
     assert "One growth is taken as sure" in told
     assert buying_dict(found)["energy_kwh"] == pytest.approx(4 * HOURS_PER_MONTH * 12)
-
-
-def test_nothing_is_signed_where_renting_is_cheapest() -> None:
-    told = buying_text(bought(terms(reserved(2.5))), 100)
-    assert told.startswith("Sign nothing now; rent all GPUs by the hour.")
-    assert "never" in told
 
 
 # --- fleets that a simulation refutes ---------------------------------------------------------------------------------

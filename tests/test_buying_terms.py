@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from costmodel.errors import InputError
@@ -15,7 +14,6 @@ from optimizer.procurement.buying import buy
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from pdplan.cli import cli, run
-from search_spaces.buying_schema import ProcurementSection
 from search_spaces.buying_terms import load_terms
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, Tier
 from search_spaces.loader import load_problem, problem_of
@@ -50,6 +48,8 @@ def refusal_of_terms(folder: Path, text: str) -> str:
             "is away more than half of the time",
         ),
         ("accelerators: [{name: H100}, {name: h100}]", "H100 stands twice"),
+        ("demand: {growth: 5}", "must be at least -0.9 and at most 1 (-90% to 100%); did you mean 0.05 (5%)?"),
+        ("demand: {growth: much}", "'much' is not a share; write for example 0.3 or 30%"),
         ("demand: {low_probability: 0.6, high_probability: 0.5}", "has low_probability + high_probability above 1"),
     ],
 )
@@ -164,42 +164,6 @@ def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
     assert dict(plan.gpus) == {"H100 (owned)": 1}
     assert plan.cost_usd_per_hour == pytest.approx(0.4)
     assert bought.total / HOURS_PER_MONTH == pytest.approx(0.4)
-
-
-def test_the_price_of_owned_gpus_follows_the_terms_in_force(tmp_path: Path) -> None:
-    path, terms = tmp_path / "workload.yaml", tmp_path / "terms.yaml"
-    path.write_text(FILE.replace("[H100]", "[{name: H100, owned: 1}]"), "utf-8")
-    terms.write_text("electricity: {usd_per_kwh: 0.2, pue: 1.0}", "utf-8")
-    given = load_problem(path)
-    mine = next(one for one in load_terms(given, terms).contracts if one.tier is Tier.OWNED)
-    assert mine.running == pytest.approx(given.offers[0].accelerator.tdp / 1000 * 0.2)
-    path.write_text(FILE.replace("[H100]", "[{name: H100, owned: 1, owned_price: 0.3}]"), "utf-8")
-    mine = next(one for one in load_terms(load_problem(path), terms).contracts if one.tier is Tier.OWNED)
-    assert mine.running == 0.3
-
-
-@pytest.mark.parametrize(
-    ("key", "written", "read"),
-    [("growth", "5%", 0.05), ("low", "-2.5 %", -0.025), ("high", "0.12", 0.12), ("low_probability", "18.5%", 0.185)],
-)
-def test_shares_may_be_percentages(key: str, written: str, read: float) -> None:
-    section = ProcurementSection.model_validate(
-        {"demand": {"growth": "3%", "high": "20%"} | {key: yaml.safe_load(written)}}
-    )
-    assert getattr(section.demand, key) == pytest.approx(read)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("demand: {growth: 5}", "must be at least -0.9 and at most 1 (-90% to 100%); did you mean 0.05 (5%)?"),
-        ("demand: {growth: 500%}", "'500%' is out of range; must be at least -0.9"),
-        ("demand: {growth: much}", "'much' is not a share; write for example 0.3 or 30%"),
-        ("accelerators: [{name: H100, purchase: {capex_usd: 1, interest_per_year: 6}}]", "did you mean 0.06 (6%)?"),
-    ],
-)
-def test_what_is_no_share_is_told(tmp_path: Path, text: str, message: str) -> None:
-    assert message in refusal_of_terms(tmp_path, text)
 
 
 @pytest.mark.parametrize(

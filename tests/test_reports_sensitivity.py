@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
 from pathlib import Path
 
-import pytest
-
 from optimizer.plans.plan import Plan
-from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import AccuracyRecord, BreakEven, Sensitivity
 from reports import sensitivity as said
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import accuracy_sentences, accuracy_table
 from reports.deploy.files import SUMS, deploy_plan
 from reports.drawing import Rect
-from reports.json_text import plan_json
 from reports.next_steps import deployment
-from reports.sensitivity import draw_strips, draw_tornado, sensitivity_section
+from reports.sensitivity import draw_tornado, sensitivity_section
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.report_cases import lever, load, with_accuracy, with_command, with_sensitivity
@@ -48,33 +42,6 @@ def test_the_tornado_has_the_plans_costs_and_leaves_out_what_moves_nothing() -> 
         ("step times", 41.57, 63.19),
     ]
     assert said.still_sentence(found()) == "Not moved by: TTFT limit."
-
-
-def test_where_nothing_moves_every_lever_is_drawn() -> None:
-    flat = only(lever("osl_scale", 1.0, (0.8, 1.2), (47.11, 47.11)))
-    assert [bar.name for bar in said.lever_bars(flat)] == ["output lengths"]
-    assert said.swing_sentence(flat).startswith("No lever changes the cost within 20 %")
-    assert said.swing_sentence(only()) == "No lever was moved"
-
-
-def test_the_price_with_the_nearest_change_is_first() -> None:
-    assert [row.accelerator for row in said.priced(found())] == ["H200", "L40S"]
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("price.H200", 3.2, "$3.20/h"),
-        ("rate_scale", 0.8, "×0.8"),
-        ("step_time_quantile", 0.95, "95 % quantile"),
-        ("burstiness", 1.32, "1.32"),
-        ("prefix_hit_share", 0.4, "40 %"),
-        ("budget", 48.0, "$48.00/h"),
-        ("power", 12_000.0, "12 kW"),
-    ],
-)
-def test_values_carry_their_units(key: str, value: float, words: str) -> None:
-    assert said.value_words(key, value) == words
 
 
 # --- sentences ------------------------------------------------------------------------------------------------------
@@ -133,12 +100,6 @@ def test_each_price_says_between_which_the_fleet_stays() -> None:
     )
 
 
-def test_the_price_is_told_from_the_recommended_fleets() -> None:
-    assert "the recommended fleet costs $49.08/h" in said.base_sentence(PLAN, found())
-    same = found().model_copy(update={"usd_per_hour": PLAN.cost_usd_per_hour})
-    assert "costs $49.08/h, as the recommended fleet does" in said.base_sentence(PLAN, same)
-
-
 def test_what_is_absent_says_how_to_have_it() -> None:
     plain = with_command(load("disaggregated"), "pdplan optimize w.yaml -o p")
     assert said.more_sentence(plain) == ("Not worked out; to have it", "pdplan optimize w.yaml -o p --sensitivity")
@@ -162,16 +123,6 @@ def test_cheaper_is_left_of_the_line_and_dearer_right_of_it() -> None:
     assert all(0 <= bar.x <= bar.x + bar.width <= drawing.width + 1e-9 for bar in bars)
 
 
-def test_pieces_of_a_strip_fill_its_width_in_order() -> None:
-    drawing = draw_strips(said.priced(found()))
-    rects = [mark for mark in drawing.marks if isinstance(mark, Rect)]
-    first = [mark for mark in rects if mark.y == rects[0].y]
-    assert [mark.tone for mark in first] == ["other", "good", "other"]
-    assert first[0].x == 0
-    for left, right in itertools.pairwise(first):
-        assert left.x + left.width <= right.x
-
-
 def test_the_html_has_both_charts_with_their_data() -> None:
     page = plan_page(PLAN)
     section = page[page.index('<section id="sensitivity">') : page.index('<section id="workload">')]
@@ -190,12 +141,6 @@ def test_markdown_and_terminal_tell_it_too() -> None:
     assert "With the request rate at ×1.2, no fleet meets the SLO." in flat
     assert "below $3.60/h per H200 (-10 %)" in flat
     assert "Sensitivity" not in render_markdown(load("disaggregated"))
-
-
-def test_plan_json_holds_it_and_is_read_back() -> None:
-    text = plan_json(with_accuracy(PLAN))
-    assert parse_plan(text.encode()) == with_accuracy(PLAN)
-    assert json.loads(text)["sensitivity"]["levers"][1]["usd_per_hour_high"] == 51.34
 
 
 def test_a_hostile_name_in_it_is_harmless() -> None:

@@ -265,12 +265,12 @@ def test_the_tornado_moves_one_lever_at_a_time_and_sorts_by_swing() -> None:
     problem = small(60.0)
     rows = tornado(problem, BASE, levers(problem, 0.25))
     assert [row.swing for row in rows] == sorted((row.swing for row in rows), reverse=True)
-    by_lever = {row.lever: row for row in rows}
+    by_lever = {row.lever.key: row for row in rows}
     assert {"price.H100", "price.A100-80", "price.L4", "rate_scale", "isl_scale", "ttft_scale"} <= set(by_lever)
     row = by_lever["rate_scale"]
-    assert row.cost_high == answer(changed(problem, rate_scale=1.25)).cost
-    assert row.cost_low == answer(changed(problem, rate_scale=0.75)).cost
-    assert row.cost == answer(problem).cost
+    assert row.high.cost == answer(changed(problem, rate_scale=1.25)).cost
+    assert row.low.cost == answer(changed(problem, rate_scale=0.75)).cost
+    assert row.here.cost == answer(problem).cost
 
 
 def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:

@@ -254,10 +254,10 @@ def test_the_tornado_and_the_slack_compare_fleets_that_hold(tight: Problem, judg
     judge(one_replica_misses)
     moved = [lever for lever in levers(tight) if lever.key.partition(".")[0] in {"price", "rate_scale", "burstiness"}]
     rows = tornado(tight, BASE, moved, looks=3)
-    sure = [row for row in rows if row.attainment is not None]
-    assert {row.lever for row in sure} == {"price.H100", "price.A100-80", "price.L4", "rate_scale"}
-    assert {row.cost for row in sure} == {5.0}
-    assert {row.cost for row in rows if row.attainment is None} == {3.0}  # compared like with like
+    sure = [row for row in rows if row.here.attainment is not None]
+    assert {row.lever.key for row in sure} == {"price.H100", "price.A100-80", "price.L4", "rate_scale"}
+    assert {row.here.cost for row in sure} == {5.0}
+    assert {row.here.cost for row in rows if row.here.attainment is None} == {3.0}  # compared like with like
     others = near_optimal(tight, 0.3, looks=2)
     assert (others[0].answer.cost, others[0].answer.attainment) == (5.0, 1.0)
     assert sum(row.answer.attainment is not None for row in others) == 2

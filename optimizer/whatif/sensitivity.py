@@ -76,29 +76,17 @@ class Lever:
 
 @dataclass(frozen=True, slots=True)
 class TornadoRow:
-    """One lever: its value at hand, lower and higher, and the least cost at each [$/h], None where no fleet holds.
+    """One lever, and the answers at its value at hand, lower and higher."""
 
-    lever: the key that it goes by; unit of the values: that of workload.yaml, or 1 for factors; pools: of the cheapest
-    fleet at each; attainment: share of the requests within their SLOs when that is simulated [1], None where it is not.
-    """
-
-    lever: str
-    value: float
-    low: float
-    high: float
-    cost: float | None
-    cost_low: float | None
-    cost_high: float | None
-    pools_low: tuple[EnginePool, ...] = ()
-    pools_high: tuple[EnginePool, ...] = ()
-    attainment: float | None = None
-    attainment_low: float | None = None
-    attainment_high: float | None = None
+    lever: Lever
+    here: Answer
+    low: Answer
+    high: Answer
 
     @property
     def swing(self) -> float:
         """Difference between the dearest and the cheapest of the three [$/h]; infinite where one has no fleet."""
-        costs = [cost for cost in (self.cost, self.cost_low, self.cost_high) if cost is not None]
+        costs = [best.cost for best in (self.here, self.low, self.high) if best.cost is not None]
         return max(costs) - min(costs) if len(costs) == 3 else float("inf")
 
 
@@ -144,10 +132,7 @@ def tornado(
             here if end == lever.value else answer_at(problem, base, lever.key, end, effort, simulated=simulated)
             for end in (lever.low, lever.high)
         )
-        ends = (here.cost, low.cost, high.cost, low.pools, high.pools)
-        return TornadoRow(
-            lever.key, lever.value, lever.low, lever.high, *ends, here.attainment, low.attainment, high.attainment
-        )
+        return TornadoRow(lever, here, low, high)
 
     here = answer(problem, effort)
     ranked = sorted(((row(lever, here), lever) for lever in moved), key=lambda pair: -pair[0].swing)
@@ -366,48 +351,47 @@ def sensitivity(
     base: folder of the files that the problem names; own: the plan's fleet; brake: once it is pulled, the levers that
     are left are left out; progress: called with a label and the share of the levers that is done.
     """
-    here = answer(problem) if is_simple(problem) else None
+    here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
     if here is None or here.cost is None:
         return None
+
+    def can_be(key: str, values: Sequence[float]) -> bool:
+        """Whether a workload file may state a lever's values; that no engine can exist there is an answer too."""
+        for value in values if key != STEP_TIME else ():
+            try:
+                with suppress(ImpossibleError):
+                    scenario_problem(problem, Scenario("", {key: value}), base)
+            except InputError:
+                return False
+        return True
+
+    def until_pulled() -> Iterator[Lever]:
+        """The levers until the brake is pulled, each announced."""
+        for number, lever in enumerate(moved):
+            if brake.stopped():
+                return
+            if progress is not None:
+                progress(f"moving {lever.key}", number / len(moved))
+            yield lever
+
     moved = [
         lever
         for lever in levers(problem)
-        if (complete or lever.is_cheap)
-        and (lever.key == STEP_TIME or _can_be(problem, base, lever.key, (lever.low, lever.high)))
+        if (complete or lever.is_cheap) and can_be(lever.key, (lever.low, lever.high))
     ]
-    rows = tornado(problem, base, _until_pulled(moved, brake or Brake(), progress))
+    rows = tornado(problem, base, until_pulled())
     own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
-    keys = {f"price.{offer.accelerator.name}": offer for offer in problem.offers}
-    priced = (offer for key, offer in keys.items() if _can_be(problem, base, key, usual_range(problem, key)))
+    priced = [(offer, f"price.{offer.accelerator.name}") for offer in problem.offers]
     return Sensitivity(
         share=SHARE,
         complete=complete and len(rows) == len(moved),
         usd_per_hour=here.cost,
         pools=list(own.pools if own is not None and own_is_cheapest else here.pools),
-        levers=[_lever_record(problem, base, row, here) for row in rows],
-        break_even=[_break_even(problem, base, offer, own) for offer in priced],
+        levers=[_lever_record(problem, base, row) for row in rows],
+        break_even=[
+            _break_even(problem, base, offer, own) for offer, key in priced if can_be(key, usual_range(problem, key))
+        ],
     )
-
-
-def _can_be(problem: Problem, base: Path, key: str, values: Sequence[float]) -> bool:
-    """Whether a workload file may state a lever's values; that no engine can exist there is an answer too."""
-    for value in values:
-        try:
-            with suppress(ImpossibleError):
-                scenario_problem(problem, Scenario("", {key: value}), base)
-        except InputError:
-            return False
-    return True
-
-
-def _until_pulled(moved: Sequence[Lever], brake: Brake, progress: Progress | None) -> Iterator[Lever]:
-    """The levers until the brake is pulled, each announced."""
-    for number, lever in enumerate(moved):
-        if brake.stopped():
-            return
-        if progress is not None:
-            progress(f"moving {lever.key}", number / len(moved))
-        yield lever
 
 
 def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
@@ -415,41 +399,33 @@ def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(pool.engine for pool in pools)
 
 
-def _lever_record(problem: Problem, base: Path, row: TornadoRow, here: Answer) -> LeverSensitivity:
-    """One lever of a plan; along a price break-even prices say exactly where the kind of fleet changes."""
-    ends = ((row.low, row.pools_low, row.cost_low), (row.high, row.pools_high, row.cost_high))
-    other = () if row.lever.startswith("price.") else (end for end in ends if kind_of(end[1]) != kind_of(here.pools))
-    return LeverSensitivity(
-        lever=row.lever,
-        value=row.value,
-        low=row.low,
-        high=row.high,
-        usd_per_hour_low=row.cost_low,
-        usd_per_hour_high=row.cost_high,
-        flips=[_flip(problem, base, row, end, here) for end in other],
-    )
+def _lever_record(problem: Problem, base: Path, row: TornadoRow) -> LeverSensitivity:
+    """One lever of a plan, with where it changes the kind of fleet; along a price break-even prices say that exactly.
 
-
-def _flip(
-    problem: Problem,
-    base: Path,
-    row: TornadoRow,
-    end: tuple[float, tuple[EnginePool, ...], float | None],
-    here: Answer,
-) -> Flip:
-    """Halve the way from a lever's value, where the fleet is `here`, to an end where it is of another kind.
-
-    end: its value, fleet and cost.
+    The way from the value at hand to an end with a fleet of another kind is halved.
     """
-    inside, (beyond, pools, cost) = row.value, end
-    for _ in range(HALVINGS):
-        middle = (inside + beyond) / 2.0
-        best = answer_at(problem, base, row.lever, middle)
-        if kind_of(best.pools) == kind_of(here.pools):
-            inside = middle
-        else:
-            beyond, pools, cost = middle, best.pools, best.cost
-    return Flip(same_at=inside, other_at=beyond, pools=list(pools), usd_per_hour=cost)
+    lever, own, flips = row.lever, kind_of(row.here.pools), list[Flip]()
+    for end in () if lever.key.startswith("price.") else ((lever.low, row.low), (lever.high, row.high)):
+        inside, (beyond, best) = lever.value, end
+        if kind_of(best.pools) == own:
+            continue
+        for _ in range(HALVINGS):
+            middle = (inside + beyond) / 2.0
+            there = answer_at(problem, base, lever.key, middle)
+            if kind_of(there.pools) == own:
+                inside = middle
+            else:
+                beyond, best = middle, there
+        flips.append(Flip(same_at=inside, other_at=beyond, pools=list(best.pools), usd_per_hour=best.cost))
+    return LeverSensitivity(
+        lever=lever.key,
+        value=lever.value,
+        low=lever.low,
+        high=lever.high,
+        usd_per_hour_low=row.low.cost,
+        usd_per_hour_high=row.high.cost,
+        flips=flips,
+    )
 
 
 def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:

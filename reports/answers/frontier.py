@@ -15,6 +15,7 @@ from optimizer.whatif.frontier import RESOLUTION, Frontier, Step, by_budget
 from reports.answers.whatif import (
     EFFORTS,
     FLEET,
+    cost_words,
     fleet_cell,
     fleet_table,
     no_fleet_sentence,
@@ -25,7 +26,7 @@ from reports.answers.whatif import (
 from reports.charts import HEIGHT, PLOT, HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Document, Section, Table, said, table_of
 from reports.drawing import WIDTH, Drawing, Path, Text, axes, plot, round_steps, round_ticks
-from reports.numbers import MISSING, hourly, monthly, percent, rate, signed_percent, significant
+from reports.numbers import MISSING, hourly, percent, rate, signed_percent, significant
 from reports.sensitivity import exact_words, fleet_line
 from reports.table import Column
 from reports.text import clean, plural
@@ -100,13 +101,11 @@ def headline(curve: Frontier) -> str:
     if not steps:
         return f"No fleet meets the SLO from {_at(curve, curve.steps[0].easy)} to {_at(curve, curve.steps[-1].hard)}."
     first, last = steps[0], steps[-1]
-    costs = list(dict.fromkeys([hourly(first.answer.cost), hourly(last.answer.cost)]))
-    months = list(dict.fromkeys([monthly(first.answer.cost), monthly(last.answer.cost)]))
     if curve.by_budget:
         serves = list(dict.fromkeys(f"{hourly(step.answer.cost)} serves {rate(step.hard)}" for step in (first, last)))
         return f"{', '.join(serves)}."
     ends = f"From {_at(curve, first.easy, 3)} to {_at(curve, last.hard, 3)}"
-    return f"{ends} the cheapest fleet costs {' to '.join(costs)} ({' to '.join(months)}/month)."
+    return f"{ends} the cheapest fleet costs {cost_words(first.answer.cost, last.answer.cost)}."
 
 
 def _jump_sentence(curve: Frontier) -> str:
@@ -359,20 +358,13 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Docum
     notes = said(
         *(no_fleet_sentence(_place(keys, cell), cell.best["binding"]) for cell in reasons.values()),
         f"{EFFORTS[effort]} --csv and --json have both fleets of each cell with all settings.",
-        _simulation_note(sum(row["simulated"] for row in having), len(having)),
+        simulated_note(sum(row["simulated"] for row in having), len(having)),
     )
     return Document(
         headline=said(map_headline(keys, cells), _mix_sentence(cells)),
         sections=(*(grids if having else ()), Section(sentences=notes)),
         positive=bool(having),
     )
-
-
-def _simulation_note(simulated: int, total: int) -> str:
-    """How many of the fleets were simulated."""
-    if not simulated:
-        return simulated_note(0, total)
-    return f"{simulated:,} of {total:,} fleets were simulated and meet the SLO; --verify N simulates others."
 
 
 def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
 from costmodel.words import join_words
-from optimizer.plans.records import EnginePool, engine_counts, pool_records, read_pools, unpriced
+from optimizer.plans.records import EnginePool, pool_records, read_pools, unpriced
 from optimizer.whatif.answer import Answer, Missed, answer_row, refuted_rows
 from optimizer.whatif.break_even import Pieces
 from optimizer.whatif.frontier import OVER
@@ -58,10 +58,6 @@ EFFORTS: Final = {
     "simulated": "The search of pdplan optimize; each fleet meets every SLO in simulation.",
 }
 GAP: Final = "No fleet of any shape saves more than the gap."
-SETTINGS: Final = (
-    "Fleets that read the same may differ in max_num_seqs and max_num_batched_tokens, and so in goodput; --json, --csv "
-    "and --parquet show both."
-)
 MOST_MAPS: Final = 6
 """Heat maps of a page."""
 MOST_VALUES: Final = 3
@@ -157,7 +153,6 @@ def _simulation_note(answers: Sequence[Answer]) -> str:
 
 def sweep_document(rows: Sequence[Row], effort: str) -> Document:
     """A row for every scenario, and how each was solved."""
-    having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     maps = cost_maps(rows)
     cut = f"The first {MOST_MAPS} of {len(maps)} maps; the table has all scenarios." if len(maps) > MOST_MAPS else ""
     return Document(
@@ -165,27 +160,34 @@ def sweep_document(rows: Sequence[Row], effort: str) -> Document:
         sections=(
             Section(charts=maps[:MOST_MAPS], sections=(Section(sentences=said(cut), detail=Detail.PAGE),)),
             Section(table=sweep_table(rows)),
-            Section(
-                sentences=said(
-                    *_reasons(rows), *_refuted_sentences(rows), *_hidden_settings(rows), *_effort_notes(rows, effort)
-                )
-            ),
+            Section(sentences=said(*_reasons(rows), *_refuted_sentences(rows), *_effort_notes(rows, effort))),
         ),
-        positive=bool(having),
+        positive=bool(_costs(rows)),
     )
 
 
 def sweep_headline(rows: Sequence[Row]) -> str:
     """From what to what the cheapest fleet costs, and how many scenarios have none."""
-    costs = [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
-    scenarios = plural(len(rows), "scenario")
+    costs, scenarios = _costs(rows), plural(len(rows), "scenario")
     if not costs:
         return f"No fleet meets the SLO in {'the scenario' if len(rows) == 1 else f'any of the {scenarios}'}."
-    ends = list(dict.fromkeys(hourly(cost) for cost in (min(costs), max(costs))))
-    months = list(dict.fromkeys(monthly(cost) for cost in (min(costs), max(costs))))
     none = len(rows) - len(costs)
     gap = f" {none} {'has' if none == 1 else 'have'} no fleet that meets the SLO." if none else ""
-    return f"{scenarios}: the cheapest fleet costs {' to '.join(ends)} ({' to '.join(months)}/month).{gap}"
+    return f"{scenarios}: the cheapest fleet costs {cost_words(min(costs), max(costs))}.{gap}"
+
+
+def cost_words(first: float | None, last: float | None) -> str:
+    """From what to what a cost goes, by the hour and by the month.
+
+    >>> cost_words(4.0, 4.0), cost_words(4.0, 9.0)
+    ('$4.00/h ($2,920/month)', '$4.00/h to $9.00/h ($2,920 to $6,570/month)')
+    """
+    hours, months = (" to ".join(dict.fromkeys(map(words, (first, last)))) for words in (hourly, monthly))
+    return f"{hours} ({months}/month)"
+
+
+def _costs(rows: Sequence[Row]) -> list[float]:
+    return [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
 
 
 def sweep_table(rows: Sequence[Row]) -> Table:
@@ -202,7 +204,7 @@ def sweep_table(rows: Sequence[Row]) -> Table:
     cells = [
         [
             *(varied_words(key, row.get(key)) for key in keys),
-            cost_or_status(row["cost_usd_per_hour"], row["status"]),
+            _cost_cell(row),
             MISSING if row["cost_usd_per_hour"] is None else rate(row["goodput_rps"]),
             fleet_cell(read_pools(row["pools"])),
             "" if row["cost_usd_per_hour"] is None else _binding_words(row["binding"]),
@@ -284,15 +286,6 @@ def _place(rows: Sequence[Row], keys: Sequence[str], conjunction: str) -> str:
     return f"at {at}" + (f" ({conjunction} at {plural(number, 'other')})" if number else "")
 
 
-def _hidden_settings(rows: Sequence[Row]) -> list[str]:
-    """A hint where fleets that read the same differ in the batch limits of their engines."""
-    settings: dict[Hashable, set[tuple[Hashable, ...]]] = {}
-    for pools in (read_pools(row["pools"]) for row in rows):
-        limits = tuple((pool.max_num_seqs, pool.max_num_batched_tokens) for pool in pools)
-        settings.setdefault(engine_counts(pools), set()).add(limits)
-    return [SETTINGS] if any(len(several) > 1 for several in settings.values()) else []
-
-
 def cost_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
     """Heat maps of the cost over the two levers that vary fastest, one for each combination of the others."""
     keys = scenario_keys(rows)
@@ -302,7 +295,7 @@ def cost_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
         groups.setdefault(", ".join(f"{clean(key)} {varied_words(key, row.get(key))}" for key in keys[:-2]), []).append(
             row
         )
-    costs = [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
+    costs = _costs(rows)
     span = (min(costs), max(costs)) if costs else (0.0, 0.0)
     levers = f"{clean(down)} (down) and {clean(across)} (across)" if down else clean(across)
     return tuple(
@@ -314,7 +307,13 @@ def cost_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
             ),
             table=table_of(
                 [*([clean(down)] if down else []), clean(across), "#cost"],
-                [(*(varied_words(key, row[key]) for key in (down, across) if key), _cost_cell(row)) for row in group],
+                [
+                    (
+                        *(varied_words(key, row[key]) for key in (down, across) if key),
+                        _cost_cell(row),
+                    )
+                    for row in group
+                ],
             ),
         )
         for place, group in groups.items()
@@ -323,7 +322,7 @@ def cost_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
 
 def _span_words(rows: Sequence[Row]) -> str:
     """The least and the highest cost of some rows as their cells have them, and how many have none."""
-    costs = [row["cost_usd_per_hour"] for row in rows if row["cost_usd_per_hour"] is not None]
+    costs = _costs(rows)
     if not costs:
         return "no fleet"
     span = " to ".join(dict.fromkeys(hourly(cost) for cost in (min(costs), max(costs))))
@@ -341,7 +340,7 @@ def _heat_cell(row: Row, down: str, across: str, span: tuple[float, float]) -> H
     values = varied_words(down, row[down]) if down else "", varied_words(across, row[across])
     place = ", ".join(f"{key} {value}" for key, value in zip((down, across), values, strict=True) if key)
     number = MISSING if cost is None else hourly(cost).removeprefix("$").removesuffix("/h")
-    tip = f"{place}: {_cost_cell(row)}, {fleet_cell(read_pools(row['pools']))}"
+    tip = f"{place}: {cost_or_status(row['cost_usd_per_hour'], row['status'])}, {fleet_cell(read_pools(row['pools']))}"
     return HeatCell(*values, (number,), tone_of(cost, span), tip)
 
 
@@ -497,8 +496,21 @@ def _whole(row: ShadowPrice) -> str:
 def tornado_record(rows: Sequence[TornadoRow]) -> list[dict[str, Any]]:
     """The tornado as records, with the swing of each lever."""
     return [
-        asdict(row)
-        | {"pools_low": pool_records(row.pools_low), "pools_high": pool_records(row.pools_high), "swing": row.swing}
+        {
+            "lever": row.lever.key,
+            "value": row.lever.value,
+            "low": row.lever.low,
+            "high": row.lever.high,
+            "cost": row.here.cost,
+            "cost_low": row.low.cost,
+            "cost_high": row.high.cost,
+            "pools_low": pool_records(row.low.pools),
+            "pools_high": pool_records(row.high.pools),
+            "attainment": row.here.attainment,
+            "attainment_low": row.low.attainment,
+            "attainment_high": row.high.attainment,
+            "swing": row.swing,
+        }
         for row in rows
     ]
 
@@ -508,53 +520,37 @@ def tornado_document(rows: Sequence[TornadoRow]) -> Document:
     columns = ("lever", "#low", "#cost at low", "#high", "#cost at high", "#swing")
     cells = [
         (
-            row.lever,
-            value_words(row.lever, row.low),
-            _cost(row.cost_low),
-            value_words(row.lever, row.high),
-            _cost(row.cost_high),
+            row.lever.key,
+            value_words(row.lever.key, row.lever.low),
+            _cost(row.low.cost),
+            value_words(row.lever.key, row.lever.high),
+            _cost(row.high.cost),
             hourly(row.swing) if is_number(row.swing) else "no fleet",
         )
         for row in rows
     ]
-    having = [row for row in rows if row.cost is not None]
-    note = simulated_note(sum(row.attainment is not None for row in having), len(having), "levers")
-    prices = "Prices are of one GPU." if any(row.lever.startswith("price.") for row in rows) else ""
-    table = fleet_table(columns, cells, [_least_attainment(row) for row in rows])
-    sections = (
-        Section(charts=_tornado_chart(rows, table)),
-        Section(table=table),
-        Section(sentences=said(prices, note)),
-    )
-    return Document((_swing_sentence(rows),), sections, bool(having))
+    here = rows[0].here
+    seen = [[best.attainment for best in (row.here, row.low, row.high) if best.attainment is not None] for row in rows]
+    note = simulated_note(sum(bool(shares) for shares in seen), len(rows), "levers") if here.cost is not None else ""
+    prices = "Prices are of one GPU." if any(row.lever.key.startswith("price.") for row in rows) else ""
+    table = fleet_table(columns, cells, [min(shares, default=None) for shares in seen])
+    bars = [lever_bar(row.lever.key, row.lever.low, row.low.cost, row.lever.high, row.high.cost) for row in rows]
+    headline = _swing_sentence(rows[0], bars[0])
+    charts: tuple[Chart, ...] = ()
+    if here.cost is not None and rows[0].swing > 0.0:
+        moving = [bar for bar, row in zip(bars, rows, strict=True) if row.swing > 0.0]
+        charts = (Chart(headline, TORNADO_KEY, draw_tornado(moving, here.cost), table),)
+    sections = Section(charts=charts), Section(table=table), Section(sentences=said(prices, note))
+    return Document((headline,), sections, here.cost is not None)
 
 
-def _tornado_chart(rows: Sequence[TornadoRow], table: Table) -> tuple[Chart, ...]:
-    """Two bars for each lever that moves the cost; none where there is no fleet to begin with."""
-    bars, base = [_bar(row) for row in rows if row.swing > 0.0], rows[0].cost
-    if base is None or not bars:
-        return ()
-    return (Chart(_swing_sentence(rows), TORNADO_KEY, draw_tornado(bars, base), table),)
-
-
-def _bar(row: TornadoRow) -> LeverBar:
-    return lever_bar(row.lever, row.low, row.cost_low, row.high, row.cost_high)
-
-
-def _swing_sentence(rows: Sequence[TornadoRow]) -> str:
-    """Which lever moves the cost most."""
-    row = rows[0]
-    if row.cost is None:
+def _swing_sentence(row: TornadoRow, bar: LeverBar) -> str:
+    """What the lever of the largest swing does to the cost."""
+    if row.here.cost is None:
         return "No fleet meets the SLO."
     if row.swing <= 0.0:
-        return f"No lever changes the cost of {hourly(row.cost)}: the fleet has room."
-    return f"{depends_words(_bar(row), row.cost)}."
-
-
-def _least_attainment(row: TornadoRow) -> float | None:
-    """The least share of simulated requests within their limits, of the three fleets of a lever."""
-    shares = (row.attainment, row.attainment_low, row.attainment_high)
-    return min((share for share in shares if share is not None), default=None)
+        return f"No lever changes the cost of {hourly(row.here.cost)}: the fleet has room."
+    return f"{depends_words(bar, row.here.cost)}."
 
 
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
