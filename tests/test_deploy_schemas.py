@@ -338,7 +338,9 @@ def test_the_page_says_what_sessions_and_networks_need() -> None:
     assert "not sessions with their pauses" in notes
     assert "Turns of a session may go to different replicas" not in notes, "Dynamo's router knows their prefixes"
     counting = replace(deployment, balancing=Balancing.FEWEST_REQUESTS)
-    assert "Turns of a session may go to different replicas: the plan is for a router" in " ".join(page_notes(counting))
+    assert "Turns of a session may go to different replicas: the router counts requests" in " ".join(
+        page_notes(counting)
+    )
     for target in ("vllm", "sglang"):
         hosts = replace(deployment, options=options(target), engine=target)
         assert "Turns of a session may go to different replicas" in " ".join(page_notes(hosts))
