@@ -181,7 +181,12 @@ def test_a_deployment_of_ones_own_is_sound(deployed: tuple[Path, Path], capsys: 
             "as_written: dgd.yaml: metadata: namespace is 'serving', not 'default'",
         ),
         (RECORD, '"inputs_sha256": "', '"inputs_sha256": "00', f"as_written: {RECORD}: inputs_sha256 is '00"),
-        ("planner/planner_config.json", "600.0", "200.0", "as_written: planner/planner_config.json: ttft_ms is 200.0"),
+        (
+            "planner-configmap.yaml",
+            "600.0",
+            "200.0",
+            "as_written: planner-configmap.yaml: data: planner_config.json is",
+        ),
     ],
 )
 def test_each_fault_is_a_line(

@@ -299,7 +299,7 @@ def test_golden_files(target: str) -> None:
     kept = {
         path: text
         for path, text in files.items()
-        if not path.startswith(("benchmark/workload", "planner/", "planner-", "monitoring/dashboard"))
+        if not path.startswith(("benchmark/workload", "planner-", "monitoring/dashboard"))
     }
     text = "".join(f"=== {path}\n{content}" for path, content in kept.items())
     path = GOLDEN / f"{target}.txt"

@@ -66,47 +66,18 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
     assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
 
 
-@pytest.mark.parametrize(
-    ("ttft", "tpot", "attainment", "code", "sentence"),
-    [
-        (
-            0.2,
-            0.009,
-            None,
-            ExitCode.DONE,
-            "The fleet meets the plan's SLO: TTFT within 600 ms for at least 99 % and TPOT",
-        ),
-        (
-            0.2,
-            0.031,
-            None,
-            ExitCode.INFEASIBLE,
-            "The fleet misses the plan's SLO by TPOT: TPOT within 30 ms for at most 50 %",
-        ),
-        (
-            0.4,
-            0.009,
-            None,
-            ExitCode.INFEASIBLE,
-            "misses the plan's SLO by TTFT: TTFT within 600 ms for 50 % to 90 %; the",
-        ),
-        (0.2, 0.012, None, ExitCode.INFEASIBLE, "This does not tell whether the fleet meets the plan's SLO: TTFT"),
-        (
-            0.2,
-            0.012,
-            0.97,
-            ExitCode.DONE,
-            "meets the plan's SLO: 97 % of the requests are within all limits; the goal is",
-        ),
-        (
-            0.2,
-            0.012,
-            0.94,
-            ExitCode.INFEASIBLE,
-            "misses the plan's SLO: 94 % of the requests are within all limits; the",
-        ),
-    ],
-)
+MET, MISSED = ExitCode.DONE, ExitCode.INFEASIBLE
+SAID: list[tuple[float, float, float | None, ExitCode, str]] = [
+    (0.2, 0.009, None, MET, "The fleet meets the plan's SLO: TTFT within 600 ms for at least 99 % and TPOT"),
+    (0.2, 0.031, None, MISSED, "misses the plan's SLO by TPOT: TPOT within 30 ms for at most 50 %"),
+    (0.4, 0.009, None, MISSED, "misses the plan's SLO by TTFT: TTFT within 600 ms for 50 % to 90 %; the"),
+    (0.2, 0.012, None, MISSED, "This does not tell whether the fleet meets the plan's SLO: TTFT"),
+    (0.2, 0.012, 0.97, MET, "meets the plan's SLO: 97 % of the requests are within all limits; the goal is"),
+    (0.2, 0.012, 0.94, MISSED, "misses the plan's SLO: 94 % of the requests are within all limits; the"),
+]
+
+
+@pytest.mark.parametrize(("ttft", "tpot", "attainment", "code", "sentence"), SAID)
 def test_the_last_sentence_says_whether_the_fleet_meets_the_slo(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

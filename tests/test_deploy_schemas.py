@@ -64,10 +64,16 @@ def test_graphs_that_route_by_length_pass_their_schema(data: Path) -> None:
         check(yaml.safe_load(text), schema)
 
 
+def planner_data(plan: Plan) -> dict[str, Any]:
+    """What the planner's config map holds, by name."""
+    text = deployment_files(plan, options("dynamo"))["planner-configmap.yaml"]
+    return {name: json.loads(value) for name, value in yaml.safe_load(text)["data"].items()}
+
+
 @pytest.mark.parametrize(("pools", "mode"), [(PAIR, "disagg"), (ALONE, "agg")])
 def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], mode: str) -> None:
     schema = loaded(data / "deploy" / "schemas" / "dynamo_planner_config_1.6.1.schema.json")
-    config = json.loads(deployment_files(plan_of(pools), options("dynamo"))["planner/planner_config.json"])
+    config = planner_data(plan_of(pools))["planner_config.json"]
     check(config, schema | {"additionalProperties": False})
     assert config["mode"] == mode
     assert config["max_gpu_budget"] == sum(case.replicas * case.tp for case in pools)
@@ -76,17 +82,16 @@ def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], m
 
 def test_planner_profile_has_the_documented_fields(data: Path) -> None:
     fields = loaded(data / "deploy" / "benchmark_formats.json")["dynamo_planner_profile"]["json"]
-    files = deployment_files(plan_of(), options("dynamo"))
+    data_of = planner_data(plan_of())
     for name, expected in fields.items():
-        found = json.loads(files[f"planner/{name}"])
+        found = data_of[name]
         assert sorted(found) == sorted(field.split()[0] for field in expected)
         assert len({len(values) for values in found.values() if isinstance(values, list)}) == 1
 
 
 def test_planner_profile_is_physical() -> None:
-    files = deployment_files(plan_of(), options("dynamo"))
-    prefill = json.loads(files["planner/prefill_raw_data.json"])
-    decode = json.loads(files["planner/decode_raw_data.json"])
+    profile = planner_data(plan_of())
+    prefill, decode = profile["prefill_raw_data.json"], profile["decode_raw_data.json"]
     assert prefill["prefill_ttft"] == sorted(prefill["prefill_ttft"])
     assert max(decode["x_kv_usage"]) <= 1.0
     longest = list(zip(decode["x_kv_usage"], decode["z_itl"], decode["y_context_length"], strict=True))
@@ -338,7 +343,9 @@ def test_the_page_says_what_sessions_and_networks_need() -> None:
     assert "not sessions with their pauses" in notes
     assert "Turns of a session may go to different replicas" not in notes, "Dynamo's router knows their prefixes"
     counting = replace(deployment, balancing=Balancing.FEWEST_REQUESTS)
-    assert "Turns of a session may go to different replicas: the plan is for a router" in " ".join(page_notes(counting))
+    assert "Turns of a session may go to different replicas: the router counts requests" in " ".join(
+        page_notes(counting)
+    )
     for target in ("vllm", "sglang"):
         hosts = replace(deployment, options=options(target), engine=target)
         assert "Turns of a session may go to different replicas" in " ".join(page_notes(hosts))

@@ -117,7 +117,9 @@ def deploy(
     2 if there is any fault.
     """
     from pdplan.api import deployment_options
+    from reports.deploy.describe import describe
     from reports.deploy.files import write_deployment
+    from reports.deploy.readme import scattered_words
 
     plan = read_fleet(file, alternative)
     if check is not None:
@@ -125,9 +127,11 @@ def deploy(
         return
     if output is None:
         raise click.UsageError("give -o DIR to write a deployment, or --check DIR to check one")
-    written = write_deployment(
-        plan, deployment_options(plan, label=pairs(labels, "--label"), **asked), output, force=force
-    )
+    options = deployment_options(plan, label=pairs(labels, "--label"), **asked)
+    written = write_deployment(plan, options, output, force=force)
+    deployment = describe(plan, options)
+    if deployment.demand.sessions and (scattered := scattered_words(deployment)):
+        console.warn(scattered)
     console.note(f"wrote {len(written)} files to {output}")
     console.note(f"Next: {output / 'README.md'} says how to start it")
 

@@ -69,7 +69,6 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
         files[PLANNED_FILE] = _fleet(deployment, planned=True)
         data = {PLANNER_CONFIG: json.dumps(planner_config(deployment), indent=1) + "\n", **profile_files(deployment)}
         files[CONFIGMAP_FILE] = _config_map(deployment, f"{deployment.name}-planner", data, PURPOSE)
-        files |= {f"planner/{name}": text for name, text in data.items()}
     return files | support
 
 

@@ -229,12 +229,7 @@ def _proxy(deployment: Deployment, engine: int) -> dict[str, Any]:
     return {
         "name": "routing-proxy",
         "image": facts.image("llmd", deployment.options.version, "sidecar"),
-        "args": [
-            f"--port={port}",
-            f"--model-server-port={engine}",
-            "--kv-connector=nixlv2",
-            "--secure-proxy=false",
-        ],
+        "args": [f"--port={port}", f"--model-server-port={engine}", "--kv-connector=nixlv2", "--secure-proxy=false"],
         "ports": [{"name": "http", "containerPort": port}],
         "restartPolicy": "Always",
         "securityContext": {**container_security(rdma=False), "runAsNonRoot": True},
@@ -283,17 +278,11 @@ def picker_config(deployment: Deployment) -> dict[str, Any]:
     longest = max(pool.settings.max_model_len for pool in deployment.pools)
     # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
     rate = int(float(f"{min(rates):.3g}"))
-    plugins: list[dict[str, Any]] = []
+    plugins: list[dict[str, Any]] = [{"type": "single-profile-handler"}]
     if deployment.disaggregated:
         decider = "always-disagg-pd-decider"
-        plugins += [
-            {"type": decider},
-            {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": decider}}},
-            {"type": "prefill-filter"},
-            {"type": "decode-filter"},
-        ]
-    else:
-        plugins.append({"type": "single-profile-handler"})
+        handler = {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": decider}}}
+        plugins = [{"type": decider}, handler, {"type": "prefill-filter"}, {"type": "decode-filter"}]
     reach = {"type": "approx-prefix-cache-producer", "parameters": {"maxPrefixTokensToMatch": longest}}
     plugins += [reach] * prefixes
     plugins.append({"type": "inflight-load-producer"})

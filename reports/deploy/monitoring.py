@@ -128,8 +128,8 @@ def _routers(deployment: Deployment) -> list[Watch]:
         series = f'{{namespace="{deployment.options.namespace}", deployment="{name}-epp"}}'
         expected, up = 1, f"max(kube_deployment_status_replicas_available{series})"
     else:
-        each = "pod" if target == "dynamo" else "instance"  # a pod may have several ports
-        expected, up = router_count(deployment), f"count(count by ({each}) (up{routers} == 1))"
+        source = "pod" if target == "dynamo" else "instance"  # a pod may have several ports
+        expected, up = router_count(deployment), f"count(count by ({source}) (up{routers} == 1))"
     down = f"clamp_min({expected} - ({up} or vector(0)), 0)"
     says = "A router does not answer; where it was the only one, no request finds a replica."
     watched = [Watch("routers", "Routers that are down", down, "none", 0.0, says, minutes=2)]

@@ -334,13 +334,7 @@ def page_notes(deployment: Deployment) -> list[str]:
         notes += gateway_notes(deployment)
     elif deployment.routing is Routing.BY_LENGTH:
         notes.append("The router tells prompts apart by length alone; a few may go to another pool than planned.")
-    scatters = _scatters(deployment)
-    if scatters:
-        notes.append(
-            f"{'Turns of a session' if deployment.demand.sessions else 'Prompts with a common prefix'} may go to "
-            f"different replicas: {scatters}. Each replica fills its own cache. "
-            "A prefix that all prompts share is soon in every cache. Those of conversations are found less often."
-        )
+    notes += [scattered_words(deployment)] * bool(scattered_words(deployment))
     if deployment.options.target == "sglang" and sum(pool.replicas for pool in deployment.of_role(Role.PREFILL)) > 1:
         notes.append(
             "SGLang's router counts a request at its prefill replica even after its prompt is computed. Prompts may "
@@ -366,11 +360,16 @@ def page_notes(deployment: Deployment) -> list[str]:
     return notes
 
 
-def _scatters(deployment: Deployment) -> str:
-    """What keeps no prefixes together where the plan counts on them; empty where nothing has to, or the router does."""
+def scattered_words(deployment: Deployment) -> str:
+    """That no router keeps prompts together which the plan finds in a cache; empty where one does, or none has to."""
     prompts = deployment.of_role(Role.PREFILL) or deployment.of_role(Role.COLOCATED)
     if deployment.demand.prefix_share == 0.0 or deployment.behind_gateway or sum(pool.replicas for pool in prompts) < 2:
         return ""
+    why = facts.scatters(deployment.options.target, apart=deployment.disaggregated)
     if not deployment.routes_by_prefix:  # a plan of sessions
-        return "the plan is for a router that counts requests, and this one is set to do so"
-    return facts.scatters(deployment.options.target, apart=deployment.disaggregated)
+        why = why or "the router counts requests, and is not told to keep a session where it was"
+    which = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
+    return why and (
+        f"{which} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
+        "share is soon in every cache. Those of conversations are found less often."
+    )
