@@ -5,8 +5,7 @@ of its prompts and attention of its decodes; each part gets its own grid:
 
     time = tokens(T) + rows(R) + sum over chunks pairs(q, p) x seconds per pair(q, p) + decode(batch, mean context)
 
-with pairs = q p + q (q + 1) / 2; what prompts add to a step counts `slowdown` times, as in the cost model
-(`host.with_prompts`). Every node is checked against the floors of FLOPs and HBM traffic.
+with pairs = q p + q (q + 1) / 2. Every node is checked against the floors of FLOPs and HBM traffic.
 
 Data-parallel ranks are lanes that begin and end a step together. A chunk keeps to one lane, so a step with few prompts
 takes longer than one with as many tokens on all lanes; many prompts are `uneven` (`serving.load.uneven_lanes`); decodes
@@ -59,8 +58,8 @@ CONTEXTS_PER_OCTAVE = 4
 class GridSteps:
     """Nodes and values of the parts [s]; decode_attention has a row for each batch 1, 2, ...; work: the least.
 
-    slowdown: as in `EngineArrays` [1]; lanes: data-parallel ranks; uneven: time of many prompts over that on
-    evenly busy lanes [1]; lane_nodes, lane_times: lane(T) above, by the tokens of all lanes if they were even.
+    lanes: data-parallel ranks; uneven: time of many prompts over that on evenly busy lanes [1]; lane_nodes, lane_times:
+    lane(T) above, by the tokens of all lanes if they were even.
     """
 
     token_nodes: FloatArray
@@ -73,7 +72,6 @@ class GridSteps:
     past_nodes: FloatArray
     pair_times: FloatArray
     work: StepWork = field(default_factory=StepWork)
-    slowdown: float = 1.0
     lanes: float = 1.0
     uneven: float = 1.0
     lane_nodes: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -95,7 +93,7 @@ class GridSteps:
             self.lane_times,
         )
         starts = np.cumsum([0] + [part.size for part in parts[:-1]])
-        scalars = {"a0": self.lanes, "a1": self.uneven, "a2": self.slowdown}
+        scalars = {"a0": self.lanes, "a1": self.uneven}
         return StepNumbers(GRIDS, scalars, tuple(int(start) for start in starts), np.concatenate(parts), self.work)
 
     def scaled(self, factor: float) -> GridSteps:
@@ -145,8 +143,7 @@ def nodes_to(last: float, per_octave: int = PER_OCTAVE, fine: int = FINE) -> Flo
 
 def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhead, uneven: float = 1.0) -> GridSteps:
     """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len; uneven: of its lanes."""
-    slowed = engine_arrays(model, [config], overhead)
-    engine = replace(slowed, slowdown=np.ones_like(slowed.slowdown))
+    engine = engine_arrays(model, [config], overhead)
     ranks = float(config.parallelism.data)
     most = float(max(config.max_num_batched_tokens + config.max_num_seqs, config.max_model_len))
     tokens = nodes_to(most)
@@ -172,7 +169,6 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
         past_nodes=pasts,
         pair_times=_pair_times(model, engine, chunks, pasts),
         work=cost_work(model, config, engine, (tokens, chunks, contexts)),
-        slowdown=float(slowed.slowdown[0, 0]),
         lanes=ranks,
         uneven=uneven,
         lane_nodes=lanes,

@@ -146,6 +146,7 @@ def _result(trace: Trace, fleet: Fleet, world: State, events: int, gap_edges: Se
     for name in ("prompt_start", "prompt_end", "moved", "first", "finish"):
         q[name][q[name] < 0.0] = np.nan
     logged = world["log"][: int(world["rules"]["logged"][0])]
+    longer = np.array([fleet.pools[pool].first_token - 1.0 for pool in world["engines"]["pool"]])
     return Result(
         trace=trace,
         arrival=q["arrival"],
@@ -154,6 +155,7 @@ def _result(trace: Trace, fleet: Fleet, world: State, events: int, gap_edges: Se
         moved=q["moved"],
         first=q["first"],
         finish=q["finish"],
+        late=longer[q["engine"]] * (q["prompt_end"] - q["prompt_start"]),
         itl_max=q["itl"],
         gap_edges=np.array(gap_edges, dtype=np.float64),
         gap_counts=world["request_gaps"].reshape(trace.size, len(gap_edges)),

@@ -73,6 +73,7 @@ class EngineTable:
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
+    first_token (S,): time until the first token of a prompt over that of its steps (`Accelerator.in_engine`) [1].
     usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
     talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `hand_over`.
     link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
@@ -106,6 +107,7 @@ class EngineTable:
     pipeline: FloatArray
     ranks: FloatArray
     uneven: FloatArray
+    first_token: FloatArray
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
@@ -281,9 +283,8 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     )
     policy = load_serving_policy(problem.engine)
     uneven, carried = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
-    steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried)
-    dedicated = engine_arrays(model, [replace(config, role=Role.PREFILL) for config in configs], overhead)
-    apart = _Steps(model, dedicated, flows, seqs, chunks, ranks, carried)
+    engines = engine_arrays(model, configs, overhead)
+    steps = _Steps(model, engines, flows, seqs, chunks, ranks, carried)
     base = steps.times(decodes=seqs / pipeline[:, None])[0]
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     loaded, empty = (steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0))
@@ -317,14 +318,15 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         pipeline=pipeline,
         ranks=ranks,
         uneven=uneven,
+        first_token=engines.first_token[:, 0],
         usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
         link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
         chunks=chunks,
-        prefill_alone=apart.prompts(np.ones_like(ranks)),
-        prefill_time=apart.prompts(ranks) * uneven[:, None, None],
-        prefill_shared=apart.shared() * uneven[:, None, None],
+        prefill_alone=steps.prompts(np.ones_like(ranks)),
+        prefill_time=steps.prompts(ranks) * uneven[:, None, None],
+        prefill_shared=steps.shared() * uneven[:, None, None],
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / base[:, 0],
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
