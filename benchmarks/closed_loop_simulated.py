@@ -84,7 +84,7 @@ def engine_pool(deployment: Deployment, users: int, longest: int) -> Pool:
             block_size=block,
         ),
         pipeline=config.parallelism.pipeline,
-        first_token=first_token_factor(deployment.model, config.accelerator),
+        first_token=first_token_factor(deployment.model, config.accelerator, config.role),
     )
 
 

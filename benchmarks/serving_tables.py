@@ -46,6 +46,8 @@ GENERATIONS = {"H200": "H100", "GB200": "B200", "MI300X": "MI355X", "MI325X": "M
 """GPUs with the units and kernels of another one, which share its factor."""
 FILES = ("closed_loop.csv", "r1_2026.csv")
 """Measured serving results of the data folder."""
+PREFILL_SHARE = "prefill_share"
+"""The parameter that says how much of what first tokens are late is left on workers that only prefill."""
 GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
 """Running requests over the most, where the decode step is tabulated."""
 
@@ -140,7 +142,10 @@ def _joined(tables: Sequence[Table]) -> Table:
 
 def first_token(deployment: Deployment, factors: Mapping[str, float]) -> float:
     """How much later than its prompt's steps a first token comes (`costmodel.engine_arrays`) [1]."""
-    return factors[generation(deployment)] if deployment.model.is_moe else 1.0
+    if not deployment.model.is_moe:
+        return 1.0
+    later = factors[generation(deployment)] - 1.0
+    return 1.0 + later * (1.0 if deployment.decode is None else factors.get(PREFILL_SHARE, 0.0))
 
 
 def generation(deployment: Deployment) -> str:

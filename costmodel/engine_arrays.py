@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import Accelerator, InEngine, KernelEfficiency
-from .engine import EngineConfig
+from .engine import EngineConfig, Role
 from .errors import InputError
 from .host import EngineOverhead
 from .routing import largest_of
@@ -210,7 +210,7 @@ def engine_arrays(
         kv_bytes=_column([DTYPE_BYTES[config.kv_dtype] for config in configs]),
         host_step=_column([overhead.step] * len(configs)),
         host_request=_column([overhead.per_request] * len(configs)),
-        first_token=_column([first_token_factor(model, accelerator) for accelerator in accelerators]),
+        first_token=_column([first_token_factor(model, config.accelerator, config.role) for config in configs]),
         peak=_column([vendor_peak(config) for config in configs]),
         bandwidth=_column([accelerator.bandwidth for accelerator in accelerators]),
         expert_skew=_column([conditions.expert_skew] * len(configs)),
@@ -220,9 +220,12 @@ def engine_arrays(
     )
 
 
-def first_token_factor(model: Transformer, accelerator: Accelerator) -> float:
+def first_token_factor(model: Transformer, accelerator: Accelerator, role: Role) -> float:
     """Time until a first token over that of its prompt's steps [1]; dense models' come with the step."""
-    return accelerator.in_engine.first_token if model.is_moe else 1.0
+    if not model.is_moe:
+        return 1.0
+    later = accelerator.in_engine
+    return later.first_token_prefill if role is Role.PREFILL else later.first_token
 
 
 ATTENTION_CLASSES = ("attention_prefill", "attention_decode", "latent_prefill", "latent_decode")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.engine import Role
+from costmodel.engine_arrays import first_token_factor
 from costmodel.host import EngineOverhead
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
 from costmodel.queueing import lockstep_excess, pipeline_cycle
@@ -73,7 +74,8 @@ class EngineTable:
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
-    first_token (S,): time until the first token of a prompt over that of its steps (`Accelerator.in_engine`) [1].
+    first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too, and
+    first_token_prefill (S,) on a prefill engine (`Accelerator.in_engine`) [1].
     usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
     talks (S, S), domain (S,), group (3, S), pairing: who can hand KV blocks to whom, see `hand_over`.
     link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
@@ -108,6 +110,7 @@ class EngineTable:
     ranks: FloatArray
     uneven: FloatArray
     first_token: FloatArray
+    first_token_prefill: FloatArray
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
@@ -142,6 +145,10 @@ class EngineTable:
             times = getattr(self, name)
             slower[name] = times * factor.reshape(-1, *[1] * (times.ndim - 1))
         return replace(self, **slower)
+
+    def first_token_of(self, role: Role, shape: int) -> float:
+        """Time until the first token of a prompt over that of its steps, on an engine in a role [1]."""
+        return float((self.first_token_prefill if role is Role.PREFILL else self.first_token)[shape])
 
     def limit_for(self, requests: float) -> int:
         """Index of the smallest batch limit of at least so many requests, or of the largest."""
@@ -283,8 +290,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     )
     policy = load_serving_policy(problem.engine)
     uneven, carried = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
-    engines = engine_arrays(model, configs, overhead)
-    steps = _Steps(model, engines, flows, seqs, chunks, ranks, carried)
+    steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried)
     base = steps.times(decodes=seqs / pipeline[:, None])[0]
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     loaded, empty = (steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0))
@@ -294,6 +300,9 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         axes = (..., *(None,) * (times.ndim - 2))
         longer, decodes = uneven[:, None][axes], (carried * base)[axes]
         return np.asarray(np.where(longer > 1.0, decodes + (times - decodes) * longer, times))
+
+    def later(role: Role) -> FloatArray:
+        return np.array([first_token_factor(model, config.accelerator, role) for config in configs])
 
     even, count = steps.mixed(ranks)
     mixed = unevenly(even)
@@ -318,7 +327,8 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         pipeline=pipeline,
         ranks=ranks,
         uneven=uneven,
-        first_token=engines.first_token[:, 0],
+        first_token=later(Role.COLOCATED),
+        first_token_prefill=later(Role.PREFILL),
         usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
         link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
