@@ -109,14 +109,16 @@ def _fitted(error: ServingError) -> str:
 
 
 def _prompts() -> str:
-    """What prompts take inside an engine, by generation of GPUs."""
+    """What the first token of a prompt waits for beyond its steps, by generation of GPUs."""
     catalog = load_catalog()
     gpus = [catalog.accelerator(name) for name in ("H100", "B200", "MI355X")]
-    shares = [f"{gpu.in_engine.prompts:g} ({gpu.in_engine.prefill:g}) on {gpu.name}" for gpu in gpus]
+    shares = [f"{gpu.in_engine.first_token:g} ({gpu.in_engine.first_token_prefill:g}) on {gpu.name}" for gpu in gpus]
     return (
-        "Prompts of models with routed experts take longer in an engine than their kernels timed alone, and less so\n"
-        f"on workers that only prefill (in brackets): {', '.join(shares)} times as long. "
-        "GPUs\nof a generation share a figure."
+        "First tokens of models with routed experts come later than the engine is busy with their prompts, and less\n"
+        f"so on workers that only prefill (in brackets): {', '.join(shares)} times\n"
+        "as late. GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
+        f"{gpus[0].in_engine.arithmetic:g} times as long in an engine as in the kernel tables, whose short runs do not "
+        "reach the power limit."
     )
 
 

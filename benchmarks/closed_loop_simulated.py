@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
-from costmodel.engine_arrays import engine_arrays  # noqa: E402
+from costmodel.engine_arrays import engine_arrays, first_token_factor  # noqa: E402
 from costmodel.serving.closed_loop import closed_loop  # noqa: E402
 from costmodel.serving.load import MANY_WAVES, ClosedLoad, uneven_lanes  # noqa: E402
 from costmodel.simulator import SCHEDULERS, Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
@@ -87,6 +87,7 @@ def engine_pool(deployment: Deployment, users: int, longest: int) -> Pool:
             block_size=block,
         ),
         pipeline=config.parallelism.pipeline,
+        first_token=first_token_factor(deployment.model, config.accelerator, config.role),
     )
 
 
@@ -105,7 +106,7 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
     policy = load_serving_policy(deployment.engine)
     arrays = engine_arrays(deployment.model, [deployment.prefill], policy.overhead)
     steady = closed_loop(deployment.model, arrays, policy, closed, np.array([[deployment.fits]]))
-    kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total
+    kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total * arrays.first_token
     late = (closed.looks - 1.0) / 2.0 * steady.decode_step
     outside = float((policy.arrival + np.maximum(steady.prefill - kernels, 0.0) + late)[0, 0])
     users = max(1, round(deployment.concurrency))

@@ -7,13 +7,14 @@ Data: serving/closed_loop.csv and serving/r1_2026.csv in PDPLAN_DATA, else ../sh
 scripts. Kernels are those of the catalog: fit them first. Nineteen rows are fitted with the prefill layout of their
 public recipe in place of the label (`serving_layouts`).
 
-Per engine, two times of its host (what a request adds stays as it is in the catalog, since no row shows it); for all
-engines together, what launching a kernel takes, the wait of equal lengths, three figures of disaggregation and one of
-lanes; for each generation of GPUs, what prompts take inside an engine over the kernel tables. With r = ln(predicted /
-measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman and McClure 1987), which counts rows that are near and lets
-go of those that no model explains (warm-up, prefix caches, mislabelled load); a pull towards PRIOR, which is what
-theory says, settles what the rows leave open. One fit with all models goes into the catalog; its error is that of the
-fits that never saw the model.
+Per engine, the time before a prompt starts; for all engines together, the time of the host per step (what a request
+adds stays as it is in the catalog, since no row shows it), what launching a kernel takes, the wait of equal lengths,
+three figures of disaggregation and one of lanes; for each generation of GPUs, how much later than its prompt's steps a
+first token comes. With
+r = ln(predicted / measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman and McClure 1987), which counts rows that
+are near and lets go of those that no model explains (warm-up, prefix caches, mislabelled load); a pull towards PRIOR,
+which is what theory says, settles what the rows leave open. One fit with all models goes into the catalog; its error is
+that of the fits that never saw the model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from serving_intervals import Logs, Steadies, by_stratum, coverage, factors, logs_of, residuals_of  # noqa: E402
-from serving_tables import FILES, GENERATIONS, SURPLUS, Table, generation, load_tables, merged, plausible  # noqa: E402
+from serving_tables import FILES, GENERATIONS, PREFILL_SHARE, Table, generation, load_tables, merged, plausible  # noqa: E402
 
 from costmodel.serving.load import Steady  # noqa: E402
 from costmodel.serving.policy import ServingPolicy  # noqa: E402
@@ -44,22 +45,23 @@ from search_spaces.engines import FittedServing, engine_names, load_serving_poli
 Array = NDArray[np.float64]
 Prior = dict[str, tuple[float, float]]
 
-PRIOR = {"step_us": (400.0, 0.5), "arrival_ms": (20.0, 0.7)}
+PRIOR = {"arrival_ms": (20.0, 0.7)}
 """Where a parameter of an engine is drawn to, and how far (in its logarithm) it may stray cheaply: round figures."""
 SHARED_PRIOR = {
+    "step_us": (400.0, 0.5),
     "launch_us": (40.0, 1.0),
     "equal_wait": (2.0, 0.5),
     "lane_balance": (1.2, 0.5),
     "handover_ms": (80.0, 0.5),
     "handover_burst": (0.06, 0.5),
-    SURPLUS: (0.25, 0.5),
+    PREFILL_SHARE: (0.25, 0.5),
 }
 """The same of what all engines share. Of equal prompts that come one after the other, each waits for the rest of one
 step and, as tokens are read a step late, for another one."""
-SHARED_SERVING = tuple(name for name in SHARED_PRIOR if name != SURPLUS)
+WITH_POLICY = tuple(name for name in SHARED_PRIOR if name not in ("step_us", PREFILL_SHARE))
 """Those of them that stand with each engine's serving policy."""
 FACTOR = (1.3, 0.3)
-"""The same of prompts in an engine over the kernel tables, of every generation of GPUs."""
+"""The same of the time until a first token over that of its prompt's steps, of every generation of GPUs."""
 PULL = 0.015
 """Weight of a parameter's squared distance from its prior, in units of the second figure."""
 SCALE_TTFT, SCALE_TPOT = 0.35, 0.2
@@ -70,7 +72,7 @@ rest look slow too seldom."""
 SOURCE = "TTFT and TPOT at fixed concurrency (InferenceX and NVIDIA), with the catalog's kernels"
 ALL_GPUS = ("B200", "H100", "MI355X")
 """Generations with a factor of their own; one that no row shows has the mean of the others."""
-APART = ("lane_balance", "handover_ms", "handover_burst", SURPLUS)
+APART = ("lane_balance", "handover_ms", "handover_burst", PREFILL_SHARE)
 """Parameters that only disaggregated rows and rows with data-parallel lanes show."""
 STEPS, LONGEST_STEP, LAST_STEP = 12, 0.4, 0.01
 """Most steps of a search, and the longest and shortest of the logarithms of the parameters."""
@@ -116,14 +118,13 @@ class Fit:
 
     def policy(self, engine: str) -> ServingPolicy:
         """The fitted policy of an engine."""
-        step, arrival = (self.values[f"{engine} {name}"] for name in PRIOR)
-        overhead = replace(load_serving_policy(engine).overhead, step=step * MICRO)
-        shared = {name: self.values[name] for name in SHARED_SERVING}
-        return serving_policy(engine, overhead, FittedServing(arrival_ms=arrival, **shared))
+        overhead = replace(load_serving_policy(engine).overhead, step=self.values["step_us"] * MICRO)
+        shared = {name: self.values[name] for name in WITH_POLICY}
+        return serving_policy(engine, overhead, FittedServing(arrival_ms=self.values[f"{engine} arrival_ms"], **shared))
 
     def predict(self, table: Table) -> Steady:
         """The steady state of a table."""
-        return table.predict(self.policy(table.batch.engine), {"default": 1.0, **self.values})
+        return table.predict(self.policy(table.batch.engine), self.values)
 
 
 def unpacked(prior: Prior, logs: Array) -> Fit:
@@ -298,11 +299,11 @@ def write_engines(fitted: Fit) -> None:
     content = yaml.safe_load(text)
     for engine in engine_names():
         entry = content[engine]
-        step, arrival = (fitted.values[f"{engine} {name}"] for name in PRIOR)
-        entry["step_overhead_us"] = settled(entry["step_overhead_us"], step)
+        arrival = fitted.values[f"{engine} arrival_ms"]
+        entry["step_overhead_us"] = settled(entry["step_overhead_us"], fitted.values["step_us"])
         entry["origin"], entry["source"] = "fitted", SOURCE
         known = entry["serving"]["fitted"]
-        fresh = {"arrival_ms": arrival, **{name: fitted.values[name] for name in SHARED_SERVING}}
+        fresh = {"arrival_ms": arrival, **{name: fitted.values[name] for name in WITH_POLICY}}
         entry["serving"]["fitted"] = {name: settled(known[name], value) for name, value in fresh.items()}
     body = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
     path.write_text(f"{head}\n{body}", "utf-8")
@@ -311,8 +312,9 @@ def write_engines(fitted: Fit) -> None:
     gpus = yaml.safe_load(text)
     for name, entry in gpus.items():
         gpu = "H100" if name == "default" else GENERATIONS.get(name, name)
-        entry["prompts"] = settled(entry["prompts"], fitted.values.get(gpu, entry["prompts"]))
-        entry["prefill"] = float(f"{1.0 + (entry['prompts'] - 1.0) * fitted.values[SURPLUS]:.3g}")
+        entry["first_token"] = settled(entry["first_token"], fitted.values.get(gpu, entry["first_token"]))
+        left = (entry["first_token"] - 1.0) * fitted.values[PREFILL_SHARE]
+        entry["first_token_prefill"] = float(f"{1.0 + left:.3g}")
     body = "".join(f"{name}: {yaml.safe_dump(entry, default_flow_style=True)}" for name, entry in gpus.items())
     path.write_text(text[: text.index("default:")] + body, "utf-8")
 

@@ -23,15 +23,13 @@ from costmodel.serving.closed_loop import settle  # noqa: E402
 from costmodel.serving.disaggregated import Pools, settle_pools  # noqa: E402
 from costmodel.serving.load import (  # noqa: E402
     ClosedLoad,
-    Prompt,
+    PromptSteps,
     Steady,
     Times,
     decode_time,
     launching_time,
-    lockstep,
-    prompt_time,
-    prompts_in_a_step,
-    uneven_lanes,
+    prompt_of,
+    prompt_steps,
 )
 from costmodel.serving.policy import ServingPolicy  # noqa: E402
 from costmodel.step import busiest_rank  # noqa: E402
@@ -52,8 +50,8 @@ GENERATIONS = {"H200": "H100", "GB200": "B200", "MI300X": "MI355X", "MI325X": "M
 """GPUs with the units and kernels of another one, which share its factor."""
 FILES = ("closed_loop.csv", "r1_2026.csv")
 """Measured serving results of the data folder."""
-SURPLUS = "prefill_surplus"
-"""The factor that says how much of what prompts take longer is left on workers that only prefill."""
+PREFILL_SHARE = "prefill_share"
+"""The parameter that says how much of what first tokens are late is left on workers that only prefill."""
 GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
 """Running requests over the most, where the decode step is tabulated."""
 
@@ -62,14 +60,15 @@ GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
 class Table:
     """A batch with its kernel times, so that a trial costs no step evaluation; columns of shape (rows, 1).
 
-    steps: of shape (rows, grid); kernels: of a step with prompts [1].
+    steps: of shape (rows, grid); alone, together, group, lanes, pipeline: of `PromptSteps`; kernels: of a step with
+    prompts [1].
     """
 
     batch: Batch
     file: str
     family: str
     alone: Array
-    shared: Array
+    together: Array
     group: Array
     kernels: Array
     lanes: Array
@@ -80,16 +79,12 @@ class Table:
     ttft: Array
     tpot: Array
 
-    def times(self, policy: ServingPolicy, slowdown: Array) -> Times:
-        """Times with the policy's overheads on top of the kernels; slowdown: of each row's prompts [1]."""
+    def times(self, policy: ServingPolicy, first_token: Array) -> Times:
+        """Times with the policy's overheads on top of the kernels; first_token: of each row (`prompt_of`) [1]."""
         step, each = policy.overhead.step, policy.overhead.per_request
-        least = policy.launch * self.kernels
-        uneven = uneven_lanes(policy.lane_balance, self.lanes)
-        together = self.group * self.lanes
-        busy = np.maximum(slowdown * (self.shared * together * self.pipeline + step + each * self.group), least)
-        alone = np.maximum(slowdown * (self.alone + step + each), least)
-        shared = busy * uneven / (together * self.pipeline)
-        prompt = Prompt(alone, shared, lockstep(shared, self.lanes, self.pipeline))
+        alone, together = self.alone + step + each, self.together + step + each * self.group
+        steps = PromptSteps(alone, together, self.group, self.lanes, self.pipeline)
+        prompt = prompt_of(steps, first_token, policy.launch * self.kernels, policy.lane_balance)
         return Times(prompt, lambda running: self.decode(running, step, each))
 
     def decode(self, running: Array, step: float, each: float) -> Array:
@@ -104,9 +99,9 @@ class Table:
         return time
 
     def predict(self, policy: ServingPolicy, factors: Mapping[str, float]) -> Steady:
-        """The steady state under a policy, with the slowdown of prompts by GPU (`generation`)."""
+        """The steady state under a policy, with the factor of first tokens by GPU (`generation`)."""
         own = self.batch.policy_of(policy)
-        column = np.array([[slowdown(each, factors)] for each in self.batch.deployments])
+        column = np.array([[first_token(each, factors)] for each in self.batch.deployments])
         times = self.times(own, column)
         if self.batch.split:
             return settle_pools(times, own, self.batch.load, self.batch.pools)
@@ -149,12 +144,12 @@ def _joined(tables: Sequence[Table]) -> Table:
     )
 
 
-def slowdown(deployment: Deployment, factors: Mapping[str, float]) -> float:
-    """What the prompts of a deployment take longer than its kernels (`costmodel.engine_arrays`) [1]."""
+def first_token(deployment: Deployment, factors: Mapping[str, float]) -> float:
+    """How much later than its prompt's steps a first token comes (`costmodel.engine_arrays`) [1]."""
     if not deployment.model.is_moe:
         return 1.0
-    more = factors[generation(deployment)] - 1.0
-    return 1.0 + more * (1.0 if deployment.decode is None else factors.get(SURPLUS, 0.0))
+    later = factors[generation(deployment)] - 1.0
+    return 1.0 + later * (1.0 if deployment.decode is None else factors.get(PREFILL_SHARE, 0.0))
 
 
 def generation(deployment: Deployment) -> str:
@@ -177,9 +172,9 @@ def plausible(tables: list[Table], factors: Mapping[str, float]) -> list[Table]:
 def make_table(batch: Batch, file: str) -> Table:
     """Kernel times of a batch, by one call of the step model for each point of the grid."""
     load = batch.load
-    bare = replace(batch.policy_of(load_serving_policy(batch.engine)), launch=0.0, lane_balance=1.0)
-    prefill, decode = _plain(batch).prefill_engines(NO_OVERHEAD), batch.decode_engines(NO_OVERHEAD)
-    prompt = prompt_time(batch.model, prefill, load, bare)
+    policy = batch.policy_of(load_serving_policy(batch.engine))
+    prefill, decode = batch.prefill_engines(NO_OVERHEAD), batch.decode_engines(NO_OVERHEAD)
+    prompt = prompt_steps(batch.model, prefill, load, policy)
     top = load.concurrency / batch.pools.decode_workers
     steps = [decode_time(batch.model, decode, np.maximum(top * share, 1e-3), load) for share in GRID]
     rows = [each.row for each in batch.deployments]
@@ -188,27 +183,17 @@ def make_table(batch: Batch, file: str) -> Table:
         file=file,
         family=f"{batch.model.num_layers} layers of {batch.model.hidden}",
         alone=prompt.alone,
-        shared=prompt.shared,
-        group=prompts_in_a_step(prefill, load, bare),
-        kernels=np.full_like(top, launching_time(batch.model, replace(bare, launch=1.0))),
-        lanes=prefill.data,
-        pipeline=prefill.pipeline,
+        together=prompt.together,
+        group=prompt.group,
+        kernels=np.full_like(top, launching_time(batch.model, replace(policy, launch=1.0))),
+        lanes=prompt.lanes,
+        pipeline=prompt.pipeline,
         ranks=decode.data,
         top=top,
         steps=np.hstack(steps),
         ttft=np.array([[row.ttft] for row in rows]),
         tpot=np.array([[row.tpot] for row in rows]),
     )
-
-
-def _plain(batch: Batch) -> Batch:
-    """The batch on GPUs whose prompts take in an engine what they take alone."""
-    members = []
-    for each in batch.deployments:
-        gpu = each.prefill.accelerator
-        plain = replace(gpu, in_engine=replace(gpu.in_engine, prompts=1.0, prefill=1.0))
-        members.append(replace(each, prefill=replace(each.prefill, accelerator=plain)))
-    return replace(batch, deployments=tuple(members))
 
 
 def load_tables(*, corrected: bool = False) -> list[Table]:

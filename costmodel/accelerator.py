@@ -132,13 +132,16 @@ class KernelEfficiency:
 class InEngine:
     """How much longer things take inside a serving engine than kernels timed alone say [1].
 
-    prompts: factor on all that prompts of a model with routed experts add to a step, on engines that decode too;
-    traffic: factor on whatever HBM bounds; prefill: that of prompts on workers that do nothing else.
+    first_token: time until the first token of a prompt over that of the steps that compute it, of models with routed
+    experts on engines that decode too; the engine is busy with it no longer than its steps last. first_token_prefill:
+    the same on workers that do nothing else. traffic: factor on whatever HBM bounds; arithmetic: on whatever the units
+    bound, whose clock falls at the power limit.
     """
 
-    prompts: float = 1.0
+    first_token: float = 1.0
+    first_token_prefill: float = 1.0
     traffic: float = 1.0
-    prefill: float = 1.0
+    arithmetic: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

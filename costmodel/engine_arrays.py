@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .accelerator import Accelerator, KernelEfficiency
+from .accelerator import Accelerator, InEngine, KernelEfficiency
 from .engine import EngineConfig, Role
 from .errors import InputError
 from .host import EngineOverhead
@@ -118,8 +118,8 @@ class EngineArrays:
     gemm: rates by model part (a checkpoint quantises some parts and not others); experts: of the grouped GEMM;
     attention: by kernel class; all_reduce, all_reduce_large, all_to_all: links with their efficiency; send: bare links;
     weight_bytes: byte per weight by part; input_bytes: byte per activation that enters a GEMM of that part;
-    kv_bytes: byte per KV element; host_step, host_request [s]; slowdown: what prompts add to a
-    step, over what it takes alone (`Accelerator.in_engine`) [1];
+    kv_bytes: byte per KV element; host_step, host_request [s]; first_token: time until a first token over that of the
+    steps of its prompt (`Accelerator.in_engine`) [1];
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s];
     expert_skew, expert_spread: standard deviation of the experts' popularity over its mean, with and without the
     hottest [1]; a spread of None grows with the tokens as in the kernel tables;
@@ -144,7 +144,7 @@ class EngineArrays:
     kv_bytes: FloatArray
     host_step: FloatArray
     host_request: FloatArray
-    slowdown: FloatArray
+    first_token: FloatArray
     peak: FloatArray
     bandwidth: FloatArray
     expert_skew: FloatArray
@@ -210,7 +210,7 @@ def engine_arrays(
         kv_bytes=_column([DTYPE_BYTES[config.kv_dtype] for config in configs]),
         host_step=_column([overhead.step] * len(configs)),
         host_request=_column([overhead.per_request] * len(configs)),
-        slowdown=_column([_slowdown(model, config) if conditions.in_engine else 1.0 for config in configs]),
+        first_token=_column([first_token_factor(model, config.accelerator, config.role) for config in configs]),
         peak=_column([vendor_peak(config) for config in configs]),
         bandwidth=_column([accelerator.bandwidth for accelerator in accelerators]),
         expert_skew=_column([conditions.expert_skew] * len(configs)),
@@ -220,12 +220,12 @@ def engine_arrays(
     )
 
 
-def _slowdown(model: Transformer, config: EngineConfig) -> float:
-    """What prompts take longer than alone: those of dense models take no longer."""
+def first_token_factor(model: Transformer, accelerator: Accelerator, role: Role) -> float:
+    """Time until a first token over that of its prompt's steps [1]; dense models' come with the step."""
     if not model.is_moe:
         return 1.0
-    longer = config.accelerator.in_engine
-    return longer.prefill if config.role is Role.PREFILL else longer.prompts
+    later = accelerator.in_engine
+    return later.first_token_prefill if role is Role.PREFILL else later.first_token
 
 
 ATTENTION_CLASSES = ("attention_prefill", "attention_decode", "latent_prefill", "latent_decode")
@@ -315,11 +315,13 @@ def _kernel_rates(
     traffic = [moved for _, moved in pairs]
     bandwidth = [accelerator.bandwidth for accelerator in accelerators]
     floors, singles = ([getattr(one, name) * eager for one in arithmetic] for name in ("floor", "single"))
-    longer = [accelerator.in_engine.traffic if conditions.in_engine else 1.0 for accelerator in accelerators]
+    longer = [accelerator.in_engine if conditions.in_engine else InEngine() for accelerator in accelerators]
     return KernelRates(
-        peak=_column([peak * one.compute for peak, one in zip(peaks, arithmetic, strict=True)]),
+        peak=_column(
+            [peak * one.compute / more.arithmetic for peak, one, more in zip(peaks, arithmetic, longer, strict=True)]
+        ),
         bandwidth=_column(
-            [width * one.memory / more for width, one, more in zip(bandwidth, traffic, longer, strict=True)]
+            [width * one.memory / more.traffic for width, one, more in zip(bandwidth, traffic, longer, strict=True)]
         ),
         launch=_column([one.launch + (one.eager if eager else 0.0) for one in traffic]),
         compute_half=_column([one.compute_half for one in arithmetic]),

@@ -8,15 +8,13 @@ Rules
   or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
 - The output head runs once per prompt in the step and once per decoding request.
 - Every rank has a host process of its own, so host time counts the requests of the busiest rank (`host.host_time`).
-- What prompts add to a step is `slowdown` times what they add by kernels and host work (`host.with_prompts`); the
-  surplus counts as host time.
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import TypeVar
@@ -26,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .engine import EngineConfig
 from .engine_arrays import EngineArrays, engine_arrays
-from .host import EngineOverhead, with_prompts
+from .host import EngineOverhead
 from .kernels import (
     ACTIVATION_BYTES,
     NOTHING,
@@ -169,19 +167,7 @@ def prompt_chunks(new_tokens: Tokens, past: Tokens, room: Tokens) -> tuple[Token
 
 
 def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> StepTime:
-    """Time of one step of each engine at each operating point."""
-    together = _bare_step(model, engines, load)
-    prompts = load.prefill_requests * load.prefill_tokens > 0.0
-    if not np.any(prompts) or np.all(engines.slowdown == 1.0):
-        return together
-    decodes = _bare_step(model, engines, StepLoad.decode(load.decode_requests, load.decode_context)).total
-    decodes = np.where(load.decode_requests > 0.0, decodes, 0.0)
-    total = np.where(prompts, with_prompts(decodes, together.total, engines.slowdown), together.total)
-    return replace(together, host=together.host + (total - together.total), total=total)
-
-
-def _bare_step(model: Transformer, engines: EngineArrays, load: StepLoad) -> StepTime:
-    """The step by its kernels and host work alone; loops over layer groups and matrices only."""
+    """Time of one step of each engine at each operating point; loops over layer groups and matrices only."""
     prompts = busiest_rank(load.prefill_requests, engines.data)
     decodes = busiest_rank(load.decode_requests, engines.data)
     tokens = prompts * load.prefill_tokens + decodes

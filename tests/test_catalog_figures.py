@@ -69,8 +69,11 @@ def test_borrowed_sizes_shrink_with_the_peak() -> None:
 
 def test_what_engines_add_is_a_relatives_where_it_is_not_known() -> None:
     entries = table(Child={"like": "Kin"})
-    known = parse_efficiency(entries, {"default": {"prompts": 1.1}, "Kin": {"prompts": 1.5, "traffic": 1.2}})
-    assert [known.in_engine(name) for name in ("Child", "Stranger")] == [InEngine(1.5, 1.2), InEngine(1.1)]
+    known = parse_efficiency(entries, {"default": {"first_token": 1.1}, "Kin": {"first_token": 1.5, "traffic": 1.2}})
+    assert [known.in_engine(name) for name in ("Child", "Stranger")] == [
+        InEngine(first_token=1.5, traffic=1.2),
+        InEngine(first_token=1.1),
+    ]
 
 
 def test_relatives_in_a_circle_end_at_default() -> None:

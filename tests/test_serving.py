@@ -66,7 +66,7 @@ def load(
 
 def times(prompt: float, decode: Callable[[Array], Array] | float) -> Times:
     step = decode if callable(decode) else (lambda running: np.full_like(running, decode))
-    return Times(Prompt(cell(prompt), cell(prompt), cell(0.0)), step)
+    return Times(Prompt(cell(prompt), cell(prompt), cell(prompt), cell(0.0)), step)
 
 
 def test_a_lone_request_is_its_prefill_and_its_steps() -> None:
@@ -92,6 +92,15 @@ def test_of_the_first_wave_each_waits_for_half() -> None:
     later = float(endless.ttft[0, 0]) - 1.0 - 1e-3
     assert 0.0 < later < 5e-3
     assert short.ttft[0, 0] - endless.ttft[0, 0] == pytest.approx(0.1 * 20 / 2 * 1e-3 - 0.1 * later, rel=1e-3)
+
+
+def test_a_first_token_may_be_late_without_keeping_the_engine_busy() -> None:
+    """It delays the first wave and the prompt itself, but no step of the others."""
+    prompt = Prompt(alone=cell(0.3), wave=cell(0.3), shared=cell(0.2), lockstep=cell(0.0))
+    late = settle(replace(times(0.2, 0.01), prompt=prompt), IDEAL, load(21, waves=10), cell(100))
+    prompt_in_time = settle(times(0.2, 0.01), IDEAL, load(21, waves=10), cell(100))
+    assert late.ttft[0, 0] - prompt_in_time.ttft[0, 0] == pytest.approx(0.1 + 0.1 * 20 / 2 * 0.1, rel=0.1)
+    assert 0.9 * prompt_in_time.tpot[0, 0] < late.tpot[0, 0] < prompt_in_time.tpot[0, 0]  # fewer decode meanwhile
 
 
 def circulating(requests: int, away: float, scatter: float, rounds: int = 12) -> float:
@@ -166,8 +175,8 @@ def test_an_idle_prefill_pool_makes_nobody_wait() -> None:
 def test_on_busy_lanes_a_prompt_takes_a_step_of_all_of_them() -> None:
     """A step of all lanes lasts 0.8 s; it is met in progress as often as the worker is busy."""
     pools = Pools(cell(1), cell(1), cell(0), cell(1e9))
-    lanes = replace(times(0.3, 0.05), prompt=Prompt(cell(0.3), cell(0.1), cell(0.8)))
-    single = replace(times(0.3, 0.05), prompt=Prompt(cell(0.3), cell(0.1), cell(0.0)))
+    lanes = replace(times(0.3, 0.05), prompt=Prompt(cell(0.3), cell(0.1), cell(0.1), cell(0.8)))
+    single = replace(times(0.3, 0.05), prompt=Prompt(cell(0.3), cell(0.1), cell(0.1), cell(0.0)))
     few = load(16, spread=0.0)
     busy, free = (settle_pools(each, IDEAL, few, pools) for each in (lanes, single))
     share = float(busy.prefill_share[0, 0])

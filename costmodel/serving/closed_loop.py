@@ -2,19 +2,19 @@
 
 C requests are in flight, each replaced when it ends; N = min(C, what memory holds) of them are in the engine, of which
 B decode. If C is a mean below one, the engine is idle at times and serves a single request at others: N = 1.
-With s the engine seconds of one prompt, d(B) a decode step, O tokens a request:
+With s the engine seconds of one prompt, f s the time until its first token, d(B) a decode step, O tokens a request:
 
     TPOT = d(B) + s x B / (O - 1)                         every decode step carries B / (O - 1) prompts
-    TTFT = arrival + s' + (looks + 1) / 2 d + first x (N - 1) / 2 x s + (1 - first) W + line
+    TTFT = arrival + f s' + (looks + 1) / 2 d + first x (N - 1) / 2 x f s + (1 - first) W + line
     W    = wait of N requests that circulate, s at a time and away for R - W - s (`load.circulating_wait`)
     B    = N (O - 1) TPOT / R,    R = TTFT' + (O - 1) TPOT Little's law; TTFT' is TTFT without the line
 
-s' is the prompt alone, at least what the host needs to launch its kernels. The first wave arrives at once, and each of
-N prompts that come at once waits for half of the others: `first` is the share of this wave in the run, 1 / waves. Later
-requests come back scattered by their lengths, and wait little until prompts take all of the time. Equal lengths are a
-case of their own, as requests that start together also end together: where prompts go first the whole wave stays one,
-and where they share steps with decodes each waits for those that came just before. The line is what waits outside for
-memory.
+s' is the prompt alone, at least what the host needs to launch its kernels; f is `InEngine.first_token`. The first wave
+arrives at once, and each of N prompts that come at once waits for half of the others: `first` is the share of this wave
+in the run, 1 / waves. Later requests come back scattered by their lengths, and wait little until prompts take all of
+the time. Equal lengths are a case of their own, as requests that start together also end together: where prompts go
+first the whole wave stays one, and where they share steps with decodes each waits for those that came just before. The
+line is what waits outside for memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def settle(times: Times, policy: ServingPolicy, load: ClosedLoad, fits: FloatArr
     prompt, gaps = times.prompt, load.gaps
     admitted = admitted_requests(policy, load, fits)
     first = wave_share(policy, load)
-    base = policy.arrival + prompt.alone + first * (admitted - 1.0) / 2.0 * prompt.shared
+    base = policy.arrival + prompt.alone + first * (admitted - 1.0) / 2.0 * prompt.wave
     base = base + prompts_before(policy, load, admitted) * prompt.alone
     felt, whole = prompt.shared / gaps, np.zeros_like(admitted)
     if policy.scheduler is Scheduler.PREFILL_FIRST:

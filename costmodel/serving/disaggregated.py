@@ -5,9 +5,10 @@ and decode on one of D workers in batches of B = N (O - 1) TPOT / (D (TTFT + (O 
 the first wave, where half of the others are ahead of one; later they wait as requests do that circulate
 (`load.circulating_wait`), away for Z = everything else:
 
-    TTFT = arrival + hand-over + transfer + s' + steps + f (n - 1) s / 2 + (1 - f) W(n, s, Z)
+    TTFT = arrival + hand-over + transfer + l s' + steps + f (n - 1) l s / 2 + (1 - f) W(n, s, Z)
 
-f = 1 / waves + a share of later requests that meet all others again (fitted); s' is the prompt alone. Data-parallel
+f = 1 / waves + a share of later requests that meet all others again (fitted); s' is the prompt alone, whose first token
+comes l times as late as the worker is busy with it (`Accelerator.in_engine`). Data-parallel
 lanes go in step: on a worker whose lanes are busy for a share rho of the time, a prompt waits for half of a step in
 progress and then takes as long as a step of all lanes does. A decode worker that pulls loads KV during a step of the
 others before one has it (`transfer.step_in_progress`).
@@ -70,7 +71,7 @@ def settle_pools(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: P
     admitted = np.minimum(np.maximum(load.concurrency, 1.0), pools.decode_workers * np.maximum(pools.fits, 1.0))
     each = np.maximum(admitted / pools.prefill_workers, 1.0)
     together = np.minimum(1.0 / load.waves + policy.handover_burst, 1.0)
-    wave = together * (each - 1.0) / 2.0 * prompt.shared
+    wave = together * (each - 1.0) / 2.0 * prompt.wave
     longer = np.maximum(prompt.lockstep - prompt.alone, 0.0) + prompt.lockstep / 2.0
     running, queue, busy = 0.5 * admitted, np.zeros_like(admitted), np.zeros_like(admitted)
     for _ in range(ITERATIONS):

@@ -77,14 +77,31 @@ class Steady:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """One prompt on an engine.
+class PromptSteps:
+    """Steps with prompts only; arrays of shape (engines, 1).
 
-    alone [s]; shared: its share of an engine that all lanes keep busy [s]; lockstep: a step in which every lane has a
-    prompt, 0 where an engine has a single lane [s].
+    alone: of a single prompt; together: of `group` prompts on each of `lanes` data-parallel ranks [s]; pipeline: stages
+    [1].
     """
 
     alone: FloatArray
+    together: FloatArray
+    group: FloatArray
+    lanes: FloatArray
+    pipeline: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt on an engine.
+
+    alone: until its first token [s]; wave: the same for its share of an engine that all lanes keep busy [s]; shared:
+    how long that share keeps the engine busy [s]; lockstep: a step in which every lane has a prompt, 0 where an engine
+    has a single lane [s].
+    """
+
+    alone: FloatArray
+    wave: FloatArray
     shared: FloatArray
     lockstep: FloatArray
 
@@ -110,22 +127,34 @@ def prompt_time(model: Transformer, engines: EngineArrays, load: ClosedLoad, pol
 
     A step takes up to `token_budget` prompt tokens, so short prompts share one read of the weights. Ranks of
     data-parallel attention go in step, each with its own prompts; they rarely are all as busy, which
-    `lane_balance` >= 1 makes up for. Pipeline stages hold one micro-batch each. No CUDA graph replays a step with
-    prompts, so it takes at least the host's time for launching its kernels.
+    `lane_balance` >= 1 makes up for. Pipeline stages hold one micro-batch each. The host launches the kernels.
     """
-    alone = step_time(model, engines, StepLoad.prefill(load.isl)).total
-    lanes = engines.data
+    first_token, least = engines.first_token, launching_time(model, policy)
+    return prompt_of(prompt_steps(model, engines, load, policy), first_token, least, policy.lane_balance)
+
+
+def prompt_steps(model: Transformer, engines: EngineArrays, load: ClosedLoad, policy: ServingPolicy) -> PromptSteps:
+    """Steps of a prompt alone, and of as many as a step takes on every lane."""
     group = prompts_in_a_step(engines, load, policy)
-    together = step_time(model, engines, StepLoad.prefill(load.isl, group * lanes)).total
-    uneven = uneven_lanes(policy.lane_balance, lanes)
-    least = launching_time(model, policy)
-    shared = np.maximum(together, least) * uneven / (group * lanes * engines.pipeline)
-    return Prompt(np.maximum(alone, least), shared, lockstep(shared, lanes, engines.pipeline))
+    alone = step_time(model, engines, StepLoad.prefill(load.isl)).total
+    together = step_time(model, engines, StepLoad.prefill(load.isl, group * engines.data)).total
+    return PromptSteps(alone, together, group, engines.data, engines.pipeline)
 
 
-def lockstep(shared: FloatArray, lanes: FloatArray, pipeline: FloatArray) -> FloatArray:
-    """Step in which every data-parallel lane has a prompt; 0 with a single lane [s]."""
-    return np.asarray(np.where(lanes > 1, shared * lanes * pipeline, 0.0))
+def prompt_of(steps: PromptSteps, first_token: FloatArray, least: FloatArray | float, lane_balance: float) -> Prompt:
+    """A prompt from its steps, which take at least `least`, for no CUDA graph replays them [s].
+
+    first_token: how much later than its steps a first token comes (`Accelerator.in_engine`) [1].
+    """
+    lanes = steps.lanes
+    share = uneven_lanes(lane_balance, lanes) / (steps.group * lanes * steps.pipeline)
+    shared = np.maximum(steps.together, least) * share
+    return Prompt(
+        alone=np.maximum(first_token * steps.alone, least),
+        wave=np.maximum(first_token * steps.together, least) * share,
+        shared=shared,
+        lockstep=np.where(lanes > 1, shared * lanes * steps.pipeline, 0.0),
+    )
 
 
 def launching_time(model: Transformer, policy: ServingPolicy) -> float:

@@ -131,6 +131,7 @@ class Pool:
     pipeline: stages, each with an equal share of the step's time; as many micro-batches are in flight.
     kv_seconds_per_token: time that the KV of one token needs on the engine's links (all its NICs) [s/token].
     nics: links each way; one hand-over uses one of them, and several go side by side.
+    first_token: time until the first token of a prompt over that of its steps (`Accelerator.in_engine`) [1].
     prefix_cache: whether prompts find the KV of earlier ones, where the trace has hash blocks.
     """
 
@@ -144,6 +145,7 @@ class Pool:
     kv_seconds_per_token: float = 0.0
     nics: int = 1
     prefix_cache: bool = True
+    first_token: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

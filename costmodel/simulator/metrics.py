@@ -90,11 +90,12 @@ class Result:
     """Times per request [s], in order of arrival; NaN where the request did not get that far.
 
     arrival (of a closed loop: as it came about), prompt_start: its first step begins; prompt_end: its prompt is
-    computed; moved: its KV has arrived at the decode engine (NaN if it never moves); first, finish: first and last
-    token; itl_max: longest gap between two tokens; gap_edges [s]: lengths at which gaps were counted, and gap_counts
-    (requests, edges): gaps that exceed so many of them, one to all; restarts: preemptions of the request; engine,
-    decode_engine: index into `engines` (-1: none); hit: prompt tokens found in a prefix cache [token]; steps_log:
-    rows of (lane, start, end, prompt tokens, decodes, context, steps).
+    computed; moved: its KV has arrived at the decode engine (NaN if it never moves); first, finish: the engine has its
+    first and last token; late: by how much later clients have them (`Pool.first_token`); itl_max: longest gap between
+    two tokens; gap_edges [s]: lengths at which gaps were counted, and gap_counts (requests, edges): gaps that exceed so
+    many of them, one to all; restarts: preemptions of the request; engine, decode_engine: index into `engines` (-1:
+    none); hit: prompt tokens found in a prefix cache [token]. steps_log: rows of (lane, start, end, prompt tokens,
+    decodes, context, steps).
     """
 
     trace: Trace
@@ -104,6 +105,7 @@ class Result:
     moved: FloatArray
     first: FloatArray
     finish: FloatArray
+    late: FloatArray
     itl_max: FloatArray
     gap_edges: FloatArray
     gap_counts: IntArray
@@ -123,12 +125,12 @@ class Result:
     @cached_property
     def ttft(self) -> FloatArray:
         """Arrival to first token [s]."""
-        return self.first - self.arrival
+        return self.first - self.arrival + self.late
 
     @cached_property
     def e2e(self) -> FloatArray:
         """Arrival to last token [s]."""
-        return self.finish - self.arrival
+        return self.finish - self.arrival + self.late
 
     @cached_property
     def tpot(self) -> FloatArray:
@@ -160,8 +162,8 @@ class Result:
 
     @cached_property
     def prefill(self) -> FloatArray:
-        """First step of the prompt to its end [s]."""
-        return self.prompt_end - self.prompt_start
+        """First step of the prompt to its end, and by how much its first token is late [s]."""
+        return self.prompt_end - self.prompt_start + self.late
 
     @cached_property
     def transfer(self) -> FloatArray:

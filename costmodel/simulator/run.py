@@ -125,9 +125,11 @@ def _result(trace: Trace, fleet: Fleet, world: State, events: int, gap_edges: Se
     for name in times:
         q[name][q[name] < 0.0] = np.nan
     logged = world["log"][: int(world["rules"]["logged"][0])]
+    longer = np.array([fleet.pools[pool].first_token - 1.0 for pool in world["engines"]["pool"]])
     return Result(
         trace=trace,
         **{name: q[name] for name in ("arrival", *times, "restarts", "engine", "decode_engine", "hit")},
+        late=longer[q["engine"]] * (q["prompt_end"] - q["prompt_start"]),
         itl_max=q["itl"],
         gap_edges=np.array(gap_edges, dtype=np.float64),
         gap_counts=world["request_gaps"].reshape(trace.size, len(gap_edges)),

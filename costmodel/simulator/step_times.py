@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.host import with_prompts
-
 from .compiled import compiled, entry, opened
 from .records import Floats, StepRecord
 from .steps import COEFFICIENTS, TABLES, UNLIMITED
 from .steps import least_bytes as bytes_of
 from .steps import least_flop as flop_of
 
-least_flop, least_bytes, slowed = compiled(flop_of), compiled(bytes_of), compiled(with_prompts)
+least_flop, least_bytes = compiled(flop_of), compiled(bytes_of)
 
 
 class Chosen(NamedTuple):
@@ -124,9 +122,8 @@ def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: i
     time += line(data, m.at2, m.at3, float(prompts + batch))
     time += first
     if batch > 0:
-        attention = decode_grid(m, data, batch, total)[0]
-        return slowed(decode_rest(m, data, batch) + attention, time + attention, m.a2)
-    return slowed(0.0, time, m.a2)
+        time += decode_grid(m, data, batch, total)[0]
+    return time
 
 
 @compiled

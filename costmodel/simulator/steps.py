@@ -12,8 +12,7 @@ attention of its prompts and attention of its decodes; each part gets its own gr
 
     time = tokens(T) + rows(R) + sum over chunks pairs(q, p) x seconds per pair(q, p) + decode(batch, mean context)
 
-with pairs = q p + q (q + 1) / 2; what prompts add to a step counts `slowdown` times, as in the cost model
-(`host.with_prompts`).
+with pairs = q p + q (q + 1) / 2.
 
 Data-parallel ranks are lanes that begin and end a step together. A chunk keeps to one lane, so a step with few prompts
 takes longer than one with as many tokens on all lanes; many prompts are `uneven` (`serving.load.uneven_lanes`); decodes
@@ -195,8 +194,8 @@ class CoefficientSteps:
 class GridSteps:
     """Nodes and values of the parts [s]; decode_attention has a row for each batch 1, 2, ...; work: the least.
 
-    slowdown: as in `EngineArrays` [1]; lanes: data-parallel ranks; uneven: time of many prompts over that on
-    evenly busy lanes [1]; lane_nodes, lane_times: lane(T) above, by the tokens of all lanes if they were even.
+    lanes: data-parallel ranks; uneven: time of many prompts over that on evenly busy lanes [1]; lane_nodes, lane_times:
+    lane(T) above, by the tokens of all lanes if they were even.
     """
 
     token_nodes: FloatArray
@@ -209,7 +208,6 @@ class GridSteps:
     past_nodes: FloatArray
     pair_times: FloatArray
     work: StepWork = field(default_factory=StepWork)
-    slowdown: float = 1.0
     lanes: float = 1.0
     uneven: float = 1.0
     lane_nodes: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -222,7 +220,7 @@ class GridSteps:
             *(self.token_nodes, self.token_times, self.row_nodes, self.row_times),
             *(self.context_nodes, self.decode_attention, *pairs, self.lane_nodes, self.lane_times),
         )
-        return StepNumbers(GRIDS, {"a0": self.lanes, "a1": self.uneven, "a2": self.slowdown}, tables, self.work)
+        return StepNumbers(GRIDS, {"a0": self.lanes, "a1": self.uneven}, tables, self.work)
 
     def scaled(self, factor: float) -> GridSteps:
         """All times times a factor, but none below its share of FLOP / peak and of bytes / bandwidth.
@@ -271,8 +269,7 @@ def nodes_to(last: float, per_octave: int = PER_OCTAVE, fine: int = FINE) -> Flo
 
 def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhead, uneven: float = 1.0) -> GridSteps:
     """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len; uneven: of its lanes."""
-    slowed = engine_arrays(model, [config], overhead)
-    engine = replace(slowed, slowdown=np.ones_like(slowed.slowdown))
+    engine = engine_arrays(model, [config], overhead)
     ranks = float(config.parallelism.data)
     most = float(max(config.max_num_batched_tokens + config.max_num_seqs, config.max_model_len))
     tokens = nodes_to(most)
@@ -298,7 +295,6 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
         past_nodes=pasts,
         pair_times=_pair_times(model, engine, chunks, pasts),
         work=cost_work(model, config, engine, (tokens, chunks, contexts)),
-        slowdown=float(slowed.slowdown[0, 0]),
         lanes=ranks,
         uneven=uneven,
         lane_nodes=lanes,

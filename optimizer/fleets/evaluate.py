@@ -337,7 +337,7 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
     for pool, state in zip(fleet.pools, states, strict=True):
         if state.wait is None or pool.role is Role.DECODE:
             continue
-        offset, later, idle = state.latency, np.zeros(1), 0.0
+        offset, later, idle = state.latency * instance.tables.first_token_of(pool.role, pool.shape), np.zeros(1), 0.0
         if pool.role is Role.PREFILL:
             moved, later = _handed_over(instance, (pool, state), decodes, next(mixes))
             offset = offset + moved

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.engine import Role
+from costmodel.engine_arrays import first_token_factor
 from costmodel.host import EngineOverhead
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
 from costmodel.queueing import lockstep_excess, pipeline_cycle
@@ -73,6 +74,8 @@ class EngineTable:
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
+    first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too, and
+    first_token_prefill (S,) on a prefill engine (`Accelerator.in_engine`) [1].
     usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
     talks (S, S), domain (S,), group (3, S), hands_over: who can hand KV blocks to whom, see `hand_over`.
     link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
@@ -106,6 +109,8 @@ class EngineTable:
     pipeline: FloatArray
     ranks: FloatArray
     uneven: FloatArray
+    first_token: FloatArray
+    first_token_prefill: FloatArray
     usd_per_hour: FloatArray
     link: FloatArray
     seqs: FloatArray
@@ -140,6 +145,10 @@ class EngineTable:
             times = getattr(self, name)
             slower[name] = times * factor.reshape(-1, *[1] * (times.ndim - 1))
         return replace(self, **slower)
+
+    def first_token_of(self, role: Role, shape: int) -> float:
+        """Time until the first token of a prompt over that of its steps, on an engine in a role [1]."""
+        return float((self.first_token_prefill if role is Role.PREFILL else self.first_token)[shape])
 
     def limit_for(self, requests: float) -> int:
         """Index of the smallest batch limit of at least so many requests, or of the largest."""
@@ -282,8 +291,6 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
     policy = load_serving_policy(problem.engine)
     uneven, carried = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
     steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried)
-    dedicated = engine_arrays(model, [replace(config, role=Role.PREFILL) for config in configs], overhead)
-    apart = _Steps(model, dedicated, flows, seqs, chunks, ranks, carried)
     base = steps.times(decodes=seqs / pipeline[:, None])[0]
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
     loaded, empty = (steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0))
@@ -293,6 +300,9 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         axes = (..., *(None,) * (times.ndim - 2))
         longer, decodes = uneven[:, None][axes], (carried * base)[axes]
         return np.asarray(np.where(longer > 1.0, decodes + (times - decodes) * longer, times))
+
+    def later(role: Role) -> FloatArray:
+        return np.array([first_token_factor(model, config.accelerator, role) for config in configs])
 
     even, count = steps.mixed(ranks)
     mixed = unevenly(even)
@@ -317,14 +327,16 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         pipeline=pipeline,
         ranks=ranks,
         uneven=uneven,
+        first_token=later(Role.COLOCATED),
+        first_token_prefill=later(Role.PREFILL),
         usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
         link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
         chunks=chunks,
-        prefill_alone=apart.prompts(np.ones_like(ranks)),
-        prefill_time=apart.prompts(ranks) * uneven[:, None, None],
-        prefill_shared=apart.shared() * uneven[:, None, None],
+        prefill_alone=steps.prompts(np.ones_like(ranks)),
+        prefill_time=steps.prompts(ranks) * uneven[:, None, None],
+        prefill_shared=steps.shared() * uneven[:, None, None],
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / base[:, 0],
         attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],

@@ -228,6 +228,7 @@ def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
         router=_router(instance, by_tokens=by_tokens),
         kv_seconds_per_token=per_token / float(tables.links[pool.shape]) if pool.role is not Role.COLOCATED else 0.0,
         nics=config.parallelism.data,
+        first_token=tables.first_token_of(pool.role, pool.shape),
     )
 
 
