@@ -79,6 +79,7 @@ def gateway(plan: Plan, folder: Path) -> Iterator[tuple[int, dict[str, Engine]]]
     write_deployment(plan, options(plan.engine), folder)
     config, client = (folder / "router.cfg").read_text("utf-8"), free_port()
     config = config.replace("bind :8000", f"bind 127.0.0.1:{client}")
+    config = config.replace("bind :29000", f"bind 127.0.0.1:{free_port()}")
     with ExitStack() as stack:
         engines = {}
         for name in re.findall(r"^  server (\S+)", config, flags=re.MULTILINE):

@@ -231,6 +231,7 @@ def check_deployment(directory: Path, *, force: bool) -> None:
 def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
     """Make the folders; where writing fails or ends early, take those away that were made, with what is in them."""
     new = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
+    written = False
     try:
         for folder in new:
             try:
@@ -238,10 +239,10 @@ def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
             except OSError as error:
                 raise InputError(f"{shown_path(folder)} cannot be made: {error.strerror}") from error
         yield
-    except BaseException:
-        for folder in new:
+        written = True
+    finally:
+        for folder in () if written else new:
             shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def _check_claim(deployment: Deployment) -> None:
