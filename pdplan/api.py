@@ -281,9 +281,10 @@ def deployment_options(
     claim: str | None = None,
     label: Mapping[str, str] | None = None,
     unchecked: bool = False,
+    device: str = "gpu",
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
-    from reports.deploy.deployment import Options
+    from reports.deploy.deployment import Device, Options
     from reports.deploy.facts import checked_version, is_checked
     from reports.deploy.files import planned_target
     from search_spaces.targets import TARGET_NAMES
@@ -306,6 +307,7 @@ def deployment_options(
         claim=claim,
         bytes_per_token=bytes_per_token,
         unchecked=not is_checked(name, version),
+        device=Device(device),
     )
 
 

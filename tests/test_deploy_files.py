@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -12,17 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
+from costmodel.units import GIB
 from pdplan.cli import ExitCode, run
-from reports.deploy.deployment import Options
+from reports.deploy.checking import checked_directory
+from reports.deploy.deployment import Device, Options
 from reports.deploy.describe import file_names
 from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
 from reports.deploy.formats import load_documents, manifest, shell_text
 from reports.deploy.readback import launches
+from search_spaces.models import load_model
 from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
 from tests.test_cli import pdplan
 
@@ -392,3 +397,28 @@ def test_gpus_of_amd_have_their_own_devices_and_images(target: str, engine: str,
         assert "HIP_VISIBLE_DEVICES=2,3" in text
     if engine == "vllm":
         assert "image: vllm/vllm-openai-rocm:v0.33.0" in text
+
+
+def test_cores_of_a_cpu_stand_in_for_gpus(tmp_path: Path) -> None:
+    plan, asked = plan_of(), replace(options("vllm"), device=Device.CPU)
+    write_deployment(plan, asked, tmp_path / "cpu")
+    assert checked_directory(plan, tmp_path / "cpu").causes == []
+    files = deployment_files(plan, asked)
+    assert not [path for path in files if path.startswith(("compose/", "slurm"))]
+    decode = yaml.safe_load(files["workers/decode-2-0.yaml"])
+    assert (decode["dtype"], decode["kv-cache-dtype"], decode["block-size"]) == ("float32", "auto", 32)
+    assert json.loads(decode["kv-transfer-config"])["kv_buffer_device"] == "cpu"
+    assert "export VLLM_CPU_OMP_THREADS_BIND='2|3'\n" in files["workers/prefill-1-1.sh"]
+    pool = deployment_of(plan, "vllm").pools[1]
+    kv_bytes = kv_capacity_bytes(load_model("Llama-3.1-8B"), pool.config)
+    assert f"export VLLM_CPU_KVCACHE_SPACE={round(2 * kv_bytes / GIB)}\n" in files["workers/decode-2-0.sh"]
+    workers = "".join(text for path, text in files.items() if path.startswith("workers/"))
+    assert "cuda" not in workers.lower()
+    assert "A core of a CPU stands in for each planned GPU" in files["README.md"]
+
+
+def test_a_cpu_is_refused_what_its_engine_does_not_run() -> None:
+    with pytest.raises(InputError, match="--device cpu is for --target vllm, not for llmd"):
+        deployment_files(plan_of(), replace(options("llmd"), device=Device.CPU))
+    with pytest.raises(InputError, match="KV cache in fp8"):
+        deployment_files(plan_of(ask=Ask(kv_dtype="fp8")), replace(options("vllm"), device=Device.CPU))

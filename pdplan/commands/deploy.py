@@ -56,6 +56,13 @@ MOST_STRAYS = 5
 )
 @click.option("--image", metavar="IMAGE", help="Container image of the replicas; default: the target's own.")
 @click.option(
+    "--device",
+    type=Choice(["gpu", "cpu"]),
+    default="gpu",
+    show_default=True,
+    help="cpu: for vLLM's CPU build, with a core for each planned GPU, to test a deployment without GPUs.",
+)
+@click.option(
     "--bytes-per-token",
     type=float,
     metavar="BYTES",

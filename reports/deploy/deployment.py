@@ -27,6 +27,13 @@ class Routing(StrEnum):
     """Some requests are handed over between pools, others are not."""
 
 
+class Device(StrEnum):
+    """What the engines compute on."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One engine as it was evaluated, all data ranks together; what `EngineConfig` has, in the engines' terms.
@@ -194,7 +201,8 @@ class Options:
     target's own, by engine; namespace: of Kubernetes; rdma: resource name of the RDMA device; labels: product label by
     accelerator; claim: PersistentVolumeClaim in which pods keep the weights that
     they fetch; bytes_per_token: size of a request's body per token of its prompt [byte], for a router that chooses by
-    size, None: that of English text; unchecked: whether the version may be newer than all that are known.
+    size, None: that of English text; unchecked: whether the version may be newer than all that are known; device: CPU
+    where each planned GPU is a core of a CPU, for tests of a deployment where no GPU is.
     """
 
     target: str
@@ -207,6 +215,7 @@ class Options:
     claim: str | None = None
     bytes_per_token: float | None = None
     unchecked: bool = False
+    device: Device = Device.GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +296,11 @@ class Deployment:
         """Whether HAProxy stands before colocated engines: it tells pools apart, and trtllm-serve has no router."""
         alone = self.options.target == "trtllm" and not self.disaggregated
         return self.parted or (alone and sum(pool.replicas for pool in self.pools) > 1)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether cores of a CPU stand in for the planned GPUs."""
+        return self.options.device is Device.CPU
 
     @property
     def leaves_nodes(self) -> bool:

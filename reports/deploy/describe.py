@@ -31,7 +31,18 @@ from search_spaces.recorded import Recorded
 from search_spaces.targets import target_of
 
 from . import facts
-from .deployment import ClassLimits, Demand, DeployedPool, Deployment, Lane, Limits, Options, Routing, Settings
+from .deployment import (
+    ClassLimits,
+    Demand,
+    DeployedPool,
+    Deployment,
+    Device,
+    Lane,
+    Limits,
+    Options,
+    Routing,
+    Settings,
+)
 from .refusals import UndeployableError
 from .words import one_line
 
@@ -99,11 +110,23 @@ def _check_options(plan: Plan, options: Options) -> None:
     least, most = facts.fact("gateway", "limits")
     if options.bytes_per_token is not None and not least <= options.bytes_per_token <= most:
         raise InputError(f"--bytes-per-token {options.bytes_per_token:g} is not between {least:g} and {most:g}")
+    if options.device is Device.CPU:
+        _check_cpu(plan, options)
     used = {pool.accelerator for pool in plan.pools}
     for name, label in options.labels.items():
         if name not in used:
             raise UnknownNameError("--label of an accelerator", name, used)
         _printable(label, f"--label {name}")
+
+
+def _check_cpu(plan: Plan, options: Options) -> None:
+    """Refuse what vLLM's build for CPUs, which computes in 32 bit, does not run."""
+    if options.target != "vllm":
+        raise InputError(f"--device cpu is for --target vllm, not for {options.target}")
+    for pool in plan.pools:
+        for what, dtype in (("weights", pool.weight_dtype), ("KV cache", pool.kv_dtype)):
+            if dtype != "bf16":
+                raise InputError(f"--device cpu: pool {pool.id} has {what} in {dtype}; plan with 16 bit for both")
 
 
 def _engine_version(plan: Plan, options: Options) -> str:
@@ -238,13 +261,14 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options)
     accelerator = _accelerator(problem, pool)
     config = engine_config(pool, accelerator, plan.engine)
     model = problem.model
-    told = _settings(plan, model, config, options)
+    vendor = Device.CPU if options.device is Device.CPU else accelerator.vendor
+    told = _settings(plan, model, config, options, vendor)
     return DeployedPool(
         id=pool.id,
         name=name,
         role=config.role,
         accelerator=accelerator.name,
-        vendor=accelerator.vendor,
+        vendor=vendor,
         node_label=options.labels.get(accelerator.name, accelerator.node_label),
         node_size=accelerator.node_size,
         domain=accelerator.scale_up_size,
@@ -286,7 +310,7 @@ def engine_config(pool: Pool, accelerator: Accelerator, engine: str) -> EngineCo
     )
 
 
-def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options) -> Settings:
+def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options, vendor: str) -> Settings:
     split = config.parallelism
     kind = "latent" if model.is_latent else "plain"
     block = block_tokens(plan.engine, model)
@@ -303,7 +327,7 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         memory_fraction=config.memory_fraction,
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
-        attention_backend=_attention_backend(plan, config.accelerator.vendor, kind, config.kv_dtype),
+        attention_backend=_attention_backend(plan, vendor, kind, config.kv_dtype),
         redundant=model.redundant_experts(split.expert),
     )
 

@@ -25,7 +25,7 @@ from search_spaces.targets import NO_TARGET, TARGET_NAMES, target_of
 
 from . import facts, lint
 from .benchmark import benchmark_files
-from .deployment import Deployment, Options
+from .deployment import Deployment, Device, Options
 from .describe import describe
 from .dynamo import dynamo_files
 from .llmd import llmd_files
@@ -280,6 +280,7 @@ class Record(BaseModel):
     bytes_per_token: float | None = None
     """Written where it was asked for, so that records without it stay as they were."""
     unchecked: bool = False
+    device: Device = Field(default=Device.GPU, strict=False)
 
 
 def record_text(deployment: Deployment) -> str:

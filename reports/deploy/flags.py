@@ -21,7 +21,7 @@ from costmodel.errors import InputError
 from search_spaces.targets import target_of
 
 from . import facts
-from .deployment import DeployedPool, Deployment, Settings
+from .deployment import DeployedPool, Deployment, Device, Settings
 from .refusals import UndeployableError
 from .words import Reader, Words, json_object, one_line
 
@@ -243,15 +243,27 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "redundant": _eplb_config(pool) if pool.settings.redundant else None,
         "max_num_seqs": seqs,
         "max_num_batched_tokens": tokens,
-        "graphs": None if pool.role is Role.PREFILL else graph_tokens(seqs),
+        "graphs": None if pool.role is Role.PREFILL or deployment.on_cpu else graph_tokens(seqs),
         "transfer": transfer,
         "drain": None if deployment.options.target == "dynamo" else deployment.drain_seconds,  # which does so itself
     }
-    return _words(deployment, VLLM, counted)
+    return _words(deployment, _vllm(deployment), counted)
+
+
+def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
+    """The table of flags; a CPU has precisions and KV blocks of its own, whatever was planned."""
+    own = _own_flags(deployment)
+    return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in VLLM)
+
+
+def _own_flags(deployment: Deployment) -> Counted:
+    return facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
 
 
 def _vllm_settings(deployment: Deployment, reader: Reader) -> Settings:
-    counted = _counted(VLLM, reader, experts=deployment.model.is_moe)
+    counted = _counted(_vllm(deployment), reader, experts=deployment.model.is_moe)
+    planned, own = deployment.pools[0].settings, _own_flags(deployment)
+    counted |= {flag.setting: getattr(planned, flag.setting) for flag in VLLM if flag.setting and flag.name in own}
     data = counted["data"]
     counted["expert"] = counted["tensor"] * data if counted.get("expert") else 1
     counted["max_num_seqs"] *= data
@@ -452,7 +464,7 @@ def transfer_config(deployment: Deployment, pool: DeployedPool) -> dict[str, Any
     return {
         "kv_connector": connector(deployment),
         "kv_role": KV_ROLES[pool.role],
-        "kv_buffer_device": "cuda",
+        "kv_buffer_device": "cpu" if deployment.on_cpu else "cuda",
         "kv_connector_extra_config": {"backends": ["UCX"]},
     }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from . import facts
-from .deployment import DeployedPool, Deployment
+from .deployment import DeployedPool, Deployment, Device
 from .formats import Raw, render
 
 
@@ -118,7 +118,8 @@ HOSTS_FILE: Final = "hosts.env"
 def device_env(instance: Instance, engine: str) -> list[tuple[str, str]]:
     """Which GPUs of its host an engine sees, and what its vendor's kernels want to be told."""
     vendor = facts.fact("vendors", instance.pool.vendor)
-    return [(vendor["visible"], ",".join(map(str, instance.gpus))), *vendor["env"][engine].items()]
+    between = "|" if instance.pool.vendor == Device.CPU else ","
+    return [(vendor["visible"], between.join(map(str, instance.gpus))), *vendor["env"][engine].items()]
 
 
 def slurm_file(deployment: Deployment, instances: tuple[Instance, ...]) -> str:

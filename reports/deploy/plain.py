@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.memory import kv_capacity_bytes
+from costmodel.units import GIB
 
 from . import facts
-from .deployment import Deployment
+from .deployment import DeployedPool, Deployment, Device
 from .flags import place_words, sglang_words, span_words, trtllm_options, vllm_words
 from .formats import Raw, compose_text, manifest, render
 from .gateway import gateway_files
@@ -62,6 +64,8 @@ def vllm_files(deployment: Deployment) -> dict[str, str]:
 
     files = _router_files(deployment, instances) | _script_files(deployment, instances, words, env)
     files |= {f"workers/{instance.name}.yaml": _vllm_config(deployment, instance) for instance in instances}
+    if deployment.on_cpu:
+        return files
     return files | {f"compose/{host.name}.yaml": _compose(deployment, instances, host) for host in hosts_of(instances)}
 
 
@@ -161,7 +165,7 @@ def _script_files(
                 env=[(Raw(name), value) for name, value in every],
                 words=words(instance, rank),
             )
-    return files | {SLURM_FILE: slurm_file(deployment, instances)}
+    return files if deployment.on_cpu else files | {SLURM_FILE: slurm_file(deployment, instances)}
 
 
 def _router_files(deployment: Deployment, instances: tuple[Instance, ...]) -> dict[str, str]:
@@ -236,14 +240,22 @@ def _typed(version: str, name: str, value: str | None) -> Any:
 
 
 def _vllm_env(deployment: Deployment, instance: Instance, host: Host) -> Environment:
-    """Environment of an engine that hands over KV caches: where its peers find it, and how blocks travel."""
+    """Environment of an engine: its KV memory on a CPU; where its peers find it, and how blocks travel."""
+    space = [("VLLM_CPU_KVCACHE_SPACE", str(_cache_gib(deployment, instance.pool)))] if deployment.on_cpu else []
     if not deployment.disaggregated:
-        return []
+        return space
     return [
+        *space,
         ("VLLM_NIXL_SIDE_CHANNEL_HOST", Raw(f'"{host.address}"')),
         ("VLLM_NIXL_SIDE_CHANNEL_PORT", str(instance.port("side_channel"))),
         ("UCX_TLS", facts.fact("ucx", "hosts")),
     ]
+
+
+def _cache_gib(deployment: Deployment, pool: DeployedPool) -> int:
+    """Memory of a rank for the tokens of KV that the plan counts on, as wide as a CPU has them, in whole GiB."""
+    wider = int(facts.fact("vendors", Device.CPU, "wider"))
+    return max(round(kv_capacity_bytes(deployment.model, pool.config) * wider / GIB), 1)
 
 
 def _node_words(instance: Instance, rank: int) -> list[str]:

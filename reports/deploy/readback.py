@@ -106,7 +106,7 @@ def _script(deployment: Deployment, files: Mapping[str, str], name: str, paths: 
         weights=weights,
         replicas=1,
         nodes=len(paths),
-        node_gpus=len(gpus[0].split(",")) if gpus else 0,
+        node_gpus=len(re.split("[,|]", gpus[0])) if gpus else 0,
         words=words,
         settings=read_settings(deployment, where, values),
         transfer=read_transfer(deployment, where, values),

@@ -97,12 +97,10 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
             choice_words(deployment),
             "which replica of a pool gets the next prompt; the predictions on this page assume it",
         ),
-        SettingRow(
-            "CUDA graphs",
-            "all decode batches",
-            "the predicted times need them; an engine's default may leave out large batches",
-        ),
     ]
+    if not deployment.on_cpu:
+        why = "the predicted times need them; an engine's default may leave out large batches"
+        rows.append(SettingRow("CUDA graphs", "all decode batches", why))
     if deployment.mixed and first.settings.attention_backend is not None:
         why = "GPU types differ and would choose different ones, which cannot hand over KV"
         rows.append(SettingRow("attention backend", first.settings.attention_backend, why))
@@ -200,6 +198,7 @@ def start_steps(deployment: Deployment, *, pods: bool) -> list[str]:
         name=deployment.name,
         space=options.namespace,
         pods=pods,
+        cpu=deployment.on_cpu,
         fetched=not deployment.weights.startswith("/"),
         disaggregated=deployment.disaggregated,
         spans=any(pool.nodes > 1 for pool in deployment.pools),
@@ -326,6 +325,8 @@ def _quantile(found: object, name: str) -> str:
 def page_notes(deployment: Deployment) -> list[str]:
     """What these files cannot do as the plan has it, or do only under a condition."""
     notes = []
+    if deployment.on_cpu:
+        notes.append("A core of a CPU stands in for each planned GPU and computes in 32 bit: this is for tests alone.")
     if deployment.routing is Routing.BY_LOAD:
         notes.append(
             "The router splits requests over the pools of one role by their load, not in the plan's exact shares."

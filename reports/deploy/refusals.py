@@ -15,7 +15,7 @@ from reports.verdict import kept_by_requests
 from search_spaces.problem import Pools
 from search_spaces.targets import length_routers, target_of
 
-from .deployment import Deployment, Routing
+from .deployment import Deployment, Device, Routing
 from .gateway import by_size, coarse_words, gateway_rules
 
 
@@ -112,7 +112,8 @@ def _size(deployment: Deployment) -> None:
 
 def _vendor(deployment: Deployment) -> str:
     target = target_of(deployment.options.target)
-    other = next((pool for pool in deployment.pools if pool.vendor not in target.vendors), None)
+    able = target.vendors | {Device.CPU}  # which `describe` lets pass where the target has files for it
+    other = next((pool for pool in deployment.pools if pool.vendor not in able), None)
     if other is None:
         return ""
     return (
