@@ -466,11 +466,11 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
         raise InputError(f"{path}: all requests arrive at once")
     if request.rate is not None:
         arrival *= (isl.size - 1) / span / request.rate
-    remarks = f", of which {unservable.words}" if unservable.count else ""
+    said = f", of which {unservable.words}" if unservable.count else ""
     if too_long:
-        remarks += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
+        said += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
     demand = replayed_trace(instance, fleet, arrival, isl, osl, seed=request.seed)
-    return demand, remarks, unservable.rows < request.requests
+    return demand, said, unservable.rows < request.requests
 
 
 def timeline_text(pools: list[str], judgement: Judgement, window: float) -> str:
