@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
-from costmodel.metric import Metric
 from optimizer.recommend.explain import Explanation, explain_each
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
@@ -81,15 +79,6 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
     for ranked in seen.values():
         costs = [cost for _, cost in sorted(ranked)]
         assert np.all(np.diff(costs) >= -1e-9)
-
-
-def test_no_config_is_behind_more_engines_than_there_are(problem: Problem) -> None:
-    """With few requests at once an engine was number 45 of 44: itself with more was counted among the better ones."""
-    for wanted in ("1", "2"):
-        stated = parse_wanted({"gpu": "H100", "role": "decode", "max_num_seqs": wanted}, problem)
-        (standing,) = explained(problem, stated).standings
-        if standing.rank is not None:
-            assert standing.rank <= standing.of
 
 
 def test_settings_outside_the_space_are_tried_and_named(problem: Problem) -> None:
@@ -181,14 +170,6 @@ def test_an_engine_over_the_budget_is_told_from_one_that_is_too_dear(file: Path)
     problem = load_problem(file, overrides={"constraints.budget": 5.0})
     (standing,) = explained(problem, parse_wanted({"gpu": "H100", "tp": "2", "role": "colocated"}, problem)).standings
     assert standing.why == "one engine of it costs $7.98/h, over the budget of $5.00/h"
-
-
-def test_a_batch_limit_that_is_never_full_is_possible(problem: Problem) -> None:
-    """An L4 reads all weights in some 50 ms, within the limit of 100 ms; of 8,192 requests only a few run at once."""
-    slow = replace(problem, slos=tuple(replace(one, limits={**one.limits, Metric.TPOT: 0.1}) for one in problem.slos))
-    stated = {"gpu": "L4", "tp": "1", "role": "decode", "max_num_seqs": "8192"}
-    (standing,) = explained(slow, parse_wanted(stated, slow)).standings
-    assert standing.cost is not None
 
 
 def test_no_fleet_is_explained(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

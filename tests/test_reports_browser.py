@@ -20,14 +20,8 @@ from typing import Any
 
 import pytest
 
-from optimizer.plans.plan import Status
-from optimizer.whatif.frontier import Frontier, Step
-from optimizer.whatif.scenario import Answer, nothing
 from reports.answers.comparison import compare
-from reports.answers.frontier import frontier_document
 from reports.answers.plan import plan_page
-from reports.views.html import render_document
-from tests.engine_cases import engines
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
 from tests.test_reports_compare import render_comparison
 
@@ -161,20 +155,3 @@ def test_a_comparison_is_as_wide_as_the_screen(site: Site, tmp_path: Path) -> No
     found = site.probe(page, tmp_path, 360)
     assert found["wide"] <= 0
     assert found["axe"] == []
-
-
-def test_a_cost_curve_is_as_wide_as_the_screen(site: Site, tmp_path: Path) -> None:
-    """On a page of its own: a staircase of three fleets, and no fleet beyond."""
-    fleets = [
-        Answer(Status.FEASIBLE, cost, None, None, 9.0, {"H100": 2}, (engines(2, "H100", 1, "colocated"),), "time of a")
-        for cost in (6.0, 9.0, 10.0)
-    ]
-    steps = [Step(5.0 * n + 0.01, 5.0 * n + 5.0, fleet) for n, fleet in enumerate([*fleets, nothing("too slow")], 1)]
-    curve = Frontier("rate", "req/s", tuple(steps), 1e-4)
-    for width in (360, 1200):
-        found = site.probe(render_document(frontier_document(curve), {"steps": []}), tmp_path, width)
-        assert found["charts"] == found["drawn"] == 1
-        assert found["across"] == []
-        assert found["outside"] == []
-        assert found["wide"] <= 0
-        assert found["axe"] == []
