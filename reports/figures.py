@@ -198,9 +198,9 @@ def _of_role(plan: Plan, role: str) -> list[Pool]:
 def _boxes(pools: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, ...]:
     drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
     boxes = [_box(pool, flow.get(pool.id, ""), len(drawn) > 2) for pool in drawn]
-    rest = pools[len(drawn) :]
-    if rest:
-        boxes.append(_rest_box(rest))
+    hidden = pools[len(drawn) :]
+    if hidden:
+        boxes.append(_rest_box(hidden))
     return tuple(boxes)
 
 

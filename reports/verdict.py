@@ -125,11 +125,11 @@ def risk_sentence(plan: Plan) -> str:
         )
     if plan.safe is not None:
         return f"Risk: {sentence(plan.safe.sentence)}"
-    known = [item for item in plan.classes if item.error_bars is not None]
+    classes = [item for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{percent(item.error_bars.attainment.low)} of {'requests' if len(known) == 1 else clean(item.name, 30)} "
+        f"{percent(item.error_bars.attainment.low)} of {'requests' if len(classes) == 1 else clean(item.name, 30)} "
         f"({percent(item.attainment_goal)} asked)"
-        for item in known
+        for item in classes
         if item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
     ]
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
@@ -225,17 +225,17 @@ def prefix_sentence(plan: Plan) -> str:
     cache = plan.prefix_cache
     if cache is None:
         return ""
-    kept, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
+    keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
     if "sessions" not in load and "reuse_interval" not in load:
         return (
             f"Prefix cache: the stated {best} of the input tokens are found only where a prefix is used again within "
-            f"{kept}, for the KV memory keeps no unused one longer."
+            f"{keeps}, for the KV memory keeps no unused one longer."
         )
     simulated = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
-    found = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found{simulated}"
+    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found{simulated}"
     if cache.at_best - cache.sustained < AS_GOOD:
-        return f"{found}, as many as the traffic allows; the KV memory keeps unused prefixes for {kept}."
-    return f"{found}, of {best} that the traffic allows: the KV memory keeps unused prefixes for {kept} only."
+        return f"{share_words}, as many as the traffic allows; the KV memory keeps unused prefixes for {keeps}."
+    return f"{share_words}, of {best} that the traffic allows: the KV memory keeps unused prefixes for {keeps} only."
 
 
 AS_GOOD: Final = 0.02
@@ -328,16 +328,18 @@ def proof_sentence(plan: Plan) -> str:
     if plan.objective != "min_cost":
         return _goodput_proof(plan)
     floor, bound, gap = hourly(plan.floor_usd_per_hour), plan.bound_usd_per_hour, gap_of_any_fleet(plan)
-    given = " at these prices" if plan.price_remarks else ""
+    at_prices = " at these prices" if plan.price_remarks else ""
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         no_bound = "No lower bound on the price is known"
         return f"{no_bound}: by formula no fleet below {floor} meets the SLO, but this one does in simulation."
-    any_shape = f"o fleet of any shape can cost less than {floor}{given} under this model."
+    any_shape = f"o fleet of any shape can cost less than {floor}{at_prices} under this model."
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
     if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
-        few_pools = f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{given}."
+        few_pools = (
+            f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
+        )
         if plan.gap > OPTIMAL_GAP:
             few_pools = (
                 f"By formula a fleet for {hourly(bound)} meets the SLO; in simulation no cheaper fleet than this one "

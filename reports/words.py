@@ -105,8 +105,8 @@ def is_overloaded(pool: Pool) -> bool:
 def serving_words(plan: Plan) -> str:
     """Say which engine serves, and on which target the plan has to run where it was planned for one."""
     target = plan.provenance.inputs.get("target")
-    stated = target not in {None, NO_TARGET}
-    return f"{clean(plan.engine, 20)}{f' (target {clean(str(target), 20)})' if stated else ''}"
+    has_target = target not in {None, NO_TARGET}
+    return f"{clean(plan.engine, 20)}{f' (target {clean(str(target), 20)})' if has_target else ''}"
 
 
 def has_fleet(plan: Plan) -> bool:

@@ -213,6 +213,9 @@ def test_a_fleet_file_stands_in_place_of_a_plan(tmp_path: Path) -> None:
     for words in commands:
         done = within(*words, cwd=tmp_path)
         assert done.returncode in (0, 3), done.stderr
+    shown = within("simulate", "fleet.yaml", "--requests", 500, cwd=tmp_path).stdout
+    assert "by formula" in shown
+    assert "plan" not in shown  # there is none
     config = next((tmp_path / "files" / "workers").glob("*.yaml")).read_text("utf-8")
     assert "max-num-seqs: 200" in config
     assert within("deploy", "fleet.yaml", "--check", "files", cwd=tmp_path).returncode == 0

@@ -271,11 +271,11 @@ def _page(value: dict[str, Any], width: int) -> str:
         ["bound by", *(step["bound_by"] for step in steps.values())],
     ]
     if value["decode"] is None:
-        held = ("max prompts", f"{plural(most, 'prompt')} of {count(isl)} tokens")
+        capacity = ("max prompts", f"{plural(most, 'prompt')} of {count(isl)} tokens")
     else:
         mean = f" at a mean of {count(isl + osl / 2)} tokens; {count(whole)} requests if all are about to end"
         lengths = f"{count(isl)} + {count(osl)} tokens"
-        held = ("max batch", f"{plural(most, 'request')} of {lengths}{mean if whole < most else ''}")
+        capacity = ("max batch", f"{plural(most, 'request')} of {lengths}{mean if whole < most else ''}")
     per_second, tokens = rate(value["requests_per_second"]), value["output_tokens_per_second"]
     done = f"{per_second}, {significant(tokens)} output tokens/s"
     if value["role"] == "prefill":
@@ -288,7 +288,7 @@ def _page(value: dict[str, Any], width: int) -> str:
         ("ridge point", f"{significant(value['ridge_point_flop_per_byte'], 4)} FLOP/byte"),
         ("KV per token", f"{count(value['kv_bytes_per_token'])} B"),
         ("memory", f"{sizes} per GPU"),
-        held,
+        capacity,
         ("throughput", done),
         ("price", f"{hourly(value['usd_per_hour'])}{priced}"),
         ("binds", value["binds"]),

@@ -482,12 +482,12 @@ def _front_row(
 def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
-    stated = plural(len(source.assumptions), "assumption")
+    assumed = plural(len(source.assumptions), "assumption")
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
         f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
         origin_sentence(plan),
-        f"{stated} {verb} in force; plan.json lists them." if source.assumptions else "",
+        f"{assumed} {verb} in force; plan.json lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",
     )

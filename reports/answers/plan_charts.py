@@ -657,9 +657,9 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
         by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
     if not by_bound:
         return "No pool runs"
-    (bound, first), *rest = by_bound.items()
+    (bound, first), *others = by_bound.items()
     largest = f"{capital(join_words(first))} are bound by {in_words(bound, BOUNDS)}"
-    return join_words([largest, *(f"{join_words(steps)} by {in_words(what, BOUNDS)}" for what, steps in rest)])
+    return join_words([largest, *(f"{join_words(steps)} by {in_words(what, BOUNDS)}" for what, steps in others)])
 
 
 def step_parts(pool: Pool) -> list[tuple[str, float]]:
@@ -679,8 +679,7 @@ def _split_chart(plan: Plan) -> Chart:
         parts, step = step_parts(pool), duration(pool.operating_point.step_s)
         whole, name = math.fsum(share for _, share in parts) or 1.0, clean(pool.id, 20)
         stack = [
-            (f"part-{part}", share / whole, f"{name}: {PARTS[part]} {percent(share)} of {step}")
-            for part, share in parts
+            (f"part-{key}", share / whole, f"{name}: {PARTS[key]} {percent(share)} of {step}") for key, share in parts
         ]
         texts = tuple(percent(share) for _, share in parts)
         bars.append(Bar(pool_label(pool), f"{step} a step", Stack(tuple(stack)), texts))
@@ -690,7 +689,7 @@ def _split_chart(plan: Plan) -> Chart:
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
         drawing=draw_bars(bars, f"time of one step: {summary}"),
         table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values())), rows),
-        legend=tuple((f"part-{part}", name) for part, name in PARTS.items()),
+        legend=tuple((f"part-{key}", name) for key, name in PARTS.items()),
     )
 
 
@@ -713,7 +712,7 @@ def _lengths_chart(plan: Plan) -> Chart | None:
         return None
     figure = length_map(load.isl, load.osl, load.share)
     (row, column), share = max(figure.shares.items(), key=lambda item: (item[1], item[0][0], -item[0][1]))
-    peaks = sum(math.isclose(other, share) for other in figure.shares.values())
+    peaks = sum(math.isclose(cell, share) for cell in figure.shares.values())
     more_cells = f", as often as in {plural(peaks - 1, 'other cell')}" if peaks > 1 else ""
     rows = [
         (significant(i), significant(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)

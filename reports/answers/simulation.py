@@ -324,15 +324,15 @@ def _rates(simulation: Simulated) -> Section:
         *("#TTFT p50/p90/p99", "#TPOT p50/p90/p99", ""),
         Column("within SLO", "right", optional=True),
     )
-    found = f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
+    sentence = f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
     if goodput.rate > 0.0:
-        found = (
+        sentence = (
             f"Goodput {rate(goodput.rate)}, at the lower end of the intervals and to {percent(goodput.tolerance)}; "
             f"plan: {rate(simulation.plan.goodput_rps)}."
         )
     return Section(
         "Goodput" if curve is None else "Latency and throughput",
-        said(*(() if curve is None else (_saturation_sentence(curve), _knee_sentence(curve))), found),
+        said(*(() if curve is None else (_saturation_sentence(curve), _knee_sentence(curve))), sentence),
         table_of(columns, [row for point in points for row in _point_rows(point)]),
         ("served: requests that ended per second; within SLO (in wide tables and --json): those that meet it.",),
     )
