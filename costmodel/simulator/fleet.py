@@ -37,8 +37,9 @@ class Policy:
     admit_after_preemption: new requests may enter in the step in which one was preempted.
     spare_block: a decode needs one free block even if its last one has room.
     partial_prompt_ends: a prompt that is preempted half-way counts as ending there, the rest as output (Vidur).
-    pulls: a decode engine admits a handed-over request at the begin of a step, loads its KV meanwhile, and decodes it
-        in the first step that begins after that; otherwise the prefill engine sends the KV as soon as it is computed.
+    pulls: a decode engine admits a handed-over request at the begin of a step, when it has a sequence and the blocks
+        for it, loads its KV meanwhile, and decodes it in the first step that begins after that; until then the KV stays
+        on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
     """
 
     name: str
@@ -151,14 +152,11 @@ class HandOver:
     """How KV gets from prefill to decode engines.
 
     latency: of every hand-over [s]; layers: sent one by one while the prefill goes on; 1: after the prefill.
-    pull: a decode engine fetches the KV when it has a sequence and the blocks for it; until then it stays on the
-    prefill side.
     """
 
     latency: float = 0.0
     layers: int = 1
     first_token: FirstToken = FirstToken.DECODE
-    pull: bool = False
 
 
 @dataclass(frozen=True, slots=True)

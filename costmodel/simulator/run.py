@@ -291,7 +291,7 @@ def _engines(trace: Trace, fleet: Fleet, engines: list[Pool]) -> dict[str, Colum
         "send": [pool.kv_seconds_per_token * pool.nics for pool in engines],
         "page_blocks": [tokens // pool.limits.block_size for pool in engines],
         "store_read": 0.0 if fleet.store is None else fleet.store.engine_seconds_per_token,
-        "pull": fleet.hand_over.pull,
+        "pull": [pool.policy.pulls and pool.role is Role.DECODE for pool in engines],
         "first_lane": lane_starts[:-1],
         "end_lane": lane_starts[1:],
         "pool": np.repeat(np.arange(len(fleet.pools)), [pool.replicas for pool in fleet.pools]),
