@@ -96,11 +96,11 @@ class Router(StrEnum):
 
 
 class FirstToken(StrEnum):
-    """Where the first output token of a handed-over request is made.
+    """Where the first output token is made: of a handed-over request, or with `repeated` of any.
 
     decode: by the first decode step, so TTFT = queue + prefill + KV transfer + first decode step;
     prefill: by the prefill engine, and the decode engine makes the others;
-    repeated: TTFT ends with the prefill, and the decode engine makes all tokens (DistServe's simulator).
+    repeated: TTFT ends with the prompt, and decode steps make all tokens (DistServe's simulator).
     """
 
     DECODE = "decode"
@@ -175,15 +175,10 @@ class KvStore:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Pools, and how KV moves between them.
-
-    prompt_yields: tokens that a finished prompt makes on a colocated engine, 1 or 0 (0 only to follow DistServe's
-    simulator, where TTFT ends with the prompt and all tokens follow). store: None without one.
-    """
+    """Pools, and how KV moves between them; store: None without one."""
 
     pools: tuple[Pool, ...]
     hand_over: HandOver = field(default_factory=HandOver)
-    prompt_yields: int = 1
     store: KvStore | None = None
 
 
