@@ -119,8 +119,11 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool 
     if not disaggregated:
         return Fleet((pool,), store=store)
     first = list(FirstToken)[int(rng.integers(3))]
-    hand_over = HandOver(1e-3, int(rng.choice([1, 8])), first, pull=bool(rng.random() < 0.5))
-    pools = replace(pool, role=Role.PREFILL), replace(pool, role=Role.DECODE, nics=int(rng.integers(1, 4)))
+    hand_over, pulled = HandOver(1e-3, int(rng.choice([1, 8])), first), replace(policy, pulls=bool(rng.random() < 0.5))
+    pools = (
+        replace(pool, role=Role.PREFILL),
+        replace(pool, role=Role.DECODE, policy=pulled, nics=int(rng.integers(1, 4))),
+    )
     return Fleet(pools, hand_over, store=store)
 
 

@@ -118,5 +118,6 @@ def test_tensorrt_llm_is_told_the_requests_of_one_step() -> None:
 def test_decode_engines_pull_where_their_connector_does(engine: str) -> None:
     """vLLM and TensorRT-LLM load at one step and decode in the next; SGLang's prefill engines write ahead of it."""
     fleet = simulated_fleet(*fleet_of_plan(plan_of(APART, Ask("Llama-3.1-8B", engine=engine))))
-    assert fleet.hand_over.pull == (engine != "sglang")
-    assert load_serving_policy(engine).hand_over_steps == fleet.hand_over.pull
+    pulls = fleet.pools[-1].policy.pulls
+    assert pulls == (engine != "sglang")
+    assert load_serving_policy(engine).hand_over_steps == pulls

@@ -42,10 +42,12 @@ def split(
     per_token: float = 0.0,
     nics: tuple[int, int] = (1, 1),
     decode: Limits | None = None,
+    pulls: bool = False,
 ) -> Fleet:
     """per_token: seconds on all NICs of an engine together."""
     prefill = Pool(Role.PREFILL, FLAT, ONLY_PROMPTS, kv_seconds_per_token=per_token, nics=nics[0])
-    later = Pool(Role.DECODE, FLAT, VLLM_V1, decode or Limits(), kv_seconds_per_token=per_token, nics=nics[1])
+    policy, limits = replace(VLLM_V1, pulls=pulls), decode or Limits()
+    later = Pool(Role.DECODE, FLAT, policy, limits, kv_seconds_per_token=per_token, nics=nics[1])
     return Fleet((prefill, later), hand_over or HandOver())
 
 
@@ -90,9 +92,9 @@ def test_kv_is_held_on_the_prefill_side_until_it_has_arrived() -> None:
 def test_a_full_decode_engine_pulls_when_it_has_room() -> None:
     """One sequence only: the second request's KV stays until the first has ended, and is sent only then."""
     one = Limits(max_num_seqs=1)
-    result = simulate(trace_of([0.0, 0.0]), split(HandOver(pull=True), 1e-3, decode=one))
+    result = simulate(trace_of([0.0, 0.0]), split(None, 1e-3, decode=one, pulls=True))
     np.testing.assert_allclose(result.finish, [0.1 + 0.1 + 0.03, 0.23 + 0.1 + 0.03])
-    pushed = simulate(trace_of([0.0, 0.0]), split(HandOver(), 1e-3, decode=one))
+    pushed = simulate(trace_of([0.0, 0.0]), split(None, 1e-3, decode=one))
     np.testing.assert_allclose(pushed.finish, [0.23, 0.3 + 0.03])
 
 
@@ -104,7 +106,7 @@ def test_a_pulled_request_decodes_in_the_step_after_the_one_that_loads_it() -> N
     trace = make_trace(np.array([0.0, 0.1]), np.full(2, 100), np.array([50, 3]))
     ends = {}
     for pull in (False, True):
-        fleet = split(HandOver(pull=pull), 1e-5)
+        fleet = split(None, 1e-5, pulls=pull)
         late = replace(fleet.pools[1], steps=CoefficientSteps((0.1, 0.0, 0.0), (0.015, 0.0, 0.0)))
         ends[pull] = simulate(trace, replace(fleet, pools=(fleet.pools[0], late))).first[1]
     assert ends[False] == pytest.approx(0.101 + 7 * 0.015 + 0.015)
@@ -113,7 +115,7 @@ def test_a_pulled_request_decodes_in_the_step_after_the_one_that_loads_it() -> N
 
 def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() -> None:
     """Blocks for one request on either side: the second is pulled when the first has ended, the third computed then."""
-    fleet = split(HandOver(pull=True), 1e-3, decode=Limits(kv_blocks=12))
+    fleet = split(None, 1e-3, decode=Limits(kv_blocks=12), pulls=True)
     fleet = replace(fleet, pools=(replace(fleet.pools[0], limits=Limits(kv_blocks=10)), fleet.pools[1]))
     result = simulate(trace_of([0.0] * 3, osl=30), fleet)
     np.testing.assert_allclose(result.moved[1:] - result.finish[:2], [0.1, 0.1])
@@ -123,7 +125,7 @@ def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() ->
 
 def test_requests_too_long_to_decode_pass_the_gate_and_are_rejected() -> None:
     trace = make_trace(np.zeros(2), np.array([400, 50]), np.array([2, 2]))
-    result = simulate(trace, split(HandOver(pull=True), decode=Limits(kv_blocks=10)))
+    result = simulate(trace, split(decode=Limits(kv_blocks=10), pulls=True))
     assert result.finished.tolist() == [False, True]
     assert result.engines[1].rejected == 1
 
@@ -196,16 +198,6 @@ def test_a_pipeline_runs_no_more_than_its_limit() -> None:
     assert result.engines[0].prompt_tokens == trace.isl.sum()
 
 
-@pytest.mark.parametrize("policy", ["vllm_v0", "vllm_v1", "sarathi"])
-def test_a_pipeline_out_of_blocks_goes_on(policy: str) -> None:
-    """Micro-batches that hold the last blocks between them give way to each other; all requests end."""
-    trace = make_trace(np.zeros(6), np.full(6, 300), np.full(6, 40))
-    limits = Limits(max_num_seqs=8, max_num_batched_tokens=64, kv_blocks=41)
-    result = simulate(trace, colocated(POLICIES[policy], FLAT, limits, pipeline=3))
-    assert result.finished.all()
-    assert result.restarts.sum() > 0
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_micro_batches_do_not_take_the_last_blocks_from_each_other_for_ever(seed: int) -> None:
     """Memory for three of the requests: handed over and computed again, they would; now the oldest goes on."""
@@ -214,7 +206,7 @@ def test_micro_batches_do_not_take_the_last_blocks_from_each_other_for_ever(seed
     trace = make_trace(arrival, rng.integers(100, 400, 12), rng.integers(100, 250, 12))
     limits = Limits(max_num_seqs=4, max_num_batched_tokens=256, kv_blocks=51)
     pools = tuple(Pool(role, STEPS, VLLM_V1, limits, pipeline=3) for role in (Role.PREFILL, Role.DECODE))
-    result = simulate(trace, Fleet(pools, HandOver(1e-3, pull=True)), until=60.0)
+    result = simulate(trace, Fleet(pools, HandOver(1e-3)), until=60.0)
     assert result.finished.all()
     assert result.restarts.sum() > 0
 

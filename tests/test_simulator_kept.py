@@ -69,6 +69,7 @@ def test_what_is_compiled_is_kept_until_a_source_changes(monkeypatch: pytest.Mon
     entry = compiled.entry(twice)
     assert not compiled.is_kept(entry)
     assert entry(world, 4.0) == 8.0
+    assert compiled.is_kept(entry)
     assert compiled.is_kept(compiled.entry(twice))
     monkeypatch.setattr(compiled, "sources_digest", lambda: "other sources")
     assert not compiled.is_kept(compiled.entry(twice))
@@ -81,7 +82,7 @@ def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(monkeypatch: pyte
     monkeypatch.setattr("numba.core.dispatcher.FunctionCache", refused)
     entry = compiled.entry(twice)
     assert entry({"rules": records.records(records.Rules, 1, {})}, 4.0) == 8.0
-    assert not compiled.is_kept(entry)
+    assert not compiled.is_kept(compiled.entry(twice))
 
 
 def test_compiling_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,8 @@ def fleet_of(row: dict[str, str], data: dict[str, Any]) -> Fleet:
         limits = Limits(max_num_seqs=1 << 40, max_num_batched_tokens=budget, decode_token_cap=DECODE_TOKEN_CAP)
         return Pool(role, steps_of(entry(data[backend], model, tp, "coefficients")), POLICY, limits)
 
-    if backend == "vllm":
-        return Fleet((pool(Role.COLOCATED, tensor[0]),), prompt_yields=0)
-    pools = (pool(Role.PREFILL, tensor[0]), pool(Role.DECODE, tensor[1]))
+    roles = (Role.COLOCATED,) if backend == "vllm" else (Role.PREFILL, Role.DECODE)
+    pools = tuple(pool(role, tp) for role, tp in zip(roles, tensor, strict=False))
     return Fleet(pools, hand_over=HandOver(first_token=FirstToken.REPEATED))
 
 

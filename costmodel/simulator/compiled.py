@@ -74,7 +74,7 @@ def entry(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(state: State, *rest: Any) -> Any:
         return made(_packed(state), *rest)
 
-    call.__dict__["index"] = index
+    call.__dict__["made"] = made
     return call
 
 
@@ -90,9 +90,10 @@ def sources_digest() -> str:
 
 
 def is_kept(call: Callable[..., Any]) -> bool:
-    """Whether an entry compiled for this version of Python and of the sources is there."""
-    index = call.__dict__["index"]
-    return index is not None and bool(index._load_index())
+    """Whether an entry compiled for this version of Python and of the sources is there, in this process or on disk."""
+    made = call.__dict__["made"]
+    index = _index(made)
+    return bool(getattr(made, "signatures", ())) or (index is not None and bool(index._load_index()))
 
 
 def _packed(state: State) -> Any:

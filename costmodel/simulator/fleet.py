@@ -37,8 +37,9 @@ class Policy:
     admit_after_preemption: new requests may enter in the step in which one was preempted.
     spare_block: a decode needs one free block even if its last one has room.
     partial_prompt_ends: a prompt that is preempted half-way counts as ending there, the rest as output (Vidur).
-    pulls: a decode engine admits a handed-over request at the begin of a step, loads its KV meanwhile, and decodes it
-        in the first step that begins after that; otherwise the prefill engine sends the KV as soon as it is computed.
+    pulls: a decode engine admits a handed-over request at the begin of a step, when it has a sequence and the blocks
+        for it, loads its KV meanwhile, and decodes it in the first step that begins after that; until then the KV stays
+        on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
     """
 
     name: str
@@ -95,11 +96,11 @@ class Router(StrEnum):
 
 
 class FirstToken(StrEnum):
-    """Where the first output token of a handed-over request is made.
+    """Where the first output token is made: of a handed-over request, or with `repeated` of any.
 
     decode: by the first decode step, so TTFT = queue + prefill + KV transfer + first decode step;
     prefill: by the prefill engine, and the decode engine makes the others;
-    repeated: TTFT ends with the prefill, and the decode engine makes all tokens (DistServe's simulator).
+    repeated: TTFT ends with the prompt, and decode steps make all tokens (DistServe's simulator).
     """
 
     DECODE = "decode"
@@ -153,14 +154,11 @@ class HandOver:
     """How KV gets from prefill to decode engines.
 
     latency: of every hand-over [s]; layers: sent one by one while the prefill goes on; 1: after the prefill.
-    pull: a decode engine fetches the KV when it has a sequence and the blocks for it; until then it stays on the
-    prefill side.
     """
 
     latency: float = 0.0
     layers: int = 1
     first_token: FirstToken = FirstToken.DECODE
-    pull: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +177,10 @@ class KvStore:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Pools, and how KV moves between them.
-
-    prompt_yields: tokens that a finished prompt makes on a colocated engine, 1 or 0 (0 only to follow DistServe's
-    simulator, where TTFT ends with the prompt and all tokens follow). store: None without one.
-    """
+    """Pools, and how KV moves between them; store: None without one."""
 
     pools: tuple[Pool, ...]
     hand_over: HandOver = field(default_factory=HandOver)
-    prompt_yields: int = 1
     store: KvStore | None = None
 
 

@@ -249,9 +249,7 @@ def _caches(trace: Trace, fleet: Fleet, engines: list[Pool]) -> tuple[Array, lis
 def _lanes(fleet: Fleet, engines: list[Pool], lanes: list[Pool]) -> dict[str, Column]:
     """Settings of each lane, and where its lists and its parts of arrays begin."""
     index = np.arange(len(lanes))
-    early = fleet.hand_over.first_token is not FirstToken.DECODE
-    yields = int(fleet.hand_over.first_token is FirstToken.PREFILL)
-    colocated = [pool.role is Role.COLOCATED for pool in lanes]
+    first, colocated = fleet.hand_over.first_token, [pool.role is Role.COLOCATED for pool in lanes]
     settings = set(Lane.__dataclass_fields__)
     columns: dict[str, Column] = {
         name: [getattr(pool.policy, name) for pool in lanes] for name in settings & set(Policy.__dataclass_fields__)
@@ -269,8 +267,8 @@ def _lanes(fleet: Fleet, engines: list[Pool], lanes: list[Pool]) -> dict[str, Co
         "model": np.repeat(np.arange(len(fleet.pools)), [pool.replicas * pool.pipeline for pool in fleet.pools]),
         "seqs": [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in lanes],
         "hands_over": [pool.role is Role.PREFILL for pool in lanes],
-        "yields": [fleet.prompt_yields if here else yields for here in colocated],
-        "early": [here or early for here in colocated],
+        "yields": [first is FirstToken.PREFILL or (here and first is FirstToken.DECODE) for here in colocated],
+        "early": [here or first is not FirstToken.DECODE for here in colocated],
         "stages": [pool.pipeline for pool in lanes],
     }
 
@@ -293,7 +291,7 @@ def _engines(trace: Trace, fleet: Fleet, engines: list[Pool]) -> dict[str, Colum
         "send": [pool.kv_seconds_per_token * pool.nics for pool in engines],
         "page_blocks": [tokens // pool.limits.block_size for pool in engines],
         "store_read": 0.0 if fleet.store is None else fleet.store.engine_seconds_per_token,
-        "pull": fleet.hand_over.pull,
+        "pull": [pool.policy.pulls and pool.role is Role.DECODE for pool in engines],
         "first_lane": lane_starts[:-1],
         "end_lane": lane_starts[1:],
         "pool": np.repeat(np.arange(len(fleet.pools)), [pool.replicas for pool in fleet.pools]),

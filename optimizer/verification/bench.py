@@ -39,7 +39,6 @@ from .judge import (
     Run,
     blame,
     distance,
-    hand_over,
     judge_runs,
     judge_until,
     simulated_fleet,
@@ -294,7 +293,7 @@ class Bench:
                 (self.engines[key],) = simulated_fleet(self.instance, Fleet((pool,)), self.probability).pools
             return replace(self.engines[key], replicas=pool.replicas)
 
-        return SimulatedFleet(tuple(map(engines, fleet.pools)), hand_over(self.instance))
+        return SimulatedFleet(tuple(map(engines, fleet.pools)))
 
     def judged(self, fleet: Fleet) -> bool:
         """Whether the fleet was judged before."""

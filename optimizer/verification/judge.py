@@ -19,7 +19,7 @@ from costmodel.engine import Role
 from costmodel.errors import PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.metric import SHOWN_ALWAYS, Metric
-from costmodel.simulator import SCHEDULERS, HandOver, Limits, Pool, Result, Router, simulate
+from costmodel.simulator import SCHEDULERS, Limits, Pool, Result, Router, simulate
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import (
     TAIL,
@@ -185,12 +185,7 @@ def simulated_fleet(instance: Instance, fleet: Fleet, probability: float = 0.5) 
 
     probability: every step is as slow as it is at most with this probability (`error_bars`); 0.5: as expected.
     """
-    return SimulatedFleet(tuple(_pool(instance, pool, probability) for pool in fleet.pools), hand_over(instance))
-
-
-def hand_over(instance: Instance) -> HandOver:
-    """How the engine of a problem hands KV over."""
-    return HandOver(pull=SCHEDULERS[instance.problem.engine].pulls)
+    return SimulatedFleet(tuple(_pool(instance, pool, probability) for pool in fleet.pools))
 
 
 def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
