@@ -373,7 +373,7 @@ def cheapest(matrices: Matrices, aim: Aim, work: Work, ceiling: float = math.inf
         best = rest if rest.index.size or not best.index.size else best
     elif bound >= limit:
         bound = limit
-    elif not best.index.size:
+    elif not best.index.size and math.isinf(ceiling):
         best = replace(among(prices.nearest(work.provable), limit), outcome=Outcome.NOTHING_FOUND)
     if not best.index.size:
         return replace(best, bound=bound)
