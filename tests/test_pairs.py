@@ -15,8 +15,7 @@ from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.transformer import WeightScale
 from optimizer.fleets.build_plan import plan_transfers
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over
-from optimizer.loads.hand_over import even_mix
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, even_mix
 from optimizer.loads.instance import DECODE, PREFILL, Instance, make_settings
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level

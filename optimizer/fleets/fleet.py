@@ -9,16 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import EngineConfig, Role
-from optimizer.loads.hand_over import even_mix
 from optimizer.loads.instance import ROLES, Instance
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Billing, Problem
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 UNMATCHED = 1e-2
 """Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
+
+MIX_ROUNDS, MOST_MIX = 2000, 1e12
+"""Rounds in which the even mix of hand-overs is found; factor beyond which the shares cannot be had [1]."""
 
 SHORT_PROMPTS = 0.1
 """Share of the prompts that may be so short that a prefill step has no seat for as many as fill it [1]."""
@@ -74,8 +77,29 @@ def prefill_seqs(instance: Instance, shape: int) -> int:
     return tables.limit_for(steps * np.ceil(tables.rank_chunks[shape, -1] / short))
 
 
+def even_mix(talks: BoolArray, sent: FloatArray, taken: FloatArray) -> FloatArray:
+    """How much more of a flow goes from one pool to another than sent x taken / all that is taken, (P, D, F).
+
+    1 everywhere where all can talk; else 0 where two cannot, and the rest as even as the pools' shares allow (iterative
+    proportional fitting, Deming and Stephan 1940). talks (P, D); sent (P, F) by prefill pools, taken (D, F) by decode
+    pools, of each flow as much as is sent.
+    """
+    factor = np.broadcast_to(talks[:, :, None], (*talks.shape, sent.shape[1])).astype(np.float64)
+    if talks.all():
+        return factor
+    all_sent, all_taken = (np.maximum(share.sum(axis=0), 1e-300) for share in (sent, taken))
+    for _ in range(MIX_ROUNDS):
+        came = np.einsum("pdf,pf->df", factor, sent) / all_sent
+        factor = np.minimum(factor / np.where(taken > 0.0, np.maximum(came, 1.0 / MOST_MIX), 1.0), MOST_MIX)
+        went = np.einsum("pdf,df->pf", factor, taken) / all_taken
+        factor = np.minimum(factor / np.where(sent > 0.0, np.maximum(went, 1.0 / MOST_MIX), 1.0)[:, None], MOST_MIX)
+        if np.abs(np.where(sent > 0.0, went - 1.0, 0.0)).max(initial=0.0) <= 1e-12:
+            break
+    return factor
+
+
 def hand_over_mix(instance: Instance, fleet: Fleet) -> FloatArray:
-    """See `pairing.even_mix`: for each prefill, decode pool and flow, as the routing has it."""
+    """See `even_mix`: for each prefill, decode pool and flow, as the routing has it."""
     shapes = ([pool.shape for pool in fleet.of(role)] for role in (Role.PREFILL, Role.DECODE))
     return even_mix(instance.tables.talks[np.ix_(*shapes)], *_handed_over(instance, fleet))
 

@@ -12,6 +12,7 @@ with the longest prompt in it, and a prompt that finds a lane free begins when t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -32,13 +33,14 @@ from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer
 from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, engine_config
+from search_spaces.kv_hand_over import end_of, partners
 from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of
-from .hand_over import hand_over
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 Prefills = tuple[IntArray, IntArray]
 """Shape and token budget of prefill engines, both (engines,): indices into the table."""
 
@@ -350,6 +352,38 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         kv_transferred=np.array(kv_transferred, dtype=np.float64).reshape(len(shapes), flows.isl.size),
         carried=carried,
     )
+
+
+def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray, IntArray, BoolArray]:
+    """Who can talk to whom among S shapes: talks, domain, group, hands_over.
+
+    talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
+    domain (S,): accelerators with one layout of KV blocks, in one precision;
+    group (3, S): by role, shapes of one domain that can talk to the same ones; colocated ones talk to nobody;
+    hands_over (prefill groups, decode groups): whether those of one group can hand over to those of another.
+    """
+    ends = [end_of(problem, shape) for shape in shapes]
+    distinct = list(dict.fromkeys(ends))
+    takers = partners(problem, distinct)
+    between = np.array([[taker in takers[sender] for taker in distinct] for sender in distinct], dtype=np.bool_)
+    families = [(end.kv_domain, end.weight_dtype, end.kv_dtype) for end in distinct]
+    family = np.array([sorted(set(families)).index(own) for own in families], dtype=np.int64)
+    sends, takes = _labels(between, family), _labels(between.T, family)
+    linked = np.zeros((int(sends.max(initial=-1)) + 1, int(takes.max(initial=-1)) + 1), dtype=np.bool_)
+    sender, taker = np.nonzero(between)
+    linked[sends[sender], takes[taker]] = True
+    index = np.array([distinct.index(end) for end in ends], dtype=np.int64)
+    domain = family[index]
+    group = np.stack([np.maximum(sends, 0)[index], np.maximum(takes, 0)[index], domain])
+    return between[np.ix_(index, index)], domain, group, linked
+
+
+def _labels(between: BoolArray, family: IntArray) -> IntArray:
+    """One number for rows that are alike, in the order of families; -1 for those that can talk to nobody."""
+    patterns = [row.tobytes() for row in between]
+    able = [place for place in np.argsort(family, kind="stable").tolist() if between[place].any()]
+    numbers = {pattern: number for number, pattern in enumerate(dict.fromkeys(patterns[place] for place in able))}
+    return np.array([numbers.get(pattern, -1) for pattern in patterns], dtype=np.int64)
 
 
 def prompt_service(flows: Flows, latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:

@@ -232,15 +232,15 @@ def _hand_over_rows(matrices: Matrices, builder: Builder, routes: tuple[IntArray
     flows, role, domain = range(matrices.flows), matrices.role[column], matrices.domain[column]
     names = [f"takes{d}_{f}" for d in range(matrices.hand_over.shape[1]) for f in flows]
     takes = builder.rows(names, 0.0, 0.0).reshape(matrices.hand_over.shape[1], len(flows))
-    taken = role == DECODE
-    builder.entries(takes[domain[taken], flow[taken]], variables[taken], 1.0)
+    decodes = role == DECODE
+    builder.entries(takes[domain[decodes], flow[decodes]], variables[decodes], 1.0)
     for sender, partners in enumerate(matrices.hand_over):
-        sent = (role == PREFILL) & (domain == sender)
+        prefills = (role == PREFILL) & (domain == sender)
         if partners.sum() == 1:
-            builder.entries(takes[partners][0, flow[sent]], variables[sent], -1.0)
+            builder.entries(takes[partners][0, flow[prefills]], variables[prefills], -1.0)
             continue
         sends = builder.rows([f"sends{sender}_{f}" for f in flows], 0.0, 0.0)
-        builder.entries(sends[flow[sent]], variables[sent], 1.0)
+        builder.entries(sends[flow[prefills]], variables[prefills], 1.0)
         for taker in np.flatnonzero(partners):
             moved = builder.variables([f"z{sender}_{taker}_{f}" for f in flows], 0.0)
             builder.entries(np.stack([sends, takes[taker]]), moved, -1.0)
@@ -373,7 +373,7 @@ def cheapest(matrices: Matrices, aim: Aim, work: Work, ceiling: float = math.inf
         best = rest if rest.index.size or not best.index.size else best
     elif bound >= limit:
         bound = limit
-    elif not best.index.size:
+    elif not best.index.size and math.isinf(ceiling):
         best = replace(among(prices.nearest(work.provable), limit), outcome=Outcome.NOTHING_FOUND)
     if not best.index.size:
         return replace(best, bound=bound)
@@ -451,24 +451,24 @@ def undominated(matrices: Matrices) -> IntArray:
     key = np.stack([matrices.role, matrices.domain, *(takes > 0.0).T])
     member = np.unique(key, axis=1, return_inverse=True)[1].ravel()
     groups = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
-    kept = [_kept(matrices, group, takes[group]) for group in groups if group.size]
-    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *kept]))
+    survivors = [_survivors(matrices, group, takes[group]) for group in groups if group.size]
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *survivors]))
 
 
-def _kept(matrices: Matrices, group: IntArray, takes: FloatArray) -> IntArray:
+def _survivors(matrices: Matrices, group: IntArray, takes: FloatArray) -> IntArray:
     """Those of a group that no other one of it dominates: the cheapest first, as none dearer can dominate them.
 
     takes (group, 1 + limits): what one engine takes of the money and of every limit.
     """
     need, late = matrices.need[group].reshape(group.size, -1), matrices.late[group]
     order = np.lexsort((late.sum(axis=1), np.minimum(need, 1e12).sum(axis=1), *takes.T[::-1]))
-    kept = np.zeros(0, dtype=np.int64)
+    survivors = np.zeros(0, dtype=np.int64)
     for column in order:
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(takes[kept] > 0.0, takes[column] / takes[kept], np.inf).min(axis=1)
+            ratio = np.where(takes[survivors] > 0.0, takes[column] / takes[survivors], np.inf).min(axis=1)
         copies = np.floor(np.where(np.isfinite(ratio), ratio, 1.0) * (1.0 + 1e-12))
-        better = (copies >= 1.0) & (late[kept] <= late[column]).all(axis=1)
-        rivals, copies = kept[better], copies[better, None]
+        better = (copies >= 1.0) & (late[survivors] <= late[column]).all(axis=1)
+        rivals, copies = survivors[better], copies[better, None]
         if not (need[rivals] <= need[column] * copies).all(axis=1).any():
-            kept = np.append(kept, column)
-    return group[kept]
+            survivors = np.append(survivors, column)
+    return group[survivors]

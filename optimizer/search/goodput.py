@@ -27,6 +27,9 @@ SEARCHES = 24
 MORE = 5e-3
 """Share by which another fleet must be able to have more than the best to be sought [1]."""
 
+LEAST = 1e-6
+"""Multiple of the demand, or that per dollar an hour, which is nothing."""
+
 BEYOND = (1.16, 1.08, 1.04, 1.02)
 """Factors on what the best fleet serves with which one of mixed engines is looked for: the largest first, as what
 serves a little more may be nothing to go on from."""
@@ -62,7 +65,7 @@ def best_of_few_pools(search: FleetSearch) -> Serving:
     waiting = [(-math.inf, *start, math.inf)]  # less than the first, between the next two, which cost the last at least
     for _ in range(SEARCHES):
         most, low, high, least = heapq.heappop(waiting) if waiting else (0.0, 0.0, 0.0, 0.0)
-        if -most <= value * (1.0 + MORE) or search.late():
+        if -most <= max(value, LEAST) * (1.0 + MORE) or search.late():
             break
         volume = _between(low, high) if math.isfinite(most) or not by_price else low
         fleet = unmixed(FleetSearch.of(at_volume(instance, volume), search.settings, search.late))

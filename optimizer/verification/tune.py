@@ -219,7 +219,7 @@ def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish
     axes = {knob.name: knob.shown for knob in tuner.knobs}
     search = Search(axes, tuner.value, bench.seed, near=True, stopped=stopped)
     if wish.study is not None:
-        search.kept = KeptStudy(open_storage(wish.study), tuner.name, tuner.attributes, tuner.recall)
+        search.store = StudyStore(open_storage(wish.study), tuner.name, tuner.attributes, tuner.recall)
     sampler = estimator(bench.seed, FRONT_START_UP if wish.front else START_UP)
     search.looks_of(sampler, tuner.start, wish.looks)
     looks = tuple(tuner.seen.values())
@@ -278,7 +278,7 @@ class Search:
 
     A neighbor differs in one knob by one step. Of several values the best are the front, one of which is drawn. A known
     point that the sampler proposes gives way to a neighbor of it. axes: values of each knob by its name; near: whether
-    neighbors are looked at; stopped: asked before each look; kept: where its study is kept, else in memory.
+    neighbors are looked at; stopped: asked before each look; store: where its study is kept, else in memory.
     """
 
     axes: Mapping[str, Sequence[int]]
@@ -286,8 +286,8 @@ class Search:
     seed: int
     near: bool = False
     stopped: Callable[[], bool] = lambda: False
-    kept: KeptStudy | None = None
-    known: set[Point] = field(default_factory=set)
+    store: StudyStore | None = None
+    history: set[Point] = field(default_factory=set)
     looks: Looks = field(default_factory=dict)
     draw: np.random.Generator = field(init=False)
 
@@ -301,7 +301,7 @@ class Search:
 
     def see(self, point: Point) -> Values | None:
         """Look at a point."""
-        self.known.add(point)
+        self.history.add(point)
         values = self.value(point)
         if values is not None:
             self.looks[point] = values
@@ -310,7 +310,7 @@ class Search:
     def ended(self, budget: int) -> bool:
         """Whether all looks are taken, or hardly any point is left or allowed."""
         most = min(math.prod(self.sizes), ASKED * budget)
-        return len(self.looks) >= budget or len(self.known) >= most or self.stopped()
+        return len(self.looks) >= budget or len(self.history) >= most or self.stopped()
 
     def looks_of(self, sampler: optuna.samplers.BaseSampler, start: Point, budget: int) -> Looks:
         """Look at the start and at what a study with that sampler proposes; at nothing where it is not allowed."""
@@ -323,7 +323,7 @@ class Search:
         space: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(tuple(values)) for name, values in self.axes.items()
         }
-        storage, name = (None, None) if self.kept is None else (self.kept.storage, self.kept.name)
+        storage, name = (None, None) if self.store is None else (self.store.storage, self.store.name)
         study = optuna.create_study(
             sampler=sampler,
             directions=["minimize"] * len(first),
@@ -333,7 +333,7 @@ class Search:
         )
         earlier = self._recalled(study)
         if start not in earlier:
-            attributes = {} if self.kept is None else dict(self.kept.attributes(start))
+            attributes = {} if self.store is None else dict(self.store.attributes(start))
             params = self._params(start)
             study.add_trial(
                 optuna.create_trial(params=params, distributions=space, values=first, user_attrs=attributes)
@@ -343,8 +343,8 @@ class Search:
             trial = self._next(study, space)
             point = self._point(trial.params)
             values = self.see(point)
-            if values is not None and self.kept is not None:
-                for name, attribute in self.kept.attributes(point).items():
+            if values is not None and self.store is not None:
+                for name, attribute in self.store.attributes(point).items():
                     trial.set_user_attr(name, attribute)
             study.tell(trial, values, state=None if values is not None else optuna.trial.TrialState.FAIL)
         return self.looks
@@ -353,13 +353,13 @@ class Search:
         """Points that earlier runs looked at, which join the looks."""
         import optuna
 
-        done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)) if self.kept else []
+        done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)) if self.store else []
         for trial in done:
             point = self._point(trial.params)
-            if self.kept is not None and point not in self.looks:
-                self.kept.recall(point, trial.user_attrs)
+            if self.store is not None and point not in self.looks:
+                self.store.recall(point, trial.user_attrs)
                 self.looks[point] = tuple(trial.values)
-        self.known |= self.looks.keys()
+        self.history |= self.looks.keys()
         return {self._point(trial.params) for trial in done}
 
     def _params(self, point: Point) -> dict[str, int]:
@@ -377,7 +377,7 @@ class Search:
         if around is not None:
             study.enqueue_trial(self._params(around))
         trial = study.ask(space)
-        if self._point(trial.params) not in self.known:
+        if self._point(trial.params) not in self.history:
             return trial
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
         instead = self.neighbor([self._point(trial.params)]) if self.near else None
@@ -386,16 +386,16 @@ class Search:
 
     def neighbor(self, points: Collection[Point]) -> Point | None:
         """A neighbor of one of some points that is not known, drawn evenly; None where there is none."""
-        near = [other for point in points for other in _neighbors(self.sizes, point) if other not in self.known]
+        near = [other for point in points for other in _neighbors(self.sizes, point) if other not in self.history]
         return near[int(self.draw.integers(len(near)))] if near else None
 
     def unknown(self) -> Point:
         """A point that was not asked for; there is one."""
         for _ in range(ASKED * len(self.sizes)):
             point = tuple(int(self.draw.integers(size)) for size in self.sizes)
-            if point not in self.known:
+            if point not in self.history:
                 return point
-        return next(point for point in itertools.product(*map(range, self.sizes)) if point not in self.known)
+        return next(point for point in itertools.product(*map(range, self.sizes)) if point not in self.history)
 
 
 def _neighbors(sizes: Sequence[int], point: Point) -> Iterator[Point]:
@@ -405,7 +405,7 @@ def _neighbors(sizes: Sequence[int], point: Point) -> Iterator[Point]:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptStudy:
+class StudyStore:
     """Where a study is kept, and under which name.
 
     attributes: what is kept of a point besides its values; recall: gives that back for a point of an earlier run.
