@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError
 from costmodel.quoting import shown
 from search_spaces.bounds import REQUEST_RATE, SEED, TIME_LIMIT
 
@@ -201,18 +201,12 @@ def whatif(
     from optimizer.whatif.sweep import check_scenarios, run_sweep, sweep_of
     from optimizer.whatif.workers import local_executor
     from search_spaces.loader import without_recording
-    from search_spaces.scenarios import grid, named_scenarios, parse_axis
+    from search_spaces.scenarios import chosen_scenarios, grid, parse_axis
 
     problem, base = _problem(problem, base, settings, {"prices": prices})
     problem = without_recording(problem)
     axes = [parse_axis(text) for text in _axes(vary)]
-    scenarios_of_file = named_scenarios(problem)
-    names = [scenario] if isinstance(scenario, str) else list(scenario)
-    scenarios_of_names = (
-        list(scenarios_of_file.values())
-        if names == ["all"]
-        else [scenarios_of_file[_known("scenario", name, scenarios_of_file)] for name in names]
-    )
+    scenarios_of_names = chosen_scenarios(problem, [scenario] if isinstance(scenario, str) else scenario)
     if not axes and not scenarios_of_names:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
     scenarios = list(grid(axes, scenarios_of_names))
@@ -366,9 +360,3 @@ def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:
         f"{key}={spec if isinstance(spec, str) or not isinstance(spec, Sequence) else ','.join(map(str, spec))}"
         for key, spec in vary.items()
     ]
-
-
-def _known(what: str, name: str, names: Mapping[str, object]) -> str:
-    if name not in names:
-        raise UnknownNameError(what, name, names)
-    return name

@@ -24,8 +24,6 @@ from .problem import Problem
 from .quantities import QuantityError
 from .yaml_source import parse_value
 
-__all__ = ["LEVERS", "Axis", "Scenario", "changed", "grid", "named_scenarios", "parse_axis", "scenario_problem", "told"]
-
 MOST_SCENARIOS = 1_000_000
 """More than that is a mistake in a range."""
 
@@ -128,6 +126,19 @@ def named_scenarios(problem: Problem) -> dict[str, Scenario]:
     """
     stated = (problem.source.value if problem.source is not None else {}).get("scenarios") or {}
     return {name: Scenario(name, _with_extended(stated, name, ())) for name in stated}
+
+
+def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
+    """The scenarios of these names; all of the file's for 'all'."""
+    scenarios = named_scenarios(problem)
+    if names and not scenarios:
+        raise InputError("--scenario: the file names no scenarios; state them under `scenarios:`, or use --vary")
+    if "all" in names and "all" not in scenarios:
+        return list(scenarios.values())
+    missing = next((name for name in names if name not in scenarios), None)
+    if missing is not None:
+        raise UnknownNameError("scenario", missing, scenarios)
+    return [scenarios[name] for name in dict.fromkeys(names)]
 
 
 def _with_extended(stated: Mapping[str, Mapping[str, Any]], name: str, below: tuple[str, ...]) -> dict[str, Any]:

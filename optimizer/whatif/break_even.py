@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from costmodel.errors import InputError
+from search_spaces.levers import LEVERS
 from search_spaces.problem import Billing, Problem
-from search_spaces.scenarios import LEVERS, changed
+from search_spaces.scenarios import changed
 
 from .answer import Answer, Effort, Missed, answer_at, is_simple, own_value
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError
 from costmodel.metric import METRICS
 from costmodel.quoting import shown
 from pdplan.console import Console
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from optimizer.whatif.workers import Row
     from reports.document import Document
     from search_spaces.problem import Problem
-    from search_spaces.scenarios import Scenario
 
 JOBS = Bounds(1, 4096, "jobs")
 TOLERANCE, HALVED = 1e-6, 1e-4
@@ -287,7 +286,7 @@ def sweep_answer(console: Console, problem: Problem, base: Path, questions: Ques
     """The rows of a sweep; base: folder of the files that the problem names."""
     from optimizer.whatif.sweep import check_scenarios, sweep_of
     from reports.answers.whatif import sweep_document
-    from search_spaces.scenarios import grid, parse_axis
+    from search_spaces.scenarios import chosen_scenarios, grid, parse_axis
 
     axes = [parse_axis(axis) for axis in questions.axes]
     scenarios = list(grid(axes, chosen_scenarios(problem, questions.names)))
@@ -302,21 +301,6 @@ def sweep_answer(console: Console, problem: Problem, base: Path, questions: Ques
     sweep = sweep_of(problem, base, scenarios, [axis.key for axis in axes], effort, questions.gap, looks)
     rows = swept(console, sweep, questions.jobs, questions.journal, questions.address)
     return Reply("rows", rows, sweep_document(rows, sweep.solver.effort.value), rows)
-
-
-def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
-    """The scenarios of these names; all of the file's for 'all'."""
-    from search_spaces.scenarios import named_scenarios
-
-    scenarios = named_scenarios(problem)
-    if names and not scenarios:
-        raise InputError("--scenario: the file names no scenarios; state them under `scenarios:`, or use --vary")
-    if "all" in names and "all" not in scenarios:
-        return list(scenarios.values())
-    missing = next((name for name in names if name not in scenarios), None)
-    if missing is not None:
-        raise UnknownNameError("scenario", missing, scenarios)
-    return [scenarios[name] for name in dict.fromkeys(names)]
 
 
 def swept(
