@@ -66,7 +66,7 @@ def test_a_higher_profile_is_the_same_in_less_time(profile: list[float], cv: flo
 
 def test_a_first_token_is_later_than_its_steps_and_the_engine_no_busier() -> None:
     """TTFT and E2E are longer by half of the prompt's own steps, and nothing else is."""
-    trace = make_trace(poisson_arrivals(200, 5.0, 1), np.full(200, 900), np.full(200, 20))
+    trace = make_trace(0.2 * np.arange(200.0), np.full(200, 900), np.full(200, 20))
     plain, later = (simulate(trace, colocated(VLLM_V1, first_token=factor)) for factor in (1.0, 1.5))
     own = (plain.prompt_end - plain.prompt_start) / 2.0
     np.testing.assert_allclose(later.ttft - plain.ttft, own)
