@@ -45,9 +45,8 @@ sys.path.insert(0, str(ROOT))
 from costmodel.calibration.scales import Scales  # noqa: E402
 from reports.answers.accuracy import point_text  # noqa: E402
 from search_spaces.benchmark_results import read_results  # noqa: E402
-from search_spaces.benchmark_results.calibration import predictor  # noqa: E402
-from search_spaces.benchmark_results.deployed import Setup, observations  # noqa: E402
-from search_spaces.benchmark_results.deployed import measured as measured_rows  # noqa: E402
+from search_spaces.calibration import Setup, observations, predictor  # noqa: E402
+from search_spaces.calibration import measured as measured_rows  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.measurements import Layout  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
@@ -390,7 +389,7 @@ def errors(programs: Programs, results: list[Path], catalog_file: str) -> list[E
         layout=Layout(1, 1, 1, 1, 1),
         max_num_seqs=SEATS,
     )
-    rows = measured_rows(read_results(results), setup).rows
+    rows, _ = measured_rows(read_results(results), setup)
     seen = observations(rows)
     predicted = predictor(rows, catalog)(Scales())
     return [
