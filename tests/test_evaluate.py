@@ -114,7 +114,7 @@ class TestTheFleetFound:
     def test_more_load_is_never_better(self, name: str) -> None:
         instance, fleet, _ = fleet_of(name)
         attained = [evaluate(instance, fleet, volume).overall for volume in (0.25, 0.5, 1.0, 1.5, 2.5, 5.0)]
-        assert (np.diff(attained) <= 1e-6).all()
+        assert (np.diff(attained) <= 1e-5).all()  # one request in 100,000
 
 
 def one_flow(rate: float, **changes: float) -> Instance:
