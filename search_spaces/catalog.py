@@ -609,8 +609,7 @@ def _entry(efficiency: KernelEfficiency) -> dict[str, Any]:
         if key in {"origin", "source", "error"}:
             continue
         value = getattr(efficiency, key.removesuffix("_us")) / (MICRO if key.endswith("_us") else 1.0)
-        if value or key in {"compute", "memory", "launch_us"}:
-            row[key] = rounded(value)
+        row[key] = rounded(value)  # zeros too: what is left out stays as the accelerator beneath has it
     row |= {"origin": str(efficiency.origin), "source": efficiency.source}
     if not math.isnan(efficiency.error):
         row["error"] = rounded(efficiency.error)

@@ -1,6 +1,7 @@
 """Calibration from the outside: the catalog file that it writes, and the command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner, Result
 from costmodel.errors import InputError
 from pdplan.cli import cli
 from pdplan.console import Console
-from search_spaces.catalog import EfficiencyChange, load_catalog
+from search_spaces.catalog import EfficiencyChange, efficiency_dict, load_catalog, overlay_text
 from search_spaces.efficiency import _ALLOWED
 from search_spaces.engines import load_engine_overhead, load_serving_policy
 from search_spaces.loader import load_problem
@@ -176,3 +177,13 @@ def test_a_fit_that_explains_nothing_is_refused_and_nothing_is_written(tmp_path:
     assert forced.exit_code == 0, forced.output
     assert json.loads(forced.stdout)["overlay"] == str(target)
     assert load_catalog(target).accelerator("H100").name == "H100"
+
+
+def test_an_overlay_keeps_zeros_over_an_accelerator_beneath(tmp_path: Path) -> None:
+    figures = load_catalog().accelerator("L40S").efficiency
+    flat = {pair: replace(each, depth_half=0.0, launch=0.0) for pair, each in figures.items() if pair[0] == "gemm"}
+    entry = {"like": "L40S", "price_usd_per_hour": 1.0}
+    text = overlay_text([], "Mine", efficiency_dict(flat), base={"accelerators": {"Mine": entry}})
+    path = overlay(tmp_path, text)
+    assert figures["gemm", "bf16"].depth_half > 0.0
+    assert load_catalog(path).accelerator("Mine").efficiency["gemm", "bf16"].depth_half == 0.0
