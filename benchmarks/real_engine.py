@@ -411,7 +411,8 @@ def loop(programs: Programs, fleet: Fleet, rounds: int) -> None:
     programs.pdplan("optimize", "corrected.yaml", "-o", "corrected-plan")
     plans = [json.loads((programs.work / f"{name}-plan" / "plan.json").read_text("utf-8")) for name in NAMES]
     if len({json.dumps([_fixed(pool) for pool in plan["pools"]]) for plan in plans}) > 1:
-        print("the corrected plan is another fleet, so the replay is compared with the first one alone")
+        print("the corrected plan is another fleet, which nobody started, so there is nothing to replay")
+        return
     measured(programs, fleet, ROUTER, "replay.log", "--fixed-schedule-end-offset", str(REPLAYED * 1000))
     file = f"{fleet.folder.name}/benchmark/results/profile_export_aiperf.json"
     runs = [
