@@ -25,8 +25,8 @@ from pdplan.files import read_plan
 from search_spaces import bounds
 from search_spaces.benchmark_results import read_results
 from search_spaces.buying_schema import TermsFile
-from search_spaces.catalog import Share, load_catalog
-from search_spaces.fields import Reader, member, quantity, stated
+from search_spaces.catalog import load_catalog
+from search_spaces.fields import Reader, member, quantity, share, stated
 from search_spaces.files import shown_path
 from search_spaces.levers import LEVERS, number_of
 from search_spaces.loader import load_problem
@@ -58,7 +58,7 @@ SEEN: set[object] = set()
 READERS = [
     *readers(WorkloadFile, SEEN),
     *readers(TermsFile, SEEN),
-    *readers(Share, SEEN),
+    share(bounds.EFFICIENCY),
     quantity(Kind.DURATION, bounds.TIME_LIMIT),
     member(Level),
 ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import pdplan
+from costmodel.words import dollars
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.recommend.evaluate import plan_of_alternative
@@ -49,7 +50,8 @@ def test_report_compare_simulate_and_deploy_take_it(written: tuple[Path, Plan], 
     file, plan = written
     number, row = next((n, row) for n, row in enumerate(distinct_alternatives(plan), 1) if n > 1 and row.pools)
     shown = within("report", file, "--alternative", number)
-    assert f"for ${row.cost_usd_per_hour:.2f}/h" in shown.stdout
+    assert row.cost_usd_per_hour is not None
+    assert f"for {dollars(row.cost_usd_per_hour)}/h" in shown.stdout
     assert shown.stdout.rstrip().endswith(f"Next: pdplan simulate {file} --alternative {number}")
     compared = json.loads(within("compare", file, "--alternative", number, "--format", "json").stdout)
     assert compared
