@@ -181,7 +181,7 @@ def test_text_json_and_page_say_the_same() -> None:
 
 def test_a_fleet_that_misses_a_goal_claims_no_saving() -> None:
     instance, fleet = case()
-    one = autoscale_text(instance, fleet, replace(day(900.0), short=(3,)), 100)
+    one = autoscale_text(instance, fleet, replace(day(600.0), short=(3,)), 100)
     assert one.startswith(
         "The whole fleet misses an SLO in 1 hour of the day, of up to 16 req/s, scaled or not (lowest:"
     )
@@ -189,7 +189,7 @@ def test_a_fleet_that_misses_a_goal_claims_no_saving() -> None:
     assert "No start-up time is short enough for the hours in which the whole fleet misses an SLO." in " ".join(
         one.split()
     )
-    assert "in 2 hours of the day" in autoscale_text(instance, fleet, replace(day(900.0), short=(3, 4)), 100)
+    assert "in 2 hours of the day" in autoscale_text(instance, fleet, replace(day(600.0), short=(3, 4)), 100)
     flat = autoscale_text(instance, fleet, autoscale(instance, fleet, np.ones(24), 900.0), 100)
     assert flat.startswith("Scaling saves nothing")
     broken = autoscale_text(instance, fleet, day(9000.0), 100)
@@ -199,7 +199,7 @@ def test_a_fleet_that_misses_a_goal_claims_no_saving() -> None:
 def test_an_hour_that_no_run_settles_is_unsure_not_missed() -> None:
     """Below its goal of 90 % but for an interval that reaches it: no verdict, no exit code 3, and no contradiction."""
     instance, fleet = case()
-    sure = day(900.0)
+    sure = day(600.0)
     doubt = np.arange(24)[:, None] == 15
     seen = replace(
         sure,

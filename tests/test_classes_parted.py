@@ -24,7 +24,7 @@ CLASSES = (BATCH, slo(1.0, 0.03, name="interactive", share=0.6))
 
 
 @cache
-def known_of(slos: tuple[Slo, ...] = CLASSES, rate: float = 48.0) -> FleetSearch:
+def known_of(slos: tuple[Slo, ...] = CLASSES, rate: float = 44.0) -> FleetSearch:
     """Engines of one, two or four H100, with three token budgets each."""
     posed = problem(
         model=model("Qwen3-30B-A3B"),

@@ -31,16 +31,16 @@ from optimizer.verification.judge import MOST_RUNS, ClassJudgement, Judgement, O
 from tests.optimizer_cases import instance_of, problem, slo, workload
 from tests.small_fleets import apart, pool, small
 
-TRUTH = 0.9238
-"""Share of the fleet below within its SLO, in eight runs of 100,000 requests (0.9214 to 0.9255)."""
+TRUTH = 0.9242
+"""Share of the fleet below within its SLO, in eight runs of 100,000 requests (0.9226 to 0.9262)."""
 
 
 @cache
 def marginal(goal: float) -> tuple[Instance, Fleet]:
     """One engine that answers with two tokens: cheap to simulate."""
-    limits = slo(ttft=0.1, tpot=5.0, attainment=goal)
+    limits = slo(ttft=0.1148, tpot=5.0, attainment=goal)
     instance = instance_of(
-        problem(workload=workload(rate=4.0, buckets=((1000, 2, 0.7), (4000, 2, 0.3))), slos=(limits,))
+        problem(workload=workload(rate=3.4, buckets=((1000, 2, 0.7), (4000, 2, 0.3))), slos=(limits,))
     )
     return instance, Fleet((pool(instance, "colocated-1", Role.COLOCATED, 1),))
 

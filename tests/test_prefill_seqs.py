@@ -53,7 +53,7 @@ def test_prompts_that_fill_a_step_have_seats(
 
 
 def test_an_engine_without_them_falls_behind_at_a_rate_that_it_serves_with_them() -> None:
-    instance = unit((128.0, 2.0, 1.0), rate=1000.0)
+    instance = unit((128.0, 2.0, 1.0), rate=850.0)
     every = np.ones(instance.flows.isl.size)
     shape, decode = stages(instance, 4), stages(instance, 1)
 

@@ -42,7 +42,7 @@ def strict_judge(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(**limits: Any) -> Problem:
-    return problem(space=ONE_SHAPE, workload=workload(32.0), constraints=Constraints(**limits))
+    return problem(space=ONE_SHAPE, workload=workload(28.0), constraints=Constraints(**limits))
 
 
 def relaxed(plan: Plan) -> dict[str, float]:

@@ -14,11 +14,11 @@ from search_spaces.problem import Problem
 from tests.running import ROOT
 
 BARE = 5.97
-"""Price of an engine of two A100-80 [$/h], which two or three requests at a time keep within 10.5 ms a step."""
+"""Price of an engine of two A100-80 [$/h], which two or three requests at a time keep within 11 ms a step."""
 
 
-def posed(tpot: str = "10.5ms", **search: Any) -> Problem:
-    """A request every three seconds or so, in steps of at most 10.5 ms."""
+def posed(tpot: str = "11ms", **search: Any) -> Problem:
+    """A request every three seconds or so, in steps of at most 11 ms."""
     stated = {
         "schema": "pdplan.workload/1",
         "model": {"name": "Qwen3-30B-A3B"},

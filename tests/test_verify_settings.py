@@ -188,7 +188,7 @@ def test_an_engine_that_stops_its_decodes_for_prompts_gets_larger_chunks_by_simu
     many = space(tensor_parallel=(1,), max_num_seqs=(64,), max_num_batched_tokens=(512, 2048), roles=(Role.COLOCATED,))
     instance = instance_of(
         problem(
-            workload=workload(9.0, ((2000.0, 100.0, 1.0),)), slos=(slo(3.0, 0.024, GOAL),), space=many, engine="sglang"
+            workload=workload(8.0, ((2000.0, 100.0, 1.0),)), slos=(slo(3.0, 0.024, GOAL),), space=many, engine="sglang"
         )
     )
     start = Fleet((replace(pool(instance, "colocated-1", Role.COLOCATED, 1), seqs=limit(instance, 0), chunk=0),))

@@ -341,6 +341,8 @@ def test_along_other_levers_than_prices_nothing_is_simulated_and_that_is_said(wo
 
 
 def test_owned_gpus_are_used_first_and_more_are_rented_at_full_price(workload: Path) -> None:
+    """As `optimize` has it; at a rate that three A100s carry, and two with one rented in a pool of its own."""
+    workload.write_text(WORKLOAD.replace("20/s", "15/s"), "utf-8")
     rows = answered("whatif", workload, "--vary", "owned.A100-80=0,2,64", "--jobs", 1, "--no-gap")["rows"]
     costs = [row["cost_usd_per_hour"] for row in rows]
     assert costs[0] > costs[1] > costs[2], rows
@@ -351,6 +353,11 @@ def test_owned_gpus_are_used_first_and_more_are_rented_at_full_price(workload: P
     pools = [[(pool["accelerator"], pool["gpus"], pool["usd_per_hour"]) for pool in row["pools"]] for row in rows]
     assert pools[1] == [("A100-80 (owned)", 2, pytest.approx(0.104)), ("A100-80", 1, 2.0)]
     assert [sum(price for _, _, price in pools[row]) for row in (0, 2)] == pytest.approx([costs[0], costs[2]])
+    for owned, row, has in zip((0, 2, 64), rows, pools, strict=True):
+        asked = ["optimize", str(workload), "--effort", "quick", "--set", f"accelerators.1.owned={owned}", "--json"]
+        plan = json.loads(CliRunner().invoke(cli, asked, standalone_mode=False).stdout)
+        assert plan["cost_usd_per_hour"] == pytest.approx(row["cost_usd_per_hour"])
+        assert [(pool["accelerator"], pool["gpus"]) for pool in plan["pools"]] == [pool[:2] for pool in has]
 
 
 def test_a_pool_may_be_owned_in_part() -> None:

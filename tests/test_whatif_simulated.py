@@ -45,7 +45,7 @@ BASE = Path()
 TIGHT: dict[str, Any] = {
     "model": {"name": "Llama-3.1-8B"},
     "workload": {
-        "request_rate": 20.0,
+        "request_rate": 17.2,
         "max_tokens": 8192,
         "lengths": {"histogram": [{"isl": 800, "osl": 150, "share": 0.7}, {"isl": 3000, "osl": 80, "share": 0.3}]},
     },
@@ -53,7 +53,7 @@ TIGHT: dict[str, Any] = {
     "accelerators": [{"name": "H100", "price": 3.0}, {"name": "A100-80", "price": 2.0}, {"name": "L4", "price": 0.7}],
     "search": {"preset": "quick", "tensor_parallel": [1, 2], "max_num_seqs": [32, 128]},
 }
-"""One H100 meets the SLO by formula; it keeps 90 to 97 % in four runs of 100,000 requests, where 99 % should."""
+"""One H100 meets the SLO by formula; it keeps 90 to 95 % in four runs of 100,000 requests, where 99 % should."""
 MISSED = (0.5, "misses when simulated")
 KEPT = (1.0, "")
 ONE_H100 = engine_counts([engines(1, "H100", 1, "colocated")])
@@ -271,15 +271,15 @@ def by_formula(tight: Problem) -> Frontier:
     return frontier(tight, BASE, "rate", (10.0, 45.0))
 
 
-@pytest.mark.parametrize("bounds", [(10.0, 45.0), (12.0, 21.0), (15.0, 30.0)])
+@pytest.mark.parametrize("bounds", [(10.0, 45.0), (10.5, 18.0), (13.0, 26.0)])
 def test_a_step_ends_where_its_fleet_was_seen_to_hold(
     tight: Problem, judge: Judge, bounds: tuple[float, float]
 ) -> None:
-    judge(one_replica_until(19.3))
+    judge(one_replica_until(16.6))
     curve = frontier(tight, BASE, "rate", bounds, looks=12)
     moved, after = curve.steps[:2]
-    assert moved.hard <= 19.3 < (moved.missed or 0.0) <= moved.hard * (1.0 + 1.001 * RESOLUTION)
-    assert moved.promised == pytest.approx(20.5, rel=0.01)
+    assert moved.hard <= 16.6 < (moved.missed or 0.0) <= moved.hard * (1.0 + 1.001 * RESOLUTION)
+    assert moved.promised == pytest.approx(17.6, rel=0.01)
     assert after.easy == pytest.approx(moved.hard, rel=1e-3)
     assert (curve.steps[0].easy, curve.steps[-1].hard) == bounds
     shown = text(frontier_document(curve))
@@ -319,13 +319,13 @@ def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Fron
 
 def test_where_every_fleet_misses_the_curve_says_so(tight: Problem, judge: Judge) -> None:
     judge(lambda _instance, _fleet: MISSED)
-    (none,) = frontier(tight, BASE, "rate", (19.0, 21.0), looks=12).steps
+    (none,) = frontier(tight, BASE, "rate", (16.4, 18.0), looks=12).steps
     assert (none.answer.cost, none.answer.status) == (None, Status.TIME_LIMIT)
     assert len(none.answer.refuted) == 1 + ROUNDS
 
 
 def test_the_curve_over_budgets_is_that_over_rates(tight: Problem, judge: Judge) -> None:
-    judge(one_replica_until(19.3))
+    judge(one_replica_until(16.6))
     rates = frontier(tight, BASE, "rate", (10.0, 30.0), looks=12)
     ends = {step.answer.cost: step.hard for step in frontier(tight, BASE, "budget", looks=12).steps}
     assert len(rates.steps) > 2
@@ -368,29 +368,29 @@ def own(cost: float, gpu: str) -> Answer:
 def test_at_its_own_value_the_curve_is_not_above_the_whole_search(tight: Problem, judge: Judge) -> None:
     judge(lambda _instance, fleet: MISSED if replicas(fleet) <= 2 else KEPT, own=own(5.0, "mixed"))
     curve = frontier(tight, BASE, "rate", (10.0, 45.0), looks=12)
-    at = next(step for step in curve.steps if step.easy <= 20.0 <= step.hard)
-    assert (at.answer.cost, at.hard) == (5.0, 20.0)
+    at = next(step for step in curve.steps if step.easy <= 17.2 <= step.hard)
+    assert (at.answer.cost, at.hard) == (5.0, 17.2)
     costs = [step.answer.cost or math.inf for step in curve.steps]
     assert costs == sorted(costs)
     shown = text(frontier_document(curve))
-    assert "At 20 req/s, the file's own value, pdplan optimize finds $5.00/h. Its" in shown
+    assert "At 17.2 req/s, the file's own value, pdplan optimize finds $5.00/h. Its" in shown
     assert "by formula, except for the one at the file's own value. Each step ends" in shown
-    assert frontier_record(curve)["own"] == {"value": 20.0, "found_usd_per_hour": 5.0}
+    assert frontier_record(curve)["own"] == {"value": 17.2, "found_usd_per_hour": 5.0}
 
 
 def test_the_step_at_the_own_value_is_simulated_first(tight: Problem, judge: Judge) -> None:
-    judge(one_replica_until(19.3), own=own(7.0, "dear"))
+    judge(one_replica_until(16.6), own=own(7.0, "dear"))
     curve = frontier(tight, BASE, "rate", (10.0, 45.0), looks=1)
-    at = next(step for step in curve.steps if step.easy <= 20.0 <= step.hard)
+    at = next(step for step in curve.steps if step.easy <= 17.2 <= step.hard)
     assert at.answer.cost == 5.0
     assert "pdplan optimize finds $7.00/h, and this curve $5.00/h." in text(frontier_document(curve))
 
 
 def test_the_curve_agrees_with_optimize_on_a_file(tight: Problem, short_runs: None) -> None:
     """Nothing replaced: one H100 holds by formula, and a simulation refutes it."""
-    curve = frontier(tight, BASE, "rate", (14.0, 22.0), looks=12)
-    at = next(step for step in curve.steps if step.easy <= 20.0 <= step.hard)
+    curve = frontier(tight, BASE, "rate", (12.0, 19.0), looks=12)
+    at = next(step for step in curve.steps if step.easy <= 17.2 <= step.hard)
     assert (at.answer.cost, curve.own and curve.own.cost) == (5.0, 5.0)
     assert curve.steps[0].answer.cost == 3.0
-    assert curve.steps[0].hard < 20.0
+    assert curve.steps[0].hard < 17.2
     assert "pdplan optimize finds $5.00/h, as this curve does." in text(frontier_document(curve))
