@@ -264,6 +264,16 @@ def test_text_hashes_and_other_block_sizes(write: Write) -> None:
     assert summary.prefix_hit_share == pytest.approx(32 / 80)
 
 
+def test_requests_in_order_keep_their_own_blocks(write: Write) -> None:
+    late, early = mooncake(9, 1024, 1, [1, 2]), mooncake(0, 1536, 1, [3, 4, 5])
+    rows = read_trace(write(jsonl(late, early), "m.jsonl")).rows
+    assert (rows.isl.tolist(), rows.hash_counts is None or rows.hash_counts.tolist()) == ([1536, 1024], [3, 2])
+    ordered = read_trace(write(jsonl(early, late), "n.jsonl")).rows
+    assert rows.hash_ids is not None
+    assert ordered.hash_ids is not None
+    assert rows.hash_ids.tolist() == ordered.hash_ids.tolist()
+
+
 def test_blocks_of_no_known_size_say_so(write: Write) -> None:
     summary = read_trace(write(jsonl(mooncake(0, 5000, 1, [1, 2]), mooncake(9, 5000, 1, [1])), "m.jsonl"))
     assert summary.prefix_hit_share is None

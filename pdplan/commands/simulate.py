@@ -489,12 +489,11 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     if too_long:
         said += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
     demand = replayed_trace(instance, fleet, arrival, rows.isl, rows.osl, seed=request.seed)
-    if summary.prefixes is not None and not summary.out_of_order and instance.problem.workload.prefix_hit_share > 0.0:
-        hashed = summary.trace.rows.keep(summary.trace.rows.isl + summary.trace.rows.osl <= most)
-        if hashed.hash_ids is not None and hashed.hash_counts is not None:
-            pages = Pages(hashed.hash_ids, hashed.hash_counts, summary.prefixes.block_tokens)
-            pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
-            demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
+    prefixes = summary.prefixes if instance.problem.workload.prefix_hit_share > 0.0 else None
+    if prefixes is not None and rows.hash_ids is not None and rows.hash_counts is not None:
+        pages = Pages(rows.hash_ids, rows.hash_counts, prefixes.block_tokens)
+        pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
+        demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
     return demand, said, unservable.rows < request.requests
 
 

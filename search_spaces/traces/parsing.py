@@ -112,17 +112,15 @@ class Rows:
     def __len__(self) -> int:
         return int(self.line.size)
 
-    def keep(self, kept: NDArray[np.bool_]) -> Rows:
-        """Return the rows that are kept, hash blocks and all."""
-        rows = self.pick(np.flatnonzero(kept))
+    def pick(self, chosen: NDArray[np.intp]) -> Rows:
+        """Return the chosen rows in the order given, hash blocks and all."""
+        rows = Rows(self.nanoseconds[chosen], self.isl[chosen], self.osl[chosen], self.line[chosen])
         if self.hash_ids is None or self.hash_counts is None:
             return rows
-        ids = self.hash_ids[np.repeat(kept, self.hash_counts)]
-        return replace(rows, hash_ids=ids, hash_counts=self.hash_counts[kept])
-
-    def pick(self, chosen: NDArray[np.intp]) -> Rows:
-        """Return the chosen rows without their hash blocks, in the order given."""
-        return Rows(self.nanoseconds[chosen], self.isl[chosen], self.osl[chosen], self.line[chosen])
+        counts, first = self.hash_counts[chosen], np.cumsum(self.hash_counts) - self.hash_counts
+        place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        ids = self.hash_ids[np.repeat(first[chosen], counts) + place]
+        return replace(rows, hash_ids=ids, hash_counts=counts)
 
 
 def first_bytes(path: Path) -> bytes:

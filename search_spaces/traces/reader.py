@@ -170,7 +170,7 @@ def _servable(path: Path, rows: Rows, columns: Columns) -> tuple[Rows, Unservabl
             f"{left_out.count:,} of {left_out.rows:,} rows cannot be served; at most {percentage(MOST_UNSERVABLE)} may "
             "be"
         )
-    return rows.keep(~out), left_out
+    return rows.pick(np.flatnonzero(~out)), left_out
 
 
 def is_range_query(start: bytes) -> bool:

@@ -482,7 +482,7 @@ def read_trace(
     """
     trace = read_requests(Path(path), format, columns, limit, progress)
     fits = trace.rows.isl + trace.rows.osl <= most_tokens
-    rows, too_long = trace.rows.keep(fits), int(np.count_nonzero(~fits))
+    rows, too_long = trace.rows.pick(np.flatnonzero(fits)), int(np.count_nonzero(~fits))
     if not len(rows):
         raise InputError(f"{path}: the trace is empty: it has only {too_long} of more than {most_tokens:,} tokens")
     in_order = rows.pick(np.argsort(rows.nanoseconds, kind="stable"))
