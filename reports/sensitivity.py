@@ -36,7 +36,6 @@ from reports.table import Column
 from reports.text import capital, clean, fit
 from reports.words import engine_cell, in_words, own_pools
 from search_spaces.levers import kind_of
-from search_spaces.problem import OWNED
 from search_spaces.quantities import BASE_UNIT, Kind
 
 MOST_LEVERS: Final = 16
@@ -269,7 +268,7 @@ def flip_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """
     rows = [(row, *change) for row in sensitivity.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
     if not rows:
-        owned = any(name.endswith(OWNED) for name in plan.gpus)
+        owned = any(entry.get("owned") for entry in plan.provenance.inputs.get("accelerators", ()))
         which = "a GPU to rent (what owned ones cost was not moved)" if owned else "a GPU"
         return f"By formula no price of {which}, from a quarter to four times as much, changes the cheapest fleet"
     row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))

@@ -242,8 +242,8 @@ def gpus_make_an_engine(problem: Problem, shape: Shape) -> str | None:
 def limits_allow_an_engine(problem: Problem, shape: Shape) -> str | None:
     """One engine at least fits into the inventory and into the limit on all GPUs."""
     offer, split = problem.offers[shape.offer], shape.parallelism
-    if offer.inventory is not None and split.gpus > offer.inventory:
-        return f"{split.gpus} GPUs exceed the inventory of {offer.inventory} {offer.accelerator.name}"
+    if split.gpus > offer.stock:
+        return f"{split.gpus} GPUs exceed the inventory of {offer.stock:g} {offer.accelerator.name}"
     limit = problem.constraints.max_gpus
     if limit is not None and split.gpus > limit:
         return f"{split.gpus} GPUs exceed max_gpus {limit}"

@@ -157,11 +157,11 @@ def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
     path = tmp_path / "workload.yaml"
     path.write_text(FILE.replace("[H100]", "[{name: H100, owned: 1}]") + HOSTED, "utf-8")
     given = load_problem(path)
-    assert [one.usd_per_hour for one in given.offers if one.owned] == [pytest.approx(0.4)]
+    assert [one.owned_usd_per_hour for one in given.offers if one.owned] == [pytest.approx(0.4)]
     mine = owned_in(path)
     assert hourly_price(mine, 1) == pytest.approx(mine.running + mine.monthly / HOURS_PER_MONTH) == pytest.approx(0.4)
     plan, bought = optimize(given, level=Level.QUICK), buy(given, load_terms(given))
-    assert dict(plan.gpus) == {"H100 (owned)": 1}
+    assert dict(plan.gpus) == {"H100": 1}
     assert plan.cost_usd_per_hour == pytest.approx(0.4)
     assert bought.total / HOURS_PER_MONTH == pytest.approx(0.4)
 

@@ -145,26 +145,6 @@ def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "pdplan: error: --config 'gpu' is not KEY=VALUE\n"
 
 
-def test_a_gpu_that_is_owned_too_is_taken_for_the_better_offer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whoever writes H100 means the owned ones as well, and is told so; stated by name, an offer stands alone."""
-    gpus = [{"name": "H100", "owned": 16}, {"name": "L4"}]
-    file = tiny(tmp_path, accelerators=gpus, search={"preset": "quick", "tensor_parallel": [1, 2]})
-    assert run(["explain", str(file), "--config", "gpu=H100,tp=2,role=colocated"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Taken for H100 (owned) at $0.091/h per GPU, the better of two offers. On H100 at $3.99/h per GPU: " in said
-    assert "On H100 at $3.99/h per GPU: possible, at best number " in said
-    either, owned = (
-        explained(load_problem(file), parse_wanted({"gpu": name, "role": "colocated"}, load_problem(file)))
-        for name in ("H100", "H100 (owned)")
-    )
-    assert either.standings == owned.standings
-    assert either.other is not None
-    assert either.other.offer.accelerator.name == "H100"
-    assert owned.other is None
-
-
 def test_no_fleet_is_explained(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A TPOT that no L4 keeps: the sentence names the shortest step, and the exit code says that it is out."""
     arguments = ["explain", str(file), "--config", "gpu=L4,role=decode", "--set", "slo.tpot=15ms"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from optimizer.plans.plan import Plan, Status
-from search_spaces.problem import OWNED, Billing, Constraints, Goal, Objective
+from search_spaces.problem import Billing, Constraints, Goal, Objective
 from tests.optimizer_cases import offer, slo
 from tests.small_problems import ONE, SOLVED, given, optimize, plan_of
 
@@ -137,16 +137,18 @@ class TestLimits:
         assert plan.cost_usd_per_hour == pytest.approx(sum(pool.usd_per_hour for pool in plan.pools))
         assert (plan.cost_usd_per_hour or 0.0) >= (plain().cost_usd_per_hour or 0.0) + 2 * 3.99 * (1 - 1e-9)
 
-    def test_no_more_gpus_are_used_as_owned_than_are(self) -> None:
-        """Two owned at a tenth of the price: the rest of the fleet is rented, and no pool is of both."""
-        owned = replace(offer("H100"), usd_per_hour=0.4, inventory=2, owned=True)
-        owned = replace(owned, accelerator=replace(owned.accelerator, name=f"H100{OWNED}"))
-        plan = optimize(given(40.0, offers=(offer("H100"), owned)))
+    def test_owned_gpus_come_first_and_a_pool_may_have_rented_ones_too(self) -> None:
+        """Two owned at a tenth of the price: the fleet without them costs as much more, and its bound holds."""
+        owned = replace(offer("H100"), owned=2, owned_usd_per_hour=0.4)
+        rented, plan = plan_of(given(40.0)), optimize(given(40.0, offers=(owned,)))
         assert plan.status in SOLVED
-        assert plan.gpus[f"H100{OWNED}"] == 2
-        rented = plan.gpus["H100"]
-        assert plan.cost_usd_per_hour == pytest.approx(2 * 0.4 + rented * 3.99)
-        assert plan.cost_usd_per_hour < (plan_of(given(40.0)).cost_usd_per_hour or 0.0)
+        assert plan.gpus == rented.gpus
+        assert len(plan.pools) < plan.gpus["H100"]
+        assert plan.cost_usd_per_hour == pytest.approx((rented.cost_usd_per_hour or 0.0) - 2 * (3.99 - 0.4))
+        assert 0.0 < (plan.floor_usd_per_hour or 0.0) <= plan.cost_usd_per_hour
+        assert any("2 are owned" in remark for remark in plan.price_remarks)
+        none_to_rent = optimize(given(40.0, offers=(replace(owned, inventory=plan.gpus["H100"] - 3),)))
+        assert none_to_rent.cost_usd_per_hour is None
 
     def test_inventory(self) -> None:
         free = plan_of(given(20.0, offers=BOTH))

@@ -80,7 +80,8 @@ def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
     assert said.flip_sentence(same, found()).endswith("(-10 %), the recommended fleet becomes cheaper")
     alone = found().model_copy(update={"break_even": found().break_even[:1]})
     assert said.flip_sentence(PLAN, alone).startswith("By formula no price of a GPU,")
-    owned = PLAN.model_copy(update={"gpus": {"H100 (owned)": 8}})
+    inputs = {"accelerators": [{"name": "H100", "owned": 8}]}
+    owned = PLAN.model_copy(update={"provenance": PLAN.provenance.model_copy(update={"inputs": inputs})})
     assert "no price of a GPU to rent (what owned ones cost was not moved)" in said.flip_sentence(owned, alone)
 
 

@@ -19,11 +19,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from optimizer.fleets.fleet import gpu_cost, with_rented, within_limits
+from optimizer.fleets.fleet import gpu_cost, within_limits
 from optimizer.plans.proof import OPTIMAL_GAP
 from pdplan.cli import cli, run
 from reports.rows import flat_rows
 from search_spaces.loader import problem_of
+from search_spaces.problem import Billing
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -341,18 +342,17 @@ def test_along_other_levers_than_prices_nothing_is_simulated_and_that_is_said(wo
 
 
 def test_owned_gpus_are_used_first_and_more_are_rented_at_full_price(workload: Path) -> None:
-    """As `optimize` has it; at a rate that three A100s carry, and two with one rented in a pool of its own."""
+    """As `optimize` has it; at a rate that three A100s carry, and two with one rented."""
     workload.write_text(WORKLOAD.replace("20/s", "15/s"), "utf-8")
     rows = answered("whatif", workload, "--vary", "owned.A100-80=0,2,64", "--jobs", 1, "--no-gap")["rows"]
     costs = [row["cost_usd_per_hour"] for row in rows]
     assert costs[0] > costs[1] > costs[2], rows
-    assert set(rows[2]["gpus"]) == {"A100-80 (owned)"}
-    assert costs[2] == pytest.approx(rows[2]["gpus"]["A100-80 (owned)"] * 0.052)
-    assert rows[1]["gpus"] == {"A100-80": 1, "A100-80 (owned)": 2}
+    assert set(rows[2]["gpus"]) == {"A100-80"}
+    assert costs[2] == pytest.approx(rows[2]["gpus"]["A100-80"] * 0.052)
+    assert rows[1]["gpus"] == {"A100-80": 3}
     assert costs[1] == pytest.approx(2.0 + 2 * 0.052)
     pools = [[(pool["accelerator"], pool["gpus"], pool["usd_per_hour"]) for pool in row["pools"]] for row in rows]
-    assert pools[1] == [("A100-80 (owned)", 2, pytest.approx(0.104)), ("A100-80", 1, 2.0)]
-    assert [sum(price for _, _, price in pools[row]) for row in (0, 2)] == pytest.approx([costs[0], costs[2]])
+    assert [sum(price for _, _, price in pool) for pool in pools] == pytest.approx(costs)
     for owned, row, has in zip((0, 2, 64), rows, pools, strict=True):
         asked = ["optimize", str(workload), "--effort", "quick", "--set", f"accelerators.1.owned={owned}", "--json"]
         plan = json.loads(CliRunner().invoke(cli, asked, standalone_mode=False).stdout)
@@ -366,11 +366,12 @@ def test_a_pool_may_be_owned_in_part() -> None:
         "owned",
         Path(),
     )
-    gpus = np.array([[0, 3], [0, 6], [2, 1]])
-    assert with_rented(problem, gpus).tolist() == [[0, 3], [2, 4], [2, 1]]
-    assert gpu_cost(problem, gpus).tolist() == pytest.approx([0.3, 6.4, 6.1])
-    scarce = replace(problem, offers=(replace(problem.offers[0], inventory=1), problem.offers[1]))
-    assert within_limits(scarce, gpus).tolist() == [True, False, False]
+    gpus = np.array([[3], [6], [5]])
+    assert gpu_cost(problem, gpus).tolist() == pytest.approx([0.3, 6.4, 3.4])
+    scarce = replace(problem, offers=(replace(problem.offers[0], inventory=1),))
+    assert within_limits(scarce, gpus).tolist() == [True, False, True]
+    by_node = replace(problem, offers=(replace(problem.offers[0], billing=Billing.NODE),))
+    assert gpu_cost(by_node, gpus).tolist() == pytest.approx([0.3, 24.4, 24.4])
 
 
 def program(*arguments: object) -> list[str]:

@@ -78,7 +78,7 @@ class EngineTable:
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
     first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too, and
     first_token_prefill (S,) on a prefill engine (`Accelerator.in_engine`) [1].
-    usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
+    usd_per_hour (S,): least price of one engine, of owned GPUs where there are any. offer (S,): index of its offer.
     talks (S, S), domain (S,), group (3, S), hands_over: who can hand KV blocks to whom, see `hand_over`.
     link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
     seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
@@ -331,7 +331,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         uneven=uneven,
         first_token=later(Role.COLOCATED),
         first_token_prefill=later(Role.PREFILL),
-        usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
+        usd_per_hour=gpus * np.array([offer.least_usd_per_hour for offer in offers]),
         link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),

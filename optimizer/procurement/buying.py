@@ -139,13 +139,13 @@ class BuyingPlan:
 
 
 def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks: int = 0) -> BuyingPlan:
-    """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here, and no offer.
+    """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here.
 
     looks: fleets that are simulated at most, of those that serve some hour of some path. Where one misses, fleets and
     commitments are chosen again without it, ROUNDS times at most; what still misses then is said (`BuyingPlan.looks`).
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
-    problem = replace(problem, offers=tuple(offer for offer in problem.offers if not offer.owned))
+    problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
     rates_ahead = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
     rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
     looks_by_fleet: dict[tuple[object, ...], Look] = {}

@@ -180,7 +180,7 @@ def _limits(problem: Problem) -> Iterator[tuple[str | int, Any]]:
         if (most := getattr(problem.constraints, name)) is not None:
             yield name, most
     for place, offer in enumerate(problem.offers):
-        if offer.inventory is not None and not offer.owned:
+        if offer.inventory is not None:
             yield place, offer.inventory
 
 
@@ -213,7 +213,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
         (limits.power, np.array([offer.accelerator.tdp for offer in offers])),
     ]
     share = sum((gpu / max(most, 0.5) for most, gpu in ceilings if most is not None), np.zeros(len(offers)))
-    short = [0.0 if offer.inventory is None or offer.owned else 1.0 / max(offer.inventory, 0.5) for offer in offers]
+    short = [1.0 / max(offer.stock, 0.5) for offer in offers]
     share = share + short
     in_money = limits.budget is not None and limits.max_gpus is limits.power is None and not any(short)
     if not share.any() or in_money or free.problem.constraints.budget is not None:
@@ -221,7 +221,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
     share = share + share.max() * LESS_SO * usd / usd.max()
     singly = tuple(
-        replace(offer, billing=Billing.GPU, usd_per_hour=float(price))
+        replace(offer, billing=Billing.GPU, usd_per_hour=float(price), owned=0)
         for offer, price in zip(free.problem.offers, share, strict=True)
     )
     tables = replace(free.tables, usd_per_hour=free.tables.gpus * share[free.tables.offer])

@@ -467,9 +467,7 @@ def _shrunk(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> Ite
 
 def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -> int:
     """Most replicas of one pool with which a fleet costs less than `below` [$/h] within the limits; 0 if none do."""
-    price = float(instance.tables.usd_per_hour[fleet.pools[index].shape])
-    rest = fleet_cost(instance, with_replicas(fleet, index, 1)) - price
-    for count in range(int(max((below * (1.0 - SAME_COST) - rest) / price, 0.0)), 0, -1):
+    for count in range(fleet.pools[index].replicas, 0, -1):
         fewer = with_replicas(fleet, index, count)
         if fleet_cost(instance, fewer) < below * (1.0 - SAME_COST) and allowed(instance, fewer):
             return count

@@ -28,7 +28,7 @@ from optimizer.fleets.binding import fleet_bindings
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, pools_apart
+from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
 from optimizer.loads.diagnose import check_floors
 from optimizer.loads.flows import splits
@@ -285,7 +285,9 @@ class _Free:
 
 def without_prices(problem: Problem) -> Problem:
     """The problem with neither prices nor limits on the fleet."""
-    offers = tuple(replace(offer, usd_per_hour=1.0, inventory=None, billing=Billing.GPU) for offer in problem.offers)
+    offers = tuple(
+        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
+    )
     limits = problem.constraints
     rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
     return replace(problem, offers=offers, objective=Objective(), constraints=rules)
@@ -311,9 +313,7 @@ def demand_key(problem: Problem) -> str:
         "workload": problem.inputs["workload"] | {"request_rate": problem.workload.request_rate, "diurnal": None},
         "constraints": [limits.spare_replicas, limits.balancing.value],
         "accelerators": [
-            entry
-            | dict.fromkeys(("price", "catalog_price", "inventory", "billing", "owned_price"))
-            | {"owned": bool(entry.get("owned"))}
+            entry | dict.fromkeys(("price", "catalog_price", "inventory", "billing", "owned", "owned_price"))
             for entry in problem.inputs["accelerators"]
         ],
     }
@@ -334,11 +334,11 @@ def cheapest_case(problem: Problem, refuted: Sequence[Case] = ()) -> Case | None
 
     refuted: fleets that did not hold when they were simulated, which are left out.
     """
-    shared, apart = shared_search(problem), pools_apart(problem)
+    shared = shared_search(problem)
     best, least = None, math.inf
     for search in shared.searches:
         remaining = WithoutRefuted.of_cases(search, refuted) if refuted else search
-        held = cheapest_held(remaining, apart, least)
+        held = cheapest_held(remaining, problem, least)
         if held is not None:
             best, least = (search.instance, search.fleet(held[0])), held[1]
     return None if best is None else case_of(shared.key, *best)
@@ -377,7 +377,7 @@ def answer_of(problem: Problem, instance: Instance, fleet: Fleet) -> Answer:
 
 
 def _answer_of(problem: Problem, case: Case) -> Answer:
-    here = replace(case.instance, problem=pools_apart(problem))
+    here = replace(case.instance, problem=problem)
     cost, gpus = fleet_cost(here, case.fleet), fleet_gpus(here, case.fleet)
     volume, short = break_of(case)
     room = max(volume - 1.0, 0.0)
@@ -409,11 +409,11 @@ def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
 
     The limits that the cheapest fleet breaks which there would be without limits, if there is one.
     """
-    offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
+    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
     case = cheapest_case(replace(problem, constraints=problem.constraints.lifted, offers=offers))
     if case is None:
         return nothing("by formula no fleet of one or two pools keeps the SLOs", status)
-    here = replace(case.instance, problem=pools_apart(problem))
+    here = replace(case.instance, problem=problem)
     limits = fleet_bindings(here, fleet_cost(here, case.fleet), fleet_gpus(here, case.fleet))
     why = " ".join(f"{row.constraint} of {row.where}: {row.sentence}" for row in limits if row.slack < 0.0)
     return nothing(why or "max_pools", status)

@@ -129,14 +129,15 @@ class Along:
         return replace(self.own, cost=cost) if allowed and cheap else best
 
     def bought(self, best: Answer) -> float:
-        """How many GPUs a fleet pays for of the accelerator whose price the lever is; none along another."""
+        """How many GPUs a fleet rents of the accelerator whose price the lever is; none along another."""
         name = self.key.partition(".")[2].casefold()
         offers = (offer for offer in self.problem.offers if offer.accelerator.name.casefold() == name)
         offer = next(offers, None)
         if self.price is None or offer is None:
             return 0.0
         size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
-        return -(-best.gpus.get(offer.accelerator.name, 0) // size) * size
+        rented = max(best.gpus.get(offer.accelerator.name, 0) - offer.owned, 0)
+        return -(-rented // size) * size
 
     def between(self, left: Point, right: Point) -> Iterator[Piece]:
         """Pieces between two solved values: parted where lines of cost cross, or in the middle."""

@@ -180,7 +180,9 @@ def near_optimal(problem: Problem, slack: float, effort: Effort = Effort.SIMPLE,
     rows = []
     for condition, allowed in _conditions(problem, set(best.gpus)):
         offers = zip(problem.offers, allowed, strict=True)
-        there = replace(problem, offers=tuple(offer if keep else replace(offer, inventory=0) for offer, keep in offers))
+        there = replace(
+            problem, offers=tuple(offer if keep else replace(offer, owned=0, inventory=0) for offer, keep in offers)
+        )
         alone = answer(there, effort)
         none = f"by formula no fleet {condition} keeps the SLOs"
         rows.append((condition, there, alone if alone.cost is not None else replace(alone, binding=none)))

@@ -223,7 +223,7 @@ def estimate_dict(
         "output_tokens_per_second": _output_rate(config, flags, prediction),
         "usd_per_hour": offer.usd_per_hour * config.gpus,
         "price": price_dict(quote),
-        "price_remark": quote.remark(offer.gpu),
+        "price_remark": quote.remark(offer.accelerator.name),
         "binds": prediction.binds,
         "origins": [str(origin) for origin in (*prediction.origins, prediction.overhead.origin)],
         "efficiencies": [
