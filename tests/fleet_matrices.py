@@ -66,7 +66,7 @@ def cost_of(matrices: Matrices, counts: NDArray[np.int64]) -> float:
     for node in (limit for limit in matrices.limits if limit.node_size):
         gpus = float(node.weight @ engines)
         rented = math.ceil(max(gpus - node.owned, 0.0) / node.node_size)
-        cost += rented * node.node_price + min(gpus, node.owned) * node.owned_price
+        cost += rented * node.node_price + max(gpus - rented * node.node_size, 0.0) * node.owned_price
     return cost
 
 

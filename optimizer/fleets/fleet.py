@@ -132,29 +132,29 @@ def with_names(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, .
 
 
 def owned_and_rented(problem: Problem, gpus: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:
-    """Of so many GPUs of each offer those that are owned, which come first, and those rented, each (..., offers)."""
-    owned = np.minimum(gpus, [float(offer.owned) for offer in problem.offers])
-    return owned, np.asarray(gpus - owned)
+    """GPUs of each offer that so many in use are paid for as: owned ones, and beyond these rented, each (..., offers).
 
-
-def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
-    """GPUs of each offer that so many are paid for, (..., offers): rented ones by whole nodes where billed so."""
-    owned, rented = owned_and_rented(problem, gpus)
+    Where whole nodes are rented, their GPUs are used before the owned ones.
+    """
+    rented = np.maximum(gpus - np.array([float(offer.owned) for offer in problem.offers]), 0.0)
     for index, offer in enumerate(problem.offers):
         if offer.billing is Billing.NODE:
             size = offer.accelerator.node_size
             rented[..., index] = np.ceil(rented[..., index] / size) * size
-    return owned + rented
+    return np.maximum(gpus - rented, 0.0), rented
+
+
+def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """GPUs of each offer that so many in use are paid for, (..., offers)."""
+    return np.asarray(sum(owned_and_rented(problem, gpus)))
 
 
 def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
-    """Price of so many GPUs of each offer, owned ones first, whole nodes where they are billed [$/h], (..., offers)."""
-    owned, rented = owned_and_rented(problem, paid_gpus(problem, gpus))
-    own, price = (np.array([getattr(offer, name) for offer in problem.offers]) for name in _PRICES)
-    return np.asarray(owned * own + rented * price)
-
-
-_PRICES = "owned_usd_per_hour", "usd_per_hour"
+    """Price of so many GPUs of each offer in use [$/h], (..., offers)."""
+    owned, rented = owned_and_rented(problem, gpus)
+    prices = ((offer.owned_usd_per_hour, offer.usd_per_hour) for offer in problem.offers)
+    own, rent = np.array(list(prices)).reshape(-1, 2).T
+    return np.asarray(owned * own + rented * rent)
 
 
 def billed_gpus(problem: Problem, gpus: IntArray) -> dict[str, int]:
