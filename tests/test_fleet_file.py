@@ -11,7 +11,6 @@ import yaml
 from costmodel.errors import InputError
 from search_spaces.echo import fleet_text, init_text
 from search_spaces.fleet_file import StatedFleet, load_fleet
-from search_spaces.loader import load_problem
 from tests.running import TINY, tiny
 
 POOL: dict[str, Any] = {"gpu": "H100", "replicas": 2, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
@@ -44,21 +43,11 @@ def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
     assert stated.problem.engine == "vllm"
 
 
-def test_pools_are_numbered_by_role_in_the_order_of_the_file(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, DECODE, PREFILL, DECODE | {"replicas": 5})
-    assert [(pool.id, pool.replicas) for pool in stated.pools] == [("prefill-1", 2), ("decode-1", 2), ("decode-2", 5)]
-
-
 def test_settings_off_the_grid_are_taken_as_they_are(tmp_path: Path) -> None:
     stated = loaded(tmp_path, POOL | {"max_num_seqs": 200, "max_num_batched_tokens": 3000})
     assert stated.problem.space.max_num_seqs == (200,)
     assert stated.problem.space.max_num_batched_tokens == (3000,)
     assert 200 not in stated.wanted.space.max_num_seqs
-
-
-def test_settings_of_the_search_space_leave_it_as_it_is(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, POOL)
-    assert stated.problem.space == stated.wanted.space == load_problem(tmp_path / "tiny.yaml").space
 
 
 def test_prices_count_for_the_fleet_and_for_the_search(tmp_path: Path) -> None:
@@ -105,12 +94,6 @@ def test_a_fault_is_told_with_its_place_and_the_nearest_name(tmp_path: Path, poo
     assert words in said
     assert f"{tmp_path / 'fleet.yaml'}:" in said
     assert "^" in said
-
-
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
-    said = refusal(tmp_path, POOL | {"replicas": "two"}, {"gpu": "H100"}, poools=3)
-    for words in ("pools.0.replicas: ", "pools.1.max_num_seqs: is missing", "poools: is not a known key"):
-        assert words in said
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,6 @@ def test_a_path_that_is_no_file_is_refused_at_its_key(key: str, path: str, words
     assert any(word in said for word in ([words] if isinstance(words, str) else words))
 
 
-@pytest.mark.parametrize("path", ["pipe", "/dev/zero", "x" * 300, "a\0b", "."])
-def test_a_path_that_is_no_file_is_no_problem_and_no_trace(path: str) -> None:
-    os.mkfifo("pipe")
-    for read in (load_problem, read_trace):
-        with pytest.raises(InputError):
-            read(Path(path))
-
-
 def test_an_unsearchable_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
@@ -102,12 +94,6 @@ def test_an_odd_trace_is_refused_with_its_line(text: str, words: str) -> None:
         read_trace("t.csv")
     assert str(caught.value).startswith(words)
     assert len(str(caught.value)) < 300
-
-
-def test_half_a_character_in_a_hash_is_no_crash() -> None:
-    line = '{"timestamp": %d, "input_length": 500, "output_length": 6, "hash_ids": ["\\ud800"]}\n'
-    Path("t.jsonl").write_text((line % 0) + (line % 1000))
-    assert read_trace("t.jsonl").prefix_hit_share == 0.5
 
 
 def test_a_compressed_file_of_blank_lines_is_refused_soon() -> None:
