@@ -266,7 +266,8 @@ class Document(Mapping[str, Any]):
         """A mean length, which must be there: a quotient, or the mean of an object at the first of these paths."""
         if "/" in paths[0]:
             total, count = paths[0].split(" / ")
-            return self.needed(total) / self.needed(count)
+            requests = self.needed(count)
+            return self.needed(total) / requests
         metric = self.at(*paths)
         return metric.needed("avg" if "avg" in metric else "mean")
 
