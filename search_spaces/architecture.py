@@ -28,8 +28,7 @@ from costmodel.errors import InputError
 from costmodel.transformer import STORED_BYTES, FeedForward, LayerGroup, Transformer, WeightScale
 
 from .bounds import Bounds
-from .fields import Section, Text, choice, count
-from .translation import faults_of
+from .fields import Section, Text, choice, count, faults_of
 from .yaml_source import read_source
 
 ARCHITECTURE_SCHEMA = "pdplan.architecture/1"

@@ -42,10 +42,9 @@ from .efficiency import (
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from .faults import Fault, FaultsError, check_kind
-from .fields import Section, Text, choice, count, house_error, member, number, quantity, reader
+from .fields import Section, Text, choice, count, faults_of, house_error, member, number, quantity, reader
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .translation import faults_of
 from .yaml_source import read_source
 
 TOP, ENGINES = "accelerators", "engines"

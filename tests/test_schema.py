@@ -12,7 +12,7 @@ from costmodel.transformer import FeedForward, LayerGroup, SoftmaxAttention, Tra
 from search_spaces.echo import init_text
 from search_spaces.models import load_model
 from search_spaces.schema import PRESETS, SearchSection, Span, json_schema
-from search_spaces.spaces import allowed_degrees, search_space, sizes, tensor_parallel_fits
+from search_spaces.search_space import allowed_degrees, search_space, sizes, tensor_parallel_fits
 from search_spaces.yaml_source import parse_source
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
