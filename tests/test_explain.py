@@ -94,7 +94,10 @@ def test_settings_outside_the_space_are_tried_and_named(problem: Problem) -> Non
 @pytest.mark.parametrize(
     ("stated", "sentence"),
     [
-        ({"gpu": "H100", "tensor_paralel": "2"}, "tensor_paralel=2: 'tensor_paralel' is not known; did you mean 'tensor_parallel'?"),
+        (
+            {"gpu": "H100", "tensor_paralel": "2"},
+            "'tensor_paralel' is not known; did you mean 'tensor_parallel'?",
+        ),
         ({"gpu": "A10G"}, "gpu=A10G: is not among the accelerators of the workload file: H100, L4"),
         ({"tp": "2"}, "names no accelerator"),
         ({"gpu": "H100", "tp": "two"}, "tp=two: 'two' is not a number"),
