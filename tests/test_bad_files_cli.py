@@ -67,14 +67,6 @@ def sparse(path: Path, size: int = TEN_GIGABYTES) -> None:
 # --- files that are too large, too deep, or no text -----------------------------------------------------------------
 
 
-def test_ten_gigabytes_by_mistake_are_not_read(tmp_path: Path) -> None:
-    for name in ("w.yaml", "t.csv"):
-        sparse(tmp_path / name)
-    problem_, trace = limited((tmp_path, "optimize", "w.yaml"), (tmp_path, "workload", "t.csv"))
-    refused(problem_, "w.yaml", "bytes")
-    refused(trace, "t.csv", "binary")
-
-
 def test_ten_gigabytes_behind_any_key_are_not_read(tmp_path: Path) -> None:
     """A config.json, a catalog and a histogram, each refused at its own key, in one run."""
     for name in ("config.json", "catalog.yaml", "h.csv"):
@@ -138,22 +130,6 @@ TEXTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
 def test_a_file_that_is_no_workload_is_refused(case: str, tmp_path: Path) -> None:
     content, words = TEXTS[case]
     refused(optimize_within(tmp_path, content), *words)
-
-
-MISSING = {
-    "file": (("optimize", "nope.yaml"), "nope.yaml"),
-    "folder": (("optimize", "."), "is a folder"),
-    "folder-as-trace": (("workload", "."), "is a folder"),
-    "folder-as-plan": (("report", "."), "is a folder"),
-    "catalog": (("gpus", "--catalog", "nope.yaml"), "nope.yaml"),
-    "model": (("models", "nope/config.json"), "nope/config.json"),
-}
-
-
-@pytest.mark.parametrize("case", MISSING)
-def test_a_file_that_is_not_there_is_named(case: str, tmp_path: Path) -> None:
-    arguments, word = MISSING[case]
-    refused(within(*arguments, cwd=tmp_path), word)
 
 
 # --- names that no file can hold --------------------------------------------------------------------------------------

@@ -187,14 +187,6 @@ def test_ttft_of_arrivals_and_of_cached_prompts_is_not_fitted() -> None:
     assert len(notes) == 2
 
 
-def test_rate_limited_runs_are_open_unless_the_cap_is_full() -> None:
-    open_run = run_at(512, 64, 64.0, request_rate=4.0, in_flight=5.0)
-    full = run_at(512, 64, 64.0, request_rate=4.0, in_flight=63.0)
-    rows = [row for row in measured([open_run, full], SETUP)[0] if isinstance(row, MeasuredRun)]
-    assert [row.deployment.concurrency for row in rows] == [5.0, 64.0]
-    assert [row.ttft is None for row in rows] == [True, False]
-
-
 def test_engines_are_not_mixed() -> None:
     runs = [
         replace(run, engine=name) for run, name in zip(synthetic(Scales(), POINTS[:2]), ("vllm", "sglang"), strict=True)

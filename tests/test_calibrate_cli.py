@@ -73,22 +73,6 @@ def test_every_format_becomes_a_catalog_file(tmp_path: Path, name: str, gpu: str
     assert value["error"]["after"]["median_abs"] <= value["error"]["before"]["median_abs"] + 0.02
 
 
-def test_the_page_and_a_second_calibration_on_the_first(tmp_path: Path) -> None:
-    target, second = tmp_path / "overlay.yaml", tmp_path / "second.yaml"
-    words = (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "h100_sxm")
-    done = invoke(*words, "-o", str(target))
-    assert done.exit_code == 0, done.output
-    assert "Llama-3.1-8B on H100, vllm: median error " in done.output
-    assert "1,024 + 256 tokens, 4 in flight, TP1" in done.output
-    again = invoke(*words, "--catalog", str(target), "-o", str(second), "--json")
-    assert again.exit_code == 0, again.output
-    scales = [one["scale"] for one in json.loads(again.stdout)["scales"].values()]
-    assert scales == pytest.approx([1.0] * 4, abs=0.25)  # what is left is what the prior held back
-    source = load_catalog(second).accelerator("H100").efficiency["gemm", "bf16"].source
-    assert source.count("scaled from") == 1
-    assert invoke(*words, "-o", str(target)).exit_code != 0  # an existing file is kept
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -41,12 +41,6 @@ def overlay(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def refusal(tmp_path: Path, text: str) -> str:
-    with pytest.raises(InputError) as caught:
-        load_catalog(overlay(tmp_path, text))
-    return str(caught.value)
-
-
 # --- what is shipped
 
 
@@ -175,27 +169,6 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
             model.efficiency[pair].launch,
         )
         assert figures.origin is Origin.ASSUMED
-
-
-def test_an_accelerator_like_another_has_its_own_peaks_alone(tmp_path: Path) -> None:
-    """A CPU is no H100: fp8 that it does not state, it lacks; one that states the same keeps the rest."""
-    text = "accelerators:\n  CPU: {like: H100, tflops: {bf16: 2}}\n  Same: {like: H100, tflops: {bf16: 989}}\n"
-    catalog = load_catalog(overlay(tmp_path, text))
-    assert catalog.accelerator("CPU").peak_flops == {"bf16": 2e12}
-    assert catalog.accelerator("Same").peak_flops == catalog.accelerator("H100").peak_flops
-
-
-def test_likeness_may_go_over_another_new_entry(tmp_path: Path) -> None:
-    text = "accelerators:\n  One: {like: H200, tdp_w: 500}\n  Two: {like: One, memory_gib: 96}\n"
-    catalog = load_catalog(overlay(tmp_path, text))
-    two, gemm = catalog.accelerator("Two"), ("gemm", "bf16")
-    assert (two.tdp, two.memory) == (500.0, 96 * GIB)
-    assert two.efficiency[gemm].compute == catalog.accelerator("H200").efficiency[gemm].compute
-
-
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "accelerators:\n  H100: {tdp: 1}\n  H200: {memory: 2}\n  X: {like: L44}\n")
-    assert [place in message for place in ("gpus.yaml:2:", "gpus.yaml:3:", "gpus.yaml:4:")] == [True] * 3
 
 
 def test_a_missing_or_huge_overlay_is_refused(tmp_path: Path) -> None:

@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.engine import Parallelism
-from costmodel.errors import InputError
 from costmodel.transformer import Part, WeightScale
-from optimizer.loads.diagnose import check_shapes
 from search_spaces.enumeration import (
     RULES,
     Shape,
@@ -254,22 +252,3 @@ def test_a_large_memory_runs_what_a_small_one_does() -> None:
     large = problem(offers=(offer("A100-80"),), space=small.space)
     assert accelerator("A100-40").memory < accelerator("A100-80").memory
     assert set(enumerate_shapes(small).shapes) <= set(enumerate_shapes(large).shapes)
-
-
-def test_no_shape_at_all_is_said_for_every_accelerator() -> None:
-    given = problem(model=model("Llama-3.1-405B"), offers=(offer("H100"), offer("L4")))
-    with pytest.raises(InputError) as caught:
-        check_shapes(given, enumerate_shapes(given))
-    for name in ("H100", "L4"):
-        assert f"756 GiB of weights) runs on no engine of {name} within the search space: " in str(caught.value)
-
-
-def test_blocks_that_no_split_keeps_whole_are_said_with_the_mend() -> None:
-    given = problem(
-        model=catalog_model("MiniMax-M2"),
-        weight_dtype="fp8",
-        offers=(offer("H100"),),
-        space=space(tensor_parallel=(8,), expert_parallel=(1,)),
-    )
-    with pytest.raises(InputError, match=r"allow a smaller search\.tensor_parallel, or search\.expert_parallel"):
-        check_shapes(given, enumerate_shapes(given))

@@ -118,13 +118,6 @@ def test_what_shares_a_scale(
     assert stored == pytest.approx(bytes_per_element, rel=1e-12)
 
 
-def test_scales_of_a_checkpoint_are_not_those_of_another_dtype() -> None:
-    quantization = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
-    model = parse_config({**MOE, "quantization_config": quantization}, "test")
-    assert model.bytes_per_element(Part.EXPERTS, "fp4") == 0.5 + 1 / 16
-    assert parse_config(MOE, "test").bytes_per_element(Part.EXPERTS, "int4") == 0.5 + 2 / 128
-
-
 @pytest.mark.parametrize(
     ("name", "gigabytes"), [("moonshotai/Kimi-K2.5", 594.5), ("MiniMax-M2", 230.0), ("gpt-oss-120b", 65.2)]
 )

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import ArchitectureError
-from costmodel.transformer import Part, SoftmaxAttention, Transformer
+from costmodel.transformer import SoftmaxAttention, Transformer
 from search_spaces.huggingface import parse_config
 from search_spaces.models import load_model, model_entry
 
@@ -222,13 +222,6 @@ def test_gating_follows_family_field_or_activation_and_is_never_guessed() -> Non
 # ── whole configs ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nested_text_config_leaves_the_vision_tower_out_and_says_so() -> None:
-    nested = {"model_type": "kimi_k25", "text_config": MLA, "vision_config": {"hidden_size": 1152}}
-    model = parse_config(nested, "nested", source="model card")
-    assert model.layers == parse(MLA).layers
-    assert model.source == "model card; without vision_config"
-
-
 # ── families of 2025 and 2026 ────────────────────────────────────────────────────────────────────────────
 
 
@@ -242,18 +235,6 @@ def test_a_pattern_of_single_blocks() -> None:
         LLAMA, fields, model_type="nemotron_h", hybrid_override_pattern="--MM*-M-"
     )
     assert "must have one of M * E -" in error_of(LLAMA, fields, model_type="nemotron_h", hybrid_override_pattern="MX")
-
-
-def test_mixed_precision() -> None:
-    """A part has the format of most of its listed modules."""
-    layers = {f"model.layers.{n}.mlp.{name}_proj": {"quant_algo": "W4A16_NVFP4"} for n in range(8) for name in "ab"}
-    listed = {name.replace("a_", "up_").replace("b_", "down_"): spec for name, spec in layers.items()}
-    listed |= {f"model.layers.{n}.self_attn.q_proj": {"quant_algo": "FP8"} for n in range(8)}
-    config = {"quant_algo": "MIXED_PRECISION", "quant_method": "modelopt", "group_size": 16, "quantized_layers": listed}
-    model = parse(quantization_config=config)
-    assert model.native_weight_dtype == "fp4"
-    assert model.part_dtype(Part.FEED_FORWARD, "fp4") == "fp4"
-    assert model.part_dtype(Part.ATTENTION, "fp4") == "fp8"
 
 
 PUBLISHED = yaml.safe_load((Path(__file__).parent / "published_configs.yaml").read_text("utf-8"))
@@ -420,8 +401,3 @@ def test_the_context_is_what_the_rotary_embedding_extends_it_to(fields: dict[str
 )
 def test_a_scaling_that_is_not_understood_is_an_error(fields: dict[str, Any], sentence: str) -> None:
     assert sentence in error_of(**fields)
-
-
-def test_a_window_as_long_as_the_extended_context_is_none() -> None:
-    assert windows(parse(sliding_window=8192, rope_scaling=YARN)) == {None: 8}
-    assert "lacks 'layer_types'" in error_of(sliding_window=8191, rope_scaling=YARN)

@@ -14,7 +14,7 @@ from costmodel.errors import InputError
 from search_spaces import loader
 from search_spaces.loader import load_problem
 from search_spaces.traces import read_trace
-from tests.short_workload import load, refusal
+from tests.short_workload import refusal
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -105,10 +105,3 @@ def test_a_compressed_file_of_blank_lines_is_refused_soon() -> None:
     with pytest.raises(InputError, match=r"t\.csv\.gz:\d+: 4 MiB of blank lines end here"):
         read_trace("t.csv.gz")
     assert time.process_time() - started < 5
-
-
-def test_a_trace_too_fast_to_be_true_asks_for_a_rate() -> None:
-    Path("t.csv").write_text("arrival,isl,osl\n0.000000001,2,3\n0.000000002,3,4\n")
-    lengths = {"lengths": {"trace": {"path": "t.csv"}}}
-    assert "the trace's request_rate is 1e+09" in refusal({"workload": lengths})
-    assert load({"workload": lengths | {"request_rate": 5}}).workload.request_rate == 5.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from search_spaces import bounds, loader
+from search_spaces import bounds
 from search_spaces.demand import read_histogram
 from search_spaces.schema import json_schema
 from search_spaces.yaml_source import MAX_NODES
@@ -123,27 +123,6 @@ def test_a_file_of_too_many_values_is_refused() -> None:
 )
 def test_too_much_of_a_thing_is_refused(key: str, value: Any, words: str) -> None:
     assert words in refusal({key: value})
-
-
-def test_too_many_ways_to_split_are_refused() -> None:
-    search = {
-        "tensor_parallel": [1, 2, 4, 8, 16, 32, 64],
-        "pipeline_parallel": [*range(1, 62)],
-        "expert_parallel": [1, 2, 4, 8, 16, 32, 64],
-        "data_parallel": [*range(1, 65)],
-    }
-    started = time.process_time()
-    assert "has 382,592 ways to split the model" in refusal(
-        {"model": "DeepSeek-V3", "search": search, "accelerators": ["H100", "H200"]}
-    )
-    assert time.process_time() - started < 5
-
-
-@pytest.mark.parametrize(("preset", "share"), [("standard", 1.0), ("wide", 0.6)])
-def test_presets_over_all_accelerators_or_the_widest_over_most_are_allowed(preset: str, share: float) -> None:
-    names = [*loader.load_catalog().accelerators]
-    names = names[: int(share * len(names))]
-    assert len(load({"model": "Qwen3-30B-A3B", "search": preset, "accelerators": names}).offers) == len(names)
 
 
 def table(rows: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +12,13 @@ import yaml
 
 from costmodel.engine import Role
 from optimizer.fleets.error_bars import price_remarks
-from search_spaces.demand import planned_rate
-from search_spaces.echo import init_text, workload_yaml_text
+from search_spaces.echo import init_text
 from search_spaces.loader import SHORT_FOR, load_problem, problem_of
 from search_spaces.problem import Billing
-from search_spaces.schema import Diurnal, json_schema
+from search_spaces.schema import json_schema
 from tests.bad_input_cases import LONGEST
 from tests.workload_texts import SOUND, load, refusal
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 GOLDEN = Path(__file__).parent / "golden" / "workload_faults.txt"
 
 
@@ -172,14 +169,6 @@ def test_a_lognormal_without_an_end_is_named_where_requests_are_too_long(folder:
     assert refusal(limited, {"workload.max_tokens": "20000"}).endswith(" tokens (ISL + OSL)")
 
 
-def test_a_daily_profile_is_planned_at_its_peak_or_percentile(folder: Path) -> None:
-    rates = [*range(1, 25)]
-    assert planned_rate(Diurnal(requests_per_second_by_hour=rates)) == 24
-    assert planned_rate(Diurnal(requests_per_second_by_hour=rates, percentile=75)) == 18
-    text = SOUND.replace("request_rate: 10/s", f"diurnal: {{requests_per_second_by_hour: {rates}, percentile: 50}}")
-    assert load(text).workload.request_rate == 12
-
-
 def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
     problem = load(SOUND, {"workload.request_rate": "20/s", "accelerators": "[H100]", "slo.tpot": 0.1, "seed": "7"})
     assert problem.workload.request_rate == 20
@@ -250,44 +239,12 @@ def test_inputs_are_json_deterministic_and_state_the_same_problem(folder: Path) 
     )
 
 
-@pytest.mark.parametrize("name", ["chat", "long-context", "code"])
-def test_every_example_loads_fast(name: str) -> None:
-    load_problem(EXAMPLES / f"{name}.yaml")
-    started = time.process_time()
-    problem = load_problem(EXAMPLES / f"{name}.yaml")
-    assert time.process_time() - started < 1.0  # usually 0.02
-    assert problem.name == name
-    assert problem.inputs == load_problem(EXAMPLES / f"{name}.yaml").inputs
-
-
 def test_the_init_example_loads_and_its_hints_are_true(folder: Path) -> None:
     assert load(init_text()).name == "first-plan"
     uncommented = (
         init_text().replace("    # price: $1.80/h ", "    price: $1.80/h ").replace("  # budget:", "  budget:")
     )
     assert load(uncommented).offers[2].usd_per_hour == 1.8
-
-
-def test_a_measured_workload_is_written_and_read_back(folder: Path) -> None:
-    mapping = {
-        "request_rate": 5.5,
-        "burstiness": 1.1,
-        "prefix_hit_share": 0.25,
-        "max_tokens": 14000,
-        "lengths": {
-            "histogram": [{"isl": 10.5, "osl": 2.0, "share": 0.25}, {"isl": 100.0, "osl": 20.0, "share": 0.75}]
-        },
-    }
-    problem = load(workload_yaml_text(mapping, name='a: "trace" #1', model="Llama-3.1-8B"))
-    assert problem.name == 'a: "trace" #1'
-    workload = problem.workload
-    assert (workload.request_rate, workload.burstiness, workload.prefix_hit_share, workload.max_tokens) == (
-        5.5,
-        1.1,
-        0.25,
-        14000,
-    )
-    assert workload.isl.tolist() == [10.5, 100.0]
 
 
 def test_a_users_catalog_and_config_are_relative_to_the_file(folder: Path) -> None:
@@ -341,13 +298,3 @@ def test_all_that_is_wrong_with_quotes_is_told_at_their_key(folder: Path) -> Non
     (folder / "quotes.csv").write_text("accelerator,usd_per_hour\nH100,0\nH10O,cheap\n", encoding="utf-8")
     said = refusal(SOUND, {"prices": "quotes.csv"}).splitlines()
     assert [line.partition("prices: ")[2][:13] for line in said] == ["quotes.csv:2:", *["quotes.csv:3:"] * 2]
-
-
-def test_the_echo_keeps_whose_a_price_is(folder: Path) -> None:
-    """Read again, a catalog price is the catalog's still, and one that was stated is not, though they are equal."""
-    text = SOUND.replace("H100", "{name: MI325X, price: 1.80}").replace("H200, inventory", "MI300X, inventory")
-    problem = load(text, {"prices": "reserved"})
-    again = problem_of(problem.inputs, "plan", Path())
-    assert again.offers == problem.offers
-    assert again.inputs == problem.inputs
-    assert [offer.quote is None for offer in again.offers] == [True, False]

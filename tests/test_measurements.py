@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import InputError
 from costmodel.transformer import Part
-from search_spaces.measured_engines import in_dtype, measured_model, weight_dtype
+from search_spaces.measured_engines import in_dtype, measured_model
 from search_spaces.measurements import Layout, Refused, ServingRow, read_measurements
 from search_spaces.models import load_model
 
@@ -27,19 +27,6 @@ def only(folder: Path, text: str) -> object:
     _, rows = read_measurements(written(folder, text))
     assert len(rows) == 1
     return rows[0]
-
-
-def layout(folder: Path, gpus: str, tp: str, dp: str, ep: str = "1") -> Layout:
-    row = only(folder, f"{SERVING}m,h100,vllm,1000,100,8,{gpus},{tp},1,{ep},{dp},50,10\n")
-    assert isinstance(row, ServingRow)
-    return row.prefill
-
-
-def test_layouts_are_understood_however_they_are_written(tmp_path: Path) -> None:
-    assert layout(tmp_path, "4", "(attention DP4)", "16", "4") == Layout(1, 1, 1, 4, 4)
-    assert layout(tmp_path, "8", "8", "8", "8") == Layout(1, 1, 1, 8, 8)  # sglang: tp counts all ranks
-    assert layout(tmp_path, "8", "4", "2") == Layout(1, 4, 1, 2, 1)
-    assert layout(tmp_path, "8", "2", "") == Layout(4, 2, 1, 1, 1)  # four engines share the load
 
 
 def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
@@ -98,23 +85,6 @@ def test_modes_that_make_no_sense_are_refused(tmp_path: Path, cells: str, reason
 
 
 @pytest.mark.parametrize(
-    ("mode", "workers", "expected"),
-    [
-        ("", "", "colocated"),
-        ("", "0", "colocated"),
-        ("Aggregated", "0", "colocated"),
-        ("", "1", "disaggregated"),
-        ("Disagg", "1", "disaggregated"),
-    ],
-)
-def test_words_for_modes(tmp_path: Path, mode: str, workers: str, expected: str) -> None:
-    header = "model,accelerator,isl,osl,mode,prefill_workers,decode_workers\n"
-    row = only(tmp_path, f"{header}m,h100,5,5,{mode},1,{workers}\n")
-    assert isinstance(row, ServingRow)
-    assert row.mode == expected
-
-
-@pytest.mark.parametrize(
     ("header", "fault"),
     [
         ("model,isl,osl,accelerator,isl", "the header has the column 'isl' 2 times"),
@@ -139,20 +109,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes(b"model,accelerator,engine,isl,osl\n\xe9,a,b,1,1\n")
     with pytest.raises(InputError, match="not UTF-8"):
         read_measurements(tmp_path / "latin.csv")
-
-
-def test_dtype_words() -> None:
-    words = {
-        "w4a16_mxfp4": "fp4",
-        "NVFP4": "fp4",
-        "fp8_block": "fp8",
-        "w4a16": "int4",
-        "int8_wo": "int8",
-        "none": "bf16",
-    }
-    assert {word: weight_dtype(word) for word in words} == words
-    with pytest.raises(InputError, match="dtype 'ternary' is not known"):
-        weight_dtype("ternary")
 
 
 def test_parts_that_a_checkpoint_spares() -> None:

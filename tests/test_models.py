@@ -12,7 +12,6 @@ from costmodel.errors import InputError, UnknownNameError
 from search_spaces.huggingface import parse_config
 from search_spaces.models import (
     load_model,
-    model_entry,
     model_names,
     nearest_model,
     served_checkpoint,
@@ -48,15 +47,6 @@ TINY_LAYERS = parse_config(TINY, "tiny").layers
 def test_names_and_aliases(name: str, expected: str, dtype: str) -> None:
     model = load_model(name)
     assert (model.name, model.native_weight_dtype) == (expected, dtype)
-
-
-def test_entries_are_ready_for_json() -> None:
-    entry = json.loads(json.dumps(model_entry(load_model("gpt-oss-120b")), allow_nan=False))
-    assert entry["attention"] == [{"kind": "GQA-8, window 128", "layers": 18}, {"kind": "GQA-8", "layers": 18}]
-    assert entry["kv_bytes_per_token"] == {"bf16": 73728.0, "fp8": 36864.0}
-    assert (entry["experts"], entry["experts_per_token"], entry["quantized_parts"]) == (128, 4, ["experts"])
-    kinds = {kind["kind"] for name in model_names() for kind in model_entry(load_model(name))["attention"]}
-    assert {"MHA", "MQA", "MLA", "DSA", "linear", "GQA-8"} <= kinds
 
 
 def test_unknown_names_offer_the_nearest() -> None:

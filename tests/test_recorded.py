@@ -63,11 +63,6 @@ def test_stretches_are_in_order_and_do_not_depend_on_the_rate(count: int, rate: 
 # how requests bunch
 
 
-def test_the_dispersion_of_waves_is_that_of_their_counts() -> None:
-    """In 10 s there are 10 requests in four windows of five and 90 in the fifth: mean 26, variance 1024."""
-    assert waves().dispersion(10.0) == pytest.approx(1024.0 / 26.0, rel=0.05)
-
-
 def test_formulas_see_the_counts_of_the_time_that_a_request_may_take() -> None:
     """TTFT 2 s and 160 tokens of 50 ms are 10 s; at twice the rate of the recording 20 s of it."""
     found, load = waves(), workload(rate=waves().rate, buckets=((1000, 160, 1.0),))
@@ -203,24 +198,6 @@ def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> N
 
 
 # commands
-
-
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [(("few.csv",), "it has fewer than 1,000 requests"), (("t.csv", "--limit", "2000"), "only part of it was read")],
-)
-def test_who_gets_random_requests_is_told(tmp_path: Path, asked: tuple[str, ...], why: str) -> None:
-    found = waves()
-    write_trace(tmp_path / "t.csv", found)
-    write_trace(tmp_path / "few.csv", recording(found.arrival[:900].tolist(), HOUR))
-    done = within("workload", *asked, "-o", "w.yaml", cwd=tmp_path)
-    assert why in " ".join(done.stderr.split())
-    text = (tmp_path / "w.yaml").read_text("utf-8")
-    assert "burstiness:" in text
-    assert "recorded:" not in text
-    whole = within("workload", "t.csv", "--limit", "9999", "-o", "v.yaml", cwd=tmp_path)
-    assert "random" not in whole.stderr
-    assert "recorded:" in (tmp_path / "v.yaml").read_text("utf-8")
 
 
 def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path, short_runs: None) -> None:

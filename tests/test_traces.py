@@ -52,12 +52,6 @@ def test_generic_csv_with_mapping_and_unit(write: Write) -> None:
     assert (summary.arrivals.duration, summary.mean_isl, summary.mean_osl) == (1.0, 15.0, 3.5)
 
 
-def test_unit_from_the_column_name_and_dates(write: Write) -> None:
-    assert read_trace(write("arrival_ms,isl,osl\n0,1,1\n250.5,1,1\n")).arrivals.duration == 0.2505
-    dates = "arrival,isl,osl\n2024-01-01T00:00:00Z,1,1\n2024-01-01T00:01:00Z,1,1\n"
-    assert read_trace(write(dates)).arrivals.duration == 60.0
-
-
 def test_mapping_overrides_a_known_format(write: Write) -> None:
     path = write(AZURE + "2023-11-16 18:00:00,1,2\n")
     swapped = read_trace(path, columns={"isl": "GeneratedTokens", "osl": "ContextTokens"})
@@ -148,17 +142,6 @@ def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Wri
     assert summary.notes[0] == f"1 of 41 rows cannot be served (line 2: {fault}); no figure counts them."
 
 
-def test_lengths_of_requests_that_failed_may_be_null_or_absent(write: Write) -> None:
-    sound = [mooncake(1000 * second, 512, 5, [second]) for second in range(60)]
-    lengthless = {**mooncake(60_000, 512, 5, [99]), "output_length": None}
-    absent = {key: value for key, value in mooncake(61_000, 512, 5, [98]).items() if key != "input_length"}
-    path = write(jsonl(*sound, lengthless, absent), "m.jsonl")
-    summary = read_trace(path)
-    assert (summary.requests, summary.dropped) == (60, 2)
-    assert "line 61: output_length is missing" in summary.notes[0]
-    assert summary.prefix_hit_share == 0.0
-
-
 def test_more_rows_than_a_slip_explains_are_refused(write: Write) -> None:
     few = ["arrival,isl,osl", *SERVABLE[:38], "39,0,5", "40,7,0"]  # 5 %
     assert read_trace(write("\n".join(few) + "\n")).dropped == 2
@@ -193,22 +176,6 @@ def test_prefix_hits_against_a_plain_set(write: Write, prompts: list[list[int]])
         seen.update(ids)
     rows = (mooncake(second, 512 * len(ids), 1, ids) for second, ids in enumerate(prompts))
     assert read_trace(write(jsonl(*rows), "m.jsonl")).prefix_hit_share == found / sum(map(len, prompts))
-
-
-def test_requests_in_order_keep_their_own_blocks(write: Write) -> None:
-    late, early = mooncake(9, 1024, 1, [1, 2]), mooncake(0, 1536, 1, [3, 4, 5])
-    rows = read_trace(write(jsonl(late, early), "m.jsonl")).rows
-    assert (rows.isl.tolist(), rows.hash_counts is None or rows.hash_counts.tolist()) == ([1536, 1024], [3, 2])
-    ordered = read_trace(write(jsonl(early, late), "n.jsonl")).rows
-    assert rows.hash_ids is not None
-    assert ordered.hash_ids is not None
-    assert rows.hash_ids.tolist() == ordered.hash_ids.tolist()
-
-
-def test_blocks_of_no_known_size_say_so(write: Write) -> None:
-    summary = read_trace(write(jsonl(mooncake(0, 5000, 1, [1, 2]), mooncake(9, 5000, 1, [1])), "m.jsonl"))
-    assert summary.prefix_hit_share is None
-    assert "hash_ids fit no known block size" in summary.notes[-1]
 
 
 # Workload -------------------------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from click.testing import CliRunner, Result
 from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 from pdplan.cli import cli, run
 from pdplan.console import Console
-from reports.answers.accuracy import validation_dict, validation_document
-from reports.views.terminal import render_document
+from reports.answers.accuracy import validation_dict
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import deployments_of
 from search_spaces.measured_predictions import TOO_FAST, TOO_SLOW, predict_serving, predict_steps
@@ -155,17 +154,6 @@ def test_impossible_rows_are_marked_and_still_scored(tmp_path: Path) -> None:
     assert all(one.values["ttft"].measured > 0 for one in outcome.predicted)
 
 
-def test_fewer_requests_than_engines_are_lone_requests_on_some_of_them(tmp_path: Path) -> None:
-    lines = [
-        GOOD.format(ttft=100, tpot=10).replace("200,16,1,", f"200,{flight},{gpus},")
-        for flight, gpus in ((1, 1), (1, 64), (4, 64), (64, 64))
-    ]
-    rows = document(tmp_path, HEADER + "".join(lines), "--rows")["predictions"]
-    assert [row["ttft_predicted_ms"] for row in rows] == pytest.approx([rows[0]["ttft_predicted_ms"]] * 4)
-    assert [row["tpot_predicted_ms"] for row in rows] == pytest.approx([rows[0]["tpot_predicted_ms"]] * 4)
-    assert rows[0]["tpot_predicted_ms"] > 0
-
-
 def test_what_ran_beyond_its_memory_fraction_is_held_to_the_whole_gpu(tmp_path: Path) -> None:
     line = GOOD.format(ttft=10_000, tpot=25).replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B")
     value = document(
@@ -185,19 +173,6 @@ def test_gpus_that_cannot_hold_the_model_are_refused_with_both_sizes(tmp_path: P
     assert outcome.refused[0].reason == (
         "Llama-3.1-405B in bf16 with one request of 1,200 tokens needs 761 GiB of each of 1 x H100, which has 79 GiB"
     )
-
-
-def test_a_cache_of_any_narrow_dtype_is_read_as_one_of_fp8(tmp_path: Path) -> None:
-    header = "system,backend,model,dtype,kv_quant,phase,batch,seq,latency_ms\n"
-    lines = [
-        f"h100_sxm,trtllm,Llama-3.1-8B,bf16,{kv},decode,64,8192,9\n" for kv in ("bfloat16", "fp8", "int8", "nvfp4")
-    ]
-    path = tmp_path / "steps.csv"
-    path.write_text(header + "".join(lines), encoding="utf-8")
-    found = predict_steps(read_measurements(path)[1], load_catalog(), None).predicted
-    wide, *narrow = (each.values["latency"].predicted for each in found)
-    assert len(set(narrow)) == 1
-    assert narrow[0] < wide
 
 
 @pytest.mark.parametrize(
@@ -257,42 +232,6 @@ def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> 
     json.dumps(validation_dict(kind, outcome, with_rows=True), allow_nan=False)
 
 
-def test_what_the_row_says_twice_or_not_at_all_is_noted(tmp_path: Path) -> None:
-    header = "model,accelerator,precision,gemm_dtype,isl,osl,concurrency,ttft_ms,tpot_ms\n"
-    rows = [f"Llama-3.1-8B,h100,{precision},fp8_block,1000,100,8,50,10\n" for precision in ("fp8", "weird", "nvfp4")]
-    value = document(tmp_path, header + "".join(rows))
-    assert value["predicted"] == 3
-    assert value["notes"] == {
-        "engine is not given and taken as vllm": 3,
-        "precision 'weird' is not used: gemm_dtype and moe_dtype say fp8_block": 1,
-        "precision 'nvfp4' is not used: gemm_dtype and moe_dtype say fp8_block": 1,
-    }
-    assert isinstance(value["groups"], list)
-    assert value["groups"][0]["engine"] == "vllm"
-
-
-@pytest.fixture(scope="module")
-def two_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    path = tmp_path_factory.mktemp("two") / "rows.csv"
-    names = ("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")
-    good = GOOD.format(ttft=100, tpot=10).replace("200,16,1,1", "200,16,8,8").replace("h100", "h200")
-    path.write_text(HEADER + "".join(good.replace("meta-llama/Llama-3.1-8B-Instruct", name) for name in names), "utf-8")
-    kind, rows = read_measurements(path)
-    return validation_dict(kind, predict_serving(rows, load_catalog(), None))
-
-
-@pytest.mark.parametrize("width", [140, 100, 80, 66])
-def test_no_column_and_no_name_is_lost_at_any_width(two_models: dict[str, Any], width: int) -> None:
-    text = render_document(validation_document({"rows.csv": two_models}), width)
-    words = text.split()
-    assert "…" not in text
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert [words.count(name) for name in ("p90", "bias", "TTFT", "TPOT")] == [2, 2, 1, 1]
-    assert text.count("in 90 %") == 2
-    assert text.count("DeepSeek-V3") == text.count("DeepSeek-R1") == 2
-    assert "deepseek-ai" not in text
-
-
 def test_steps_are_whole_and_within_bounds(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     header = "system,model,phase,batch,seq,latency_ms\n"
@@ -307,14 +246,3 @@ def test_steps_are_whole_and_within_bounds(tmp_path: Path) -> None:
         "seq '1e9' must be at least 1 and at most 16,777,216 tokens",
         "latency_ms '0' must be at least 0.001 and at most 86,400,000 ms; leave it empty where nothing was measured",
     ]
-
-
-def test_a_pipeline_longer_than_the_model_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("model,accelerator,isl,osl,pp\nLlama-3.1-8B,h100,9,9,33\nLlama-3.1-8B,h100,9,9,32\n", "utf-8")
-    outcome = predict_serving(read_measurements(path)[1], load_catalog(), None)
-    assert [one.reason for one in outcome.refused] == ["pp 33 is more than the 32 layers of Llama-3.1-8B"]
-    assert len(outcome.predicted) == 1
-    path.write_text("model,system,phase,batch,seq,pp\nLlama-3.1-8B,h100,decode,9,9,33\n", "utf-8")
-    outcome = predict_steps(read_measurements(path)[1], load_catalog(), None)
-    assert [one.reason for one in outcome.refused] == ["pp 33 is more than the 32 layers of Llama-3.1-8B"]
