@@ -44,7 +44,8 @@ from costmodel.calibration.curves import EfficiencyCurve  # noqa: E402
 from costmodel.calibration.fit import CONSTANT, Fit, fit, predict  # noqa: E402
 from costmodel.errors import InputError, PdplanError, UnknownNameError  # noqa: E402
 from costmodel.units import MICRO, MILLI  # noqa: E402
-from search_spaces.catalog import AcceleratorCatalog, load_catalog, overlay_text, rounded  # noqa: E402
+from search_spaces.catalog import AcceleratorCatalog, load_catalog, overlay_text  # noqa: E402
+from search_spaces.efficiency import rounded  # noqa: E402
 
 SAMPLES = {"gemm": gemm_samples, "attention_prefill": prefill_samples, "attention_decode": decode_samples}
 FREE = {

@@ -29,9 +29,9 @@ from .buying_schema import (
 from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .faults import Fault, Path, check_kind
+from .fields import faults_of
 from .problem import Offer, Problem
 from .quotes import basis_of
-from .translation import faults_of
 from .yaml_source import read_source
 
 

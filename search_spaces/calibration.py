@@ -50,11 +50,10 @@ from .catalog import (
     MAX_OVERLAY_BYTES,
     TOP,
     AcceleratorCatalog,
-    efficiency_dict,
     normalized_name,
     overlay_text,
-    rounded,
 )
+from .efficiency import efficiency_dict, rounded
 from .engines import engine_name, load_engine_overhead, load_serving_policy
 from .measured_engines import (
     Batch,

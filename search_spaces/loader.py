@@ -28,6 +28,7 @@ from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .faults import Fault, FaultsError, Path, Source, check_kind
+from .fields import faults_of
 from .files import check_name
 from .levers import place_in
 from .models import load_model
@@ -55,9 +56,8 @@ from .schema import (
     WorkloadFile,
     json_schema,
 )
-from .spaces import search_space
+from .search_space import search_space
 from .targets import NO_TARGET, Target, any_target, target_of
-from .translation import faults_of
 from .yaml_source import MAX_DEPTH, parse_source, parse_value, read_source
 
 _Demand = tuple[Workload, Recorded | None]

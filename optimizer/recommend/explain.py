@@ -21,7 +21,7 @@ from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import RULES
 from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
 from search_spaces.problem import Offer, Problem, SearchSpace
-from search_spaces.wanted import Wanted, with_wanted
+from search_spaces.search_space import Wanted, with_wanted
 
 PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (COLOCATED,)}
 """Roles of the pools of a fleet that has an engine of the key's role."""

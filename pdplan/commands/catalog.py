@@ -287,8 +287,15 @@ def models(
     understood are left out and named in comments at its top. Plan with it by model: {architecture: FILE}.
     """
     from reports.text import plural
-    from search_spaces.architecture import architecture_text
-    from search_spaces.models import is_model, load_model, model_entry, model_names, model_to_edit, names_with
+    from search_spaces.models import (
+        architecture_text,
+        is_model,
+        load_model,
+        model_entry,
+        model_names,
+        model_to_edit,
+        names_with,
+    )
 
     name = name or config
     if output is not None:

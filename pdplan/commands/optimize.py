@@ -350,7 +350,7 @@ def explain(
     from optimizer.recommend.explain import explain_each, explain_pair
     from reports.answers.explanation import explanation_dict, explanation_document, pair_dict
     from search_spaces.loader import load_problem
-    from search_spaces.wanted import parse_wanted
+    from search_spaces.search_space import parse_wanted
 
     problem = load_problem(file, overrides=parse_settings(settings, prices=prices))
     candidates = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
