@@ -176,7 +176,7 @@ def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> 
     labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
     starts = (
         "distribution of chat", "distribution of batch", "latency over limit against load", "share of chat that me",
-        "share of batch that me", "roofline", "time of one step", "dollars per hour",
+        "share of batch that me", "roofline", "time of one step",
         "cost against latency", "share of requests by length",
     )  # fmt: skip
     assert [label[: len(start)] for label, start in zip(labels, starts, strict=True)] == list(starts)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from optimizer.fleets.binding import attainment_binding
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_page
+from reports.answers.plan_charts import why_charts
 from reports.answers.plan_details import (
     hand_over_sentence,
     origins_table,
-    pools_section,
     settings_table,
 )
 from reports.deploy.readme import settings
@@ -66,9 +66,7 @@ def test_every_figure_of_the_simulation_is_on_the_page(plan: Plan) -> None:
 
 
 def test_pools_hand_overs_and_origins_are_the_plans(plan: Plan) -> None:
-    table = pools_section(plan).table
-    assert table is not None
-    rows = table.rows
+    rows = why_charts(plan)[0].table.rows
     assert [row[1] for row in rows] == ["$19.92/h", "$19.20/h", "$9.96/h"]
     assert rows[0][2] == percent(plan.pools[0].usd_per_hour / plan.cost_usd_per_hour)
     longest = max(move.seconds_per_request for move in plan.transfers)

@@ -11,7 +11,6 @@ from costmodel.words import dearer
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Range
 from optimizer.plans.records import EnginePool, Quantiles
 from reports import verdict
-from reports.answers.plan_charts import cost_charts
 from reports.asked import asked
 from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import QUANTILES, Latencies, fleet_diagram, goal_label, goal_words, worst_tail
@@ -68,8 +67,15 @@ from reports.words import (
     why_not_sentence,
 )
 
-from .plan_charts import slo_charts, why_charts
-from .plan_details import pools_section, settings_section, simulation_sections, trust_sections, workload_section
+from .plan_charts import fleets_charts, slo_charts, why_charts
+from .plan_details import (
+    features_sentence,
+    hand_over_sentence,
+    settings_section,
+    simulation_sections,
+    trust_sections,
+    workload_section,
+)
 
 BRIEF_ROWS: Final = 4
 """Rows of a table in the brief answer: more of them would push the verdict off the screen."""
@@ -182,7 +188,12 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
             sections=simulation_sections(plan),
         ),
         Section("Latencies", table=latency_table(plan), notes=verdict.error_bar_sentences(plan)),
-        Section("What binds", table=_limits(plan), charts=why_charts(plan), sections=(pools_section(plan),)),
+        Section(
+            "What binds",
+            table=_limits(plan),
+            notes=said(hand_over_sentence(plan), features_sentence(plan)),
+            charts=why_charts(plan),
+        ),
         front_section(plan),
         _alternatives(plan, brief=False),
         sensitivity_section(plan),
@@ -385,7 +396,7 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     notes += [] if brief else [f"{number}: {text}" for number, row in rows if (text := _reason(row, plan))]
     tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in rows]
     table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in rows], tones)
-    charts = () if brief else cost_charts(plan)
+    charts = () if brief else fleets_charts(plan)
     return Section("" if brief else "Alternatives", table=table, notes=tuple(notes), charts=charts)
 
 

@@ -13,7 +13,7 @@ from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool
 from optimizer.plans.records import LARGEST, AccuracyRecord
-from reports.answers.plan_charts import pools_table, workload_charts
+from reports.answers.plan_charts import workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
 from reports.document import Detail, Facts, Section, Table, said, table_of, without_empty
@@ -150,12 +150,13 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
     return (Section("The simulation", facts=runs_facts, detail=Detail.PAGE),)
 
 
-def pools_section(plan: Plan) -> Section:
-    """How each pool runs, and what a hand-over and serving's features are worth."""
-    hint = worth_hint(plan)
-    features = f"What chunked prefill, batching and disaggregation are each worth: {hint}" if hint else ""
-    notes = said(hand_over_sentence(plan), features)
-    return Section("How each pool runs", table=pools_table(plan), notes=notes, detail=Detail.PAGE)
+def features_sentence(plan: Plan) -> str:
+    """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
+    if plan.worth or plan.objective != "min_cost" or not plan.pools:
+        return ""
+    command = clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
+    again = f"{_EFFORT.sub('', command)} --effort thorough"
+    return f"What chunked prefill, batching and disaggregation are each worth: {again}"
 
 
 def hand_over_sentence(plan: Plan) -> str:
@@ -169,14 +170,6 @@ def hand_over_sentence(plan: Plan) -> str:
         f"Handing over the KV cache of a mean request takes {duration(longest.seconds_per_request)}, "
         f"{percent(longest.seconds_per_request / median)} of the median TTFT of {duration(median)}."
     )
-
-
-def worth_hint(plan: Plan) -> str:
-    """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
-    if plan.worth or plan.objective != "min_cost" or not plan.pools:
-        return ""
-    command = clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
-    return f"{_EFFORT.sub('', command)} --effort thorough"
 
 
 def settings_section(plan: Plan) -> Section:
