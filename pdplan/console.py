@@ -193,18 +193,6 @@ def write_text(path: Path, text: str | bytes, *, force: bool, rival: str = "the 
     write_whole({path: text})
 
 
-def facts_text(facts: list[tuple[str, str]], width: int) -> str:
-    """Set names and their values in two columns; long values are wrapped."""
-    from reports.text import wrap
-
-    room = max(len(name) for name, _ in facts) + 2
-    lines = []
-    for name, value in facts:
-        first, *rest = wrap(value, max(width - room, 20))
-        lines += [f"{name:{room}}{first}", *(" " * room + line for line in rest)]
-    return "\n".join(line.rstrip() for line in lines)
-
-
 _PLAIN: Final = {
     "✓": "+", "✗": "x", "×": "x", "±": "+-", "·": ".", "–": "-", "—": "-", "…": "..", "µ": "u", "μ": "u", "∞": "inf",
     "→": "->", "≥": ">=", "≤": "<=", "█": "#", "─": "-", "\N{NO-BREAK SPACE}": " ",

@@ -10,7 +10,7 @@ import click
 
 from costmodel.errors import InputError
 from costmodel.units import GIB
-from pdplan.console import Console, facts_text
+from pdplan.console import Console
 from pdplan.options import (
     Choice,
     catalog_option,
@@ -23,7 +23,9 @@ from pdplan.options import (
     weight_dtype_option,
     whole,
 )
+from reports.document import Document, Section, table_of
 from reports.numbers import count, duration, hourly, layout_words, percent, rate, significant
+from reports.text import plural
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     lengths, balance = (flags.isl, flags.osl), policy.lane_balance
     prediction = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
-    console.show(as_value if as_json else _page(as_value, console.width))
+    console.show(as_value if as_json else _page(as_value))
     console.hint("pdplan init   # a workload file; pdplan optimize then finds the fleet")
 
 
@@ -253,11 +255,8 @@ def _step_dict(step: StepEstimate) -> dict[str, Any]:
     }
 
 
-def _page(value: dict[str, Any], width: int) -> str:
-    """The estimate as text: times of its steps in columns, then what it holds, gets done and costs."""
-    from reports.table import Column, render_table
-    from reports.text import plural, wrap
-
+def _page(value: dict[str, Any]) -> Document:
+    """The estimate: times of its steps in columns, then what it holds, gets done and costs."""
     isl, osl, most, whole = (value[key] for key in ("isl", "osl", "max_batch", "max_batch_of_whole_requests"))
     heads = {"prefill": f"prefill of {count(isl)}", "decode": f"decode step of {count(value['batch'])}"}
     steps = {head: value[name] for name, head in heads.items() if value[name] is not None}
@@ -284,7 +283,7 @@ def _page(value: dict[str, Any], width: int) -> str:
     memory = {"weights": "weights", "activations": "activations", "kv_capacity": "KV"}
     sizes = ", ".join(f"{value[f'{key}_bytes_per_gpu'] / GIB:.1f} GiB {name}" for key, name in memory.items())
     priced = f". {value['price_remark']}" if value["price_remark"] else " at the catalog's price"
-    facts = [
+    facts = (
         ("ridge point", f"{significant(value['ridge_point_flop_per_byte'], 4)} FLOP/byte"),
         ("KV per token", f"{count(value['kv_bytes_per_token'])} B"),
         ("memory", f"{sizes} per GPU"),
@@ -293,11 +292,11 @@ def _page(value: dict[str, Any], width: int) -> str:
         ("price", f"{hourly(value['usd_per_hour'])}{priced}"),
         ("binds", value["binds"]),
         ("origins", ", ".join(sorted(set(value["origins"])))),
-    ]
+    )
     split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     title = (
         f"{value['model']} on {value['gpus']} × {value['accelerator']} {split}, {value['role']}, {value['engine']}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
-    table = render_table(rows, [Column(""), *(Column(head, "right") for head in steps)], width)
-    return "\n\n".join(("\n".join(wrap(title, width)), table, facts_text(facts, width)))
+    table = table_of(("", *(f"#{head}" for head in steps)), rows)
+    return Document((title,), (Section(table=table), Section(facts=facts)))
