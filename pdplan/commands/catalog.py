@@ -233,14 +233,7 @@ def _link(link: dict[str, float]) -> str:
 @console_options
 @pass_console
 def models(
-    console: Console,
-    /,
-    *,
-    name: str | None,
-    config: str | None,
-    output: Path | None,
-    as_json: bool,
-    force: bool,
+    console: Console, /, *, name: str | None, config: str | None, output: Path | None, as_json: bool, force: bool
 ) -> None:
     """Examples:
 

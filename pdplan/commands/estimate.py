@@ -13,11 +13,11 @@ from costmodel.units import GIB
 from pdplan.console import Console
 from pdplan.options import (
     Choice,
-    catalog_option,
     console_options,
     json_option,
     pass_console,
     prices_option,
+    replica_options,
     share_within,
     value_of,
     weight_dtype_option,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from costmodel.transformer import Transformer
     from search_spaces.problem import Offer, Problem
 
-DEGREE = whole(bounds.DEGREE)
 LENGTH = whole(bounds.TOKENS)
 REQUESTS = whole(bounds.MAX_NUM_SEQS)
 
@@ -64,14 +63,8 @@ class Flags:
 
 
 @click.command(short_help="Show one replica in numbers: times, MFU, MBU, batch, what binds.")
-@click.option("--model", required=True, metavar="NAME", help="Catalog name, or path to a config.json.")
-@click.option("--gpu", required=True, metavar="NAME", help="Accelerator; pdplan gpus lists them.")
-@catalog_option
+@replica_options
 @prices_option
-@click.option("--tp", type=DEGREE, default=1, show_default=True, help="Tensor parallelism.")
-@click.option("--pp", type=DEGREE, default=1, show_default=True, help="Pipeline parallelism.")
-@click.option("--ep", type=DEGREE, default=1, show_default=True, help="Expert parallelism.")
-@click.option("--dp", type=DEGREE, default=1, show_default=True, help="Data parallelism of the attention.")
 @click.option(
     "--role", type=Choice(["colocated", "prefill", "decode"]), default="colocated", show_default=True,
     help="What the replica does.",
