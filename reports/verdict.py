@@ -39,7 +39,6 @@ from .words import (
     limit_words,
     misses_used,
     search_words,
-    serving_words,
     tightest_first,
     undecided,
     violated,
@@ -59,8 +58,7 @@ def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    rate_words = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    return [f"Run {fleet_words(plan)} for {prices}: {rate_words}.", slo_result_sentence(plan, brief=brief)]
+    return [f"Run {fleet_words(plan)} for {prices}: {per_token}.", slo_result_sentence(plan, brief=brief)]
 
 
 def disaggregation_sentence(plan: Plan) -> str:
@@ -165,7 +163,7 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
     """Say whether the fleet meets the SLO, by which share of the tightest class, and how that is known.
 
     brief: without the number of requests; misses: whatever the shares of the runs, as its queues grow. Empty for a plan
-    without classes.
+    without classes. Beside the share stand the ends of its 95 % interval.
     """
     simulation = plan.simulation
     if simulation is None or not simulation.classes:
@@ -178,12 +176,12 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
     verdict = "Misses" if misses or worst.attainment_high < worst.attainment_goal else "Meets"
     if verdict == "Meets" and worst.attainment_low < worst.attainment_goal:
         verdict = "Not proven to meet"
+    result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
+    if brief:
+        return f"{result}, simulated ({low} to {high}).{_recorded_words(simulation)}"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
     basis = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
-    result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
-    if brief:
-        return f"{result}, simulated (95 % interval {low} to {high}).{_recorded_words(simulation)}"
     return f"{result}, simulated over {basis} (95 % interval {low} to {high}).{_recorded_words(simulation)}"
 
 
@@ -409,14 +407,6 @@ def served_rate(plan: Plan) -> float:
     return plan.cost_usd_per_hour / per_token * 1e6 / (mean_osl * SECONDS_PER_HOUR)
 
 
-def cost_sentence(plan: Plan) -> str:
-    """Say what the fleet costs by hour and, at the rate that it then serves, by token."""
-    served = "the demand" if plan.objective == "min_cost" else "a load"
-    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens"
-    prices = [f"{per_token} at {served} of {rate(served_rate(plan))}", day_price_words(plan)]
-    return f"Cost: {hourly(plan.cost_usd_per_hour)}; {', '.join(filter(None, prices))}."
-
-
 def capacity_sentence(plan: Plan) -> str:
     """Say how far the demand may grow before a class misses its SLO."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
@@ -468,3 +458,9 @@ def day_price_words(plan: Plan) -> str:
     if day is None or not peak or day.use <= 0.0 or plan.objective != "min_cost":
         return ""
     return f"{money(peak / day.use)} over the day's mean of {rate(day.use * day.planned)}"
+
+
+def day_price_sentence(plan: Plan) -> str:
+    """Say the same; empty without a profile."""
+    words = day_price_words(plan)
+    return f"Price per million output tokens: {words}." if words else ""

@@ -30,7 +30,7 @@ from reports.drawing import Box, Rect, Text, axes, headings, line, plot, round_s
 from reports.drawing import Path as Line
 from reports.figures import fleet_diagram, length_map, routed, worst_bucket
 from reports.numbers import duration, money, percent
-from reports.verdict import cost_sentence, day_price_words, growth_sentence
+from reports.verdict import day_price_sentence, day_price_words, growth_sentence
 from tests.report_cases import RATES, SHARES, load, markdown_of, simulated, text_of, with_routes
 
 WITH_FLEET = ("disaggregated", "colocated", "hostile", "hundred-pools")
@@ -295,10 +295,10 @@ def test_a_token_costs_more_over_the_day_than_at_the_rate_planned_for() -> None:
     plan = with_workload(peak, diurnal={"requests_per_second_by_hour": rates, "percentile": 100})
     assert peak.usd_per_million_output_tokens is not None
     words = f"{money(4.0 * peak.usd_per_million_output_tokens)} over the day's mean of 1.88 req/s"
-    assert cost_sentence(plan).endswith(f"at the demand of 7.5 req/s, {words}.")
+    assert day_price_sentence(plan) == f"Price per million output tokens: {words}."
     for view in (plan_page(plan).replace("&#39;", "'"), text_of(plan), markdown_of(plan)):
         assert words in " ".join(view.replace("\N{NO-BREAK SPACE}", " ").split())
-    assert day_price_words(peak) == ""
+    assert day_price_sentence(peak) == ""
     assert day_price_words(plan.model_copy(update={"objective": "max_goodput"})) == ""
 
 
