@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -329,14 +329,14 @@ class FleetPoint:
     outcome: str
 
     @property
-    def recommended(self) -> bool:
-        """Whether it is the plan's own."""
-        return self.name == RECOMMENDED
-
-    @property
     def tone(self) -> str:
         """How it is drawn."""
-        return "good" if self.recommended else "other" if self.outcome == HOLDS else "over"
+        return "good" if self.name == RECOMMENDED else "other" if self.outcome == HOLDS else "over"
+
+    @property
+    def slowest(self) -> float:
+        """The slower of its latencies over the limit [1]."""
+        return max(self.ttft, self.tpot)
 
 
 def fleet_points(plan: Plan) -> list[FleetPoint]:
@@ -344,37 +344,22 @@ def fleet_points(plan: Plan) -> list[FleetPoint]:
     simulation, cost = plan.simulation, plan.cost_usd_per_hour
     if simulation is None or cost is None:
         return []
-    points: list[FleetPoint] = []
-
-    def add(
-        name: str, pools: Sequence[EnginePool], cost: float, latencies: Sequence[SimulatedLatencies], outcome: str
-    ) -> None:
-        several = len(plan.classes) > 1
-        shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in latencies]
-        fleet = " + ".join(limited_cell(pool) for pool in pools[:12])
-        points.append(FleetPoint(name, fleet, cost, *_tails(latencies, plan.classes), ", ".join(shares), outcome))
-
-    add(RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else NOT_SHOWN)
+    fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[SimulatedLatencies], str]] = []
+    fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else NOT_SHOWN))
     for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
             outcome = HOLDS if is_feasible(row) else NOT_SHOWN
-            add(named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome)
+            fleets.append((named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome))
     for fleet in tried_fleets(plan):
         if fleet.latencies:
-            add(origin_words(fleet), fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome_words(fleet, plan))
-    return sorted(points, key=lambda point: (point.cost, not point.recommended, point.name))
-
-
-def undominated(points: Iterable[FleetPoint], metric: str) -> list[FleetPoint]:
-    """The fleets that no other beats in both cost and one latency, cheapest first."""
-    best: list[FleetPoint] = []
-    least = math.inf
-    for point in sorted(points, key=lambda point: (point.cost, getattr(point, metric))):
-        value = getattr(point, metric)
-        if is_number(value) and value < least:
-            best.append(point)
-            least = value
-    return best
+            outcome = outcome_words(fleet, plan)
+            fleets.append((origin_words(fleet), fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
+    several, points = len(plan.classes) > 1, []
+    for name, pools, usd, cases, outcome in fleets:
+        shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
+        words = " + ".join(limited_cell(pool) for pool in pools[:12])
+        points.append(FleetPoint(name, words, usd, *_tails(cases, plan.classes), ", ".join(shares), outcome))
+    return sorted(points, key=lambda point: (point.cost, point.tone != "good", point.name))
 
 
 def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
@@ -382,18 +367,11 @@ def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResul
     return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
 
 
-def fleets_sentence(points: Sequence[FleetPoint]) -> str:
-    """Say how many simulated fleets cost less than the recommended one, and how many of those hold."""
-    own = next(point for point in points if point.recommended)
-    cheaper = [point for point in points if point.cost < own.cost]
-    if not cheaper:
-        return f"The cheapest of the {len(points)} fleets drawn"
-    words = met_words([point.outcome for point in cheaper])
-    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {words}"
+FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": NOT_SHOWN}
 
 
 def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw cost against latency of every simulated fleet, a panel for each latency; none where they are not two.
+    """Draw cost against the slowest latency of every simulated fleet; none where they are not two.
 
     Fleets of more than `FAR` times the recommended one's price are left out, so that the others stand apart.
     """
@@ -404,47 +382,38 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     rows = [(p.name, p.pools, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.met, p.outcome) for p in points]
     far = len(points) - len(near)
     note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
-    summary = "; ".join(
-        f"{p.name} {hourly(p.cost)}, TTFT {percent(p.ttft)} and TPOT {percent(p.tpot)} of the limit" for p in near[:8]
-    )
+    series = []
+    for tone in reversed(FLEET_TONES):
+        members = [point for point in near if point.tone == tone]
+        places = [(point.cost, min(point.slowest, OF_LIMIT.high)) for point in members]
+        tips = [f"{p.name}: {hourly(p.cost)}, {percent(p.slowest)} of the limit, {p.outcome}" for p in members]
+        names = [f"{RECOMMENDED} {money(point.cost)}" for point in members] if tone == "good" else ()
+        series.append(Series(places, symbol=tone, tips=tips, names=names))
+    low, most = near[0].cost, near[-1].cost
+    room = max(0.12 * (most - low), 0.04 * most, 1e-9)
+    left, right = max(0.0, low - room), most + room
+    prices = [(value, f"${significant(value)}") for value in round_steps(right, 8) if value >= left]
+    panel = Panel(Axis("price per hour", left, right, prices), OF_LIMIT, series, levels=AT_LIMIT)
+    summary = "; ".join(f"{p.name} {hourly(p.cost)}, {percent(p.slowest)} of the limit" for p in near[:8])
     headers = ("fleet", "pools (max seqs/chunk)", "#price", "#TTFT of limit", "#TPOT of limit", "#SLO met", "outcome")
     chart = Chart(
         title=fleets_sentence(points),
-        caption=(
-            "Latency at the goal's quantile over its limit, worst class; the steps join fleets that meet the SLO "
-            f"and that none beats.{note}"
-        ),
-        drawing=draw_panels([_fleet_panel(near, metric) for metric in TONES], f"cost against latency: {summary}"),
+        caption=f"The slower of TTFT and TPOT at the goal's quantile over its limit, in the worst class.{note}",
+        drawing=draw_panels([panel], f"cost against latency: {summary}"),
         table=table_of(headers, rows),
         legend=tuple(FLEET_TONES.items()),
     )
     return (chart,)
 
 
-FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": NOT_SHOWN}
-
-
-def _fleet_panel(points: Sequence[FleetPoint], metric: str) -> Panel:
-    """Cost against one latency; what is beyond the axis of shares stands at its end."""
-    key, high = metric.lower(), OF_LIMIT.high
-    low, most = min(p.cost for p in points), max(p.cost for p in points)
-    room = max(0.12 * (most - low), 0.04 * most, 1e-9)
-    left, right = max(0.0, low - room), most + room
-    meeting = [point for point in points if point.outcome == HOLDS and getattr(point, key) <= high]
-    front = [(point.cost, getattr(point, key)) for point in undominated(meeting, key)]
-    stairs = [corner for a, b in itertools.pairwise(front) for corner in (a, (b[0], a[1]))] + front[-1:]
-    series = [Series(stairs, "front")]
-    for tone in ("over", "other", "good"):
-        members = [point for point in points if point.tone == tone]
-        tips = [
-            f"{p.name}: {hourly(p.cost)}, {metric} {percent(getattr(p, key))} of limit, {p.outcome}" for p in members
-        ]
-        places = [(p.cost, min(getattr(p, key), high)) for p in members]
-        names = [f"{RECOMMENDED} {money(p.cost)}" for p in members] if tone == "good" else ()
-        series.append(Series(places, symbol=tone, tips=tips, names=names))
-    prices = [(value, f"${significant(value)}") for value in round_steps(right, 8) if value >= left]
-    height = Axis(f"{metric} as a share of its limit", 0.0, high, OF_LIMIT.ticks)
-    return Panel(Axis("price per hour", left, right, prices), height, series, levels=AT_LIMIT)
+def fleets_sentence(points: Sequence[FleetPoint]) -> str:
+    """Say how many simulated fleets cost less than the recommended one, and how many of those hold."""
+    own = next(point for point in points if point.tone == "good")
+    cheaper = [point for point in points if point.cost < own.cost]
+    if not cheaper:
+        return f"The cheapest of the {len(points)} fleets drawn"
+    words = met_words([point.outcome for point in cheaper])
+    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {words}"
 
 
 def _worth_chart(plan: Plan) -> Chart:
