@@ -55,7 +55,7 @@ from reports.text import capital, clean, plural, sentence
 from reports.verdict import growth_sentence
 from reports.words import (
     HOLDS,
-    NOT_SHOWN,
+    UNPROVEN,
     busiest_words,
     dearest_of_each_role,
     distinct_alternatives,
@@ -63,7 +63,6 @@ from reports.words import (
     in_words,
     is_feasible,
     limited_cell,
-    met_words,
     named_fleet,
     origin_words,
     other_metrics,
@@ -345,10 +344,10 @@ def fleet_points(plan: Plan) -> list[FleetPoint]:
     if simulation is None or cost is None:
         return []
     fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[SimulatedLatencies], str]] = []
-    fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else NOT_SHOWN))
+    fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else UNPROVEN))
     for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            outcome = HOLDS if is_feasible(row) else NOT_SHOWN
+            outcome = HOLDS if is_feasible(row) else UNPROVEN
             fleets.append((named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome))
     for fleet in tried_fleets(plan):
         if fleet.latencies:
@@ -367,7 +366,7 @@ def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResul
     return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
 
 
-FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": NOT_SHOWN}
+FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": UNPROVEN}
 
 
 def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -412,8 +411,8 @@ def fleets_sentence(points: Sequence[FleetPoint]) -> str:
     cheaper = [point for point in points if point.cost < own.cost]
     if not cheaper:
         return f"The cheapest of the {len(points)} fleets drawn"
-    words = met_words([point.outcome for point in cheaper])
-    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {words}"
+    holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
+    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} proven to meet the SLO"
 
 
 def _worth_chart(plan: Plan) -> Chart:
