@@ -81,6 +81,14 @@ def test_a_long_peak_well_above_the_mean_is_noted_with_what_to_do(rate: float, n
         assert ("pdplan optimize serves the recorded requests" in found[0]) == (len(times) >= 1000)
 
 
+def test_a_plan_for_the_peak_is_not_warned_of_it() -> None:
+    path = trace("t.csv", busy(3.0))
+    assert notes_of(path, "--rate", "3/s", "-o", "w.yaml") == []
+    assert load_problem(Path("w.yaml")).workload.request_rate == 3.0
+    assert len(notes_of(path, "--rate", "2.5/s")) == 1
+    assert "# Note: " not in Path("w.yaml").read_text("utf-8")
+
+
 @pytest.mark.parametrize("at", [1, 2500, 4999])
 def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: int) -> None:
     times = steady(2500, 2.0)
@@ -113,17 +121,6 @@ def test_requests_left_out_count_nowhere(write: Write) -> None:
     with pytest.raises(InputError, match=r"it has only 6 of more than 9 tokens$"):
         read_trace(write(jsonl(*rows), "all.jsonl"), most_tokens=9)
     assert [cut.longer_than(tokens) for tokens in (0, 609, 610, 1034, 2057, 2058, 10**9)] == [4, 4, 3, 1, 1, 0, 0]
-
-
-def test_rows_that_cannot_be_served_are_told_on_the_page_and_in_json() -> None:
-    path = trace("t.csv", steady(2000, 1.0), [0, *[100] * 1999])
-    said = "1 of 2,000 rows cannot be served (line 2: isl is 0); no figure counts them."
-    assert said in " ".join(run(path).stdout.split())
-    done = run(path, "--json")
-    value = json.loads(done.stdout)
-    assert (value["requests"], value["dropped"]) == (1999, 1)
-    assert value["notes"][0] == said
-    assert value["request_rate_rps"] == pytest.approx(1.0)
 
 
 def test_a_trace_with_a_row_that_cannot_be_served_is_recorded_and_planned_for() -> None:
