@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.calibration.limits import least_tpot, least_ttft
-from costmodel.calibration.scales import (
+from costmodel.calibration import (
     HUBER,
     Quantity,
     Scales,
+    calibrated_pairs,
     fit_scales,
     huber,
+    least_tpot,
+    least_ttft,
+    scaled_figures,
 )
-from costmodel.calibration.scaling import calibrated_pairs, scaled_figures
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
