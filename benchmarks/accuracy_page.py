@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.serving.interval import ASSUMED_WIDENING, interval_of
-from costmodel.serving.policy import ServingPolicy
+from costmodel.host import ServingPolicy
+from costmodel.prediction_error import ASSUMED_WIDENING, interval_of
 from costmodel.words import percentage
 from pdplan.commands.accuracy import FILES
 from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, validation_dict

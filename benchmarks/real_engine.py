@@ -42,7 +42,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.calibration.scales import Scales  # noqa: E402
+from costmodel.calibration import Scales  # noqa: E402
 from reports.answers.accuracy import point_text  # noqa: E402
 from search_spaces.benchmark_results import read_results  # noqa: E402
 from search_spaces.calibration import Setup, observations, predictor  # noqa: E402

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.calibration.limits import least_tpot, least_ttft
-from costmodel.calibration.scales import (
+from costmodel.calibration import (
     HUBER,
     Quantity,
     Scales,
     fit_scales,
+    least_tpot,
+    least_ttft,
 )
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu

@@ -13,11 +13,21 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.efficiency_curve import (
+    CONSTANT,
+    CURVE,
+    EfficiencyCurve,
+    Samples,
+    assess,
+    curve_time,
+    fit,
+    predict,
+    saturation,
+    single_kernels,
+)
 from benchmarks.suspect import beats_physics, link_unused, narrower_is_slower
 from costmodel.accelerator import Origin
-from costmodel.calibration.curves import EfficiencyCurve, curve_time, saturation
-from costmodel.calibration.fit import CONSTANT, CURVE, Samples, assess, fit, predict, single_kernels
-from costmodel.calibration.search import pattern_search
+from costmodel.calibration import pattern_search
 from costmodel.roofline import KERNEL_CLASSES, kernel_time
 
 ROOT = Path(__file__).resolve().parents[1]

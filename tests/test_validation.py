@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Stratum, interval_factors
+from costmodel.prediction_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 from pdplan.cli import cli, run
 from pdplan.console import Console
 from reports.answers.accuracy import validation_dict

@@ -21,7 +21,7 @@ from costmodel.accelerator import Origin
 from costmodel.engine import EngineConfig, FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.host import EngineOverhead
-from costmodel.serving.interval import interval_factors
+from costmodel.prediction_error import interval_factors
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance, make_instance

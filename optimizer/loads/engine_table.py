@@ -6,8 +6,8 @@ to the steps of others.
 
 Data-parallel ranks are lanes of one engine that begin and end their steps together. Each has its part of the engine's
 requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do, and
-what prompts take of them is longer by as much as measured lanes are uneven (`serving.load.uneven_lanes`). A step ends
-with the longest prompt in it, and a prompt that finds a lane free begins when the step of the others has ended.
+what prompts take of them is longer by as much as measured lanes are uneven (`uneven_lanes`). A step ends with the
+longest prompt in it, and a prompt that finds a lane free begins when the step of the others has ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.engine import Role
 from costmodel.engine_arrays import first_token_factor
-from costmodel.host import EngineOverhead
+from costmodel.host import EngineOverhead, Scheduler
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
-from costmodel.queueing import lockstep_excess, pipeline_cycle
-from costmodel.serving.load import uneven_lanes
-from costmodel.serving.policy import Scheduler
+from costmodel.queues.erlang import lockstep_excess, pipeline_cycle
+from costmodel.queues.steady_state import uneven_lanes
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks, step_time
 from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer

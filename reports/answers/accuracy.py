@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.scales import SPREAD, Quantity
+from costmodel.calibration import SPREAD, Quantity
 from costmodel.engine import EngineConfig
 from costmodel.words import percentage
 from reports.document import Document, Section, Table, said, table_of
