@@ -44,7 +44,7 @@ from optimizer.verification.goodput import OutOfTimeError
 from optimizer.verification.judge import Outcome
 from optimizer.verification.record import tuned_fleet, tuning_record
 from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tuned
-from optimizer.verification.verify import SearchResult, cheapest_verified, with_larger_batches, without_waste
+from optimizer.verification.verify import Loop, SearchResult, with_larger_batches
 from search_spaces.problem import Goal, Problem
 
 LOOSER: Final = (1.25, 2.0)
@@ -331,55 +331,42 @@ def cheapest_confirmed(
     near: Sequence[Fleet] = (),
     eligible: Callable[[Fleet], bool] = lambda _: True,
 ) -> SearchResult:
-    """The cheapest of some fleets, and of their repairs, that fresh requests confirm, without what it can spare.
+    """The cheapest of some fleets, and of their neighbors, that fresh requests confirm; see `Loop`.
 
-    near: see `without_waste`; eligible: which fleets may be looked at in place of these.
-
-    A fleet that fresh requests refute has missed, and the search is repeated: fleets that the bench has judged take no
-    time. Once the search has to stop, no fleet is confirmed any more. The confirmed fleet is then tuned, so that no
-    tuning ends dearer than it began.
+    A fleet that fresh requests refute has missed, and the search goes on. Once the search has to stop, no fleet is
+    confirmed any more. The confirmed fleet is then tuned, so that no tuning ends dearer than it began.
     """
-    brake, numbers = effort.brake, iter(range(1, MOST_CONFIRMED + 1))
+
+    def armed() -> None:
+        effort.brake.armed = True
+        effort.report("simulating smaller fleets", 0.75)
+
+    numbers, stopped = iter(range(1, MOST_CONFIRMED + 1)), effort.brake.stopped
+    loop = Loop(bench, fleets, near, eligible, stopped, armed)
     number = next(numbers, None)
     while number is not None:
-        result = _chosen(bench, fleets, near, effort, eligible)
-        if result.winner is None or brake.stopped():
-            return result
+        lean = loop.run()
+        if lean is None or loop.undecided is not None:
+            return loop.result(lean)
+        winner = with_larger_batches(bench, lean, stopped)
+        if stopped():
+            return loop.result(winner, lean.fleet)
         effort.report("confirming the fleet", 0.8)
-        if without_room(bench, result.winner, number) is not None:
-            continue
-        verdict = confirmed(bench, result.winner, itertools.chain([number], numbers), effort.runs)
+        verdict = without_room(bench, winner, number)
+        if verdict is None:
+            verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
+            number = None if verdict.held else next(numbers, None)
         if verdict.held:
-            result = replace(result, winner=verdict)
-            if effort.tune is None or brake.stopped():
-                return result
-            effort.report("tuning", 0.8)
-            return _tuned(bench, result, verdict, fleets, effort, effort.tune, numbers)
-        number = next(numbers, None)
-    return replace(result, winner=None, nearest=verdict, one_less=())
+            result = loop.result(verdict, lean.fleet)
+            return result if effort.tune is None or stopped() else _tuned(loop, result, verdict, effort, numbers)
+        loop.refute(verdict)
+    return replace(loop.result(None), nearest=verdict)
 
 
 def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
     """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
     candidate = bench.candidate(fleet)
     return confirmed(bench, candidate, iter((1, 2))) if candidate.held and not candidate.confirmation else candidate
-
-
-def _chosen(
-    bench: Bench,
-    fleets: Sequence[Fleet],
-    near: Sequence[Fleet],
-    effort: Effort,
-    eligible: Callable[[Fleet], bool],
-) -> SearchResult:
-    """The cheapest fleet that holds on the requests that all fleets get."""
-    result = cheapest_verified(bench, fleets)
-    if result.winner is None:
-        return result
-    effort.brake.armed = True
-    effort.report("simulating smaller fleets", 0.75)
-    result = without_waste(bench, result, fleets, effort.brake.stopped, near=near, eligible=eligible)
-    return replace(result, winner=result.winner and with_larger_batches(bench, result.winner, effort.brake.stopped))
 
 
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
@@ -456,33 +443,27 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
     return wish
 
 
-def _tuned(  # noqa: PLR0917
-    bench: Bench,
-    result: SearchResult,
-    winner: Verdict,
-    fleets: Sequence[Fleet],
-    effort: Effort,
-    wish: Wish,
-    numbers: Iterator[int],
-) -> SearchResult:
+def _tuned(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort, numbers: Iterator[int]) -> SearchResult:
     """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm that too; else as it was.
 
-    numbers: of the confirmations that are left; fleets: see `without_waste`.
+    numbers: of the confirmations that are left.
     """
-    stopped = effort.brake.stopped
+    bench, stopped, wish = loop.bench, effort.brake.stopped, effort.tune or Wish()
+    effort.report("tuning", 0.8)
     best = tuned(bench, winner, stopped, wish)
-    improved = best.winner is not winner
-    result = replace(result, tuning=tuning_record(bench.instance, best, SAMPLER, wish, improved))
-    if not improved:
-        return result
-    better = without_waste(bench, replace(result, winner=best.winner), fleets, stopped)
-    number = next(numbers, None)
-    if number is not None and better.winner is not None and not stopped():
-        verdict = confirmed(bench, better.winner, itertools.chain([number], numbers), effort.runs)
-        if verdict.held:
-            return replace(better, winner=verdict)
-        result = replace(result, others=(*better.others, (TUNED, verdict)))
-    return replace(result, tuning=result.tuning and result.tuning.model_copy(update={"improved": False}))
+    verdict, number, lean = winner, None, winner
+    if best.winner is not winner:
+        loop.take(best.winner)
+        lean = loop.run() or best.winner
+        number = None if fleet_key(lean.fleet) == fleet_key(winner.fleet) else next(numbers, None)
+    if number is not None and not stopped():
+        verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
+    improved = verdict.held and verdict is not winner
+    tuning = tuning_record(bench.instance, best, SAMPLER, wish, improved)
+    if improved:
+        return replace(loop.result(verdict, lean.fleet), tuning=tuning)
+    refuted = () if verdict is winner else ((TUNED, verdict),)
+    return replace(result, tuning=tuning, others=(*result.others, *refuted))
 
 
 def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) -> Tuning:

@@ -32,6 +32,7 @@ from costmodel.quoting import shown
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance
+from optimizer.search.search import NO_DEARER
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
 from .judge import ClassJudgement
@@ -232,9 +233,10 @@ def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish
 
 
 def _promising(tuner: Tuner) -> list[Look]:
-    """Looks that are better than the start and keep their goals, best first."""
-    most = tuner.worth(tuner.seen[tuner.start])
-    better = [look for look in tuner.seen.values() if look.distance <= 1.0 and tuner.worth(look) < most - GAIN]
+    """Looks that are better than the start, no dearer, and keep their goals, best first."""
+    start = tuner.seen[tuner.start]
+    kept = (look for look in tuner.seen.values() if look.distance <= 1.0 and look.cost <= start.cost * NO_DEARER)
+    better = [look for look in kept if tuner.worth(look) < tuner.worth(start) - GAIN]
     return sorted(better, key=tuner.worth)[:JUDGED]
 
 
