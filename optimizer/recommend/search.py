@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -21,7 +21,6 @@ from optimizer.loads.diagnose import with_looser_slos
 from optimizer.loads.instance import BoolArray, Deadline, Instance, Late, never
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
-from optimizer.plans.records import TunedFleet, Tuning
 from optimizer.search.alternatives import Rival, candidates, compare, other_fleets
 from optimizer.search.bound import least_cost
 from optimizer.search.goodput import best_serving, most_per_dollar_at_all, most_served_at_all, per_dollar
@@ -40,10 +39,8 @@ from optimizer.verification.bench import (
     make_bench,
     without_room,
 )
-from optimizer.verification.goodput import OutOfTimeError
-from optimizer.verification.judge import Outcome
-from optimizer.verification.record import tuned_fleet, tuning_record
-from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tuned
+from optimizer.verification.judge import OutOfTimeError
+from optimizer.verification.tune import Wish, tuned
 from optimizer.verification.verify import Loop, SearchResult, with_larger_batches
 from search_spaces.problem import Goal, Problem
 
@@ -458,53 +455,7 @@ def _tuned(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort, nu
         number = None if fleet_key(lean.fleet) == fleet_key(winner.fleet) else next(numbers, None)
     if number is not None and not stopped():
         verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
-    improved = verdict.held and verdict is not winner
-    tuning = tuning_record(bench.instance, best, SAMPLER, wish, improved)
-    if improved:
-        return replace(loop.result(verdict, lean.fleet), tuning=tuning)
+    if verdict.held and verdict is not winner:
+        return replace(loop.result(verdict, lean.fleet), tuning=replace(best, improved=True))
     refuted = () if verdict is winner else ((TUNED, verdict),)
-    return replace(result, tuning=tuning, others=(*result.others, *refuted))
-
-
-def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) -> Tuning:
-    """The front with the fleets of the comparison that cost more than the winner and keep their goals.
-
-    A fleet that a short run shows to hold is judged in full runs unless another one of the front beats it.
-    """
-    instance = bench.instance
-    seen = {_front_key(row) for row in tuning.front}
-    dearer = [verdict for verdict in bench.verdicts.values() if verdict.cost > winner.cost and _keeps_goals(verdict)]
-    unlisted = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
-    judged = [bench.verdict(look.fleet) for look in front(map(Look.of, unlisted))[:JUDGED] if not stopped()]
-    sure = [_front_row(instance, verdict) for verdict in (winner, *judged)]
-    # full runs come last, as they say more of a tail than a look
-    rows = {_front_key(row): row for row in (*tuning.front, *sure) if row.tail <= 1.0}
-    return tuning.model_copy(update={"compared": len(judged), "front": unbeaten(rows.values())})
-
-
-def _front_row(instance: Instance, verdict: Verdict) -> TunedFleet:
-    """The row of a fleet as it was judged."""
-    return tuned_fleet(instance, Look.of(verdict), verdict)
-
-
-def _keeps_goals(verdict: Verdict) -> bool:
-    return verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
-
-
-def _front_key(row: TunedFleet) -> tuple[object, ...]:
-    """What equal fleets share."""
-    return tuple(zip(row.pools, row.served, strict=True))
-
-
-def unbeaten(rows: Iterable[TunedFleet]) -> list[TunedFleet]:
-    """Fleets that no other beats in both cost and tail, cheapest first.
-
-    What holds in full runs is beaten only by what does so too: of others it is not sure that they keep their goals.
-    """
-    front: list[TunedFleet] = []
-    for row in sorted(rows, key=lambda row: (row.cost_usd_per_hour, row.tail)):
-        sure = row.outcome == Outcome.MEETS
-        rivals = [rival.tail for rival in front if rival.outcome == Outcome.MEETS or not sure]
-        if not rivals or row.tail <= min(rivals) - NOTABLE:
-            front.append(row)
-    return front
+    return replace(result, tuning=best, others=(*result.others, *refuted))

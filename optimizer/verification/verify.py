@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,13 +21,14 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import goodput_volume, promise
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
 from optimizer.loads.instance import COLOCATED, ROLES, Instance, Late, make_settings, never
-from optimizer.plans.records import Tuning
 from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
 from optimizer.search.search import SAME_COST, TIED, FleetSearch, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid
-from .goodput import OutOfTimeError
-from .judge import Outcome
+from .judge import Outcome, OutOfTimeError
+
+if TYPE_CHECKING:
+    from .tune import Tuned
 
 ROUNDS = 6
 """Repairs of one fleet by more replicas, after each other [1]; assumed: by then a pool has half as many again."""
@@ -78,7 +80,7 @@ class SearchResult:
     one_less: tuple[Tried, ...] = ()
     others: tuple[Tried, ...] = ()
     repairs: int = 0
-    tuning: Tuning | None = None
+    tuning: Tuned | None = None
 
 
 @dataclass(slots=True)

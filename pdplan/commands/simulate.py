@@ -269,7 +269,7 @@ EXCLUDED = {
 def simulated(plan: Plan, request: SimulationRequest, progress: Progress | None) -> Simulated:
     """Simulate what was asked."""
     from optimizer.fleets.plan_fleet import fleet_of_plan
-    from optimizer.verification.goodput import goodput, latency_curve
+    from optimizer.verification.judge import goodput, latency_curve
     from search_spaces.problem import Balancing
 
     instance, fleet = fleet_of_plan(plan)
