@@ -17,7 +17,7 @@ from reports.asked import readable_inputs
 from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
 from search_spaces.problem import Problem
-from search_spaces.recorded import LEAST, MOST, PARTS, Recorded, unpacked
+from search_spaces.recorded import MOST, PARTS, Recorded, unpacked
 from search_spaces.traces.summary import read_trace, recorded_requests
 from tests.optimizer_cases import slo, workload
 from tests.running import within
@@ -60,7 +60,22 @@ def test_stretches_are_in_order_and_do_not_depend_on_the_rate(count: int, rate: 
     np.testing.assert_allclose(times * rate, other)
 
 
+def test_stretches_keep_the_rate_and_the_waves() -> None:
+    """Evenly spaced gaps of 1 s and 1/9 s stay so, but for the seams; a fifth of the time is busy."""
+    found = waves()
+    times, _ = found.drawn(200_000, found.rate, 3)
+    assert times.size / times[-1] == pytest.approx(found.rate, rel=0.03)
+    gaps = np.diff(times)
+    assert (np.isclose(gaps, 1.0) | np.isclose(gaps, 1.0 / 9.0)).mean() > 0.995
+    assert gaps[np.isclose(gaps, 1.0 / 9.0)].sum() / times[-1] == pytest.approx(0.2, abs=0.02)
+
+
 # how requests bunch
+
+
+def test_the_dispersion_of_waves_is_that_of_their_counts() -> None:
+    """In 10 s there are 10 requests in four windows of five and 90 in the fifth: mean 26, variance 1024."""
+    assert waves().dispersion(10.0) == pytest.approx(1024.0 / 26.0, rel=0.05)
 
 
 def test_formulas_see_the_counts_of_the_time_that_a_request_may_take() -> None:
@@ -113,15 +128,6 @@ def test_what_no_engine_takes_is_left_out_and_ticks_are_spread(tmp_path: Path) -
     assert kept.isl.max() == 1000
     np.testing.assert_array_equal(np.bincount((kept.arrival / 3.0).astype(int)), np.full(400, 5))
     assert np.unique(kept.arrival).size > 1900
-
-
-def test_too_few_requests_tell_nothing(tmp_path: Path) -> None:
-    few = write_trace(tmp_path / "few.csv", recording(np.arange(LEAST - 1.0).tolist(), LEAST))
-    with pytest.raises(InputError, match="has 999 requests; at least 1,000 are needed"):
-        recorded_requests(read_trace(few), 10_000)
-    long = write_trace(tmp_path / "long.csv", recording(np.arange(2000.0).tolist(), 2000.0))
-    with pytest.raises(InputError, match="has 0 requests of at most 500 tokens"):
-        recorded_requests(read_trace(long), 500)
 
 
 # workload.yaml

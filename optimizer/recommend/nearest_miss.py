@@ -23,10 +23,10 @@ from optimizer.plans.plan import Alternative, Binding
 from optimizer.plans.proof import ROUNDING
 from optimizer.search.bound import most_of_demand
 from optimizer.verification.bench import Verdict, miss_words
+from optimizer.verification.record import fleet_row
 from search_spaces.problem import Billing, Goal, Objective, Problem, Slo
 
-from .rival_rows import fleet_row
-from .search import Effort, Level, Solution, by_formula, solution_of
+from .search import Effort, Solution, by_formula, solution_of
 
 ON_THE_FLEET: Final = ("budget", "max_gpus", "power", "max_pools", "gateway")
 """Limits of the constraints, in the order in which they are lifted."""
@@ -61,11 +61,8 @@ def describe_miss(instance: Instance, effort: Effort) -> Miss:
 
 
 def describe_impossible(instance: Instance, effort: Effort) -> Miss:
-    """The nearest miss where the floor shows that no fleet meets the SLOs: by formula, enough for a clear miss.
-
-    The sentence on the worst limit also says how much the limits together let any fleet serve.
-    """
-    miss = describe_miss(instance, replace(effort, level=Level.QUICK))
+    """The nearest miss where the floor shows that no fleet meets the SLOs, and how much the limits let any serve."""
+    miss = describe_miss(instance, effort)
     limits = _limit_words(instance.problem)
     share = most_of_demand(instance, make_settings(instance)) if miss.shortfalls and limits else None
     if share is None:

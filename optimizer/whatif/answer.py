@@ -37,7 +37,6 @@ from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.proof import Proof, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.rival_rows import overall
 from optimizer.recommend.search import Level, cheapest_by_formula, search_by_formula
 from optimizer.search.search import FleetSearch, Picks, at_best_split, cheapest_held, settled
 from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
@@ -475,7 +474,7 @@ def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float
     most: full runs after which a fleet that straddles a goal is taken for a miss.
     """
     verdict = _verdict(instance, fleet, most)
-    return overall(verdict), "" if verdict.held else miss_words(verdict)
+    return verdict.overall, "" if verdict.held else miss_words(verdict)
 
 
 def _verdict(instance: Instance, fleet: Fleet, most: int) -> Verdict:

@@ -249,8 +249,7 @@ def simulated(plan: Plan, request: SimulationRequest, progress: Progress | None)
     """Simulate what was asked: the run, or runs, then other rates."""
     from optimizer.fleets.evaluate import evaluate
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
-    from optimizer.verification.goodput import goodput, latency_curve
-    from optimizer.verification.judge import judge_demands, pool_behind, simulated_fleet
+    from optimizer.verification.judge import goodput, judge_demands, latency_curve, pool_behind, simulated_fleet
     from optimizer.verification.record import class_e2e, class_gaps, fleet_use, slots_of_day
     from reports.answers.simulation import Simulated
     from search_spaces.problem import Balancing

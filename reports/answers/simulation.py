@@ -20,8 +20,16 @@ from optimizer.fleets.evaluate import QUANTILES, Evaluation
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.verification.demand import SEEDS
-from optimizer.verification.goodput import TOLERANCE, Curve, Goodput, RatePoint
-from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, half_width
+from optimizer.verification.judge import (
+    TOLERANCE,
+    ClassJudgement,
+    Curve,
+    Goodput,
+    Judgement,
+    Outcome,
+    RatePoint,
+    half_width,
+)
 from optimizer.verification.record import ClassGaps, FleetUse, Slot
 from reports.document import Document, Section, Table, said, table_of
 from reports.numbers import (
