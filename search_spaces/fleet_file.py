@@ -393,7 +393,7 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
     """
     smallest = (int(bounds.MAX_NUM_BATCHED_TOKENS.low),)  # what does not fit beside the stated one is told below
     space = replace(problem.space, max_gpus_per_engine=shape.parallelism.gpus, max_num_batched_tokens=smallest)
-    offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
+    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
     bare = replace(problem, space=space, offers=offers, constraints=problem.constraints.lifted)
     refused = refusal(bare, shape)
     if refused is not None:

@@ -91,15 +91,6 @@ def test_rows_come_in_grid_order_with_what_varied(workload: Path) -> None:
     assert set(rows[-1]["gpus"]).isdisjoint({"A100-80"})
 
 
-def test_a_row_alone_is_the_same_row(workload: Path) -> None:
-    rows = answered("whatif", workload, *AXES, "--jobs", 1)["rows"]
-    alone = answered("whatif", workload, "--vary", "price.A100-80=4.0", "--vary", "rate=40", "--jobs", 1)["rows"]
-    proof = {name: pytest.approx(rows[-1][name], abs=OPTIMAL_GAP * 10.0) for name in ("bound_usd_per_hour", "gap")}
-    assert alone == [rows[-1] | {"number": 0} | proof]  # an end of the range is proven at itself
-    plain = answered("whatif", workload, *AXES, "--jobs", 1, "--no-gap")["rows"]
-    assert plain == [row | {"status": "feasible", "gap": None, "bound_usd_per_hour": None} for row in rows]
-
-
 def test_scenarios_of_the_file_compose_with_axes(workload: Path) -> None:
     rows = answered("whatif", workload, "--scenario", "all", "--vary", "price.H100=2,9", "--jobs", 1)["rows"]
     assert [(row["scenario"], row["price.H100"]) for row in rows] == [
@@ -263,19 +254,6 @@ def test_the_page_has_a_cell_for_every_scenario_and_all_rows(workload: Path, tmp
     assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
 
 
-def test_the_other_questions_answer_in_text_and_json(workload: Path) -> None:
-    question = ("whatif", workload, "--break-even", "price.A100-80", "--between", "0.2:6", "--slack", "10%")
-    asked = (*question, "--verify", "0")
-    found = answered(*question)
-    assert set(found) == {"schema", "file", "search", "simulated", "price_remarks", "break_even", "alternatives"}
-    change = found["break_even"]["changes"][0]
-    assert change["cost_below_usd_per_hour"] == pytest.approx(change["cost_above_usd_per_hour"])
-    assert found["alternatives"][0]["condition"] == "cheapest"
-    text = CliRunner().invoke(cli, [*map(str, asked)], standalone_mode=False).stdout
-    assert f"{change['value']:.6g}"[:5] in text
-    assert "A100-80 bought" in text
-
-
 def test_the_curve_prints_and_writes_its_steps(workload: Path, tmp_path: Path) -> None:
     target = tmp_path / "rate.csv"
     found = answered("frontier", workload, "--over", "rate", "--between", "10:60", "--csv", target)
@@ -395,35 +373,6 @@ def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload:
     assert sorted(numbers) == list(range(rows))
 
 
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str, ...], list[str]]:
-    """A question that solves a row once more, and the lines of its journal."""
-    folder = tmp_path_factory.mktemp("journal")
-    (folder / "workload.yaml").write_text(WORKLOAD, "utf-8")
-    question = ("whatif", str(folder / "workload.yaml"), "--vary", "rate=5,20", "--jobs", "1")
-    answered(*question, "--resume", folder / "sweep.log", verify=1)
-    lines = (folder / "sweep.log").read_text("utf-8").splitlines(keepends=True)
-    assert len(lines) == 4
-    return question, lines
-
-
-@pytest.mark.parametrize("value", [None, "cheap", 1.0, 10**400])
-def test_a_damaged_row_of_a_journal_is_named_and_one_taken_out_is_solved_again(
-    value: object, journal: tuple[tuple[str, ...], list[str]], tmp_path: Path, capsys: Any
-) -> None:
-    question, lines = journal
-    damaged = json.dumps(json.loads(lines[1]) | {"cost_usd_per_hour": value}) + "\n"
-    log = tmp_path / "sweep.log"
-    log.write_text("".join([*lines[:1], damaged, *lines[2:]]), "utf-8")
-    before = log.read_bytes()
-    said = refused(capsys, *question, "--verify", 1, "--resume", log)
-    assert "sweep.log:2: is not a row as this sweep wrote it, its sha256 is " in said
-    assert "remove the line, and its scenario is solved again" in said
-    assert log.read_bytes() == before
-    log.write_text("".join([*lines[:1], *lines[2:]]), "utf-8")
-    assert answered(*question, "--resume", log, verify=1) == answered(*question, verify=1)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_their_parent_whatever_ends_it(end: signal.Signals, workload: Path, tmp_path: Path) -> None:
@@ -473,17 +422,3 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(workload: Path, capsys: 
     pytest.importorskip("distributed")
     asked = ("whatif", workload, "--vary", "rate=1", "--backend", "dask", "--address", "nonsense://x:1")
     assert "no Dask scheduler answers there" in refused(capsys, *asked)
-
-
-def test_a_curve_has_a_page_and_tells_how_far_it_is_where_stderr_is_no_terminal(workload: Path, tmp_path: Path) -> None:
-    page = tmp_path / "curve.html"
-    asked = ("frontier", workload, "--over", "rate", "--between", "10:60", "--verify", "0", "--html", page)
-    ran = CliRunner().invoke(cli, [*map(str, asked)], standalone_mode=False)
-    assert ran.exit_code == 0, ran.output
-    *told, last = ran.stderr.splitlines()
-    assert last == f"wrote {page}"
-    assert told[-1].startswith("100 %  ")
-    assert 2 <= len(told) <= 11
-    text = page.read_text("utf-8")
-    assert text.count('<svg class="chart"') == 1
-    assert len(text) < 300_000
