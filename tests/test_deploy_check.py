@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,11 @@ from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_directory, checked_files, differences
 from reports.deploy.files import RECORD, SUMS, TARGETS, deployment_files, recorded_options, write_deployment
 from reports.deploy.formats import load_yaml
-from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, options, plan_of, two_classes
+from tests.deploy_cases import PAIR, Ask, Case, deployment_of, example, options, plan_of, two_classes
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STRIDE = 3
 """Changes are tried one in so many, for speed; 1 tries all of them, and all pass."""
-
-
-@cache
-def written(target: str) -> dict[str, str]:
-    return deployment_files(plan_of(PAIR, Ask(engine=ENGINES[target], prefix=0.25)), options(target))
 
 
 def changed(value: Any) -> Iterator[Any]:
@@ -63,7 +57,7 @@ def mutants(path: str, text: str) -> Iterator[str]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_change_of_one_place_is_told(target: str) -> None:
     tried = 0
-    for path, whole in written(target).items():
+    for path, whole in example(target)[1].items():
         for text in mutants(path, whole) if not re.search("dgd-with-planner|prefill-1-1|compose/h200", path) else ():
             assert list(differences({path: whole}, {path: text})), (path, text)
             tried += 1
@@ -83,7 +77,7 @@ def test_a_fault_is_told_once_with_the_rules_that_it_breaks() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_a_program_does_not_see_is_no_difference(target: str) -> None:
     """Comments, the order of keys, and how YAML quotes and folds."""
-    planned = written(target)
+    planned = example(target)[1]
     other = {
         path: "# mine\n" + yaml.safe_dump_all(yaml.safe_load_all(text), sort_keys=True)
         if path.endswith(".yaml")
@@ -316,18 +310,6 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"router\.sh: is a folder"):
         checked_directory(plan_of(), tmp_path)
     assert (tmp_path / SUMS).exists()
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_deployment_of_several_classes_is_sound(
-    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan, out = tmp_path / "plan.json", tmp_path / "out"
-    plan.write_text(two_classes(ENGINES[target]).model_dump_json(by_alias=True), "utf-8")
-    assert run(["deploy", str(plan), "-t", target, "-o", str(out)]) == ExitCode.DONE
-    capsys.readouterr()
-    assert run(["deploy", str(plan), "--check", str(out)]) == ExitCode.DONE
-    assert capsys.readouterr().out == f"{out} deploys 'case' as it was evaluated\n"
 
 
 @pytest.mark.parametrize(

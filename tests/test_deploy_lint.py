@@ -2,61 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from pdplan.api import deployment_options
 from reports.deploy.checking import checked_files
-from reports.deploy.deployment import Deployment
-from reports.deploy.files import TARGETS, deployment_files, recorded_options, refuse_faults, rule_faults
+from reports.deploy.files import deployment_files, recorded_options, refuse_faults, rule_faults
 from reports.deploy.lint import RULES, Started
-from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
-
-SPAN = (
-    Case("prefill", "H200", dp=16, ep=16, seqs=64, tokens=32768),
-    Case("decode", "H200", dp=16, ep=16, seqs=1024, tokens=4096),
+from tests.deploy_cases import (
+    ENGINES,
+    EXAMPLES,
+    PAIR,
+    Ask,
+    Case,
+    example,
+    lengths_plan,
+    options,
+    plan_of,
 )
-"""Engines of two nodes."""
-CASES: dict[str, Callable[[], Deployment]] = {
-    **{
-        target: lambda target=target: deployment_of(plan_of(PAIR, Ask(engine=ENGINES[target])), target)  # type: ignore[misc]
-        for target in TARGETS
-    },
-    "dynamo by length": lambda: deployment_of(lengths_plan(), "dynamo"),
-    "vllm by length": lambda: deployment_of(parted_plan(), "vllm"),
-    "llmd of nodes": lambda: deployment_of(plan_of(SPAN, Ask("DeepSeek-V3", "fp8")), "llmd"),
-}
-Files = dict[str, str]
 
 
-@cache
-def case_of(name: str) -> tuple[Deployment, Files]:
-    deployment = CASES[name]()
-    return deployment, TARGETS[deployment.options.target].files(deployment)
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_sound_files_break_no_rule(name: str) -> None:
-    deployment, files = case_of(name)
+    deployment, files = example(name)
     assert rule_faults(deployment, files) == []
     assert checked_files(deployment, files, files).faults == 0
 
 
 YAML, SHELL, PODS = r"workers/decode.*yaml", r"workers/.*sh", r"^(dgd\.yaml|pools/)"
-PODS_TOO = ("dynamo", "llmd", "llmd of nodes", "dynamo by length")
+PODS_TOO = ("dynamo", "llmd", "llmd-ranks", "dynamo-by-length")
 DEFECTS: list[tuple[str, str, str, str, str]] = [
     ("vllm", "readable", YAML, "^gpu-memory-utilization.*\n", ""),
     ("vllm", "readable", YAML, "^(dtype:.*)", r"\1\n\1"),
-    ("vllm", "readable", YAML, "no-enable-prefix-caching", "disable-prefix-caching"),
+    ("vllm", "readable", YAML, "^enable-prefix-caching", "disable-prefix-caching"),
     ("vllm", "readable", r"prefill-1-1.sh", "prefill-1-1.yaml", "prefill-1-0.yaml"),
     ("vllm", "settings_are_the_plans", YAML, "max-num-seqs: 128", "max-num-seqs: 512"),
     ("vllm", "engines_start", YAML, "batched-tokens: 512", "batched-tokens: 64"),
@@ -78,8 +61,8 @@ DEFECTS: list[tuple[str, str, str, str, str]] = [
     ("vllm", "gpus_are_the_engines", SHELL, "DEVICES=0,1", "DEVICES=0"),
     ("vllm", "weights_are_one_model", YAML, "meta-llama/.*", "other/model"),
     ("vllm", "routers_pass_over_the_dead", r"router\.sh", "interval-secs 5", "interval-secs 60"),
-    ("vllm by length", "routers_pass_over_the_dead", r"router\.cfg", "inter 5s", "inter 60s"),
-    ("vllm by length", "routers_pass_over_the_dead", r"router\.cfg", "(server colocated-1-1 .*) check.*", r"\1"),
+    ("vllm-by-length", "routers_pass_over_the_dead", r"router\.cfg", "inter 5s", "inter 60s"),
+    ("vllm-by-length", "routers_pass_over_the_dead", r"router\.cfg", "(server colocated-1-1 .*) check.*", r"\1"),
     ("sglang", "readable", SHELL, r" --context-length \d+", ""),
     ("sglang", "settings_are_the_plans", SHELL, r"static \S+", "static 0.8"),
     ("sglang", "engines_start", SHELL, r"(prefill-size|prefill-tokens) \d+", r"\1 4"),
@@ -100,7 +83,7 @@ DEFECTS: list[tuple[str, str, str, str, str]] = [
     ("dynamo", "pools_are_complete", PODS, r"^ *- --disaggregation-mode\n.*\n", ""),
     ("dynamo", "flags_are_legal", PODS, r"^( *- )--dtype", r'\1--numa\n\1"2"\n\1--dtype'),
     ("dynamo", "routers_pass_over_the_dead", PODS, r"^ *- --migration-limit\n.*\n", ""),
-    ("llmd of nodes", "gpus_are_the_engines", PODS, "size: 2", "size: 1"),
+    ("llmd-ranks", "gpus_are_the_engines", PODS, "size: 2", "size: 1"),
     *((name, "readable", PODS, r"^ *- --gpu-memory-utilization\n.*\n", "") for name in PODS_TOO),
     *((name, "settings_are_the_plans", PODS, r"(--max-num-seqs\n *- ).*", r"\1'512'") for name in PODS_TOO),
     *((name, "ends_have_connectors", PODS, r"^ *- --kv-transfer-config\n.*\n", "") for name in PODS_TOO[:1]),
@@ -113,7 +96,7 @@ DEFECTS: list[tuple[str, str, str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "rule", "paths", "old", "new"), DEFECTS)
 def test_a_defect_is_refused_by_its_rule(name: str, rule: str, paths: str, old: str, new: str) -> None:
-    deployment, files = case_of(name)
+    deployment, files = example(name)
     changed = {
         path: re.sub(old, new, text, flags=re.MULTILINE) if re.search(paths, path) else text
         for path, text in files.items()
@@ -125,9 +108,9 @@ def test_a_defect_is_refused_by_its_rule(name: str, rule: str, paths: str, old: 
         refuse_faults(deployment, changed)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_a_pool_that_is_left_out_or_added_is_refused(name: str) -> None:
-    deployment, files = case_of(name)
+    deployment, files = example(name)
     paths = [path for path in files if re.match(r"workers/|pools/", path)]
     if paths:
         fewer = {path: text for path, text in files.items() if path.partition(".")[0] != paths[0].partition(".")[0]}
@@ -139,7 +122,7 @@ def test_a_pool_that_is_left_out_or_added_is_refused(name: str) -> None:
 def test_every_rule_is_broken_by_some_defect_and_says_what_it_is_about() -> None:
     assert set(RULES) - {rule for _, rule, *_ in DEFECTS} == {"names_are_short"}
     assert all((rule.__doc__ or "").strip().endswith(".") for rule in RULES.values())
-    deployment, _ = case_of("dynamo by length")
+    deployment, _ = example("dynamo-by-length")
     first, *others = deployment.pools
     long = replace(deployment, pools=(replace(first, name="a-name-of-20-letters"), *others))
     name = "case-a-name-of-20-letters-a-name-of-20-letters"
@@ -188,21 +171,6 @@ def test_a_plan_that_a_target_cannot_run_is_refused(
         deployment_files(plan_of(pools, ask), options(*target.split()))
 
 
-def test_routing_by_length_is_a_grid_of_dynamos_router() -> None:
-    files = deployment_files(lengths_plan(), options("dynamo"))
-    text = yaml.safe_load(files["router-configmap.yaml"])["data"]["global_router_config.json"]
-    grid = json.loads(text)["prefill_pool_selection_strategy"]
-    width = grid["isl_max"] / grid["isl_resolution"]
-    pools = {length: grid["prefill_pool_mapping"][int(length / width)][0] for length in (1, 512, 2048)}
-    assert pools == {1: 0, 512: 0, 2048: 1}
-
-
-@pytest.mark.parametrize("target", ["vllm", "llmd"])
-def test_routing_by_length_is_refused_elsewhere_with_who_can(target: str) -> None:
-    with pytest.raises(InputError, match=r"plan again .*; or choose --target dynamo, which runs this plan as it is$"):
-        deployment_files(lengths_plan(), options(target))
-
-
 def test_lengths_that_a_router_cannot_tell_apart_are_refused() -> None:
     plan = lengths_plan()
     first, second = plan.routing
@@ -241,12 +209,12 @@ def test_a_checkpoint_of_ones_own_carries_the_weights() -> None:
     assert "quantization" not in config
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llmd-ranks"])
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_mutilated_files_are_judged_and_never_crash(name: str, data: st.DataObject) -> None:
     """Leave out a stretch of lines, or change one character: whatever comes of it is a sentence, not a traceback."""
-    deployment, files = case_of(name)
+    deployment, files = example(name)
     path = data.draw(st.sampled_from(sorted(files)))
     lines = files[path].splitlines(keepends=True)
     first = data.draw(st.integers(0, len(lines) - 1))

@@ -14,7 +14,7 @@ import yaml
 
 from reports.deploy.files import deployment_files
 from reports.deploy.monitoring import watches
-from tests.deploy_cases import Ask, Case, deployment_of, options, parted_plan, plan_of
+from tests.deploy_cases import Case, deployment_of, options, parted_plan, plan_of
 
 PROMTOOL = shutil.which("promtool")
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
@@ -23,16 +23,6 @@ ALONE = (Case("colocated", replicas=3, tokens=8192),)
 def rules(files: dict[str, str]) -> list[dict[str, Any]]:
     (group,) = yaml.safe_load(files["monitoring/rules.yaml"])["groups"]
     return list(group["rules"])
-
-
-def test_alerts_are_at_the_limits_of_the_plan() -> None:
-    alerts = {
-        rule["alert"]: rule["expr"] for rule in rules(deployment_files(plan_of(), options("vllm"))) if "alert" in rule
-    }
-    assert alerts["PdplanTtft"].endswith("> 0.6")
-    assert alerts["PdplanTpot"].endswith("> 0.03")
-    assert alerts["PdplanReplicas"].endswith("> 0")
-    assert set(alerts) >= {"PdplanQueue", "PdplanKvUse", "PdplanPreemptions", "PdplanRouters", "PdplanPassedOver"}
 
 
 @pytest.mark.parametrize(
@@ -46,45 +36,6 @@ def test_the_rate_is_told_before_the_fleet_gives_out(capacity: float, limit: flo
     assert says in watch.says
 
 
-@pytest.mark.parametrize(
-    ("plan", "target", "expected"),
-    [
-        (plan_of(), "vllm", "2 - (count(count by (instance) (up{"),
-        (plan_of(ALONE), "vllm", "1 - (count(count by (instance) (up{"),
-        (plan_of(), "dynamo", "2 - (count(count by (pod) (up{"),
-        (plan_of(), "llmd", "kube_deployment_status_replicas_available"),
-        (parted_plan(), "vllm", "haproxy_server_status{"),
-        (plan_of(ask=Ask(engine="sglang")), "sglang", "smg_worker_health{"),
-        (plan_of(), "vllm", "vllm_router_worker_health{"),
-    ],
-)
-def test_routers_are_watched(plan: Any, target: str, expected: str) -> None:
-    deployment = deployment_of(plan, target)
-    names = ("routers", "passed_over")
-    assert expected in " ".join(watch.expression for watch in watches(deployment) if watch.name in names)
-    if target in {"vllm", "sglang"}:
-        files = deployment_files(plan, options(target))
-        _, routers = yaml.safe_load(files["monitoring/prometheus.yaml"])["scrape_configs"]
-        asked = [one["targets"] for one in routers["static_configs"]]
-        assert all(address.endswith(":29000") for addresses in asked for address in addresses)
-        emitted = files.get("router.cfg", files["router.sh"])
-        assert "bind :29000" in emitted or "--prometheus-host 0.0.0.0 --prometheus-port 29000" in emitted
-
-
-@pytest.mark.parametrize(("target", "engine"), [("llmd", "vllm"), ("dynamo", "vllm"), ("dynamo", "sglang")])
-def test_what_is_watched_in_kubernetes_has_its_labels(target: str, engine: str) -> None:
-    files = deployment_files(plan_of(ask=Ask(engine=engine)), options(target, namespace="serving"))
-    monitor, rule = yaml.safe_load_all(files["monitoring/objects.yaml"])
-    assert {one["targetLabel"] for point in monitor["spec"]["podMetricsEndpoints"] for one in point["relabelings"]} == {
-        "deployment",
-        "pool",
-    }
-    assert monitor["spec"]["selector"]["matchLabels"] == {"pdplan.dev/deployment": "case"}
-    for one in rule["spec"]["groups"][0]["rules"]:
-        assert 'deployment="case' in one["expr"]
-    assert {monitor["metadata"]["namespace"], rule["metadata"]["namespace"]} == {"serving"}
-
-
 @pytest.mark.parametrize("plan", [plan_of(), plan_of(ALONE), parted_plan()], ids=["pair", "alone", "parted"])
 def test_a_chart_has_the_line_of_its_alert(plan: Any) -> None:
     files = deployment_files(plan, options("vllm"))
@@ -95,18 +46,6 @@ def test_a_chart_has_the_line_of_its_alert(plan: Any) -> None:
     recorded = {rule["record"] for rule in rules(files) if "record" in rule}
     used = {re.match(r"[a-z_:]+", panel["targets"][0]["expr"])[0] for panel in panels}  # type: ignore[index]
     assert used == recorded
-
-
-def test_prometheus_asks_every_replica() -> None:
-    files = deployment_files(plan_of(), options("vllm"))
-    job, _ = yaml.safe_load(files["monitoring/prometheus.yaml"])["scrape_configs"]
-    assert [one["targets"] for one in job["static_configs"]] == [["h100-0:8100"], ["h100-0:8200"], ["h200-0:8100"]]
-
-
-def test_what_has_no_known_metrics_is_not_watched() -> None:
-    files = deployment_files(plan_of(ALONE, Ask(engine="trtllm")), options("trtllm"))
-    assert not [path for path in files if path.startswith("monitoring/")]
-    assert "Prometheus" not in files["README.md"]
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")

@@ -18,7 +18,6 @@ import yaml
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy import facts
-from reports.deploy.deployment import Options
 from reports.deploy.describe import demand_of
 from reports.deploy.dynamo import router_words
 from reports.deploy.files import TARGETS, deployment_files
@@ -26,13 +25,11 @@ from reports.deploy.hosts import place
 from reports.deploy.readback import launches
 from reports.deploy.readme import page_notes
 from search_spaces.problem import Balancing
-from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
+from tests.deploy_cases import PAIR, Ask, Case, deployment_of, options, plan_of
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
-SPREAD = (Case("colocated", "H200", dp=16, ep=16, seqs=64, tokens=8192),)
 DUMPED = ("0.20.1", "0.24.0", "0.31.0", "0.33.0")
 """Versions of vLLM whose parsers were dumped."""
-SPAN_ASK = Ask("DeepSeek-V3", "fp8", prefix=0.3)
 
 
 @cache
@@ -44,24 +41,6 @@ def loaded(path: Path) -> Any:
 def check(document: Any, schema: dict[str, Any]) -> None:
     """Validate strictly: what an object of known fields does not know fails."""
     jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(schema).validate(document)
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-def test_graph_deployments_pass_their_schema(data: Path, engine: str) -> None:
-    schema = loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json")
-    for pools, ask in ((PAIR, Ask(engine=engine, prefix=0.3)), (ALONE, Ask(engine=engine))):
-        files = deployment_files(plan_of(pools, ask), options("dynamo"))
-        for name in ("dgd.yaml", "dgd-with-planner.yaml"):
-            check(yaml.safe_load(files[name]), schema)
-
-
-def test_graphs_that_route_by_length_pass_their_schema(data: Path) -> None:
-    schema = loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json")
-    files = deployment_files(lengths_plan(), options("dynamo"))
-    graphs = [text for path, text in files.items() if path == "control.yaml" or path.startswith("pools/")]
-    assert len(graphs) == 4
-    for text in graphs:
-        check(yaml.safe_load(text), schema)
 
 
 def planner_data(plan: Plan) -> dict[str, Any]:
@@ -98,28 +77,6 @@ def test_planner_profile_is_physical() -> None:
     most = max(context for *_, context in longest)
     times = [itl for _, itl, context in sorted(longest) if context == most]
     assert times == sorted(times), "a fuller cache is never read faster"
-
-
-@pytest.mark.parametrize("pools", [PAIR, ALONE])
-def test_the_pool_of_a_picker_passes_its_schema(data: Path, pools: tuple[Case, ...]) -> None:
-    files = deployment_files(plan_of(pools, Ask(prefix=0.2)), options("llmd"))
-    check(
-        yaml.safe_load(files["inferencepool.yaml"]),
-        loaded(data / "deploy" / "schemas" / "inferencepool_v1.schema.json"),
-    )
-
-
-@pytest.mark.parametrize("plan", [plan_of(PAIR), plan_of(ALONE), parted_plan()], ids=["pair", "alone", "parted"])
-def test_compose_files_pass_the_compose_spec(data: Path, plan: Plan) -> None:
-    schema = loaded(data / "deploy" / "schemas" / "compose-spec.json")
-    files = deployment_files(plan, options("vllm"))
-    found = [yaml.safe_load(text) for path, text in files.items() if path.startswith("compose/")]
-    assert found
-    for document in found:
-        check(document, schema)
-    broken = found[0] | {"unheard": 1}
-    with pytest.raises(jsonschema.ValidationError):
-        check(broken, schema)
 
 
 def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
@@ -206,17 +163,6 @@ def test_labels_are_spelled_as_the_facts_have_them(data: Path) -> None:
         assert deployment.pools[0].node_label in labels
 
 
-def test_options_reach_the_files() -> None:
-    asked = Options(
-        "dynamo", "1.6.1", namespace="serving", rdma="rdma/shared", labels={"H100": "MY-H100"}, image="my/image:1"
-    )
-    files = deployment_files(plan_of(), asked)
-    assert "rdma/shared: " in files["dgd.yaml"]
-    assert "nvidia.com/gpu.product: MY-H100" in files["dgd.yaml"]
-    assert "image: my/image:1" in files["dgd.yaml"]
-    assert "case-frontend.serving:8000" in files["benchmark/run.sh"]
-
-
 @pytest.mark.parametrize("target", ["dynamo", "llmd"])
 def test_everything_is_in_the_namespace(target: str) -> None:
     files = deployment_files(plan_of(), options(target, namespace="serving"))
@@ -228,42 +174,6 @@ def test_everything_is_in_the_namespace(target: str) -> None:
     commands = re.findall(r"(?:kubectl (?:apply|logs|wait|create (?!namespace))|helm install).*", files["README.md"])
     assert len(commands) >= 5
     assert all("-n serving" in command for command in commands)
-
-
-def test_weights_in_a_folder_are_mounted(data: Path) -> None:
-    asked = options("dynamo", model="/models/mine")
-    pods = deployment_files(plan_of(), asked)
-    graph = yaml.safe_load(pods["dgd-with-planner.yaml"])
-    check(graph, loaded(data / "deploy" / "schemas" / "dynamo_dgd_v1beta1.schema.json"))
-    text = json.dumps(graph)
-    assert text.count('"hostPath": {"path": "/models/mine", "type": "Directory"}') == 3  # frontend, prefill, decode
-    assert text.count('"mountPath": "/models/mine"') == 3
-    pod = yaml.safe_load(deployment_files(plan_of(), options("llmd", model="/models/mine"))["pools/decode-2.yaml"])
-    assert "/models/mine" in json.dumps(pod["spec"]["template"]["spec"]["volumes"])
-    files = deployment_files(plan_of(), options("vllm", model="/models/mine"))
-    services = yaml.safe_load(files["compose/h100-0.yaml"])
-    check(services, loaded(data / "deploy" / "schemas" / "compose-spec.json"))
-    mount = {"type": "bind", "source": "/models/mine", "target": "/models/mine", "read_only": True}
-    assert mount in services["services"]["prefill-1-0"]["volumes"]
-    for readme in (files["README.md"], pods["README.md"]):
-        assert "Put the weights into the folder that the files name" in readme
-
-
-def test_a_claim_keeps_the_weights_of_pods_and_groups(data: Path) -> None:
-    alone = deployment_files(plan_of(), options("llmd", claim="models"))
-    files = deployment_files(plan_of(SPREAD, SPAN_ASK), options("llmd", claim="models"))
-    group = yaml.safe_load(files["pools/colocated-1.yaml"])
-    check(group, loaded(data / "deploy" / "schemas" / "leaderworkerset_v1.schema.json"))
-    template = group["spec"]["leaderWorkerTemplate"]
-    single = yaml.safe_load(alone["pools/decode-2.yaml"])["spec"]["template"]["spec"]
-    for pod in (single, *(template[name]["spec"] for name in ("leaderTemplate", "workerTemplate"))):
-        assert {"name": "weights", "persistentVolumeClaim": {"claimName": "models"}} in pod["volumes"]
-        assert {"name": "weights", "mountPath": "/model-cache"} in pod["containers"][0]["volumeMounts"]
-        assert {"name": "HF_HOME", "value": "/model-cache"} in pod["containers"][0]["env"]
-    kept = yaml.safe_load(files["model-cache.yaml"])
-    assert (kept["metadata"]["name"], kept["spec"]["accessModes"]) == ("models", ["ReadWriteMany"])
-    assert int(kept["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * 2**30 > 671e9
-    assert "model-cache.yaml" in files["README.md"]
 
 
 @pytest.mark.parametrize(
@@ -298,37 +208,6 @@ def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
         taken += [port, port + 13, *range(port + 233, port + 250), *range(one.port("nccl"), one.port("nccl") + 20)]
     assert len(set(taken)) == len(taken)
     assert max(taken) < 32768, "above, the kernel hands out ports itself"
-
-
-def by_day(plan: Plan) -> Plan:
-    """The plan of a day whose quietest hour has a tenth of the planned rate."""
-    inputs = json.loads(json.dumps(plan.provenance.inputs))
-    rate = plan.workload.request_rate_rps
-    del inputs["workload"]["request_rate"]
-    inputs["workload"]["diurnal"] = {"requests_per_second_by_hour": [0.1 * rate] * 6 + [rate] * 18, "percentile": 100}
-    source = plan.provenance.model_copy(update={"inputs": inputs})
-    return plan.model_copy(update={"provenance": source})
-
-
-def test_quiet_hours_have_fewer_replicas_and_never_too_few(data: Path) -> None:
-    pools = (Case("prefill", replicas=3, seqs=8, tokens=8192), Case("decode", "H200", replicas=3, seqs=128, tokens=512))
-    plan = by_day(plan_of(pools))
-    deployment = deployment_of(plan, "llmd")
-    assert [pool.least for pool in deployment_of(plan_of(pools), "llmd").pools] == [3, 3]
-    files = deployment_files(plan, options("llmd", namespace="serving"))
-    scalers = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(files["autoscale.yaml"])}
-    for pool in deployment.pools:
-        spec = scalers[f"case-{pool.name}"]
-        assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (pool.least, 3)
-        assert 1 <= pool.least < 3
-        (trigger,) = spec["triggers"]
-        assert f'pool="{pool.name}"' in trigger["metadata"]["query"]
-        assert 0.0 < float(trigger["metadata"]["threshold"]) <= pool.running
-    assert "autoscale.yaml" not in files["kustomization.yaml"], "fixed replicas are the default"
-    assert "`kubectl apply -n serving -f autoscale.yaml`" in files["README.md"]
-    assert "autoscale.yaml" not in deployment_files(plan_of(pools), options("llmd"))
-    budgets = [one for one in yaml.safe_load_all(files["support.yaml"]) if one["kind"] == "PodDisruptionBudget"]
-    assert [one["spec"]["maxUnavailable"] for one in budgets] == [1, 1]
 
 
 def test_the_page_says_what_sessions_and_networks_need() -> None:
