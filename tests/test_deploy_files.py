@@ -93,7 +93,7 @@ def refused(target: str, text: str, label: str, image: str) -> bool:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(text=STRINGS, label=STRINGS | st.just("MY-H100"), image=STRINGS)
 def test_no_string_is_code(target: str, text: str, label: str, image: str) -> None:
     asked = Options(target, options(target).version, model=text, image=image, labels={"H100": label})

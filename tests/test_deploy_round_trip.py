@@ -39,7 +39,7 @@ SPREAD = (
     Case("decode", dp=4, ep=4, replicas=2, seqs=512, tokens=4096),
 )
 """Data ranks that share experts."""
-PER_TARGET = 200
+PER_TARGET = 100
 """Random plans that every target sees at least."""
 
 
