@@ -13,6 +13,7 @@ import ast
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -36,8 +37,9 @@ def main() -> None:
     print(f"wrote {PICTURE.relative_to(ROOT)}")
 
 
-def imported(module: Module, names: set[str]) -> set[str]:
-    """Modules among `names` that a module imports anywhere, or loads templates from."""
+@cache
+def imported(module: Module) -> frozenset[str]:
+    """What a module imports anywhere, or loads templates from; modules, and names that may be modules."""
     package = module.name.split(".")[: None if module.path.name == "__init__.py" else -1]
     targets: set[str] = set()
     for node in ast.walk(module.tree):
@@ -47,9 +49,9 @@ def imported(module: Module, names: set[str]) -> set[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             source = ".".join([*base, *([node.module] if node.module else [])])
             targets |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "PackageLoader":
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "PackageLoader":
             targets.add(ast.literal_eval(node.args[0]))
-    return targets & names
+    return frozenset(targets)
 
 
 def place(module: Module, depth: int) -> str:
@@ -63,7 +65,7 @@ def edges(house: list[Module], depth: int) -> Edges:
     arrows: Edges = {place(module, depth): set() for module in house}
     for module in house:
         origin = place(module, depth)
-        arrows[origin] |= {place(by_name[name], depth) for name in imported(module, set(by_name))} - {origin}
+        arrows[origin] |= {place(by_name[name], depth) for name in imported(module) & by_name.keys()} - {origin}
     return arrows
 
 

@@ -20,15 +20,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
-    "test_whatif_docs",
-    "test_recorded",
-    "test_buying_docs",
+    "test_doc_samples",
     "test_cli",
-    "test_frontier_ends",
-    "test_monotonicity",
     "test_whatif_answers",
+    "test_calibrate",
+    "test_calibrate_cli",
     "test_whatif_cli",
+    "test_deploy_engines",
+    "test_monotonicity",
+    "test_whatif_simulated",
     "test_optimize",
+    "test_rival_rows",
+    "test_bad_input_cli",
+    "test_recorded",
+    "test_evaluate_fleet",
+    "test_verified_search",
+    "test_small_batches",
 )
 """Files that take longest, the longest first: they come first, so that no worker is left with one at the end."""
 

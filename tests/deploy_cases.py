@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Deployment, Options
 from reports.deploy.describe import describe
 from reports.deploy.facts import checked_version
+from reports.deploy.files import deployment_files
 from search_spaces.enumeration import memory_refused
 from search_spaces.kv_hand_over import cannot_talk
 from search_spaces.models import load_model
@@ -259,3 +261,71 @@ def _routed(plan: Plan, parts: tuple[dict[str, float], ...]) -> Plan:
         for route, part in zip(plan.routing, parts, strict=True)
     ]
     return plan.model_copy(update={"routing": routes})
+
+
+DENSE, SPARSE = Ask("Llama-3.1-405B", "fp8"), Ask("DeepSeek-V3", "fp8")
+STAGES = (Case("colocated", "H200", replicas=2, tp=8, pp=2, seqs=64, tokens=8192),)
+RANKS = (
+    Case("prefill", "H200", dp=16, ep=16, seqs=64, tokens=32768),
+    Case("decode", "H200", replicas=2, dp=24, ep=24, seqs=1536, tokens=6144),
+)
+"""Data ranks over two nodes, and over three."""
+AMD = (Case("prefill", "MI300X", replicas=2, tp=2, seqs=8, tokens=8192), Case("decode", "MI355X", tp=8))
+ALIKE = (Case("colocated", replicas=3, tokens=8192),)
+"""Engines that do both stages."""
+OWN: dict[str, Any] = {"namespace": "serving", "labels": {"H100": "MY-H100"}, "image": "my/image:1"}
+"""Options of one's own."""
+
+
+def by_day(plan: Plan) -> Plan:
+    """The plan of a day whose quietest hour has a tenth of the planned rate."""
+    inputs = json.loads(json.dumps(plan.provenance.inputs))
+    rate = plan.workload.request_rate_rps
+    del inputs["workload"]["request_rate"]
+    inputs["workload"]["diurnal"] = {"requests_per_second_by_hour": [0.1 * rate] * 6 + [rate] * 18, "percentile": 100}
+    source = plan.provenance.model_copy(update={"inputs": inputs})
+    return plan.model_copy(update={"provenance": source})
+
+
+BULKY = r"(?!benchmark/workload|planner-|monitoring/dashboard)"
+ROUTED = r"README.md|router|hosts.env|benchmark/run.sh|compose/"
+EXAMPLES: dict[str, tuple[Plan, Options, str]] = {
+    **{
+        target: (plan_of(PAIR, Ask(engine=engine, prefix=0.25)), options(target), BULKY)
+        for target, engine in ENGINES.items()
+    },
+    "vllm-by-length": (parted_plan(), options("vllm"), ROUTED),
+    "vllm-by-class": (classes_plan(), options("vllm"), ROUTED),
+    "sglang-by-length": (parted_plan("sglang", prefix=0.25), options("sglang"), ROUTED),
+    "trtllm-alike": (plan_of(ALIKE, Ask(engine="trtllm")), options("trtllm"), r"router"),
+    "dynamo-by-length": (lengths_plan(), options("dynamo"), r"control|router|pools/"),
+    "llmd-stages": (
+        plan_of((*STAGES, Case("colocated", "H200", tp=8, seqs=64, tokens=8192)), DENSE),
+        options("llmd"),
+        r"pools/",
+    ),
+    "llmd-ranks": (plan_of(RANKS, SPARSE), options("llmd", claim="models"), r"pools/|model-cache"),
+    "vllm-stages": (plan_of(STAGES, DENSE), options("vllm"), r"workers/|compose/"),
+    "dynamo-stages": (plan_of(STAGES, DENSE), options("dynamo"), r"dgd.yaml"),
+    "vllm-amd": (plan_of(AMD, Ask("Llama-3.1-70B")), options("vllm"), r"workers/|compose/"),
+    "sglang-amd": (plan_of(AMD, Ask("Llama-3.1-70B", engine="sglang")), options("sglang"), r"workers/|compose/"),
+    "llmd-amd": (plan_of(AMD, Ask("Llama-3.1-70B")), options("llmd"), r"pools/"),
+    "vllm-folder": (plan_of(), options("vllm", model="/models/mine"), r"README|workers/|compose/"),
+    "dynamo-folder": (plan_of(), options("dynamo", model="/models/mine", rdma="rdma/shared", **OWN), r"dgd.yaml"),
+    "llmd-folder": (plan_of(), options("llmd", model="/models/mine"), r"pools/decode"),
+    "llmd-own": (
+        by_day(plan_of(ALIKE)),
+        options("llmd", claim="models", **OWN),
+        r"README|pools/|auto|kustom|support|model",
+    ),
+    "vllm-classes": (two_classes(), options("vllm"), r"README|benchmark/run"),
+    "dynamo-classes": (two_classes(), options("dynamo"), r"benchmark/job"),
+}
+"""By name: plan, options, and which of the files the golden text shows."""
+
+
+@cache
+def example(name: str) -> tuple[Deployment, dict[str, str]]:
+    """A deployment of the examples, and its files."""
+    plan, asked, _ = EXAMPLES[name]
+    return describe(plan, asked), deployment_files(plan, asked)

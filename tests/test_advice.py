@@ -231,8 +231,10 @@ LONG = ("x" * 5000, "\x1b[2J" * 999, "9" * 5000, ["y\n" * 5000])
 def test_a_value_or_key_however_long_makes_a_short_message(name: str, tmp_path: Path) -> None:
     good, read = FILES[name]
     path = tmp_path / name
+    sections = set()
     for number, place in enumerate(list(paths(good()))[:MOST_PLACES]):
-        for key in (None, "k" * 5000):
+        for key in (None,) if place[:-1] in sections else (None, "k" * 5000):
+            sections.add(place[:-1])
             made = copy.deepcopy(good())
             section = made
             for step in place[:-1]:
@@ -252,7 +254,7 @@ def test_a_value_or_key_however_long_makes_a_short_message(name: str, tmp_path: 
 def test_a_word_however_long_makes_a_short_message(tmp_path: Path) -> None:
     """Of every word of every command line; what is shown of it tells the terminal nothing."""
     prepare(tmp_path)
-    long = "a\x1b[31m,/" * 100_000
+    long = "a\x1b[31m,/" * 2_000
     seen = set()
     for words in map(shlex.split, LINES):
         for at in range(1, len(words)):

@@ -8,10 +8,12 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -28,10 +30,22 @@ from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deploy
 from reports.deploy.formats import load_documents, manifest, shell_text
 from reports.deploy.readback import launches
 from search_spaces.models import load_model
-from tests.deploy_cases import ENGINES, PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
-from tests.test_cli import pdplan
+from tests.deploy_cases import (
+    ENGINES,
+    EXAMPLES,
+    PAIR,
+    Ask,
+    Case,
+    deployment_of,
+    example,
+    lengths_plan,
+    options,
+    parted_plan,
+    plan_of,
+)
+from tests.report_cases import assert_golden
+from tests.running import pdplan
 
-GOLDEN = Path(__file__).parent / "golden" / "deploy"
 NASTY = (
     "$(touch /tmp/pdplan-owned)",
     "`touch /tmp/pdplan-owned`",
@@ -79,7 +93,7 @@ def refused(target: str, text: str, label: str, image: str) -> bool:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(text=STRINGS, label=STRINGS | st.just("MY-H100"), image=STRINGS)
 def test_no_string_is_code(target: str, text: str, label: str, image: str) -> None:
     asked = Options(target, options(target).version, model=text, image=image, labels={"H100": label})
@@ -297,20 +311,38 @@ def test_bad_requests_are_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_golden_files(target: str) -> None:
-    """The files of one plan, all in one text: a changed template is a readable diff."""
-    files = deployment_files(plan_of(ask=Ask(engine=ENGINES[target], prefix=0.25)), options(target))
-    kept = {
-        path: text
-        for path, text in files.items()
-        if not path.startswith(("benchmark/workload", "planner-", "monitoring/dashboard"))
-    }
-    text = "".join(f"=== {path}\n{content}" for path, content in kept.items())
-    path = GOLDEN / f"{target}.txt"
-    if "PDPLAN_UPDATE_GOLDEN" in os.environ:
-        path.write_text(text, "utf-8")
-    assert text == path.read_text("utf-8")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_golden_files(name: str) -> None:
+    """The files of a plan, all in one text: a changed template is a readable diff."""
+    _, files = example(name)
+    shown = {path: text for path, text in files.items() if re.match(EXAMPLES[name][2], path)}
+    assert_golden(f"deploy/{name}.txt", "".join(f"=== {path}\n{content}" for path, content in shown.items()))
+
+
+SCHEMAS = {
+    "DynamoGraphDeployment": "dynamo_dgd_v1beta1.schema.json",
+    "InferencePool": "inferencepool_v1.schema.json",
+    "LeaderWorkerSet": "leaderworkerset_v1.schema.json",
+    "services": "compose-spec.json",
+}
+"""By the kind of a resource, or a key at the top."""
+
+
+def test_manifests_pass_the_schemas_of_their_resources(data: Path) -> None:
+    """Strictly: what an object of known fields does not know fails."""
+    judged = Counter[str]()
+    for name in EXAMPLES:
+        files = example(name)[1]
+        documents = [one for path, text in files.items() if path.endswith(".yaml") for one in yaml.safe_load_all(text)]
+        for document in (one for one in documents if isinstance(one, dict)):
+            kind = str(document.get("kind", "services" if "services" in document else ""))
+            if kind in SCHEMAS:
+                schema = json.loads((data / "deploy" / "schemas" / SCHEMAS[kind]).read_text("utf-8"))
+                judge = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(schema)
+                judge.validate(document)
+                assert not judge.is_valid(document | {"unheardOf": 1}) or kind != "services"
+                judged[kind] += 1
+    assert set(judged) == set(SCHEMAS)
 
 
 def test_the_readme_names_only_files_that_are_there() -> None:
@@ -379,24 +411,6 @@ def test_a_job_of_slurm_starts_every_replica_on_its_node(tmp_path: Path, engine:
 
 
 SCONTROL = 'test "$1" = requeue || printf "%s\\n" "$3-a" "$3-b" "$3-c"'
-
-
-@pytest.mark.parametrize(("target", "engine"), [("vllm", "vllm"), ("llmd", "vllm"), ("sglang", "sglang")])
-@pytest.mark.parametrize("gpu", ["MI300X", "MI325X", "MI355X"])
-def test_gpus_of_amd_have_their_own_devices_and_images(target: str, engine: str, gpu: str) -> None:
-    pools = (Case("prefill", gpu, replicas=2, tp=2, seqs=8, tokens=8192), Case("decode", gpu, tp=8))
-    files = deployment_files(plan_of(pools, Ask("Llama-3.1-70B", engine=engine)), options(target))
-    text = "".join(content for path, content in files.items() if path.startswith(("workers/", "compose/", "pools/")))
-    assert "nvidia" not in text.lower()
-    assert "CUDA_VISIBLE_DEVICES" not in text
-    assert ("SGLANG_USE_AITER" if engine == "sglang" else "VLLM_ROCM_USE_AITER") in text
-    if target == "llmd":
-        assert text.count("amd.com/gpu: '2'") == 2
-        assert "rocm_copy" in text
-    else:
-        assert "HIP_VISIBLE_DEVICES=2,3" in text
-    if engine == "vllm":
-        assert "image: vllm/vllm-openai-rocm:v0.33.0" in text
 
 
 def test_cores_of_a_cpu_stand_in_for_gpus(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def planned(folder: Path, limit: str | None, *flags: str) -> tuple[Done, Plan | 
 
 def test_a_tighter_limit_never_makes_a_plan_cheaper(tmp_path: Path) -> None:
     costs = []
-    for limit in (None, "300ms", "50ms", "30ms", "10ms"):
+    for limit in (None, "300ms", "30ms", "10ms"):
         done, plan = planned(tmp_path, limit, *QUICK)
         assert (done.returncode, plan is not None) == (0, True), limit
         assert plan is not None
@@ -172,7 +172,7 @@ def test_a_tighter_limit_never_makes_a_plan_cheaper(tmp_path: Path) -> None:
     assert "itl_p99: 1 ms of class default is below the physical floor" in done.stderr
 
 
-def test_a_simulated_plan_keeps_it_and_says_so(tmp_path: Path) -> None:
+def test_a_simulated_plan_keeps_it_and_says_so(tmp_path: Path, short_runs: None) -> None:
     """Standard effort end to end: its own requests, fresh ones, and what `simulate` and the page say of them."""
     done, plan = planned(tmp_path, "40ms")
     assert done.returncode == 0, done.stderr

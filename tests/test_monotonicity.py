@@ -73,7 +73,7 @@ def with_slos(given_: Problem, change: Callable[[Slo], Slo]) -> Problem:
     return replace(given_, slos=tuple(change(one) for one in given_.slos))
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(deadline=None, max_examples=2)
 @given(problems(), FACTOR)
 def test_looser_latencies(given_: Problem, factor: float) -> None:
     """Of all limits at once, and of each alone."""

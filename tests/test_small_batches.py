@@ -38,7 +38,7 @@ def from_eight_on(problem: Problem) -> Problem:
 def test_few_requests_need_no_engine_for_eight(short_runs: None) -> None:
     """Whatever the least batch limit is: fewer requests may run."""
     problem = posed()
-    plan = optimize(problem, level=Level.STANDARD)
+    plan = optimize(problem, level=Level.STANDARD, extras=False)
     other = optimize(from_eight_on(problem), level=Level.QUICK)
     assert plan.cost_usd_per_hour == pytest.approx(BARE, abs=0.01)
     assert plan.simulation is not None  # it holds not by formula alone

@@ -1,0 +1,558 @@
+"""Files -> read back -> the engine configs of plan.json, for every target, on random plans of mixed GPU types."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
+from costmodel.simulator import SCHEDULERS, Pool
+from costmodel.transformer import Transformer
+from optimizer.fleets.plan_fleet import fleet_of_plan
+from optimizer.plans.plan import Plan
+from optimizer.verification.judge import simulated_fleet
+from reports.deploy import facts
+from reports.deploy.deployment import DeployedPool
+from reports.deploy.describe import demand_of
+from reports.deploy.dynamo import router_words
+from reports.deploy.files import TARGETS, deployment_files
+from reports.deploy.flags import place_words, span_words
+from reports.deploy.hosts import place
+from reports.deploy.lint import faults
+from reports.deploy.readback import Launch, launches
+from reports.deploy.readme import page_notes
+from reports.deploy.words import words_of
+from search_spaces.engines import load_serving_policy
+from search_spaces.problem import Balancing
+from tests.deploy_cases import (
+    DENSE,
+    PAIR,
+    RANKS,
+    SPARSE,
+    STAGES,
+    Ask,
+    Case,
+    deployment_of,
+    fits,
+    options,
+    plan_of,
+    plans,
+)
+
+COMBINATIONS = [
+    ("vllm", "0.20.1", "vllm"),
+    ("vllm", "0.22.0", "vllm"),
+    ("vllm", "0.24.0", "vllm"),
+    ("vllm", "0.31.0", "vllm"),
+    ("vllm", "0.33.0", "vllm"),
+    ("dynamo", "1.6.1", "vllm"),
+    ("dynamo", "1.6.1", "sglang"),
+    ("dynamo", "1.6.1", "trtllm"),
+    ("llmd", "0.31.0", "vllm"),
+    ("llmd", "0.33.0", "vllm"),
+    ("sglang", "0.5.23", "sglang"),
+    ("trtllm", "1.3.0rc29", "trtllm"),
+]
+SPREAD = (
+    Case("prefill", dp=4, ep=4, seqs=16, tokens=16384),
+    Case("decode", dp=4, ep=4, replicas=2, seqs=512, tokens=4096),
+)
+"""Data ranks that share experts."""
+PER_TARGET = 100
+"""Random plans that every target sees at least."""
+
+
+def runs(target: str) -> int:
+    """Examples of one combination, so that all of a target make up PER_TARGET."""
+    return -(-PER_TARGET // sum(name == target for name, *_ in COMBINATIONS))
+
+
+@pytest.mark.parametrize(("target", "version", "engine"), COMBINATIONS)
+def test_files_say_what_the_plan_says(target: str, version: str, engine: str) -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(
+        deadline=None,
+        max_examples=runs(target) // 2,
+        suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+        database=None,
+    )
+    @given(pair=st.tuples(plans(engine), plans(engine)))
+    def check(pair: tuple[Plan, Plan]) -> None:
+        for plan in pair:
+            round_trip(plan, target, version)
+            seen["plans"] += 1
+            seen["mixed"] += len(plan.gpus) > 1
+
+    check()
+    assert seen["plans"] >= runs(target) // 2 * 2
+    assert seen["mixed"] > seen["plans"] // 10
+
+
+def round_trip(plan: Plan, target: str, version: str) -> None:
+    deployment = deployment_of(plan, target, version)
+    assume(fits(deployment))
+    if target == "trtllm":
+        assume(all(len(one.hosts) == 1 for one in place(deployment)))
+    if version in {"0.20.1", "0.22.0"} or (target == "dynamo" and plan.engine == "vllm"):
+        assume(all(pool.pipeline_parallel == 1 for pool in plan.pools if pool.role == "prefill"))
+    files = TARGETS[target].files(deployment)
+    found = launches(deployment, files)
+    assert engines(found) == planned(plan)
+    longest = {pool.id: pool.max_model_len for pool in plan.pools}
+    for one in found:  # room for a template, up to whole blocks, the model's context and the KV memory
+        told, block = one.settings.max_model_len, one.settings.block_tokens
+        full = told == deployment.model.max_position or not holds(
+            deployment.pool(one.pool), deployment.model, told + block
+        )
+        assert 128 <= told - longest[one.pool] < 128 + block or full
+    assert faults(deployment, files) == []
+    given = Counter((host, gpu) for one in place(deployment) for host in one.hosts for gpu in one.gpus)
+    assert set(given.values()) == {1}
+    assert all(max(one.gpus) < one.pool.node_size for one in place(deployment))
+
+
+REDUNDANT = Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 256)
+"""72 ranks of 256 experts: 32 second copies, so that each holds four."""
+
+
+@pytest.mark.parametrize(
+    ("target", "engine", "words"),
+    [
+        ("vllm", "vllm", ("enable-eplb: true", "eplb-config: '{\"num_redundant_experts\":32}'")),
+        ("llmd", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
+        ("dynamo", "vllm", ("- --enable-eplb\n", "'{\"num_redundant_experts\":32}'")),
+        ("dynamo", "sglang", ("- --enable-eplb\n", "- --ep-num-redundant-experts\n")),
+        ("sglang", "sglang", ("--enable-eplb --ep-num-redundant-experts 32",)),
+    ],
+)
+def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words: tuple[str, ...]) -> None:
+    plan = plan_of((REDUNDANT,), Ask("DeepSeek-V3", "fp8", "bf16", engine))
+    deployment = deployment_of(plan, target)
+    files = TARGETS[target].files(deployment)
+    text = "\n".join(files.values())
+    assert [word for word in words if word not in text] == []
+    assert engines(launches(deployment, files)) == planned(plan)
+    assert faults(deployment, files) == []
+    fewer = {path: re.sub(r"(redundant.experts\W+)32", r"\g<1>31", text) for path, text in files.items()}
+    sentences = [sentence for _, sentence in faults(deployment, fewer)]
+    assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
+
+
+def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
+    three = Case("colocated", dp=3, ep=3, seqs=3, tokens=1536)
+    for dtype, engine, sentence in (
+        ("bf16", "trtllm", "EP 3 needs redundant experts \\(1\\), which the files for TensorRT-LLM cannot ask for"),
+        (
+            "int4",
+            "vllm",
+            "EP 3 needs redundant experts \\(1\\), which vLLM is sure to load in bf16 and fp8 only, not in int4",
+        ),
+    ):
+        plan = plan_of((three,), Ask("Mixtral-8x7B", dtype, "bf16", engine))
+        target = engine if engine == "trtllm" else "vllm"
+        with pytest.raises(InputError, match=sentence):
+            TARGETS[target].files(deployment_of(plan, target, model="org/name"))
+
+
+def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
+    """Whether the KV memory of an engine holds one request of so many tokens."""
+    assert pool is not None
+    return kv_bytes_peak_per_gpu(model, pool.config, float(tokens)) <= kv_capacity_bytes(model, pool.config)
+
+
+def engines(found: tuple[Launch, ...]) -> Counter[tuple[object, ...]]:
+    """Engines that files start, each as what it is told."""
+    count: Counter[tuple[object, ...]] = Counter()
+    for one in found:
+        told = one.settings
+        degrees = (told.tensor, told.pipeline, told.expert, told.data)
+        limits = (told.max_num_seqs, told.max_num_batched_tokens)
+        key = (one.pool, one.role, *degrees, *limits, told.memory_fraction, told.kv_dtype)
+        count[(*key, one.nodes * one.node_gpus)] += one.replicas
+    return count
+
+
+def planned(plan: Plan) -> Counter[tuple[object, ...]]:
+    """Engines of plan.json, in the same words."""
+    count: Counter[tuple[object, ...]] = Counter()
+    for pool in plan.pools:
+        degrees = (pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
+        limits = (pool.max_num_seqs, pool.max_num_batched_tokens)
+        key = (pool.id, pool.role, *degrees, *limits, pool.memory_fraction, pool.kv_dtype)
+        count[(*key, pool.gpus // pool.replicas)] = pool.replicas
+    return count
+
+
+# --- what engines are told of scheduling is what the simulation of the plan did, for every engine and role
+
+APART = (Case("prefill", tp=2, seqs=16, tokens=8192), Case("decode", "H200", tp=2, seqs=128, tokens=512))
+TOGETHER = (Case("colocated", tp=2, seqs=64, tokens=2048),)
+IN_STAGES = (Case("colocated", tp=2, pp=2, seqs=64, tokens=2048),)
+ON_RANKS = (Case("colocated", ep=4, dp=4, seqs=64, tokens=8192),)
+FLEETS = [(APART, ""), (TOGETHER, ""), (IN_STAGES, ""), (ON_RANKS, "Qwen3-30B-A3B")]
+every_engine = pytest.mark.parametrize("engine", SCHEDULERS)
+
+
+def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[Launch, dict[str, Any], Pool]]:
+    """Every engine of the plain target: as its files are read, what they say word for word, and what was simulated."""
+    plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
+    deployment = deployment_of(plan, engine)
+    files = TARGETS[engine].files(deployment)
+    found = launches(deployment, files)
+    simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)).pools, strict=True))
+    return [
+        (one, yaml.safe_load(files[one.where]) if engine == "trtllm" else dict(one.words), simulated[one.pool])
+        for one in found
+    ]
+
+
+@every_engine
+@pytest.mark.parametrize(("pools", "model"), FLEETS)
+def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...], model: str) -> None:
+    for one, _words, pool in told(engine, pools, model):
+        limits = pool.limits
+        assert one.role == pool.role.value
+        assert one.settings.max_num_seqs == limits.max_num_seqs
+        assert one.settings.max_num_batched_tokens == limits.max_num_batched_tokens
+        assert one.settings.block_tokens == limits.block_size
+        assert one.settings.pipeline == pool.pipeline
+        rank = one.settings.max_num_batched_tokens // one.settings.data
+        assert min(limits.long_prefill_threshold, limits.max_num_batched_tokens) == rank
+
+
+@every_engine
+@pytest.mark.parametrize(("pools", "model"), FLEETS)
+def test_order_and_chunks_are_those_of_the_simulated_policy(engine: str, pools: tuple[Case, ...], model: str) -> None:
+    read = {"vllm": _vllm_policy, "sglang": _sglang_policy, "trtllm": _trtllm_policy}[engine]
+    for _one, words, pool in told(engine, pools, model):
+        simulated = pool.policy
+        assert read(words) == {
+            "chunked": simulated.chunked,
+            "apart": simulated.exclusive_prefill,
+            "never preempted": simulated.reserve_output == 1.0,
+        }
+
+
+def _vllm_policy(words: dict[str, Any]) -> dict[str, bool]:
+    assert words["--scheduling-policy"] == "fcfs"
+    return {"chunked": "--enable-chunked-prefill" in words, "apart": False, "never preempted": False}
+
+
+def _sglang_policy(words: dict[str, Any]) -> dict[str, bool]:
+    assert words["--schedule-policy"] == "fcfs"
+    return {
+        "chunked": int(words["--chunked-prefill-size"]) > 0,
+        "apart": "--enable-mixed-chunk" not in words,
+        "never preempted": False,
+    }
+
+
+def _trtllm_policy(words: dict[str, Any]) -> dict[str, bool]:
+    scheduler = words["scheduler_config"]
+    assert scheduler["context_chunking_policy"] == "FIRST_COME_FIRST_SERVED"
+    return {
+        "chunked": words["enable_chunked_prefill"],
+        "apart": False,
+        "never preempted": scheduler["capacity_scheduler_policy"] == "GUARANTEED_NO_EVICT",
+    }
+
+
+@every_engine
+@pytest.mark.parametrize(("pools", "model"), FLEETS)
+def test_every_decode_batch_has_a_cuda_graph(engine: str, pools: tuple[Case, ...], model: str) -> None:
+    """Of one step of one data rank: its share of the requests, and that of a stage where the engine counts steps."""
+    for one, words, pool in told(engine, pools, model):
+        stages = 1 if engine == "vllm" else pool.pipeline
+        most = pool.limits.max_num_seqs // (one.settings.data * stages)
+        reach = {
+            "vllm": words.get("--max-cudagraph-capture-size"),
+            "sglang": words.get("--cuda-graph-max-bs-decode"),
+            "trtllm": words.get("cuda_graph_config", {}).get("max_batch_size"),
+        }[engine]
+        assert (reach is None) == (pool.role is Role.PREFILL)
+        assert reach is None or int(reach) >= most
+
+
+def test_tensorrt_llm_is_told_the_requests_of_one_step() -> None:
+    """As many steps as stages are in flight: 64 requests in two stages are 32 at a time; 33 would be 66."""
+    ((_one, words, pool),) = told("trtllm", IN_STAGES, "")
+    assert (words["max_batch_size"], pool.limits.max_num_seqs) == (32, 64)
+    odd = plan_of((Case("colocated", tp=2, pp=2, seqs=63),), Ask(engine="trtllm"))
+    with pytest.raises(InputError, match="max_num_seqs 63 is not a multiple of DP 1 x PP 2"):
+        TARGETS["trtllm"].files(deployment_of(odd, "trtllm"))
+
+
+@every_engine
+def test_decode_engines_pull_where_their_connector_does(engine: str) -> None:
+    """vLLM and TensorRT-LLM load at one step and decode in the next; SGLang's prefill engines write ahead of it."""
+    fleet = simulated_fleet(*fleet_of_plan(plan_of(APART, Ask("Llama-3.1-8B", engine=engine))))
+    pulls = fleet.pools[-1].policy.pulls
+    assert pulls == (engine != "sglang")
+    assert load_serving_policy(engine).hand_over_steps == pulls
+
+
+# --- manifests against the schemas of their resources, strictly, and flags against the dumps of the engines' parsers
+
+ALONE = (Case("colocated", replicas=3, tokens=8192),)
+DUMPED = ("0.20.1", "0.24.0", "0.31.0", "0.33.0")
+"""Versions of vLLM whose parsers were dumped."""
+
+
+@cache
+def loaded(path: Path) -> Any:
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text("utf-8")
+    return yaml.safe_load(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
+
+
+def check(document: Any, schema: dict[str, Any]) -> None:
+    """Validate strictly: what an object of known fields does not know fails."""
+    jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(schema).validate(document)
+
+
+def planner_data(plan: Plan) -> dict[str, Any]:
+    """What the planner's config map holds, by name."""
+    text = deployment_files(plan, options("dynamo"))["planner-configmap.yaml"]
+    return {name: json.loads(value) for name, value in yaml.safe_load(text)["data"].items()}
+
+
+@pytest.mark.parametrize(("pools", "mode"), [(PAIR, "disagg"), (ALONE, "agg")])
+def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], mode: str) -> None:
+    schema = loaded(data / "deploy" / "schemas" / "dynamo_planner_config_1.6.1.schema.json")
+    config = planner_data(plan_of(pools))["planner_config.json"]
+    check(config, schema | {"additionalProperties": False})
+    assert config["mode"] == mode
+    assert config["max_gpu_budget"] == sum(case.replicas * case.tp for case in pools)
+    assert (config["ttft_ms"], config["itl_ms"]) == (600.0, 30.0)  # the tighter of the plan's two classes
+
+
+def test_planner_profile_has_the_documented_fields(data: Path) -> None:
+    fields = loaded(data / "deploy" / "benchmark_formats.json")["dynamo_planner_profile"]["json"]
+    data_of = planner_data(plan_of())
+    for name, expected in fields.items():
+        found = data_of[name]
+        assert sorted(found) == sorted(field.split()[0] for field in expected)
+        assert len({len(values) for values in found.values() if isinstance(values, list)}) == 1
+
+
+def test_planner_profile_is_physical() -> None:
+    profile = planner_data(plan_of())
+    prefill, decode = profile["prefill_raw_data.json"], profile["decode_raw_data.json"]
+    assert prefill["prefill_ttft"] == sorted(prefill["prefill_ttft"])
+    assert max(decode["x_kv_usage"]) <= 1.0
+    longest = list(zip(decode["x_kv_usage"], decode["z_itl"], decode["y_context_length"], strict=True))
+    most = max(context for *_, context in longest)
+    times = [itl for _, itl, context in sorted(longest) if context == most]
+    assert times == sorted(times), "a fuller cache is never read faster"
+
+
+def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
+    dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
+    for version in DUMPED:
+        for name, entry in dump.items():
+            assert (facts.legal_flag("vllm", version, name) is not None) == (version in entry["versions"])
+    sglang = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
+    legal = {name for name, entry in sglang.items() if entry.get("no_cli") != "True"}
+    assert {name for name in sglang if facts.legal_flag("sglang", "0.5.23", name) is not None} == legal
+
+
+@pytest.mark.parametrize(
+    ("target", "version", "engine"),
+    [(target, version, "vllm") for version in DUMPED for target in ("vllm", "llmd")]
+    + [("dynamo", "1.6.1", "vllm"), ("dynamo", "1.6.1", "sglang"), ("sglang", "0.5.23", "sglang")],
+)
+def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, version: str, engine: str) -> None:
+    for pools, ask in ((PAIR, Ask(engine=engine, prefix=0.3, kv_dtype="fp8")), (ALONE, Ask(engine=engine))):
+        deployment = deployment_of(plan_of(pools, ask), target, version)
+        started = launches(deployment, TARGETS[target].files(deployment))
+        for name, value in (pair for launch in started for pair in launch.words):
+            assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
+
+
+@pytest.mark.parametrize("version", facts.versions_of("vllm"))
+def test_no_version_of_vllm_is_left_out(version: str) -> None:
+    """Versions between those whose parsers were dumped take what both take; the files say the same to all."""
+    newest = deployment_files(plan_of(), options("vllm"))
+    files = deployment_files(plan_of(), options("vllm", version))
+    assert f"vllm/vllm-openai:v{version}" in files["compose/h200-0.yaml"]
+    for path, text in files.items():
+        if path.startswith("workers/"):
+            assert text == newest[path]
+    with pytest.raises(InputError, match="needs the NixlPushConnector") if version < "0.24" else nullcontext():
+        deployment_files(
+            plan_of((Case("prefill", pp=2, seqs=8, tokens=8192), Case("decode"))), options("vllm", version)
+        )
+
+
+def test_a_flag_between_two_dumps_is_what_both_know() -> None:
+    kinds = {
+        version: facts.legal_flag("vllm", version, "--max-num-partial-prefills") for version in ("0.22.0", "0.28.0")
+    }
+    assert kinds == {"0.22.0": "int", "0.28.0": None}, "it went away between 0.24.0 and 0.31.0"
+    assert facts.legal_flag("vllm", "0.34.0", "--max-num-seqs") == "int"
+
+
+def in_dump(data: Path, engine: str, version: str, target: str, name: str, value: str | None) -> bool:
+    """Whether the raw dump knows the flag with this value; a second reading of it, apart from ours."""
+    if target == "dynamo":
+        programs = loaded(data / "deploy" / "dynamo_flags_1.6.1.json")["flags"]
+        if any(name in entry["flag"].split() for entry in programs[f"{engine}_worker"]):
+            return True
+    if engine == "sglang":
+        return name in loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
+    for entry in loaded(data / "deploy" / "vllm_flags.json")["flags"].values():
+        said = {**entry, **entry.get("differs", {}).get(version, {})}
+        options = [*said["options"], *(option.replace("--enable-", "--no-enable-") for option in said["options"])]
+        if version in entry["versions"] and name in options:
+            return said["choices"] is None or value in said["choices"]
+    return False
+
+
+def test_dynamo_frontend_flags_are_in_the_dump(data: Path) -> None:
+    known = {
+        name: entry
+        for entry in loaded(data / "deploy" / "dynamo_flags_1.6.1.json")["flags"]["frontend"]
+        for name in entry["flag"].split()
+    }
+    for prefix, mode in ((0.0, "least-loaded"), (0.3, "kv")):
+        deployment = deployment_of(plan_of(ask=Ask(prefix=prefix)), "dynamo")
+        words = router_words(deployment)
+        assert {word for word in words if word.startswith("--")} <= set(known)
+        assert words[words.index("--router-mode") + 1] == mode
+        assert mode in known["--router-mode"]["choices"]
+
+
+def test_labels_are_spelled_as_the_facts_have_them(data: Path) -> None:
+    known = loaded(data / "deploy" / "k8s_facts.json")["gpu_product_label"]
+    labels = set(known["confirmed_here"].values()) | set(known["by_rule_unconfirmed"].values())
+    for gpu in ("A100-80", "H100", "H200", "B200", "L40S"):
+        deployment = deployment_of(plan_of((Case("colocated", gpu, tokens=8192, length=4096),)), "dynamo")
+        assert deployment.pools[0].node_label in labels
+
+
+@pytest.mark.parametrize("target", ["dynamo", "llmd"])
+def test_everything_is_in_the_namespace(target: str) -> None:
+    files = deployment_files(plan_of(), options(target, namespace="serving"))
+    texts = [text for path, text in files.items() if path.endswith(".yaml")]
+    objects = [one for text in texts for one in yaml.safe_load_all(text) if "metadata" in one]
+    spaces = [one["metadata"].get("namespace") for one in objects]
+    assert len(spaces) >= 2
+    assert set(spaces) == {"serving"}
+    commands = re.findall(r"(?:kubectl (?:apply|logs|wait|create (?!namespace))|helm install).*", files["README.md"])
+    assert len(commands) >= 5
+    assert all("-n serving" in command for command in commands)
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "sentence"),
+    [
+        ("vllm", {"claim": "models"}, "target vllm has none; or choose --target dynamo or llmd, which run this plan"),
+        ("dynamo", {"claim": "my models"}, "--claim 'my models' is not of the form"),
+        ("dynamo", {"claim": "models", "model": "/models/mine"}, "'/models/mine' is a folder of the nodes"),
+    ],
+)
+def test_a_claim_of_no_use_is_refused(target: str, more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        deployment_files(plan_of(), options(target, **more))
+
+
+@pytest.mark.parametrize("folder", ["./mine", "../mine", "~/mine", "/a:b", "/a/../b", "/", "//"])
+def test_a_folder_that_servers_do_not_have_is_refused(folder: str) -> None:
+    with pytest.raises(
+        InputError, match=r"^--model .* (is relative to a folder that servers do not have|mount no such)"
+    ):
+        deployment_files(plan_of(), options("vllm", model=folder))
+
+
+def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
+    """SGLang takes some ports from 233 above its own, and a handshake port 13 above."""
+    pools = (Case("prefill", replicas=4, seqs=8, tokens=8192), Case("decode", replicas=4))
+    taken: list[int] = [facts.fact("ports", "http")]
+    for one in place(deployment_of(plan_of(pools, Ask(engine="sglang")), "sglang")):
+        assert one.hosts[0].name == "h100-0"
+        taken += [one.port(kind) for kind in ("bootstrap", "master", "data_parallel", "side_channel")]
+        port = one.port("worker")
+        taken += [port, port + 13, *range(port + 233, port + 250), *range(one.port("nccl"), one.port("nccl") + 20)]
+    assert len(set(taken)) == len(taken)
+    assert max(taken) < 32768, "above, the kernel hands out ports itself"
+
+
+def test_the_page_says_what_sessions_and_networks_need() -> None:
+    plan = plan_of((Case("colocated", replicas=3, tokens=8192),), Ask(prefix=0.4))
+    inputs = plan.provenance.inputs | {"workload": plan.provenance.inputs["workload"] | {"sessions": {}}}
+    source = plan.provenance.model_copy(update={"inputs": inputs})
+    deployment = replace(
+        deployment_of(plan, "dynamo"), demand=demand_of(plan.model_copy(update={"provenance": source}))
+    )
+    notes = " ".join(page_notes(deployment))
+    assert "needs a network plug-in that enforces it" in notes
+    assert "not sessions with their pauses" in notes
+    assert "Turns of a session may go to different replicas" not in notes, "Dynamo's router knows their prefixes"
+    counting = replace(deployment, balancing=Balancing.FEWEST_REQUESTS)
+    assert "Turns of a session may go to different replicas: the router counts requests" in " ".join(
+        page_notes(counting)
+    )
+    for target in ("vllm", "sglang"):
+        hosts = replace(deployment, options=options(target), engine=target)
+        assert "Turns of a session may go to different replicas" in " ".join(page_notes(hosts))
+    readme = deployment_files(plan, options("llmd"))["README.md"]
+    assert "| router | the prompt's prefix, then fewest tokens |" in readme
+
+
+# --- engines that span nodes: who is told what where, and what carries the traffic between them
+
+
+def command(pod: dict[str, Any], index: int) -> list[str]:
+    """The command line of a pod of a group, as Kubernetes, and a shell if there is one, make it."""
+    container = pod["spec"]["containers"][0]
+    known = {"LWS_LEADER_ADDRESS": "leader.svc", "LWS_WORKER_INDEX": str(index)}
+    words = [
+        re.sub(r"(?<!\$)\$\((\w+)\)", lambda found: known[found[1]], word).replace("$$(", "$(")
+        for word in [*container["command"], *container["args"]]
+    ]
+    if words[0] != "sh":
+        return words
+    words[2] = words[2].replace("exec vllm serve", "printf '%s\\n' vllm serve")
+    done = subprocess.run(words, env=os.environ | known, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_data_ranks_are_counted_on_over_the_nodes() -> None:
+    """By the shell that workers start in, which takes no word of a user's for code."""
+    nasty = "a$(touch x)'\";`id`"
+    files = deployment_files(plan_of(RANKS, SPARSE), options("llmd", model=nasty))
+    worker = yaml.safe_load(files["pools/decode-2.yaml"])["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    for index in (1, 2):
+        words = command(worker, index)
+        assert words[2] == nasty
+        assert words[words.index("--data-parallel-size-local") + 1] == "8"
+        assert words[-3:] == ["--headless", "--data-parallel-start-rank", str(8 * index)]
+
+
+@pytest.mark.parametrize("version", facts.versions_of("vllm"))
+def test_flags_of_nodes_are_those_of_every_version(version: str) -> None:
+    for pools, ask in ((STAGES, DENSE), (RANKS, SPARSE)):
+        for pool in deployment_of(plan_of(pools, ask), "vllm", version).pools:
+            for rank in (0, 1):
+                words = words_of("node", [*span_words(pool, "head", lambda _: 1), *place_words(pool, rank)])
+                for name, value in words:
+                    kind = facts.legal_flag("vllm", version, name)
+                    assert kind is not None, name
+                    assert (kind == facts.SWITCH) == (value is None), name

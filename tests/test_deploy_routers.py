@@ -1,0 +1,609 @@
+"""Colocated pools that take different lengths or classes: a gateway that sends requests where the plan does."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from optimizer.plans.plan import Plan
+from pdplan.cli import run
+from pdplan.exits import ExitCode
+from reports.deploy.deployment import Deployment, Lane
+from reports.deploy.files import deployment_files, write_deployment
+from reports.deploy.gateway import (
+    PARTS,
+    Rule,
+    gateway_rules,
+    misplacing,
+    placed,
+    tolerated,
+)
+from reports.next_steps import deploy_sentence
+from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
+
+
+def test_the_edge_lies_between_the_lengths_in_proportion() -> None:
+    """512 and 2,048 tokens meet at 1,024, at four bytes each; a tenth of the long prompts go to the small GPUs."""
+    deployment = deployment_of(parted_plan(), "vllm")
+    assert gateway_rules(deployment) == (
+        Rule("colocated-1", 4096),
+        Rule("colocated-1", None, PARTS // 10),
+        Rule("colocated-2"),
+    )
+    assert placed(gateway_rules(deployment), 4096.0, "") == {"colocated-1": 1.0}
+    assert placed(gateway_rules(deployment), 4097.0, "") == pytest.approx({"colocated-1": 0.1, "colocated-2": 0.9})
+    assert misplacing(deployment, gateway_rules(deployment))(4.0) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_how_far_off_the_assumption_may_be() -> None:
+    """Short prompts seem long from 8 bytes per token on, long ones short below 2."""
+    deployment = deployment_of(parted_plan(), "vllm")
+    worst = misplacing(deployment, gateway_rules(deployment))
+    assert tolerated(deployment, gateway_rules(deployment)) == (2.0, 8.0)
+    assert worst(8.0) == pytest.approx(0.0, abs=1e-12)
+    assert worst(8.001) == pytest.approx(0.9 * 0.5 / 0.45)  # the H100 gets nine in ten of the short prompts too
+    assert worst(1.999) == pytest.approx(0.9 * 0.5 / 0.55)  # the L40S get the nine in ten of the long ones
+    alone = replace(deployment, lanes=deployment.lanes[:1])
+    assert tolerated(alone, (Rule("colocated-1"),)) == (0.0, math.inf)
+
+
+def test_lanes_of_one_length_get_what_differs_least() -> None:
+    """A few requests of a length go to another pool than most: they cannot be told apart, and go with them."""
+    deployment = deployment_of(parted_plan(), "vllm")
+    first, second = {"colocated-1": 1.0}, {"colocated-2": 1.0}
+    lanes = (Lane(512.0, 0.58, first, first), Lane(512.0, 0.02, second, second), Lane(2048.0, 0.4, second, second))
+    few = replace(deployment, lanes=lanes)
+    assert gateway_rules(few) == (Rule("colocated-1", 4096), Rule("colocated-2"))
+    assert misplacing(few, gateway_rules(few))(4.0) == pytest.approx(0.02 / 0.58)
+
+
+def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
+    plan = parted_plan()
+    first, second = plan.routing
+    alike = plan.model_copy(update={"routing": [first, second.model_copy(update={"isl": first.isl})]})
+    with pytest.raises(InputError, match=r"a pool would get 81.8 % on top of the requests .* optimize --target vllm$"):
+        deployment_files(alike, options("vllm"))
+    said = deploy_sentence(alike)
+    assert said.startswith("Deploy: not with vLLM: a pool would get 81.8 %")
+    assert ". For a plan that vLLM runs: pdplan optimize " in said
+    assert said.endswith(" --target vllm")
+
+
+def test_a_size_that_finds_no_pool_is_misplaced() -> None:
+    deployment = deployment_of(parted_plan(), "vllm")
+    assert misplacing(deployment, [Rule("colocated-1", 4096)])(4.0) == pytest.approx(0.5)
+    assert misplacing(deployment, [])(4.0) == pytest.approx(1.0)
+    assert misplacing(deployment, [Rule("elsewhere")])(4.0) == pytest.approx(1.0)
+
+
+@st.composite
+def parted(draw: st.DrawFn) -> Deployment:
+    """Any routing by length of three pools: what a plan with fractional routing may say."""
+    deployment = deployment_of(plan_of(tuple(Case("colocated", gpu) for gpu in ("H100", "L40S", "H200"))), "vllm")
+    lengths = draw(st.lists(st.integers(1, 60_000), min_size=2, max_size=8, unique=True))
+    lanes = []
+    for length in lengths:
+        weights = draw(st.tuples(*[st.sampled_from([0, 0, 1, 2, 7])] * 3).filter(any))
+        parts = {pool.name: weight / sum(weights) for pool, weight in zip(deployment.pools, weights, strict=True)}
+        lanes.append(Lane(float(length), 1.0 / len(lengths), parts, parts))
+    return replace(deployment, lanes=tuple(lanes))
+
+
+@settings(deadline=None, max_examples=60)
+@given(deployment=parted())
+def test_every_length_finds_the_pools_of_the_plan(deployment: Deployment) -> None:
+    lengths = sorted(lane.isl for lane in deployment.lanes)
+    if any(longer < 1.001 * length + 1.0 for length, longer in pairwise(lengths)):
+        return  # closer than a byte can tell
+    rules = gateway_rules(deployment)
+    for lane in deployment.lanes:
+        parts = placed(rules, 4.0 * lane.isl, "")
+        assert sum(parts.values()) == pytest.approx(1.0)
+        for pool in deployment.pools:
+            assert parts.get(pool.name, 0.0) == pytest.approx(lane.decode.get(pool.name, 0.0), abs=3.0 / PARTS)
+
+
+def test_an_engine_of_tensorrt_llm_alone_needs_no_router() -> None:
+    alone = deployment_files(plan_of((Case("colocated"),), Ask(engine="trtllm")), options("trtllm"))
+    assert not {"router.cfg", "router.sh", "hosts.env"} & set(alone)
+
+
+@pytest.mark.parametrize("size", [0.0, -1.0, 1000.0, math.nan, math.inf])
+def test_sizes_that_no_token_has_are_refused(size: float) -> None:
+    with pytest.raises(InputError, match=r"^--bytes-per-token \S+ is not between 0\.1 and 100$"):
+        deployment_files(parted_plan(), options("vllm", bytes_per_token=size))
+
+
+@pytest.mark.parametrize("plan", [plan_of((Case("colocated"),)), classes_plan()], ids=["one pool", "by class alone"])
+def test_a_router_that_does_not_look_at_sizes_takes_none(plan: Plan) -> None:
+    with pytest.raises(InputError, match="--bytes-per-token is for a router that chooses a pool by the size"):
+        deployment_files(plan, options("vllm", bytes_per_token=3.0))
+
+
+def write(plan: Plan, folder: Path, *more: str) -> Path:
+    path = folder / "plan.json"
+    path.write_text(plan.model_dump_json(by_alias=True), "utf-8")
+    assert run(["deploy", str(path), "-o", str(folder / "out"), *more]) == 0
+    return path
+
+
+def test_a_changed_edge_is_told_by_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, out = write(parted_plan(), tmp_path, "--bytes-per-token", "3.5"), tmp_path / "out"
+    config = (out / "router.cfg").read_text("utf-8")
+    assert "req.body_size le 3584" in config
+    assert run(["deploy", str(plan), "--check", str(out)]) == 0
+    (out / "router.cfg").write_text(config.replace("le 3584", "le 358"), "utf-8")
+    capsys.readouterr()
+    assert run(["deploy", str(plan), "--check", str(out)]) == ExitCode.BAD_INPUT
+    told = capsys.readouterr().out
+    assert "as_written: router.cfg[" in told
+    assert "'358', not '3584', in the line 'use_backend colocated-1 if { req.body_size le 358 }'" in told
+
+
+# --- the emitted gateway as HAProxy runs it, in front of mock engines on loopback; skipped where there is no HAProxy
+
+HAPROXY = shutil.which("haproxy") or "/usr/sbin/haproxy"
+PATIENCE = 60
+"""Seconds after which something that never comes is given up."""
+Reply = tuple[int, str]
+"""Status and body; engines say their names."""
+
+needs_haproxy = pytest.mark.skipif(not Path(HAPROXY).exists(), reason="HAProxy is not installed")
+
+
+class Engine(ThreadingHTTPServer):
+    """A mock engine: says its name, or waits until its client has left and notes that."""
+
+    daemon_threads = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.name = name
+        self.asked, self.left = threading.Event(), threading.Event()
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Engine
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/v1/slow":
+            self.server.asked.set()
+            try:
+                gone = self.connection.recv(1) == b""
+            except ConnectionResetError:
+                gone = True
+            if gone:
+                self.server.left.set()
+            return
+        self.answer()
+
+    def answer(self) -> None:
+        body = self.server.name.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def gateway(plan: Plan, folder: Path) -> Iterator[tuple[int, dict[str, Engine]]]:
+    """The emitted script on free ports; yields the port for clients, and the engines by name."""
+    write_deployment(plan, options(plan.engine), folder)
+    config, client = (folder / "router.cfg").read_text("utf-8"), free_port()
+    config = config.replace("bind :8000", f"bind 127.0.0.1:{client}")
+    config = config.replace("bind :29000", f"bind 127.0.0.1:{free_port()}")
+    with ExitStack() as stack:
+        engines = {}
+        for name in re.findall(r"^  server (\S+)", config, flags=re.MULTILINE):
+            engines[name] = stack.enter_context(Engine(name))
+            threading.Thread(target=engines[name].serve_forever, daemon=True).start()
+            stack.callback(engines[name].shutdown)
+            config = re.sub(rf'(server {name} "\S+):\d+"', rf'\g<1>:{engines[name].server_port}"', config)
+        (folder / "router.cfg").write_text(config, "utf-8")
+        hosts = (folder / "hosts.env").read_text("utf-8")
+        (folder / "hosts.env").write_text(re.sub(r"(?m)^(HOST_\w+)=.*", r"\1=127.0.0.1", hosts), "utf-8")
+        path = f"{Path(HAPROXY).parent}{os.pathsep}{os.environ['PATH']}"
+        process = subprocess.Popen(
+            ["bash", str(folder / "router.sh")],
+            env=os.environ | {"PATH": path},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        stack.callback(process.wait, PATIENCE)
+        stack.callback(process.terminate)
+        wait_for(client)
+        yield client, engines
+
+
+def wait_for(port: int) -> None:
+    """Until somebody listens on a port."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            assert time.monotonic() < deadline, "HAProxy did not start"
+            time.sleep(0.05)
+        else:
+            return
+
+
+def ask(port: int, size: int, method: str = "POST", **headers: str) -> Reply:
+    """One request with a body of a size."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request(method, "/v1/completions", b"x" * size, headers)
+    reply = connection.getresponse()
+    text = reply.status, reply.read().decode()
+    connection.close()
+    return text
+
+
+@pytest.fixture(scope="module")
+def by_length(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, dict[str, Engine]]]:
+    with gateway(parted_plan(), tmp_path_factory.mktemp("gateway") / "out") as running:
+        yield running
+
+
+ALIKE = plan_of((Case("colocated", replicas=3),), Ask(engine="trtllm"))
+"""Engines that do both stages, before which trtllm-serve has no router."""
+
+
+@needs_haproxy
+@pytest.mark.parametrize("plan", [parted_plan(), classes_plan(), ALIKE], ids=["length", "class", "alike"])
+def test_haproxy_takes_the_file(plan: Plan, tmp_path: Path) -> None:
+    write_deployment(plan, options(plan.engine), tmp_path / "out")
+    lines = (tmp_path / "out" / "hosts.env").read_text("utf-8").splitlines()
+    hosts = {line.partition("=")[0]: "127.0.0.1" for line in lines if not line.startswith("#")}
+    command = [HAPROXY, "-c", "-f", str(tmp_path / "out" / "router.cfg")]
+    done = subprocess.run(command, env=os.environ | hosts, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_haproxy
+@pytest.mark.parametrize("size", [1, 512 * 4, 4096])
+def test_short_prompts_go_where_the_plan_sends_them(by_length: tuple[int, dict[str, Engine]], size: int) -> None:
+    status, engine = ask(by_length[0], size)
+    assert (status, engine.rpartition("-")[0]) == (200, "colocated-1")
+
+
+@needs_haproxy
+@pytest.mark.parametrize("size", [4097, 2048 * 4, 400_000])
+def test_long_prompts_are_parted_as_planned(by_length: tuple[int, dict[str, Engine]], size: int) -> None:
+    """Of 200 requests about 20 go to the small GPUs: 1 to 60 but for one time in 10^9."""
+    expected = placed(gateway_rules(deployment_of(parted_plan(), "vllm")), float(size), "")
+    count = Counter(ask(by_length[0], size)[1].rpartition("-")[0] for _ in range(200))
+    assert expected == pytest.approx({"colocated-1": 0.1, "colocated-2": 0.9})
+    assert set(count) == set(expected)
+    assert 1 <= count["colocated-1"] <= 60
+
+
+@needs_haproxy
+def test_engines_of_tensorrt_llm_all_get_requests(tmp_path: Path) -> None:
+    with gateway(ALIKE, tmp_path / "out") as (port, engines):
+        assert {ask(port, 100)[1] for _ in range(30)} == set(engines)
+
+
+@needs_haproxy
+def test_the_engines_of_a_pool_take_turns_when_none_is_busy(by_length: tuple[int, dict[str, Engine]]) -> None:
+    assert {ask(by_length[0], 8)[1] for _ in range(8)} == {"colocated-1-0", "colocated-1-1"}
+
+
+@needs_haproxy
+def test_a_request_that_does_not_say_how_long_it_is_is_refused(by_length: tuple[int, dict[str, Engine]]) -> None:
+    with socket.create_connection(("127.0.0.1", by_length[0]), PATIENCE) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 411"
+
+
+@needs_haproxy
+def test_what_has_no_body_finds_an_engine(by_length: tuple[int, dict[str, Engine]]) -> None:
+    assert ask(by_length[0], 0, "GET")[0] == 200
+
+
+@needs_haproxy
+def test_an_engine_hears_that_its_client_has_left(by_length: tuple[int, dict[str, Engine]]) -> None:
+    port, engines = by_length
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request("POST", "/v1/slow", b"x")
+    deadline = time.monotonic() + PATIENCE
+    while not any(one.asked.is_set() for one in engines.values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    connection.close()
+    asked = next(one for one in engines.values() if one.asked.is_set())
+    assert asked.left.wait(PATIENCE)
+
+
+@needs_haproxy
+def test_a_pool_goes_on_without_one_of_its_engines_and_no_other_stands_in(tmp_path: Path) -> None:
+    with gateway(parted_plan(), tmp_path / "out") as (port, engines):
+        stop(engines["colocated-1-0"])
+        assert {ask(port, 8) for _ in range(4)} == {(200, "colocated-1-1")}
+        stop(engines["colocated-1-1"])
+        assert ask(port, 8)[0] == 503
+
+
+def stop(engine: Engine) -> None:
+    engine.shutdown()
+    engine.server_close()
+
+
+@needs_haproxy
+def test_classes_find_their_pools_by_the_header(tmp_path: Path) -> None:
+    with gateway(classes_plan(), tmp_path / "out") as (port, _):
+        for label, pool in (("interactive", "colocated-1"), ("class-2", "colocated-2")):
+            assert ask(port, 100, **{"X-SLO-Class": label}) == (200, f"{pool}-0")
+        assert ask(port, 100)[0] == 400
+        assert ask(port, 100, **{"X-SLO-Class": "other"})[0] == 400
+        assert ask(port, 0, "GET")[0] == 200
+
+
+# --- a real handshake on loopback: the engines' own routers, started by the emitted scripts, reach prefill and decode
+
+PROGRAMS = Path(sys.executable).parent
+SGLANG = Path(os.environ.get("PDPLAN_SGLANG_PYTHON", sys.executable)).parent
+BLOCKS = {"remote_engine_id": "engine-of-prefill", "remote_block_ids": [3, 1, 4], "remote_host": "127.0.0.1"}
+START_SECONDS = 60
+Seen = list[tuple[str, dict[str, Any]]]
+
+needs_vllm_router = pytest.mark.skipif(
+    not (PROGRAMS / "vllm-router").exists(), reason="vllm-router has no wheel for this machine, or is not installed"
+)
+needs_sglang_router = pytest.mark.skipif(
+    not list(SGLANG.parent.glob("lib/python*/site-packages/sglang_router")),
+    reason="sglang-router is not installed (PDPLAN_SGLANG_PYTHON)",
+)
+PD = (Case("prefill", seqs=8, tokens=8192), Case("decode"))
+
+
+class Held:
+    """A prompt "hold" occupies its engine until it is released; port: of that engine."""
+
+    def __init__(self) -> None:
+        self.arrived, self.released = threading.Event(), threading.Event()
+        self.port = 0
+
+    def occupy(self, port: int) -> None:
+        """Keep the engine at this port busy."""
+        self.port = port
+        self.arrived.set()
+        self.released.wait(START_SECONDS)
+
+
+@contextmanager
+def engine(role: str, seen: Seen, held: Held | None = None) -> Iterator[int]:
+    """A mock engine with the engines' HTTP interface; yields its port, and notes what it is asked."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+        def do_GET(self) -> None:
+            self.answer({"status": "ok", "object": "list", "data": [{"id": "model"}]})
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path != "/v1/completions":  # routers ask engines to split prompts into tokens, and do without
+                self.send_error(404)
+                return
+            seen.append((role, asked | {"port": self.server.server_address[1]}))
+            if held is not None and role != "decode" and asked["prompt"] == "hold":
+                held.occupy(self.server.server_address[1])
+            choices = [{"index": 0, "text": role, "finish_reason": "length"}]
+            extra = {"kv_transfer_params": {"do_remote_prefill": True, **BLOCKS}} if role == "prefill" else {}
+            self.answer(
+                {"id": "1", "object": "text_completion", "created": 1, "model": "model", "choices": choices} | extra
+            )
+
+        def answer(self, value: dict[str, Any]) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def router(folder: Path, programs: Path, ports: dict[str, int]) -> Iterator[int]:
+    """The emitted script with its ports replaced by free ones; yields the port for clients."""
+    client, metrics = free_port(), free_port()
+    text = (folder / "router.sh").read_text("utf-8").replace("--port 8000", f"--port {client}")
+    for emitted, used in ports.items():
+        text = text.replace(emitted, f"{emitted.partition(':')[0]}:{used}")
+    script = folder / "router-here.sh"
+    script.write_text(text.rstrip() + f" --prometheus-port {metrics}\n", "utf-8")
+    folders = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(["bash", str(script)], env=os.environ | {"PATH": folders}, stdout=subprocess.DEVNULL)
+    try:
+        yield client
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def completion(port: int, seen: Seen, prompt: str = "hello", seconds: float = 10.0) -> dict[str, Any]:
+    """Ask for five tokens; tries until the router has started and knows its engines, and forgets what failed."""
+    body = json.dumps({"model": "model", "prompt": prompt, "max_tokens": 5}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
+    )
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        seen.clear()
+        try:
+            with urllib.request.urlopen(request, timeout=seconds) as reply:
+                return dict(json.load(reply))
+        except (urllib.error.URLError, ConnectionError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def handed_over(folder: Path, programs: Path, ask_for: Ask) -> tuple[dict[str, Any], Seen]:
+    """What a request to the router of one prefill and one decode engine is answered, and what these were asked."""
+    write_deployment(plan_of(PD, ask_for), options(ask_for.engine), folder)
+    seen: Seen = []
+    with ExitStack() as stack:
+        prefill, decode = (stack.enter_context(engine(role, seen)) for role in ("prefill", "decode"))
+        hosts = {"HOST_H100_0}:8100": prefill, "HOST_H100_0}:8200": decode}
+        client = stack.enter_context(router(folder, programs, hosts))
+        return completion(client, seen), seen
+
+
+@needs_vllm_router
+def test_a_request_goes_through_prefill_to_decode_with_the_blocks(tmp_path: Path) -> None:
+    answer, seen = handed_over(tmp_path / "out", PROGRAMS, Ask(prefix=0.5))
+    assert answer["choices"][0]["text"] == "decode"
+    assert [role for role, _ in seen] == ["prefill", "decode"]
+    first, second = (asked for _, asked in seen)
+    assert first["kv_transfer_params"]["do_remote_decode"] is True
+    assert first["max_tokens"] == 1
+    assert second["kv_transfer_params"].items() >= ({"do_remote_prefill": True} | BLOCKS).items()
+    assert second["max_tokens"] == 5
+
+
+@needs_sglang_router
+def test_sglangs_router_tells_both_ends_where_to_meet(tmp_path: Path) -> None:
+    answer, seen = handed_over(tmp_path / "out", SGLANG, Ask(engine="sglang", prefix=0.5))
+    assert answer["choices"][0]["text"] == "decode"
+    assert sorted(role for role, _ in seen) == ["decode", "prefill"]
+    rooms = [(asked["bootstrap_port"], asked["bootstrap_room"]) for _, asked in seen]
+    assert rooms[0] == rooms[1]
+    assert rooms[0][0] == 8998
+
+
+@needs_vllm_router
+def test_a_single_engine_of_both_stages_is_reached(tmp_path: Path) -> None:
+    """Routers start with the policy where there is nothing to choose from, too."""
+    write_deployment(plan_of((Case("colocated", tokens=8192),)), options("vllm"), tmp_path / "out")
+    seen: Seen = []
+    with ExitStack() as stack:
+        only = stack.enter_context(engine("colocated", seen))
+        client = stack.enter_context(router(tmp_path / "out", PROGRAMS, {"HOST_H100_0}:8100": only}))
+        assert completion(client, seen)["choices"][0]["text"] == "colocated"
+    assert "kv_transfer_params" not in seen[-1][1]
+
+
+def sent_to_the_busy(
+    folder: Path, programs: Path, pools: tuple[Case, ...], ask_for: Ask, emitted: dict[str, str]
+) -> int:
+    """How many of twelve prompts reach the one engine of three that is busy with another; emitted: roles by URL."""
+    write_deployment(plan_of(pools, ask_for), options(ask_for.engine), folder)
+    seen: Seen = []
+    held = Held()
+    with ExitStack() as stack:
+        ports = {url: stack.enter_context(engine(role, seen, held)) for url, role in emitted.items()}
+        client = stack.enter_context(router(folder, programs, ports))
+        completion(client, seen)
+        waiting = threading.Thread(target=completion, args=(client, [], "hold", 2.0 * START_SECONDS))
+        waiting.start()
+        try:
+            assert held.arrived.wait(START_SECONDS)
+            answers: Seen = []
+            for number in range(12):
+                completion(client, seen, f"{number}: {'not the same ' * number}")
+                answers += [one for one in seen if one[0] != "decode" and one[1]["prompt"] != "hold"]
+        finally:
+            held.released.set()
+            waiting.join(START_SECONDS)
+    assert len(answers) == 12
+    return sum(asked["port"] == held.port for _, asked in answers)
+
+
+PREFILLS = {f"HOST_H100_0}}:8{number}00": "prefill" for number in (1, 2, 3)}
+PAIR = (Case("prefill", replicas=3, seqs=8, tokens=8192), Case("decode")), PREFILLS | {"HOST_H100_0}:8400": "decode"}
+ALIKE_ENGINES = (Case("colocated", replicas=3, tokens=8192),), dict.fromkeys(PREFILLS, "colocated")
+
+
+@needs_vllm_router
+@pytest.mark.parametrize(("pools", "emitted"), [PAIR, ALIKE_ENGINES], ids=["prefill", "colocated"])
+def test_prompts_avoid_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], emitted: dict[str, str]) -> None:
+    """As in the simulation. By the router's own power_of_two a third of them would meet a busy prefill engine."""
+    assert sent_to_the_busy(tmp_path / "out", PROGRAMS, pools, Ask(), emitted) == 0
+
+
+@needs_sglang_router
+@pytest.mark.parametrize(("pools", "emitted"), [PAIR, ALIKE_ENGINES], ids=["prefill", "colocated"])
+def test_sglangs_router_avoids_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], emitted: dict[str, str]) -> None:
+    assert sent_to_the_busy(tmp_path / "out", SGLANG, pools, Ask(engine="sglang"), emitted) == 0
+
+
+def outage(folder: Path, programs: Path, ask_for: Ask) -> float:
+    """Seconds from the end of one prefill engine of two to the last request that failed."""
+    pools = (Case("prefill", replicas=2, seqs=8, tokens=8192), Case("decode"))
+    write_deployment(plan_of(pools, ask_for), options(ask_for.engine), folder)
+    seen: Seen = []
+    with ExitStack() as stack, ExitStack() as dying:
+        ports = {"HOST_H100_0}:8100": dying.enter_context(engine("prefill", seen))}
+        ports |= {f"HOST_H100_0}}:8{number}00": stack.enter_context(engine(role, seen))
+                  for number, role in ((2, "prefill"), (3, "decode"))}  # fmt: skip
+        client = stack.enter_context(router(folder, programs, ports))
+        completion(client, seen)
+        dying.close()
+        died = failed = time.monotonic()
+        while time.monotonic() < failed + 10.0 and failed < died + 60.0:
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{client}/v1/completions",
+                json.dumps(
+                    {"model": "model", "prompt": f"{time.monotonic()} goes where it can", "max_tokens": 5}
+                ).encode(),
+                {"Content-Type": "application/json"},
+            )
+            try:
+                urllib.request.urlopen(request, timeout=5.0).close()
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                failed = time.monotonic()
+            time.sleep(0.1)
+    return failed - died
+
+
+@needs_vllm_router
+def test_a_dead_prefill_engine_takes_no_requests_for_long(tmp_path: Path) -> None:
+    """By the router's own defaults it takes them for minutes."""
+    assert outage(tmp_path / "out", PROGRAMS, Ask()) <= 15.0
+
+
+@needs_sglang_router
+def test_sglangs_router_passes_over_a_dead_engine(tmp_path: Path) -> None:
+    assert outage(tmp_path / "out", SGLANG, Ask(engine="sglang")) <= 15.0

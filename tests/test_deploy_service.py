@@ -1,0 +1,373 @@
+"""The benchmark beside a deployment: it replays the planned workload, and its job's log is the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.errors import InputError
+from pdplan.cli import run
+from pdplan.exits import ExitCode
+from reports.deploy.benchmark import bucket_counts, job_script, shared_blocks, trace_rows
+from reports.deploy.deployment import Demand
+from reports.deploy.describe import demand_of
+from reports.deploy.files import deployment_files
+from reports.deploy.measured import comparison_dict
+from reports.deploy.monitoring import watches
+from tests.deploy_cases import Case, deployment_of, example, options, parted_plan, plan_of, two_classes
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path) -> None:
+    """The job's script in a shell where aiperf is a stub that says a lot."""
+    make = "mkdir -p results; echo '{}' > results/profile_export_aiperf.json" if works else "exit 7"
+    (tmp_path / "aiperf").write_text(f"#!/bin/sh\necho progress; echo warning >&2\n{make}\n", "utf-8")
+    (tmp_path / "aiperf").chmod(0o755)
+    script = job_script("aiperf profile").replace("cd /tmp", f"cd {tmp_path}")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (0 if works else 1)
+    assert done.stdout == ("{}\n" if works else "progress\nwarning\n")
+
+
+def test_the_trace_is_the_planned_workload() -> None:
+    demand = Demand(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=1)
+    rows = trace_rows(demand)
+    assert len(rows) == 3000
+    assert sum(row["input_length"] == 100 for row in rows) == 750
+    span = (rows[-1]["timestamp"] - rows[0]["timestamp"]) / 1e3
+    assert len(rows) / span == pytest.approx(10.0, rel=0.05)
+    assert rows == trace_rows(demand)
+    assert rows != trace_rows(Demand(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=2))
+
+
+@settings(deadline=None, max_examples=30)
+@given(share=st.floats(0.05, 0.8), seed=st.integers(0, 50))
+def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
+    rows = trace_rows(Demand(5.0, 1.0, share, (4000.0, 9000.0), (10.0, 20.0), (0.5, 0.5), seed))
+    seen: set[int] = set()
+    hits = 0
+    for row in rows:
+        blocks = row["hash_ids"]
+        assert len(blocks) == -(-row["input_length"] // 128)
+        hits += 128 * sum(block in seen for block in blocks)
+        seen |= set(blocks)
+    assert hits / sum(row["input_length"] for row in rows) == pytest.approx(share, abs=0.01)
+
+
+def test_counts_add_up() -> None:
+    assert bucket_counts((0.1, 0.2, 0.7), 10).tolist() == [1, 2, 7]
+    assert int(bucket_counts((1 / 3, 1 / 3, 1 / 3), 10).sum()) == 10
+    assert shared_blocks(np.array([128, 256, 1280]), 0.5).tolist() == [0, 1, 5]
+
+
+def test_every_class_has_its_own_trace() -> None:
+    files = example("vllm-classes")[1]
+    names = ("benchmark/workload-interactive.jsonl", "benchmark/workload-class-2.jsonl")
+    traces = [[json.loads(line) for line in files[name].splitlines()] for name in names]
+    assert [{row["input_length"] for row in rows} for rows in traces] == [{512}, {2048}]
+    both = sorted(row["timestamp"] for rows in traces for row in rows)
+    assert both == [row["timestamp"] for row in trace_rows(demand_of(two_classes()))]
+
+
+@pytest.mark.parametrize("mode", ["replay", "sweep"])
+def test_the_script_replays_or_sweeps_with_the_tokenizer_of_a_folder(mode: str, tmp_path: Path) -> None:
+    """aiperf is a stub that writes down its words and whether it may look for a tokenizer itself."""
+    script = tmp_path / "run.sh"
+    script.write_text(deployment_files(plan_of(), options("vllm"))["benchmark/run.sh"], "utf-8")
+    (tmp_path / "aiperf").write_text(f'#!/bin/sh\necho "${{HF_HUB_OFFLINE:-online}} $*" >> {tmp_path}/log\n', "utf-8")
+    (tmp_path / "aiperf").chmod(0o755)
+    (tmp_path / "model").mkdir()
+    variables = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1", "TOKENIZER": "model"}
+    words = ["bash", str(script), *["sweep"] * (mode == "sweep")]
+    subprocess.run(words, env=os.environ | variables | {"URL": "http://there:1"}, cwd=tmp_path, check=True)
+    calls = (tmp_path / "log").read_text("utf-8").splitlines()
+    assert len(calls) == (8 if mode == "sweep" else 1)
+    for call in calls:
+        assert call.startswith("online ")
+        assert f"--tokenizer {tmp_path}/model --url http://there:1 " in call
+        assert "--use-server-token-count" in call
+    if mode == "sweep":
+        loads = [int(call.split("--concurrency ")[1].split()[0]) for call in calls]
+        assert loads[:4] == loads[4:]
+        assert loads[0] == 1
+        counts = [int(call.split("--request-count ")[1].split()[0]) for call in calls]
+        assert all(count >= 5 * load for count, load in zip(counts, loads, strict=True))
+        assert len({call.split("--output-artifact-dir ")[1] for call in calls}) == 8
+
+
+def test_a_missing_folder_is_said_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(deployment_files(plan_of(), options("vllm"))["benchmark/run.sh"], "utf-8")
+    done = subprocess.run(
+        ["bash", str(script)], env=os.environ | {"TOKENIZER": "/nowhere"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "/nowhere is not a folder here; set TOKENIZER to one with the model's tokenizer\n"
+
+
+def test_the_demand_of_a_class_is_its_part_of_the_whole() -> None:
+    plan = two_classes()
+    whole, part = demand_of(plan), demand_of(plan, "interactive")
+    assert part.rate == pytest.approx(whole.rate / 2)
+    assert part.isl == (512.0,)
+    with pytest.raises(InputError, match="--slo-class 'interactiv' is not known; did you mean 'interactive'"):
+        demand_of(plan, "interactiv")
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_script_of_several_classes_fails_where_one_fails(works: bool, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(deployment_files(two_classes(), options("vllm"))["benchmark/run.sh"], "utf-8")
+    fail = "" if works else "case $* in *class-2*) exit 7;; esac"
+    (tmp_path / "aiperf").write_text(f"#!/bin/sh\necho run >> {tmp_path}/log\n{fail}\n", "utf-8")
+    (tmp_path / "aiperf").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(["bash", str(script)], env=os.environ | {"PATH": path}, check=False)
+    assert done.returncode == (0 if works else 7)
+    assert (tmp_path / "log").read_text("utf-8") == "run\nrun\n"
+
+
+# --- what watches a fleet: the lines are the plan's own, the same everywhere, and Prometheus takes them
+
+PROMTOOL = shutil.which("promtool")
+ALONE = (Case("colocated", replicas=3, tokens=8192),)
+
+
+def rules(files: dict[str, str]) -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(files["monitoring/rules.yaml"])["groups"]
+    return list(group["rules"])
+
+
+@pytest.mark.parametrize(
+    ("capacity", "limit", "says"),
+    [(7.81, 7.81, "than the fleet serves within its SLO"), (9.0, 1.05 * 7.5, "than the fleet was planned for")],
+)
+def test_the_rate_is_told_before_the_fleet_gives_out(capacity: float, limit: float, says: str) -> None:
+    plan = plan_of().model_copy(update={"goodput_rps": capacity})
+    (watch,) = (watch for watch in watches(deployment_of(plan, "vllm")) if watch.name == "request_rate")
+    assert watch.limit == pytest.approx(limit)
+    assert says in watch.says
+
+
+@pytest.mark.parametrize("plan", [plan_of(), plan_of(ALONE), parted_plan()], ids=["pair", "alone", "parted"])
+def test_a_chart_has_the_line_of_its_alert(plan: Any) -> None:
+    files = deployment_files(plan, options("vllm"))
+    panels = json.loads(files["monitoring/dashboard.json"])["panels"]
+    lines = {panel["title"]: panel["targets"][1]["expr"] for panel in panels if len(panel["targets"]) > 1}
+    limits = {watch.title: watch.limit for watch in watches(deployment_of(plan, "vllm"))}
+    assert lines == {title: f"vector({limit:.6g})" for title, limit in limits.items() if limit is not None}
+    recorded = {rule["record"] for rule in rules(files) if "record" in rule}
+    used = {re.match(r"[a-z_:]+", panel["targets"][0]["expr"])[0] for panel in panels}  # type: ignore[index]
+    assert used == recorded
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+def test_prometheus_takes_the_rules_and_tells_of_a_dead_replica(tmp_path: Path) -> None:
+    files = deployment_files(plan_of(), options("vllm"))
+    for name in ("rules.yaml", "prometheus.yaml"):
+        (tmp_path / name).write_text(files[f"monitoring/{name}"], "utf-8")
+    here = 'deployment="case", pool="prefill-1", instance="{}"'
+    series = [
+        {"series": f"vllm:num_requests_running{{{here.format('a')}}}", "values": "1x20"},
+        {"series": f"vllm:num_requests_running{{{here.format('b')}}}", "values": "1x5 _x15"},
+        {"series": 'vllm:num_requests_running{deployment="case", pool="decode-2", instance="c"}', "values": "1x20"},
+    ]
+    told = {
+        "alertname": "PdplanReplicas",
+        "eval_time": "15m",
+        "exp_alerts": [{"exp_labels": LABELS, "exp_annotations": SAYS}],
+    }
+    quiet = {"alertname": "PdplanReplicas", "eval_time": "4m", "exp_alerts": []}
+    test = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "30s",
+        "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": [quiet, told]}],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test), "utf-8")
+    for command in (["check", "config", "prometheus.yaml"], ["test", "rules", "test.yaml"]):
+        done = subprocess.run([str(PROMTOOL), *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+LABELS = {"severity": "warning", "deployment": "case"}
+SAYS = {
+    "summary": "Fewer replicas answer than planned.",
+    "description": "Replicas that are down is 1; the plan has 0.",
+}
+
+
+# --- the benchmark of a deployment closes the circle: what it measures stands beside the promise, and calibrates
+
+SAMPLE = Path(__file__).parent / "benchmark_results" / "profile_export_aiperf.json"
+PLAN = plan_of((Case("colocated", tp=2, replicas=2, tokens=8192),))
+
+
+def result(folder: Path, *, ttft: float = 0.2, tpot: float = 0.012, longer: float = 1.0) -> Path:
+    """AIPerf's summary of a run of the emitted workload, with these latencies [s] and prompts so much longer [1]."""
+    lines = deployment_files(PLAN, options("vllm"))["benchmark/workload.jsonl"].splitlines()
+    rows = [json.loads(line) for line in lines]
+    seconds = rows[-1]["timestamp"] / 1e3
+    found: dict[str, Any] = json.loads(SAMPLE.read_text("utf-8"))
+    found["input_sequence_length"] = {"unit": "tokens", "avg": longer * np.mean([row["input_length"] for row in rows])}
+    found["output_sequence_length"] = {"unit": "tokens", "avg": float(np.mean([row["output_length"] for row in rows]))}
+    for name, value in (("time_to_first_token", ttft), ("inter_token_latency", tpot)):
+        found[name] = {"unit": "ms", "avg": value * 1e3, "p50": value * 1e3, "p90": value * 2e3, "p99": value * 3e3}
+    found["request_count"]["avg"] = len(rows)
+    found["benchmark_duration"]["avg"] = seconds
+    found["request_throughput"]["avg"] = len(rows) / seconds
+    found["output_token_throughput"]["avg"] = found["output_sequence_length"]["avg"] * len(rows) / seconds
+    found["input_config"] = {"endpoint": {"model_names": ["meta-llama/Llama-3.1-8B"]}, "loadgen": {}}
+    path = folder / "profile_export_aiperf.json"
+    path.write_text(json.dumps(found), "utf-8")
+    return path
+
+
+def plan_file(folder: Path) -> Path:
+    path = folder / "plan.json"
+    path.write_text(PLAN.model_dump_json(by_alias=True), "utf-8")
+    return path
+
+
+def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["validate", "--against", str(result(tmp_path)), "--plan", str(plan_file(tmp_path))]
+    assert run(arguments) == ExitCode.INFEASIBLE
+    text = " ".join(capsys.readouterr().out.split())
+    assert "2,250 requests at 7." in text
+    assert "planned 7.5 req/s" in text
+    assert run([*arguments, "--json"]) == ExitCode.INFEASIBLE
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"] == "pdplan.promise/1"
+    assert value["planned_requests_per_second"] == 7.5
+    (one,) = value["runs"]
+    assert one["requests"] == 2250
+    errors = {row["name"]: row["error"] for row in one["latencies"]}
+    promised = PLAN.ttft_s
+    assert promised is not None
+    assert errors["TTFT p50"] == pytest.approx(promised.p50 / 0.2 - 1.0)
+    assert errors["TTFT p99"] == pytest.approx(promised.p99 / 0.6 - 1.0)
+    assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
+
+
+MET, MISSED = ExitCode.DONE, ExitCode.INFEASIBLE
+SAID: list[tuple[float, float, float | None, ExitCode, str]] = [
+    (0.2, 0.009, None, MET, "The fleet meets the plan's SLO: TTFT within 600 ms for at least 99 % and TPOT"),
+    (0.2, 0.031, None, MISSED, "misses the plan's SLO by TPOT: TPOT within 30 ms for at most 50 %"),
+    (0.4, 0.009, None, MISSED, "misses the plan's SLO by TTFT: TTFT within 600 ms for 50 % to 90 %; the"),
+    (0.2, 0.012, None, MISSED, "This does not tell whether the fleet meets the plan's SLO: TTFT"),
+    (0.2, 0.012, 0.97, MET, "meets the plan's SLO: 97 % of the requests are within all limits; the goal is"),
+    (0.2, 0.012, 0.94, MISSED, "misses the plan's SLO: 94 % of the requests are within all limits; the"),
+]
+
+
+@pytest.mark.parametrize(("ttft", "tpot", "attainment", "code", "sentence"), SAID)
+def test_the_last_sentence_says_whether_the_fleet_meets_the_slo(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    ttft: float,
+    tpot: float,
+    attainment: float | None,
+    code: ExitCode,
+    sentence: str,
+) -> None:
+    """Of quantiles p50, p90 = 2 p50, p99 = 3 p50, or of AIPerf's own count where it had the plan's limits."""
+    path = result(tmp_path, ttft=ttft, tpot=tpot)
+    if attainment is not None:
+        measured = json.loads(path.read_text("utf-8"))
+        measured["good_request_fraction"] = {"unit": "ratio", "avg": attainment}
+        measured["input_config"]["endpoint"]["use_server_token_count"] = True
+        measured["input_config"]["slos"] = {"time_to_first_token": 600.0, "inter_token_latency": 30.0}
+        path.write_text(json.dumps(measured), "utf-8")
+    assert run(["validate", "--against", str(path), "--plan", str(plan_file(tmp_path))]) == code
+    shown = capsys.readouterr().out.rstrip().split("\n\n")
+    assert sentence in " ".join(shown[-1].split())
+
+
+def test_a_run_lighter_than_planned_does_not_tell(tmp_path: Path) -> None:
+    path = result(tmp_path, tpot=0.006)
+    measured = json.loads(path.read_text("utf-8"))
+    measured["request_throughput"]["avg"] *= 0.5
+    path.write_text(json.dumps(measured), "utf-8")
+    (seen,) = comparison_dict(PLAN, path)["runs"]
+    assert seen["verdict"] == "open"
+    assert seen["sentence"].endswith(
+        "It served 3.75 req/s of the 7.5 req/s planned: replay the workload at its own times."
+    )
+
+
+def test_tokens_that_only_the_client_counted_are_no_other_workload(tmp_path: Path) -> None:
+    """AIPerf's tokenizer made 26.5 tokens of the server's 24: its TPOT is of shorter ones."""
+    path = result(tmp_path, tpot=0.01)
+    measured = json.loads(path.read_text("utf-8"))
+    served = dict(measured["output_sequence_length"])
+    measured["usage_completion_tokens"] = served
+    measured["output_sequence_length"]["avg"] *= 26.5 / 24.0
+    path.write_text(json.dumps(measured), "utf-8")
+    (seen,) = comparison_dict(PLAN, path)["runs"]
+    median = next(row["measured_s"] for row in seen["latencies"] if row["name"] == "TPOT p50")
+    counted = served["avg"] * 26.5 / 24.0
+    assert median == pytest.approx(0.01 * (counted - 1.0) / (served["avg"] - 1.0))
+
+
+def test_the_same_result_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ["--model", "Llama-3.1-8B", "--gpu", "H100", "--tp", "2", "--replicas", "2"]
+    assert run(["calibrate", str(result(tmp_path, tpot=0.006)), *engine, "--json"]) == ExitCode.DONE
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"].startswith("pdplan.calibration/")
+
+
+def test_another_workload_keeps_no_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--against", str(result(tmp_path, longer=1.2)), "--plan", str(plan_file(tmp_path))]
+    assert run(["validate", *arguments]) == ExitCode.BAD_INPUT
+    said = capsys.readouterr().err
+    assert "its prompts have 1,536 tokens on average, and the plan's 1,280, so it did not replay the plan" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--plan", "{plan}"], "--plan goes with --against FILE alone, a benchmark's result"),
+        (["--plan", "{plan}", "--against", "{result}", "--rows"], "--plan goes with --against FILE alone"),
+        (["--plan", "{none}", "--against", "{result}"], "predicts no latencies"),
+        (["--plan", "{plan}", "--against", "{plan}"], "is not the result of a known benchmark tool"),
+        (["--plan", "{result}", "--against", "{result}"], "is not a plan of this version of pdplan"),
+        (["--plan", "{plan}", "--against", "{steps}"], "has no run of a load generator"),
+    ],
+)
+def test_bad_requests_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    places = {
+        "plan": plan_file(tmp_path),
+        "result": result(tmp_path),
+        "none": Path(__file__).parent / "plans" / "infeasible.json",
+        "steps": SAMPLE.parent / "dynamo_self_benchmark.json",
+    }
+    assert run(["validate", *(word.format(**places) for word in arguments)]) == ExitCode.BAD_INPUT
+    assert sentence in capsys.readouterr().err
+
+
+def test_of_several_classes_the_result_must_say_which_it_is_of(tmp_path: Path) -> None:
+    first = PLAN.classes[0].model_copy(update={"name": "chat"})
+    routes = [
+        route.model_copy(update={"slo_class": name})
+        for route, name in zip(PLAN.routing, ("chat", "batch"), strict=True)
+    ]
+    plan = PLAN.model_copy(update={"classes": [first, first.model_copy(update={"name": "batch"})], "routing": routes})
+    with pytest.raises(InputError, match="several SLO classes, each with a run; say which: 'chat', 'batch'"):
+        comparison_dict(plan, result(tmp_path))
+    with pytest.raises(InputError, match="did not replay the plan's workload"):  # the mix of both is not one of them
+        comparison_dict(plan, result(tmp_path), "chat")
