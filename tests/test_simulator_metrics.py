@@ -15,7 +15,8 @@ from tests.toy import llama_8b
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.errors import InputError
 from costmodel.metric import limits_of
-from costmodel.simulator import VLLM_V1, Limits, make_trace, simulate, step_seconds
+from costmodel.policy import VLLM_V1
+from costmodel.simulator import Limits, make_trace, simulate, step_seconds
 from costmodel.simulator.metrics import (
     loads,
     overload,

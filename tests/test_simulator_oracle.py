@@ -16,7 +16,8 @@ import pytest
 from tests.simulator_cases import colocated
 
 # isort: split
-from costmodel.simulator import SARATHI, VLLM_V0, CoefficientSteps, Limits, Result, Trace, make_trace, simulate
+from costmodel.policy import SARATHI, VLLM_V0
+from costmodel.simulator import CoefficientSteps, Limits, Result, Trace, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges
 
 STEPS = CoefficientSteps((5e-3, 2e-5, 1e-9), (8e-3, 1e-7, 1e-4))

@@ -12,20 +12,8 @@ from hypothesis import strategies as st
 from tests.simulator_cases import STEPS, colocated, random_fleet, random_trace
 
 # isort: split
-from costmodel.simulator import (
-    POLICIES,
-    STATIC,
-    VLLM_V0,
-    FirstToken,
-    Fleet,
-    Limits,
-    Policy,
-    Result,
-    Trace,
-    make_trace,
-    simulate,
-    step_seconds,
-)
+from costmodel.policy import POLICIES, STATIC, VLLM_V0, Policy
+from costmodel.simulator import FirstToken, Fleet, Limits, Result, Trace, make_trace, simulate, step_seconds
 from costmodel.simulator.loop import run_loop
 from costmodel.simulator.run import make_world
 

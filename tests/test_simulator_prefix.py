@@ -12,19 +12,8 @@ from tests.simulator_cases import colocated, pages_of
 
 # isort: split
 from costmodel.errors import InputError
-from costmodel.simulator import (
-    STATIC,
-    VLLM_V1,
-    CoefficientSteps,
-    Fleet,
-    KvStore,
-    Limits,
-    Pages,
-    Router,
-    Trace,
-    make_trace,
-    simulate,
-)
+from costmodel.policy import STATIC, VLLM_V1
+from costmodel.simulator import CoefficientSteps, Fleet, KvStore, Limits, Pages, Router, Trace, make_trace, simulate
 from search_spaces.traces import read_trace
 
 LINEAR = CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))

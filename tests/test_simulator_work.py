@@ -16,16 +16,8 @@ from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
 from costmodel.host import NO_OVERHEAD
-from costmodel.simulator import (
-    VLLM_V1,
-    CoefficientSteps,
-    Limits,
-    StepNumbers,
-    StepWork,
-    make_trace,
-    simulate,
-    step_seconds,
-)
+from costmodel.policy import VLLM_V1
+from costmodel.simulator import CoefficientSteps, Limits, StepNumbers, StepWork, make_trace, simulate, step_seconds
 from costmodel.simulator.steps import StepContent, cost_steps, least_bytes, least_flop
 from costmodel.step import StepLoad, step_time
 from search_spaces.engines import load_engine_memory
