@@ -1,4 +1,4 @@
-"""docs/accuracy.md says what the catalog's record of errors says, which is also what a report shows under Trust."""
+"""docs/appendix/accuracy.md says what the catalog's record of errors says, which is also what a report shows under Trust."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from search_spaces.serving_error import load_serving_error
 
 @pytest.fixture
 def section(root: Path) -> list[list[str]]:
-    """Cells of the table by accelerator and mode, as docs/accuracy.md has it."""
-    page = (root / "docs" / "accuracy.md").read_text("utf-8")
+    """Cells of the table by accelerator and mode, as the appendix has it."""
+    page = (root / "docs" / "appendix" / "accuracy.md").read_text("utf-8")
     text = page.split("## By accelerator and mode")[1].split("\n## ")[0]
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
