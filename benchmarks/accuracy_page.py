@@ -1,4 +1,4 @@
-"""Writes docs/accuracy.md and docs/appendix/accuracy.md: how wrong predictions are, in brief and row group by row group.
+"""Writes docs/accuracy.md and docs/appendix/accuracy.md: how wrong predictions are, in brief and group by group.
 
 python benchmarks/accuracy_page.py DATA
 """
@@ -21,18 +21,18 @@ from search_spaces.measured_predictions import predict_serving, predict_steps
 from search_spaces.measurements import SCRIPTS, Format, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import ServingError, load_serving_error, step_widths
 
-ORIGIN = """Written by `python benchmarks/accuracy_page.py DATA`; every figure is computed from the data folder given
-and from the catalog's own record of its fits. Errors are relative to the measured value. For TTFT and TPOT the tables have
-medians, and the bias is the median of predicted / measured − 1; for single steps both are means. "in 90 %" is the share
-of measured values inside the 90 % interval that every prediction carries.
+ORIGIN = """Written by `python benchmarks/accuracy_page.py DATA`: figures of the data folder given, and of the catalog's
+own record of its fits. Errors are relative to the measured value. For TTFT and TPOT the tables have medians, and the
+bias is the median of predicted / measured − 1; for single steps both are means. "in 90 %" is the share of measured
+values inside the 90 % interval that every prediction carries.
 """
 INTRODUCTION = f"# Accuracy\n\n{ORIGIN}\nEvery model and engine by itself: [the whole record](appendix/accuracy.md).\n"
 WHOLE = f"# Accuracy, the whole record\n\nThe tables behind [accuracy](../accuracy.md). {ORIGIN}"
 
 FLATTERED = """These figures flatter a little. Some choices saw every model's rows, and no refit undoes them: how FP4
-kernels of B200 move bytes, what expanding narrow weights costs, how unevenly experts are chosen, which rows
-are suspect, the form of the equations and where their parameters are drawn to. The shared parameters of disaggregation rest on
-DeepSeek alone; without it they are what they are drawn to."""
+kernels of B200 move bytes, what expanding narrow weights costs, how unevenly experts are chosen, which rows are
+suspect, the form of the equations, and the priors of their parameters. The shared parameters of disaggregation rest on
+DeepSeek alone; without it they keep their priors."""
 
 SUSPECT = """### Suspect rows
 

@@ -1,4 +1,4 @@
-"""docs/appendix/accuracy.md says what the catalog's record of errors says, which is also what a report shows under Trust."""
+"""The appendix on accuracy says what the catalog's record of errors says, which a report shows under Trust."""
 
 from __future__ import annotations
 
