@@ -30,9 +30,9 @@ INTRODUCTION = f"# Accuracy\n\n{ORIGIN}\nEvery model and engine by itself: [the 
 WHOLE = f"# Accuracy, the whole record\n\nThe tables behind [accuracy](../accuracy.md). {ORIGIN}"
 
 FLATTERED = """These figures flatter a little. Some choices saw every model's rows, and no refit undoes them: how FP4
-kernels of B200 move bytes, what expanding narrow weights costs, how unevenly experts are chosen, which rows are
-suspect, the form of the equations, and the priors of their parameters. The shared parameters of disaggregation rest on
-DeepSeek alone; without it they keep their priors."""
+kernels of B200 move bytes, what expanding narrow weights costs, and how unevenly experts are chosen. So did the list of
+suspect rows, the form of the equations and the priors. The shared parameters of disaggregation rest on DeepSeek alone;
+without it they keep their priors."""
 
 SUSPECT = """### Suspect rows
 
@@ -46,7 +46,7 @@ DISTRUST = """## Where not to trust it
 
 * **Warm-up and mislabeled load.** Some measured rows include compilation in their TTFT (seconds at concurrency 4), a
   prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. They are scored
-  like all others; those that a rule detects are [listed](appendix/accuracy.md#suspect-rows) and not fitted, and the fit
+  like all others. Those that a rule detects are [listed](appendix/accuracy.md#suspect-rows) and not fitted; the fit
   lets go of other outliers.
 * **Where the goals are missed** (disaggregated and SGLang's TTFT, vLLM's Qwen3-235B, experts of B200), the evidence
   why stands in [calibration.md](calibration.md#what-is-still-missed-and-why).
