@@ -44,9 +44,9 @@ requests in flight take to prefill one after the other, with memory for all of t
 
 DISTRUST = """## Where not to trust it
 
-* **Warm-up and mislabeled load.** Some measured rows include compilation in their TTFT (seconds at concurrency 4), a
-  prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. They are scored
-  like all others. Those that a rule detects are [listed](appendix/accuracy.md#suspect-rows) and not fitted; the fit
+* **Warm-up and mislabeled load.** Some measured rows include compilation in their TTFT (seconds at concurrency 4).
+  Some have a prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. All
+  are scored like the others. Those that a rule detects are [listed](appendix/accuracy.md#suspect-rows) and not fitted; the fit
   lets go of other outliers.
 * **Where the goals are missed** (disaggregated and SGLang's TTFT, vLLM's Qwen3-235B, experts of B200), the evidence
   why stands in [calibration.md](calibration.md#what-is-still-missed-and-why).
