@@ -1,6 +1,6 @@
 """Fits one efficiency curve per (accelerator, kernel class, dtype) to measured kernels and writes the catalog's file.
 
-    python benchmarks/fit_efficiency.py [--write]    print; also write catalog/efficiency.yaml and the tables of the docs
+    python benchmarks/fit_efficiency.py [--write]    print; also write catalog/efficiency.yaml and its tables in docs
 
 Data: PDPLAN_DATA, else ../shared/data.
 """
