@@ -19,7 +19,7 @@ from costmodel.prefix_cache import Times, exponential, from_quantiles, uniform_r
 from costmodel.quoting import shown
 from costmodel.sessions import Sessions, requests_of
 from costmodel.workload import Workload
-from search_spaces.traces.parsing import delimiter_of
+from search_spaces.traces.reader import delimiter_of
 
 from .bounds import (
     BUCKETS,

@@ -467,7 +467,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     from optimizer.verification.demand import replayed_trace
     from search_spaces.kv_hand_over import block_tokens
     from search_spaces.traces import read_trace
-    from search_spaces.traces.parsing import NANOSECONDS
+    from search_spaces.traces.reader import NANOSECONDS
     from search_spaces.traces.summary import spread
 
     path, most = request.trace or Path(), instance.problem.workload.max_tokens

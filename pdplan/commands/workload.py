@@ -106,8 +106,7 @@ def workload(
     from search_spaces.models import load_model
     from search_spaces.prometheus import read_traffic
     from search_spaces.traces import is_session_trace, read_sessions, workload_mapping
-    from search_spaces.traces.parsing import first_bytes
-    from search_spaces.traces.reader import is_range_query
+    from search_spaces.traces.reader import first_bytes, is_range_query
     from search_spaces.traces.summary import tells_waves, trace_source
 
     named = _model_name(model, output)

@@ -20,7 +20,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MILLI
 
-from .parsing import parse_object, read_lines
+from .reader import parse_object, read_lines
 
 FloatArray = NDArray[np.float64]
 

@@ -23,8 +23,20 @@ from costmodel.words import percentage
 from costmodel.workload import FloatArray, Workload
 from search_spaces.recorded import LEAST, MOST, PARTS, Recorded
 
-from .parsing import MAX_TOKENS, NANOSECONDS, ArrivalUnit, Columns, IntArray, Progress, Rows
-from .reader import AUTO, OWN_COLUMNS, TraceFormat, TraceRows, read_requests
+from .reader import (
+    AUTO,
+    MAX_TOKENS,
+    NANOSECONDS,
+    OWN_COLUMNS,
+    ArrivalUnit,
+    Columns,
+    IntArray,
+    Progress,
+    Rows,
+    TraceFormat,
+    TraceRows,
+    read_requests,
+)
 
 SLOT_SECONDS = 10
 MAX_SLOTS = 16_000_000
