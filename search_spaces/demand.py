@@ -38,8 +38,6 @@ from .files import read_text
 from .recorded import Recorded, unpacked
 from .schema import (
     Diurnal,
-    HistogramGrid,
-    HistogramRow,
     LengthDistribution,
     LengthsSection,
     PackedRequests,
@@ -189,12 +187,8 @@ def _rows(section: LengthsSection, base: FilePath) -> Iterator[Row]:
     histogram = section.histogram
     if isinstance(histogram, str):
         yield from read_histogram(base / histogram)
-    elif isinstance(histogram, HistogramGrid):
-        for isl, shares in zip(histogram.isl, histogram.share, strict=True):
-            yield from ((isl, osl, share) for osl, share in zip(histogram.osl, shares, strict=True))
     else:
-        rows: Sequence[HistogramRow] = histogram or ()
-        yield from ((row.isl, row.osl, row.share) for row in rows)
+        yield from ((row.isl, row.osl, row.share) for row in histogram or ())
 
 
 def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:

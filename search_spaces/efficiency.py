@@ -187,9 +187,12 @@ def parse_efficiency(
 
 def _figures(row: Mapping[str, Any]) -> KernelEfficiency:
     """The figures of a row of efficiency.yaml; times in SI units."""
-    plain = {key: value for key, value in row.items() if not key.endswith("_us")}
-    times = {key.removesuffix("_us"): value * MICRO for key, value in row.items() if key.endswith("_us")}
-    return KernelEfficiency(**{"error": math.nan, **plain, **times, "origin": Origin(row["origin"])})
+    figures = {
+        key.removesuffix("_us"): float(value) * (MICRO if key.endswith("_us") else 1.0)
+        for key, value in row.items()
+        if key not in {"origin", "source"}
+    }
+    return KernelEfficiency(**{"error": math.nan, **figures}, origin=Origin(row["origin"]), source=str(row["source"]))
 
 
 def efficiency_dict(figures: Mapping[Pair, KernelEfficiency]) -> dict[str, dict[str, dict[str, Any]]]:

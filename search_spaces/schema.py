@@ -72,37 +72,12 @@ class HistogramRow(Section):
     """Share of requests [1]."""
 
 
-class HistogramGrid(Section):
-    """A joint histogram as a table."""
-
-    isl: list[Tokens]
-    """Input length of each row [token]."""
-    osl: list[Tokens]
-    """Output length of each column [token]."""
-    share: list[list[Share]]
-    """Share of requests [1], one list per input length, one value per output length."""
-
-    @model_validator(mode="after")
-    def _rectangular(self) -> Self:
-        if len(self.share) != len(self.isl):
-            raise house_error(f"share has {len(self.share)} rows, but isl has {len(self.isl)} lengths")
-        for row, values in enumerate(self.share):
-            if len(values) != len(self.osl):
-                raise house_error(f"share row {row} has {len(values)} values, but osl has {len(self.osl)} lengths")
-        return self
-
-
 def _histogram_form(value: object) -> str:
-    if isinstance(value, dict | HistogramGrid):
-        return "<grid>"
     return "<path>" if isinstance(value, str) else "<rows>"
 
 
 Histogram = Annotated[
-    Annotated[list[HistogramRow], Tag("<rows>")]
-    | Annotated[Text, Tag("<path>")]
-    | Annotated[HistogramGrid, Tag("<grid>")],
-    Discriminator(_histogram_form),
+    Annotated[list[HistogramRow], Tag("<rows>")] | Annotated[Text, Tag("<path>")], Discriminator(_histogram_form)
 ]
 
 
@@ -303,8 +278,8 @@ class LengthsSection(Section):
     """How long requests are: a histogram, or a trace, or one distribution each for isl and osl (independent)."""
 
     histogram: Histogram | None = None
-    """Rows {isl, osl, share}; or a CSV file with the header isl,osl,share or isl,osl,count; or a table {isl, osl,
-    share}. Beyond 400 rows, neighbors are merged; their mean lengths and the longest request are kept."""
+    """Rows {isl, osl, share}; or a CSV file with the header isl,osl,share or isl,osl,count. Beyond 400 rows, neighbors
+    are merged; their mean lengths and the longest request are kept."""
     trace: TraceSource | None = None
     """A recorded trace."""
     isl: Distribution | None = None
