@@ -19,6 +19,7 @@ from costmodel.units import MICRO
 
 from . import bounds
 from .fields import Section, Text, member, number, share
+from .quantities import in_base_units
 
 DEFAULT = "default"
 LIKE = "like"
@@ -73,12 +74,9 @@ class EfficiencyChange(Section):
     def over(self, base: KernelEfficiency, file: str) -> KernelEfficiency:
         """`base` with these figures laid over it; times in SI units."""
         given = self.model_dump(exclude_none=True, exclude={"origin", "source", "error"})
-        figures = {
-            key.removesuffix("_us"): value * (MICRO if key.endswith("_us") else 1.0) for key, value in given.items()
-        }
         source = self.source or f"{', '.join(given) or 'nothing'} from {file}; else {base.source}"
         error = math.nan if self.error is None else self.error
-        return replace(base, **figures, origin=self.origin, source=source, error=error)
+        return replace(base, **in_base_units(given), origin=self.origin, source=source, error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +185,8 @@ def parse_efficiency(
 
 def _figures(row: Mapping[str, Any]) -> KernelEfficiency:
     """The figures of a row of efficiency.yaml; times in SI units."""
-    figures = {
-        key.removesuffix("_us"): float(value) * (MICRO if key.endswith("_us") else 1.0)
-        for key, value in row.items()
-        if key not in {"origin", "source"}
-    }
+    figures = {key: float(value) for key, value in row.items() if key not in {"origin", "source"}}
+    figures = in_base_units(figures)
     return KernelEfficiency(**{"error": math.nan, **figures}, origin=Origin(row["origin"]), source=str(row["source"]))
 
 

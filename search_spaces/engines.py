@@ -16,10 +16,11 @@ from costmodel.errors import UnknownNameError
 from costmodel.host import EngineOverhead
 from costmodel.serving.policy import Scheduler, ServingPolicy
 from costmodel.simulator import SCHEDULERS
-from costmodel.units import GIB, MICRO, MILLI
+from costmodel.units import MICRO
 
 from .bounds import NOT_NEGATIVE
 from .fields import Section, Text, member, number
+from .quantities import in_base_units
 
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -140,11 +141,7 @@ def load_engine_memory(name: str) -> EngineMemory:
     if name not in entries:
         raise UnknownNameError("engine", name, entries)
     entry = _Memory.model_validate(entries[name])
-    return EngineMemory(
-        runtime=entry.runtime_gib * GIB,
-        collectives=entry.collectives_gib * GIB,
-        **entry.model_dump(exclude={"runtime_gib", "collectives_gib", "origin", "source"}),
-    )
+    return EngineMemory(**in_base_units(entry.model_dump(exclude={"origin", "source"})))
 
 
 def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> ServingPolicy:
@@ -161,17 +158,9 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -
     """The policy of a known engine with other fitted figures."""
     serving = _entries()[name].serving
     return ServingPolicy(
-        scheduler=serving.scheduler,
-        token_budget=serving.token_budget,
-        memory_fraction=serving.memory_fraction,
-        quantized_kv_dtype=serving.quantized_kv_dtype,
+        **serving.model_dump(exclude={"fitted"}),
+        **in_base_units(fitted.model_dump()),
         overhead=overhead,
-        launch=fitted.launch_us * MICRO,
-        arrival=fitted.arrival_ms * MILLI,
-        equal_wait=fitted.equal_wait,
-        lane_balance=fitted.lane_balance,
-        handover=fitted.handover_ms * MILLI,
-        handover_burst=fitted.handover_burst,
         hand_over_steps=float(SCHEDULERS[name].pulls),
     )
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
@@ -102,6 +103,23 @@ _SYNONYMS: Mapping[Kind, Mapping[str, str]] = MappingProxyType(
         Kind.PRICE: {"USD/h": "$/h", "$": "$/h", "/h": "$/h"},
     }
 )
+
+SUFFIXES: Mapping[str, float] = MappingProxyType({"_us": MICRO, "_ms": MILLI, "_gib": float(GIB)})
+"""Units in the keys of the catalog's files, in the base unit."""
+
+
+def in_base_units(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a file of the catalog, whose keys end in units, in base units and without them.
+
+    >>> in_base_units({"launch_us": 4.0, "source": "x"})
+    {'launch': 4e-06, 'source': 'x'}
+    """
+    plain: dict[str, Any] = {}
+    for key, value in row.items():
+        suffix = next((suffix for suffix in SUFFIXES if key.endswith(suffix)), "")
+        plain[key.removesuffix(suffix)] = value * SUFFIXES[suffix] if suffix else value
+    return plain
+
 
 _BIT_UNITS = frozenset(f"{unit}/s" for unit in _BITS)
 

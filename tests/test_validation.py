@@ -242,7 +242,7 @@ def test_steps_are_whole_and_within_bounds(tmp_path: Path) -> None:
     outcome = predict_steps(rows, load_catalog(), None)
     assert (kind, len(outcome.predicted)) == (Format.STEPS, 1)
     assert [one.reason for one in outcome.refused] == [
-        "batch: 0.5 is out of range; must be at least 1 and at most 65,536 requests",
+        "batch: 0.5 is not a whole number",
         "batch: 1.5 is not a whole number",
         "seq: 1000000000.0 is out of range; must be at least 1 and at most 16,777,216 tokens",
         "latency_ms: 0 is out of range; must be at least 0.001 and at most 86,400,000 ms; "
