@@ -39,6 +39,7 @@ from .loader import load_problem, override, problem_of_values, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
 from .schema import ENGINES, KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES
+from .search_space import DTYPES, RANGES
 from .yaml_source import MAX_BYTES, read_source
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
@@ -363,19 +364,14 @@ class _Reading:
 def _filled(name: str, gpu: str, pool: PoolSection, problem: Problem) -> StatedPool:
     """The pool with its defaults filled in."""
     lengths = pool.isl or IslRange()
+    stated = {key: getattr(pool, key) for key in RANGES}
+    dtypes = {key: stated[key] or getattr(problem, key) for key in DTYPES}
     return StatedPool(
         id=name,
         role=pool.role.value,
         accelerator=gpu,
         replicas=pool.replicas,
-        tensor_parallel=pool.tensor_parallel,
-        pipeline_parallel=pool.pipeline_parallel,
-        expert_parallel=pool.expert_parallel,
-        data_parallel=pool.data_parallel,
-        weight_dtype=pool.weight_dtype or problem.weight_dtype,
-        kv_dtype=pool.kv_dtype or problem.kv_dtype,
-        max_num_seqs=pool.max_num_seqs,
-        max_num_batched_tokens=pool.max_num_batched_tokens,
+        **stated | dtypes,
         slo_classes=tuple(pool.slo_classes or ()),
         lengths=(float(lengths.low or 0), math.inf if lengths.high is None else float(lengths.high)),
     )
@@ -408,11 +404,7 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
 
 def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:
     """The settings of the pools, each value once, by the key of the search section."""
-    keys = (
-        *("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel"),
-        *("max_num_seqs", "max_num_batched_tokens", "weight_dtype", "kv_dtype"),
-    )
-    return {key: sorted({getattr(pool, key) for pool in pools}) for key in keys}
+    return {key: sorted({getattr(pool, key) for pool in pools}) for key in RANGES}
 
 
 def _has_settings(problem: Problem, pools: tuple[StatedPool, ...]) -> bool:

@@ -138,14 +138,15 @@ def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 DTYPES: Mapping[str, tuple[str, ...]] = {"weight_dtype": WEIGHT_DTYPES, "kv_dtype": KV_DTYPES}
-SETTINGS: Mapping[str, Reader] = {
-    "role": member(Role),
+RANGES: Mapping[str, Reader] = {
     **dict.fromkeys(DEGREES, count(DEGREE)),
     "max_num_seqs": count(MAX_NUM_SEQS),
     "max_num_batched_tokens": count(MAX_NUM_BATCHED_TOKENS),
     **{name: choice(*words) for name, words in DTYPES.items()},
 }
-"""Settings of an engine config on a command line (`gpu=H100,tp=4,role=decode`), and how each is read."""
+"""Settings of an engine that the search has a range of values for, and how one is read."""
+SETTINGS: Mapping[str, Reader] = {"role": member(Role), **RANGES}
+"""Settings of an engine config on a command line (`gpu=H100,tp=4,role=decode`)."""
 SHORT = {"gpu": "accelerator"} | dict(zip(("tp", "pp", "ep", "dp"), DEGREES, strict=True))
 KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTINGS)}
 """What may be written, and the setting that it means."""
