@@ -29,7 +29,6 @@ from .reader import (
     NANOSECONDS,
     OWN_COLUMNS,
     ArrivalUnit,
-    Columns,
     IntArray,
     Progress,
     Rows,
@@ -328,36 +327,18 @@ def _block_size(isl: IntArray, counts: IntArray) -> int | None:
 
 
 @dataclass(frozen=True)
-class TraceSummary:
-    """A trace, read once.
+class TraceSummary(TraceRows):
+    """A trace, read once; rows: those that count, in order of arrival.
 
-    trace: the file; rows: of it those that count, in order of arrival; too_long: requests left out as longer than
-    `most_tokens` [token]; out_of_order: arrivals earlier than the line before; prefixes: None where the trace does not
-    tell.
+    too_long: requests left out as longer than `most_tokens` [token]; out_of_order: arrivals earlier than the line
+    before; prefixes: None where the trace does not tell.
     """
 
-    trace: TraceRows
-    rows: Rows
     most_tokens: int
     too_long: int
     out_of_order: int
     arrivals: ArrivalStats
     prefixes: Prefixes | None
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.trace.path
-
-    @property
-    def format(self) -> TraceFormat:
-        """How it is written."""
-        return self.trace.format
-
-    @property
-    def columns(self) -> Columns:
-        """Its columns."""
-        return self.trace.columns
 
     @property
     def requests(self) -> int:
@@ -367,7 +348,7 @@ class TraceSummary:
     @property
     def dropped(self) -> int:
         """Rows left out that no engine can serve."""
-        return self.trace.unservable.count
+        return self.unservable.count
 
     @property
     def mean_isl(self) -> float:
@@ -466,7 +447,7 @@ class TraceSummary:
 
     def _notes(self) -> Iterator[str]:
         if self.dropped:
-            yield f"{self.trace.unservable.words}; no figure counts them."
+            yield f"{self.unservable.words}; no figure counts them."
         if self.too_long:
             some, gone = ("1 request has", "is") if self.too_long == 1 else (f"{self.too_long:,} requests have", "are")
             yield f"{some} more than {self.most_tokens:,} tokens (ISL + OSL) and {gone} left out of all figures."
@@ -474,7 +455,7 @@ class TraceSummary:
             some = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
             yield f"{some} earlier than the line before; the trace was sorted by arrival."
         yield from arrival_notes(self.arrivals)
-        if self.prefixes is None and self.trace.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
+        if self.prefixes is None and self.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
             yield "hash_ids fit no known block size; the prefix-hit share is unknown."
 
 
@@ -500,8 +481,11 @@ def read_trace(
     in_order = rows.pick(np.argsort(rows.nanoseconds, kind="stable"))
     wall_clock = trace.columns.unit is ArrivalUnit.ISO or in_order.nanoseconds[0] >= WALL_CLOCK_FROM
     return TraceSummary(
-        trace=trace,
+        path=trace.path,
+        format=trace.format,
+        columns=trace.columns,
         rows=in_order,
+        unservable=trace.unservable,
         most_tokens=most_tokens,
         too_long=too_long,
         out_of_order=int(np.count_nonzero(np.diff(rows.nanoseconds) < 0)),
