@@ -122,8 +122,8 @@ def _changes(entry: type[Section], **more: Any) -> type[Section]:
     keys: dict[str, Any] = {}
     for name, info in entry.model_fields.items():
         kind: Any = info.annotation
-        part = isinstance(kind, type) and issubclass(kind, Section)
-        annotation = _changes(kind) if part else Annotated[kind, *info.metadata] if info.metadata else kind
+        is_section = isinstance(kind, type) and issubclass(kind, Section)
+        annotation = _changes(kind) if is_section else Annotated[kind, *info.metadata] if info.metadata else kind
         keys[name] = (annotation | None, None)
     return create_model(f"{entry.__name__}Changes", __base__=Section, **keys, **more)
 
@@ -203,11 +203,11 @@ class AcceleratorCatalog:
 
     def with_quotes(self, path: Path) -> AcceleratorCatalog:
         """The catalog in which the accelerators that a user's file of quotes names have the prices that these make."""
-        changed = dict(self.accelerators)
+        accelerators = dict(self.accelerators)
         for name, alike in self.own_quotes(path).items():
-            price, *others = prices_of(alike)
-            changed[name] = replace(changed[name], price=price, other_prices=tuple(others))
-        return replace(self, accelerators=changed)
+            price, *alternatives = prices_of(alike)
+            accelerators[name] = replace(accelerators[name], price=price, other_prices=tuple(alternatives))
+        return replace(self, accelerators=accelerators)
 
     def own_quotes(self, path: Path) -> Mapping[str, tuple[Quote, ...]]:
         """The quotes of a user's file by the catalog's names; FaultsError with all that is wrong with it."""
@@ -239,7 +239,7 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
 
     prices: a basis, which changes nothing here, or the user's file of quotes.
     """
-    catalog = _shipped() if overlay is None else _with_overlay(_shipped(), overlay)
+    catalog = _shipped_catalog() if overlay is None else _with_overlay(_shipped_catalog(), overlay)
     return catalog if prices is None or basis_of(prices) is not None else catalog.with_quotes(Path(prices))
 
 
@@ -269,21 +269,21 @@ def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Ite
     entries = content.get(TOP)
     first: dict[str, str] = {}
     for name in entries if isinstance(entries, Mapping) else ():
-        same = first.setdefault(normalized_name(name), name)
+        first_spelling = first.setdefault(normalized_name(name), name)
         if not normalized_name(name):
             yield Fault((TOP, name), "must have a name with letters or digits", on_key=True)
-        elif same != name:
-            yield Fault((TOP, name), f"stands here already as {shown(same)}; keep one of them", on_key=True)
-    known = {*catalog.spellings, *first}
+        elif first_spelling != name:
+            yield Fault((TOP, name), f"stands here already as {shown(first_spelling)}; keep one of them", on_key=True)
+    spellings = {*catalog.spellings, *first}
     for name, entry in entries.items() if isinstance(entries, Mapping) else ():
         like = entry.get(LIKE) if isinstance(entry, Mapping) else None
-        if isinstance(like, str) and normalized_name(like) not in known:
+        if isinstance(like, str) and normalized_name(like) not in spellings:
             unknown = UnknownNameError("accelerator", like, catalog.accelerators)
             yield Fault((TOP, name, LIKE), str(unknown))
 
 
 @cache
-def _shipped() -> AcceleratorCatalog:
+def _shipped_catalog() -> AcceleratorCatalog:
     """The data files of the distribution, read once."""
     efficiency = parse_efficiency(_read_data("efficiency.yaml"), _read_data("in_engine.yaml"))
     entries, prices = dict(_read_data("accelerators.yaml")["accelerators"]), shipped_prices()
@@ -295,17 +295,17 @@ def _shipped() -> AcceleratorCatalog:
     return catalog
 
 
-def _overlaid(catalog: AcceleratorCatalog, written: str, entry: Any, file: str) -> AcceleratorCatalog:
+def _overlaid(catalog: AcceleratorCatalog, spelling: str, entry: Any, file: str) -> AcceleratorCatalog:
     """The catalog after one entry of an overlay, which names a known accelerator or a new one.
 
     Raises FaultsError with what is wrong with it, at paths below the entry.
     """
-    name = catalog.spellings.get(normalized_name(written))
+    name = catalog.spellings.get(normalized_name(spelling))
     relative = None if entry.like is None else catalog.spellings.get(normalized_name(entry.like))
     if entry.like is not None and relative is None:
         raise FaultsError(Fault((LIKE,), f"{shown(entry.like)} must stand above"))
     if name and relative:
-        sentence = f"{shown(written)} is {shown(name)} of the catalog, so 'like' cannot define it"
+        sentence = f"{shown(spelling)} is {shown(name)} of the catalog, so 'like' cannot define it"
         raise FaultsError(Fault((LIKE,), f"{sentence}; give only what differs"))
     change = entry.model_dump(exclude_unset=True, exclude={EFFICIENCY, LIKE})
     usd, prices = change.pop(PRICE_SHORT, None), tuple[Price, ...]()
@@ -322,9 +322,9 @@ def _overlaid(catalog: AcceleratorCatalog, written: str, entry: Any, file: str) 
         base = {key: value for key, value in base.items() if key != "aliases"}
     figures = {(kind, dtype): row for kind, rows in (entry.efficiency or {}).items() for dtype, row in rows.items()}
     try:
-        merged = _merged(base, change, file, relative)
+        merged = _merged_entry(base, change, file, relative)
         if prices:
-            return catalog.with_entry(name or written, merged, prices, relative, (figures, file))
+            return catalog.with_entry(name or spelling, merged, prices, relative, (figures, file))
         AcceleratorEntry.model_validate(merged)
         raise FaultsError(Fault((), f"is new and lacks {PRICE_SHORT}", on_key=True))
     except ValidationError as error:
@@ -332,45 +332,45 @@ def _overlaid(catalog: AcceleratorCatalog, written: str, entry: Any, file: str) 
         lacks = [str(details["loc"][0]) for details in error.errors() if details["type"] == "missing"]
         lacks += [PRICE_SHORT] * (not prices)
         if lacks:
-            close = nearest_name(written, catalog.accelerators)
+            close = nearest_name(spelling, catalog.accelerators)
             sentence = f"is new and lacks {join_words(lacks)}; state them, or 'like:' with a similar one"
             hint = f", or did you mean {shown(close)}?" if close else ""
             raise FaultsError(Fault((), f"{sentence}{hint}", on_key=True)) from error
         raise FaultsError(*faults) from error
 
 
-def _merged(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:
+def _merged_entry(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:
     """`base` with the user's `change` laid over it, key by key within a part, and with its sources kept honest.
 
     An accelerator `like` another with peaks of its own has those alone: its units are not the other's.
     """
-    merged = dict(base)
+    entry = dict(base)
     for key, value in change.items():
-        old = merged.get(key)
+        old = entry.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            others = relative and key == PEAKS and any(old.get(dtype) != peak for dtype, peak in value.items())
-            merged[key] = dict(value) if others else {**old, **value}
+            has_own_peaks = relative and key == PEAKS and any(old.get(dtype) != peak for dtype, peak in value.items())
+            entry[key] = dict(value) if has_own_peaks else {**old, **value}
         else:
-            merged[key] = (*old, *value) if key == "aliases" and old else value
+            entry[key] = (*old, *value) if key == "aliases" and old else value
     differs = ", ".join(sorted(set(change) - {"aliases"}))
     if "source" not in change and (differs or relative or not base):
         origin = f"; else as {relative or 'shipped'}: {base['source']}" if base else ""
-        merged["source"] = f"{differs or 'nothing'} from {file}{origin}"
-    merged.setdefault("date", "undated")
-    return merged
+        entry["source"] = f"{differs or 'nothing'} from {file}{origin}"
+    entry.setdefault("date", "undated")
+    return entry
 
 
 def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorEntry) -> dict[str, str]:
     """All spellings with those of `entry` added; the Kubernetes label is one, unless another accelerator has it."""
-    added = dict(spellings)
+    spellings_now = dict(spellings)
     for spelling in (name, *entry.aliases):
-        owner = added.setdefault(normalized_name(spelling), name)
+        owner = spellings_now.setdefault(normalized_name(spelling), name)
         if owner != name:
             sentence = f"{shown(spelling)} is already a name of {shown(owner)}; choose another"
             raise FaultsError(Fault((), sentence))
     if entry.node_label:
-        added.setdefault(normalized_name(entry.node_label), name)
-    return added
+        spellings_now.setdefault(normalized_name(entry.node_label), name)
+    return spellings_now
 
 
 def _accelerator(

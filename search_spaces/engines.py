@@ -98,17 +98,17 @@ def engine_names() -> tuple[str, ...]:
     return tuple(sorted(_entries()))
 
 
-def engine_name(written: str) -> str:
+def engine_name(word: str) -> str:
     """The catalog's name of an engine or of one of its aliases, in any case; an unknown name offers the nearest.
 
     >>> engine_name("TensorRT-LLM")
     'trtllm'
     """
-    plain = written.strip().lower()
+    plain = word.strip().lower()
     for name, entry in _entries().items():
         if plain == name or plain in entry.aliases:
             return name
-    raise UnknownNameError("engine", written, _entries())
+    raise UnknownNameError("engine", word, _entries())
 
 
 def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> EngineOverhead:
@@ -120,7 +120,7 @@ def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> Engi
     entries = _entries()
     if name not in entries:
         raise UnknownNameError("engine", name, entries)
-    entry = _changed(entries[name], changes.get(name))
+    entry = _with_change(entries[name], changes.get(name))
     return EngineOverhead(
         step=entry.step_overhead_us * MICRO,
         per_request=entry.per_request_overhead_us * MICRO,
@@ -151,7 +151,7 @@ def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> Servi
     'prefill_first'
     """
     overhead = load_engine_overhead(name, changes)
-    return serving_policy(name, overhead, _changed(_entries()[name], changes.get(name)).serving.fitted)
+    return serving_policy(name, overhead, _with_change(_entries()[name], changes.get(name)).serving.fitted)
 
 
 def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -> ServingPolicy:
@@ -165,15 +165,15 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -
     )
 
 
-def _changed(entry: _Entry, change: EngineChange | None) -> _Entry:
+def _with_change(entry: _Entry, change: EngineChange | None) -> _Entry:
     """The entry with the user's figures laid over it."""
     if change is None:
         return entry
-    given = change.model_dump(exclude_none=True, exclude={"launch_us", "arrival_ms"})
+    figures = change.model_dump(exclude_none=True, exclude={"launch_us", "arrival_ms"})
     if change.arrival_ms is None:
-        return entry.model_copy(update=given)
+        return entry.model_copy(update=figures)
     fitted = entry.serving.fitted.model_copy(update={"arrival_ms": change.arrival_ms})
-    return entry.model_copy(update={**given, "serving": entry.serving.model_copy(update={"fitted": fitted})})
+    return entry.model_copy(update={**figures, "serving": entry.serving.model_copy(update={"fitted": fitted})})
 
 
 @cache

@@ -97,8 +97,8 @@ class Settings:
 
     def over(self, habit: Settings) -> Settings:
         """These flags, and those of `habit` where nothing is stated."""
-        stated = {item.name: getattr(self, item.name) for item in fields(self) if getattr(self, item.name)}
-        return replace(habit, **stated)
+        flags = {item.name: getattr(self, item.name) for item in fields(self) if getattr(self, item.name)}
+        return replace(habit, **flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,8 @@ class _Cells:
 
     def ranks(self, column: str, default: int, bounds: Bounds = RANKS) -> int:
         """A whole number, also written as in "TP8"; empty and 0 mean `default`."""
-        prefixed = PREFIXED.fullmatch(self.word(column))
-        cells = _Cells({column: prefixed[1]}) if prefixed else self
+        match = PREFIXED.fullmatch(self.word(column))
+        cells = _Cells({column: match[1]}) if match else self
         return cells.optional(column, count(Bounds(0, bounds.high, bounds.unit))) or default
 
     def seconds(self, column: str, bounds: Bounds) -> float:
@@ -230,7 +230,7 @@ def read_measurements(path: Path) -> tuple[Format, list[Row]]:
 
 
 def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> Iterator[Row]:
-    read = _serving_row if kind is Format.SERVING else _step_row
+    read_row = _serving_row if kind is Format.SERVING else _step_row
     for record in reader:
         line: int = reader.line_num  # type: ignore[attr-defined]
         values = [field.strip() for field in record]
@@ -241,7 +241,7 @@ def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> I
             yield Refused(line, f"the row has {number}, the header {len(header)}")
             continue
         try:
-            yield read(line, _Cells(dict(zip(header, values, strict=False))))
+            yield read_row(line, _Cells(dict(zip(header, values, strict=False))))
         except InputError as fault:
             yield Refused(line, str(fault))
 
@@ -264,8 +264,8 @@ def _format(header: Sequence[str], path: Path) -> Format:
     elif len(lacking[nearest]) < len(columns):
         fault = f"the header lacks {', '.join(lacking[nearest])}; {words} need {', '.join(columns)}"
     else:
-        known = " nor that of ".join(f"{words} ({', '.join(columns)}, ...)" for words, columns in NEEDED.values())
-        fault = f"the header is neither that of {known}"
+        kinds = " nor that of ".join(f"{words} ({', '.join(columns)}, ...)" for words, columns in NEEDED.values())
+        fault = f"the header is neither that of {kinds}"
     raise InputError(f"{path}: {fault}")
 
 
@@ -343,7 +343,7 @@ def _sides(cells: _Cells, gpus: int) -> tuple[Layout, Layout | None]:
             raise InputError(
                 f"mode {shown(cells.row['mode'])} has no decode workers, but decode_workers is {shown(workers)}"
             )
-        return _colocated(cells, gpus), None
+        return _colocated_layout(cells, gpus), None
     prefill, decode = _side(cells, "prefill_"), _side(cells, "decode_")
     if gpus and prefill.gpus + decode.gpus > gpus:
         prefill, decode = (
@@ -353,7 +353,7 @@ def _sides(cells: _Cells, gpus: int) -> tuple[Layout, Layout | None]:
     return prefill, decode
 
 
-def _colocated(cells: _Cells, gpus: int) -> Layout:
+def _colocated_layout(cells: _Cells, gpus: int) -> Layout:
     """The layout of one of the equal engines that the GPUs make up.
 
     Attention data ranks may be given in words in place of tp, or beside a tp that counts all ranks.
@@ -426,13 +426,13 @@ def _with_script(row: ServingRow, scripts: Iterable[Mapping[str, str]]) -> Servi
 
 def _habit(script: Mapping[str, str], concurrency: float) -> Settings:
     yaml = YAML_KV.search(script.get("trtllm_yaml", ""))
-    written = yaml[1] if yaml else script.get("kv-cache-dtype", "")
+    word = yaml[1] if yaml else script.get("kv-cache-dtype", "")
     share = script.get("gpu-memory-utilization") or script.get("mem-fraction-static") or ""
     budget = script.get("max-num-batched-tokens") or script.get("chunked-prefill-size") or ""
     interval = script.get("scheduler-recv-interval", "")
     by_load = (LOOKS_OF_FEW if concurrency < FEW else LOOKS_OF_MANY) if INTERVAL in interval else None
     return Settings(
-        kv_dtype=(written or "auto").split("|")[0],
+        kv_dtype=(word or "auto").split("|")[0],
         memory_fraction=float(share) if re.fullmatch(r"0\.\d+", share) else None,
         token_budget=int(budget) if budget.isdigit() else None,
         looks=int(interval) if interval.isdigit() else by_load,

@@ -85,14 +85,14 @@ class Histogram:
         >>> seen.share_within(1.0), seen.share_within(0.8)
         ((0.98, 0.98), (0.9, 0.98))
         """
-        low, high = (float(self.counts[:, kept].sum()) / self.total for kept in self._within(limit))
+        low, high = (float(self.counts[:, within].sum()) / self.total for within in self._within(limit))
         return low, high
 
     def shares_within(self, limit: float) -> tuple[FloatArray, FloatArray]:
         """The same of every step [1]; of one without observations 1."""
         per_step = self.counts.sum(axis=1)
         divisor = np.where(per_step > 0.0, per_step, 1.0)
-        low, high = (self.counts[:, kept].sum(axis=1) / divisor for kept in self._within(limit))
+        low, high = (self.counts[:, within].sum(axis=1) / divisor for within in self._within(limit))
         return np.where(per_step > 0.0, low, 1.0), np.where(per_step > 0.0, high, 1.0)
 
     def _within(self, limit: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -312,7 +312,7 @@ def read_traffic(path: Path) -> Traffic:
         raise InputError(
             f"{scrape.file}: has {osl.time.size + 1} samples; a rate needs three, so choose a shorter step"
         )
-    hits, queries = (scrape.increase(f"vllm:prefix_cache_{what}") for what in ("hits", "queries"))
+    hits, queries = (scrape.increase(f"vllm:prefix_cache_{word}") for word in ("hits", "queries"))
     return Traffic(
         isl, osl, osl.counts.sum(axis=1), float(np.median(np.diff(osl.time))), hits / queries if queries > 0.0 else None
     )

@@ -127,7 +127,7 @@ def first_bytes(path: Path) -> bytes:
     """Return the start of the trace's text without byte-order mark, or raise InputError if it is no text at all."""
     with ExitStack() as stack:
         stream = _open(path, stack)[0]
-        start = _read(stream.read, SNIFF_BYTES, path, 1)
+        start = _read_bytes(stream.read, SNIFF_BYTES, path, 1)
     kind = kind_of_bytes(start)
     if kind:
         raise InputError(f"{path}: the file is {kind}, a trace must be plain or gzip-compressed CSV or JSONL in UTF-8")
@@ -154,7 +154,7 @@ def read_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[i
     number = blank = 0
     with ExitStack() as stack:
         stream, raw = _open(path, stack)
-        while line := _read(stream.readline, MAX_LINE_BYTES + 1, path, number):
+        while line := _read_bytes(stream.readline, MAX_LINE_BYTES + 1, path, number):
             number += 1
             if len(line) > MAX_LINE_BYTES:
                 raise InputError(
@@ -176,15 +176,15 @@ def read_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[i
 def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
     """Return the stream of text bytes and the one of file bytes below it, both closed by `stack`."""
     raw = stack.enter_context(open_file(path, WANTED))
-    packed = raw.read(2) == _GZIP
+    is_gzip = raw.read(2) == _GZIP
     raw.seek(0)
-    if not packed:
+    if not is_gzip:
         return raw, raw
-    unpacked = stack.enter_context(gzip.GzipFile(fileobj=raw))
-    return cast(BinaryIO, BufferedReader(cast(Any, unpacked), MIB)), raw
+    text_stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
+    return cast(BinaryIO, BufferedReader(cast(Any, text_stream), MIB)), raw
 
 
-def _read(read: Callable[[int], bytes], size: int, path: Path, line: int) -> bytes:
+def _read_bytes(read: Callable[[int], bytes], size: int, path: Path, line: int) -> bytes:
     try:
         return read(size)
     except (EOFError, gzip.BadGzipFile, zlib.error):
@@ -206,9 +206,9 @@ def rows_of(
 ) -> Iterator[Rows]:
     """Yield the requests of lines in chunks; InputError, with its number, for a line that cannot be read."""
     unit = columns.unit
-    numbered = iter(lines)
-    while chunk := list(islice(numbered, ROWS_PER_CHUNK)):
-        parsed: list[tuple[int, int, int, int]] = []
+    lines_left = iter(lines)
+    while chunk := list(islice(lines_left, ROWS_PER_CHUNK)):
+        numbers: list[tuple[int, int, int, int]] = []
         hashes: list[list[Any] | None] = []
         for number, line in chunk:
             try:
@@ -216,16 +216,19 @@ def rows_of(
                 if unit is ArrivalUnit.AUTO:
                     unit = ArrivalUnit.ISO if looks_like_date(arrival) else ArrivalUnit.SECONDS
                 time = _arrival(columns.arrival, arrival, unit)
-                parsed.append((time, _tokens(columns.isl, isl), _tokens(columns.osl, osl), number))
+                numbers.append((time, _tokens(columns.isl, isl), _tokens(columns.osl, osl), number))
                 hashes.append(blocks)
             except _LineError as error:
                 raise InputError(f"{path}:{number}: {error}") from None
-        table = Rows(*(np.ascontiguousarray(column) for column in np.array(parsed, dtype=np.int64).T))
-        known = [blocks for blocks in hashes if blocks is not None]
-        if len(known) < len(hashes):
+        table = Rows(*(np.ascontiguousarray(column) for column in np.array(numbers, dtype=np.int64).T))
+        block_lists = [blocks for blocks in hashes if blocks is not None]
+        if len(block_lists) < len(hashes):
             yield table
             continue
-        ids, counts = _hash_array(list(chain.from_iterable(known))), np.array([len(blocks) for blocks in known])
+        ids, counts = (
+            _hash_array(list(chain.from_iterable(block_lists))),
+            np.array([len(blocks) for blocks in block_lists]),
+        )
         yield replace(table, hash_ids=ids, hash_counts=counts.astype(np.int64))
 
 
@@ -289,8 +292,8 @@ def json_cells(columns: Columns) -> Callable[[bytes], Cells]:
     def read(line: bytes) -> Cells:
         record = _object(line)
         blocks = record.get(HASH_KEY)
-        listed = isinstance(blocks, list) and all(isinstance(block, int | str) for block in blocks)
-        if blocks is not None and not listed:
+        is_list = isinstance(blocks, list) and all(isinstance(block, int | str) for block in blocks)
+        if blocks is not None and not is_list:
             raise _LineError(f"{HASH_KEY} must be an array of whole numbers or strings, one per block of the prompt")
         arrival = nested_value(record, columns.arrival)
         if arrival is None and columns.arrival not in record:
@@ -543,16 +546,16 @@ def read_requests(
     if limit is not None and limit < 1:
         raise InputError(f"limit: {limit} must be at least 1")
     head = _head(path)
-    form, named = _layout(path, head, wanted, columns)
+    form, columns_of = _layout(path, head, wanted, columns)
     is_json = form in (TraceFormat.MOONCAKE, TraceFormat.JSONL)
     lines = read_lines(path, progress)
     if not is_json:
         next(lines)  # the header
-    read_cells = json_cells(named) if is_json else csv_cells(head, named)
-    chunks = list(rows_of(path, islice(lines, limit), named, read_cells))
+    read_cells = json_cells(columns_of) if is_json else csv_cells(head, columns_of)
+    chunks = list(rows_of(path, islice(lines, limit), columns_of, read_cells))
     if not chunks:
         raise InputError(f"{path}: the trace is empty: it has no requests")
-    return TraceRows(path, form, named, *_servable(path, joined(chunks), named))
+    return TraceRows(path, form, columns_of, *_servable(path, joined(chunks), columns_of))
 
 
 def _servable(path: Path, rows: Rows, columns: Columns) -> tuple[Rows, Unservable]:
@@ -632,7 +635,7 @@ def _layout(path: Path, head: str, wanted: str, mapping: Mapping[str, str] | Non
         if key not in keys:
             raise UnknownNameError("key of columns:", key, keys)
     arrival, isl, osl = (_column(role, mapping.get(role), names, where) for role in KNOWN_NAMES)
-    suffix = _normalized(arrival).rpartition("_")[2]
+    suffix = _plain_name(arrival).rpartition("_")[2]
     unit = mapping.get("arrival_unit") or (suffix if suffix in ("s", "ms", "us", "ns") else AUTO)
     if unit not in list(ArrivalUnit):
         raise UnknownNameError("arrival_unit", unit, list(ArrivalUnit))
@@ -652,7 +655,7 @@ def _names(path: Path, head: str, form: TraceFormat) -> list[str]:
     return names
 
 
-def _normalized(name: str) -> str:
+def _plain_name(name: str) -> str:
     """A column name in lower case with underscores, as in KNOWN_NAMES."""
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
@@ -667,8 +670,8 @@ def _column(role: str, wanted: str | None, names: Sequence[str], where: str) -> 
         raise InputError(f"{where}: there is no column {shown(wanted)}; {hint}")
     by_name: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name.count(NESTED)):
-        by_name.setdefault(_normalized(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
-    recognized = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
-    if recognized is None:
+        by_name.setdefault(_plain_name(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
+    name_of = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
+    if name_of is None:
         raise UnnamedColumnError(where, role, names)
-    return recognized
+    return name_of
