@@ -458,8 +458,8 @@ def check_near(predicted: NDArray[np.float64], times: Sequence[Observation], row
     worst = int(np.argmax(logs))
     observation = times[worst]
     raise InputError(
-        f"{where_of(rows[observation.row])}: {observation.quantity.value} is {_time_words(observation.seconds)}, the "
-        f"prediction {_time_words(float(predicted[worst]))}, and most rows are as far off; check units, --model, --gpu "
+        f"{where_of(rows[observation.row])}: {observation.quantity.value} is {_time_text(observation.seconds)}, the "
+        f"prediction {_time_text(float(predicted[worst]))}, and most rows are as far off; check units, --model, --gpu "
         "and layout"
     )
 
@@ -522,7 +522,7 @@ def _decoding(row: MeasuredRun) -> float:
 def _refuse_below(where: str, name: str, seconds: float, least: float, needs: str) -> None:
     if seconds < least:
         raise InputError(
-            f"{where}: {name} {_time_words(seconds)} is below {_time_words(least)}, the least {needs}; check the units, "
+            f"{where}: {name} {_time_text(seconds)} is below {_time_text(least)}, the least {needs}; check the units, "
             "--model, --gpu, --weight-dtype and the layout"
         )
 
@@ -534,7 +534,7 @@ def _engine(config: EngineConfig) -> str:
     return " ".join([f"{config.gpus} x {config.accelerator.name}", *words])
 
 
-def _time_words(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1.0 else f"{seconds / MILLI:.3g} ms"
 
 
