@@ -25,7 +25,7 @@ from costmodel.lengths import coarsen
 from costmodel.quoting import name_list
 
 from .benchmark_results import Document, documents
-from .traces.summary import compact_rows
+from .traces.summary import workload_block
 
 FloatArray = NDArray[np.float64]
 ROUNDED = 1e-9
@@ -290,14 +290,13 @@ class Traffic:
         """The `workload:` block of workload.yaml as plain data."""
         (isl, prompts), (osl, answers) = self.isl.cells(), self.osl.cells()
         every_isl, every_osl = np.maximum(np.repeat(isl, osl.size), 1.0), np.maximum(np.tile(osl, isl.size), 1.0)
-        rows = compact_rows(coarsen(every_isl, every_osl, np.outer(prompts, answers).ravel(), buckets))
-        return {
-            "request_rate": float(f"{rate or self.request_rate:.4g}"),
-            "burstiness": float(f"{self.burstiness:.4g}"),
-            "prefix_hit_share": float(f"{self.prefix_hit_share or 0.0:.4g}"),
-            "max_tokens": min(self.max_tokens, most_tokens or self.max_tokens),
-            "lengths": {"histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows]},
-        }
+        return workload_block(
+            coarsen(every_isl, every_osl, np.outer(prompts, answers).ravel(), buckets),
+            request_rate=float(f"{rate or self.request_rate:.4g}"),
+            burstiness=float(f"{self.burstiness:.4g}"),
+            prefix_hit_share=float(f"{self.prefix_hit_share or 0.0:.4g}"),
+            max_tokens=min(self.max_tokens, most_tokens or self.max_tokens),
+        )
 
 
 LEAST_STEPS = 20

@@ -503,15 +503,21 @@ def workload_mapping(
 ) -> dict[str, Any]:
     """Return the `workload:` block of workload.yaml as plain data; shares have six decimals and sum to 1."""
     workload = summary.to_workload(buckets, request_rate)
-    rows = compact_rows(Buckets(workload.isl, workload.osl, workload.share))
-    return {
-        "request_rate": _four_digits(workload.request_rate),
-        "burstiness": _four_digits(workload.burstiness),
-        "prefix_hit_share": _four_digits(workload.prefix_hit_share),
-        **({} if workload.reuse is None else {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}),
-        "max_tokens": workload.max_tokens,
-        "lengths": {"histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows]},
-    }
+    reuse = {} if workload.reuse is None else {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}
+    return workload_block(
+        Buckets(workload.isl, workload.osl, workload.share),
+        request_rate=_four_digits(workload.request_rate),
+        burstiness=_four_digits(workload.burstiness),
+        prefix_hit_share=_four_digits(workload.prefix_hit_share),
+        **reuse,
+        max_tokens=workload.max_tokens,
+    )
+
+
+def workload_block(buckets: Buckets, **scalars: Any) -> dict[str, Any]:
+    """The `workload:` block of workload.yaml as plain data, around a histogram."""
+    rows = [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in compact_rows(buckets)]
+    return {**scalars, "lengths": {"histogram": rows}}
 
 
 def compact_rows(buckets: Buckets) -> list[tuple[float, float, float]]:
