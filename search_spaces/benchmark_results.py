@@ -65,7 +65,7 @@ class Latency:
 
     def times(self, factor: float) -> Latency:
         """The same statistics of a time `factor` [1] as long."""
-        return Latency(*(_scaled(time, factor) for time in (self.mean, self.p50, self.p90, self.p99, self.p95)))
+        return Latency(*(_times_factor(time, factor) for time in (self.mean, self.p50, self.p90, self.p99, self.p95)))
 
     def share_within(self, limit: float) -> tuple[float, float]:
         """Least and largest share of requests that took no longer than `limit` [s], as far as the quantiles tell [1].
@@ -75,11 +75,11 @@ class Latency:
         """
         quantiles = ((0.5, self.p50), (0.9, self.p90), (0.95, self.p95), (0.99, self.p99))
         met = [share for share, time in quantiles if time is not None and time <= limit]
-        missed = [share for share, time in quantiles if time is not None and time > limit]
-        return max(met, default=0.0), min(missed, default=1.0)
+        above = [share for share, time in quantiles if time is not None and time > limit]
+        return max(met, default=0.0), min(above, default=1.0)
 
 
-def _scaled(figure: float | None, factor: float) -> float | None:
+def _times_factor(figure: float | None, factor: float) -> float | None:
     return None if figure is None else figure * factor
 
 
@@ -467,7 +467,7 @@ class Format(BaseModel):
         elif pattern:
             unit = _unit(document.at(pattern), self.unit)
         figures = (document.number(*map(place.format, words)) for words in STATISTICS)
-        return Latency(*(_scaled(figure, TIME_UNITS[unit]) for figure in figures)) if pattern else Latency()
+        return Latency(*(_times_factor(figure, TIME_UNITS[unit]) for figure in figures)) if pattern else Latency()
 
     def _tpot(self, document: Document, osl: float, ttft: Latency, e2e: Latency) -> Latency:
         """TPOT of the tokens that were generated [s].
@@ -576,7 +576,7 @@ def _aiperf(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     goals, met = document.at("input_config.slos"), document.at("good_request_fraction").get("avg")
     server = document.at("input_config.endpoint").get("use_server_token_count") is True
     if server and isinstance(met, int | float) and set(goals) <= set(AIPERF_GOALS):
-        limits = tuple(_scaled(goals.number(name), MILLI) for name in AIPERF_GOALS)
+        limits = tuple(_times_factor(goals.number(name), MILLI) for name in AIPERF_GOALS)
         run = replace(run, goals=limits, attainment=float(met))
     yield run
 

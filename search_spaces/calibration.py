@@ -163,7 +163,9 @@ def observations(rows: Sequence[Row]) -> list[Observation]:
         else:
             point = (row.deployment.isl, row.deployment.osl, row.deployment.concurrency)
             pairs = ((Quantity.TTFT, row.ttft), (Quantity.TPOT, row.tpot))
-            times += [Observation(what, seconds, index, point) for what, seconds in pairs if seconds is not None]
+            times += [
+                Observation(quantity, seconds, index, point) for quantity, seconds in pairs if seconds is not None
+            ]
     return times
 
 
@@ -173,9 +175,9 @@ def engine_of(record: Record, setup: Setup) -> str:
         return engine_name(setup.engine)
     if isinstance(record, MeasuredStep) or record.engine is None:
         return DEFAULT_ENGINE
-    written = record.engine.lower()
+    word = record.engine.lower()
     for mark, name in (("sgl", "sglang"), ("trt", "trtllm"), ("tensorrt", "trtllm"), ("vllm", "vllm")):
-        if mark in written:
+        if mark in word:
             return name
     return DEFAULT_ENGINE
 
@@ -185,8 +187,8 @@ def in_flight(run: BenchmarkRun) -> tuple[float | None, bool]:
     flight = run.in_flight or run.occupancy
     if run.concurrency is None:
         return flight, False
-    limited = run.request_rate is not None and math.isfinite(run.request_rate)
-    if limited and flight is not None and flight < STEADY_SHARE * run.concurrency:
+    has_rate = run.request_rate is not None and math.isfinite(run.request_rate)
+    if has_rate and flight is not None and flight < STEADY_SHARE * run.concurrency:
         return flight, False
     return run.concurrency, True
 
@@ -226,12 +228,12 @@ def _unusable(run: BenchmarkRun, setup: Setup) -> str:
             f"{prompts} prompts at concurrency {limit:g} are one burst, not a steady state; send several times as many"
         )
     if run.stated is not None and run.stated.accelerator:
-        other = _accelerator_named(run.stated.accelerator, setup.catalog)
-        if other is not None and other.name != setup.accelerator.name:
-            return f"it ran on {other.name}, not on {setup.accelerator.name}"
-    named = _model_named(run.model)
-    if named is not None and named.name != setup.model.name and named.layers != setup.model.layers:
-        return f"it ran {named.name}, not {setup.model.name}"
+        ran_on = _accelerator_named(run.stated.accelerator, setup.catalog)
+        if ran_on is not None and ran_on.name != setup.accelerator.name:
+            return f"it ran on {ran_on.name}, not on {setup.accelerator.name}"
+    ran_model = _model_named(run.model)
+    if ran_model is not None and ran_model.name != setup.model.name and ran_model.layers != setup.model.layers:
+        return f"it ran {ran_model.name}, not {setup.model.name}"
     return ""
 
 
@@ -335,12 +337,12 @@ def predictor(rows: Sequence[Row], catalog: AcceleratorCatalog, *, limited: bool
 
     counts = [1 if isinstance(row, TimedStep) else (row.ttft is not None) + (row.tpot is not None) for row in rows]
     starts = np.cumsum([0, *counts]).tolist()
-    parts = [*_run_parts(rows, starts, scaled, catalog), *_step_parts(rows, starts, scaled, catalog)]
+    pieces = [*_run_parts(rows, starts, scaled, catalog), *_step_parts(rows, starts, scaled, catalog)]
 
     def predict(scales: Scales) -> FloatArray:
         seconds = np.empty(starts[-1])
-        for places, part in parts:
-            seconds[places] = part(scales)
+        for places, predict_part in pieces:
+            seconds[places] = predict_part(scales)
         return seconds
 
     return predict
@@ -384,8 +386,8 @@ def _run_predictor(batch: Batch, used: IntArray, scaled: Scaled, catalog: Accele
         return replace(deployment, prefill=scaled(deployment.prefill, scales), decode=decode)
 
     def predict(scales: Scales) -> FloatArray:
-        tried = replace(batch, deployments=tuple(side(deployment, scales) for deployment in batch.deployments))
-        steady = steady_state(tried, scaled_policy(policy, scales))
+        candidate = replace(batch, deployments=tuple(side(deployment, scales) for deployment in batch.deployments))
+        steady = steady_state(candidate, scaled_policy(policy, scales))
         return np.concatenate([steady.ttft[:, 0], steady.tpot[:, 0]])[used]
 
     return predict
@@ -402,7 +404,7 @@ def _step_parts(
     for (engine, model), members in groups.items():
         loads = [step_load(row) for _, row in members]
         names = ("prefill_requests", "prefill_tokens", "prefill_past", "decode_requests", "decode_context")
-        load = StepLoad(*(np.concatenate([getattr(part, name) for part in loads], axis=1) for name in names))
+        load = StepLoad(*(np.concatenate([getattr(load_of, name) for load_of in loads], axis=1) for name in names))
         overhead = load_engine_overhead(engine, catalog.engines)
         places = np.array([start for start, _ in members])
         yield places, _step_predictor(model, members[0][1].config, overhead, load, scaled)
@@ -449,16 +451,16 @@ def check_littles_law(run: BenchmarkRun) -> None:
         )
 
 
-def check_near(predicted: NDArray[np.float64], observed: Sequence[Observation], rows: Sequence[Row]) -> None:
+def check_near(predicted: NDArray[np.float64], times: Sequence[Observation], rows: Sequence[Row]) -> None:
     """Refuse data that is further from the prediction than any machine of the kind can be."""
-    logs = np.abs(np.log(predicted / np.array([time.seconds for time in observed])))
+    logs = np.abs(np.log(predicted / np.array([time.seconds for time in times])))
     if float(np.median(logs)) <= math.log(FARTHEST):
         return
     worst = int(np.argmax(logs))
-    observation = observed[worst]
+    observation = times[worst]
     raise InputError(
-        f"{where_of(rows[observation.row])}: {observation.quantity.value} is {_shown(observation.seconds)}, the "
-        f"prediction {_shown(float(predicted[worst]))}, and most rows are as far off; check units, --model, --gpu "
+        f"{where_of(rows[observation.row])}: {observation.quantity.value} is {_time_text(observation.seconds)}, the "
+        f"prediction {_time_text(float(predicted[worst]))}, and most rows are as far off; check units, --model, --gpu "
         "and layout"
     )
 
@@ -521,8 +523,8 @@ def _decoding(row: MeasuredRun) -> float:
 def _refuse_below(where: str, name: str, seconds: float, least: float, needs: str) -> None:
     if seconds < least:
         raise InputError(
-            f"{where}: {name} {_shown(seconds)} is below {_shown(least)}, the least {needs}; check the units, --model, "
-            "--gpu, --weight-dtype and the layout"
+            f"{where}: {name} {_time_text(seconds)} is below {_time_text(least)}, the least {needs}; check the units, "
+            "--model, --gpu, --weight-dtype and the layout"
         )
 
 
@@ -533,7 +535,7 @@ def _engine(config: EngineConfig) -> str:
     return " ".join([f"{config.gpus} x {config.accelerator.name}", *words])
 
 
-def _shown(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1.0 else f"{seconds / MILLI:.3g} ms"
 
 
@@ -581,18 +583,18 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
         reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in notes[:3]))
         raise InputError(f"none of the {len(records)} results can be used: {reasons}")
     engine = _one_engine(rows)
-    observed = observations(rows)
+    times = observations(rows)
     predict = predictor(rows, setup.catalog)
     try:
         check_possible(rows)
-        check_near(predict(Scales()), observed, rows)
-        check_fit(fit_scales(predictor(rows, setup.catalog, limited=False), observed), rows)
+        check_near(predict(Scales()), times, rows)
+        check_fit(fit_scales(predictor(rows, setup.catalog, limited=False), times), rows)
     except InputError as fault:
-        nearer = nearer_flags(records, setup, len(observed))
+        nearer = nearer_flags(records, setup, len(times))
         raise InputError(f"{fault}; {nearer}" if nearer else str(fault)) from fault
-    fit = fit_scales(predict, observed)
-    hint = "" if fit.explains else nearer_flags(records, setup, len(observed))
-    notes += precision_note(records, setup, len(observed)) if fit.explains else []
+    fit = fit_scales(predict, times)
+    hint = "" if fit.explains else nearer_flags(records, setup, len(times))
+    notes += precision_note(records, setup, len(times)) if fit.explains else []
     error = float(np.median(np.abs(np.expm1(fit.held))))
     figures = {
         pair: replace(
@@ -600,7 +602,7 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
         )
         for pair, efficiency in scaled_figures(setup.accelerator, used_pairs(rows), fit.scales).items()
     }
-    return Calibration(setup, engine, tuple(rows), tuple(observed), fit, figures, tuple(notes), hint)
+    return Calibration(setup, engine, tuple(rows), tuple(times), fit, figures, tuple(notes), hint)
 
 
 def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
@@ -608,8 +610,8 @@ def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
 
     Of the precisions, the GPUs and half or twice the tensor ranks the best of each, the two best of these.
     """
-    others = (gpu for gpu in setup.catalog.accelerators.values() if gpu.name != setup.accelerator.name)
-    gpus = {f"--gpu {accelerator.name}": replace(setup, accelerator=accelerator) for accelerator in others}
+    gpus_beside = (gpu for gpu in setup.catalog.accelerators.values() if gpu.name != setup.accelerator.name)
+    gpus = {f"--gpu {accelerator.name}": replace(setup, accelerator=accelerator) for accelerator in gpus_beside}
     ranks = {setup.layout.tensor * 2, setup.layout.tensor // 2} - {0}
     layouts = {
         f"--tp {tensor}": replace(setup, layout=replace(setup.layout, tensor=tensor)) for tensor in sorted(ranks)
@@ -640,21 +642,21 @@ def _precisions(setup: Setup) -> dict[str, Setup]:
 
 def _nearest(records: Sequence[Record], kind: Mapping[str, Setup], times: int) -> tuple[float, str]:
     """The least error of the catalog among several setups, and its flag."""
-    return min((_catalog_error(records, changed, times), flag) for flag, changed in kind.items())
+    return min((_catalog_error(records, variant, times), flag) for flag, variant in kind.items())
 
 
 def _catalog_error(records: Sequence[Record], setup: Setup, times: int) -> float:
     """Median error of the catalog as it is [1]; infinite where it is no better than an outlier, or cannot be."""
     rows, _ = measured(records, setup)
-    observed = observations(rows)
-    if len(observed) < times:
+    times_seen = observations(rows)
+    if len(times_seen) < times:
         return math.inf
     try:
         check_possible(rows)
     except InputError:
         return math.inf
-    ratio = predictor(rows, setup.catalog)(Scales()) / np.array([time.seconds for time in observed])
-    return float(np.median(np.abs(ratio - 1.0))) if strain_of(np.log(ratio), observed) <= HUBER else math.inf
+    ratio = predictor(rows, setup.catalog)(Scales()) / np.array([time.seconds for time in times_seen])
+    return float(np.median(np.abs(ratio - 1.0))) if strain_of(np.log(ratio), times_seen) <= HUBER else math.inf
 
 
 def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source: str, base: Path | None) -> str:
@@ -662,13 +664,13 @@ def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source:
     content = {} if base is None else read_source(base, MAX_OVERLAY_BYTES)[0].value
     catalog = calibration.setup.catalog
     accelerator = calibration.setup.accelerator.name
-    written = next(
+    spelling = next(
         (name for name in content.get(TOP) or {} if catalog.spellings.get(normalized_name(str(name))) == accelerator),
         accelerator,
     )
     host = _host_times(calibration, source)
     engines = {calibration.engine: host} if host else None
-    return overlay_text(heading, written, efficiency_dict(calibration.figures), engines, content)
+    return overlay_text(heading, spelling, efficiency_dict(calibration.figures), engines, content)
 
 
 def _host_times(calibration: Calibration, source: str) -> dict[str, Any]:

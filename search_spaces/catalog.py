@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import Field, ValidationError, create_model
 
-from costmodel.accelerator import Accelerator, Link, Origin, Price, PriceBasis
+from costmodel.accelerator import Accelerator, Link, Origin, Price
 from costmodel.errors import InputError, UnknownNameError, nearest_name
 from costmodel.quoting import shown
 from costmodel.roofline import KERNEL_CLASSES
@@ -30,7 +30,6 @@ from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import join_words
 
 from . import bounds
-from .bounds import Bounds
 from .efficiency import (
     NO_KERNEL_CHANGE,
     WIDER,
@@ -42,7 +41,7 @@ from .efficiency import (
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from .faults import Fault, FaultsError, check_kind
-from .fields import Section, Text, choice, count, faults_of, house_error, member, number, quantity, reader
+from .fields import Section, Text, choice, count, faults_of, house_error, number, quantity, reader
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .yaml_source import read_source
@@ -64,7 +63,6 @@ MAX_OVERLAY_BYTES = 1_000_000
 
 _Peak = Annotated[float, number(bounds.PEAK_FLOPS.in_units(TERA, "TFLOP/s"))]
 _Gpus = Annotated[int, count(bounds.NODE_SIZE)]
-_Price = Annotated[float, number(bounds.PRICE)]
 _Multiple = Annotated[int, count(bounds.WHOLE)]
 
 
@@ -98,30 +96,6 @@ class PeakEntry(Section):
     fp4: _Peak | None = None
 
 
-class PriceEntry(Section):
-    """Price of one GPU [$/h]: median over providers, cheapest and dearest provider, number of quotes.
-
-    basis, term_years, borrowed_from: as `costmodel.accelerator.Price` has them.
-    """
-
-    usd_per_hour: _Price
-    low: _Price
-    high: _Price
-    quotes: Annotated[int, count(bounds.WHOLE)]
-    origin: Annotated[Origin, member(Origin)]
-    source: Text
-    date: Text
-    basis: Annotated[PriceBasis, member(PriceBasis)] = PriceBasis.ON_DEMAND
-    term_years: Annotated[int, count(Bounds(1, 100, "years"))] | None = None
-    borrowed_from: Text | None = None
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if not self.low <= self.usd_per_hour <= self.high:
-            raise house_error("must have low <= usd_per_hour <= high")
-        return self
-
-
 class AcceleratorEntry(Section):
     """One accelerator as it stands in the file; units are in the keys."""
 
@@ -141,9 +115,6 @@ class AcceleratorEntry(Section):
     source: Text
     date: Text
     assumed: str = ""
-    price: PriceEntry
-    other_prices: tuple[PriceEntry, ...] = ()
-    """Of this accelerator on other bases than `price`."""
 
 
 def _changes(entry: type[Section], **more: Any) -> type[Section]:
@@ -151,8 +122,8 @@ def _changes(entry: type[Section], **more: Any) -> type[Section]:
     keys: dict[str, Any] = {}
     for name, info in entry.model_fields.items():
         kind: Any = info.annotation
-        part = isinstance(kind, type) and issubclass(kind, Section)
-        annotation = _changes(kind) if part else Annotated[kind, *info.metadata] if info.metadata else kind
+        is_section = isinstance(kind, type) and issubclass(kind, Section)
+        annotation = _changes(kind) if is_section else Annotated[kind, *info.metadata] if info.metadata else kind
         keys[name] = (annotation | None, None)
     return create_model(f"{entry.__name__}Changes", __base__=Section, **keys, **more)
 
@@ -194,9 +165,6 @@ RawEntry = dict[str, Any]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """With libyaml it is ten times as fast."""
 
-_BASIS_KEYS = ("basis", "term_years", "borrowed_from", "origin")
-"""What is said of a catalog price that a user's own one does not take over."""
-
 
 def normalized_name(name: str) -> str:
     """A name without case, separators and maker, by which spellings are compared.
@@ -235,26 +203,31 @@ class AcceleratorCatalog:
 
     def with_quotes(self, path: Path) -> AcceleratorCatalog:
         """The catalog in which the accelerators that a user's file of quotes names have the prices that these make."""
-        changed = dict(self.accelerators)
+        accelerators = dict(self.accelerators)
         for name, alike in self.own_quotes(path).items():
-            price, *others = prices_of(alike)
-            changed[name] = replace(changed[name], price=price, other_prices=tuple(others))
-        return replace(self, accelerators=changed)
+            price, *alternatives = prices_of(alike)
+            accelerators[name] = replace(accelerators[name], price=price, other_prices=tuple(alternatives))
+        return replace(self, accelerators=accelerators)
 
     def own_quotes(self, path: Path) -> Mapping[str, tuple[Quote, ...]]:
         """The quotes of a user's file by the catalog's names; FaultsError with all that is wrong with it."""
         return read_quotes(path, lambda name: self.accelerator(name).name)
 
     def with_entry(
-        self, name: str, raw: RawEntry, relative: str | None = None, change: KernelChange = NO_KERNEL_CHANGE
+        self,
+        name: str,
+        raw: RawEntry,
+        prices: Sequence[Price],
+        relative: str | None = None,
+        change: KernelChange = NO_KERNEL_CHANGE,
     ) -> AcceleratorCatalog:
-        """The catalog with one more, or one changed, accelerator."""
+        """The catalog with one more, or one changed, accelerator; prices: the usual one first."""
         entry = AcceleratorEntry.model_validate(raw)
         efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
         entries = {**self.entries, name: raw}
         peaks = {accelerator: entry[PEAKS] for accelerator, entry in entries.items()}
         efficiency = efficiency.changed(name, change, peaks)
-        accelerator = _accelerator(name, entry, efficiency, peaks)
+        accelerator = _accelerator(name, entry, prices, efficiency, peaks)
         spellings = _with_spellings(self.spellings, name, entry)
         return AcceleratorCatalog(
             {**self.accelerators, name: accelerator}, spellings, entries, efficiency, self.engines
@@ -266,7 +239,7 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
 
     prices: a basis, which changes nothing here, or the user's file of quotes.
     """
-    catalog = _shipped() if overlay is None else _with_overlay(_shipped(), overlay)
+    catalog = _shipped_catalog() if overlay is None else _with_overlay(_shipped_catalog(), overlay)
     return catalog if prices is None or basis_of(prices) is not None else catalog.with_quotes(Path(prices))
 
 
@@ -296,131 +269,113 @@ def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Ite
     entries = content.get(TOP)
     first: dict[str, str] = {}
     for name in entries if isinstance(entries, Mapping) else ():
-        same = first.setdefault(normalized_name(name), name)
+        first_spelling = first.setdefault(normalized_name(name), name)
         if not normalized_name(name):
             yield Fault((TOP, name), "must have a name with letters or digits", on_key=True)
-        elif same != name:
-            yield Fault((TOP, name), f"stands here already as {shown(same)}; keep one of them", on_key=True)
-    known = {*catalog.spellings, *first}
+        elif first_spelling != name:
+            yield Fault((TOP, name), f"stands here already as {shown(first_spelling)}; keep one of them", on_key=True)
+    spellings = {*catalog.spellings, *first}
     for name, entry in entries.items() if isinstance(entries, Mapping) else ():
         like = entry.get(LIKE) if isinstance(entry, Mapping) else None
-        if isinstance(like, str) and normalized_name(like) not in known:
+        if isinstance(like, str) and normalized_name(like) not in spellings:
             unknown = UnknownNameError("accelerator", like, catalog.accelerators)
             yield Fault((TOP, name, LIKE), str(unknown))
 
 
 @cache
-def _shipped() -> AcceleratorCatalog:
+def _shipped_catalog() -> AcceleratorCatalog:
     """The data files of the distribution, read once."""
     efficiency = parse_efficiency(_read_data("efficiency.yaml"), _read_data("in_engine.yaml"))
-    entries = _priced(_read_data("accelerators.yaml")["accelerators"])
+    entries, prices = dict(_read_data("accelerators.yaml")["accelerators"]), shipped_prices()
+    models = {name: entry.pop(PRICE_LIKE, None) for name, entry in entries.items()}
     catalog = AcceleratorCatalog({}, {}, entries, efficiency)  # all entries at once, as one may borrow from another
-    for name, raw in entries.items():
-        catalog = catalog.with_entry(name, raw)
+    for name, model in models.items():
+        own = prices[name] if model is None else (borrowed(prices[model][0], model),)
+        catalog = catalog.with_entry(name, entries[name], own)
     return catalog
 
 
-def _priced(entries: Mapping[str, RawEntry]) -> dict[str, RawEntry]:
-    """The shipped entries with the prices that quotes make: their own, or that of the accelerator that stands in."""
-    prices = shipped_prices()
-    priced: dict[str, RawEntry] = {}
-    for name, entry in entries.items():
-        rest = {key: value for key, value in entry.items() if key != PRICE_LIKE}
-        model = entry.get(PRICE_LIKE)
-        own = prices[name] if model is None else (borrowed(prices[model][0], model),)
-        priced[name] = rest | {"price": asdict(own[0]), "other_prices": [asdict(price) for price in own[1:]]}
-    return priced
-
-
-def _overlaid(catalog: AcceleratorCatalog, written: str, entry: Any, file: str) -> AcceleratorCatalog:
+def _overlaid(catalog: AcceleratorCatalog, spelling: str, entry: Any, file: str) -> AcceleratorCatalog:
     """The catalog after one entry of an overlay, which names a known accelerator or a new one.
 
     Raises FaultsError with what is wrong with it, at paths below the entry.
     """
-    name = catalog.spellings.get(normalized_name(written))
+    name = catalog.spellings.get(normalized_name(spelling))
     relative = None if entry.like is None else catalog.spellings.get(normalized_name(entry.like))
     if entry.like is not None and relative is None:
         raise FaultsError(Fault((LIKE,), f"{shown(entry.like)} must stand above"))
     if name and relative:
-        sentence = f"{shown(written)} is {shown(name)} of the catalog, so 'like' cannot define it"
+        sentence = f"{shown(spelling)} is {shown(name)} of the catalog, so 'like' cannot define it"
         raise FaultsError(Fault((LIKE,), f"{sentence}; give only what differs"))
     change = entry.model_dump(exclude_unset=True, exclude={EFFICIENCY, LIKE})
-    price = change.pop(PRICE_SHORT, None)
-    if price is not None:
-        if "price" in change:
-            raise FaultsError(Fault((PRICE_SHORT,), "stands beside 'price'; keep one of them", on_key=True))
-        own = {"usd_per_hour": price, "low": price, "high": price, "quotes": 1, "origin": Origin.STATED}
-        change["price"] = own | {"source": f"given in {file}", "date": change.get("date", "undated")}
+    usd, prices = change.pop(PRICE_SHORT, None), tuple[Price, ...]()
+    model = catalog.accelerators.get(name or relative or "")
+    if usd is not None:
+        prices = (Price(usd, usd, usd, 1, Origin.STATED, f"given in {file}", change.get("date", "undated")),)
+    elif model is not None and relative:
+        source = f"as {relative}: {model.price.source}"
+        prices = (replace(model.price, origin=Origin.ASSUMED, borrowed_from=relative, source=source),)
+    elif model is not None:
+        prices = (model.price, *model.other_prices)
     base = catalog.entries.get(name or relative or "", {})
     if relative:
         base = {key: value for key, value in base.items() if key != "aliases"}
     figures = {(kind, dtype): row for kind, rows in (entry.efficiency or {}).items() for dtype, row in rows.items()}
     try:
-        return catalog.with_entry(name or written, _merged(base, change, file, relative), relative, (figures, file))
+        merged = _merged_entry(base, change, file, relative)
+        if prices:
+            return catalog.with_entry(name or spelling, merged, prices, relative, (figures, file))
+        AcceleratorEntry.model_validate(merged)
+        raise FaultsError(Fault((), f"is new and lacks {PRICE_SHORT}", on_key=True))
     except ValidationError as error:
         faults = faults_of(error, AcceleratorEntry.model_json_schema())
         lacks = [str(details["loc"][0]) for details in error.errors() if details["type"] == "missing"]
+        lacks += [PRICE_SHORT] * (not prices)
         if lacks:
-            close = nearest_name(written, catalog.accelerators)
+            close = nearest_name(spelling, catalog.accelerators)
             sentence = f"is new and lacks {join_words(lacks)}; state them, or 'like:' with a similar one"
             hint = f", or did you mean {shown(close)}?" if close else ""
             raise FaultsError(Fault((), f"{sentence}{hint}", on_key=True)) from error
         raise FaultsError(*faults) from error
 
 
-def _merged(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:
+def _merged_entry(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:
     """`base` with the user's `change` laid over it, key by key within a part, and with its sources kept honest.
 
     An accelerator `like` another with peaks of its own has those alone: its units are not the other's.
     """
-    merged = dict(base)
+    entry = dict(base)
     for key, value in change.items():
-        old = merged.get(key)
+        old = entry.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            others = relative and key == PEAKS and any(old.get(dtype) != peak for dtype, peak in value.items())
-            merged[key] = dict(value) if others else {**old, **value}
+            has_own_peaks = relative and key == PEAKS and any(old.get(dtype) != peak for dtype, peak in value.items())
+            entry[key] = dict(value) if has_own_peaks else {**old, **value}
         else:
-            merged[key] = (*old, *value) if key == "aliases" and old else value
-    differs = ", ".join(sorted(set(change) - {"price", "aliases"}))
+            entry[key] = (*old, *value) if key == "aliases" and old else value
+    differs = ", ".join(sorted(set(change) - {"aliases"}))
     if "source" not in change and (differs or relative or not base):
         origin = f"; else as {relative or 'shipped'}: {base['source']}" if base else ""
-        merged["source"] = f"{differs or 'nothing'} from {file}{origin}"
-    merged.setdefault("date", "undated")
-    if base:
-        merged["price"] = _merged_price(base["price"], change.get("price", {}), file, relative)
-        if "other_prices" not in change and (relative or merged["price"]["origin"] == Origin.STATED):
-            merged.pop("other_prices", None)
-    return merged
-
-
-def _merged_price(base: RawEntry, given: Mapping[str, Any], file: str, relative: str | None) -> RawEntry:
-    """The price of an entry: the user's own where one is given, else that of `base`, which another one borrows."""
-    merged = {**base, **given}
-    if "usd_per_hour" in given:
-        taken = {key: value for key, value in base.items() if key not in _BASIS_KEYS}
-        merged = {**taken, "origin": str(Origin.STATED), **given}
-    elif relative:
-        merged |= {"origin": str(Origin.ASSUMED), "borrowed_from": relative}
-    if "source" not in given and (relative or given):
-        keys = f"{', '.join(sorted(given))} from {file}; else " if given else ""
-        merged["source"] = f"{keys}as {relative or 'shipped'}: {base['source']}"
-    return merged
+        entry["source"] = f"{differs or 'nothing'} from {file}{origin}"
+    entry.setdefault("date", "undated")
+    return entry
 
 
 def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorEntry) -> dict[str, str]:
     """All spellings with those of `entry` added; the Kubernetes label is one, unless another accelerator has it."""
-    added = dict(spellings)
+    spellings_now = dict(spellings)
     for spelling in (name, *entry.aliases):
-        owner = added.setdefault(normalized_name(spelling), name)
+        owner = spellings_now.setdefault(normalized_name(spelling), name)
         if owner != name:
             sentence = f"{shown(spelling)} is already a name of {shown(owner)}; choose another"
             raise FaultsError(Fault((), sentence))
     if entry.node_label:
-        added.setdefault(normalized_name(entry.node_label), name)
-    return added
+        spellings_now.setdefault(normalized_name(entry.node_label), name)
+    return spellings_now
 
 
-def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable, peaks: Peaks) -> Accelerator:
+def _accelerator(
+    name: str, entry: AcceleratorEntry, prices: Sequence[Price], efficiency: EfficiencyTable, peaks: Peaks
+) -> Accelerator:
     """The entry in SI units."""
     own = entry.tflops.model_dump(exclude_none=True)
     return Accelerator(
@@ -437,8 +392,8 @@ def _accelerator(name: str, entry: AcceleratorEntry, efficiency: EfficiencyTable
         tdp=entry.tdp_w,
         node_label=entry.node_label,
         kv_domain=entry.kv_domain,
-        price=Price(**entry.price.model_dump()),
-        other_prices=tuple(Price(**price.model_dump()) for price in entry.other_prices),
+        price=prices[0],
+        other_prices=tuple(prices[1:]),
         efficiency=efficiency.complete(name, peaks),
         source=entry.source,
         date=entry.date,

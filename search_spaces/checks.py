@@ -73,11 +73,10 @@ def class_faults(classes: Sequence[SloClass]) -> Iterator[Fault]:
                 ("slo", index, "name"),
                 f"{shown(item.name)} is the name of slo.{first[item.name]} too; names must differ",
             )
-    unstated = [index for index, item in enumerate(classes) if item.share is None]
-    if len(classes) > 1 and unstated:
+    lacking = [index for index, item in enumerate(classes) if item.share is None]
+    if len(classes) > 1 and lacking:
         yield from (
-            Fault(("slo", index, "share"), "is missing: with several classes each needs its share")
-            for index in unstated
+            Fault(("slo", index, "share"), "is missing: with several classes each needs its share") for index in lacking
         )
         return
     sentence = share_sum_fault([item.share if item.share is not None else 1.0 for item in classes])
@@ -108,12 +107,12 @@ def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
         "expert_parallel": no_experts,
         "data_parallel": f"{no_experts} to share; replicas do the same",
     }
-    for key, allowed in allowed_degrees(model).items():
-        stated: Sequence[int] = getattr(search, key) or ()
-        wrong = [degree for degree in stated if degree not in allowed]
+    for key, degrees_allowed in allowed_degrees(model).items():
+        degrees_written: Sequence[int] = getattr(search, key) or ()
+        wrong = [degree for degree in degrees_written if degree not in degrees_allowed]
         if wrong:
-            examples = ", ".join(str(degree) for degree in allowed[:SHOWN_DEGREES])
-            more = ", ..." if len(allowed) > SHOWN_DEGREES else ""
+            examples = ", ".join(str(degree) for degree in degrees_allowed[:SHOWN_DEGREES])
+            more = ", ..." if len(degrees_allowed) > SHOWN_DEGREES else ""
             degrees = ", ".join(map(str, wrong[:SHOWN_DEGREES])) + (", ..." if len(wrong) > SHOWN_DEGREES else "")
             yield Fault(("search", key), f"has {degrees}, {why[key]}; allowed: {examples}{more}")
 
@@ -197,18 +196,18 @@ def length_faults(workload: Workload, section: WorkloadSection, model: Transform
         yield Fault(
             ("workload", "max_tokens"),
             f"{stated_max} is below the longest bucket, which has {longest:g} tokens (ISL + OSL)"
-            f"{_limited(section.lengths)}",
+            f"{_limit_hint(section.lengths)}",
         )
-    needed = max(workload.max_tokens, math.ceil(longest))
-    if model.max_position and needed > model.max_position:
-        stated = stated_max is not None and stated_max >= longest
+    longest_request = max(workload.max_tokens, math.ceil(longest))
+    if model.max_position and longest_request > model.max_position:
+        has_limit = stated_max is not None and stated_max >= longest
         lengths = "lengths" if section.sessions is None else "sessions"
-        where = ("workload", "max_tokens") if stated else ("workload", lengths)
-        sentence = f"{needed:,} tokens exceed the context of {model.name}, {model.max_position:,} tokens"
-        yield Fault(where, sentence if stated else f"{sentence}{_limited(section.lengths)}")
+        where = ("workload", "max_tokens") if has_limit else ("workload", lengths)
+        sentence = f"{longest_request:,} tokens exceed the context of {model.name}, {model.max_position:,} tokens"
+        yield Fault(where, sentence if has_limit else f"{sentence}{_limit_hint(section.lengths)}")
 
 
-def _limited(lengths: LengthsSection | None) -> str:
+def _limit_hint(lengths: LengthsSection | None) -> str:
     """How to end lengths that no one stated an end of: a lognormal reaches far beyond its p99."""
     if lengths is None:
         return "; state fewer turns, or fewer tokens of each"
@@ -234,8 +233,8 @@ def price_faults(
 
 def unquoted(accelerator: Accelerator, basis: PriceBasis) -> str:
     """That nobody quotes an accelerator on a basis, what else is quoted, and what to do."""
-    others = [f"{price.basis} {listed(price.usd_per_hour)}" for price in accelerator.quotes]
-    there = f"the catalog has {join_words(others)}" if others else "the catalog has none for it at all"
+    quotes = [f"{price.basis} {listed(price.usd_per_hour)}" for price in accelerator.quotes]
+    there = f"the catalog has {join_words(quotes)}" if quotes else "the catalog has none for it at all"
     return f"{accelerator.name} has no {basis} quote ({there}); state its price, or leave it out"
 
 
@@ -244,9 +243,9 @@ def token_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
     space = search_space(search, model)
     most, fewest = max(space.max_num_batched_tokens), min(space.max_num_seqs)
     if Role.COLOCATED in space.roles and most < fewest and (search.max_num_seqs or search.max_num_batched_tokens):
-        stated = "max_num_batched_tokens" if search.max_num_batched_tokens else "max_num_seqs"
+        key = "max_num_batched_tokens" if search.max_num_batched_tokens else "max_num_seqs"
         why = f"a step of {most:,} tokens at most has none for each of {fewest:,} requests at least"
-        yield Fault(("search", stated), f"{why}; state max_num_batched_tokens of at least {fewest:,}")
+        yield Fault(("search", key), f"{why}; state max_num_batched_tokens of at least {fewest:,}")
 
 
 def cross_faults(
@@ -320,11 +319,12 @@ def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
     }
     cells = settings | {"buckets of lengths": problem.workload.share.size, "SLO classes": len(problem.slos)}
     for sizes, most in ((settings, MAX_SETTINGS), (cells, MAX_CELLS)):
-        made = math.prod(sizes.values())
-        if made > most:
+        candidates_made = math.prod(sizes.values())
+        if candidates_made > most:
             product = " x ".join(f"{count:,} {name}" for name, count in sizes.items())
             yield Fault(
-                ("search",), f"makes {made:,} candidates ({product}), but at most {most:,} are priced; state fewer"
+                ("search",),
+                f"makes {candidates_made:,} candidates ({product}), but at most {most:,} are priced; state fewer",
             )
             return
 
@@ -334,18 +334,18 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
     for index, offer in enumerate(problem.offers):
         rule, shape, reason = _closest(problem, index)
         weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
-        what = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
+        weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
         mend = _MENDS.get(rule, "widen the ranges of search")
         if rule == _FIT:
             mend = f"allow {_MORE_GPUS}, a smaller weight_dtype, shorter requests or more memory"
         yield Fault(
             ("accelerators", index),
-            f"{what} runs on no engine of {offer.accelerator.name} within the search space: with {_told(shape)}, "
-            f"{reason}; {mend}",
+            f"{weights_words} runs on no engine of {offer.accelerator.name} within the search space: "
+            f"with {_degrees_of(shape)}, {reason}; {mend}",
         )
 
 
-def _told(shape: Shape) -> str:
+def _degrees_of(shape: Shape) -> str:
     split = shape.parallelism
     degrees = {"TP": split.tensor, "PP": split.pipeline, "EP": split.expert, "DP": split.data}
     return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU"
@@ -354,10 +354,10 @@ def _told(shape: Shape) -> str:
 def _closest(problem: Problem, offer: int) -> tuple[str, Shape, str]:
     """The shape that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
     order = list(RULES)
-    refused = [
-        (candidate, found)
+    rulings = [
+        (candidate, ruling)
         for candidate in candidates(problem, offer)
-        if (found := refusal(problem, candidate)) is not None
+        if (ruling := refusal(problem, candidate)) is not None
     ]
-    shape, (rule, reason) = max(refused, key=lambda item: (order.index(item[1][0]), item[0].parallelism.gpus))
+    shape, (rule, reason) = max(rulings, key=lambda item: (order.index(item[1][0]), item[0].parallelism.gpus))
     return rule, shape, reason

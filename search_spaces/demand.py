@@ -19,7 +19,7 @@ from costmodel.prefix_cache import Times, exponential, from_quantiles, uniform_r
 from costmodel.quoting import shown
 from costmodel.sessions import Sessions, requests_of
 from costmodel.workload import Workload
-from search_spaces.traces.parsing import delimiter_of
+from search_spaces.traces.reader import delimiter_of
 
 from .bounds import (
     BUCKETS,
@@ -38,8 +38,6 @@ from .files import read_text
 from .recorded import Recorded, unpacked
 from .schema import (
     Diurnal,
-    HistogramGrid,
-    HistogramRow,
     LengthDistribution,
     LengthsSection,
     PackedRequests,
@@ -81,12 +79,12 @@ def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -
         raise FaultsError(Fault(("workload",), "needs lengths or sessions"))
     if section.lengths.trace is not None:
         return _from_trace(section, section.lengths.trace, base)
-    stated = _from_lengths(section, section.lengths, base, context_length)
+    workload = _from_lengths(section, section.lengths, base, context_length)
     if section.recorded is None:
-        return stated, None
+        return workload, None
     longest = section.max_tokens or context_length or MAX_TOKENS.high
-    recorded = _recorded(section.recorded, base, int(longest))
-    return replace(stated, max_tokens=section.max_tokens or max(stated.max_tokens, recorded.longest)), recorded
+    recorded = _recording(section.recorded, base, int(longest))
+    return replace(workload, max_tokens=section.max_tokens or max(workload.max_tokens, recorded.longest)), recorded
 
 
 def _from_sessions(section: WorkloadSection, stated: SessionsSection) -> Workload:
@@ -101,7 +99,7 @@ def _from_sessions(section: WorkloadSection, stated: SessionsSection) -> Workloa
     if not TURNS.holds(sessions.turns.longest):
         raise FaultsError(Fault((*SESSIONS, "turns"), f"{sessions.turns.longest:g} {TURNS.sentence()}"))
     buckets, reuse = requests_of(sessions)
-    found = float(buckets.share @ (reuse.shared + reuse.history)) / float(buckets.share @ buckets.isl)
+    hit_share = float(buckets.share @ (reuse.shared + reuse.history)) / float(buckets.share @ buckets.isl)
     by_session = (stated.rate or 0.0) * sessions.turns.mean
     return Workload(
         isl=buckets.isl,
@@ -109,7 +107,7 @@ def _from_sessions(section: WorkloadSection, stated: SessionsSection) -> Workloa
         share=buckets.share,
         request_rate=stated_rate(section) or by_session,
         burstiness=1.0 if section.burstiness is None else section.burstiness,
-        prefix_hit_share=found,
+        prefix_hit_share=hit_share,
         max_tokens=section.max_tokens or math.ceil(sessions.longest),
         reuse=reuse,
         sessions=sessions,
@@ -136,7 +134,7 @@ def _with_reuse(workload: Workload, section: PauseSection | None) -> Workload:
 def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: FilePath, context_length: int) -> Workload:
     """Return the workload of a histogram or of named distributions."""
     buckets, longest = _buckets(lengths, base, context_length)
-    stated = Workload(
+    workload = Workload(
         isl=buckets.isl,
         osl=buckets.osl,
         share=buckets.share,
@@ -145,7 +143,7 @@ def _from_lengths(section: WorkloadSection, lengths: LengthsSection, base: FileP
         prefix_hit_share=section.prefix_hit_share or 0.0,
         max_tokens=section.max_tokens or longest,
     )
-    return _with_reuse(stated, section.reuse_interval)
+    return _with_reuse(workload, section.reuse_interval)
 
 
 def stated_rate(section: WorkloadSection) -> float | None:
@@ -176,8 +174,8 @@ def _buckets(section: LengthsSection, base: FilePath, context_length: int) -> tu
 def _lengths(section: LengthDistribution, place: Path) -> Lengths:
     try:
         if section.lognormal is not None:
-            given = section.lognormal
-            return discrete.lognormal(median=given.median, p99=given.p99, maximum=given.maximum)
+            lognormal = section.lognormal
+            return discrete.lognormal(median=lognormal.median, p99=lognormal.p99, maximum=lognormal.maximum)
         if section.quantiles is not None:
             return discrete.from_quantiles(section.quantiles)
         return discrete.fixed(section.fixed or 0.0)
@@ -189,12 +187,8 @@ def _rows(section: LengthsSection, base: FilePath) -> Iterator[Row]:
     histogram = section.histogram
     if isinstance(histogram, str):
         yield from read_histogram(base / histogram)
-    elif isinstance(histogram, HistogramGrid):
-        for isl, shares in zip(histogram.isl, histogram.share, strict=True):
-            yield from ((isl, osl, share) for osl, share in zip(histogram.osl, shares, strict=True))
     else:
-        rows: Sequence[HistogramRow] = histogram or ()
-        yield from ((row.isl, row.osl, row.share) for row in rows)
+        yield from ((row.isl, row.osl, row.share) for row in histogram or ())
 
 
 def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:
@@ -209,8 +203,8 @@ def _histogram(rows: Sequence[Row], path: Path) -> tuple[Buckets, int]:
     if sentence:
         raise FaultsError(Fault(path, sentence))
     isl, osl, share = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
-    kept = share > 0
-    buckets = Buckets(isl[kept], osl[kept], share[kept] / math.fsum(share[kept]))
+    nonempty = share > 0
+    buckets = Buckets(isl[nonempty], osl[nonempty], share[nonempty] / math.fsum(share[nonempty]))
     longest = math.ceil(float((buckets.isl + buckets.osl).max()))
     if buckets.share.size > BUCKETS.high:
         buckets = discrete.coarsen(buckets.isl, buckets.osl, buckets.share, int(BUCKETS.high))
@@ -300,7 +294,7 @@ def _csv_row(line: str, layout: Layout) -> Row:
     return isl, osl, share
 
 
-def _recorded(source: TraceFile | PackedRequests, base: FilePath, most_tokens: int) -> Recorded:
+def _recording(source: TraceFile | PackedRequests, base: FilePath, most_tokens: int) -> Recorded:
     """Return the requests that were recorded, those left out that no engine takes."""
     with _faults_at("workload", "recorded"):
         if isinstance(source, PackedRequests):
@@ -326,7 +320,7 @@ def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) ->
     """Return the trace as a workload; what the section states replaces what was measured."""
     with _faults_at(*TRACE):
         summary = _summary(trace, base)
-        measured = summary.to_workload(
+        workload_of_trace = summary.to_workload(
             buckets=trace.buckets,
             request_rate=stated_rate(section),
             burstiness=section.burstiness,
@@ -338,21 +332,21 @@ def _from_trace(section: WorkloadSection, trace: TraceSource, base: FilePath) ->
             f"the trace's {name} is {value:.6g}, but it {range_.sentence()}; state workload.{name}",
         )
         for name, value, range_ in (
-            ("request_rate", measured.request_rate, REQUEST_RATE),
-            ("burstiness", measured.burstiness, BURSTINESS),
+            ("request_rate", workload_of_trace.request_rate, REQUEST_RATE),
+            ("burstiness", workload_of_trace.burstiness, BURSTINESS),
         )
         if not range_.holds(value)
     ]
     if unbelievable:
         raise FaultsError(*unbelievable)
     workload = replace(
-        measured,
-        max_tokens=section.max_tokens or measured.max_tokens,
-        prefix_hit_share=min(measured.prefix_hit_share, PREFIX_HIT_SHARE.high),
+        workload_of_trace,
+        max_tokens=section.max_tokens or workload_of_trace.max_tokens,
+        prefix_hit_share=min(workload_of_trace.prefix_hit_share, PREFIX_HIT_SHARE.high),
     )
     workload = _with_reuse(workload, section.reuse_interval)
     if section.recorded is not None:
-        return workload, _recorded(section.recorded, base, workload.max_tokens)
+        return workload, _recording(section.recorded, base, workload.max_tokens)
     if section.burstiness is not None or section.diurnal is not None or not tells_waves(summary):
         return workload, None
     with _faults_at(*TRACE):

@@ -35,13 +35,13 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
     Their paths become absolute, as the echo is read elsewhere.
     """
     limits, model = problem.constraints, file.model
-    named = {"config": model.config, "architecture": model.architecture}
+    model_files = {"config": model.config, "architecture": model.architecture}
     return {
         "schema": file.schema_,
         "name": problem.name,
         "model": {
             **({"name": model.name} if model.name else {}),
-            **{key: _absolute(path, base) for key, path in named.items() if path},
+            **{key: _absolute(path, base) for key, path in model_files.items() if path},
             "weight_dtype": problem.weight_dtype,
             "kv_dtype": problem.kv_dtype,
         },
@@ -101,12 +101,12 @@ def _prefixes(section: WorkloadSection, workload: Workload) -> dict[str, Any]:
     """What prompts have in common; the rate of sessions is stated as that of requests."""
     if section.sessions is not None:
         return {"sessions": section.sessions.model_dump(exclude_none=True, exclude={"rate"})}
-    stated: dict[str, Any] = {}
+    reuse: dict[str, Any] = {}
     if section.reuse_interval is not None:
-        stated = {"reuse_interval": section.reuse_interval.model_dump(exclude_none=True)}
+        reuse = {"reuse_interval": section.reuse_interval.model_dump(exclude_none=True)}
     elif workload.reuse is not None:
-        stated = {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}
-    return {"prefix_hit_share": workload.prefix_hit_share, **stated}
+        reuse = {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}
+    return {"prefix_hit_share": workload.prefix_hit_share, **reuse}
 
 
 def _lengths_source(lengths: LengthsSection | None) -> str:
@@ -148,8 +148,10 @@ def _offer(offer: Offer) -> dict[str, Any]:
 def _space(space: SearchSpace) -> dict[str, Any]:
     """The ranges; precisions only where they are stated."""
     ranges = {name: list(values) if isinstance(values, tuple) else values for name, values in asdict(space).items()}
-    stated = {name: values for name, values in ranges.items() if values or name not in {"weight_dtype", "kv_dtype"}}
-    return stated | {"roles": [role.value for role in space.roles]}
+    ranges_written = {
+        name: values for name, values in ranges.items() if values or name not in {"weight_dtype", "kv_dtype"}
+    }
+    return ranges_written | {"roles": [role.value for role in space.roles]}
 
 
 def _objective(objective: Objective) -> dict[str, Any]:

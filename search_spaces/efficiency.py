@@ -19,6 +19,7 @@ from costmodel.units import MICRO
 
 from . import bounds
 from .fields import Section, Text, member, number, share
+from .quantities import in_base_units
 
 DEFAULT = "default"
 LIKE = "like"
@@ -72,13 +73,10 @@ class EfficiencyChange(Section):
 
     def over(self, base: KernelEfficiency, file: str) -> KernelEfficiency:
         """`base` with these figures laid over it; times in SI units."""
-        given = self.model_dump(exclude_none=True, exclude={"origin", "source", "error"})
-        figures = {
-            key.removesuffix("_us"): value * (MICRO if key.endswith("_us") else 1.0) for key, value in given.items()
-        }
-        source = self.source or f"{', '.join(given) or 'nothing'} from {file}; else {base.source}"
+        figures = self.model_dump(exclude_none=True, exclude={"origin", "source", "error"})
+        source = self.source or f"{', '.join(figures) or 'nothing'} from {file}; else {base.source}"
         error = math.nan if self.error is None else self.error
-        return replace(base, **figures, origin=self.origin, source=source, error=error)
+        return replace(base, **in_base_units(figures), origin=self.origin, source=source, error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ class EfficiencyTable:
     def complete(self, name: str, peaks: Peaks = NO_PEAKS) -> dict[Pair, KernelEfficiency]:
         """Efficiency of accelerator `name` for every kernel class and compute dtype.
 
-        peaks: by accelerator and compute dtype, in any unit; without them borrowed figures are not sized (`_sized`).
+        peaks: by accelerator and compute dtype, in any unit; without them borrowed figures stay (`_for_its_size`).
         """
         owners = tuple(self._owners(name))
         return {
@@ -122,10 +120,10 @@ class EfficiencyTable:
         return next(self.engines[owner] for owner in self._owners(name) if owner in self.engines)
 
     def _owners(self, name: str) -> Iterator[str]:
-        seen: set[str] = set()
+        visited: set[str] = set()
         owner: str | None = name
-        while owner is not None and owner not in seen:
-            seen.add(owner)
+        while owner is not None and owner not in visited:
+            visited.add(owner)
             yield owner
             owner = self.relatives.get(owner)
         yield DEFAULT
@@ -136,7 +134,7 @@ class EfficiencyTable:
                 efficiency = self.known.get(owner, {}).get((kernel_class, candidate))
                 if efficiency is None:
                     continue
-                efficiency = _sized(efficiency, kernel_class, _share(peaks, owners[0], owner, candidate))
+                efficiency = _for_its_size(efficiency, kernel_class, _share(peaks, owners[0], owner, candidate))
                 if candidate == dtype and owner in {owners[0], DEFAULT}:
                     return efficiency
                 source = f"as {owner} {kernel_class} in {candidate} ({efficiency.source})"
@@ -148,11 +146,11 @@ class EfficiencyTable:
 
 def _share(peaks: Peaks, name: str, owner: str, dtype: str) -> float:
     """Peak of an accelerator over that of the one whose figures it borrows [1]; 1 where either is not known."""
-    own, other = peaks.get(name, {}), peaks.get(USUAL if owner == DEFAULT else owner, {})
-    return own[dtype] / other[dtype] if dtype in own and dtype in other else 1.0
+    own, its_peaks = peaks.get(name, {}), peaks.get(USUAL if owner == DEFAULT else owner, {})
+    return own[dtype] / its_peaks[dtype] if dtype in own and dtype in its_peaks else 1.0
 
 
-def _sized(figures: KernelEfficiency, kernel_class: str, share: float) -> KernelEfficiency:
+def _for_its_size(figures: KernelEfficiency, kernel_class: str, share: float) -> KernelEfficiency:
     """Figures of a GPU with `share` of the peak: it has as much fewer units to fill, so half fills it in equal time."""
     if kernel_class == "gemm":
         return replace(figures, compute_half=figures.compute_half * share)
@@ -187,9 +185,9 @@ def parse_efficiency(
 
 def _figures(row: Mapping[str, Any]) -> KernelEfficiency:
     """The figures of a row of efficiency.yaml; times in SI units."""
-    plain = {key: value for key, value in row.items() if not key.endswith("_us")}
-    times = {key.removesuffix("_us"): value * MICRO for key, value in row.items() if key.endswith("_us")}
-    return KernelEfficiency(**{"error": math.nan, **plain, **times, "origin": Origin(row["origin"])})
+    figures = {key: float(value) for key, value in row.items() if key not in {"origin", "source"}}
+    figures = in_base_units(figures)
+    return KernelEfficiency(**{"error": math.nan, **figures}, origin=Origin(row["origin"]), source=str(row["source"]))
 
 
 def efficiency_dict(figures: Mapping[Pair, KernelEfficiency]) -> dict[str, dict[str, dict[str, Any]]]:

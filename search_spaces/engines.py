@@ -15,10 +15,11 @@ from costmodel.engine import EngineMemory, FractionOf
 from costmodel.errors import UnknownNameError
 from costmodel.host import EngineOverhead, Scheduler, ServingPolicy
 from costmodel.policy import SCHEDULERS
-from costmodel.units import GIB, MICRO, MILLI
+from costmodel.units import MICRO
 
 from .bounds import NOT_NEGATIVE
 from .fields import Section, Text, member, number
+from .quantities import in_base_units
 
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -96,17 +97,17 @@ def engine_names() -> tuple[str, ...]:
     return tuple(sorted(_entries()))
 
 
-def engine_name(written: str) -> str:
+def engine_name(word: str) -> str:
     """The catalog's name of an engine or of one of its aliases, in any case; an unknown name offers the nearest.
 
     >>> engine_name("TensorRT-LLM")
     'trtllm'
     """
-    plain = written.strip().lower()
+    plain = word.strip().lower()
     for name, entry in _entries().items():
         if plain == name or plain in entry.aliases:
             return name
-    raise UnknownNameError("engine", written, _entries())
+    raise UnknownNameError("engine", word, _entries())
 
 
 def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> EngineOverhead:
@@ -118,7 +119,7 @@ def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> Engi
     entries = _entries()
     if name not in entries:
         raise UnknownNameError("engine", name, entries)
-    entry = _changed(entries[name], changes.get(name))
+    entry = _with_change(entries[name], changes.get(name))
     return EngineOverhead(
         step=entry.step_overhead_us * MICRO,
         per_request=entry.per_request_overhead_us * MICRO,
@@ -139,11 +140,7 @@ def load_engine_memory(name: str) -> EngineMemory:
     if name not in entries:
         raise UnknownNameError("engine", name, entries)
     entry = _Memory.model_validate(entries[name])
-    return EngineMemory(
-        runtime=entry.runtime_gib * GIB,
-        collectives=entry.collectives_gib * GIB,
-        **entry.model_dump(exclude={"runtime_gib", "collectives_gib", "origin", "source"}),
-    )
+    return EngineMemory(**in_base_units(entry.model_dump(exclude={"origin", "source"})))
 
 
 def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> ServingPolicy:
@@ -153,37 +150,29 @@ def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> Servi
     'prefill_first'
     """
     overhead = load_engine_overhead(name, changes)
-    return serving_policy(name, overhead, _changed(_entries()[name], changes.get(name)).serving.fitted)
+    return serving_policy(name, overhead, _with_change(_entries()[name], changes.get(name)).serving.fitted)
 
 
 def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -> ServingPolicy:
     """The policy of a known engine with other fitted figures."""
     serving = _entries()[name].serving
     return ServingPolicy(
-        scheduler=serving.scheduler,
-        token_budget=serving.token_budget,
-        memory_fraction=serving.memory_fraction,
-        quantized_kv_dtype=serving.quantized_kv_dtype,
+        **serving.model_dump(exclude={"fitted"}),
+        **in_base_units(fitted.model_dump()),
         overhead=overhead,
-        launch=fitted.launch_us * MICRO,
-        arrival=fitted.arrival_ms * MILLI,
-        equal_wait=fitted.equal_wait,
-        lane_balance=fitted.lane_balance,
-        handover=fitted.handover_ms * MILLI,
-        handover_burst=fitted.handover_burst,
         hand_over_steps=float(SCHEDULERS[name].pulls),
     )
 
 
-def _changed(entry: _Entry, change: EngineChange | None) -> _Entry:
+def _with_change(entry: _Entry, change: EngineChange | None) -> _Entry:
     """The entry with the user's figures laid over it."""
     if change is None:
         return entry
-    given = change.model_dump(exclude_none=True, exclude={"launch_us", "arrival_ms"})
+    figures = change.model_dump(exclude_none=True, exclude={"launch_us", "arrival_ms"})
     if change.arrival_ms is None:
-        return entry.model_copy(update=given)
+        return entry.model_copy(update=figures)
     fitted = entry.serving.fitted.model_copy(update={"arrival_ms": change.arrival_ms})
-    return entry.model_copy(update={**given, "serving": entry.serving.model_copy(update={"fitted": fitted})})
+    return entry.model_copy(update={**figures, "serving": entry.serving.model_copy(update={"fitted": fitted})})
 
 
 @cache

@@ -105,13 +105,13 @@ def target_schedules_there(problem: Problem, shape: Shape) -> str | None:
 def weights_have_kernels(problem: Problem, shape: Shape) -> str | None:
     """Weights of this precision have units, or the engine has kernels that expand them."""
     accelerator, dtype, engine = problem.offers[shape.offer].accelerator, shape.weight_dtype, problem.engine
-    expanded = WEIGHT_ONLY[engine].get(accelerator.vendor)
-    if dtype == ACTIVATION_DTYPE or compute_dtype(dtype, accelerator) != ACTIVATION_DTYPE or expanded is None:
+    formats = WEIGHT_ONLY[engine].get(accelerator.vendor)
+    if dtype == ACTIVATION_DTYPE or compute_dtype(dtype, accelerator) != ACTIVATION_DTYPE or formats is None:
         return None
-    stored = "mxfp4" if problem.model.is_mxfp4(dtype) else dtype
-    if stored in expanded:
+    stored_dtype = "mxfp4" if problem.model.is_mxfp4(dtype) else dtype
+    if stored_dtype in formats:
         return None
-    return f"{accelerator.name} has no {dtype} units, and {engine} no kernels that expand {stored} weights there"
+    return f"{accelerator.name} has no {dtype} units, and {engine} no kernels that expand {stored_dtype} weights there"
 
 
 def kv_cache_has_kernels(problem: Problem, shape: Shape) -> str | None:
@@ -337,16 +337,16 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
     """
     shapes: list[Shape] = []
     unsupplied: list[Shape] = []
-    dropped: Counter[str] = Counter()
-    considered = 0
+    reasons: Counter[str] = Counter()
+    count = 0
     for index, offer in enumerate(problem.offers):
         for shape in candidates(problem, index):
-            considered += 1
-            refused = refusal(problem, shape)
-            if refused is None:
+            count += 1
+            ruling = refusal(problem, shape)
+            if ruling is None:
                 shapes.append(shape)
             else:
-                dropped[f"{offer.accelerator.name}: {refused[1]}"] += 1
-                if refused[0] == limits_allow_an_engine.__name__:
+                reasons[f"{offer.accelerator.name}: {ruling[1]}"] += 1
+                if ruling[0] == limits_allow_an_engine.__name__:
                     unsupplied.append(shape)
-    return Enumeration(tuple(shapes or unsupplied), considered, dict(sorted(dropped.items())))
+    return Enumeration(tuple(shapes or unsupplied), count, dict(sorted(reasons.items())))

@@ -46,14 +46,14 @@ class Fault:
 
     def told(self) -> str:
         """The dotted path and the sentence, without a place in a file."""
-        dotted = shortened(".".join(str(key) for key in self.path), LONGEST_PATH)
-        return f"{dotted}: {self.sentence}" if dotted else self.sentence
+        keys = shortened(".".join(str(key) for key in self.path), LONGEST_PATH)
+        return f"{keys}: {self.sentence}" if keys else self.sentence
 
 
-def _listed(sentences: Sequence[str]) -> str:
+def _first_faults(sentences: Sequence[str]) -> str:
     """The first MAX_FAULTS of them one below the other, and how many more there are."""
-    left = len(sentences) - MAX_FAULTS
-    more = [f"and {left:,} more fault{'s' * (left > 1)}"] if left > 0 else []
+    surplus = len(sentences) - MAX_FAULTS
+    more = [f"and {surplus:,} more fault{'s' * (surplus > 1)}"] if surplus > 0 else []
     return "\n".join([*sentences[:MAX_FAULTS], *more])
 
 
@@ -61,7 +61,7 @@ class FaultsError(InputError):
     """Faults found in a part of a file, for the reader of the whole file to collect."""
 
     def __init__(self, *faults: Fault) -> None:
-        super().__init__(_listed([fault.sentence for fault in faults]))
+        super().__init__(_first_faults([fault.sentence for fault in faults]))
         self.faults = faults
 
 
@@ -92,10 +92,10 @@ class Source:
     def override_of(self, path: Path) -> str | None:
         """How the value at `path` was stated, where an override stated it or something in it that the file lacks."""
         above = (path[:length] for length in range(len(path), -1, -1))
-        stated = next((self.overridden[prefix] for prefix in above if prefix in self.overridden), None)
-        if stated is not None or path in self.values:
-            return stated
-        return next((how for other, how in self.overridden.items() if other[: len(path)] == path), None)
+        override = next((self.overridden[prefix] for prefix in above if prefix in self.overridden), None)
+        if override is not None or path in self.values:
+            return override
+        return next((how for place, how in self.overridden.items() if place[: len(path)] == path), None)
 
     def settle(self, path: Path) -> Path:
         """Return `path` as it is written here.
@@ -105,29 +105,29 @@ class Source:
         >>> Source("a.yaml", (), {"slo": {"ttft": 1}}).settle(("slo", 0, "tpot"))
         ('slo', 'tpot')
         """
-        value, settled = self.value, list[str | int]()
+        value, steps = self.value, list[str | int]()
         for key in path:
             if isinstance(value, Mapping) and isinstance(key, str) and not key.startswith("<"):
                 value = value.get(key)
-                settled.append(key)
+                steps.append(key)
             elif isinstance(value, list) and isinstance(key, int) and key < len(value):
                 value = value[key]
-                settled.append(key)
-        return tuple(settled)
+                steps.append(key)
+        return tuple(steps)
 
     def render(self, faults: Iterable[Fault]) -> str:
         """Return the faults in the order of the file, the first `MAX_FAULTS` of them with their lines and carets."""
-        settled = [replace(fault, path=self.settle(fault.path)) for fault in faults]
-        placed = [(fault.position or self.locate(fault.path, on_key=fault.on_key), fault) for fault in settled]
-        placed = list(dict.fromkeys(placed))
-        placed.sort(key=lambda item: (item[0].line, item[0].column) if item[0] else (0, 0))
-        return _listed([self._render_one(position, fault) for position, fault in placed])
+        faults_in_place = [replace(fault, path=self.settle(fault.path)) for fault in faults]
+        pairs = [(fault.position or self.locate(fault.path, on_key=fault.on_key), fault) for fault in faults_in_place]
+        pairs = list(dict.fromkeys(pairs))
+        pairs.sort(key=lambda item: (item[0].line, item[0].column) if item[0] else (0, 0))
+        return _first_faults([self._rendered_fault(position, fault) for position, fault in pairs])
 
-    def _render_one(self, position: Position | None, fault: Fault) -> str:
+    def _rendered_fault(self, position: Position | None, fault: Fault) -> str:
         sentence = fault.told()
         if position is None:
-            stated = self.override_of(fault.path)
-            return f"{self.name}{f' (overridden by {stated})' if stated else ''}: {sentence}"
+            override = self.override_of(fault.path)
+            return f"{self.name}{f' (overridden by {override})' if override else ''}: {sentence}"
         return pointed(self.name, self.lines, position, sentence)
 
 
@@ -154,12 +154,12 @@ def check_kind(source: Source, what: str, schema: str = "") -> None:
     value = source.value if isinstance(source.value, Mapping) else {}
     schema_id = value.get("schema")
     kind = schema_id.partition("/")[0] if isinstance(schema_id, str) else ""
-    wanted = f"{what} ({schema})" if schema else what
+    title = f"{what} ({schema})" if schema else what
     if kind.startswith(OURS) and kind != schema.partition("/")[0]:
         hint = taken_by(kind.removeprefix(OURS), source.name)
-        raise InputError(source.render([Fault(("schema",), f"{schema_id} is not a {wanted}{hint}")]))
+        raise InputError(source.render([Fault(("schema",), f"{schema_id} is not a {title}{hint}")]))
     if what == "workload" and not kind and "pools" in value:
-        sentence = f"a file with pools is a fleet file, not a {wanted}{taken_by('fleet', source.name)}"
+        sentence = f"a file with pools is a fleet file, not a {title}{taken_by('fleet', source.name)}"
         raise InputError(source.render([Fault(("pools",), sentence)]))
 
 
@@ -177,11 +177,11 @@ def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str
     line = lines[position.line - 1].replace("\t", " ").rstrip()
     offset = position.column - 1
     start = max(0, offset - MAX_SHOWN // 2) if len(line) > MAX_SHOWN else 0
-    shown = UNSHOWABLE.sub("?", line[start : start + MAX_SHOWN])
-    shown = ("…" if start else shown[:1]) + shown[1:]
+    excerpt = UNSHOWABLE.sub("?", line[start : start + MAX_SHOWN])
+    excerpt = ("…" if start else excerpt[:1]) + excerpt[1:]
     if len(line) > start + MAX_SHOWN:
-        shown = f"{shown[:-1]}…"
-    if not shown.strip():
+        excerpt = f"{excerpt[:-1]}…"
+    if not excerpt.strip():
         return head
-    indent = min(len(shown) - len(shown.lstrip()), offset - start)  # the caret may be at what indents: a tab
-    return f"{head}\n  {shown[indent:]}\n  {' ' * (offset - start - indent)}^"
+    indent = min(len(excerpt) - len(excerpt.lstrip()), offset - start)  # the caret may be at what indents: a tab
+    return f"{head}\n  {excerpt[indent:]}\n  {' ' * (offset - start - indent)}^"

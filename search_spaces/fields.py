@@ -68,8 +68,8 @@ def refusal_of(details: ErrorDetails) -> str:
     if details["type"] in _WANTED:
         return f"{shown(value)} is not {_WANTED[details['type']]}"
     sentence = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    named = details["type"] == HOUSE or isinstance(value, Mapping)
-    return sentence if named else f"{shown(value)} {sentence}"
+    is_sentence = details["type"] == HOUSE or isinstance(value, Mapping)
+    return sentence if is_sentence else f"{shown(value)} {sentence}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,15 +142,15 @@ def share(
     example = alternatives(forms)
 
     def read(value: object) -> float:
-        written = in_percent(value) if isinstance(value, str) else None
-        if written is None and isinstance(value, str) and _number_in(value) is None:
+        fraction = in_percent(value) if isinstance(value, str) else None
+        if fraction is None and isinstance(value, str) and _number_in(value) is None:
             raise house_error(f"{shown(value)} is not a share; write for example {example}")
-        found = _finite(value, limits.holds, "a share") if written is None else written
-        if not limits.holds(found):
+        figure = _finite(value, limits.holds, "a share") if fraction is None else fraction
+        if not limits.holds(figure):
             percentages = f"{100 * limits.low:g}% to {100 * limits.high:g}%"
-            hint = _share_hint(found, limits, plain=written is None)
+            hint = _share_hint(figure, limits, plain=fraction is None)
             raise house_error(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
-        return found
+        return figure
 
     text = {"type": "string", "description": f"share, for example {example}"}
     return Reader(read, {"anyOf": [{"type": "number", "minimum": limits.low, "maximum": limits.high}, text]})
@@ -226,10 +226,10 @@ def count(bounds: Bounds) -> Reader:
     """A whole number within `bounds`; 1e3 is as good as 1000."""
 
     def read(value: object) -> int:
-        found = _finite(value, lambda number: number == int(number) and bounds.holds(number))
-        if found != int(found):
+        figure = _finite(value, lambda number: number == int(number) and bounds.holds(number))
+        if figure != int(figure):
             raise house_error(f"{shown(value)} is not a whole number")
-        return int(_within(found, value, bounds))
+        return int(_within(figure, value, bounds))
 
     return Reader(read, {"type": "integer", "minimum": int(bounds.low), "maximum": int(bounds.high)})
 
@@ -338,10 +338,10 @@ class Section(BaseModel):
 
 def exactly_one(section: BaseModel, *names: str) -> None:
     """Raise unless exactly one of the attributes is given."""
-    given = [name for name in names if getattr(section, name) is not None]
-    if len(given) != 1:
-        stated = f"has {' and '.join(given)}" if given else "has none of them"
-        raise house_error(f"needs exactly one of {', '.join(names)}, but {stated}")
+    present = [name for name in names if getattr(section, name) is not None]
+    if len(present) != 1:
+        words = f"has {' and '.join(present)}" if present else "has none of them"
+        raise house_error(f"needs exactly one of {', '.join(names)}, but {words}")
 
 
 _NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
@@ -355,7 +355,7 @@ def faults_of(error: ValidationError, schema: dict[str, Any]) -> list[Fault]:
 
 def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
     path: Path = tuple(details["loc"])
-    kind, given = details["type"], details["input"]
+    kind, value = details["type"], details["input"]
     on_key = path[-1:] == ("[key]",)
     if kind == HOUSE:
         return Fault(path[:-1] if on_key else path, details["msg"], on_key)
@@ -363,33 +363,33 @@ def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
         return Fault(path, f"is missing{_meaning(schema, path)}")
     if kind == "union_tag_invalid":
         context = details.get("ctx", {})
-        allowed = str(context.get("expected_tags", "")).replace("'", "")
+        tags = str(context.get("expected_tags", "")).replace("'", "")
         return Fault(
             (*path, str(context.get("discriminator", "kind")).strip("'")),
-            f"is {shown(context.get('tag'))}; allowed: {allowed}",
+            f"is {shown(context.get('tag'))}; allowed: {tags}",
         )
     if kind == "extra_forbidden":
-        comma = given is None and str(path[-1]).isdecimal()
+        comma = value is None and str(path[-1]).isdecimal()
         return Fault(path, _COMMA if comma else _unknown_key(schema, path), on_key=True)
-    return Fault(path, _wrong_shape(kind, given, path, schema))
+    return Fault(path, _wrong_shape(kind, value, path, schema))
 
 
-def _wrong_shape(kind: str, given: object, path: Path, schema: dict[str, Any]) -> str:
+def _wrong_shape(kind: str, value: object, path: Path, schema: dict[str, Any]) -> str:
     """What is said of a value of another shape."""
     if kind in _NOT_A_LIST:
-        return f"{shown(given)} is not a list"
+        return f"{shown(value)} is not a list"
     if kind in _NOT_A_MAPPING:
         keys = name_list(sorted(_properties(schema, path)))
-        return f"{shown(given)} is not a mapping{f' with the keys {keys}' if keys else ''}"
-    return f"{shown(given)} cannot stand here"
+        return f"{shown(value)} is not a mapping{f' with the keys {keys}' if keys else ''}"
+    return f"{shown(value)} cannot stand here"
 
 
 _COMMA = "is not a known key; inside {...} a comma ends a value, so write decimals with a point: 2.50, not 2,50"
 
 
 def _unknown_key(schema: dict[str, Any], path: Path) -> str:
-    allowed = sorted(_properties(schema, path[:-1]))
-    return f"is not a known key; {name_hint(str(path[-1]), allowed, 'allowed')}"
+    keys = sorted(_properties(schema, path[:-1]))
+    return f"is not a known key; {name_hint(str(path[-1]), keys, 'allowed')}"
 
 
 def _meaning(schema: dict[str, Any], path: Path) -> str:
@@ -411,11 +411,11 @@ def _properties(schema: dict[str, Any], path: Path) -> dict[str, Any]:
     return {key: value for node in nodes for key, value in node.get("properties", {}).items()}
 
 
-def _below(node: dict[str, Any], part: str | int) -> Any:
+def _below(node: dict[str, Any], step: str | int) -> Any:
     """The schema of an item of a list, or of what stands under a key."""
-    if isinstance(part, int):
+    if isinstance(step, int):
         return node.get("items")
-    return node.get("properties", {}).get(part, node.get("additionalProperties"))
+    return node.get("properties", {}).get(step, node.get("additionalProperties"))
 
 
 def _variants(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -39,6 +39,7 @@ from .loader import load_problem, override, problem_of_values, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
 from .schema import ENGINES, KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES
+from .search_space import DTYPES, RANGES
 from .yaml_source import MAX_BYTES, read_source
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
@@ -124,9 +125,9 @@ class FleetFile(Section):
         roles = {pool.role for pool in pools}
         if not roles:
             raise house_error("is empty, but a fleet has one pool at least")
-        for role, other in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
-            if role in roles and other not in roles:
-                raise house_error(f"has {role} pools but no {other} pool, without which they serve nothing")
+        for role, partner in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
+            if role in roles and partner not in roles:
+                raise house_error(f"has {role} pools but no {partner} pool, without which they serve nothing")
         return pools
 
 
@@ -201,27 +202,27 @@ def load_fleet(
     check_name(path)
     source, faults = read_source(path)
     check_kind(source, "fleet", FLEET_SCHEMA)
-    file = _validated(source, faults)
-    stated = {key: value for key in ("engine", "memory_fraction") if (value := getattr(file, key)) is not None}
-    changes = {"objective": Goal.MIN_COST.value, **(overrides or {}), **stated}
-    problem, base = _served(source, path, file, None if workload is None else FilePath(workload), changes)
+    file = _sections_of(source, faults)
+    settings = {key: value for key in ("engine", "memory_fraction") if (value := getattr(file, key)) is not None}
+    changes = {"objective": Goal.MIN_COST.value, **(overrides or {}), **settings}
+    problem, base = _problem_served(source, path, file, None if workload is None else FilePath(workload), changes)
     return _Reading(source, file, problem, base).fleet(file.name or path.stem)
 
 
-def _validated(source: Source, faults: list[Fault]) -> FleetFile:
+def _sections_of(source: Source, faults: list[Fault]) -> FleetFile:
     """The file as sections; raises all its faults, less those at places that already have one."""
     try:
         file = FleetFile.model_validate(source.value)
     except ValidationError as error:
         places = {fault.path for fault in faults}
-        others = [fault for fault in faults_of(error, FleetFile.model_json_schema()) if fault.path not in places]
-        raise InputError(source.render([*faults, *others])) from None
+        schema_faults = [fault for fault in faults_of(error, FleetFile.model_json_schema()) if fault.path not in places]
+        raise InputError(source.render([*faults, *schema_faults])) from None
     if faults:
         raise InputError(source.render(faults))
     return file
 
 
-def _served(
+def _problem_served(
     source: Source, path: FilePath, file: FleetFile, workload: FilePath | None, changes: Mapping[str, Any]
 ) -> tuple[Problem, FilePath]:
     """The problem that the fleet serves, and the folder from which files that it names are looked up."""
@@ -258,10 +259,10 @@ class _Reading:
     def fleet(self, name: str) -> StatedFleet:
         """The fleet, its pools held to the rules of the search."""
         self._raise(self._name_faults())
-        wanted = self._at_its_prices()
-        stated = self._numbered(wanted)
-        self._raise(self._start_faults(wanted, stated))
-        return StatedFleet(name, self._with_its_settings(wanted, stated), wanted, stated)
+        problem_at_prices = self._at_its_prices()
+        pools = self._pools_by_role(problem_at_prices)
+        self._raise(self._start_faults(problem_at_prices, pools))
+        return StatedFleet(name, self._with_its_settings(problem_at_prices, pools), problem_at_prices, pools)
 
     def _raise(self, checks: Iterator[Fault]) -> None:
         faults = list(checks)
@@ -291,31 +292,31 @@ class _Reading:
 
     def _gpu(self, catalog: AcceleratorCatalog, pool: PoolSection) -> str:
         """Name of the pool's GPU type among the offers, owned ones too, or else in the catalog."""
-        offered = {offer.accelerator.name for offer in self.problem.offers}
-        return pool.gpu if pool.gpu in offered else catalog.accelerator(pool.gpu).name
+        names = {offer.accelerator.name for offer in self.problem.offers}
+        return pool.gpu if pool.gpu in names else catalog.accelerator(pool.gpu).name
 
     def _at_its_prices(self) -> Problem:
         """The problem with the GPU types of the fleet among its accelerators, at the prices that the fleet states."""
         inputs, catalog = whole_echo(self.problem), self._catalog()
         entries = {entry["name"]: entry for entry in inputs["accelerators"]}
-        offered = {offer.accelerator.name for offer in self.problem.offers}
+        names = {offer.accelerator.name for offer in self.problem.offers}
         for pool in self.file.pools:
             gpu = self._gpu(catalog, pool)
             entry = dict(entries.get(gpu, {"name": gpu}))
             if pool.price is not None:
                 entry = {key: value for key, value in entry.items() if key != "catalog_price"} | {"price": pool.price}
-            if pool.price is not None or gpu not in offered:
+            if pool.price is not None or gpu not in names:
                 entries[gpu] = entry
-        return self._made(inputs | {"accelerators": list(entries.values())})
+        return self._problem_of(inputs | {"accelerators": list(entries.values())})
 
-    def _made(self, inputs: Mapping[str, Any]) -> Problem:
+    def _problem_of(self, inputs: Mapping[str, Any]) -> Problem:
         return problem_of_values(inputs, self.source.name, self.base)
 
-    def _numbered(self, problem: Problem) -> tuple[StatedPool, ...]:
+    def _pools_by_role(self, problem: Problem) -> tuple[StatedPool, ...]:
         """The pools in the order prefill, decode, colocated, with ids such as decode-1."""
         catalog = self._catalog()
         return tuple(
-            _filled(f"{role.value}-{number}", self._gpu(catalog, pool), pool, problem)
+            _pool_of(f"{role.value}-{number}", self._gpu(catalog, pool), pool, problem)
             for role in Role
             for number, pool in enumerate((pool for pool in self.file.pools if pool.role is role), 1)
         )
@@ -324,14 +325,14 @@ class _Reading:
         """Pools whose engines cannot start, with the rule; where all can, those that cannot hand over."""
         order = [index for role in Role for index, pool in enumerate(self.file.pools) if pool.role is role]
         shapes = [_shape(problem, pool) for pool in pools]
-        refused = {
+        rulings = {
             index: broken
             for index, pool, shape in zip(order, pools, shapes, strict=True)
             if (broken := start_refusal(problem, pool, shape)) is not None
         }
-        for index, (rule, reason) in sorted(refused.items()):
+        for index, (rule, reason) in sorted(rulings.items()):
             yield Fault(("pools", index), f"cannot start: {reason} (rule {rule})")
-        if refused:
+        if rulings:
             return
         ends = {
             role: [
@@ -342,7 +343,7 @@ class _Reading:
             for role in (Role.PREFILL, Role.DECODE)
         }
         for index, end in ends[Role.PREFILL]:
-            talks = [refused_pair(problem, end, other) for _, other in ends[Role.DECODE]]
+            talks = [refused_pair(problem, end, decode_end) for _, decode_end in ends[Role.DECODE]]
             if None not in talks and talks[0] is not None:
                 rule, reason = talks[0]
                 yield Fault(("pools", index), f"cannot hand over to a decode pool: {reason} (rule {rule})")
@@ -357,25 +358,20 @@ class _Reading:
         offers = [entry | {"inventory": None} for entry in inputs["accelerators"]]
         limits = inputs["constraints"] | dict.fromkeys(("budget", "power", "max_gpus", "max_pools"))
         search = inputs["search"] if _has_settings(problem, pools) else _exact_search(problem, pools)
-        return self._made(inputs | {"accelerators": offers, "constraints": limits, "search": search})
+        return self._problem_of(inputs | {"accelerators": offers, "constraints": limits, "search": search})
 
 
-def _filled(name: str, gpu: str, pool: PoolSection, problem: Problem) -> StatedPool:
+def _pool_of(name: str, gpu: str, pool: PoolSection, problem: Problem) -> StatedPool:
     """The pool with its defaults filled in."""
     lengths = pool.isl or IslRange()
+    settings = {key: getattr(pool, key) for key in RANGES}
+    dtypes = {key: settings[key] or getattr(problem, key) for key in DTYPES}
     return StatedPool(
         id=name,
         role=pool.role.value,
         accelerator=gpu,
         replicas=pool.replicas,
-        tensor_parallel=pool.tensor_parallel,
-        pipeline_parallel=pool.pipeline_parallel,
-        expert_parallel=pool.expert_parallel,
-        data_parallel=pool.data_parallel,
-        weight_dtype=pool.weight_dtype or problem.weight_dtype,
-        kv_dtype=pool.kv_dtype or problem.kv_dtype,
-        max_num_seqs=pool.max_num_seqs,
-        max_num_batched_tokens=pool.max_num_batched_tokens,
+        **settings | dtypes,
         slo_classes=tuple(pool.slo_classes or ()),
         lengths=(float(lengths.low or 0), math.inf if lengths.high is None else float(lengths.high)),
     )
@@ -395,24 +391,20 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
     space = replace(problem.space, max_gpus_per_engine=shape.parallelism.gpus, max_num_batched_tokens=smallest)
     offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
     bare = replace(problem, space=space, offers=offers, constraints=problem.constraints.lifted)
-    refused = refusal(bare, shape)
-    if refused is not None:
-        return refused
+    ruling = refusal(bare, shape)
+    if ruling is not None:
+        return ruling
     seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
     if chunk < seqs:
         return TOKENS_COVER_REQUESTS, f"max_num_batched_tokens {chunk:,} is below max_num_seqs {seqs:,}"
     reason = memory_refused(problem.model, engine_config(bare, shape, Role.COLOCATED, seqs, chunk))
-    said = f"with max_num_seqs {seqs:,} and max_num_batched_tokens {chunk:,}, {reason}"
-    return None if reason is None else (model_and_one_request_fit.__name__, said)
+    sentence = f"with max_num_seqs {seqs:,} and max_num_batched_tokens {chunk:,}, {reason}"
+    return None if reason is None else (model_and_one_request_fit.__name__, sentence)
 
 
 def _settings(pools: tuple[StatedPool, ...]) -> dict[str, list[Any]]:
     """The settings of the pools, each value once, by the key of the search section."""
-    keys = (
-        *("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel"),
-        *("max_num_seqs", "max_num_batched_tokens", "weight_dtype", "kv_dtype"),
-    )
-    return {key: sorted({getattr(pool, key) for pool in pools}) for key in keys}
+    return {key: sorted({getattr(pool, key) for pool in pools}) for key in RANGES}
 
 
 def _has_settings(problem: Problem, pools: tuple[StatedPool, ...]) -> bool:

@@ -113,12 +113,12 @@ class ConfigFields:
     def get(self, field: str) -> Any:
         """Value of a field or of its alias; else the family's default; None where neither says anything."""
         names = notation().spellings(field)
-        given = {name: self.values[name] for name in names if self.values.get(name) is not None}
-        if len({repr(value) for value in given.values()}) > 1 and field != "hidden_act":
-            pairs = ", ".join(f"{shown(name)} {shorten(value)}" for name, value in given.items())
+        spellings = {name: self.values[name] for name in names if self.values.get(name) is not None}
+        if len({repr(value) for value in spellings.values()}) > 1 and field != "hidden_act":
+            pairs = ", ".join(f"{shown(name)} {shorten(value)}" for name, value in spellings.items())
             raise self.error(f"config.json gives {pairs}, which must agree")
-        if given:
-            return next(iter(given.values()))
+        if spellings:
+            return next(iter(spellings.values()))
         return None if field in self.values else self.defaults.get(field)  # a written null outweighs the default
 
     def optional(self, field: str, low: int = 0) -> int | None:
@@ -151,14 +151,14 @@ class ConfigFields:
             raise self.error(f"{shown(self._spelling(field))} is {shorten(value)}, but must be a string")
         return value
 
-    def labels(self, field: str, allowed: Sequence[str], length: int) -> tuple[str, ...] | None:
+    def labels(self, field: str, words: Sequence[str], length: int) -> tuple[str, ...] | None:
         """One of the `allowed` words per layer, or None where the config is silent."""
         values = self.sequence(field, length)
         if values is None:
             return None
         for layer, value in enumerate(values):
-            if value not in allowed:
-                choices = ", ".join(allowed)
+            if value not in words:
+                choices = ", ".join(words)
                 raise self.error(
                     f"{shown(field)} says {shorten(value)} for layer {layer}, which pdplan does not know ({choices})"
                 )
@@ -196,9 +196,9 @@ class ConfigFields:
 
     def unknown(self) -> Iterator[str]:
         """Fields that shape attention or experts in a way that pdplan does not model."""
-        known = notation().understood | self.understood
+        understood = notation().understood | self.understood
         for field, value in self.values.items():
-            if value and field not in known and _SHAPES.search(field) and not _HARMLESS.search(field):
+            if value and field not in understood and _SHAPES.search(field) and not _HARMLESS.search(field):
                 yield field
 
     def _spelling(self, field: str) -> str:
@@ -225,8 +225,8 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     gaps = not_understood(fields)
     if gaps and not lenient:
         more = len(gaps) - MOST_NAMED
-        listed = ", ".join(gaps[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        raise fields.error(f"config.json has {listed}, which pdplan does not model; {WAY_OUT}")
+        gap_words = ", ".join(gaps[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        raise fields.error(f"config.json has {gap_words}, which pdplan does not model; {WAY_OUT}")
     return fields
 
 
@@ -294,13 +294,13 @@ def context_scaling(config: Mapping[str, Any], name: str) -> ContextScaling | No
     name: how the model is called in messages. Raises ArchitectureError.
     """
     fields = open_config(config, name)
-    stated, length = fields.count(STATED), context_length(fields)
-    scalings = [(where, rope) for where, rope, _ in _extended(fields)]
+    position_limit, length = fields.count(STATED), context_length(fields)
+    scalings = [(where, rope) for where, rope, _ in _extensions(fields)]
     if not scalings or fields.flag("context_is_scaled"):
         return None
     multiplies = _kind(scalings[0][1]) in STRETCHING
-    trained = stated if multiplies else _trained(fields, *scalings[0])
-    return ContextScaling(stated, trained, length, multiplies, text_section(config))
+    trained_length = position_limit if multiplies else _trained_length(fields, *scalings[0])
+    return ContextScaling(position_limit, trained_length, length, multiplies, text_section(config))
 
 
 def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -314,10 +314,12 @@ def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     {'factor': 4.0, 'rope_type': 'linear', 'rope_theta': 1000000.0}
     """
     fields = open_config(config, name)
-    scaled = [where for where, _, _ in _extended(fields)]
+    places = [where for where, _, _ in _extensions(fields)]
     # where both notations are there, transformers 5 takes the old one (`convert_rope_params_to_dict`)
-    chosen = next((field for field in reversed(ROPE_FIELDS) if any(_field(where) == field for where in scaled)), None)
-    whole = {where: _whole(fields, where, rope) for where, rope in _ropes(fields) if _field(where) == chosen}
+    notation_used = next(
+        (field for field in reversed(ROPE_FIELDS) if any(_field(where) == field for where in places)), None
+    )
+    whole = {where: _whole(fields, where, rope) for where, rope in _ropes(fields) if _field(where) == notation_used}
     by_layer = {where.partition(".")[2]: rope for where, rope in whole.items()}
     return by_layer.get("", by_layer)
 
@@ -350,7 +352,7 @@ def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[st
     if whole.get("rope_theta") is None:
         raise fields.missing("rope_theta", f"engines that are told {shown(where)} need the base with it")
     if whole["rope_type"] == "yarn":
-        whole[TRAINED] = _trained(fields, where, rope)
+        whole[TRAINED] = _trained_length(fields, where, rope)
     return whole
 
 
@@ -360,21 +362,21 @@ def _kind(rope: Mapping[str, Any]) -> Any:
 
 def context_length(fields: ConfigFields) -> int:
     """Longest ISL + OSL that the model takes [token]; raises ArchitectureError for a scaling that is not understood."""
-    stated = fields.count(STATED)
+    position_limit = fields.count(STATED)
     if fields.flag("context_is_scaled"):
-        return stated
-    scaled = {name: length for name, _, length in _extended(fields)}
+        return position_limit
+    scaled = {name: length for name, _, length in _extensions(fields)}
     if len(set(scaled.values())) > 1:
         lengths = ", ".join(f"{length} by {shown(name)}" for name, length in scaled.items())
         raise fields.error(f"config.json gives a context of {lengths}, which must agree")
-    return next(iter(scaled.values()), stated)
+    return next(iter(scaled.values()), position_limit)
 
 
-def _extended(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
+def _extensions(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
     """The rotary embeddings that extend the context, with where they stand and to what length [token]."""
     stated = fields.count(STATED)
-    scaled = [(where, rope, _scaled(fields, where, rope, stated)) for where, rope in _ropes(fields)]
-    return [(where, rope, length) for where, rope, length in scaled if length]
+    lengths = [(where, rope, _scaled_length(fields, where, rope, stated)) for where, rope in _ropes(fields)]
+    return [(where, rope, length) for where, rope, length in lengths if length]
 
 
 def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -385,11 +387,11 @@ def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
             continue
         if not isinstance(rope, Mapping):
             raise fields.error(f"{shown(field)} is {shorten(rope)}, but must be an object")
-        by_layer = [(f"{field}.{kind}", nested) for kind, nested in rope.items() if isinstance(nested, Mapping)]
+        by_layer = [(f"{field}.{kind}", section) for kind, section in rope.items() if isinstance(section, Mapping)]
         yield from by_layer or [(field, rope)]
 
 
-def _scaled(fields: ConfigFields, name: str, rope: Mapping[str, Any], stated: int) -> int | None:
+def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any], stated: int) -> int | None:
     """The context that one rotary embedding extends to [token]; None where it extends nothing.
 
     stated: `max_position_embeddings` [token].
@@ -401,13 +403,13 @@ def _scaled(fields: ConfigFields, name: str, rope: Mapping[str, Any], stated: in
         raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
         raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
-    length = int((_trained(fields, name, rope) if kind == "yarn" else stated) * factor)
+    length = int((_trained_length(fields, name, rope) if kind == "yarn" else stated) * factor)
     if length > LARGEST:
         raise fields.error(f"{shown(name)} extends the context to {length} tokens, but at most {LARGEST} are believed")
     return length
 
 
-def _trained(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> int:
+def _trained_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> int:
     """Length that the model was trained on [token], beside its rotary embedding or at the top of the config."""
     length = rope.get(TRAINED, fields.get(TRAINED))
     if length is None:

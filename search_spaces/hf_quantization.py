@@ -119,14 +119,14 @@ def quantized_parts(
     apart: experts stand beside the dense block rather than in it (Gemma 4). Where an exception spares single layers
     only, the part counts as quantised throughout.
     """
-    ignored = _matcher([entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)], where)
+    is_ignored = _matcher([entry for field in IGNORE_FIELDS for entry in _entries(quantization, field, where)], where)
     targets = _targets(quantization, where)
-    targeted = _matcher(targets, where) if targets else None
+    is_target = _matcher(targets, where) if targets else None
     modules = [module for number, layer in enumerate(layers) for module in _modules(number, *layer, apart)]
-    kept: dict[Part, list[bool]] = {piece: [] for piece in QUANTIZABLE}
+    spared_modules: dict[Part, list[bool]] = {piece: [] for piece in QUANTIZABLE}
     for piece, name in modules:
-        kept[piece].append(ignored(name) or (targeted is not None and not targeted(name)))
-    return frozenset(piece for piece, spared in kept.items() if 2 * sum(spared) < len(spared))
+        spared_modules[piece].append(is_ignored(name) or (is_target is not None and not is_target(name)))
+    return frozenset(piece for piece, flags in spared_modules.items() if 2 * sum(flags) < len(flags))
 
 
 def mixed_formats(quantization: object, where: str) -> dict[Part, str]:
@@ -134,14 +134,14 @@ def mixed_formats(quantization: object, where: str) -> dict[Part, str]:
 
     A part has the format of most of its modules that are listed; with quant_method fp8 the others are fp8.
     """
-    listed = quantization.get("quantized_layers") if isinstance(quantization, Mapping) else None
-    if not isinstance(quantization, Mapping) or not isinstance(listed, Mapping):
+    modules = quantization.get("quantized_layers") if isinstance(quantization, Mapping) else None
+    if not isinstance(quantization, Mapping) or not isinstance(modules, Mapping):
         return {}
     votes: dict[Part, Counter[str]] = {piece: Counter() for piece in QUANTIZABLE}
-    for module, spec in listed.items():
+    for module, spec in modules.items():
         piece = next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(str(module))), None)
         if piece is not None and isinstance(spec, Mapping):
-            votes[piece][_known("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
+            votes[piece][_format_of("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
     rest = dict.fromkeys(QUANTIZABLE, "fp8") if _method(quantization) == "fp8" else {}
     return rest | {piece: count.most_common(1)[0][0] for piece, count in votes.items() if count}
 
@@ -215,7 +215,7 @@ def _method(quantization: Mapping[str, Any]) -> str:
     return str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
 
 
-def _known(field: str, value: object, words: str, where: str) -> str:
+def _format_of(field: str, value: object, words: str, where: str) -> str:
     table = notation().quantization[words]
     if not isinstance(value, str) or value.lower() not in table:
         raise ArchitectureError(
@@ -226,7 +226,7 @@ def _known(field: str, value: object, words: str, where: str) -> str:
 
 
 def _by_bits(kind: object, bits: object, where: str) -> str:
-    return _known("num_bits", f"{kind}{bits}", "bits", where)
+    return _format_of("num_bits", f"{kind}{bits}", "bits", where)
 
 
 def _integers(quantization: Mapping[str, Any], where: str) -> str:
@@ -241,7 +241,7 @@ def _bitsandbytes(quantization: Mapping[str, Any], where: str) -> str:
 def _modelopt(quantization: Mapping[str, Any], where: str) -> str:
     if "quant_algo" in quantization and quantization["quant_algo"] is None:  # only the KV cache is quantised
         return "bf16"
-    return _known("quant_algo", quantization.get("quant_algo"), "algorithms", where)
+    return _format_of("quant_algo", quantization.get("quant_algo"), "algorithms", where)
 
 
 def _quark(quantization: Mapping[str, Any], where: str) -> str:
@@ -254,7 +254,7 @@ def _quark(quantization: Mapping[str, Any], where: str) -> str:
             f"{where}: 'layer_quant_config' in 'quantization_config' gives single layers another weight format, "
             "which pdplan does not model"
         )
-    return _known("dtype", None if weight is None else weight.get("dtype"), "quark", where)
+    return _format_of("dtype", None if weight is None else weight.get("dtype"), "quark", where)
 
 
 def _global_weight(quantization: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -310,9 +310,10 @@ def _matcher(entries: list[str], where: str) -> Callable[[str], bool]:
         patterns = [re.compile(entry[3:]) for entry in entries if entry.startswith("re:")]
     except re.error as error:
         raise ArchitectureError(f"{where}: a pattern in 'quantization_config' is malformed: {error}") from error
-    named = re.compile("|".join(plain)) if plain else None
+    names_pattern = re.compile("|".join(plain)) if plain else None
     return lambda module: bool(
-        (named is not None and named.search(module)) or any(pattern.match(module) for pattern in patterns)
+        (names_pattern is not None and names_pattern.search(module))
+        or any(pattern.match(module) for pattern in patterns)
     )
 
 

@@ -72,7 +72,7 @@ def parse_config(
             LayerGroup(count, *layer, parallel=parallel, sets=sets if isinstance(layer[0], SoftmaxAttention) else 0)
             for layer, count in groups.items()
         ),
-        tied_embeddings=_tied(fields, hidden),
+        tied_embeddings=_ties_embeddings(fields, hidden),
         max_position=context_length(fields),
         position_embeddings=_position_rows(fields),
         native_weight_dtype=weight_dtype,
@@ -89,10 +89,10 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     layers = fields.count("num_hidden_layers")
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
-    gated = _gated(fields)
-    for field, read in (("block_configs", _searched_layers), ("num_mem_blocks", _shared_layers)):
+    gated = _has_gate(fields)
+    for field, layers_of in (("block_configs", _searched_layers), ("num_mem_blocks", _shared_layers)):
         if fields.get(field) is not None:
-            return read(fields, hidden, layers, gated)
+            return layers_of(fields, hidden, layers, gated)
     pattern = block_pattern(fields, layers)
     if pattern is not None:
         return _patterned_layers(fields, hidden, pattern, gated)
@@ -103,8 +103,8 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     blocks = {moe: _experts(fields, hidden, gated) if moe else _dense(fields, hidden, gated) for moe in set(sparse)}
     pairs = [(mixer, blocks[moe]) for mixer, moe in zip(mixers, sparse, strict=True)]
     if fields.flag("parallel_mixers"):
-        beside = (state_space(fields, hidden), FeedForward(hidden, 0, gated=True))
-        return [layer for pair in pairs for layer in (beside, pair)]
+        mixer_alone = (state_space(fields, hidden), FeedForward(hidden, 0, gated=True))
+        return [layer for pair in pairs for layer in (mixer_alone, pair)]
     if fields.get("zero_expert_num") is not None:  # LongCat: a second attention and dense block beside the experts
         second = _dense(fields, hidden, gated)
         return [layer for mixer, block in pairs for layer in ((mixer, block), (mixer, second))]
@@ -119,7 +119,7 @@ def _patterned_layers(
     for kind in dict.fromkeys(kind for kind in pattern if kind.endswith("attention")):
         mixers[kind] = mixers_of(fields, hidden, (kind,))[0]
     blocks = {"moe": lambda: _experts(fields, hidden, gated), "mlp": lambda: _dense(fields, hidden, gated)}
-    made = {kind: blocks[kind]() for kind in set(pattern) & set(blocks)}
+    blocks_by_kind = {kind: blocks[kind]() for kind in set(pattern) & set(blocks)}
     nothing = FeedForward(hidden, 0, gated=True)
     layers: list[tuple[Attention, FeedForward]] = []
     for kind in pattern:
@@ -128,7 +128,7 @@ def _patterned_layers(
         elif not layers or not layers[-1][1].is_empty:
             raise fields.error("config.json has a feed-forward without a mixer before it, which pdplan does not model")
         else:
-            layers[-1] = (layers[-1][0], made[kind])
+            layers[-1] = (layers[-1][0], blocks_by_kind[kind])
     return layers
 
 
@@ -146,10 +146,10 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
     shared = SoftmaxAttention(hidden, heads, kv_heads, width, width, input_width=fields.count("attention_hidden_size"))
     adapter = (fields.optional("adapter_rank") or 0) * (hidden + (2 if gated else 1) * block.intermediate)
     own = FeedForward(hidden, 0, gated=True, latent=round((hidden**2 + adapter) / (2 * hidden)))
-    made: list[tuple[Attention, FeedForward]] = []
+    pairs: list[tuple[Attention, FeedForward]] = []
     for kind in fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers) or ():
-        made += [(shared, block), (mamba, own)] if kind == "hybrid" else [(mamba, nothing)]
-    return made
+        pairs += [(shared, block), (mamba, own)] if kind == "hybrid" else [(mamba, nothing)]
+    return pairs
 
 
 def _searched_layers(
@@ -160,7 +160,7 @@ def _searched_layers(
     A width is int(2 / 3 x ffn_mult x hidden), rounded up to a multiple of 256 (`_ffn_mult_to_intermediate_size`).
     """
     heads = fields.count("num_attention_heads")
-    made: list[tuple[Attention, FeedForward]] = []
+    pairs: list[tuple[Attention, FeedForward]] = []
     for number, block in enumerate(fields.sequence("block_configs", layers) or []):
         mixer, mlp = (block.get(name) for name in ("attention", "ffn")) if isinstance(block, Mapping) else (None, None)
         if not isinstance(mixer, Mapping) or not isinstance(mlp, Mapping):
@@ -171,23 +171,23 @@ def _searched_layers(
         if not mixer.get("no_op"):
             kv_heads = heads // int(mixer.get("n_heads_in_group") or 1)
             attention = SoftmaxAttention(hidden, heads, kv_heads, hidden // heads, hidden // heads)
-            made.append((attention, FeedForward(hidden, width, gated)))
-        elif made:
-            last, before = made[-1]
-            made[-1] = last, replace(before, intermediate=before.intermediate + width)
-    return made
+            pairs.append((attention, FeedForward(hidden, width, gated)))
+        elif pairs:
+            last, before = pairs[-1]
+            pairs[-1] = last, replace(before, intermediate=before.intermediate + width)
+    return pairs
 
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
     if not fields.optional("experts"):
         return (False,) * layers
-    listed = fields.labels("mlp_layer_types", ("dense", "sparse", "moe", "hash_moe"), layers)
-    if listed is not None:
-        return tuple(kind != "dense" for kind in listed)
-    numbered = fields.layer_numbers("moe_layers", layers)
-    if numbered:
-        return tuple(layer in numbered for layer in range(layers))
+    words = fields.labels("mlp_layer_types", ("dense", "sparse", "moe", "hash_moe"), layers)
+    if words is not None:
+        return tuple(kind != "dense" for kind in words)
+    numbers = fields.layer_numbers("moe_layers", layers)
+    if numbers:
+        return tuple(layer in numbers for layer in range(layers))
     first = fields.optional("first_k_dense_replace") or 0
     dense = fields.layer_numbers("mlp_only_layers", layers) or frozenset()
     step = fields.optional("decoder_sparse_step", low=1) or fields.optional("interleave_moe_layer_step", low=1) or 1
@@ -196,14 +196,14 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     if period is not None:
         return tuple((layer - offset) % period == 0 for layer in range(layers))
     last = layers - 1 if fields.get("moe_layer_end_index") in {None, -1} else fields.count("moe_layer_end_index")
-    switched = _switched(fields, layers)
+    switches = _expert_switches(fields, layers)
     return tuple(
-        first <= layer <= last and layer not in dense and (layer + 1) % step == 0 and switched[layer]
+        first <= layer <= last and layer not in dense and (layer + 1) % step == 0 and switches[layer]
         for layer in range(layers)
     )
 
 
-def _switched(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
+def _expert_switches(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """`moe_layer_freq`: a period (DeepSeek), or one switch per layer (MiMo)."""
     if isinstance(fields.get("moe_layer_freq"), list):
         return tuple(fields.switches("moe_layer_freq", layers) or [])
@@ -211,11 +211,11 @@ def _switched(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     return tuple(layer % period == 0 for layer in range(layers))
 
 
-def _gated(fields: ConfigFields) -> bool:
+def _has_gate(fields: ConfigFields) -> bool:
     """Whether the feed-forward has a gate projection."""
-    stated = fields.flag("is_gated_act")
-    if stated is not None:
-        return stated
+    flag = fields.flag("is_gated_act")
+    if flag is not None:
+        return flag
     activation = fields.text("hidden_act")
     if activation is None:
         raise fields.missing("hidden_act", "it says whether the feed-forward is gated")
@@ -239,20 +239,20 @@ def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
 
 
 def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
-    experts, chosen = fields.count("experts"), fields.optional("experts_per_token", low=1)
-    if chosen is None:
+    experts, per_token = fields.count("experts"), fields.optional("experts_per_token", low=1)
+    if per_token is None:
         raise fields.missing("num_experts_per_tok")
-    if chosen > experts:
-        raise fields.error(f"'num_experts_per_tok' is {chosen}, but there are {experts} experts")
+    if per_token > experts:
+        raise fields.error(f"'num_experts_per_tok' is {per_token}, but there are {experts} experts")
     width = fields.optional("moe_intermediate_size", low=1)
     if width is None:  # Mixtral's notation: num_local_experts of intermediate_size each
         if fields.get("num_local_experts") is None and not fields.flag("intermediate_is_experts"):
             raise fields.missing("moe_intermediate_size")
         width = fields.count("intermediate_size")
     idle = fields.optional("zero_expert_num") or 0  # experts that only pass their input on (LongCat)
-    chosen = round(chosen * experts / (experts + idle))
+    per_token = round(per_token * experts / (experts + idle))
     return FeedForward(
-        hidden, _shared_width(fields, width), gated, experts, chosen, width, fields.optional("expert_latent") or 0
+        hidden, _shared_width(fields, width), gated, experts, per_token, width, fields.optional("expert_latent") or 0
     )
 
 
@@ -270,11 +270,11 @@ def _shared_width(fields: ConfigFields, expert_width: int) -> int:
     return width or count * expert_width
 
 
-def _tied(fields: ConfigFields, hidden: int) -> bool:
-    projected = fields.optional("word_embed_proj_dim")
-    if projected not in {None, hidden}:
+def _ties_embeddings(fields: ConfigFields, hidden: int) -> bool:
+    projection = fields.optional("word_embed_proj_dim")
+    if projection not in {None, hidden}:
         raise fields.error(
-            f"'word_embed_proj_dim' {projected} differs from 'hidden_size' {hidden}, which is not modeled"
+            f"'word_embed_proj_dim' {projection} differs from 'hidden_size' {hidden}, which is not modeled"
         )
     tied = fields.flag("tie_word_embeddings")
     if tied is None:
@@ -292,14 +292,14 @@ def _quantization(
 ) -> tuple[str, frozenset[Part], frozenset[tuple[Part, str]]]:
     """The checkpoint's dtype, the parts that have it, and the dtypes of parts that have another one."""
     quantization = fields.get("quantization_config")
-    mixed = mixed_formats(quantization, fields.where)
-    if mixed:
+    formats = mixed_formats(quantization, fields.where)
+    if formats:
         main = (
-            Part.EXPERTS if Part.EXPERTS in mixed and any(block.experts for _, block in layers) else Part.FEED_FORWARD
+            Part.EXPERTS if Part.EXPERTS in formats and any(block.experts for _, block in layers) else Part.FEED_FORWARD
         )
-        weight_dtype = mixed.get(main) or next(iter(mixed.values()))
-        quantized = frozenset(piece for piece, dtype in mixed.items() if dtype == weight_dtype)
-        return weight_dtype, quantized, frozenset((piece, mixed[piece]) for piece in mixed.keys() - quantized)
+        weight_dtype = formats.get(main) or next(iter(formats.values()))
+        quantized = frozenset(piece for piece, dtype in formats.items() if dtype == weight_dtype)
+        return weight_dtype, quantized, frozenset((piece, formats[piece]) for piece in formats.keys() - quantized)
     weight_dtype = weight_format(quantization, fields.where)
     if weight_dtype == "bf16":
         return weight_dtype, QUANTIZABLE, frozenset()
@@ -321,11 +321,11 @@ def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
                 f"but is {shorten(pattern)}"
             )
         return tuple(blocks[letter] for letter in pattern)
-    listed = fields.sequence("layer_types", layers)
-    if listed is None or not {"moe", "mlp"} & set(map(str, listed)):
+    words = fields.sequence("layer_types", layers)
+    if words is None or not {"moe", "mlp"} & set(map(str, words)):
         return None
-    known = _layer_types(fields) | {"moe": "moe", "mlp": "mlp"}
-    return tuple(known[kind] for kind in fields.labels("layer_types", tuple(known), layers) or ())
+    kinds = _layer_types(fields) | {"moe": "moe", "mlp": "mlp"}
+    return tuple(kinds[kind] for kind in fields.labels("layer_types", tuple(kinds), layers) or ())
 
 
 def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
@@ -340,17 +340,17 @@ def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
 
 def _stated_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     notations = (_coded_kinds, _listed_kinds, _compressed_kinds, _delta_kinds, _mamba_kinds, _switched_kinds)
-    for read in (*notations, _periodic_kinds, _chunked_kinds, _windowed_kinds):
-        kinds = read(fields, layers)
+    for notation_of in (*notations, _periodic_kinds, _chunked_kinds, _windowed_kinds):
+        kinds = notation_of(fields, layers)
         if kinds is not None:
             return kinds
     return ("full_attention",) * layers
 
 
 def _listed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    known = _layer_types(fields)
-    listed = fields.labels("layer_types", tuple(known), layers)
-    return None if listed is None else tuple(known[kind] for kind in listed)
+    kinds = _layer_types(fields)
+    words = fields.labels("layer_types", tuple(kinds), layers)
+    return None if words is None else tuple(kinds[kind] for kind in words)
 
 
 def _layer_types(fields: ConfigFields) -> dict[str, str]:
@@ -457,15 +457,15 @@ def mixers_of(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list
     if fields.get("kv_lora_rank"):
         return _latent(fields, hidden, kinds)
     sparse = _sparse_layers(fields, len(kinds))
-    made: dict[tuple[str, bool], Attention] = {}
+    mixers: dict[tuple[str, bool], Attention] = {}
     for kind, indexed in set(zip(kinds, sparse, strict=True)):
         if fields.get("o_lora_rank") is not None:
-            made[kind, indexed] = _compressed(fields, hidden, kind)
+            mixers[kind, indexed] = _compressed_attention(fields, hidden, kind)
         elif kind == "linear_attention":
-            made[kind, indexed] = _linear(fields, hidden)
+            mixers[kind, indexed] = _linear(fields, hidden)
         else:
-            made[kind, indexed] = _softmax(fields, hidden, kind, indexed)
-    return [made[key] for key in zip(kinds, sparse, strict=True)]
+            mixers[kind, indexed] = _softmax(fields, hidden, kind, indexed)
+    return [mixers[key] for key in zip(kinds, sparse, strict=True)]
 
 
 def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
@@ -526,12 +526,12 @@ def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:
     if fields.flag("multi_query") and not fields.flag("new_decoder_architecture"):  # Falcon, whatever it states beside
         return 1
     own = {"sliding_attention": "swa_num_key_value_heads", "full_attention": "num_global_key_value_heads"}.get(kind)
-    stated = fields.optional(own, low=1) if own else None
-    if stated is not None:
-        return stated
-    stated = fields.optional("num_key_value_heads", low=1)
-    if stated is not None:
-        return stated * ((fields.optional("sliding_kv_ratio", low=1) or 1) if kind == "sliding_attention" else 1)
+    kv_heads = fields.optional(own, low=1) if own else None
+    if kv_heads is not None:
+        return kv_heads
+    kv_heads = fields.optional("num_key_value_heads", low=1)
+    if kv_heads is not None:
+        return kv_heads * ((fields.optional("sliding_kv_ratio", low=1) or 1) if kind == "sliding_attention" else 1)
     if fields.flag("multi_head"):
         return heads
     raise fields.missing("num_key_value_heads")
@@ -556,9 +556,9 @@ def _latent(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list[A
 
 def _index_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Layers that select keys themselves; the others reuse the selection of the one before (GLM-5.2)."""
-    listed = fields.labels("indexer_types", ("full", "shared"), layers)
-    if listed is not None:
-        return tuple(kind == "full" for kind in listed)
+    words = fields.labels("indexer_types", ("full", "shared"), layers)
+    if words is not None:
+        return tuple(kind == "full" for kind in words)
     if fields.optional("index_topk_freq", low=1) not in {None, 1}:
         raise fields.missing("indexer_types", "it says which layers share an indexer when 'index_topk_freq' is not 1")
     return (True,) * layers
@@ -579,10 +579,10 @@ def _latent_layer(fields: ConfigFields, hidden: int, indexed: bool) -> LatentAtt
     )
 
 
-def _compressed(fields: ConfigFields, hidden: int, kind: str) -> CompressedAttention:
+def _compressed_attention(fields: ConfigFields, hidden: int, kind: str) -> CompressedAttention:
     """DeepSeek-V4: latents of a window, of every few tokens with an indexer, or of many tokens."""
-    stated = fields.get("compress_rates")
-    ratios = {**notation().layers["ratios"], **(stated if isinstance(stated, Mapping) else {})}
+    rates = fields.get("compress_rates")
+    ratios = {**notation().layers["ratios"], **(rates if isinstance(rates, Mapping) else {})}
     indexed = kind == "compressed_sparse_attention"
     return CompressedAttention(
         hidden=hidden,

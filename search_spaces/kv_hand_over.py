@@ -204,8 +204,8 @@ END_RULES: Mapping[str, EndRule] = MappingProxyType(
 
 def pair_refusal(problem: Problem, prefill: Shape, decode: Shape) -> str | None:
     """Why a prefill engine cannot hand over to a decode engine; None if it can."""
-    refused = refused_pair(problem, end_of(problem, prefill), end_of(problem, decode))
-    return None if refused is None else refused[1]
+    ruling = refused_pair(problem, end_of(problem, prefill), end_of(problem, decode))
+    return None if ruling is None else ruling[1]
 
 
 def refused_pair(problem: Problem, prefill: End, decode: End) -> tuple[str, str] | None:
@@ -216,4 +216,4 @@ def refused_pair(problem: Problem, prefill: End, decode: End) -> tuple[str, str]
 
 def partners(problem: Problem, ends: Sequence[End]) -> dict[End, frozenset[End]]:
     """Of each end, those that it can hand over to."""
-    return {end: frozenset(other for other in ends if refused_pair(problem, end, other) is None) for end in ends}
+    return {end: frozenset(partner for partner in ends if refused_pair(problem, end, partner) is None) for end in ends}

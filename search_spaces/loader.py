@@ -125,12 +125,12 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
         check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
         check_model=lambda name: load_model(name, base),
     )
-    file, schema_faults = _validated(source, context, faults)
+    file, schema_faults = _sections_of(source, context, faults)
     model = _model(context, base)
     entries = context.sections.get("accelerators", ()) if not catalog_faults else ()
     accelerators = [catalog.accelerator(entry.name) for entry in entries]
-    crossed = cross_faults(context.sections, model, accelerators)
-    all_faults = [*faults, *catalog_faults, *schema_faults, *crossed]
+    cross = cross_faults(context.sections, model, accelerators)
+    all_faults = [*faults, *catalog_faults, *schema_faults, *cross]
     demand, demand_faults = _workload(context, base, model, read_trace=not all_faults)
     all_faults += demand_faults
     if all_faults or file is None or model is None or demand is None:
@@ -147,8 +147,8 @@ def stated_problem(source: Source, faults: list[Fault], base: FilePath, name: st
 
 def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault]]:
     """Return the catalog, with the user's file and quotes over it if these can be read."""
-    named = value if isinstance(value, dict) else {}
-    overlay, prices, faults = named.get("catalog"), named.get("prices"), []
+    sections = value if isinstance(value, dict) else {}
+    overlay, prices, faults = sections.get("catalog"), sections.get("prices"), []
     catalog = load_catalog()
     if isinstance(overlay, str):
         try:
@@ -165,7 +165,7 @@ def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault
     return catalog, faults
 
 
-def _validated(source: Source, context: Context, known: list[Fault]) -> tuple[WorkloadFile | None, list[Fault]]:
+def _sections_of(source: Source, context: Context, known: list[Fault]) -> tuple[WorkloadFile | None, list[Fault]]:
     """Return the file as sections; or the faults, less those at places that already have one."""
     try:
         return WorkloadFile.model_validate(source.value, context=context), []
@@ -329,17 +329,17 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
     Items of lists are told by their number, from 0, or by their name: accelerators.H100.price.
     """
     value = source.value
-    stated = dict(source.overridden)
-    for dotted, given in overrides.items():
-        keys = dotted.split(".")
+    overridden = dict(source.overridden)
+    for key, value_given in overrides.items():
+        keys = key.split(".")
         if len(keys) > MAX_DEPTH:
-            raise InputError(f"override {shown(dotted)}: is nested deeper than {MAX_DEPTH} levels")
+            raise InputError(f"override {shown(key)}: is nested deeper than {MAX_DEPTH} levels")
         if "" in keys:
-            raise InputError(f"override {shown(dotted)}: a key is missing beside a dot; write for example slo.ttft")
-        path = _place(value, keys, f"override {shown(dotted)}")
-        value = _replaced(value, path, _override_value(dotted, given))
-        stated[path] = _override_words(dotted, given)
-    return replace(source, value=value, overridden=stated)
+            raise InputError(f"override {shown(key)}: a key is missing beside a dot; write for example slo.ttft")
+        path = _place(value, keys, f"override {shown(key)}")
+        value = _with_value(value, path, _override_value(key, value_given))
+        overridden[path] = _override_words(key, value_given)
+    return replace(source, value=value, overridden=overridden)
 
 
 def _override_words(dotted: str, given: Any) -> str:
@@ -380,13 +380,13 @@ def _mapping_of(value: Any, path: Path) -> Any:
     return {key: value} if key is not None and isinstance(value, str) else value
 
 
-def _replaced(value: Any, path: Path, given: Any, above: Path = ()) -> Any:
+def _with_value(value: Any, path: Path, given: Any, above: Path = ()) -> Any:
     if not path:
         return given
     head, rest, value = path[0], path[1:], _mapping_of(value, above)
     here = (*above, head)
     if isinstance(value, list):
-        return [_replaced(item, rest, given, here) if place == head else item for place, item in enumerate(value)]
+        return [_with_value(item, rest, given, here) if place == head else item for place, item in enumerate(value)]
     mapping = dict(value or {})
-    mapping[str(head)] = _replaced(mapping.get(str(head)), rest, given, here)
+    mapping[str(head)] = _with_value(mapping.get(str(head)), rest, given, here)
     return mapping

@@ -81,8 +81,8 @@ def weight_dtype(written: str) -> str:
     >>> [weight_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "")]
     ['fp4', 'fp8', 'fp4', 'int4', 'bf16']
     """
-    stored = stored_dtype(written)
-    return SERVED_AS.get(stored, stored)
+    dtype = stored_dtype(written)
+    return SERVED_AS.get(dtype, dtype)
 
 
 TABLE_KERNELS = {"fp8_block": "fp8_block", "fp8": "fp8_tensor", "fp8_tensor": "fp8_tensor", "fp8_static": "fp8_tensor"}
@@ -114,11 +114,11 @@ def measured_model(name: str, folder: Path | None = None) -> Transformer:
         if folder is not None and _is_file(folder / name / CONFIG_FILE):
             return replace(load_model(str((folder / name).resolve())), name=name.rpartition("/")[2])
         files = _by_plain_name(folder)
-        known = {_plain(model_name): model_name for model_name in reversed(known_names())}
+        names = {_plain(model_name): model_name for model_name in reversed(known_names())}
         for spelling in _spellings(name):
             plain = _plain(spelling)
-            if plain in known:
-                return catalog_model(known[plain])
+            if plain in names:
+                return catalog_model(names[plain])
             if plain in files:
                 return replace(load_model(str(files[plain].resolve())), name=files[plain].name)
         there = f"; {shown_path(folder / name / CONFIG_FILE)} is not there either" if folder else "; give --models DIR"
@@ -176,24 +176,24 @@ def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, 
     are most of the weights) and the dense parts keep their own.
     """
     dense = stored_dtype(gemm)
-    routed = stored_dtype(experts or gemm) if model.is_moe else dense
-    wanted = SERVED_AS.get(routed, routed)
-    native = wanted == model.native_weight_dtype and dense in (routed, "bf16")
-    if native and routed == wanted:
-        return model, wanted
-    parts = {Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS}
+    expert_dtype = stored_dtype(experts or gemm) if model.is_moe else dense
+    dtype = SERVED_AS.get(expert_dtype, expert_dtype)
+    native = dtype == model.native_weight_dtype and dense in (expert_dtype, "bf16")
+    if native and expert_dtype == dtype:
+        return model, dtype
+    quantized = {Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS}
     if native:
-        parts &= model.quantized
-    elif wanted == "fp4" and dense == routed and model.is_latent:
-        parts -= {Part.ATTENTION}
-    elif dense == "bf16" and wanted != "bf16":
-        parts = {Part.EXPERTS}
-    if wanted == "fp4" and dense == routed and model.native_weight_dtype != "bf16":
-        parts = (parts & model.quantized) or parts
-    own = {part: dense for part in parts - {Part.EXPERTS} if dense not in (wanted, "bf16")}
-    if routed != wanted:
-        own |= dict.fromkeys(parts & {Part.EXPERTS}, routed)
-    return replace(model, quantized=frozenset(parts), own_dtypes=frozenset(own.items())), wanted
+        quantized &= model.quantized
+    elif dtype == "fp4" and dense == expert_dtype and model.is_latent:
+        quantized -= {Part.ATTENTION}
+    elif dense == "bf16" and dtype != "bf16":
+        quantized = {Part.EXPERTS}
+    if dtype == "fp4" and dense == expert_dtype and model.native_weight_dtype != "bf16":
+        quantized = (quantized & model.quantized) or quantized
+    own = {piece: dense for piece in quantized - {Part.EXPERTS} if dense not in (dtype, "bf16")}
+    if expert_dtype != dtype:
+        own |= dict.fromkeys(quantized & {Part.EXPERTS}, expert_dtype)
+    return replace(model, quantized=frozenset(quantized), own_dtypes=frozenset(own.items())), dtype
 
 
 def measured_engine(
@@ -301,17 +301,17 @@ def deployments_of(
 ) -> tuple[list[Deployment], list[Refused]]:
     """What can be predicted, and for every other serving row why not."""
     deployments: list[Deployment] = []
-    refused: list[Refused] = []
+    refusals: list[Refused] = []
     model_of = cache(lambda name: measured_model(name, models))
     for row in rows:
         if isinstance(row, Refused):
-            refused.append(row)
+            refusals.append(row)
         elif isinstance(row, ServingRow):
             try:
                 deployments.append(deployment_of(row, model_of(row.model), catalog))
             except InputError as error:
-                refused.append(Refused(row.line, str(error)))
-    return deployments, refused
+                refusals.append(Refused(row.line, str(error)))
+    return deployments, refusals
 
 
 def batches_of(deployments: Sequence[Deployment]) -> list[Batch]:
@@ -347,10 +347,10 @@ def deployment_of(
     model, dtype = in_dtype(published, row.gemm_dtype, row.moe_dtype)
     engine = _engine(row)
     policy = load_serving_policy(engine)
-    stated = row.settings
+    settings = row.settings
     usual = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
-    if stated.kv_dtype:
-        usual = "bf16" if weight_dtype(stated.kv_dtype) == "bf16" else "fp8"
+    if settings.kv_dtype:
+        usual = "bf16" if weight_dtype(settings.kv_dtype) == "bf16" else "fp8"
     workers = {Role.COLOCATED: row.prefill}
     if row.decode is not None:
         workers = {Role.PREFILL: row.prefill, Role.DECODE: row.decode}
@@ -362,7 +362,7 @@ def deployment_of(
             layout,
             dtype,
             kv_dtype=kv_dtype or usual,
-            memory_fraction=memory_fraction or stated.memory_fraction or policy.memory_fraction,
+            memory_fraction=memory_fraction or settings.memory_fraction or policy.memory_fraction,
             engine=engine,
             role=role,
         )
@@ -373,15 +373,15 @@ def deployment_of(
     flight = USUAL_CONCURRENCY * max(row.gpus, 1) if row.concurrency is None else row.concurrency
     if row.decode:
         requests_held(model, sides[0], isl, 0.0)  # no prefill worker may be too small for the model
-    fits, crowded = requests_held(model, sides[-1], isl, osl)
+    fits, memory_notes = requests_held(model, sides[-1], isl, osl)
     return Deployment(
         row=row,
         model=model,
         engine=engine,
         prefill=sides[0],
         decode=sides[1] if row.decode else None,
-        token_budget=stated.token_budget or policy.token_budget,
-        looks=float(stated.looks or 1),
+        token_budget=settings.token_budget or policy.token_budget,
+        looks=float(settings.looks or 1),
         concurrency=flight if row.decode else flight / row.prefill.workers,
         isl=isl,
         osl=osl,
@@ -389,7 +389,7 @@ def deployment_of(
         waves=math.inf if row.median else MANY_WAVES,
         fits=fits,
         transfer=_transfer(model, sides[0], sides[1], isl) if row.decode else 0.0,
-        notes=(*_assumptions(row, engine), *crowded),
+        notes=(*_assumptions(row, engine), *memory_notes),
     )
 
 
@@ -406,9 +406,11 @@ def _assumptions(row: ServingRow, engine: str) -> Iterator[str]:
     try:
         engine_name(row.engine)
     except UnknownNameError:
-        known = "is taken" if engine in row.engine else "is not known and taken"
+        engine_words = "is taken" if engine in row.engine else "is not known and taken"
         yield (
-            f"engine {row.engine!r} {known} as {engine}" if row.engine else f"engine is not given and taken as {engine}"
+            f"engine {row.engine!r} {engine_words} as {engine}"
+            if row.engine
+            else f"engine is not given and taken as {engine}"
         )
     if row.precision:
         used = (row.gemm_dtype, row.moe_dtype)

@@ -97,9 +97,9 @@ class Outcome:
 
 def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Outcome:
     """TTFT and TPOT of every serving row; the measured times are only carried along."""
-    deployments, refused = deployments_of(rows, catalog, models)
+    deployments, refusals = deployments_of(rows, catalog, models)
     table = error_table()
-    predicted: list[Predicted] = []
+    rows_out: list[Predicted] = []
     for batch in batches_of(deployments):
         steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
         columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
@@ -107,7 +107,7 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
             row = deployment.row
             stratum = stratum_of(deployment.model, deployment.prefill, deployment.engine, row.mode)
             if not (math.isfinite(ttft) and math.isfinite(tpot)):
-                refused.append(Refused(row.line, OUT_OF_RANGE))
+                refusals.append(Refused(row.line, OUT_OF_RANGE))
                 continue
             values = {
                 "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", stratum)),
@@ -121,11 +121,11 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
             )
             gaps = max(deployment.osl - 1.0, 1.0)
             throughput = (work / (ttft + gaps * tpot), work / (row.ttft + gaps * row.tpot))
-            named = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
-            group = dict(zip(SERVING_GROUP, named, strict=True))
+            words = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
+            group = dict(zip(SERVING_GROUP, words, strict=True))
             suspect = doubt.rule if doubt else ""
-            predicted.append(Predicted(row.line, group, values, throughput, deployment.notes, suspect))
-    return _in_order(predicted, refused)
+            rows_out.append(Predicted(row.line, group, values, throughput, deployment.notes, suspect))
+    return _in_order(rows_out, refusals)
 
 
 def _in_order(predicted: list[Predicted], refused: list[Refused]) -> Outcome:
@@ -181,11 +181,11 @@ def _suspicion(deployment: Deployment, alone: float, shared: float, line: float)
         return None
     rate = deployment.concurrency / (row.ttft + max(deployment.osl - 1.0, 1.0) * row.tpot)
     workers = row.prefill.workers if deployment.decode else 1
-    read = deployment.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
+    least_read = deployment.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
     queue = LONGEST_QUEUE * (alone + deployment.concurrency * shared + deployment.transfer)
     limits = (
         Suspicion(TOO_FAST, rate * shared / workers / MOST_PREFILL),
-        Suspicion(TOO_QUICK, read / row.tpot),
+        Suspicion(TOO_QUICK, least_read / row.tpot),
         Suspicion(TOO_SLOW, row.ttft / queue if line <= 0 else 0.0),
     )
     return next((limit for limit in limits if limit.figure > 1), None)
@@ -198,7 +198,7 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
     and no CUDA graph in its steps. The batch of a row is that of one data-parallel rank, as in those tables' tool.
     """
     groups: dict[tuple[Transformer, str, Conditions], list[tuple[StepRow, EngineConfig]]] = defaultdict(list)
-    refused: list[Refused] = [row for row in rows if isinstance(row, Refused)]
+    refusals: list[Refused] = [row for row in rows if isinstance(row, Refused)]
     model_of = cache(lambda name, gemm, moe: in_dtype(measured_model(name, models), gemm, moe))
     for row in rows:
         if not isinstance(row, StepRow):
@@ -211,10 +211,10 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
                 catalog, row.accelerator, model, row.layout, dtype, kv_dtype=kv_dtype, memory_fraction=1.0
             )
         except InputError as error:
-            refused.append(Refused(row.line, str(error)))
+            refusals.append(Refused(row.line, str(error)))
         else:
             groups[model, row.phase, table_conditions(row.engine, row.gemm_dtype, row.moe_dtype)].append((row, config))
-    predicted: list[Predicted] = []
+    rows_out: list[Predicted] = []
     for (model, phase, conditions), steps in groups.items():
         engines = engine_arrays(model, [config for _, config in steps], NO_OVERHEAD, conditions)
         batch = np.array([[float(row.batch * row.layout.data)] for row, _ in steps])
@@ -222,9 +222,9 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
         load = StepLoad.prefill(length, batch) if phase == "prefill" else StepLoad.decode(batch, length)
         for (row, config), latency in zip(steps, step_time(model, engines, load).total[:, 0].tolist(), strict=True):
             if not math.isfinite(latency):
-                refused.append(Refused(row.line, OUT_OF_RANGE))
+                refusals.append(Refused(row.line, OUT_OF_RANGE))
                 continue
             value = _value(latency, row.latency, step_interval(model, config.accelerator))
             group = {"model": row.model, "accelerator": row.accelerator, "phase": phase, "dtype": row.dtype}
-            predicted.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), ()))
-    return _in_order(predicted, refused)
+            rows_out.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), ()))
+    return _in_order(rows_out, refusals)

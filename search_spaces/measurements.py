@@ -19,15 +19,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
-from costmodel.units import MEGA, MILLI
+from costmodel.units import KILO, MEGA, MILLI
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
+from .fields import Reader, choice, count, number, stated
 from .files import LARGEST_RESULTS, read_text
 
 SEPARATORS = (";", "\t", "|")
@@ -42,14 +45,8 @@ MEMORY_SHARE = Bounds(0.01, 1)
 FIRST_TOKEN = Bounds(TTFT.low / MILLI, TTFT.high / MILLI, "ms")
 """Also of a step, which takes no longer than the wait for a first token, of which it is a part."""
 NEXT_TOKEN = Bounds(TPOT.low / MILLI, TPOT.high / MILLI, "ms")
-MODES = {
-    **dict.fromkeys(("colocated", "aggregated", "agg"), "colocated"),
-    **dict.fromkeys(("disaggregated", "disagg", "dis"), "disaggregated"),
-}
-PHASES = {
-    **dict.fromkeys(("prefill", "context", "ctx"), "prefill"),
-    **dict.fromkeys(("decode", "generation", "gen"), "decode"),
-}
+MODES = {"aggregated": "colocated", "agg": "colocated", "disagg": "disaggregated", "dis": "disaggregated"}
+PHASES = {"context": "prefill", "ctx": "prefill", "generation": "decode", "gen": "decode"}
 
 
 class Format(StrEnum):
@@ -100,8 +97,8 @@ class Settings:
 
     def over(self, habit: Settings) -> Settings:
         """These flags, and those of `habit` where nothing is stated."""
-        stated = {item.name: getattr(self, item.name) for item in fields(self) if getattr(self, item.name)}
-        return replace(habit, **stated)
+        flags = {item.name: getattr(self, item.name) for item in fields(self) if getattr(self, item.name)}
+        return replace(habit, **flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +167,6 @@ class Refused:
 Row = ServingRow | StepRow | Refused
 
 
-class _CellError(Exception):
-    """A cell does not hold what its column promises."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Cells:
     """The cells of a row by column; each is read as what it must be, or refused with the reason."""
@@ -187,57 +180,41 @@ class _Cells:
     def text(self, column: str) -> str:
         """A text that must be there."""
         if not self.row.get(column):
-            raise _CellError(f"{column} is empty")
+            raise InputError(f"{column} is empty")
         return self.row[column]
 
-    def meaning(self, column: str, words: Mapping[str, str]) -> str:
-        """What the word in a column means."""
-        written = self.text(column)
-        if written.lower() not in words:
-            kinds = " nor ".join(map(repr, dict.fromkeys(words.values())))
-            raise _CellError(f"{column} {shown(written)} is neither {kinds}")
-        return words[written.lower()]
+    def read(self, column: str, reader: Reader) -> Any:
+        """What a field type makes of a cell that must be there."""
+        try:
+            return stated(reader, _plain(self.text(column)))
+        except InputError as error:
+            raise InputError(f"{column}: {error}" if self.row.get(column) else str(error)) from None
 
-    def number(self, column: str, bounds: Bounds, mend: str = "") -> float:
-        """A number that must be there."""
-        written = self.text(column)
-        value = _finite(written, column)
-        if not bounds.holds(value):
-            raise _CellError(f"{column} {shown(written)} {bounds.sentence()}{mend}")
-        return value
-
-    def count(self, column: str, bounds: Bounds) -> int:
-        """A whole number that must be there."""
-        value = self.number(column, bounds)
-        if value != int(value):
-            raise _CellError(f"{column} {shown(self.row[column])} must be a whole number")
-        return int(value)
+    def optional(self, column: str, reader: Reader) -> Any:
+        """The same of a cell that may be empty; None where it is."""
+        return self.read(column, reader) if self.word(column) else None
 
     def ranks(self, column: str, default: int, bounds: Bounds = RANKS) -> int:
         """A whole number, also written as in "TP8"; empty and 0 mean `default`."""
-        written = self.word(column)
-        prefixed = PREFIXED.fullmatch(written)
-        value = _finite(prefixed[1] if prefixed else written, column) if written else 0.0
-        if value != int(value) or value < 0:
-            raise _CellError(f"{column} {shown(written)} must be a whole number")
-        if value and not bounds.holds(value):
-            raise _CellError(f"{column} {shown(written)} {bounds.sentence()}")
-        return int(value) or default
+        match = PREFIXED.fullmatch(self.word(column))
+        cells = _Cells({column: match[1]}) if match else self
+        return cells.optional(column, count(Bounds(0, bounds.high, bounds.unit))) or default
 
     def seconds(self, column: str, bounds: Bounds) -> float:
         """A measured time in milliseconds as seconds; NaN where there is none (the row is predicted all the same)."""
-        mend = "; leave it empty where nothing was measured"
-        return self.number(column, bounds, mend) / 1e3 if self.word(column) else math.nan
+        try:
+            time = self.optional(column, number(bounds))
+        except InputError as error:
+            raise InputError(f"{error}; leave it empty where nothing was measured") from None
+        return math.nan if time is None else float(time) / KILO
 
 
-def _finite(written: str, column: str) -> float:
-    try:
-        value = float(written)
-    except ValueError:
-        raise _CellError(f"{column} {shown(written)} is not a number") from None
-    if not math.isfinite(value):
-        raise _CellError(f"{column} {shown(written)} is not a finite number")
-    return value
+def _plain(written: str) -> int | float | str:
+    """A number where the text is one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(written)
+    return written
 
 
 def read_measurements(path: Path) -> tuple[Format, list[Row]]:
@@ -253,7 +230,7 @@ def read_measurements(path: Path) -> tuple[Format, list[Row]]:
 
 
 def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> Iterator[Row]:
-    read = _serving_row if kind is Format.SERVING else _step_row
+    read_row = _serving_row if kind is Format.SERVING else _step_row
     for record in reader:
         line: int = reader.line_num  # type: ignore[attr-defined]
         values = [field.strip() for field in record]
@@ -264,8 +241,8 @@ def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: Format) -> I
             yield Refused(line, f"the row has {number}, the header {len(header)}")
             continue
         try:
-            yield read(line, _Cells(dict(zip(header, values, strict=False))))
-        except _CellError as fault:
+            yield read_row(line, _Cells(dict(zip(header, values, strict=False))))
+        except InputError as fault:
             yield Refused(line, str(fault))
 
 
@@ -287,8 +264,8 @@ def _format(header: Sequence[str], path: Path) -> Format:
     elif len(lacking[nearest]) < len(columns):
         fault = f"the header lacks {', '.join(lacking[nearest])}; {words} need {', '.join(columns)}"
     else:
-        known = " nor that of ".join(f"{words} ({', '.join(columns)}, ...)" for words, columns in NEEDED.values())
-        fault = f"the header is neither that of {known}"
+        kinds = " nor that of ".join(f"{words} ({', '.join(columns)}, ...)" for words, columns in NEEDED.values())
+        fault = f"the header is neither that of {kinds}"
     raise InputError(f"{path}: {fault}")
 
 
@@ -296,7 +273,7 @@ def _serving_row(line: int, cells: _Cells) -> ServingRow:
     gpus = cells.ranks("num_gpus", 0, MAX_GPUS)
     prefill, decode = _sides(cells, gpus)
     if cells.word("spec_method") not in ("", "none"):
-        raise _CellError(f"speculative decoding ({cells.row['spec_method']}) is not predicted")
+        raise InputError(f"speculative decoding ({cells.row['spec_method']}) is not predicted")
     mean, middle = (cells.seconds(name, FIRST_TOKEN) for name in ("ttft_ms", "ttft_median_ms"))
     median = not math.isnan(middle)
     return ServingRow(
@@ -307,9 +284,9 @@ def _serving_row(line: int, cells: _Cells) -> ServingRow:
         engine=cells.word("engine").lower(),
         gemm_dtype=cells.word("gemm_dtype", "precision"),
         moe_dtype=cells.word("moe_dtype", "gemm_dtype", "precision"),
-        isl=cells.number("isl", TOKENS),
-        osl=cells.number("osl", TOKENS),
-        concurrency=cells.number("concurrency", CONCURRENCY) if cells.word("concurrency") else None,
+        isl=cells.read("isl", number(TOKENS)),
+        osl=cells.read("osl", number(TOKENS)),
+        concurrency=cells.optional("concurrency", number(CONCURRENCY)),
         gpus=gpus or sum(side.gpus for side in (prefill, decode) if side),
         prefill=prefill,
         decode=decode,
@@ -325,12 +302,11 @@ def _serving_row(line: int, cells: _Cells) -> ServingRow:
 def _stated_settings(cells: _Cells) -> Settings:
     """The engine's flags of a row, under the names of this module or of the engines' command lines."""
     chunk = "max_num_batched_tokens" if cells.word("max_num_batched_tokens") else "chunked_prefill_size"
-    looks = "scheduler_recv_interval"
     return Settings(
         kv_dtype=cells.word("kv_dtype", "kv_cache_dtype"),
-        memory_fraction=cells.number("memory_fraction", MEMORY_SHARE) if cells.word("memory_fraction") else None,
-        token_budget=cells.count(chunk, TOKENS) if cells.word(chunk) else None,
-        looks=cells.count(looks, TOKENS) if cells.word(looks) else None,
+        memory_fraction=cells.optional("memory_fraction", number(MEMORY_SHARE)),
+        token_budget=cells.optional(chunk, count(TOKENS)),
+        looks=cells.optional("scheduler_recv_interval", count(TOKENS)),
     )
 
 
@@ -345,9 +321,9 @@ def _step_row(line: int, cells: _Cells) -> StepRow:
         moe_dtype=cells.word("moe_quant", "gemm_quant", "dtype") or "bf16",
         kv_dtype=cells.word("kv_quant") or "bf16",
         layout=Layout(1, *(cells.ranks(name, 1) for name in ("tp", "pp", "dp", "moe_ep"))),
-        phase=cells.meaning("phase", PHASES),
-        batch=cells.count("batch", STEP_BATCH),
-        seq=cells.count("seq", TOKENS),
+        phase=cells.read("phase", choice("prefill", "decode", same=PHASES)),
+        batch=cells.read("batch", count(STEP_BATCH)),
+        seq=cells.read("seq", count(TOKENS)),
         latency=cells.seconds("latency_ms", FIRST_TOKEN),
     )
 
@@ -360,13 +336,14 @@ def _sides(cells: _Cells, gpus: int) -> tuple[Layout, Layout | None]:
     """
     workers = cells.word("decode_workers")
     apart = workers not in ("", "0")
-    mode = cells.meaning("mode", MODES) if cells.word("mode") else "disaggregated" if apart else "colocated"
+    mode = cells.optional("mode", choice("colocated", "disaggregated", same=MODES))
+    mode = mode or ("disaggregated" if apart else "colocated")
     if mode == "colocated":
         if apart:
-            raise _CellError(
+            raise InputError(
                 f"mode {shown(cells.row['mode'])} has no decode workers, but decode_workers is {shown(workers)}"
             )
-        return _colocated(cells, gpus), None
+        return _colocated_layout(cells, gpus), None
     prefill, decode = _side(cells, "prefill_"), _side(cells, "decode_")
     if gpus and prefill.gpus + decode.gpus > gpus:
         prefill, decode = (
@@ -376,7 +353,7 @@ def _sides(cells: _Cells, gpus: int) -> tuple[Layout, Layout | None]:
     return prefill, decode
 
 
-def _colocated(cells: _Cells, gpus: int) -> Layout:
+def _colocated_layout(cells: _Cells, gpus: int) -> Layout:
     """The layout of one of the equal engines that the GPUs make up.
 
     Attention data ranks may be given in words in place of tp, or beside a tp that counts all ranks.
@@ -392,7 +369,7 @@ def _colocated(cells: _Cells, gpus: int) -> Layout:
         tensor //= data  # tp counts all ranks, dp says how many groups the attention makes of them
     size = tensor * pipeline * data
     if gpus and gpus % size:
-        raise _CellError(f"tp {tensor} x pp {pipeline} x dp {data} does not divide num_gpus {gpus}")
+        raise InputError(f"tp {tensor} x pp {pipeline} x dp {data} does not divide num_gpus {gpus}")
     return Layout(max(gpus // size, 1) if gpus else 1, tensor, pipeline, data, expert)
 
 
@@ -400,7 +377,7 @@ def _side(cells: _Cells, prefix: str) -> Layout:
     """The workers of one side of a disaggregated deployment; one that nothing is said of is not guessed."""
     columns = [prefix + name for name in ("workers", "tp", "pp", "dp", "ep")]
     if not cells.word(*columns):
-        raise _CellError(
+        raise InputError(
             f"a disaggregated row needs {columns[0]} and {columns[1]}, but all {prefix}... columns are empty"
         )
     return Layout(*(cells.ranks(column, 1) for column in columns))
@@ -449,13 +426,13 @@ def _with_script(row: ServingRow, scripts: Iterable[Mapping[str, str]]) -> Servi
 
 def _habit(script: Mapping[str, str], concurrency: float) -> Settings:
     yaml = YAML_KV.search(script.get("trtllm_yaml", ""))
-    written = yaml[1] if yaml else script.get("kv-cache-dtype", "")
+    word = yaml[1] if yaml else script.get("kv-cache-dtype", "")
     share = script.get("gpu-memory-utilization") or script.get("mem-fraction-static") or ""
     budget = script.get("max-num-batched-tokens") or script.get("chunked-prefill-size") or ""
     interval = script.get("scheduler-recv-interval", "")
     by_load = (LOOKS_OF_FEW if concurrency < FEW else LOOKS_OF_MANY) if INTERVAL in interval else None
     return Settings(
-        kv_dtype=(written or "auto").split("|")[0],
+        kv_dtype=(word or "auto").split("|")[0],
         memory_fraction=float(share) if re.fullmatch(r"0\.\d+", share) else None,
         token_budget=int(budget) if budget.isdigit() else None,
         looks=int(interval) if interval.isdigit() else by_load,

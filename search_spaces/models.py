@@ -115,12 +115,14 @@ def served_checkpoint(name: str) -> str | None:
     """
     if "/" in name:
         return name
-    wanted = name.strip().lower()
-    stated = {key.lower(): served for model in model_names() for key, served in _entry(model).get("served", {}).items()}
-    if wanted in stated:
-        checkpoint: str | None = stated[wanted]
+    lower = name.strip().lower()
+    served_by_name = {
+        key.lower(): served for model in model_names() for key, served in _entry(model).get("served", {}).items()
+    }
+    if lower in served_by_name:
+        checkpoint: str | None = served_by_name[lower]
         return checkpoint
-    return next((alias for alias in _aliases() if "/" in alias and alias.lower().endswith(f"/{wanted}")), None)
+    return next((alias for alias in _aliases() if "/" in alias and alias.lower().endswith(f"/{lower}")), None)
 
 
 def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
@@ -133,21 +135,21 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     >>> load_model("meta-llama/Llama-3.1-70B-Instruct").name
     'Llama-3.1-70B'
     """
-    wanted = name_or_path.strip()
-    explicit = wanted.startswith((".", "/", "~")) or wanted.lower().endswith((".json", *ARCHITECTURES))
+    name = name_or_path.strip()
+    explicit = name.startswith((".", "/", "~")) or name.lower().endswith((".json", *ARCHITECTURES))
     if not explicit:
-        model = _catalog_model(wanted.lower())
+        model = _catalog_model(name.lower())
         if model is not None:
             return model
     try:
-        path = ((base_dir or Path()) / Path(wanted).expanduser()) if wanted else None
+        path = ((base_dir or Path()) / Path(name).expanduser()) if name else None
         exists = path is not None and path.exists()
     except PermissionError as error:
-        raise InputError(f"model '{shown_path(wanted)}': cannot be read (permission denied)") from error
+        raise InputError(f"model '{shown_path(name)}': cannot be read (permission denied)") from error
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         path, exists = None, False
     if path is not None and (exists or explicit):
-        return _load_file(path, wanted)
+        return _load_file(path, name)
     raise _unknown(name_or_path)
 
 
@@ -180,10 +182,10 @@ def nearest_model(name: str) -> str | None:
         return slip
     wanted = _words_of(name)
 
-    def likeness(known: str) -> tuple[int, int, str, str]:
-        words = _words_of(known)
-        entry, _ = _aliases().get(known, (known, None))
-        return len(wanted & words), -len(words - wanted), str(_entry(entry)["date"]), known
+    def likeness(candidate: str) -> tuple[int, int, str, str]:
+        words = _words_of(candidate)
+        entry, _ = _aliases().get(candidate, (candidate, None))
+        return len(wanted & words), -len(words - wanted), str(_entry(entry)["date"]), candidate
 
     best = max((candidate for candidate in known_names() if "/" not in candidate), key=likeness)
     enough = likeness(best)[0] >= LEAST_SHARED
@@ -468,11 +470,11 @@ def read_architecture(path: Path) -> Transformer:
     try:
         file = ArchitectureFile.model_validate(source.value)
     except ValidationError as error:
-        placed = (
+        schema_faults = (
             replace(fault, path=tuple(key for key in fault.path if key not in MIXERS))
             for fault in faults_of(error, TypeAdapter(ArchitectureFile).json_schema())
         )
-        raise InputError(source.render([*faults, *placed])) from None
+        raise InputError(source.render([*faults, *schema_faults])) from None
     if faults:
         raise InputError(source.render(faults))
     return file.transformer()
@@ -484,8 +486,8 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
     layers = [
         {
             "count": group.count,
-            "attention": {"kind": kinds[type(group.attention)], **_stated(group.attention)},
-            **({} if group.feed_forward.is_empty else {"feed_forward": _stated(group.feed_forward)}),
+            "attention": {"kind": kinds[type(group.attention)], **_fields_of(group.attention)},
+            **({} if group.feed_forward.is_empty else {"feed_forward": _fields_of(group.feed_forward)}),
             **({"parallel": True} if group.parallel else {}),
             **({"sets": group.sets} if group.sets else {}),
         }
@@ -515,7 +517,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
     return "\n".join([*head, body])
 
 
-def _stated(shape: Any) -> dict[str, Any]:
+def _fields_of(shape: Any) -> dict[str, Any]:
     """The fields of a shape that differ from their defaults."""
     defaults = {field.name: field.default for field in fields(shape)}
     return {name: value for name, value in asdict(shape).items() if name != "hidden" and value != defaults[name]}

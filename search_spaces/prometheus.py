@@ -25,7 +25,7 @@ from costmodel.lengths import coarsen
 from costmodel.quoting import name_list
 
 from .benchmark_results import Document, documents
-from .traces.summary import compact_rows
+from .traces.summary import workload_block
 
 FloatArray = NDArray[np.float64]
 ROUNDED = 1e-9
@@ -85,14 +85,14 @@ class Histogram:
         >>> seen.share_within(1.0), seen.share_within(0.8)
         ((0.98, 0.98), (0.9, 0.98))
         """
-        low, high = (float(self.counts[:, kept].sum()) / self.total for kept in self._within(limit))
+        low, high = (float(self.counts[:, within].sum()) / self.total for within in self._within(limit))
         return low, high
 
     def shares_within(self, limit: float) -> tuple[FloatArray, FloatArray]:
         """The same of every step [1]; of one without observations 1."""
         per_step = self.counts.sum(axis=1)
         divisor = np.where(per_step > 0.0, per_step, 1.0)
-        low, high = (self.counts[:, kept].sum(axis=1) / divisor for kept in self._within(limit))
+        low, high = (self.counts[:, within].sum(axis=1) / divisor for within in self._within(limit))
         return np.where(per_step > 0.0, low, 1.0), np.where(per_step > 0.0, high, 1.0)
 
     def _within(self, limit: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -290,14 +290,13 @@ class Traffic:
         """The `workload:` block of workload.yaml as plain data."""
         (isl, prompts), (osl, answers) = self.isl.cells(), self.osl.cells()
         every_isl, every_osl = np.maximum(np.repeat(isl, osl.size), 1.0), np.maximum(np.tile(osl, isl.size), 1.0)
-        rows = compact_rows(coarsen(every_isl, every_osl, np.outer(prompts, answers).ravel(), buckets))
-        return {
-            "request_rate": float(f"{rate or self.request_rate:.4g}"),
-            "burstiness": float(f"{self.burstiness:.4g}"),
-            "prefix_hit_share": float(f"{self.prefix_hit_share or 0.0:.4g}"),
-            "max_tokens": min(self.max_tokens, most_tokens or self.max_tokens),
-            "lengths": {"histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows]},
-        }
+        return workload_block(
+            coarsen(every_isl, every_osl, np.outer(prompts, answers).ravel(), buckets),
+            request_rate=float(f"{rate or self.request_rate:.4g}"),
+            burstiness=float(f"{self.burstiness:.4g}"),
+            prefix_hit_share=float(f"{self.prefix_hit_share or 0.0:.4g}"),
+            max_tokens=min(self.max_tokens, most_tokens or self.max_tokens),
+        )
 
 
 LEAST_STEPS = 20
@@ -312,7 +311,7 @@ def read_traffic(path: Path) -> Traffic:
         raise InputError(
             f"{scrape.file}: has {osl.time.size + 1} samples; a rate needs three, so choose a shorter step"
         )
-    hits, queries = (scrape.increase(f"vllm:prefix_cache_{what}") for what in ("hits", "queries"))
+    hits, queries = (scrape.increase(f"vllm:prefix_cache_{word}") for word in ("hits", "queries"))
     return Traffic(
         isl, osl, osl.counts.sum(axis=1), float(np.median(np.diff(osl.time))), hits / queries if queries > 0.0 else None
     )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
@@ -103,6 +104,23 @@ _SYNONYMS: Mapping[Kind, Mapping[str, str]] = MappingProxyType(
     }
 )
 
+SUFFIXES: Mapping[str, float] = MappingProxyType({"_us": MICRO, "_ms": MILLI, "_gib": float(GIB)})
+"""Units in the keys of the catalog's files, in the base unit."""
+
+
+def in_base_units(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a file of the catalog, whose keys end in units, in base units and without them.
+
+    >>> in_base_units({"launch_us": 4.0, "source": "x"})
+    {'launch': 4e-06, 'source': 'x'}
+    """
+    plain: dict[str, Any] = {}
+    for key, value in row.items():
+        suffix = next((suffix for suffix in SUFFIXES if key.endswith(suffix)), "")
+        plain[key.removesuffix(suffix)] = value * SUFFIXES[suffix] if suffix else value
+    return plain
+
+
 _BIT_UNITS = frozenset(f"{unit}/s" for unit in _BITS)
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -163,17 +181,17 @@ def check_plain(value: object, seconds: float, limit: float, accepted: Callable[
 
     >>> check_plain("50 s", 50.0, limit=10.0, accepted=lambda seconds: True)
     """
-    unstated = not isinstance(value, str) or _NUMBER.fullmatch(value.strip())
-    if seconds > limit and unstated and accepted(seconds * MILLI):
+    has_no_unit = not isinstance(value, str) or _NUMBER.fullmatch(value.strip())
+    if seconds > limit and has_no_unit and accepted(seconds * MILLI):
         number = f"{seconds:.15g}"
         forms = f"{number}ms or '{number} s'" if accepted(seconds) else f"{number}ms"
         raise QuantityError(f"{number} without a unit means {number} s; write {forms}")
 
 
 def _parse_text(text: str, kind: Kind, forms: str) -> float:
-    stripped = text.strip()
-    dollar = kind is Kind.PRICE and stripped.startswith("$")
-    body = stripped.removeprefix("$").lstrip() if dollar else stripped
+    trimmed = text.strip()
+    dollar = kind is Kind.PRICE and trimmed.startswith("$")
+    body = trimmed.removeprefix("$").lstrip() if dollar else trimmed
     match = _NUMBER.match(body)
     if match is None:
         raise QuantityError(f"{shown(text)} is not a {kind}; write a number and a unit, for example {forms}")
@@ -186,9 +204,9 @@ def _parse_text(text: str, kind: Kind, forms: str) -> float:
     if scale is None and not any(letter.isalpha() or letter in "$/" for letter in unit):
         raise QuantityError(f"{shown(text)} is not a {kind}; write for example {forms}")
     if scale is None:
-        allowed = f"{allowed_units(kind)}{_meant(unit, kind)}"
-        raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {allowed}")
-    return _scaled(float(match.group()), scale)
+        units = f"{allowed_units(kind)}{_unit_hint(unit, kind)}"
+        raise QuantityError(f"{shown(text)} has the unit {shown(unit)}, but a {kind} is in {units}")
+    return _in_base(float(match.group()), scale)
 
 
 def alternatives(texts: Sequence[str]) -> str:
@@ -227,13 +245,13 @@ def as_probability(text: str) -> float | None:
 _PERCENTILE = re.compile(r"[pP]([0-9]+(?:\.[0-9]+)?)")
 
 
-def _meant(unit: str, kind: Kind) -> str:
+def _unit_hint(unit: str, kind: Kind) -> str:
     """A hint for a unit that is another one but for case."""
     alike = [name for name in UNITS[kind] if name.lower() == unit.lower()]
     return f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
 
 
-def _scaled(number: float, scale: float) -> float:
+def _in_base(number: float, scale: float) -> float:
     """The product; for units below the base, whose inverse is whole, by division, which rounds 5us to 5e-6 exactly."""
     return number * scale if scale >= 1 else number / round(1 / scale)
 
@@ -262,7 +280,7 @@ def format_quantity(value: float, kind: Kind) -> str:
     texts = []
     for unit, scale in sorted(UNITS[kind].items(), key=lambda item: item[1], reverse=True):
         text = f"{_in_unit(value, scale):.15g}"
-        if scale <= abs(value) and unit not in _BIT_UNITS and _scaled(float(text), scale) == value:
+        if scale <= abs(value) and unit not in _BIT_UNITS and _in_base(float(text), scale) == value:
             texts.append(f"{text}{unit}")
     if texts:
         return min(texts, key=len)

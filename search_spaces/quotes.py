@@ -152,13 +152,13 @@ def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, t
         if None in cells or None in cells.values():
             faults.append(f"{where}:{reader.line_num}: has more or fewer cells than the header")
             continue
-        stated = {key: text.strip() for key, text in cells.items() if text.strip() or key == "accelerator"}
+        filled = {key: text.strip() for key, text in cells.items() if text.strip() or key == "accelerator"}
         try:
-            row = QuoteRow.model_validate(stated, context=name_of).model_dump()
+            row = QuoteRow.model_validate(filled, context=name_of).model_dump()
             quotes.append(Quote(**row | {"source": row["source"] or where}))
         except ValidationError as error:
-            told = (fault.told() for fault in faults_of(error, QuoteRow.model_json_schema()))
-            faults += [f"{where}:{reader.line_num}: {sentence}" for sentence in told]
+            sentences = (fault.told() for fault in faults_of(error, QuoteRow.model_json_schema()))
+            faults += [f"{where}:{reader.line_num}: {sentence}" for sentence in sentences]
     if faults:
         raise FaultsError(*(Fault((), sentence) for sentence in faults))
     return by_accelerator(quotes)
@@ -177,7 +177,7 @@ class QuoteRow(Section):
 
     @field_validator("accelerator")
     @classmethod
-    def _known(cls, name: str, info: ValidationInfo) -> str:
+    def _catalog_name(cls, name: str, info: ValidationInfo) -> str:
         if not name:
             raise house_error("is empty; name one that `pdplan gpus` lists")
         try:
@@ -201,16 +201,16 @@ def _price(commitment: Commitment, quotes: Sequence[Quote]) -> Price:
     for quote in quotes:
         by_provider[quote.provider].append(quote.usd_per_hour)
     basis, term = BASES[commitment]
-    assumed = any(quote.origin is Origin.ASSUMED for quote in quotes)
-    guessed = assumed and basis is PriceBasis.ON_DEMAND
+    is_assumed = any(quote.origin is Origin.ASSUMED for quote in quotes)
+    is_guess = is_assumed and basis is PriceBasis.ON_DEMAND
     providers = ", ".join(sorted(filter(None, by_provider), key=str.lower)) or quotes[0].source
     return Price(
         usd_per_hour=round(median(map(median, by_provider.values())), 4),
         low=round(min(map(min, by_provider.values())), 4),
         high=round(max(map(max, by_provider.values())), 4),
         quotes=len(quotes),
-        origin=Origin.ASSUMED if assumed else quotes[0].origin,
-        source=f"{'assumed price' if guessed else _LABELS[commitment]}: {providers}",
+        origin=Origin.ASSUMED if is_assumed else quotes[0].origin,
+        source=f"{'assumed price' if is_guess else _LABELS[commitment]}: {providers}",
         date=_newest(quotes),
         basis=basis,
         term_years=term,
@@ -230,10 +230,12 @@ def shipped_prices() -> Mapping[str, tuple[Price, ...]]:
     Where nobody quotes one on demand, it is that of the first other commitment times the median ratio of the two over
     all GPUs that have both, and is marked as assumed.
     """
-    quoted = {name: prices_of(quotes) for name, quotes in shipped_quotes().items()}
+    prices_by_gpu = {name: prices_of(quotes) for name, quotes in shipped_quotes().items()}
     return {
-        name: prices if prices[0].basis is PriceBasis.ON_DEMAND else (_on_demand(prices[0], quoted.values()), *prices)
-        for name, prices in quoted.items()
+        name: prices
+        if prices[0].basis is PriceBasis.ON_DEMAND
+        else (_on_demand(prices[0], prices_by_gpu.values()), *prices)
+        for name, prices in prices_by_gpu.items()
     }
 
 

@@ -98,8 +98,8 @@ class Recorded:
         """The same, ready for JSON and small: times to the microsecond (see `unpacked`)."""
         columns = np.stack([np.floor(self.arrival * MICROSECONDS).astype("<i8"), self.isl, self.osl])
         columns[0] = np.diff(columns[0], prepend=0)  # gaps compress better
-        packed = base64.b64encode(zlib.compress(columns.astype("<i8").tobytes(), 9)).decode()
-        return {"source": self.source, "of": self.of, "too_long": self.too_long, "span": self.span, "packed": packed}
+        text = base64.b64encode(zlib.compress(columns.astype("<i8").tobytes(), 9)).decode()
+        return {"source": self.source, "of": self.of, "too_long": self.too_long, "span": self.span, "packed": text}
 
 
 def unpacked(source: str, of: int, too_long: int, span: float, packed: str) -> Recorded:

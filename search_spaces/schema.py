@@ -72,37 +72,12 @@ class HistogramRow(Section):
     """Share of requests [1]."""
 
 
-class HistogramGrid(Section):
-    """A joint histogram as a table."""
-
-    isl: list[Tokens]
-    """Input length of each row [token]."""
-    osl: list[Tokens]
-    """Output length of each column [token]."""
-    share: list[list[Share]]
-    """Share of requests [1], one list per input length, one value per output length."""
-
-    @model_validator(mode="after")
-    def _rectangular(self) -> Self:
-        if len(self.share) != len(self.isl):
-            raise house_error(f"share has {len(self.share)} rows, but isl has {len(self.isl)} lengths")
-        for row, values in enumerate(self.share):
-            if len(values) != len(self.osl):
-                raise house_error(f"share row {row} has {len(values)} values, but osl has {len(self.osl)} lengths")
-        return self
-
-
 def _histogram_form(value: object) -> str:
-    if isinstance(value, dict | HistogramGrid):
-        return "<grid>"
     return "<path>" if isinstance(value, str) else "<rows>"
 
 
 Histogram = Annotated[
-    Annotated[list[HistogramRow], Tag("<rows>")]
-    | Annotated[Text, Tag("<path>")]
-    | Annotated[HistogramGrid, Tag("<grid>")],
-    Discriminator(_histogram_form),
+    Annotated[list[HistogramRow], Tag("<rows>")] | Annotated[Text, Tag("<path>")], Discriminator(_histogram_form)
 ]
 
 
@@ -153,8 +128,8 @@ class PackedRequests(Section):
 
 
 def _recorded_form(value: object) -> str:
-    packed = "packed" in value if isinstance(value, dict) else isinstance(value, PackedRequests)
-    return "<packed>" if packed else "<file>"
+    is_packed = "packed" in value if isinstance(value, dict) else isinstance(value, PackedRequests)
+    return "<packed>" if is_packed else "<file>"
 
 
 RecordedSource = Annotated[
@@ -190,8 +165,8 @@ _PROBABILITIES = "needs probabilities as keys, such as {0.5: 600, 90%: 2400, p99
 
 
 def _probability(key: str) -> float:
-    written = as_probability(key)
-    return float(key) if written is None else written
+    share_written = as_probability(key)
+    return float(key) if share_written is None else share_written
 
 
 def _read_quantiles(value: object) -> object:
@@ -303,8 +278,8 @@ class LengthsSection(Section):
     """How long requests are: a histogram, or a trace, or one distribution each for isl and osl (independent)."""
 
     histogram: Histogram | None = None
-    """Rows {isl, osl, share}; or a CSV file with the header isl,osl,share or isl,osl,count; or a table {isl, osl,
-    share}. Beyond 400 rows, neighbors are merged; their mean lengths and the longest request are kept."""
+    """Rows {isl, osl, share}; or a CSV file with the header isl,osl,share or isl,osl,count. Beyond 400 rows, neighbors
+    are merged; their mean lengths and the longest request are kept."""
     trace: TraceSource | None = None
     """A recorded trace."""
     isl: Distribution | None = None
@@ -319,10 +294,10 @@ class LengthsSection(Section):
         if (self.isl is None) != (self.osl is None):
             raise house_error(f"has {'osl' if self.isl is None else 'isl'} alone, but needs both isl and osl")
         forms = ["histogram", "trace", "isl and osl"]
-        given = [form for form in forms if getattr(self, form.split()[0]) is not None]
-        if len(given) != 1:
-            found = f"has {', '.join(given)}" if given else "has none of them"
-            raise house_error(f"needs exactly one of histogram, trace, or isl and osl together, but {found}")
+        present = [form for form in forms if getattr(self, form.split()[0]) is not None]
+        if len(present) != 1:
+            words = f"has {', '.join(present)}" if present else "has none of them"
+            raise house_error(f"needs exactly one of histogram, trace, or isl and osl together, but {words}")
         return self
 
 
@@ -359,7 +334,7 @@ def _values_form(value: object) -> str:
     return "<span>" if isinstance(value, dict | Span) else "<values>"
 
 
-def _sized(allowed: Bounds) -> AfterValidator:
+def _within_bounds(allowed: Bounds) -> AfterValidator:
     """Check the values, or the ends of the span, against the bounds of their key."""
 
     def check(values: list[int] | Span) -> list[int] | Span:
@@ -387,8 +362,8 @@ _Values = Annotated[
     AfterValidator(_ascending),
 ]
 _Sizes = Annotated[Annotated[_Values, Tag("<values>")] | Annotated[Span, Tag("<span>")], Discriminator(_values_form)]
-Seqs = Annotated[_Sizes, _sized(bounds.MAX_NUM_SEQS)]
-Chunks = Annotated[_Sizes, _sized(bounds.MAX_NUM_BATCHED_TOKENS)]
+Seqs = Annotated[_Sizes, _within_bounds(bounds.MAX_NUM_SEQS)]
+Chunks = Annotated[_Sizes, _within_bounds(bounds.MAX_NUM_BATCHED_TOKENS)]
 
 
 def _once_each(words: tuple[str, ...]) -> AfterValidator:
@@ -613,9 +588,9 @@ class SloClass(SloLimits):
 
     @model_validator(mode="after")
     def _is_limited(self) -> Self:
-        stated = [name for name in ("ttft", "tpot") if Metric(name) in self.limits]
-        if Metric.E2E not in self.limits and len(stated) < 2:
-            limits = f"has {stated[0]} alone" if stated else "has none of them"
+        limits_given = [name for name in ("ttft", "tpot") if Metric(name) in self.limits]
+        if Metric.E2E not in self.limits and len(limits_given) < 2:
+            limits = f"has {limits_given[0]} alone" if limits_given else "has none of them"
             raise house_error(f"needs ttft and tpot, or e2e, but {limits}; e2e: 5min leaves a request its time")
         return self
 

@@ -102,12 +102,12 @@ def sizes(stated: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
     values = {stated.low, stated.high}
     value = float(stated.low)
     while value < stated.high:
-        values.add(_rounded(value))
+        values.add(_whole_size(value))
         value *= factor
     return tuple(sorted(value for value in values if stated.low <= value <= stated.high))
 
 
-def _rounded(value: float) -> int:
+def _whole_size(value: float) -> int:
     """Whole, and above 8 a multiple of 8 (11.3 becomes 16 and 22.6 becomes 24, both by the nearest of 16, 24, ...)."""
     return round(value) if value <= GRANULE else max(2 * GRANULE, GRANULE * round(value / GRANULE))
 
@@ -126,11 +126,11 @@ def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
     Expert parallelism need not divide the experts: engines fill up with second copies (redundant experts). A preset
     has only degrees that divide them, as copies cost memory.
     """
-    every = range(1, int(DEGREE.high) + 1)
-    many = tuple(every) if model.is_moe else (1,)
+    degrees = range(1, int(DEGREE.high) + 1)
+    many = tuple(degrees) if model.is_moe else (1,)
     return {
-        "tensor_parallel": tuple(degree for degree in every if tensor_parallel_fits(model, degree)),
-        "pipeline_parallel": tuple(degree for degree in every if degree <= model.num_layers),
+        "tensor_parallel": tuple(degree for degree in degrees if tensor_parallel_fits(model, degree)),
+        "pipeline_parallel": tuple(degree for degree in degrees if degree <= model.num_layers),
         "expert_parallel": many,
         "data_parallel": many,
     }
@@ -138,14 +138,15 @@ def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 DTYPES: Mapping[str, tuple[str, ...]] = {"weight_dtype": WEIGHT_DTYPES, "kv_dtype": KV_DTYPES}
-SETTINGS: Mapping[str, Reader] = {
-    "role": member(Role),
+RANGES: Mapping[str, Reader] = {
     **dict.fromkeys(DEGREES, count(DEGREE)),
     "max_num_seqs": count(MAX_NUM_SEQS),
     "max_num_batched_tokens": count(MAX_NUM_BATCHED_TOKENS),
     **{name: choice(*words) for name, words in DTYPES.items()},
 }
-"""Settings of an engine config on a command line (`gpu=H100,tp=4,role=decode`), and how each is read."""
+"""Settings of an engine that the search has a range of values for, and how one is read."""
+SETTINGS: Mapping[str, Reader] = {"role": member(Role), **RANGES}
+"""Settings of an engine config on a command line (`gpu=H100,tp=4,role=decode`)."""
 SHORT = {"gpu": "accelerator"} | dict(zip(("tp", "pp", "ep", "dp"), DEGREES, strict=True))
 KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTINGS)}
 """What may be written, and the setting that it means."""
@@ -188,8 +189,8 @@ class Wanted:
         """The settings that are stated, by the key of the search section."""
         split = self.parallelism
         degrees = zip(DEGREES, (split.tensor, split.pipeline, split.expert, split.data), strict=True)
-        others = {name: getattr(self, name) for name in ("max_num_seqs", "max_num_batched_tokens", *DTYPES)}
-        return dict(degrees) | {name: value for name, value in others.items() if value is not None}
+        numbers = {name: getattr(self, name) for name in ("max_num_seqs", "max_num_batched_tokens", *DTYPES)}
+        return dict(degrees) | {name: value for name, value in numbers.items() if value is not None}
 
 
 def _usual(own: str, allowed: tuple[str, ...]) -> str:
@@ -201,31 +202,33 @@ def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
 
     Raises InputError for all unknown settings and values, one a line, each with those that are allowed.
     """
-    read: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     faults: list[str] = []
     for key, text in pairs.items():
         try:
             name = KEYS[stated(choice(*KEYS), key)]
-            if name in read:
+            if name in settings:
                 raise InputError(f"states {name} twice")
-            read[name] = None  # stated, whatever it is worth
-            read[name] = _offer(text, problem) if name == "accelerator" else stated(SETTINGS[name], parse_value(text))
+            settings[name] = None  # stated, whatever it is worth
+            settings[name] = (
+                _offer(text, problem) if name == "accelerator" else stated(SETTINGS[name], parse_value(text))
+            )
         except InputError as error:
             faults.append(f"--config {key}={shortened(text)}: {error}")
-    if "accelerator" not in read:
+    if "accelerator" not in settings:
         faults.append("--config names no accelerator; add gpu=NAME, such as gpu=H100")
     if faults:
         raise InputError("\n".join(faults))
-    unstated = tuple(name for name in DEGREES if name not in read)
-    parallelism = Parallelism(*(read.pop(name, 1) for name in DEGREES))
-    return Wanted(offer=read.pop("accelerator"), parallelism=parallelism, unstated=unstated, **read)
+    defaulted = tuple(name for name in DEGREES if name not in settings)
+    parallelism = Parallelism(*(settings.pop(name, 1) for name in DEGREES))
+    return Wanted(offer=settings.pop("accelerator"), parallelism=parallelism, unstated=defaulted, **settings)
 
 
 def _offer(name: str, problem: Problem) -> int:
     names = [offer.accelerator.name for offer in problem.offers]
-    offered = {normalized_name(offer): index for index, offer in enumerate(names)}
-    if normalized_name(name) in offered:
-        return offered[normalized_name(name)]
+    offers = {normalized_name(offer): index for index, offer in enumerate(names)}
+    if normalized_name(name) in offers:
+        return offers[normalized_name(name)]
     near = nearest_name(name, names)
     hint = f"; did you mean {near}?" if near else ""
     raise InputError(f"is not among the accelerators of the workload file: {name_list(names)}{hint}")
@@ -242,5 +245,5 @@ def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tu
     }
     roles = space.roles if wanted.role is None else tuple(role for role in Role if role in {*space.roles, wanted.role})
     gpus = max(space.max_gpus_per_engine, wanted.parallelism.gpus)
-    extended: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)
-    return replace(problem, space=extended), missing
+    space_of: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)
+    return replace(problem, space=space_of), missing

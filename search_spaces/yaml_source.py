@@ -115,8 +115,8 @@ def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(f"{name}:{line}: has the control character U+{ord(text[error.position]):04X}") from error
     except yaml.MarkedYAMLError as error:
-        unclosed = error.problem == "found unexpected end of stream"  # say where it was opened
-        mark = (error.context_mark if unclosed else None) or error.problem_mark or error.context_mark
+        is_unclosed = error.problem == "found unexpected end of stream"  # say where it was opened
+        mark = (error.context_mark if is_unclosed else None) or error.problem_mark or error.context_mark
         sentence = _syntax_sentence(error)
         raise InputError(pointed(name, lines, _position(mark), sentence) if mark else f"{name}: {sentence}") from error
 
@@ -184,11 +184,11 @@ class _Walker:
         positions: dict[str, Position] = {}
         for key_node, child in node.value:
             position = _position(key_node.start_mark)
-            key = _joined(key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
+            key = _whole_characters(key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
             place = (*path, str(key))
             if key is None or key_node.tag == f"{_TAG}merge":
-                what = "'<<' (merging)" if key is not None else "a list or mapping"
-                self.faults.append(Fault(path, f"{what} cannot be a key here; write the keys out", position=position))
+                words = "'<<' (merging)" if key is not None else "a list or mapping"
+                self.faults.append(Fault(path, f"{words} cannot be a key here; write the keys out", position=position))
             elif key in positions:
                 sentence = (
                     f"the key {shown(key)} stands here again, first on line {positions[key].line}; keep one of them"
@@ -199,7 +199,7 @@ class _Walker:
                 yield key, child
 
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
-        text = _joined(node.value)
+        text = _whole_characters(node.value)
         plain = getattr(node, "style", None) is None
         resolve = _RESOLVERS.get(node.tag.removeprefix(_TAG))
         if resolve is None:
@@ -211,7 +211,7 @@ class _Walker:
         return value
 
 
-def _joined(text: str) -> str:
+def _whole_characters(text: str) -> str:
     """JSON writes a character beyond 16 bits as two escapes, which are one character again here."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
@@ -237,8 +237,8 @@ def _resolve_int(text: str) -> tuple[Any, str]:
         value = int(digits, 0)
         return _as_written(-value if text.startswith("-") else value), ""
     if len(digits) > 1 and digits.startswith("0"):
-        meant = shown(int(digits, 8))
-        return 0, f"{shortened(text)} means {meant} in YAML (octal); write the number without leading zeros"
+        octal = shown(int(digits, 8))
+        return 0, f"{shortened(text)} means {octal} in YAML (octal); write the number without leading zeros"
     if len(digits) > _LONGEST_INT:
         return float(text.replace("_", "")), ""
     return int(text.replace("_", "")), ""
@@ -256,8 +256,8 @@ def _resolve_float(text: str) -> tuple[Any, str]:
 
 
 def _sexagesimal(text: str) -> str:
-    meant = f"{_base_60(text):g}"
-    return f"{shortened(text)} means {meant} in YAML (base 60); write the number that is meant, with its unit if any"
+    seconds = f"{_base_60(text):g}"
+    return f"{shortened(text)} means {seconds} in YAML (base 60); write the number that is meant, with its unit if any"
 
 
 def _base_60(text: str) -> float:
@@ -267,7 +267,7 @@ def _base_60(text: str) -> float:
     return -value if text.startswith("-") else value
 
 
-def _guarded(resolve: Callable[[str], tuple[Any, str]]) -> Callable[[str], tuple[Any, str]]:
+def _checked_tag(resolve: Callable[[str], tuple[Any, str]]) -> Callable[[str], tuple[Any, str]]:
     """An explicit tag (!!int abc) can claim what the text is not."""
 
     def guarded(text: str) -> tuple[Any, str]:
@@ -284,8 +284,8 @@ def _guarded(resolve: Callable[[str], tuple[Any, str]]) -> Callable[[str], tuple
 _RESOLVERS: Mapping[str, Callable[[str], tuple[Any, str]]] = {
     "null": lambda _: (None, ""),
     "bool": _resolve_bool,
-    "int": _guarded(_resolve_int),
-    "float": _guarded(_resolve_float),
+    "int": _checked_tag(_resolve_int),
+    "float": _checked_tag(_resolve_float),
     "str": _resolve_text,
     "timestamp": lambda text: (text, ""),
     "value": lambda text: (text, ""),

@@ -11,6 +11,7 @@ import yaml
 from costmodel.errors import InputError
 from search_spaces.benchmark_results import read_results
 from search_spaces.catalog import load_catalog
+from search_spaces.demand import read_histogram
 from search_spaces.traces import read_trace
 
 CASES: list[dict[str, str]] = yaml.safe_load((Path(__file__).parent / "bad_files.yaml").read_text("utf-8"))
@@ -19,6 +20,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "trace.jsonl": read_trace,
     "catalog.yaml": load_catalog,
     "quotes.csv": lambda path: load_catalog(prices=str(path)),
+    "histogram.csv": read_histogram,
     "results.json": lambda path: read_results([path]),
 }
 

@@ -15,6 +15,7 @@ from search_spaces.measurements import Layout, Refused, ServingRow, read_measure
 from search_spaces.models import load_model
 
 SERVING = "model,accelerator,engine,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"
+BEYOND = "is out of range; must be at least 1 and at most"
 
 
 def written(folder: Path, text: str) -> Path:
@@ -47,21 +48,31 @@ def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ("m,h100,vllm,many,100,8,1,1,1,1,1,1,1", "isl 'many' is not a number"),
-        ("m,h100,vllm,-5,100,8,1,1,1,1,1,1,1", "isl '-5' must be at least 1 and at most 16,777,216 tokens"),
-        ("m,h100,vllm,5,1e300,8,1,1,1,1,1,1,1", "osl '1e300' must be at least 1 and at most 16,777,216 tokens"),
-        ("m,h100,vllm,5,5,0,1,1,1,1,1,1,1", "concurrency '0' must be at least 1 and at most 1,000,000 requests"),
-        ("m,h100,vllm,5,5,8,1,2000,1,1,1,1,1", "tp '2000' must be at least 1 and at most 1,024"),
+        ("m,h100,vllm,many,100,8,1,1,1,1,1,1,1", "isl: 'many' is not a number"),
+        (
+            "m,h100,vllm,-5,100,8,1,1,1,1,1,1,1",
+            f"isl: -5 {BEYOND} 16,777,216 tokens",
+        ),
+        (
+            "m,h100,vllm,5,1e300,8,1,1,1,1,1,1,1",
+            f"osl: 1e+300 {BEYOND} 16,777,216 tokens",
+        ),
+        (
+            "m,h100,vllm,5,5,0,1,1,1,1,1,1,1",
+            f"concurrency: 0 {BEYOND} 1,000,000 requests",
+        ),
+        ("m,h100,vllm,5,5,8,1,2000,1,1,1,1,1", "tp: 2000 is out of range; must be at least 0 and at most 1,024"),
         (
             "m,h100,vllm,5,5,8,1,1,1,1,1,1,0",
-            "tpot_ms '0' must be at least 0.001 and at most 3,600,000 ms; leave it empty where nothing was measured",
+            "tpot_ms: 0 is out of range; must be at least 0.001 and at most 3,600,000 ms; leave it empty where "
+            "nothing was measured",
         ),
         ("m,h100", "the row has 2 fields, the header 13"),
         ("m,h100,vllm,5,5,8,1,1,1,1,1,1,1,1", "the row has 14 fields, the header 13"),
         (",h100,vllm,5,100,8,1,1,1,1,1,1,1", "model is empty"),
-        ("m,h100,vllm,5,100,8,1,1.5,1,1,1,1,1", "tp '1.5' must be a whole number"),
+        ("m,h100,vllm,5,100,8,1,1.5,1,1,1,1,1", "tp: 1.5 is not a whole number"),
         ("m,h100,vllm,5,100,8,4,3,1,1,1,1,1", "tp 3 x pp 1 x dp 1 does not divide num_gpus 4"),
-        ("m,h100,vllm,nan,100,8,1,1,1,1,1,1,1", "isl 'nan' is not a finite number"),
+        ("m,h100,vllm,nan,100,8,1,1,1,1,1,1,1", "isl: nan is not a finite number"),
     ],
 )
 def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: str) -> None:
@@ -71,7 +82,7 @@ def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: 
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ("foo,1,1,1,1", "mode 'foo' is neither 'colocated' nor 'disaggregated'"),
+        ("foo,1,1,1,1", "mode: 'foo' is not known; allowed: colocated, disaggregated"),
         ("colocated,1,1,1,1", "mode 'colocated' has no decode workers, but decode_workers is '1'"),
         (
             "disagg,,,1,1",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import UnknownNameError
-from search_spaces.traces import parsing, read_trace
+from search_spaces.traces import read_trace, reader
 from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
 
 FIRST = jsonl(mooncake(0, 10, 1, [1])).encode()
@@ -64,6 +64,6 @@ def test_truncated_gzip(write: Write) -> None:
 
 
 def test_endless_line_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "MAX_LINE_BYTES", 2**21)
+    monkeypatch.setattr(reader, "MAX_LINE_BYTES", 2**21)
     path = write(AZURE + ROW + "1" * (5 * 2**20))
     assert ":3: the line is longer than 2 MiB, a trace has one request per line" in refusal(path)

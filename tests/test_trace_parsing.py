@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.traces.parsing import parse_date
+from search_spaces.traces.reader import parse_date
 
 
 @given(

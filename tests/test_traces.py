@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from search_spaces.traces import TraceFormat, TraceSummary, detect_format, read_trace, workload_mapping
-from search_spaces.traces.parsing import NANOSECONDS, parse_date
+from search_spaces.traces.reader import NANOSECONDS, parse_date
 from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
 
 # Formats --------------------------------------------------------------------------------------------------------------

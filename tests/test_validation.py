@@ -74,7 +74,7 @@ def test_every_row_is_predicted_or_says_why_not(tmp_path: Path) -> None:
     reasons = {one["line"]: one["reason"] for one in value["refused"]}
     assert "acme/Unheard-Of" in reasons[3]
     assert "accelerator 'h999' is not known" in reasons[4]
-    assert reasons[5] == "isl 'long' is not a number"
+    assert reasons[5] == "isl: 'long' is not a number"
 
 
 def test_what_had_to_be_assumed_is_said(tmp_path: Path) -> None:
@@ -181,7 +181,8 @@ def test_gpus_that_cannot_hold_the_model_are_refused_with_both_sizes(tmp_path: P
         ("", "rows.csv has no rows below its header"),
         (
             GOOD.format(ttft=1, tpot="nan"),
-            "rows.csv: none of its rows can be predicted; the first, line 2: tpot_ms 'nan' is not a finite number",
+            "rows.csv: none of its rows can be predicted; the first, line 2: tpot_ms: nan is not a finite number; "
+            "leave it empty where nothing was measured",
         ),
         (
             GOOD.format(ttft=1, tpot=1).replace("meta-llama/Llama-3.1-8B-Instruct", "../x") * 2,
@@ -241,8 +242,9 @@ def test_steps_are_whole_and_within_bounds(tmp_path: Path) -> None:
     outcome = predict_steps(rows, load_catalog(), None)
     assert (kind, len(outcome.predicted)) == (Format.STEPS, 1)
     assert [one.reason for one in outcome.refused] == [
-        "batch '0.5' must be at least 1 and at most 65,536 requests",
-        "batch '1.5' must be a whole number",
-        "seq '1e9' must be at least 1 and at most 16,777,216 tokens",
-        "latency_ms '0' must be at least 0.001 and at most 86,400,000 ms; leave it empty where nothing was measured",
+        "batch: 0.5 is not a whole number",
+        "batch: 1.5 is not a whole number",
+        "seq: 1000000000.0 is out of range; must be at least 1 and at most 16,777,216 tokens",
+        "latency_ms: 0 is out of range; must be at least 0.001 and at most 86,400,000 ms; "
+        "leave it empty where nothing was measured",
     ]

@@ -19,6 +19,12 @@ from tests.trace_files import Write, jsonl, mooncake
 WINDOW = 600
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
 def run(*arguments: str) -> Result:
     done = CliRunner().invoke(cli, ["workload", *arguments], standalone_mode=False)
     assert done.exception is None, done.output

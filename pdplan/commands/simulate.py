@@ -404,12 +404,12 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     from optimizer.verification.demand import replayed_trace
     from search_spaces.kv_hand_over import block_tokens
     from search_spaces.traces import read_trace
-    from search_spaces.traces.parsing import NANOSECONDS
+    from search_spaces.traces.reader import NANOSECONDS
     from search_spaces.traces.summary import spread
 
     path, most = request.trace or Path(), instance.problem.workload.max_tokens
     summary = read_trace(path, limit=request.requests, most_tokens=most)
-    rows, unservable, too_long = summary.rows, summary.trace.unservable, summary.too_long
+    rows, unservable, too_long = summary.rows, summary.unservable, summary.too_long
     least = max(int(REQUESTS.low), PER_USER * (request.concurrency or 0))
     if len(rows) < least:
         from reports.text import plural

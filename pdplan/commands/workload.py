@@ -154,8 +154,7 @@ def _read(console: Console, flags: Flags, served: Transformer | None) -> Reading
     """Read a Prometheus answer, a trace of sessions or one of requests; served: the model of the file to be written."""
     from search_spaces.prometheus import read_traffic
     from search_spaces.traces import is_session_trace, read_sessions
-    from search_spaces.traces.parsing import first_bytes
-    from search_spaces.traces.reader import is_range_query
+    from search_spaces.traces.reader import first_bytes, is_range_query
 
     if flags.trace_format == "auto" and is_range_query(first_bytes(flags.trace)):
         traffic = read_traffic(flags.trace)

@@ -1,7 +1,6 @@
 """Traces of real requests: Azure's and Mooncake's formats and any CSV or JSONL."""
 
-from .parsing import ArrivalUnit, Columns, Rows
-from .reader import TraceFormat, UnnamedColumnError, Unservable, detect_format
+from .reader import ArrivalUnit, Columns, Rows, TraceFormat, UnnamedColumnError, Unservable, detect_format
 from .sessions import SessionSummary, is_session_trace, read_sessions
 from .summary import ArrivalStats, TraceSummary, compact_rows, read_trace, workload_mapping
 

@@ -1,39 +1,444 @@
-"""Formats of traces, found from the first line of a file: which columns or keys have the arrival and the lengths."""
+"""A trace file as requests: its format, told from the first line, and its lines as CSV rows or JSON objects."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import json
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import islice
+from hashlib import blake2b
+from io import BufferedReader
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.errors import InputError, UnknownNameError, nearest_name
 from costmodel.quoting import name_list, shown
+from costmodel.units import MIB
 from costmodel.words import percentage
+from search_spaces.files import kind_of_bytes, open_file, regular_size
+from search_spaces.json_source import json_kind, json_shown
 
-from .parsing import (
-    HASH_KEY,
-    MAX_TOKENS,
-    MISSING,
-    NESTED,
-    ArrivalUnit,
-    Columns,
-    Progress,
-    Rows,
-    csv_cells,
-    first_bytes,
-    joined,
-    json_cells,
-    nested_keys,
-    parse_object,
-    read_lines,
-    rows_of,
-    split_header,
+IntArray = NDArray[np.int64]
+
+MAX_LINE_BYTES = 16 * MIB
+"""A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""
+SNIFF_BYTES = 64 * 1024
+MAX_BLANK_BYTES = 4 * MIB
+"""Blank lines in a row that are skipped; a compressed file of nothing else would take for ever."""
+WANTED = "a trace file"
+ROWS_PER_CHUNK = 2**16
+"""Rows that are parsed before they become arrays."""
+MAX_TOKENS = 2**24
+"""Longest input or output that is believed [token]; more is another column or another unit."""
+MOST_DIGITS = 16
+"""Of a whole number that 64 bits hold; longer ones are read as any other number."""
+MISSING = -(2**62)
+"""Stands for a length that the file does not give."""
+NANOSECONDS = 1_000_000_000
+MAX_SECONDS = 4_500_000_000.0
+"""Farthest arrival from the year 1970, either way (1827 .. 2112): 64 bits of nanoseconds hold the span of any two."""
+HASH_KEY = "hash_ids"
+NESTED = "."
+"""Joins the keys to a value in objects of objects: usage.prompt_tokens."""
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d[ Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)(?:\.(\d{1,9}))?\s*([Zz]|[+-]\d\d:?\d\d)?", re.ASCII
 )
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_GZIP = b"\x1f\x8b"
+_MARK = b"\xef\xbb\xbf"
+_DELIMITERS = (",", ";", "\t")
+
+Progress = Callable[[float], None]
+"""Told the share of the file that has been read [1]."""
+
+
+class ArrivalUnit(StrEnum):
+    """How the arrival column is written; AUTO tells dates from numbers and takes numbers as seconds."""
+
+    AUTO = "auto"
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    NANOSECONDS = "ns"
+    ISO = "iso"
+
+    @property
+    def seconds(self) -> float:
+        """Length of one unit [s]."""
+        return {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}.get(self.value, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of the three columns in the file, and the unit of the first."""
+
+    arrival: str
+    isl: str
+    osl: str
+    unit: ArrivalUnit = ArrivalUnit.AUTO
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The three column names: arrival, isl, osl."""
+        return self.arrival, self.isl, self.osl
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Requests of a trace, as arrays of one length.
+
+    nanoseconds: arrival on the trace's own clock [ns]; line: line in the file, from 1; isl, osl: lengths [token].
+    hash_ids, hash_counts: prefix blocks of all rows one after another, and how many each row has (None: no blocks).
+    """
+
+    nanoseconds: IntArray
+    isl: IntArray
+    osl: IntArray
+    line: IntArray
+    hash_ids: NDArray[np.uint64] | None = None
+    hash_counts: IntArray | None = None
+
+    def __len__(self) -> int:
+        return int(self.line.size)
+
+    def pick(self, chosen: NDArray[np.intp]) -> Rows:
+        """Return the chosen rows in the order given, hash blocks and all."""
+        rows = Rows(self.nanoseconds[chosen], self.isl[chosen], self.osl[chosen], self.line[chosen])
+        if self.hash_ids is None or self.hash_counts is None:
+            return rows
+        counts, first = self.hash_counts[chosen], np.cumsum(self.hash_counts) - self.hash_counts
+        place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        ids = self.hash_ids[np.repeat(first[chosen], counts) + place]
+        return replace(rows, hash_ids=ids, hash_counts=counts)
+
+
+def first_bytes(path: Path) -> bytes:
+    """Return the start of the trace's text without byte-order mark, or raise InputError if it is no text at all."""
+    with ExitStack() as stack:
+        stream = _open(path, stack)[0]
+        start = _read_bytes(stream.read, SNIFF_BYTES, path, 1)
+    kind = kind_of_bytes(start)
+    if kind:
+        raise InputError(f"{path}: the file is {kind}, a trace must be plain or gzip-compressed CSV or JSONL in UTF-8")
+    control = next((place for place, byte in enumerate(start) if byte < 9), None)
+    if control is not None:
+        raise InputError(
+            f"{path}: the file is binary (byte 0x{start[control]:02x} at offset {control}), "
+            "a trace must be plain or gzip-compressed CSV or JSONL"
+        )
+    try:
+        # A character may be cut in two at the end of the piece that was read.
+        start[: max(len(start) - 4, 0)].decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(start) - 8:
+            raise InputError(
+                f"{path}: the file is not UTF-8 text (offset {error.start}), a trace must be CSV or JSONL"
+            ) from None
+    return start.removeprefix(_MARK)
+
+
+def read_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, without their ends, and their numbers (counted from 1)."""
+    size = max(regular_size(path, WANTED), 1)
+    number = blank = 0
+    with ExitStack() as stack:
+        stream, raw = _open(path, stack)
+        while line := _read_bytes(stream.readline, MAX_LINE_BYTES + 1, path, number):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                raise InputError(
+                    f"{path}:{number}: the line is longer than {MAX_LINE_BYTES // MIB} MiB, "
+                    "a trace has one request per line"
+                )
+            text = line.rstrip(b"\r\n") if number > 1 else line.removeprefix(_MARK).rstrip(b"\r\n")
+            blank = 0 if text.strip() else blank + len(line)
+            if blank > MAX_BLANK_BYTES:
+                raise InputError(f"{path}:{number}: {blank // MIB} MiB of blank lines end here; give {WANTED}")
+            if not blank:
+                yield number, text
+            if progress is not None and number % ROWS_PER_CHUNK == 0:
+                progress(min(raw.tell() / size, 1.0))
+    if progress is not None:
+        progress(1.0)
+
+
+def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    """Return the stream of text bytes and the one of file bytes below it, both closed by `stack`."""
+    raw = stack.enter_context(open_file(path, WANTED))
+    is_gzip = raw.read(2) == _GZIP
+    raw.seek(0)
+    if not is_gzip:
+        return raw, raw
+    text_stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
+    return cast(BinaryIO, BufferedReader(cast(Any, text_stream), MIB)), raw
+
+
+def _read_bytes(read: Callable[[int], bytes], size: int, path: Path, line: int) -> bytes:
+    try:
+        return read(size)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise InputError(f"{path}: the gzip data is cut off or damaged after line {line}; fetch it again") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read after line {line}: {error.strerror}") from None
+
+
+class _LineError(Exception):
+    """What is wrong with a line; the sentence lacks the place."""
+
+
+Cells = tuple[str, str, str, list[Any] | None]
+"""Arrival, ISL and OSL of a request as they are written, empty where one is missing, and its hash blocks."""
+
+
+def rows_of(
+    path: Path, lines: Iterable[tuple[int, bytes]], columns: Columns, read_cells: Callable[[bytes], Cells]
+) -> Iterator[Rows]:
+    """Yield the requests of lines in chunks; InputError, with its number, for a line that cannot be read."""
+    unit = columns.unit
+    lines_left = iter(lines)
+    while chunk := list(islice(lines_left, ROWS_PER_CHUNK)):
+        numbers: list[tuple[int, int, int, int]] = []
+        hashes: list[list[Any] | None] = []
+        for number, line in chunk:
+            try:
+                arrival, isl, osl, blocks = read_cells(line)
+                if unit is ArrivalUnit.AUTO:
+                    unit = ArrivalUnit.ISO if looks_like_date(arrival) else ArrivalUnit.SECONDS
+                time = _arrival(columns.arrival, arrival, unit)
+                numbers.append((time, _tokens(columns.isl, isl), _tokens(columns.osl, osl), number))
+                hashes.append(blocks)
+            except _LineError as error:
+                raise InputError(f"{path}:{number}: {error}") from None
+        table = Rows(*(np.ascontiguousarray(column) for column in np.array(numbers, dtype=np.int64).T))
+        block_lists = [blocks for blocks in hashes if blocks is not None]
+        if len(block_lists) < len(hashes):
+            yield table
+            continue
+        ids, counts = (
+            _hash_array(list(chain.from_iterable(block_lists))),
+            np.array([len(blocks) for blocks in block_lists]),
+        )
+        yield replace(table, hash_ids=ids, hash_counts=counts.astype(np.int64))
+
+
+def joined(chunks: list[Rows]) -> Rows:
+    """The rows of all chunks together; without hash blocks where some have none."""
+    names = ["nanoseconds", "isl", "osl", "line"]
+    names += ["hash_ids", "hash_counts"] * all(chunk.hash_ids is not None for chunk in chunks)
+    return Rows(**{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names})
+
+
+def delimiter_of(header: str) -> str:
+    """The commonest of comma, semicolon and tab in a header line.
+
+    >>> delimiter_of("isl;osl;share")
+    ';'
+    """
+    return max(_DELIMITERS, key=header.count)
+
+
+def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
+    """Return the delimiter and the column names of a header line.
+
+    Raises InputError, opened by `where`, if the line is not one of a CSV file.
+
+    >>> split_header("TIMESTAMP,ContextTokens,GeneratedTokens")[1]
+    ['TIMESTAMP', 'ContextTokens', 'GeneratedTokens']
+    """
+    delimiter = delimiter_of(line)
+    if "\r" in line:
+        raise InputError(f"{where}: lines end with a carriage return alone; save the file with line feeds")
+    try:
+        names = next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        raise InputError(f"{where}: the header is not valid CSV: {shown(line)}") from None
+    return delimiter, [name.strip() for name in names]
+
+
+def csv_cells(header: str, columns: Columns) -> Callable[[bytes], Cells]:
+    """Reads a line of the CSV file with this header."""
+    delimiter, names = split_header(header)
+    arrival, isl, osl = (names.index(name) for name in columns.names)
+
+    def read(line: bytes) -> Cells:
+        try:
+            text = line.decode()
+            fields = text.split(delimiter)
+            if '"' in text or "\r" in text:
+                fields = next(csv.reader([text], delimiter=delimiter, strict=True))
+        except (UnicodeDecodeError, csv.Error):
+            raise _LineError(f"the line is not valid CSV: {shown(line.decode(errors='replace'))}") from None
+        if len(fields) != len(names):
+            raise _LineError(f"the row has {len(fields)} fields, the header has {len(names)}: {shown(text)}")
+        return fields[arrival].strip(), fields[isl].strip(), fields[osl].strip(), None
+
+    return read
+
+
+def json_cells(columns: Columns) -> Callable[[bytes], Cells]:
+    """Reads a line of a JSONL file."""
+
+    def read(line: bytes) -> Cells:
+        record = _object(line)
+        blocks = record.get(HASH_KEY)
+        is_list = isinstance(blocks, list) and all(isinstance(block, int | str) for block in blocks)
+        if blocks is not None and not is_list:
+            raise _LineError(f"{HASH_KEY} must be an array of whole numbers or strings, one per block of the prompt")
+        arrival = nested_value(record, columns.arrival)
+        if arrival is None and columns.arrival not in record:
+            raise _LineError(f"the object has no key {shown(columns.arrival)}")
+        lengths = (nested_value(record, name) for name in (columns.isl, columns.osl))
+        isl, osl = (
+            "" if value is None else _text(name, value)
+            for name, value in zip((columns.isl, columns.osl), lengths, strict=True)
+        )
+        return _text(columns.arrival, arrival), isl, osl, blocks
+
+    return read
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool | dict | list) or value is None:
+        raise _LineError(f"{name} is {json_shown(value)}, but must be a number")
+    return value if isinstance(value, str) else repr(value)
+
+
+def parse_object(where: str, raw: bytes) -> dict[str, Any]:
+    """Return the JSON object on one line, or raise InputError that opens with `where`."""
+    try:
+        return _object(raw)
+    except _LineError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(raw, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise _LineError("the JSON is nested too deeply for a request") from None
+    except ValueError as error:
+        reason = str(error).split(":", maxsplit=1)[0]
+        raise _LineError(f"the line is not valid JSON ({reason}); each line must be one object") from None
+    if not isinstance(value, dict):
+        raise _LineError(f"the line is {json_kind(value)}, but must be one object per line")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of all values in an object and the objects in it.
+
+    >>> list(nested_keys({"created": 1, "usage": {"prompt_tokens": 5}}))
+    ['created', 'usage.prompt_tokens']
+    """
+    for key, value in record.items():
+        if isinstance(value, Mapping) and value:
+            yield from (f"{key}{NESTED}{below}" for below in nested_keys(value))
+        else:
+            yield key
+
+
+def nested_value(record: Mapping[str, Any], key: str) -> Any:
+    """The value under a key, or under keys joined by dots; None where there is none.
+
+    >>> nested_value({"usage": {"prompt_tokens": 5}}, "usage.prompt_tokens")
+    5
+    """
+    if key in record or NESTED not in key:
+        return record.get(key)
+    first, _, rest = key.partition(NESTED)
+    below = record.get(first)
+    return nested_value(below, rest) if isinstance(below, Mapping) else None
+
+
+def _hash_array(ids: list[Any]) -> NDArray[np.uint64]:
+    """Return block ids as 64 bits: small whole numbers as they are, larger ones and texts by their digest."""
+    if all(type(block) is int and 0 <= block < 2**64 for block in ids):
+        return np.array(ids, dtype=np.uint64)
+    digests = (blake2b(str(block).encode(errors="surrogatepass"), digest_size=8).digest() for block in ids)
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
+    """One arrival [ns]."""
+    if unit is ArrivalUnit.ISO:
+        moment = parse_date(text)
+        if moment is None:
+            raise _LineError(f"{name} is {shown(text)}, but must be a date and time such as 2023-11-16 18:15:46.68")
+        if abs(moment) > MAX_SECONDS * NANOSECONDS:
+            raise _LineError(f"{name} is {shown(text)}, but must be a time between the years 1828 and 2112")
+        return moment
+    value = _finite(text)
+    if value is None:
+        raise _LineError(f"{name} is {shown(text)}, but must be a finite number of {unit.value}")
+    seconds = value * unit.seconds
+    if not abs(seconds) <= MAX_SECONDS:
+        hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
+        raise _LineError(f"{name} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
+    return round(seconds * NANOSECONDS)
+
+
+def _tokens(name: str, text: str) -> int:
+    """One token count; its range is checked later."""
+    if not text:
+        return MISSING
+    if text.isdecimal() and len(text) < MOST_DIGITS:
+        return int(text)
+    value = _finite(text)
+    if value is None or value != int(value) or abs(value) > 2**53:
+        raise _LineError(f"{name} is {shown(text)}, but must be a whole number of tokens from 1 to {MAX_TOKENS}")
+    return int(value)
+
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def looks_like_date(text: str) -> bool:
+    """Tell whether the text starts as an ISO date does.
+
+    >>> looks_like_date("2023-11-16 18:15:46.6805900"), looks_like_date("46.68")
+    (True, False)
+    """
+    return re.match(r"\d{4}-\d\d-\d\d", text.strip()) is not None
+
+
+def parse_date(text: str) -> int | None:
+    """Return nanoseconds since 1970 of one ISO date and time; without an offset it is UTC; None if it is not one.
+
+    >>> parse_date("1970-01-01 00:00:01.5"), parse_date("1970-01-01T01:00:00+01:00"), parse_date("yesterday")
+    (1500000000, 0, None)
+    """
+    match = _ISO.fullmatch(text.strip())
+    if match is None:
+        return None
+    moment, fraction, zone = match.groups()
+    try:
+        time = datetime.fromisoformat(moment.upper() + (zone or "Z").upper()) - _EPOCH
+    except ValueError:  # there is no such day
+        return None
+    return round(time.total_seconds()) * NANOSECONDS + (int(fraction.ljust(9, "0")) if fraction else 0)
+
+
+# Formats: which columns or keys have the arrival and the lengths.
 
 AUTO = "auto"
 MOST_UNSERVABLE = 0.05
@@ -141,16 +546,16 @@ def read_requests(
     if limit is not None and limit < 1:
         raise InputError(f"limit: {limit} must be at least 1")
     head = _head(path)
-    form, named = _layout(path, head, wanted, columns)
+    form, columns_of = _layout(path, head, wanted, columns)
     is_json = form in (TraceFormat.MOONCAKE, TraceFormat.JSONL)
     lines = read_lines(path, progress)
     if not is_json:
         next(lines)  # the header
-    read_cells = json_cells(named) if is_json else csv_cells(head, named)
-    chunks = list(rows_of(path, islice(lines, limit), named, read_cells))
+    read_cells = json_cells(columns_of) if is_json else csv_cells(head, columns_of)
+    chunks = list(rows_of(path, islice(lines, limit), columns_of, read_cells))
     if not chunks:
         raise InputError(f"{path}: the trace is empty: it has no requests")
-    return TraceRows(path, form, named, *_servable(path, joined(chunks), named))
+    return TraceRows(path, form, columns_of, *_servable(path, joined(chunks), columns_of))
 
 
 def _servable(path: Path, rows: Rows, columns: Columns) -> tuple[Rows, Unservable]:
@@ -230,7 +635,7 @@ def _layout(path: Path, head: str, wanted: str, mapping: Mapping[str, str] | Non
         if key not in keys:
             raise UnknownNameError("key of columns:", key, keys)
     arrival, isl, osl = (_column(role, mapping.get(role), names, where) for role in KNOWN_NAMES)
-    suffix = _normalized(arrival).rpartition("_")[2]
+    suffix = _plain_name(arrival).rpartition("_")[2]
     unit = mapping.get("arrival_unit") or (suffix if suffix in ("s", "ms", "us", "ns") else AUTO)
     if unit not in list(ArrivalUnit):
         raise UnknownNameError("arrival_unit", unit, list(ArrivalUnit))
@@ -250,7 +655,7 @@ def _names(path: Path, head: str, form: TraceFormat) -> list[str]:
     return names
 
 
-def _normalized(name: str) -> str:
+def _plain_name(name: str) -> str:
     """A column name in lower case with underscores, as in KNOWN_NAMES."""
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
@@ -265,8 +670,8 @@ def _column(role: str, wanted: str | None, names: Sequence[str], where: str) -> 
         raise InputError(f"{where}: there is no column {shown(wanted)}; {hint}")
     by_name: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name.count(NESTED)):
-        by_name.setdefault(_normalized(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
-    recognized = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
-    if recognized is None:
+        by_name.setdefault(_plain_name(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
+    name_of = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
+    if name_of is None:
         raise UnnamedColumnError(where, role, names)
-    return recognized
+    return name_of

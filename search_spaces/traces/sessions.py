@@ -20,7 +20,7 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import MILLI
 
-from .parsing import parse_object, read_lines
+from .reader import parse_object, read_lines
 
 FloatArray = NDArray[np.float64]
 
@@ -58,10 +58,10 @@ class SessionSummary:
         rate = self.rate
         if rate is None and request_rate is None:
             raise InputError(f"{self.path}: all sessions begin at the same time; state a rate of requests (--rate)")
-        stated = {} if request_rate is not None else {"rate": float(f"{rate:.4g}")}
+        rate_field = {} if request_rate is not None else {"rate": float(f"{rate:.4g}")}
         quantiles = _quantiles(np.maximum(self.pause, LEAST_PAUSE)) if self.pause.size else {"fixed": LEAST_PAUSE}
         sessions = {
-            **stated,
+            **rate_field,
             "turns": _quantiles(self.turns),
             "think_time": quantiles if "quantiles" in quantiles else {"mean": quantiles["fixed"]},
             "user_tokens": _quantiles(np.maximum(self.user, 1.0)),

@@ -23,8 +23,19 @@ from costmodel.words import percentage
 from costmodel.workload import FloatArray, Workload
 from search_spaces.recorded import LEAST, MOST, PARTS, Recorded
 
-from .parsing import MAX_TOKENS, NANOSECONDS, ArrivalUnit, Columns, IntArray, Progress, Rows
-from .reader import AUTO, OWN_COLUMNS, TraceFormat, TraceRows, read_requests
+from .reader import (
+    AUTO,
+    MAX_TOKENS,
+    NANOSECONDS,
+    OWN_COLUMNS,
+    ArrivalUnit,
+    IntArray,
+    Progress,
+    Rows,
+    TraceFormat,
+    TraceRows,
+    read_requests,
+)
 
 SLOT_SECONDS = 10
 MAX_SLOTS = 16_000_000
@@ -132,7 +143,7 @@ def arrival_stats(rows: Rows, wall_clock: bool, where: str = "") -> ArrivalStats
     if quantum is not None:
         rate = len(rows) / (duration + quantum)
         dispersion = _dispersion(gaps, duration, quantum)
-    measured = gap_cv if dispersion is None else math.sqrt(dispersion)
+    cv = gap_cv if dispersion is None else math.sqrt(dispersion)
     longest = int(np.argmax(gaps)) if gaps.size else 0
     return ArrivalStats(
         requests=len(rows),
@@ -143,7 +154,7 @@ def arrival_stats(rows: Rows, wall_clock: bool, where: str = "") -> ArrivalStats
         tie_share=tie_share,
         quantum=quantum,
         dispersion=dispersion,
-        burstiness=1.0 if measured is None else measured,
+        burstiness=1.0 if cv is None else cv,
         peak_rate={
             window: float(_window_sums(slots, window // SLOT_SECONDS).max() / window)
             for window in PEAK_WINDOWS
@@ -283,10 +294,10 @@ def prefixes_of(rows: Rows) -> Prefixes | None:
         return None
     row = np.repeat(np.arange(counts.size), counts)
     _, first, place = np.unique(rows.hash_ids, return_index=True, return_inverse=True)
-    missed = np.flatnonzero(row[first][place] == row)
+    misses = np.flatnonzero(row[first][place] == row)
     starts = np.cumsum(counts) - counts
     # The first miss at or after the start of each row; none before the row's end means that all blocks hit.
-    following = np.append(missed, row.size)[np.searchsorted(missed, starts)]
+    following = np.append(misses, row.size)[np.searchsorted(misses, starts)]
     hits = np.minimum(following - starts, counts)
     tokens = int(np.minimum(hits * size, rows.isl).sum())
     hit = np.arange(row.size) - starts[row] < hits[row]
@@ -309,43 +320,25 @@ def _reuse_interval(times: IntArray, place: NDArray[np.intp], hit: NDArray[np.bo
 def _block_size(isl: IntArray, counts: IntArray) -> int | None:
     """Return the first block size [token] that explains the block counts of nearly all rows."""
     for size in BLOCK_SIZES:
-        whole, filled = isl // size, -(-isl // size)
-        if np.mean((counts == filled) | (counts == whole)) >= FITTING_SHARE:
+        whole, rounded_up = isl // size, -(-isl // size)
+        if np.mean((counts == rounded_up) | (counts == whole)) >= FITTING_SHARE:
             return size
     return None
 
 
 @dataclass(frozen=True)
-class TraceSummary:
-    """A trace, read once.
+class TraceSummary(TraceRows):
+    """A trace, read once; rows: those that count, in order of arrival.
 
-    trace: the file; rows: of it those that count, in order of arrival; too_long: requests left out as longer than
-    `most_tokens` [token]; out_of_order: arrivals earlier than the line before; prefixes: None where the trace does not
-    tell.
+    too_long: requests left out as longer than `most_tokens` [token]; out_of_order: arrivals earlier than the line
+    before; prefixes: None where the trace does not tell.
     """
 
-    trace: TraceRows
-    rows: Rows
     most_tokens: int
     too_long: int
     out_of_order: int
     arrivals: ArrivalStats
     prefixes: Prefixes | None
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.trace.path
-
-    @property
-    def format(self) -> TraceFormat:
-        """How it is written."""
-        return self.trace.format
-
-    @property
-    def columns(self) -> Columns:
-        """Its columns."""
-        return self.trace.columns
 
     @property
     def requests(self) -> int:
@@ -355,7 +348,7 @@ class TraceSummary:
     @property
     def dropped(self) -> int:
         """Rows left out that no engine can serve."""
-        return self.trace.unservable.count
+        return self.unservable.count
 
     @property
     def mean_isl(self) -> float:
@@ -426,8 +419,8 @@ class TraceSummary:
         """Return the trace as a workload; what is given replaces what the trace says."""
         thin = self.bucketed(buckets)
         share = (self.prefix_hit_share or 0.0) if prefix_hit_share is None else prefix_hit_share
-        measured = prefix_hit_share is None and share > 0.0 and self.reuse_interval is not None
-        share = min(share, MOST_FOUND) if measured else share
+        has_reuse = prefix_hit_share is None and share > 0.0 and self.reuse_interval is not None
+        share = min(share, MOST_FOUND) if has_reuse else share
         return Workload(
             isl=thin.isl,
             osl=thin.osl,
@@ -436,7 +429,9 @@ class TraceSummary:
             burstiness=self.burstiness if burstiness is None else burstiness,
             prefix_hit_share=share,
             max_tokens=self.max_tokens,
-            reuse=uniform_reuse(thin.isl, share, from_quantiles(dict(self.reuse_interval or {}))) if measured else None,
+            reuse=uniform_reuse(thin.isl, share, from_quantiles(dict(self.reuse_interval or {})))
+            if has_reuse
+            else None,
         )
 
     def _rate_or(self, stated: float | None) -> float:
@@ -454,15 +449,17 @@ class TraceSummary:
 
     def _notes(self) -> Iterator[str]:
         if self.dropped:
-            yield f"{self.trace.unservable.words}; no figure counts them."
+            yield f"{self.unservable.words}; no figure counts them."
         if self.too_long:
-            some, gone = ("1 request has", "is") if self.too_long == 1 else (f"{self.too_long:,} requests have", "are")
-            yield f"{some} more than {self.most_tokens:,} tokens (ISL + OSL) and {gone} left out of all figures."
+            subject, verb = (
+                ("1 request has", "is") if self.too_long == 1 else (f"{self.too_long:,} requests have", "are")
+            )
+            yield f"{subject} more than {self.most_tokens:,} tokens (ISL + OSL) and {verb} left out of all figures."
         if self.out_of_order:
-            some = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
-            yield f"{some} earlier than the line before; the trace was sorted by arrival."
+            subject = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
+            yield f"{subject} earlier than the line before; the trace was sorted by arrival."
         yield from arrival_notes(self.arrivals)
-        if self.prefixes is None and self.trace.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
+        if self.prefixes is None and self.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
             yield "hash_ids fit no known block size; the prefix-hit share is unknown."
 
 
@@ -488,8 +485,11 @@ def read_trace(
     in_order = rows.pick(np.argsort(rows.nanoseconds, kind="stable"))
     wall_clock = trace.columns.unit is ArrivalUnit.ISO or in_order.nanoseconds[0] >= WALL_CLOCK_FROM
     return TraceSummary(
-        trace=trace,
+        path=trace.path,
+        format=trace.format,
+        columns=trace.columns,
         rows=in_order,
+        unservable=trace.unservable,
         most_tokens=most_tokens,
         too_long=too_long,
         out_of_order=int(np.count_nonzero(np.diff(rows.nanoseconds) < 0)),
@@ -503,15 +503,21 @@ def workload_mapping(
 ) -> dict[str, Any]:
     """Return the `workload:` block of workload.yaml as plain data; shares have six decimals and sum to 1."""
     workload = summary.to_workload(buckets, request_rate)
-    rows = compact_rows(Buckets(workload.isl, workload.osl, workload.share))
-    return {
-        "request_rate": _rounded(workload.request_rate),
-        "burstiness": _rounded(workload.burstiness),
-        "prefix_hit_share": _rounded(workload.prefix_hit_share),
-        **({} if workload.reuse is None else {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}),
-        "max_tokens": workload.max_tokens,
-        "lengths": {"histogram": [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in rows]},
-    }
+    reuse = {} if workload.reuse is None else {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}
+    return workload_block(
+        Buckets(workload.isl, workload.osl, workload.share),
+        request_rate=_four_digits(workload.request_rate),
+        burstiness=_four_digits(workload.burstiness),
+        prefix_hit_share=_four_digits(workload.prefix_hit_share),
+        **reuse,
+        max_tokens=workload.max_tokens,
+    )
+
+
+def workload_block(buckets: Buckets, **scalars: Any) -> dict[str, Any]:
+    """The `workload:` block of workload.yaml as plain data, around a histogram."""
+    rows = [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in compact_rows(buckets)]
+    return {**scalars, "lengths": {"histogram": rows}}
 
 
 def compact_rows(buckets: Buckets) -> list[tuple[float, float, float]]:
@@ -535,7 +541,7 @@ def quantiles_of(times: Times) -> dict[float, float]:
     return {share: float(f"{np.interp(share, times.share, times.seconds):.4g}") for share in REUSE_SHARES}
 
 
-def _rounded(value: float) -> float:
+def _four_digits(value: float) -> float:
     return float(f"{value:.4g}")
 
 
@@ -569,10 +575,10 @@ def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
         raise InputError(f"{path}: all requests arrive at the same time")
     stride = (stats.duration + (stats.quantum or stats.duration / (summary.requests - 1))) / PARTS
     length = stride * min(1.0, MOST / summary.requests)
-    part, offset = np.divmod((rows.nanoseconds - rows.nanoseconds[0]) / NANOSECONDS, stride)
+    stretch, offset = np.divmod((rows.nanoseconds - rows.nanoseconds[0]) / NANOSECONDS, stride)
     within, short = offset < length, rows.isl + rows.osl <= most_tokens
     fits = within & short
-    arrival = (part * length + offset)[fits]
+    arrival = (stretch * length + offset)[fits]
     if arrival.size < LEAST:
         raise InputError(
             f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; at least {LEAST:,} are needed"
