@@ -42,16 +42,6 @@ def test_colour_changes_nothing_but_colour(name: str, brief: bool) -> None:
     assert click.unstyle(coloured) == render_plan(plan, 100, brief=brief)
 
 
-@pytest.mark.parametrize("width", [56, 64, 72, 80, 90, 100, 120, 200])
-@pytest.mark.parametrize("name", ["disaggregated", "colocated"])
-def test_settings_of_the_replicas_stand_somewhere_at_every_width(name: str, width: int) -> None:
-    plan = load(name)
-    text = render_plan(plan, width, brief=True)
-    for pool in plan.pools:
-        assert f"{pool.weight_dtype}/{pool.kv_dtype}" in text
-        assert f"{pool.max_num_batched_tokens:,}" in text
-
-
 def test_a_hostile_name_sends_no_escape_to_the_terminal() -> None:
     text = render_plan(load("hostile"), 100)
     assert not set(text) & set("\x1b\u202e\u2066\u2028")
