@@ -59,8 +59,6 @@ _CONSTRAINTS: Final = {
     **{str(metric): f"{row.label} limit" for metric, row in METRICS.items() if metric not in SHOWN_ALWAYS},
 }
 _SHORT: Final = {"slots": "slots", "time": "prompts", "kv_memory": "KV", "link": "link"}
-MISS_SIMULATED: Final = "nearest miss simulated"
-"""Of the figures of a plan without a fleet."""
 _KINDS: Final = {
     "recommended": "recommended",
     "single_type": "one GPU type",
@@ -302,9 +300,7 @@ def nearest_miss(plan: Plan) -> Alternative | None:
 def basis_words(plan: Plan) -> str:
     """Say whether a plan's figures are simulated; those of a plan without a fleet are its nearest miss's."""
     miss = None if has_fleet(plan) else nearest_miss(plan)
-    if miss is not None and miss.simulated:
-        return MISS_SIMULATED
-    return "simulated" if plan.simulated else "by formula, not simulated"
+    return "simulated" if plan.simulated or (miss is not None and miss.simulated) else "by formula, not simulated"
 
 
 def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
@@ -460,7 +456,4 @@ def recommended_words(plan: Plan) -> str:
 def origin_sentence(plan: Plan) -> str:
     """Say what the figures rest on."""
     loads = "; utilization is by formula" if plan.simulation else ""
-    basis = f"Latencies and request rates are {basis_words(plan)}"
-    if basis_words(plan) == MISS_SIMULATED:
-        basis = "Latencies of the nearest miss are simulated, other figures are by formula"
-    return f"{basis}{loads}. Nothing here was measured on your machines."
+    return f"Latencies and request rates are {basis_words(plan)}{loads}. Nothing here was measured on your machines."

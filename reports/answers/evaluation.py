@@ -11,7 +11,7 @@ from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
 from optimizer.plans.records import JudgedFleet
 from reports.document import Document, Section, said
 from reports.json_text import finite
-from reports.numbers import hourly, monthly, percent_beside, rate, signed_percent
+from reports.numbers import hourly, money, monthly, percent_beside, rate, signed_percent
 from reports.text import clean
 from reports.verdict import (
     day_price_sentence,
@@ -70,7 +70,8 @@ def headline(evaluation: FleetEvaluation) -> str:
     plan, slos = evaluation.plan, _slos(evaluation.plan)
     verbs = {"meets": f"meets {slos}", "misses": f"misses {slos}"}
     verdict = verbs.get(evaluation.outcome, f"may or may not meet {slos}")
-    price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
+    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens"
+    price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month): {per_token}"
     but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
     but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
     simulated = [] if plan.simulation is None else plan.simulation.classes
