@@ -402,10 +402,7 @@ def relax_sentence(binding: Binding) -> str:
     if not is_number(binding.used) or not is_number(binding.limit):
         return f"Relax {limit_name}."
     change = f" ({signed_percent(binding.used / binding.limit - 1)})" if binding.limit else ""
-    enough = enough_as_shown(binding.used, binding.unit)
-    return (
-        f"Relax {limit_name} from {quantity(binding.limit, binding.unit)} to {quantity(enough, binding.unit)}{change}."
-    )
+    return f"Relax {limit_name} to {quantity(enough_as_shown(binding.used, binding.unit), binding.unit)}{change}."
 
 
 def enough_as_shown(used: float, unit: str) -> float:
