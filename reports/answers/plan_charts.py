@@ -177,13 +177,12 @@ def _tail_words(item: ClassResult, label: str) -> str:
 class Load:
     """One simulated rate [1/s]; ttft, tpot: latency at the goal's quantile over its limit, in the worst class.
 
-    time: that a typical request takes there [s]; holds: whether every goal holds, in a word.
+    holds: whether every goal holds, in a word.
     """
 
     rate: float
     ttft: float
     tpot: float
-    time: float
     holds: str
 
 
@@ -197,32 +196,8 @@ def loads(plan: Plan) -> list[Load]:
     for point in simulation.curve:
         proven = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run proves it
         holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if proven else "not proven"
-        tails = _tails(point.classes, plan.classes)
-        points.append(Load(point.rate_rps, *tails, _typical(point.classes, plan), holds))
+        points.append(Load(point.rate_rps, *_tails(point.classes, plan.classes), holds))
     return points
-
-
-def _typical(simulated: Sequence[SimulatedLatencies], plan: Plan) -> float:
-    """Median TTFT and, for the mean output length, median TPOT: the mean over the classes by their shares [s]."""
-    shares = {item.name: item.share for item in plan.classes}
-    gaps = max(plan.workload.mean_osl - 1.0, 0.0)
-    terms = [
-        (shares.get(case.name, 0.0), case.ttft_s.p50 + (gaps * case.tpot_s.p50 if gaps else 0.0)) for case in simulated
-    ]
-    whole = math.fsum(share for share, _ in terms)
-    return math.fsum(share * seconds for share, seconds in terms) / whole if whole else math.nan
-
-
-def knee(points: Sequence[Load]) -> float | None:
-    """The rate over whose typical time is greatest (Kleinrock's power).
-
-    None where that is the last without overload: the knee may lie beyond.
-    """
-    sound = [point for point in points if point.holds != "overloaded" and is_number(point.time) and point.time > 0]
-    if len(sound) < 2:
-        return None
-    best = max(sound, key=lambda point: point.rate / point.time)
-    return None if best is sound[-1] else best.rate
 
 
 def load_chart(plan: Plan) -> Chart | None:
@@ -230,13 +205,10 @@ def load_chart(plan: Plan) -> Chart | None:
     points = loads(plan)
     if plan.simulation is None or not points:
         return None
-    at_knee, goodput = knee(points), plan.simulation.goodput_rps
-    knee_sentence = (
-        "Throughput grows faster than a typical request's time at every rate but overload: no knee before it."
-        if at_knee is None
-        else f"Knee {rate(at_knee)}: beyond it a typical request's time grows faster than the throughput."
+    uprights = (
+        (plan.demand_rps, "drop", "demand", "strong"),
+        (plan.simulation.goodput_rps, "knee", "meets the SLO up to", "good"),
     )
-    uprights = ((plan.demand_rps, "drop", "demand", "strong"), (goodput, "knee", "meets the SLO up to", "good"))
     top = max([point.rate for point in points] + [plan.demand_rps]) * 1.06
     series = []
     for metric, tone in TONES.items():
@@ -253,14 +225,13 @@ def load_chart(plan: Plan) -> Chart | None:
     )
     worst = ", worst class" if len(plan.classes) > 1 else ""
     summary = "; ".join(f"{rate(p.rate)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}" for p in points)
-    rows = [(rate(p.rate), percent(p.ttft), percent(p.tpot), duration(p.time), p.holds) for p in points]
+    rows = [(rate(p.rate), percent(p.ttft), percent(p.tpot), p.holds) for p in points]
     return Chart(
         title=growth_sentence(plan).removesuffix("."),
         caption=f"Latency at {goal_words(plan.classes).removeprefix('at ')} over its limit{worst}; one run of "
-        f"{count(plan.simulation.curve_requests)} requests at each rate above the planned one, shorter ones below it. "
-        f"{knee_sentence}",
+        f"{count(plan.simulation.curve_requests)} requests at each rate above the planned one, shorter ones below it.",
         drawing=draw_panels([panel], f"latency over limit against load: {summary}"),
-        table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "#typical time", "holds"), rows),
+        table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "holds"), rows),
         legend=LATENCIES,
     )
 
