@@ -109,8 +109,14 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
         _alternatives(plan, brief=True),
         Section(
             sentences=said(
-                " ".join(said(verdict.disaggregation_sentence(plan), verdict.proof_sentence(plan))),
-                " ".join(said(verdict.capacity_sentence(plan), verdict.waste_sentence(plan))),
+                " ".join(
+                    said(
+                        verdict.disaggregation_sentence(plan),
+                        verdict.proof_sentence(plan, brief=True),
+                        verdict.capacity_sentence(plan),
+                        verdict.waste_sentence(plan),
+                    )
+                ),
                 verdict.overload_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.prefix_sentence(plan),
@@ -346,11 +352,10 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         return Section()
     rows = kinds[:BRIEF_ROWS] if brief else kinds
     cut = len(kinds) - len(rows)
+    how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
     notes = said(
         f"{plural(cut, 'more alternative')}: see -v or plan.json." if cut else "",
-        "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
-        if words.has_fleet(plan)
-        else "",
+        how if words.has_fleet(plan) and not brief else "",
         *("" if brief or not (text := _reason(row, plan)) else f"{number}: {text}" for number, row in rows),
     )
     columns: list[Column | str] = [
