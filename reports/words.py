@@ -222,13 +222,6 @@ def cost_or_status(cost: float | None, status: str) -> str:
     return search_words(status) if cost is None else hourly(cost)
 
 
-def status_words(row: Alternative) -> str:
-    """Say how the search for an alternative ended, with its price where it has one."""
-    spent = "none found that meets the SLO" if row.simulated else "not found before the time was up"
-    status = spent if row.status is Status.TIME_LIMIT else row.status.value
-    return f"{status} at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else status
-
-
 def alternative_name(row: Alternative) -> str:
     """Name an alternative: its label, or its kind in words when it has none.
 
@@ -378,8 +371,12 @@ def why_not_sentence(row: Alternative) -> str:
 
     Empty for a fleet that could be bought and of which the plan does not tell more.
     """
-    text = sentence(row.why_not) or ("" if is_feasible(row) else status_words(row))
-    return as_sentence(text)
+    if row.why_not or is_feasible(row):
+        return as_sentence(sentence(row.why_not))
+    unproven = "none found that meets the SLO" if row.simulated else "not found before the time was up"
+    status = unproven if row.status is Status.TIME_LIMIT else row.status.value
+    price = f" at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else ""
+    return as_sentence(f"{status}{price}")
 
 
 def as_sentence(text: str) -> str:
