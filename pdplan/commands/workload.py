@@ -106,7 +106,8 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
         transformer = None if output is None else load_model(model)
     reading = _read(console, flags, transformer)
     if output is not None:
-        text = workload_yaml_text(reading.mapping, _stem(trace), model_name, notes=reading.advice)
+        name = trace.name.partition(".")[0].strip() or trace.name.strip()
+        text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
         write_text(output, text, force=force)
     console.show(reading.figures if as_json else _page(reading.figures))
     if output is None:
@@ -196,11 +197,6 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
         mapping["recorded"] = trace_source(summary, flags.output.parent)
     note = "" if recorded else _random_note(summary, whole=whole)
     return Reading(figures, mapping, advice, note=note, longest=transformer.max_position if too_long else 0)
-
-
-def _stem(trace: Path) -> str:
-    """What a workload is called after its trace."""
-    return trace.name.partition(".")[0].strip() or trace.name.strip()
 
 
 def _sessions(summary: SessionSummary) -> dict[str, Any]:
