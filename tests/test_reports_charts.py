@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
-from optimizer.plans.plan import Plan, Worth
+from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document, plan_page
 from reports.answers.plan_charts import (
     arrivals_chart,
@@ -20,7 +20,6 @@ from reports.answers.plan_charts import (
     load_chart,
     loads,
     slo_charts,
-    why_charts,
 )
 from reports.asked import arrivals
 from reports.document import Chart
@@ -104,19 +103,6 @@ def test_a_roofline_has_the_pools_that_have_a_place_on_log_axes(plan: Plan) -> N
     drawn = [mark.text for mark in draw_roofline(pools).marks if isinstance(mark, Text) and mark.tone == "halo"]
     assert drawn == ["d0", "d1"]
     assert draw_roofline(pools[:1]).marks
-
-
-def test_what_features_are_worth_is_drawn_where_it_was_asked_for(plan: Plan) -> None:
-    worths = [
-        Worth(
-            feature="batching", with_usd_per_hour=40.0, without_usd_per_hour=400.0, sentence="Without batching: +900%."
-        ),
-        Worth(feature="chunking", with_usd_per_hour=40.0, without_usd_per_hour=None, sentence="No fleet without it."),
-    ]
-    chart = why_charts(plan.model_copy(update={"worth": worths}))[-1]
-    assert chart.title == "No fleet without it."
-    assert [row[1] for row in chart.table.rows] == ["$400.00/h", "–"]
-    assert len(why_charts(plan)) == 2
 
 
 @pytest.mark.parametrize("name", WITH_FLEET)
