@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizer.plans.plan import ClassResult, Plan, Pool, Route, Transfer
+from optimizer.plans.plan import ClassResult, Plan, Pool, Transfer
 from optimizer.plans.records import SimulatedLatencies
 from reports.drawing import FleetDiagram, LinkLine, PoolBox
 from reports.numbers import count, duration, hourly, percent, power_of_two, rate, si, significant
@@ -18,7 +18,6 @@ from reports.words import (
     busiest_words,
     gpus_per_engine,
     is_overloaded,
-    misses_used,
     split_words,
 )
 
@@ -123,15 +122,6 @@ def bin_of(length: float, edges: Sequence[float]) -> int:
 def edge_labels(edges: Sequence[float]) -> tuple[str, ...]:
     """Name the bins between edges [token]."""
     return tuple(f"{power_of_two(low)}–{power_of_two(high)}" for low, high in itertools.pairwise(edges))
-
-
-def worst_bucket(plan: Plan) -> Route | None:
-    """The bucket that uses most of the misses that its class's goal permits; None without routes."""
-    goals = {item.name: item.attainment_goal for item in plan.classes}
-    routes = [route for route in plan.routing if route.slo_class in goals and route.share > 0]
-    if not routes:
-        return None
-    return min(routes, key=lambda r: (-misses_used(r.attainment, goals[r.slo_class]), r.isl, r.osl))
 
 
 MOST_BOXES: Final = 5

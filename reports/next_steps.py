@@ -105,7 +105,8 @@ def next_command(plan: Plan) -> str:
         return f"relax a limit in {workload}, then {command}"
     for flag in ("-o", "--output"):
         if flag in words[:-1]:
-            return f"pdplan simulate {shlex.quote(words[words.index(flag) + 1])}/plan.json"
+            hint = "   # --alternative N: fleet N" if len(plan.alternatives) > 1 else ""
+            return f"pdplan simulate {shlex.quote(words[words.index(flag) + 1])}/plan.json{hint}"
     return f"{command} -o plan   # writes plan.json and report.html"
 
 

@@ -5,7 +5,7 @@ The caller gives rows of text and one `Column` per column; `render_table` settle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
@@ -68,134 +68,87 @@ def render_table(
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns: {row!r}")
-    places = _columns_that_fit(rows, columns, width - indent)
-    groups = _column_groups(rows, columns, places, width - indent)
-    tables = [_table_lines(rows, columns, group, width - indent, style) for group in groups]
+    room = width - indent
+    least = [_least([column.header, *(row[i] for row in rows)], column) for i, column in enumerate(columns)]
+    groups = _column_groups(columns, least, _columns_that_fit(columns, least, room), room)
     return "\n\n".join(
-        "\n".join((" " * indent + line).rstrip() for block in blocks for line in block) for blocks in tables
+        "\n".join((" " * indent + line).rstrip() for line in _lines(rows, columns, group, room, style))
+        for group in groups
     )
 
 
-def _table_lines(
-    rows: Sequence[Sequence[str]], columns: Sequence[Column], places: Sequence[int], width: int, style: Style | None
-) -> list[list[str]]:
-    """Lines of the header and of each row of the table of some columns, named by their numbers."""
-    columns = [columns[i] for i in places]
-    rows = [[row[i] for i in places] for row in rows]
-    widths = _widths(rows, columns, width)
-    return [
-        _head_lines(columns, widths),
-        *(_row_lines(index, row, columns, widths, places=places, style=style) for index, row in enumerate(rows)),
-    ]
+def _least(cells: Sequence[str], column: Column) -> int:
+    """Terminal columns that a column needs to be read; a shrinkable one less than its widest cell."""
+    natural = max(map(display_width, cells))
+    if not column.shrink:
+        return natural
+    words = (display_width(word) for cell in cells for word in cell.split(" "))
+    return min(natural, READABLE if column.lines == 1 else max(READABLE, min(max(words), LONGEST_WORD)))
 
 
-def _natural(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:
-    return [
-        max([display_width(column.header), *(display_width(row[i]) for row in rows)])
-        for i, column in enumerate(columns)
-    ]
-
-
-def _columns_that_fit(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
+def _columns_that_fit(columns: Sequence[Column], least: Sequence[int], room: int) -> list[int]:
     """Leave out optional columns, the last first, until the rest fits with its shrinkable columns cut."""
-    least = _least(rows, columns)
     places = list(range(len(columns)))
-    while _sum([least[i] for i in places]) > width:
-        optional = [i for i in places if columns[i].optional]
+    while _sum([least[i] for i in places]) > room:
+        optional = [columns[i].header for i in places if columns[i].optional]
         if not optional:
             break
-        places = [i for i in places if columns[i].header != columns[optional[-1]].header]
+        places = [i for i in places if columns[i].header != optional[-1]]
     return places
 
 
 def _column_groups(
-    rows: Sequence[Sequence[str]], columns: Sequence[Column], places: Sequence[int], width: int
+    columns: Sequence[Column], least: Sequence[int], places: Sequence[int], room: int
 ) -> list[list[int]]:
     """The columns in as many tables as they need; more than one only where they have no room in one.
 
     A column that says something of the one before it takes that along.
     """
-    least = _least(rows, columns)
     first, *rest = places
     groups = [[first]]
     for i in rest:
-        if len(groups[-1]) > 1 and _sum([least[k] for k in (*groups[-1], i)]) > width:
-            along = [groups[-1].pop()] if (columns[i].beside or not columns[i].header) and len(groups[-1]) > 2 else []
+        group = groups[-1]
+        if len(group) > 1 and _sum([least[k] for k in (*group, i)]) > room:
+            along = [group.pop()] if (columns[i].beside or not columns[i].header) and len(group) > 2 else []
             groups.append([first, *along])
         groups[-1].append(i)
     return groups
-
-
-def _least(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[int]:
-    """Terminal columns that each column needs to be read."""
-    natural = _natural(rows, columns)
-    return [
-        min(n, _readable([column.header, *(row[i] for row in rows)], column)) if column.shrink else n
-        for i, (n, column) in enumerate(zip(natural, columns, strict=True))
-    ]
-
-
-def _readable(cells: Sequence[str], column: Column) -> int:
-    """Terminal columns of a shrinkable column below which its cells would be cut, or cut too much."""
-    if column.lines == 1:
-        return READABLE
-    words = (display_width(word) for cell in cells for word in cell.split(" "))
-    return max(READABLE, min(max(words), LONGEST_WORD))
 
 
 def _sum(widths: Sequence[int]) -> int:
     return sum(widths) + GUTTER * (len(widths) - 1)
 
 
-def _widths(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
-    widths = _natural(rows, columns)
-    room = width - GUTTER * (len(columns) - 1)
-    for candidates in (
-        [i for i, column in enumerate(columns) if column.shrink],
-        [i for i, column in enumerate(columns) if column.align == "left"],
-        list(range(len(columns))),
-    ):
-        _shrink(widths, candidates, sum(widths) - room)
-    return widths
-
-
-def _shrink(widths: list[int], candidates: list[int], excess: int) -> None:
-    """Take `excess` columns from the candidates, always from the widest, none below its least."""
-    while excess > 0 and candidates:
-        widest = max(candidates, key=lambda i: widths[i])
-        if widths[widest] <= LEAST_COLUMN:
-            return
-        widths[widest] -= 1
-        excess -= 1
-
-
-def _head_lines(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
-    """The headers, broken at blanks where they are wider than their columns, above the first row."""
-    broken = [wrap(column.header, width) for column, width in zip(columns, widths, strict=True)]
-    height = max(map(len, broken))
-    lines = zip(*([""] * (height - len(cells)) + cells for cells in broken), strict=True)
-    return [
-        "  ".join(pad(cell, w, c.align) for cell, c, w in zip(cells, columns, widths, strict=True)) for cells in lines
+def _lines(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], places: Sequence[int], room: int, style: Style | None
+) -> Iterator[str]:
+    """Lines of the table of some columns, named by their numbers; headers stand above the first row."""
+    widths = _widths(rows, columns, places, room)
+    heads = [wrap(columns[i].header, width) for i, width in zip(places, widths, strict=True)]
+    height = max(map(len, heads))
+    blocks = [[[""] * (height - len(lines)) + lines for lines in heads]]
+    blocks += [
+        [_cell_lines(row[i], columns[i], width) for i, width in zip(places, widths, strict=True)] for row in rows
     ]
+    for number, block in enumerate(blocks):
+        for line in zip_longest(*block, fillvalue=""):
+            cells = [pad(text, w, columns[i].align) for text, i, w in zip(line, places, widths, strict=True)]
+            if style is not None and number:
+                cells = [style(number - 1, i, cell) for i, cell in zip(places, cells, strict=True)]
+            yield (" " * GUTTER).join(cells)
 
 
-def _row_lines(
-    index: int,
-    row: Sequence[str],
-    columns: Sequence[Column],
-    widths: Sequence[int],
-    *,
-    places: Sequence[int],
-    style: Style | None,
-) -> list[str]:
-    broken = [_cell_lines(cell, column, w) for cell, column, w in zip(row, columns, widths, strict=True)]
-    lines = []
-    for cells_of_line in zip_longest(*broken, fillvalue=""):
-        cells = [pad(text, w, c.align) for text, c, w in zip(cells_of_line, columns, widths, strict=True)]
-        if style is not None:
-            cells = [style(index, i, cell) for i, cell in zip(places, cells, strict=True)]
-        lines.append("  ".join(cells))
-    return lines
+def _widths(rows: Sequence[Sequence[str]], columns: Sequence[Column], places: Sequence[int], room: int) -> list[int]:
+    """Widths in which the columns have room: what is too much is taken from the widest of those that give way first."""
+    widths = [max(display_width(cell) for cell in (columns[i].header, *(row[i] for row in rows))) for i in places]
+    for gives_way in (lambda column: column.shrink, lambda column: column.align == "left", lambda _column: True):
+        candidates = [at for at, i in enumerate(places) if gives_way(columns[i])]
+        while candidates and _sum(widths) > room:
+            widest = max(candidates, key=lambda at: widths[at])
+            if widths[widest] <= LEAST_COLUMN:
+                break
+            widths[widest] -= 1
+    return widths
 
 
 def _cell_lines(cell: str, column: Column, width: int) -> list[str]:

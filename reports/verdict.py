@@ -312,8 +312,8 @@ def search_outcome(plan: Plan) -> str:
     return "cheapest possible" if gap is not None and gap <= OPTIMAL_GAP else "cheapest found"
 
 
-def proof_sentence(plan: Plan) -> str:
-    """Say what is known of better fleets: of those of one or two pools, and of those of any shape.
+def proof_sentence(plan: Plan, *, brief: bool = False) -> str:
+    """Say what is known of better fleets: of those of one or two pools (brief: not which), and of those of any shape.
 
     Nothing of a fleet that was stated, beside which none was sought. Where a price of the fleet needs a remark, all of
     it is so at these prices.
@@ -332,9 +332,8 @@ def proof_sentence(plan: Plan) -> str:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
     if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
-        few_pools = (
-            f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
-        )
+        which = "" if brief else ": no fleet of one pool, or of a prefill and a decode pool, is cheaper"
+        few_pools = f"Cheapest fleet found{which}{at_prices}."
         if plan.gap > OPTIMAL_GAP:
             few_pools = (
                 f"By formula a fleet for {hourly(bound)} meets the SLO; in simulation no cheaper fleet than this one "

@@ -59,8 +59,6 @@ _CONSTRAINTS: Final = {
     **{str(metric): f"{row.label} limit" for metric, row in METRICS.items() if metric not in SHOWN_ALWAYS},
 }
 _SHORT: Final = {"slots": "slots", "time": "prompts", "kv_memory": "KV", "link": "link"}
-MISS_SIMULATED: Final = "nearest miss simulated"
-"""Of the figures of a plan without a fleet."""
 _KINDS: Final = {
     "recommended": "recommended",
     "single_type": "one GPU type",
@@ -224,13 +222,6 @@ def cost_or_status(cost: float | None, status: str) -> str:
     return search_words(status) if cost is None else hourly(cost)
 
 
-def status_words(row: Alternative) -> str:
-    """Say how the search for an alternative ended, with its price where it has one."""
-    spent = "none found that meets the SLO" if row.simulated else "not found before the time was up"
-    status = spent if row.status is Status.TIME_LIMIT else row.status.value
-    return f"{status} at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else status
-
-
 def alternative_name(row: Alternative) -> str:
     """Name an alternative: its label, or its kind in words when it has none.
 
@@ -302,9 +293,7 @@ def nearest_miss(plan: Plan) -> Alternative | None:
 def basis_words(plan: Plan) -> str:
     """Say whether a plan's figures are simulated; those of a plan without a fleet are its nearest miss's."""
     miss = None if has_fleet(plan) else nearest_miss(plan)
-    if miss is not None and miss.simulated:
-        return MISS_SIMULATED
-    return "simulated" if plan.simulated else "by formula, not simulated"
+    return "simulated" if plan.simulated or (miss is not None and miss.simulated) else "by formula, not simulated"
 
 
 def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
@@ -382,8 +371,12 @@ def why_not_sentence(row: Alternative) -> str:
 
     Empty for a fleet that could be bought and of which the plan does not tell more.
     """
-    text = sentence(row.why_not) or ("" if is_feasible(row) else status_words(row))
-    return as_sentence(text)
+    if row.why_not or is_feasible(row):
+        return as_sentence(sentence(row.why_not))
+    unproven = "none found that meets the SLO" if row.simulated else "not found before the time was up"
+    status = unproven if row.status is Status.TIME_LIMIT else row.status.value
+    price = f" at {hourly(row.cost_usd_per_hour)}" if is_number(row.cost_usd_per_hour) else ""
+    return as_sentence(f"{status}{price}")
 
 
 def as_sentence(text: str) -> str:
@@ -406,10 +399,7 @@ def relax_sentence(binding: Binding) -> str:
     if not is_number(binding.used) or not is_number(binding.limit):
         return f"Relax {limit_name}."
     change = f" ({signed_percent(binding.used / binding.limit - 1)})" if binding.limit else ""
-    enough = enough_as_shown(binding.used, binding.unit)
-    return (
-        f"Relax {limit_name} from {quantity(binding.limit, binding.unit)} to {quantity(enough, binding.unit)}{change}."
-    )
+    return f"Relax {limit_name} to {quantity(enough_as_shown(binding.used, binding.unit), binding.unit)}{change}."
 
 
 def enough_as_shown(used: float, unit: str) -> float:
@@ -460,7 +450,4 @@ def recommended_words(plan: Plan) -> str:
 def origin_sentence(plan: Plan) -> str:
     """Say what the figures rest on."""
     loads = "; utilization is by formula" if plan.simulation else ""
-    basis = f"Latencies and request rates are {basis_words(plan)}"
-    if basis_words(plan) == MISS_SIMULATED:
-        basis = "Latencies of the nearest miss are simulated, other figures are by formula"
-    return f"{basis}{loads}. Nothing here was measured on your machines."
+    return f"Latencies and request rates are {basis_words(plan)}{loads}. Nothing here was measured on your machines."

@@ -19,7 +19,7 @@ import yaml
 from costmodel.words import dollars
 from pdplan import __version__
 from pdplan.cli import cli
-from tests.running import QUICK, ROOT, SECONDS, pdplan, tiny, within
+from tests.running import QUICK, ROOT, pdplan, tiny, within
 
 GOLDEN = ROOT / "tests" / "golden" / "cli"
 CHAT = ROOT / "examples" / "chat.yaml"
@@ -108,8 +108,9 @@ def test_optimize_is_plain_when_piped(planned: tuple[Path, subprocess.CompletedP
     plan = json.loads((directory / "plan.json").read_text("utf-8"))
     assert not ANSI.search(done.stdout + done.stderr)
     assert f"{plan['cost_usd_per_hour']:.2f}" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 100
-    assert done.stdout.splitlines()[-1] == f"Next: pdplan simulate {directory / 'plan.json'}"
+    *lines, following = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert following.startswith(f"Next: pdplan simulate {directory / 'plan.json'}   # --alternative")
     *steps, wrote = done.stderr.splitlines()
     assert wrote == f"wrote {directory / 'plan.json'} and {directory / 'report.html'}"
     # on a new machine the first tenth goes to the simulator, which is compiled once
@@ -220,31 +221,6 @@ def test_gpus_shows_every_quote_of_one(tmp_path: Path) -> None:
     )["usd_per_hour"] == pytest.approx(3.1)
 
 
-@pytest.mark.parametrize(
-    ("name", "sentences"),
-    [
-        ("H200", ("measured on it",)),
-        ("L40", ("measured on its relatives alone, so error bars are wider",)),
-        ("Gaudi-3", ("nothing of its generation was measured: error bars are wide", "No target deploys Gaudi-3")),
-        ("Rubin-CPX", ("dense peaks, bandwidth, power and network", "borrowed", "30 PFLOPS NVFP4 sparse")),
-    ],
-)
-def test_gpus_says_what_is_measured_assumed_and_deployed(name: str, sentences: tuple[str, ...]) -> None:
-    entry = json.loads(within("gpus", name, "--json").stdout)
-    text = json.dumps(entry)
-    assert all(sentence in text for sentence in sentences)
-    assert entry["measured"] is (name == "H200")
-
-
-def test_estimate_says_what_its_price_is() -> None:
-    asked = ("estimate", "--model", "Llama-3.1-8B", "--gpu")
-    assert "$3.99/h at the catalog's price" in within(*asked, "H100").stdout
-    assert "is assumed: nobody quotes one" in " ".join(within(*asked, "MI325X").stdout.split())
-    refused = within(*asked, "L4", "--prices", "spot")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "L4 has no spot quote (the catalog has on-demand $1.15/h); state its price" in refused.stderr
-
-
 def test_estimate_prints_one_engine() -> None:
     flags = ("--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", 4)
     table, value = pdplan("estimate", *flags), json.loads(within("estimate", *flags, "--json").stdout)
@@ -334,46 +310,3 @@ def test_a_bug_is_exit_code_70_and_says_how_to_report_it(flags: tuple[str, ...],
     assert last.startswith("pdplan: error: this is a bug of pdplan")
     assert "RuntimeError: wires crossed; please report it" in last
     assert ("Traceback" in done.stderr) is traceback
-
-
-def test_interrupt_is_exit_code_130() -> None:
-    code = BUG.replace('RuntimeError("wires crossed")', "KeyboardInterrupt")
-    done = subprocess.run([sys.executable, "-c", code, "gpus"], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.returncode, done.stderr.strip()) == (130, "pdplan: error: interrupted")
-
-
-# --- colour ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
-@pytest.mark.parametrize(
-    ("flags", "environment", "colored"),
-    [((), {}, True), (("--no-color",), {}, False), ((), {"NO_COLOR": "1"}, False)],
-)
-def test_color_only_on_a_terminal_that_wants_it(
-    planned: tuple[Path, object], flags: tuple[str, ...], environment: dict[str, str], colored: bool
-) -> None:
-    shown = on_terminal("report", str(planned[0] / "plan.json"), *flags, **environment)
-    assert ("\x1b[" in shown) is colored
-
-
-def on_terminal(*arguments: str, **environment: str) -> str:
-    """Run the program with stdout on a pseudo-terminal and return what it drew."""
-    outer, inner = os.openpty()
-    kept = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "pdplan", *arguments], stdout=inner, cwd=ROOT, env=kept | {"TERM": "xterm"} | environment
-    ) as process:
-        os.close(inner)
-        chunks = []
-        while True:
-            try:
-                chunk = os.read(outer, 65536)
-            except OSError:  # Linux says so when the other end closes
-                break
-            if not chunk:
-                break
-            chunks.append(chunk)
-        assert process.wait(SECONDS) == 0
-    os.close(outer)
-    return b"".join(chunks).decode("utf-8")

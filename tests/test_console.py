@@ -33,22 +33,6 @@ def term(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_a_dumb_terminal_gets_neither_colour_nor_a_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "dumb")
-    with on_terminal() as drawn, Console().milestones() as progress:
-        assert progress is not None
-        assert not Console().colored
-        progress("pricing", 0.25)
-    assert drawn.getvalue() == " 25 %  pricing\n100 %  done\n"
-
-
-@pytest.mark.parametrize("console", [Console(quiet=True), Console(json_only=True)])
-def test_progress_is_absent_when_nobody_wants_it(console: Console) -> None:
-    with on_terminal(), console.progress() as progress:
-        assert progress is None
-
-
 def test_progress_redraws_one_line_on_stderr_and_clears_it() -> None:
     with on_terminal() as drawn, Console().progress() as progress:
         assert progress is not None
@@ -134,9 +118,3 @@ def test_the_width_is_that_of_the_terminal_behind_the_guarded_stream(monkeypatch
         monkeypatch.setenv("COLUMNS", "61")
         assert Console().width == 61
     os.close(ours)
-
-
-def test_without_a_terminal_tables_are_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "47")
-    with redirect_stdout(io.StringIO()):
-        assert Console().width == 47

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from pdplan.cli import run
-from reports.answers.comparison import compare, comparison_document
 from reports.numbers import money
 from reports.text import display_width
-from reports.views.terminal import render_document
 from tests.report_cases import load, simulated, with_sensitivity
 from tests.report_cases import text_of as render_plan
 from tests.test_validation import GOOD, HEADER
@@ -49,12 +47,6 @@ def test_a_plan_keeps_within_the_terminal(name: str, width: int) -> None:
     assert too_wide(text, width) == []
     dearest = sorted(plan.pools, key=lambda pool: -pool.usd_per_hour)[:3]
     assert all(money(pool.usd_per_hour) in text for pool in dearest)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_comparison_keeps_within_the_terminal(width: int) -> None:
-    document = comparison_document(compare(load("disaggregated"), load("colocated")))
-    assert too_wide(render_document(document, width), width) == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -81,20 +81,6 @@ def test_pools_sum_to_the_difference_of_the_price(before: str, after: str) -> No
     assert total == pytest.approx((found.price.after or 0.0) - (found.price.before or 0.0), abs=1e-6)
 
 
-def test_whose_a_price_is_makes_no_difference_of_its_own() -> None:
-    """Plans of before and after the catalog's price stood beside that of the inputs; then another kind of quotes."""
-    plan = load("colocated")
-
-    def asking(prices: str | None, **entry: object) -> Plan:
-        inputs = {"prices": prices, "accelerators": [{"name": "H100", **entry}]}
-        return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
-
-    old, new = asking(None, price=3.99), asking(None, price=3.99, catalog_price=3.99)
-    assert compare(old, new).inputs == ()
-    spot = asking("spot", price=1.6, catalog_price=1.6)
-    assert [item.name for item in compare(new, spot).inputs] == ["prices", "accelerators.H100.price"]
-
-
 def test_inputs_are_compared_by_their_dotted_paths() -> None:
     plan = load("disaggregated")
 

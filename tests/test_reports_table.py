@@ -32,13 +32,6 @@ def test_optional_columns_go_first_and_style_gets_their_old_index() -> None:
     assert seen == [0, 2]
 
 
-def test_cells_may_take_several_lines() -> None:
-    text = render_table(
-        [["one two three four five", "1"]], [Column("t", shrink=True, lines=2), Column("n", "right")], 14
-    )
-    assert text.split("\n")[1:] == ["one two      1", "three four…"]
-
-
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=6), st.integers(20, 90))
 @settings(deadline=None, max_examples=80)
 def test_every_line_fits_and_columns_start_together(rows: list[tuple[str, str, str]], width: int) -> None:
@@ -67,16 +60,6 @@ def test_columns_without_room_stand_below_each_other_with_no_number_cut() -> Non
     assert "\n\n" not in render_table(rows, columns, 40)
 
 
-def test_headers_and_cells_are_broken_and_words_are_whole() -> None:
-    columns = [Column("what gives out first", shrink=True, lines=3), Column("$/h", "right")]
-    assert render_table([["attention_time of colocated-1", "24.34"]], columns, 21).split("\n") == [
-        "what gives out",
-        "first             $/h",
-        "attention_time  24.34",
-        "of colocated-1",
-    ]
-
-
 @given(st.text(max_size=400))
 @settings(deadline=None, max_examples=100)
 def test_cleaned_text_holds_nothing_that_moves_the_cursor_or_turns_the_line(text: str) -> None:
@@ -91,10 +74,6 @@ def test_wrapped_and_fitted_lines_fit(text: str, width: int) -> None:
     text = clean(text, 200)
     assert all(display_width(line) <= width for line in wrap(text, width))
     assert display_width(fit(text, width)) <= width
-
-
-def test_numbers_stay_with_their_units() -> None:
-    assert wrap("a limit of 600 ms holds", 14) == ["a limit of", "600 ms holds"]
 
 
 def test_a_column_is_not_parted_from_the_one_that_it_says_something_of() -> None:

@@ -27,7 +27,7 @@ def test_golden_of_the_whole_answer(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["disaggregated", "colocated", "infeasible"])
 def test_the_brief_answer_fits_a_screen(name: str) -> None:
-    for width, most in ((80, 32), (100, 29), (140, 26)):
+    for width, most in ((80, 31), (100, 28), (140, 24)):
         lines = render_plan(load(name), width, brief=True).splitlines()
         assert len(lines) <= most
         assert all(display_width(line) <= width for line in lines[:-1])  # the last is a command, in one line
@@ -42,23 +42,15 @@ def test_colour_changes_nothing_but_colour(name: str, brief: bool) -> None:
     assert click.unstyle(coloured) == render_plan(plan, 100, brief=brief)
 
 
-@pytest.mark.parametrize("width", [56, 64, 72, 80, 90, 100, 120, 200])
-@pytest.mark.parametrize("name", ["disaggregated", "colocated"])
-def test_settings_of_the_replicas_stand_somewhere_at_every_width(name: str, width: int) -> None:
-    plan = load(name)
-    text = render_plan(plan, width, brief=True)
-    for pool in plan.pools:
-        assert f"{pool.weight_dtype}/{pool.kv_dtype}" in text
-        assert f"{pool.max_num_batched_tokens:,}" in text
-
-
 def test_a_hostile_name_sends_no_escape_to_the_terminal() -> None:
     text = render_plan(load("hostile"), 100)
     assert not set(text) & set("\x1b\u202e\u2066\u2028")
 
 
 def test_the_last_line_is_the_next_command() -> None:
-    assert render_plan(load("disaggregated")).endswith("Next: pdplan simulate plan/plan.json\n")
+    assert render_plan(load("disaggregated")).endswith(
+        "Next: pdplan simulate plan/plan.json   # --alternative N: fleet N\n"
+    )
     assert next_command(load("colocated")).startswith("pdplan optimize assistant.yaml -o plan")
     assert next_command(load("infeasible")).startswith("relax a limit in strict.yaml, then pdplan optimize")
 
@@ -80,7 +72,7 @@ def test_a_limit_that_may_stand_on_the_command_line_is_not_repeated(flag: str) -
             "pdplan optimize 'my file.yaml' -q --set 'slo={ttft: 1s}'",
             "pdplan optimize 'my file.yaml' --set 'slo={ttft: 1s}' -o plan   # writes plan.json and report.html",
         ),
-        ("pdplan optimize a.yaml -q -o 'my plan'", "pdplan simulate 'my plan'/plan.json"),
+        ("pdplan optimize a.yaml -q -o 'my plan'", "pdplan simulate 'my plan'/plan.json   # --alternative N: fleet N"),
     ],
 )
 def test_the_last_line_can_be_copied(typed: str, following: str) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from optimizer.plans.plan import Alternative, ErrorBars, Plan, Pool, Range, Status
+from optimizer.plans.plan import Alternative, ErrorBars, Plan, Range, Status
 from optimizer.plans.records import EnginePool
 from reports import verdict, words
 from reports.answers.plan import plan_document, plan_page
-from reports.verdict import proof_sentence
 from tests.engine_cases import engines
 from tests.report_cases import load
 from tests.report_cases import markdown_of as as_markdown
@@ -28,12 +27,6 @@ def with_bars(low: float, high: float | None) -> Plan:
     return having(classes=[PLAN.classes[0].model_copy(update={"error_bars": bars}), *PLAN.classes[1:]])
 
 
-def overloaded(pool: Pool) -> Pool:
-    at = pool.operating_point
-    used = dict.fromkeys(at.utilization, float("nan"))
-    return pool.model_copy(update={"operating_point": at.model_copy(update={"utilization": used})})
-
-
 def alternative(kind: str, label: str, pools: list[EnginePool], cost: float | None) -> Alternative:
     status = Status.FEASIBLE if cost is not None else Status.INFEASIBLE
     return PLAN.alternatives[0].model_copy(
@@ -52,14 +45,6 @@ def test_how_sure_it_is_stands_on_the_first_screen() -> None:
     assert verdict.risk_sentence(with_bars(0.99, 0.2)) == ""
     assert verdict.risk_sentence(PLAN) == ""
     assert "<b>Risk:</b> If these GPUs" in plan_page(lost)
-
-
-def test_a_pool_that_cannot_keep_up_is_said_first() -> None:
-    assert verdict.overload_sentence(PLAN) == ""
-    plan = having(pools=[*PLAN.pools[:2], overloaded(PLAN.pools[2])])
-    said = "By formula d1 gets more requests than can be served: its queue grows while the load lasts."
-    assert said in " ".join(render_text(plan, 200).split())
-    assert "overloaded by formula" in plan_page(plan)
 
 
 def test_the_answer_says_what_disaggregation_saves() -> None:
@@ -118,13 +103,3 @@ def test_a_price_that_is_no_list_price_is_said_with_the_verdict() -> None:
     assert as_markdown(plan).splitlines()[4] == REMARK
     assert REMARK in plan_page(plan)
     assert REMARK not in render_text(PLAN)
-
-
-def test_what_is_proved_of_such_prices_is_so_at_these_prices() -> None:
-    proved = having(floor_usd_per_hour=PLAN.cost_usd_per_hour, bound_usd_per_hour=PLAN.cost_usd_per_hour, gap=0.0)
-    assert proof_sentence(proved).startswith("Cheapest fleet possible: no fleet")
-    shown = proved.model_copy(update={"price_remarks": [REMARK]})
-    assert proof_sentence(shown).endswith("cost less than $49.08/h at these prices under this model.")
-    less = shown.model_copy(update={"floor_usd_per_hour": 1.0})
-    found = "Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper at these prices."
-    assert proof_sentence(less).startswith(found)

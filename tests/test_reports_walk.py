@@ -73,11 +73,6 @@ def derived(plan: Plan) -> Iterator[float]:
     for pool in dearest_of_each_role(plan.pools):
         yield max(pool.operating_point.utilization.values())
     yield from (getattr(point, name) for point in loads(plan) for name in ("ttft", "tpot"))
-    for rate in plan.simulation.curve if plan.simulation else ():  # what a request takes in the median
-        shares = {item.name: item.share for item in plan.classes}
-        gaps = plan.workload.mean_osl - 1
-        times = [shares[one.name] * (one.ttft_s.p50 + gaps * one.tpot_s.p50) for one in rate.classes]
-        yield math.fsum(times) / math.fsum(shares.values())
     yield from moved(plan)
     yield from (getattr(point, name) for point in fleet_points(plan) for name in ("ttft", "tpot"))
     yield from (

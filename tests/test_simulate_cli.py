@@ -21,9 +21,7 @@ from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
 from optimizer.verification.judge import Judgement, judge_demands
 from pdplan.cli import run
 from pdplan.files import read_plan
-from pdplan.options import ROUTERS
 from reports.numbers import rate
-from search_spaces.problem import Balancing
 from tests.running import QUICK, tiny
 
 
@@ -108,30 +106,6 @@ def test_the_json_is_the_same_again_and_its_parts_agree(plan_file: Path, capsys:
         assert (ends, gaps) == (sorted(ends), sorted(gaps))
         assert ends[0] > case["ttft_s"]["p50"]
         assert gaps[0] >= case["tpot_s"]["p50"]
-
-
-def test_the_router_counts_what_is_asked_for(
-    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Three engines at three times the rate: behind a router that counts requests prompts meet others more often."""
-    several = json.loads(plan_file.read_text())
-    (pool,) = several["pools"]
-    gpus = 3 * pool["gpus"] // pool["replicas"]
-    pool |= {"replicas": 3, "gpus": gpus}
-    several["gpus"][pool["accelerator"]] = gpus
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps(several))
-    assert set(ROUTERS) == set(Balancing)
-    loaded = [str(plan), "--requests", "4000", "--rate", "18/s"]
-    planned, tokens, requests = (
-        answer(capsys, *loaded, *options)
-        for options in ([], ["--balancing", "fewest_tokens"], ["--balancing", "fewest_requests"])
-    )
-    assert tokens.pop("source") == planned.pop("source") + ", sent to the engine with the fewest tokens"
-    assert planned == tokens
-    assert requests["source"].endswith("the engine with the fewest requests")
-    assert tokens["classes"][0]["ttft_s"]["p90"] < requests["classes"][0]["ttft_s"]["p90"]
-    assert run(["simulate", str(plan), "--balancing", "turns"]) == 2
 
 
 def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

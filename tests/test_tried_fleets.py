@@ -4,7 +4,7 @@ import pytest
 
 from optimizer.plans.plan import Plan
 from reports.answers.plan_charts import fleet_points
-from reports.words import origin_words, outcome_words, tried_fleets
+from reports.words import outcome_words, tried_fleets
 from tests.report_cases import judged, load, simulated
 
 LESS, MISSED, BETTER, AGAIN = 1.3, 1.6, 1.1, 1.4
@@ -32,20 +32,6 @@ def test_each_fleet_is_one_row_with_its_best_attempt(plan: Plan) -> None:
     assert {"recommended", "p0: one replica fewer", "a rival", "cheapest by formula"} <= set(points)
     assert points["a rival"].pools == "1 × H100-SXM TP4 prefill (64/2,048)"
     assert points["a rival"].met.startswith("chat ")
-
-
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("found by formula", "cheapest by formula"),
-        ("repaired", "repaired after a miss"),
-        ("a rival, decode-1 cut to 2 of 3", "a rival, decode-1 cut to 2 of 3"),
-        ("prefill-1: 2 x H200 TP2 PP1", "prefill-1: 2 x H200 TP2 PP1"),
-        ("rival\u202e", "rival"),
-    ],
-)
-def test_origins_are_said_in_words(plan: Plan, what: str, words: str) -> None:
-    assert origin_words(judged(plan, what, 1.0, 1.0)) == words
 
 
 def test_what_reaches_its_goals_without_its_interval_is_not_proven(plan: Plan) -> None:

@@ -37,11 +37,6 @@ def test_the_hidden_cap_and_the_load_of_the_ratio_stand_in_every_view() -> None:
         assert said in " ".join(text.split())
 
 
-@pytest.mark.parametrize("plan", [load("colocated"), ratio(), ratio(min_volume="1", max_volume=None)])
-def test_other_objectives_and_plans_that_do_not_say_have_no_such_sentence(plan: Plan) -> None:
-    assert volume_sentence(plan) == ""
-
-
 def test_the_cap_is_a_limit_of_the_plan() -> None:
     asked = problem()
     demand = asked.workload.request_rate

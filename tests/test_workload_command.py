@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -13,8 +12,6 @@ from click.testing import CliRunner, Result
 from costmodel.errors import InputError
 from pdplan.cli import cli
 from search_spaces.loader import load_problem
-from search_spaces.traces import read_trace
-from tests.trace_files import Write, jsonl, mooncake
 
 WINDOW = 600
 
@@ -106,27 +103,6 @@ def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: 
     assert f"98 % of the trace is one gap of {gap:,.0f} s without a request" in pause
     assert f"between those of line {last:,} and line {at + 2:,}: without it the rate is 2 req/s" in pause
     assert not any("waves" in note or "busiest" in note for note in found)
-
-
-def test_requests_left_out_count_nowhere(write: Write) -> None:
-    def record(number: int, isl: int, first: int) -> dict[str, Any]:
-        return mooncake(1000 * number, isl, 10, list(range(first, first + -(-isl // 512))))
-
-    kept = [record(0, 1024, 0), record(2, 1024, 0), record(3, 2048, 50), record(4, 600, 0)]
-    other = [record(1, 9000, 50), record(5, 8000, 0)]
-    short = read_trace(write(jsonl(*kept), "short.jsonl"))
-    rows = sorted([*kept, *other], key=lambda one: int(one["timestamp"]))
-    cut = read_trace(write(jsonl(*rows), "all.jsonl"), most_tokens=2058)
-    assert (cut.requests, cut.too_long, cut.max_tokens) == (4, 2, 2058)
-    assert (cut.mean_isl, cut.prefix_hit_share, cut.arrivals) == (
-        short.mean_isl,
-        short.prefix_hit_share,
-        short.arrivals,
-    )
-    assert cut.notes[0] == "2 requests have more than 2,058 tokens (ISL + OSL) and are left out of all figures."
-    with pytest.raises(InputError, match=r"it has only 6 of more than 9 tokens$"):
-        read_trace(write(jsonl(*rows), "all.jsonl"), most_tokens=9)
-    assert [cut.longer_than(tokens) for tokens in (0, 609, 610, 1034, 2057, 2058, 10**9)] == [4, 4, 3, 1, 1, 0, 0]
 
 
 def test_a_trace_with_a_row_that_cannot_be_served_is_recorded_and_planned_for() -> None:

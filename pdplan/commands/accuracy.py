@@ -33,7 +33,6 @@ from search_spaces import bounds
 
 if TYPE_CHECKING:
     from search_spaces.calibration import Calibration, Setup
-    from search_spaces.catalog import AcceleratorCatalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ def _overlay(calibration: Calibration, source: str, flags: Flags, command: str) 
     unfitted = f"; not seen in the data and kept: {', '.join(calibration.kept)}" if calibration.kept else ""
     heading = [
         f"catalog file written by: {command}",
-        f"{source}",
+        source,
         f"scales: {fitted}{unfitted}",
         "kernels that these results did not use stay as shipped",
     ]
@@ -245,8 +244,10 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     With --plan it says whether the fleet meets the plan's SLO, and exits with 3 where it does not, or
     where that cannot be told.
     """
-    from reports.answers.accuracy import validation_document
+    from reports.answers.accuracy import validation_dict, validation_document
     from search_spaces.catalog import load_catalog
+    from search_spaces.measured_predictions import predict_serving, predict_steps
+    from search_spaces.measurements import SCRIPTS, Format, read_measurements, read_scripts, with_settings
 
     flags = Checks(**options)
     for flag, value in (("--slo-class", flags.slo_class), ("--balancing", flags.balancing)):
@@ -254,16 +255,22 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
             raise click.UsageError(f"{flag} goes with --plan")
     if flags.plan is not None or flags.prometheus is not None:
         return _measured(console, flags, as_json=as_json)
-    files = _files(flags)
-    catalog, folder = load_catalog(flags.catalog), _models(flags)
+    files, catalog, folder = _files(flags), load_catalog(flags.catalog), _models(flags)
     errors: dict[str, dict[str, Any]] = {}
     for file in files:
         console.note(f"predicting the rows of {file.name}")
-        errors[file.name] = _errors(file, catalog, folder, flags.with_rows)
-    nothing = _unpredicted(errors)
+        kind, rows = read_measurements(file)
+        rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
+        predict = predict_serving if kind is Format.SERVING else predict_steps
+        errors[file.name] = validation_dict(kind, predict(rows, catalog, folder), with_rows=flags.with_rows)
     console.show(_validation(errors) if as_json else validation_document(errors))
-    if nothing:
-        raise InputError(nothing)
+    for name, result in errors.items():
+        if not result["rows"]:
+            raise InputError(f"{name} has no rows below its header")
+        if not result["predicted"]:
+            first = result["refused"][0]
+            where = f"{name}: none of its rows can be predicted; the first"
+            raise InputError(f"{where}, line {first['line']}: {first['reason']}")
     return None
 
 
@@ -274,72 +281,45 @@ def _measured(console: Console, flags: Checks, *, as_json: bool) -> int:
     from reports.deploy.measured import Verdict, comparison_dict, comparison_document, watch_dict, watch_document
     from search_spaces.problem import Balancing
 
-    others = [flags.data_dir, flags.models, flags.catalog, flags.with_rows]
-    plan_file, result = flags.plan or flags.against, flags.against
-    if flags.prometheus is not None and (plan_file is None or any(others) or (flags.plan and flags.against)):
-        raise click.UsageError("--prometheus FILE goes with --plan PLAN alone")
-    if flags.prometheus is None and (result is None or any(others)):
-        raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
-    assert plan_file is not None  # noqa: S101 - by the checks above, for the type checker
-    plan = read_plan(plan_file)
+    others = any([flags.data_dir, flags.models, flags.catalog, flags.with_rows])
     if flags.prometheus is not None:
-        value = watch_dict(plan, flags.prometheus, flags.slo_class)
+        plan_file = flags.plan or flags.against
+        if plan_file is None or others or (flags.plan and flags.against):
+            raise click.UsageError("--prometheus FILE goes with --plan PLAN alone")
+        value = watch_dict(read_plan(plan_file), flags.prometheus, flags.slo_class)
         console.show(value if as_json else watch_document(value))
         return 0 if value["verdict"] == Verdict.MEETS else ExitCode.INFEASIBLE
-    assert result is not None  # noqa: S101 - by the checks above, for the type checker
+    if flags.plan is None or flags.against is None or others:
+        raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
+    plan = read_plan(flags.plan)
     predicted = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
-    value = comparison_dict(predicted, result, flags.slo_class)
+    value = comparison_dict(predicted, flags.against, flags.slo_class)
     console.show(value if as_json else comparison_document(value))
     met = all(run["verdict"] == Verdict.MEETS for run in value["runs"])
     return 0 if met else ExitCode.INFEASIBLE
 
 
-def _unpredicted(files: dict[str, dict[str, Any]]) -> str:
-    """What to say of the first file of which no row could be predicted; empty where all files have some."""
-    for name, value in files.items():
-        if not value["rows"]:
-            return f"{name} has no rows below its header"
-        if not value["predicted"]:
-            first = value["refused"][0]
-            where = f"{name}: none of its rows can be predicted; the first"
-            return f"{where}, line {first['line']}: {first['reason']}"
-    return ""
-
-
 def _models(flags: Checks) -> Path | None:
     """The folder of models that was named, else that of the data folder if there is one."""
-    if flags.models is not None:
-        if not flags.models.is_dir():
-            raise InputError(f"--models {flags.models} is not a directory")
-        return flags.models
+    if flags.models is not None and not flags.models.is_dir():
+        raise InputError(f"--models {flags.models} is not a directory")
     beside = flags.data_dir / "models" if flags.data_dir else None
-    return beside if beside is not None and beside.is_dir() else None
+    return flags.models or (beside if beside is not None and beside.is_dir() else None)
 
 
 def _files(flags: Checks) -> list[Path]:
     """The one file that was named, else those of the data folder."""
+    folder = flags.data_dir
     if flags.against is not None:
         return [flags.against]
-    if flags.data_dir is None:
+    if folder is None:
         raise click.UsageError("give DATA_DIR, or --against FILE")
-    folder = flags.data_dir
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; a single file goes behind --against")
     paths = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
     if not paths:
         raise InputError(f"{folder} has none of {', '.join(FILES)}, nor has its folder 'serving'")
     return paths
-
-
-def _errors(file: Path, catalog: AcceleratorCatalog, models: Path | None, with_rows: bool) -> dict[str, Any]:
-    from reports.answers.accuracy import validation_dict
-    from search_spaces.measured_predictions import predict_serving, predict_steps
-    from search_spaces.measurements import SCRIPTS, Format, read_measurements, read_scripts, with_settings
-
-    kind, rows = read_measurements(file)
-    rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
-    predict = predict_serving if kind is Format.SERVING else predict_steps
-    return validation_dict(kind, predict(rows, catalog, models), with_rows=with_rows)
 
 
 def _validation(files: dict[str, dict[str, Any]]) -> dict[str, Any]:

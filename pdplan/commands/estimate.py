@@ -186,7 +186,12 @@ def estimate_dict(
     from costmodel.memory import max_whole_requests
     from search_spaces.catalog import price_dict
 
-    split, quote = config.parallelism, offer.quote or offer.accelerator.price
+    split, quote, per_second = (
+        config.parallelism,
+        offer.quote or offer.accelerator.price,
+        prediction.requests_per_second,
+    )
+    output = flags.osl - (prediction.prefill is None)  # the first token of each request comes from its prefill
     return {
         "model": model.name,
         "accelerator": config.accelerator.name,
@@ -213,9 +218,9 @@ def estimate_dict(
         "weights_bytes_per_gpu": prediction.weights_per_gpu,
         "activations_bytes_per_gpu": prediction.activations_per_gpu,
         "kv_capacity_bytes_per_gpu": prediction.kv_capacity_per_gpu,
-        "requests_per_second": prediction.requests_per_second,
-        "prompt_tokens_per_second": None if prediction.prefill is None else prediction.requests_per_second * flags.isl,
-        "output_tokens_per_second": _output_rate(config, flags, prediction),
+        "requests_per_second": per_second,
+        "prompt_tokens_per_second": None if prediction.prefill is None else per_second * flags.isl,
+        "output_tokens_per_second": None if flags.role == "prefill" else per_second * output,
         "usd_per_hour": offer.usd_per_hour * config.gpus,
         "price": price_dict(quote),
         "price_remark": quote.remark(offer.accelerator.name),
@@ -226,15 +231,6 @@ def estimate_dict(
             for (kernel, dtype), figures in prediction.efficiencies.items()
         ],
     }
-
-
-def _output_rate(config: EngineConfig, flags: Flags, prediction: Estimate) -> float | None:
-    """Output tokens per second, the first of each request from its prefill; a prefill engine's are not its purpose."""
-    from costmodel.engine import Role
-
-    if config.role is Role.PREFILL:
-        return None
-    return prediction.requests_per_second * (flags.osl - 1 if prediction.prefill is None else flags.osl)
 
 
 def _step_dict(step: StepEstimate) -> dict[str, Any]:

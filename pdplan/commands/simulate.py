@@ -218,14 +218,14 @@ class SimulationRequest:
 
     def check(self) -> None:
         """Raise InputError for what does not go together."""
-        given = {f"--{name}" for name in ("trace", "concurrency", "rate", "until") if getattr(self, name) is not None}
-        given |= {f"--{name}" for name in ("goodput", "curve") if getattr(self, name)}
-        given |= {"--diurnal"} if self.profile is not None else set()
-        given |= {"--replications"} if self.replications > 1 else set()
-        for flag, (reason, others) in EXCLUDED.items():
-            refused = [other for other in others if {flag, other} <= given]
-            if refused:
-                raise InputError(f"{flag} {reason}, so it does not go with {refused[0]}")
+        flags = {f"--{name}" for name in ("trace", "concurrency", "rate", "until") if getattr(self, name) is not None}
+        flags |= {f"--{name}" for name in ("goodput", "curve") if getattr(self, name)}
+        flags |= {"--diurnal"} if self.profile is not None else set()
+        flags |= {"--replications"} if self.replications > 1 else set()
+        for flag, (reason, rivals) in EXCLUDED.items():
+            conflicts = [rival for rival in rivals if {flag, rival} <= flags]
+            if conflicts:
+                raise InputError(f"{flag} {reason}, so it does not go with {conflicts[0]}")
         if self.concurrency is not None and self.requests < PER_USER * self.concurrency:
             raise InputError(
                 f"--concurrency {self.concurrency} needs --requests {PER_USER * self.concurrency} or more, for the "
@@ -422,16 +422,16 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
         raise InputError(f"{path}: all requests arrive at once")
     if request.rate is not None:
         arrival *= (len(rows) - 1) / span / request.rate
-    said = f", of which {unservable.words}" if unservable.count else ""
+    remark = f", of which {unservable.words}" if unservable.count else ""
     if too_long:
-        said += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
+        remark += f", less {too_long:,} of more than {most:,} tokens, which its engines do not take"
     demand = replayed_trace(instance, fleet, arrival, rows.isl, rows.osl, seed=request.seed)
     prefixes = summary.prefixes if instance.problem.workload.prefix_hit_share > 0.0 else None
     if prefixes is not None and rows.hash_ids is not None and rows.hash_counts is not None:
         pages = Pages(rows.hash_ids, rows.hash_counts, prefixes.block_tokens)
         pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
         demand = replace(demand, trace=replace(demand.trace, cached=None, pages=pages))
-    return demand, said, unservable.rows < request.requests
+    return demand, remark, unservable.rows < request.requests
 
 
 def timeline_text(pools: list[str], judgement: Judgement, window: float) -> str:

@@ -97,18 +97,19 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
 
     flags = Flags(trace, **options)
     output, model = flags.output, flags.model
-    named = _model_name(model, output)
+    model_name = _model_name(model, output)
     config = Path(model) if model.endswith(".json") else None
     check_files({"-o": output}, {"TRACE": trace, "--model": config}, force=force)
     if output is not None:
         check_name(os.path.relpath(trace, output.parent))
     with value_of("--model"):
-        served = None if output is None else load_model(model)
-    reading = _read(console, flags, served)
+        transformer = None if output is None else load_model(model)
+    reading = _read(console, flags, transformer)
     if output is not None:
-        text = workload_yaml_text(reading.mapping, _stem(trace), named, notes=reading.advice)
+        name = trace.name.partition(".")[0].strip() or trace.name.strip()
+        text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
         write_text(output, text, force=force)
-    console.show(reading.measured if as_json else _page(reading.measured))
+    console.show(reading.figures if as_json else _page(reading.figures))
     if output is None:
         console.hint(f"{console.command} -o workload.yaml")
         return
@@ -142,7 +143,7 @@ class Reading:
     takes no request, 0 where all are shorter.
     """
 
-    measured: dict[str, Any]
+    figures: dict[str, Any]
     mapping: dict[str, Any]
     advice: list[str] = field(default_factory=list)
     unset: str = "slo and accelerators"
@@ -150,56 +151,51 @@ class Reading:
     longest: int = 0
 
 
-def _read(console: Console, flags: Flags, served: Transformer | None) -> Reading:
-    """Read a Prometheus answer, a trace of sessions or one of requests; served: the model of the file to be written."""
+def _read(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
+    """Read a Prometheus answer, a trace of sessions or one of requests; transformer: that of the file to be written."""
     from search_spaces.prometheus import read_traffic
     from search_spaces.traces import is_session_trace, read_sessions
     from search_spaces.traces.reader import first_bytes, is_range_query
 
     if flags.trace_format == "auto" and is_range_query(first_bytes(flags.trace)):
         traffic = read_traffic(flags.trace)
-        limits = [tokens for tokens in (flags.max_tokens, served.max_position if served else None) if tokens]
-        mapping = traffic.mapping(flags.buckets, flags.rate, min(limits, default=None)) if served else {}
+        limits = [tokens for tokens in (flags.max_tokens, transformer.max_position if transformer else None) if tokens]
+        mapping = traffic.mapping(flags.buckets, flags.rate, min(limits, default=None)) if transformer else {}
         return Reading(traffic_dict(flags.trace, traffic), mapping)
     if is_session_trace(flags.trace):
         sessions = read_sessions(flags.trace, flags.limit)
-        measured, mapping = _sessions(sessions), sessions.mapping(flags.rate) if served else {}
+        figures, mapping = _sessions(sessions), sessions.mapping(flags.rate) if transformer else {}
         unset = "slo, accelerators and sessions.system_prompt, which the trace does not tell"
-        return Reading(measured, mapping, measured["notes"], unset)
-    return _read_requests(console, flags, served)
+        return Reading(figures, mapping, figures["notes"], unset)
+    return _read_requests(console, flags, transformer)
 
 
-def _read_requests(console: Console, flags: Flags, served: Transformer | None) -> Reading:
+def _read_requests(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a trace of requests, telling how far that is."""
     from search_spaces.traces import UnnamedColumnError, read_trace, workload_mapping
     from search_spaces.traces.summary import tells_waves, trace_source
 
-    named, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
+    columns, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
     with console.progress() as progress:
         tell = None if progress is None else lambda share: progress("reading the trace", share)
         try:
-            summary = read_trace(flags.trace, flags.trace_format, named, flags.limit, tell, most_tokens=most)
+            summary = read_trace(flags.trace, flags.trace_format, columns, flags.limit, tell, most_tokens=most)
         except UnnamedColumnError as error:
             raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
-    too_long = "" if served is None else _context_advice(summary, served)
+    too_long = "" if transformer is None else _context_advice(summary, transformer)
     whole = flags.limit is None or summary.requests + summary.dropped + summary.too_long < flags.limit
     recorded = whole and tells_waves(summary)
     advice = [text for text in (too_long, _peak_advice(summary, flags.rate, recorded=recorded)) if text]
-    measured = summary_dict(summary)
-    measured["notes"] += advice
-    if served is None or flags.output is None:
-        return Reading(measured, {})
+    figures = summary_dict(summary)
+    figures["notes"] += advice
+    if transformer is None or flags.output is None:
+        return Reading(figures, {})
     mapping = workload_mapping(summary, flags.buckets, flags.rate)
     if recorded:
         del mapping["burstiness"]
         mapping["recorded"] = trace_source(summary, flags.output.parent)
     note = "" if recorded else _random_note(summary, whole=whole)
-    return Reading(measured, mapping, advice, note=note, longest=served.max_position if too_long else 0)
-
-
-def _stem(trace: Path) -> str:
-    """What a workload is called after its trace."""
-    return trace.name.partition(".")[0].strip() or trace.name.strip()
+    return Reading(figures, mapping, advice, note=note, longest=transformer.max_position if too_long else 0)
 
 
 def _sessions(summary: SessionSummary) -> dict[str, Any]:
@@ -217,15 +213,15 @@ def _sessions(summary: SessionSummary) -> dict[str, Any]:
     }
 
 
-def _sessions_facts(measured: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    begin = measured["sessions_per_s"]
+def _sessions_facts(figures: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    begin = figures["sessions_per_s"]
     return (
-        ("sessions", f"{count(measured['sessions'])} of {significant(measured['mean_turns'])} turns on average"),
-        ("requests", count(measured["requests"])),
+        ("sessions", f"{count(figures['sessions'])} of {significant(figures['mean_turns'])} turns on average"),
+        ("requests", count(figures["requests"])),
         ("new sessions", "all at one moment" if begin is None else f"{significant(begin)} per second"),
-        ("think time", f"{duration(measured['mean_think_time_s'])} on average"),
-        ("new tokens", f"{count(measured['mean_user_tokens'])} per turn on average"),
-        ("output", f"{count(measured['mean_answer_tokens'])} tokens per turn on average"),
+        ("think time", f"{duration(figures['mean_think_time_s'])} on average"),
+        ("new tokens", f"{count(figures['mean_user_tokens'])} per turn on average"),
+        ("output", f"{count(figures['mean_answer_tokens'])} tokens per turn on average"),
     )
 
 
@@ -334,28 +330,28 @@ def traffic_dict(path: Path, traffic: Traffic) -> dict[str, Any]:
     }
 
 
-def _page(measured: dict[str, Any]) -> Document:
+def _page(figures: dict[str, Any]) -> Document:
     """What was measured: rates and lengths, or of sessions their turns."""
-    notes = Section(sentences=tuple(f"Note: {note}" for note in measured["notes"]))
-    path = (clean(measured["path"], 200),)
-    if "sessions" in measured:
-        return Document(path, (Section(facts=_sessions_facts(measured)), notes))
-    hits, median = measured["prefix_hit_share"], measured["reuse_interval_s"]
+    notes = Section(sentences=tuple(f"Note: {note}" for note in figures["notes"]))
+    path = (clean(figures["path"], 200),)
+    if "sessions" in figures:
+        return Document(path, (Section(facts=_sessions_facts(figures)), notes))
+    hits, median = figures["prefix_hit_share"], figures["reuse_interval_s"]
     within = "" if median is None else f", half of them used within {duration(median)} before"
-    peaks = ", ".join(f"{rate_words(value)} over {window}" for window, value in measured["peak_rate_rps"].items())
+    peaks = ", ".join(f"{rate_words(value)} over {window}" for window, value in figures["peak_rate_rps"].items())
     facts = (
-        ("requests", f"{count(measured['requests'])} in {duration(measured['duration_s'])} ({measured['format']})"),
-        ("rate", rate_words(measured["request_rate_rps"])),
+        ("requests", f"{count(figures['requests'])} in {duration(figures['duration_s'])} ({figures['format']})"),
+        ("rate", rate_words(figures["request_rate_rps"])),
         ("peaks", peaks or MISSING),
-        ("burstiness", f"{significant(measured['burstiness'])} (CV of the times between arrivals; 1 is Poisson)"),
+        ("burstiness", f"{significant(figures['burstiness'])} (CV of the times between arrivals; 1 is Poisson)"),
         ("prefix hits", "the trace does not tell" if hits is None else f"{percent(hits)} of the input tokens{within}"),
-        ("longest", f"{count(measured['max_tokens'])} tokens, ISL + OSL"),
+        ("longest", f"{count(figures['max_tokens'])} tokens, ISL + OSL"),
     )
     rows = [
-        (name, count(measured[f"mean_{key}"]), *map(count, measured[key].values()))
+        (name, count(figures[f"mean_{key}"]), *map(count, figures[key].values()))
         for name, key in (("ISL", "isl"), ("OSL", "osl"))
     ]
-    quantiles = (f"#{name.replace('p100', 'max')}" for name in measured["isl"])
+    quantiles = (f"#{name.replace('p100', 'max')}" for name in figures["isl"])
     lengths = Section(table=table_of(("token", "#mean", *quantiles), rows))
     return Document(path, (Section(facts=facts), lengths, notes))
 
@@ -387,9 +383,9 @@ def init(console: Console, file: Path | None, fleet: bool, force: bool) -> None:
     write_text(file, text, force=force)
     console.note(f"wrote {file}")
     then = f"pdplan evaluate {quote(str(file))}" if fleet else f"pdplan optimize {quote(str(file))} -o plan"
-    served = file.parent / "workload.yaml"
-    if fleet and not served.exists():  # the workload that a new fleet file names
-        then = f"pdplan init {quote(str(served))} && {then}"
+    transformer = file.parent / "workload.yaml"
+    if fleet and not transformer.exists():  # the workload that a new fleet file names
+        then = f"pdplan init {quote(str(transformer))} && {then}"
     console.note(f"Next: {then}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 
 from costmodel.words import join_words
@@ -10,7 +11,7 @@ from optimizer.plans.plan import FleetEvaluation, Plan, Provisioning
 from optimizer.plans.records import JudgedFleet
 from reports.document import Document, Section, said
 from reports.json_text import finite
-from reports.numbers import hourly, monthly, percent_beside, rate, signed_percent
+from reports.numbers import hourly, money, monthly, percent_beside, rate, signed_percent
 from reports.text import clean
 from reports.verdict import (
     day_price_sentence,
@@ -69,7 +70,8 @@ def headline(evaluation: FleetEvaluation) -> str:
     plan, slos = evaluation.plan, _slos(evaluation.plan)
     verbs = {"meets": f"meets {slos}", "misses": f"misses {slos}"}
     verdict = verbs.get(evaluation.outcome, f"may or may not meet {slos}")
-    price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
+    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens"
+    price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month): {per_token}"
     but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
     but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
     simulated = [] if plan.simulation is None else plan.simulation.classes
@@ -87,15 +89,10 @@ def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
     """Say by how many replicas the fleet is too small or too large."""
     if not provisioning.pools:
         return f"Under-provisioned: {_nothing_helps(provisioning)}."
-    if not provisioning.missing and not provisioning.spare:
+    missing, spare = bool(provisioning.missing), bool(provisioning.spare)
+    if not missing and not spare:
         return losses_sentence(provisioning.one_replica_fewer, plan)
-    word = (
-        "Unbalanced"
-        if provisioning.missing and provisioning.spare
-        else "Under-provisioned"
-        if provisioning.missing
-        else "Over-provisioned"
-    )
+    word = "Unbalanced" if missing and spare else "Under-provisioned" if missing else "Over-provisioned"
     return f"{word}: {_change_words(provisioning, plan)}."
 
 
@@ -108,35 +105,22 @@ def _nothing_helps(provisioning: Provisioning) -> str:
 
 def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     """The replicas that are needed, and those that are not, with the price."""
-    more = [
-        f"{pool.needed - pool.replicas} more in {pool.pool}"
-        for pool in provisioning.pools
-        if pool.needed > pool.replicas
-    ]
-    less = [
-        f"{pool.replicas - pool.needed} fewer in {pool.pool}"
-        for pool in provisioning.pools
-        if pool.needed < pool.replicas
-    ]
-    needs = "is" if provisioning.missing == 1 else "are"
-    more_words = f"{_replica_words(more)} {needs} needed" if more else ""
-    still = "meets" if provisioning.spare == 1 else "meet"
-    spare = (
-        (f"{_replica_words(less)} are enough" if more else f"{_replica_words(less)} still {still} every SLO")
-        if less
-        else ""
+    more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
+    less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
+    still = "are enough" if more else f"still {'meets' if provisioning.spare == 1 else 'meet'} every SLO"
+    changes = said(
+        f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
+        f"{_replica_words(less, 'fewer')} {still}" if less else "",
     )
     change = (provisioning.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
-    price = f"for {hourly(provisioning.cost_usd_per_hour)} ({signed_percent(change)})"
-    return f"{join_words([words for words in (more_words, spare) if words])}, {price}"
+    return f"{join_words(changes)}, for {hourly(provisioning.cost_usd_per_hour)} ({signed_percent(change)})"
 
 
-def _replica_words(changes: list[str]) -> str:
+def _replica_words(changes: Mapping[str, int], word: str) -> str:
     """Such as "2 more replicas in prefill-1 and 1 more in decode-1"."""
-    first, *rest = changes
-    number, word, where = first.split(" ", 2)
-    noun = "replica" if number == "1" else "replicas"
-    return join_words([f"{number} {word} {noun} {where}", *rest])
+    (first, number), *rest = changes.items()
+    replicas = f"{number} {word} replica{'s' * (number > 1)} in {first}"
+    return join_words([replicas, *(f"{number} {word} in {pool}" for pool, number in rest)])
 
 
 def _attainment_words(row: JudgedFleet, plan: Plan) -> str:

@@ -10,7 +10,7 @@ from costmodel.metric import METRICS, Metric
 from costmodel.words import dearer
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Range
 from optimizer.plans.records import EnginePool, Quantiles
-from reports import verdict
+from reports import verdict, words
 from reports.asked import asked
 from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import QUANTILES, Latencies, fleet_diagram, goal_label, goal_words, worst_tail
@@ -33,39 +33,6 @@ from reports.table import Column
 from reports.text import clean, moment, plural, sentence
 from reports.views.html import render_document
 from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
-from reports.words import (
-    ENGINES_LIMIT,
-    FLEET_WITH_LIMITS,
-    alternative_name,
-    as_sentence,
-    basis_words,
-    binding_sentence,
-    busiest_words,
-    by_slack,
-    constraint_words,
-    demand_sentence,
-    distinct_alternatives,
-    gpu_words,
-    gpus_per_engine,
-    has_fleet,
-    has_tpot,
-    is_feasible,
-    limited_cell,
-    miss_sentence,
-    missed_classes,
-    misses_used,
-    nearest_miss,
-    origin_sentence,
-    other_metrics,
-    recommended_words,
-    relax_sentence,
-    serving_words,
-    slo_words,
-    split_words,
-    tightest_first,
-    violated,
-    why_not_sentence,
-)
 
 from .plan_charts import fleets_charts, slo_charts, why_charts
 from .plan_details import (
@@ -92,23 +59,23 @@ def plan_document(plan: Plan, *, brief: bool = False, next_step: str | None = No
     only a page shows.
     next_step: the command named last; made from the plan's own command when None.
     """
-    if has_fleet(plan):
+    if words.has_fleet(plan):
         sections = _brief(plan) if brief else _complete(plan)
     else:
         looked_up = () if brief else (workload_section(plan), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
-    caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
-    subject = f"{clean(plan.model)} on {serving_words(plan)}"
+    caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if words.has_fleet(plan) else []
+    subject = f"{clean(plan.model)} on {words.serving_words(plan)}"
     return Document(
         headline=said(*verdict.headlines(plan, brief=brief), *caveats),
         sections=sections,
-        positive=has_fleet(plan) and not missed_classes(plan),
+        positive=words.has_fleet(plan) and not words.missed_classes(plan),
         next_step=next_command(plan) if next_step is None else next_step,
         about=(
             clean(plan.name),
             subject,
             moment(plan.provenance.run.created),
-            basis_words(plan),
+            words.basis_words(plan),
             verdict.search_outcome(plan),
         ),
     )
@@ -142,8 +109,14 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
         _alternatives(plan, brief=True),
         Section(
             sentences=said(
-                " ".join(said(verdict.disaggregation_sentence(plan), verdict.proof_sentence(plan))),
-                " ".join(said(verdict.capacity_sentence(plan), verdict.waste_sentence(plan))),
+                " ".join(
+                    said(
+                        verdict.disaggregation_sentence(plan),
+                        verdict.proof_sentence(plan, brief=True),
+                        verdict.capacity_sentence(plan),
+                        verdict.waste_sentence(plan),
+                    )
+                ),
                 verdict.overload_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.prefix_sentence(plan),
@@ -157,7 +130,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
     spares = sum(pool.spare_replicas for pool in plan.pools)
     spare = f"; {plural(spares, 'replica')} {'is' if spares == 1 else 'are'} spare" if spares else ""
     fleet = Section(
-        f"Fleet: {gpu_words(plan)}{spare}",
+        f"Fleet: {words.gpu_words(plan)}{spare}",
         table=fleet_table(plan.pools, brief=False),
         tiles=_tiles(plan),
         fleet=fleet_diagram(plan),
@@ -205,7 +178,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
 
 def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
-    worst, mark = tightest_first(plan)[0], "✗" if missed_classes(plan) else "✓"
+    worst, mark = words.tightest_first(plan)[0], "✗" if words.missed_classes(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
     rate_words = f"per million output tokens at {rate(verdict.served_rate(plan))}"
     return (
@@ -247,13 +220,13 @@ def _pool_row(pool: Pool) -> tuple[str, ...]:
     return (
         clean(pool.id, 20),
         pool.role,
-        f"{replicas} × {gpus_per_engine(pool)} {clean(pool.accelerator, 24)}",
-        split_words(pool),
+        f"{replicas} × {words.gpus_per_engine(pool)} {clean(pool.accelerator, 24)}",
+        words.split_words(pool),
         f"{clean(pool.weight_dtype, 8)}/{clean(pool.kv_dtype, 8)}",
         count(pool.max_num_seqs),
         count(pool.max_num_batched_tokens),
         money(pool.usd_per_hour),
-        busiest_words(pool.operating_point, short=True),
+        words.busiest_words(pool.operating_point, short=True),
     )
 
 
@@ -262,7 +235,7 @@ def class_table(plan: Plan, *, brief: bool) -> Table:
 
     Percentiles stand in the header, or where they differ in the cells.
     """
-    classes = tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
+    classes = words.tightest_first(plan)[:BRIEF_ROWS] if brief and len(plan.classes) > BRIEF_ROWS else plan.classes
     labels = {goal_label(item.attainment_goal) for item in classes}
     at = f" {min(labels)}" if len(labels) == 1 else ""
     columns = (
@@ -285,7 +258,7 @@ def class_table(plan: Plan, *, brief: bool) -> Table:
             percent(item.attainment_goal),
             f"{before}{duration(getattr(item.ttft_s, label))}",
             duration(item.ttft_limit_s),
-            f"{before}{duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
+            f"{before}{duration(getattr(item.tpot_s, label))}" if words.has_tpot(item) else MISSING,
             duration(item.tpot_limit_s),
             percent(item.share),
         )
@@ -316,13 +289,13 @@ def _latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | Non
     bars = item.error_bars
     rows: list[tuple[str, Quantiles | None, float, Range | None]] = []
     rows.append(("TTFT", item.ttft_s, item.ttft_limit_s, None if bars is None else bars.ttft_s))
-    if has_tpot(item):
+    if words.has_tpot(item):
         rows.append(("TPOT", item.tpot_s, item.tpot_limit_s, None if bars is None else bars.tpot_s))
     if item.e2e_limit_s is not None:
         classes = [] if plan.simulation is None else plan.simulation.classes
         whole = next((simulated.e2e_s for simulated in classes if simulated.name == item.name), None)
         rows.append((METRICS[Metric.E2E].label, whole, item.e2e_limit_s, None))
-    return [*rows, *((label, times, limit, None) for label, times, limit in other_metrics(item))]
+    return [*rows, *((label, times, limit, None) for label, times, limit in words.other_metrics(item))]
 
 
 def limit_sentences(plan: Plan) -> list[str]:
@@ -340,48 +313,59 @@ def limit_sentences(plan: Plan) -> list[str]:
 def _limits(plan: Plan) -> Table:
     columns = (Column("limit", shrink=True, lines=2), "where", "#slack", Column("because", shrink=True, lines=12))
     rows = [
-        (constraint_words(item.constraint), clean(item.where, 20), percent(item.slack), binding_sentence(item))
-        for item in by_slack(plan)
+        (
+            words.constraint_words(item.constraint),
+            clean(item.where, 20),
+            percent(item.slack),
+            words.binding_sentence(item),
+        )
+        for item in words.by_slack(plan)
     ]
     return table_of(columns, rows)
 
 
 def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     """Of a plan without a fleet: what was asked, what came nearest, and which limit to relax."""
-    miss, classes = nearest_miss(plan), asked(plan)
-    obstacles = violated(plan) or by_slack(plan)[:1]
-    question = [f"Asked: {demand_sentence(plan)}", *(f"{slo_words(item)}." for item in classes[:MOST_CLASSES])]
+    miss, classes = words.nearest_miss(plan), asked(plan)
+    obstacles = words.violated(plan) or words.by_slack(plan)[:1]
+    question = [
+        f"Asked: {words.demand_sentence(plan)}",
+        *(f"{words.slo_words(item)}." for item in classes[:MOST_CLASSES]),
+    ]
     cut = len(classes) - MOST_CLASSES
     question += [f"{plural(cut, 'more class')} in the workload file."] if cut > 0 else []
     return (
         Section(sentences=tuple(question)),
-        Section(sentences=said("" if miss is None else miss_sentence(miss, why=not violated(plan)))),
-        Section(sentences=tuple(f"{binding_sentence(limit)} {relax_sentence(limit)}" for limit in obstacles)),
+        Section(sentences=said("" if miss is None else words.miss_sentence(miss, why=not words.violated(plan)))),
+        Section(
+            sentences=tuple(f"{words.binding_sentence(limit)} {words.relax_sentence(limit)}" for limit in obstacles)
+        ),
     )
 
 
 def _alternatives(plan: Plan, *, brief: bool) -> Section:
     """The cheapest fleet of each kind; brief: without the recommended one, which stands above, and runners-up."""
     left_out = {"recommended", "other_engines"} if brief else set[str]()
-    left_out |= set() if has_fleet(plan) else {"recommended", "nearest_miss"}
-    kinds = [(n, row) for n, row in enumerate(distinct_alternatives(plan), 1) if row.kind not in left_out]
+    left_out |= set() if words.has_fleet(plan) else {"recommended", "nearest_miss"}
+    kinds = [(n, row) for n, row in enumerate(words.distinct_alternatives(plan), 1) if row.kind not in left_out]
     if all(row.kind == "recommended" for _, row in kinds):
         return Section()
     rows = kinds[:BRIEF_ROWS] if brief else kinds
     cut = len(kinds) - len(rows)
+    how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
     notes = said(
         f"{plural(cut, 'more alternative')}: see -v or plan.json." if cut else "",
-        "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one." if has_fleet(plan) else "",
+        how if words.has_fleet(plan) and not brief else "",
         *("" if brief or not (text := _reason(row, plan)) else f"{number}: {text}" for number, row in rows),
     )
     columns: list[Column | str] = [
         Column("#", "right"),
         Column("alternative", shrink=True, lines=6),
-        Column(FLEET_WITH_LIMITS, shrink=True, lines=8),
+        Column(words.FLEET_WITH_LIMITS, shrink=True, lines=8),
         *("#$/h", "#extra"),
         *([] if brief else [Column("SLO met", "right", optional=True)]),
     ]
-    tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in rows]
+    tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in rows]
     cells = [(str(number), *_alternative_row(row, plan))[: len(columns)] for number, row in rows]
     charts = () if brief else fleets_charts(plan)
     return Section("" if brief else "Alternatives", table=table_of(columns, cells, tones), notes=notes, charts=charts)
@@ -389,10 +373,12 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
 
 def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
     recommended, price, own = row.kind == "recommended", row.cost_usd_per_hour, plan.cost_usd_per_hour
-    extra = signed_percent((price - own) / own) if is_feasible(row) and not recommended and price and own else MISSING
-    fleet = " + ".join(limited_cell(pool) for pool in row.pools[:6])
-    name = recommended_words(plan) if recommended else alternative_name(row)
-    return name, fleet or why_not_sentence(row) or MISSING, money(price), extra, percent(row.attainment)
+    extra = (
+        signed_percent((price - own) / own) if words.is_feasible(row) and not recommended and price and own else MISSING
+    )
+    fleet = " + ".join(words.limited_cell(pool) for pool in row.pools[:6])
+    name = words.recommended_words(plan) if recommended else words.alternative_name(row)
+    return name, fleet or words.why_not_sentence(row) or MISSING, money(price), extra, percent(row.attainment)
 
 
 def _reason(row: Alternative, plan: Plan) -> str:
@@ -401,8 +387,8 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    without = as_sentence(clean(row.label, ENGINES_LIMIT)) if row.kind == "other_engines" else ""
-    return " ".join(said(without, "" if row.why_not in prices else why_not_sentence(row)))
+    without = words.as_sentence(clean(row.label, words.ENGINES_LIMIT)) if row.kind == "other_engines" else ""
+    return " ".join(said(without, "" if row.why_not in prices else words.why_not_sentence(row)))
 
 
 OUTCOMES: Final = {"meets": "meets the SLO", "misses": "misses the SLO", "undecided": "not proven"}
@@ -419,7 +405,7 @@ def front_section(plan: Plan) -> Section:
     tails = [worst_tail(plan.classes, plan.classes, metric)[0] for metric in ("ttft", "tpot")]
     for item in plan.classes:
         label = goal_label(item.attainment_goal)
-        tails += [getattr(times, label) / limit for _, times, limit in other_metrics(item)]
+        tails += [getattr(times, label) / limit for _, times, limit in words.other_metrics(item)]
     own_tail, names = max(tails), {item.name for item in plan.classes}
     dearer_fleets = [
         fleet
@@ -458,10 +444,10 @@ def _front_row(
     """One fleet of the front; figures: its price [$/h], and its slowest latency over the limit [1]."""
     price, tail = figures
     goals, own = {item.name: item.attainment_goal for item in plan.classes}, plan.cost_usd_per_hour
-    worst = max(latencies, key=lambda item: misses_used(item.attainment, goals[item.name]))
+    worst = max(latencies, key=lambda item: words.misses_used(item.attainment, goals[item.name]))
     times = (duration(worst_tail(latencies, plan.classes, metric)[1]) for metric in ("ttft", "tpot"))
     extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
-    fleet = ", ".join(limited_cell(pool) for pool in pools[:6])
+    fleet = ", ".join(words.limited_cell(pool) for pool in pools[:6])
     return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(worst.attainment), *times, basis
 
 
@@ -471,8 +457,8 @@ def _trust(plan: Plan) -> Section:
     assumed = plural(len(source.assumptions), "assumption")
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
-        f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
-        origin_sentence(plan),
+        f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
+        words.origin_sentence(plan),
         f"{assumed} {verb} in force; plan.json lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",

@@ -11,6 +11,7 @@ from typing import Final
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import EnginePool, SimulatedLatencies
+from reports import words
 from reports.asked import HOURS, arrivals
 from reports.charts import (
     Axis,
@@ -53,23 +54,6 @@ from reports.numbers import (
 )
 from reports.text import capital, clean, plural, sentence
 from reports.verdict import growth_sentence
-from reports.words import (
-    HOLDS,
-    UNPROVEN,
-    busiest_words,
-    dearest_of_each_role,
-    distinct_alternatives,
-    has_tpot,
-    in_words,
-    is_feasible,
-    limited_cell,
-    named_fleet,
-    origin_words,
-    other_metrics,
-    outcome_words,
-    tightest_first,
-    tried_fleets,
-)
 
 MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
@@ -97,7 +81,7 @@ BEYOND: Final = 4 / 3
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
     """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
-    classes = tightest_first(plan)[:MOST_CLASSES]
+    classes = words.tightest_first(plan)[:MOST_CLASSES]
     charts = [
         *(_distribution_chart(plan, item) for item in classes),
         load_chart(plan),
@@ -129,7 +113,7 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         return None
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
     metrics = [("TTFT", item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
-    metrics += [("TPOT", item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if has_tpot(item) else []
+    metrics += [("TPOT", item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if words.has_tpot(item) else []
     panels, rows, spans = [], [], []
     for metric, limit, times, quantiles in metrics:
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
@@ -165,8 +149,8 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
 
 def _tail_words(item: ClassResult, label: str) -> str:
     metrics = [("TTFT", item.ttft_s, item.ttft_limit_s)]
-    if has_tpot(item):
-        metrics += [("TPOT", item.tpot_s, item.tpot_limit_s), *other_metrics(item)]
+    if words.has_tpot(item):
+        metrics += [("TPOT", item.tpot_s, item.tpot_limit_s), *words.other_metrics(item)]
     return ", ".join(
         f"{metric} {label} {duration(getattr(values, label))}{f' of {duration(limit)}' if is_number(limit) else ''}"
         for metric, values, limit in metrics
@@ -177,13 +161,12 @@ def _tail_words(item: ClassResult, label: str) -> str:
 class Load:
     """One simulated rate [1/s]; ttft, tpot: latency at the goal's quantile over its limit, in the worst class.
 
-    time: that a typical request takes there [s]; holds: whether every goal holds, in a word.
+    holds: whether every goal holds, in a word.
     """
 
     rate: float
     ttft: float
     tpot: float
-    time: float
     holds: str
 
 
@@ -197,32 +180,8 @@ def loads(plan: Plan) -> list[Load]:
     for point in simulation.curve:
         proven = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run proves it
         holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if proven else "not proven"
-        tails = _tails(point.classes, plan.classes)
-        points.append(Load(point.rate_rps, *tails, _typical(point.classes, plan), holds))
+        points.append(Load(point.rate_rps, *_tails(point.classes, plan.classes), holds))
     return points
-
-
-def _typical(simulated: Sequence[SimulatedLatencies], plan: Plan) -> float:
-    """Median TTFT and, for the mean output length, median TPOT: the mean over the classes by their shares [s]."""
-    shares = {item.name: item.share for item in plan.classes}
-    gaps = max(plan.workload.mean_osl - 1.0, 0.0)
-    terms = [
-        (shares.get(case.name, 0.0), case.ttft_s.p50 + (gaps * case.tpot_s.p50 if gaps else 0.0)) for case in simulated
-    ]
-    whole = math.fsum(share for share, _ in terms)
-    return math.fsum(share * seconds for share, seconds in terms) / whole if whole else math.nan
-
-
-def knee(points: Sequence[Load]) -> float | None:
-    """The rate over whose typical time is greatest (Kleinrock's power).
-
-    None where that is the last without overload: the knee may lie beyond.
-    """
-    sound = [point for point in points if point.holds != "overloaded" and is_number(point.time) and point.time > 0]
-    if len(sound) < 2:
-        return None
-    best = max(sound, key=lambda point: point.rate / point.time)
-    return None if best is sound[-1] else best.rate
 
 
 def load_chart(plan: Plan) -> Chart | None:
@@ -230,13 +189,10 @@ def load_chart(plan: Plan) -> Chart | None:
     points = loads(plan)
     if plan.simulation is None or not points:
         return None
-    at_knee, goodput = knee(points), plan.simulation.goodput_rps
-    knee_sentence = (
-        "Throughput grows faster than a typical request's time at every rate but overload: no knee before it."
-        if at_knee is None
-        else f"Knee {rate(at_knee)}: beyond it a typical request's time grows faster than the throughput."
+    uprights = (
+        (plan.demand_rps, "drop", "demand", "strong"),
+        (plan.simulation.goodput_rps, "knee", "meets the SLO up to", "good"),
     )
-    uprights = ((plan.demand_rps, "drop", "demand", "strong"), (goodput, "knee", "meets the SLO up to", "good"))
     top = max([point.rate for point in points] + [plan.demand_rps]) * 1.06
     series = []
     for metric, tone in TONES.items():
@@ -253,14 +209,13 @@ def load_chart(plan: Plan) -> Chart | None:
     )
     worst = ", worst class" if len(plan.classes) > 1 else ""
     summary = "; ".join(f"{rate(p.rate)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}" for p in points)
-    rows = [(rate(p.rate), percent(p.ttft), percent(p.tpot), duration(p.time), p.holds) for p in points]
+    rows = [(rate(p.rate), percent(p.ttft), percent(p.tpot), p.holds) for p in points]
     return Chart(
         title=growth_sentence(plan).removesuffix("."),
         caption=f"Latency at {goal_words(plan.classes).removeprefix('at ')} over its limit{worst}; one run of "
-        f"{count(plan.simulation.curve_requests)} requests at each rate above the planned one, shorter ones below it. "
-        f"{knee_sentence}",
+        f"{count(plan.simulation.curve_requests)} requests at each rate above the planned one, shorter ones below it.",
         drawing=draw_panels([panel], f"latency over limit against load: {summary}"),
-        table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "#typical time", "holds"), rows),
+        table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "holds"), rows),
         legend=LATENCIES,
     )
 
@@ -330,7 +285,7 @@ class FleetPoint:
     @property
     def tone(self) -> str:
         """How it is drawn."""
-        return "good" if self.name == RECOMMENDED else "other" if self.outcome == HOLDS else "over"
+        return "good" if self.name == RECOMMENDED else "other" if self.outcome == words.HOLDS else "over"
 
     @property
     def slowest(self) -> float:
@@ -344,20 +299,22 @@ def fleet_points(plan: Plan) -> list[FleetPoint]:
     if simulation is None or cost is None:
         return []
     fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[SimulatedLatencies], str]] = []
-    fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else UNPROVEN))
-    for row in distinct_alternatives(plan):
+    fleets.append(
+        (RECOMMENDED, plan.pools, cost, simulation.classes, words.HOLDS if simulation.held else words.UNPROVEN)
+    )
+    for row in words.distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            outcome = HOLDS if is_feasible(row) else UNPROVEN
-            fleets.append((named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome))
-    for fleet in tried_fleets(plan):
+            outcome = words.HOLDS if words.is_feasible(row) else words.UNPROVEN
+            fleets.append((words.named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome))
+    for fleet in words.tried_fleets(plan):
         if fleet.latencies:
-            outcome = outcome_words(fleet, plan)
-            fleets.append((origin_words(fleet), fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
+            outcome = words.outcome_words(fleet, plan)
+            fleets.append((words.origin_words(fleet), fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
     several, points = len(plan.classes) > 1, []
     for name, pools, usd, cases, outcome in fleets:
         shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
-        words = " + ".join(limited_cell(pool) for pool in pools[:12])
-        points.append(FleetPoint(name, words, usd, *_tails(cases, plan.classes), ", ".join(shares), outcome))
+        fleet_text = " + ".join(words.limited_cell(pool) for pool in pools[:12])
+        points.append(FleetPoint(name, fleet_text, usd, *_tails(cases, plan.classes), ", ".join(shares), outcome))
     return sorted(points, key=lambda point: (point.cost, point.tone != "good", point.name))
 
 
@@ -366,7 +323,7 @@ def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResul
     return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
 
 
-FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": UNPROVEN}
+FLEET_TONES: Final = {"good": RECOMMENDED, "other": words.HOLDS, "over": words.UNPROVEN}
 
 
 def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -411,7 +368,7 @@ def fleets_sentence(points: Sequence[FleetPoint]) -> str:
     cheaper = [point for point in points if point.cost < own.cost]
     if not cheaper:
         return f"The cheapest of the {len(points)} fleets drawn"
-    holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
+    holding = sum(point.outcome == words.HOLDS for point in cheaper) or "none"
     return f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} proven to meet the SLO"
 
 
@@ -451,7 +408,7 @@ def _roofline_chart(plan: Plan) -> Chart:
         ridges[clean(pool.accelerator, 24)] = significant(at.ridge_point)
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
-        ends = (in_words(at.bound_by, BOUNDS), busiest_words(at))
+        ends = (words.in_words(at.bound_by, BOUNDS), words.busiest_words(at))
         rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
     headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
     roles = {pool.role for pool in pools}
@@ -524,15 +481,15 @@ def _roofline_tip(pool: Pool) -> str:
 def roofline_sentence(pools: Sequence[Pool]) -> str:
     """Say what bounds each role; where its pools differ, what bounds the one that costs most."""
     by_bound: dict[str, list[str]] = {}
-    for pool in dearest_of_each_role(pools):
+    for pool in words.dearest_of_each_role(pools):
         bound = pool.operating_point.bound_by
         unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
         by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
     if not by_bound:
         return "No pool runs"
     (bound, first), *others = by_bound.items()
-    largest = f"{capital(join_words(first))} are bound by {in_words(bound, BOUNDS)}"
-    return join_words([largest, *(f"{join_words(steps)} by {in_words(what, BOUNDS)}" for what, steps in others)])
+    largest = f"{capital(join_words(first))} are bound by {words.in_words(bound, BOUNDS)}"
+    return join_words([largest, *(f"{join_words(steps)} by {words.in_words(what, BOUNDS)}" for what, steps in others)])
 
 
 def step_parts(pool: Pool) -> list[tuple[str, float]]:
@@ -569,7 +526,7 @@ def _split_chart(plan: Plan) -> Chart:
 def split_sentence(pools: Sequence[Pool]) -> str:
     """Say what takes most of a step in each role, by the pools that cost most."""
     shares = []
-    for pool in dearest_of_each_role(pools):
+    for pool in words.dearest_of_each_role(pools):
         name, share = max(step_parts(pool), key=lambda item: item[1], default=("", math.nan))
         shares += [f"{PARTS[name]} in {pool.role} ({percent(share)})"] if is_number(share) else []
     return f"Largest part of a step: {join_words(shares)}" if shares else "No step times are known"

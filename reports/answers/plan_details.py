@@ -17,7 +17,7 @@ from reports.answers.plan_charts import workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
 from reports.document import Detail, Facts, Section, Table, said, table_of, without_empty
-from reports.figures import routed, worst_bucket
+from reports.figures import routed
 from reports.next_steps import deployment, described_by_catalog
 from reports.numbers import (
     MISSING,
@@ -121,15 +121,9 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
     simulation = plan.simulation
     if simulation is None:
         return ()
-    worst = worst_bucket(plan)
-    where = MISSING
-    if worst is not None:
-        lengths = f"{significant(worst.isl)} in, {significant(worst.osl)} out"
-        where = f"{percent(worst.attainment)} meet the SLO ({clean(worst.slo_class, 30)}, {lengths})"
     runs = plural(simulation.replications, "run")
     runs_facts = (
         ("requests simulated", f"{count(simulation.requests)} in {runs}, seed {simulation.seed}"),
-        ("bucket with the least slack", where),
         ("longest gap between tokens, p99 over requests", duration(simulation.itl_max_p99_s)),
         ("preemptions per request", significant(simulation.preemptions_per_request)),
         ("rejected, for want of memory", percent(simulation.rejected)),

@@ -58,8 +58,6 @@ MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗ missed", Outcome.UNDE
 def simulation_document(simulation: Simulated) -> Document:
     """The answer of a simulation."""
     judgement = simulation.judgement
-    pipelines = any(pool.pipeline_parallel > 1 for pool in simulation.plan.pools)
-    stages = " (of pipelines, of the stages that could run one)" if pipelines else ""
     return Document(
         headline=(verdict_sentence(judgement, simulation.behind, simulation.most),),
         sections=(
@@ -69,9 +67,8 @@ def simulation_document(simulation: Simulated) -> Document:
                 "Pools",
                 table=_pools(simulation),
                 notes=(
-                    f"in a step: share of the time in which a step runs{stages}, be it for one decoding request.",
-                    "MFU, MBU: the least compute and memory traffic that the steps need, as shares of the peaks over "
-                    "all time.",
+                    "In a step: share of the time in which a step runs, even with one request.",
+                    "MFU, MBU: the compute and memory traffic that the steps need, over the GPUs' peaks.",
                 ),
             ),
             Section(sentences=_facts(simulation)),
