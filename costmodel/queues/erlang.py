@@ -173,19 +173,16 @@ def normal_exceeds(z: ArrayLike) -> FloatArray:
     return np.where(score < 0.0, 1.0 - tail, tail)
 
 
-def held_at(limit: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance of min(Z, a), Z a standard normal and a the limit [1].
+def any_of(number: FloatArray, arrival_scv: float, engines: float) -> FloatArray:
+    """Chance of any of so many prompts on average, which bursts bring together (negative binomial) [1].
 
-    -(phi - a Q) =: m and Phi - a phi + a^2 Q - m^2, with Q = 1 - Phi.
+    1 - d^(-number / (d - 1)), d = 1 + (ca2 - 1) / c the variance over the mean of those that come to one of c engines.
 
-    >>> [round(float(found), 4) for found in held_at(np.array(0.0))]  # -1 / sqrt(2 pi), 1 / 2 - 1 / (2 pi)
-    [-0.3989, 0.3408]
+    >>> any_of(np.array(1.0), 1.0, 4.0).round(3).item()  # Poisson: 1 - exp(-1)
+    0.632
     """
-    edge = np.clip(limit, -37.0, 37.0)
-    density, beyond = np.exp(-0.5 * edge**2) / np.sqrt(2.0 * np.pi), normal_exceeds(edge)
-    mean = edge * beyond - density
-    square = 1.0 - beyond - edge * density + edge**2 * beyond
-    return np.minimum(mean, limit), np.maximum(square - mean**2, 0.0)
+    bunches = max(arrival_scv - 1.0, 0.0) / engines
+    return np.asarray(-np.expm1(-number * (np.log1p(bunches) / bunches if bunches > 0.0 else 1.0)))
 
 
 def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArray:

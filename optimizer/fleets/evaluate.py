@@ -14,10 +14,10 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.decode_queue import Steps
 from costmodel.engine import Role
 from costmodel.first_token import Delay, Entry, card_wait, hand_over_waits, hidden_transfer
 from costmodel.metric import Metric
+from costmodel.queues.decode import Steps
 from costmodel.simulator import SCHEDULERS
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import Resource

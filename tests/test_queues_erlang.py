@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from costmodel.queues.erlang import (
     MANY_SERVERS,
+    any_of,
     bursty_servers,
     conditional_wait,
     erlang_c,
+    gamma_exceeds,
     gamma_wait,
     normal_exceeds,
     pipeline_cycle,
@@ -105,6 +107,34 @@ class TestBursts:
         idle = 1.0 - float(gamma_wait(np.array(1.0), np.array(rho), scv))
         assert idle > 0.0
         assert -math.expm1(-math.log1p(idle * scv / rho) / scv) == pytest.approx(idle, rel=1e-9, abs=1e-14)
+
+
+class TestGamma:
+    @pytest.mark.parametrize("engines", [1, 2, 7, 30])
+    @pytest.mark.parametrize("rho", [0.2, 0.5, 0.9])
+    def test_poisson_arrivals_are_erlangs(self, engines: int, rho: float) -> None:
+        assert gamma_wait(np.array(float(engines)), np.array(rho), 1.0) == pytest.approx(
+            erlang_c(engines, rho), rel=2e-3
+        )
+
+    def test_many_servers_are_a_smaller_pool(self) -> None:
+        exact = gamma_wait(np.array(64.0), np.array(0.9), 4.0)
+        assert exact == pytest.approx(erlang_c(bursty_servers(64, 4.0), 0.9), rel=0.05)
+
+    def test_it_broadcasts(self) -> None:
+        assert wait_probability(np.array([[1], [4]]), np.array([0.3, 0.5, 1.0]), 2.0).shape == (2, 3)
+        assert wait_probability([1, 4], 1.0, 2.0).tolist() == [1.0, 1.0]
+
+    @pytest.mark.parametrize(("x", "share"), [(0.5, np.exp(-0.5)), (1.0, np.exp(-1.0)), (3.0, np.exp(-3.0))])
+    def test_a_gamma_of_shape_one_is_exponential(self, x: float, share: float) -> None:
+        assert gamma_exceeds(x, 1.0, 1.0) == pytest.approx(share, abs=0.01)
+
+    def test_a_gamma_variable_is_positive(self) -> None:
+        assert gamma_exceeds([-1.0, 0.0, 1e9], 1.0, 2.0).tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+    def test_bursts_bring_prompts_together(self) -> None:
+        """Negative binomial of variance over mean 2: 1 - 2^(-1/2)."""
+        assert any_of(np.array([0.5]), 4.0, 3.0) == pytest.approx(1.0 - 2.0**-0.5)
 
 
 class TestConditionalWait:

@@ -10,30 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.cells import cells_of
-from costmodel.prompt_ahead import (
-    bubble_grown,
+from costmodel.queues.prefill import (
+    CELLS,
+    LastStep,
+    Prompts,
+    cells_of,
     decay_rate,
     likeness,
-    overhead_ahead,
+    placed,
+    prompt_wait,
     residual_below,
     shared_steps,
     shortest_of,
-)
-from costmodel.prompt_company import Company, held_up, rate_behind
-from costmodel.prompt_queue import Prompts, PromptWait, prompt_wait
-from costmodel.queues.erlang import (
-    bursty_servers,
-    erlang_c,
-    gamma_exceeds,
-    gamma_wait,
-    pipeline_cycle,
-    wait_probability,
+    transform,
+    with_seats,
 )
 
 ONE = np.array([1.0])
-SINGLE = np.ones((1, 1))
-"""Of a single class."""
 
 
 def prompts(rate: float, engines: float = 1.0, **changes: Any) -> Prompts:
@@ -46,11 +39,6 @@ def prompts(rate: float, engines: float = 1.0, **changes: Any) -> Prompts:
 def same(rate: float, engines: float = 1.0, shared: float = 1.0, arrival_scv: float = 1.0) -> Prompts:
     """Prompts that all take a second alone; a step has room for five; rate: per engine."""
     return Prompts(np.array([rate * engines]), ONE, shared * ONE, 5.0, engines, arrival_scv)
-
-
-def late(found: PromptWait, given_: Prompts, slack: float) -> float:
-    """P(wait > slack) of those who find all engines busy, whatever their length."""
-    return float(given_.weight @ found.exceeds(np.full(given_.rate.size, slack)))
 
 
 def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:
@@ -72,42 +60,6 @@ def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:
         delay[first:last] = free - arrival[first:last] - given_.alone[kind[first:last]]
         first = last
     return delay[count // 10 :]
-
-
-class TestGamma:
-    @pytest.mark.parametrize("engines", [1, 2, 7, 30])
-    @pytest.mark.parametrize("rho", [0.2, 0.5, 0.9])
-    def test_poisson_arrivals_are_erlangs(self, engines: int, rho: float) -> None:
-        assert gamma_wait(np.array(float(engines)), np.array(rho), 1.0) == pytest.approx(
-            erlang_c(engines, rho), rel=2e-3
-        )
-
-    def test_one_server_is_the_root_of_its_transform(self) -> None:
-        """GI/M/1: P(wait) = sigma with sigma = A*(1 - sigma); scv 4, rho 0.6."""
-        sigma = float(gamma_wait(np.array(1.0), np.array(0.6), 4.0))
-        assert sigma == pytest.approx((1.0 + (1.0 - sigma) * 4.0 / 0.6) ** -0.25, rel=1e-6)
-        assert sigma == pytest.approx(0.8228, abs=1e-3)
-
-    def test_many_servers_are_a_smaller_pool(self) -> None:
-        exact = gamma_wait(np.array(64.0), np.array(0.9), 4.0)
-        assert exact == pytest.approx(erlang_c(bursty_servers(64, 4.0), 0.9), rel=0.05)
-
-    @settings(deadline=None, max_examples=60)
-    @given(st.integers(1, 80), st.floats(0.05, 0.98), st.floats(0.05, 0.98), st.floats(1.0, 16.0))
-    def test_busier_waits_more(self, engines: int, one: float, other: float, scv: float) -> None:
-        low, high = sorted((one, other))
-        assert wait_probability(engines, low, scv) <= wait_probability(engines, high, scv) * (1 + 1e-6)
-
-    def test_it_broadcasts(self) -> None:
-        assert wait_probability(np.array([[1], [4]]), np.array([0.3, 0.5, 1.0]), 2.0).shape == (2, 3)
-        assert wait_probability([1, 4], 1.0, 2.0).tolist() == [1.0, 1.0]
-
-    @pytest.mark.parametrize(("x", "share"), [(0.5, np.exp(-0.5)), (1.0, np.exp(-1.0)), (3.0, np.exp(-3.0))])
-    def test_a_gamma_of_shape_one_is_exponential(self, x: float, share: float) -> None:
-        assert gamma_exceeds(x, 1.0, 1.0) == pytest.approx(share, abs=0.01)
-
-    def test_a_gamma_variable_is_positive(self) -> None:
-        assert gamma_exceeds([-1.0, 0.0, 1e9], 1.0, 2.0).tolist() == pytest.approx([1.0, 1.0, 0.0])
 
 
 class TestParts:
@@ -140,33 +92,24 @@ class TestParts:
         assert shared_steps(same(1.1, shared=0.8))[0] < 1.0
         assert shared_steps(same(1.5, shared=0.8))[0] >= 1.0
 
-    def test_steps_without_overheads_add_none(self) -> None:
-        assert overhead_ahead(same(0.6)) == pytest.approx(0.0, abs=1e-4)
-        assert overhead_ahead(same(0.6, shared=0.9)) > 0.01
-
-    def test_a_router_leaves_long_prompts_alone(self) -> None:
-        """Behind a short one an engine still has the fewest tokens, and gets the next one too; one alone gets all."""
-        short, long = rate_behind(prompts(0.7 * 8.0, 8.0), 0.7, 0.3)
-        assert short > 1.3 * long
-        single = rate_behind(prompts(0.7), 0.7, 0.7)
-        np.testing.assert_allclose(single, 0.7)
-
-    def test_a_prompt_that_fits_has_the_rest_of_the_step(self) -> None:
-        """Nothing queued before a prompt of 1 in steps of 4: its step begins after V, and has room for 3."""
-        company = Company(own=SINGLE, pace=0.5 * SINGLE, kept=SINGLE, step=0.0, full=4.0, job=1.0)
-        np.testing.assert_allclose(company.begins(np.array([0.5, 2.0])), [[0.5, 2.0]])
-        np.testing.assert_allclose(company.room(np.array([0.5]), np.array([0.0, 2.9, 3.1])), [[[1.0, 1.0, 0.0]]])
-
-    def test_a_prompt_of_several_steps_has_the_rest_of_its_last(self) -> None:
-        """10 in steps of 4 end 2 into the third, which begins 8 after the first."""
-        company = Company(own=10.0 * SINGLE, pace=0.5 * SINGLE, kept=SINGLE, step=0.0, full=4.0, job=1.0)
-        np.testing.assert_allclose(company.begins(np.array([1.0])), [[9.0]])
-        np.testing.assert_allclose(company.room(np.array([1.0]), np.array([1.9, 2.1])), [[[1.0, 0.0]]], atol=1e-9)
+    @pytest.mark.parametrize(
+        ("own", "ahead", "begins", "room"),
+        [
+            (1.0, 2.0, 2.0, [1.0, 1.0, 0.0]),  # fits: its step begins after V, and has room for 4 - 1 behind it
+            (10.0, 1.0, 9.0, [1.0, 0.0, 0.0]),  # in steps of 4 it ends 2 into the third, which begins 8 after the first
+        ],
+    )
+    def test_a_prompt_has_the_rest_of_its_last_step(
+        self, own: float, ahead: float, begins: float, room: list[float]
+    ) -> None:
+        step = LastStep(own, 4.0, np.array([ahead]), none=ONE, most=1e-9 * ONE)
+        assert step.begins == pytest.approx([begins])
+        np.testing.assert_allclose(step.room(np.array([0.0, 2.1, 3.1])), [room], atol=1e-6)
 
     def test_behind_a_long_queue_a_prompt_ends_anywhere(self) -> None:
-        company = Company(own=SINGLE, pace=0.5 * SINGLE, kept=SINGLE, step=0.5, full=4.0, job=1.0)
-        np.testing.assert_allclose(company.room(np.array([400.0]), np.array([0.0, 2.0])), [[[1.0, 0.5]]], atol=0.01)
-        np.testing.assert_allclose(company.begins(np.array([400.0])), [[400.0 + 1.0 - 2.0]], atol=0.02)
+        step = LastStep(1.0, 4.0, np.array([400.0]), none=0.0 * ONE, most=np.array([400.0]))
+        np.testing.assert_allclose(step.room(np.array([0.0, 2.0])), [[1.0, 0.5]], atol=0.01)
+        assert step.begins == pytest.approx([400.0 + 1.0 - 2.0], abs=0.02)
 
     def test_the_tail_of_mm1_through_many_kinds(self) -> None:
         """Exponential jobs cut into 400 kinds: eta = (1 - rho) / m."""
@@ -204,16 +147,6 @@ class TestWait:
         assert found.chance == pytest.approx(0.6, rel=1e-6)
         assert found.mean == pytest.approx(0.5 / 0.4, rel=0.01)
 
-    def test_one_engine_is_exact_in_the_mean(self) -> None:
-        """Steps that take all that came: E V = (o^2 + 2 o g n + n E g^2) / (2 E L (1 - rho_g)), and as much work
-        comes behind as was queued before, rho_g / (1 + rho_g) V."""
-        given_ = Prompts(np.array([0.6]), ONE, 0.9 * ONE, 500.0, 1.0, 1.0)
-        found = prompt_wait(given_)
-        length = 0.1 + 0.9 * found.together
-        square = 0.01 + 0.18 * found.together + 0.81 * found.together
-        ahead = square / (2.0 * length * (1.0 - 0.54))
-        assert found.mean == pytest.approx(ahead * (1.0 + 0.54 / 1.54), rel=0.03)
-
     @pytest.mark.parametrize(("rate", "scv"), [(0.3, 1.0), (0.6, 1.0), (0.8, 1.0), (0.6, 4.0)])
     def test_one_engine_against_a_queue_walked_through(self, rate: float, scv: float) -> None:
         given_ = prompts(rate, arrival_scv=scv)
@@ -221,8 +154,8 @@ class TestWait:
         for quantile in (0.9, 0.97):
             at = float(np.quantile(delay, quantile))
             own = 1.0  # mean time of a prompt alone, which the wait adds to
-            low = found.chance * late(found, given_, at + 0.08 * (at + own))
-            high = found.chance * late(found, given_, at - 0.08 * (at + own))
+            low = found.chance * float(found.exceeds(at + 0.08 * (at + own)))
+            high = found.chance * float(found.exceeds(at - 0.08 * (at + own)))
             assert low <= 1.0 - quantile <= high
 
     def test_nobody_waits_where_nobody_comes(self) -> None:
@@ -240,9 +173,9 @@ class TestWait:
     def test_it_is_a_distribution(self, rho: float, engines: int, scv: float, step: float) -> None:
         found = prompt_wait(prompts(rho * engines, float(engines), arrival_scv=scv, full_step=step))
         assert 0.0 <= found.chance <= 1.0
-        assert (np.diff(found.late, axis=1) <= 1e-12).all()
-        assert (found.late[:, 0] == 1.0).all()
-        assert (np.abs(found.late[:, -1]) < 0.01).all()
+        assert (np.diff(found.late) <= 1e-12).all()
+        assert found.late[0] == 1.0
+        assert abs(found.late[-1]) < 0.01
         assert found.behind >= 0.0
 
     @settings(deadline=None, max_examples=40)
@@ -257,62 +190,13 @@ class TestWait:
     def test_regular_arrivals_wait_less(self, rho: float, scv: float) -> None:
         """Down to a clock's, which never find an engine of equal prompts busy."""
         regular, poisson = (prompt_wait(prompts(rho, arrival_scv=one)) for one in (scv, 1.0))
-        assert (np.diff(regular.late, axis=1) <= 1e-12).all()
+        assert (np.diff(regular.late) <= 1e-12).all()
         assert regular.chance * regular.mean < poisson.chance * poisson.mean
 
     def test_a_pipeline_carries_its_company_through_every_stage(self) -> None:
         one, two = (prompt_wait(prompts(0.6, stages=stages)) for stages in (1.0, 2.0))
         assert two.chance == one.chance
         assert two.mean > one.mean
-
-
-def staged(rate: float, full: float = 5.0) -> Prompts:
-    """The two kinds of prompts at one engine of two stages, without overheads."""
-    bare, weight = np.array([0.5, 2.0]), np.array([2.0 / 3.0, 1.0 / 3.0])
-    alone = pipeline_cycle(bare[None], weight, np.array([2.0]))[0]
-    usual = Prompts(rate * weight, alone, bare, full, 1.0, 1.0)
-    return replace(usual, stages=2.0, bare=bare, bubble=float(weight @ (alone - bare)))
-
-
-def walked_stages(given_: Prompts, count: int, seed: int) -> np.ndarray:
-    """TTFT less two stages of the prompt alone; of two steps in flight the next begins when the first has left."""
-    rng = np.random.default_rng(seed)
-    arrival = np.cumsum(rng.exponential(1.0 / given_.rate.sum(), count))
-    size = given_.shared[rng.choice(given_.rate.size, size=count, p=given_.weight)]
-    delay, free, gone, leaving, first = np.zeros(count), 0.0, 0.0, 0.0, 0
-    while first < count:
-        start, last, length = max(free, gone, arrival[first]), first, 0.0
-        while last < count and arrival[last] <= start and (last == first or length + size[last] <= given_.full_step):
-            length, last = length + size[last], last + 1
-        free, gone, leaving = start + length, leaving, max(start + length, leaving) + length
-        delay[first:last] = leaving - arrival[first:last] - 2.0 * size[first:last]
-        first = last
-    return delay[count // 10 :]
-
-
-class TestPipeline:
-    @pytest.mark.parametrize("rate", [0.3, 0.5, 0.7])
-    def test_delays_are_those_of_two_stages_walked_through(self, rate: float) -> None:
-        delay, found = walked_stages(staged(rate), 60_000, 1), prompt_wait(staged(rate))
-        assert found.chance * found.mean == pytest.approx(delay.mean(), rel=0.2)
-        for quantile in (0.9, 0.99):
-            slack = float(np.quantile(delay, quantile))
-            assert late(found, staged(rate), 1.2 * slack) * found.chance < 1.0 - quantile
-            assert late(found, staged(rate), 0.8 * slack) * found.chance > 1.0 - quantile
-
-    def test_a_bubble_grows_with_the_prompts_of_a_step_until_steps_are_full(self) -> None:
-        grown = bubble_grown(staged(0.5, full=1e6), np.array([1.0, 2.0, 4.0]))
-        assert grown[0] == pytest.approx(0.0, abs=1e-6)
-        assert (np.diff(grown) > 0.0).all()
-        full = bubble_grown(staged(0.5), np.array([1.0 + 4.0 / 1.0]))
-        assert full == 0.0  # what single prompts lose stays: full steps of long ones differ
-        assert bubble_grown(prompts(0.5), np.array([3.0])) == pytest.approx(0.0)
-
-    def test_a_step_waits_for_a_longer_one_before_it(self) -> None:
-        edges = np.linspace(0.0, 8.0, 1025)
-        short, long = cells_of(held_up(staged(0.5), np.array([0.5, 2.0]), edges)) @ edges[:-1]
-        assert short == pytest.approx(1.5 / 3.0, rel=1e-6)
-        assert long == pytest.approx(0.0, abs=1e-9)
 
 
 def walked_in_turn(given_: Prompts, count: int, seed: int) -> np.ndarray:
@@ -351,3 +235,32 @@ class TestInTurn:
         assert likeness(same(0.5)) == 0.0  # one engine gets what comes
         few, many = (likeness(prompts(0.5, engines)) for engines in (2.0, 8.0))
         assert 1.0 > few > many >= 0.0
+
+
+class TestSeats:
+    def test_a_seat_is_waited_for_beside_everything_else(self) -> None:
+        alone = prompt_wait(prompts(0.4))
+        full = with_seats(alone, 0.3, 5.0)
+        assert full.seconds[-1] >= 50.0
+        for slack in (0.05, 2.0):
+            before = alone.chance * float(alone.exceeds(slack))
+            late = full.chance * float(full.exceeds(slack))
+            assert late == pytest.approx(before + 0.3 * (1.0 - before) * np.exp(-slack / 5.0), abs=0.02)
+        assert with_seats(alone, 0.0, 5.0) is alone
+
+
+class TestGrid:
+    def test_what_lies_beyond_the_grid_does_not_come_back(self) -> None:
+        """Three times two thirds of the grid are two grids, of which a transform without tilt would see the whole."""
+        far = np.zeros(CELLS)
+        far[2 * CELLS // 3] = 1.0
+        np.testing.assert_allclose(cells_of(transform(far) ** 3), 0.0, atol=1e-7)
+
+    def test_a_part_of_a_cell_is_split_and_keeps_its_mean(self) -> None:
+        edges = np.linspace(0.0, float(CELLS), CELLS + 1)
+        sharp, moved_by = np.zeros(CELLS), placed(np.array([2.3]), ONE, edges)
+        sharp[[0, 40]] = 0.5
+        moved = cells_of(transform(sharp) * transform(moved_by))
+        assert moved.min() > -1e-8
+        assert moved.sum() == pytest.approx(1.0, abs=1e-7)
+        assert moved @ np.arange(CELLS) == pytest.approx(22.3, abs=1e-4)
