@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from costmodel.queues.prefill import (
     CELLS,
-    LastStep,
     Prompts,
     cells_of,
     decay_rate,
+    last_step,
     likeness,
     placed,
     prompt_wait,
@@ -95,21 +95,18 @@ class TestParts:
     @pytest.mark.parametrize(
         ("own", "ahead", "begins", "room"),
         [
-            (1.0, 2.0, 2.0, [1.0, 1.0, 0.0]),  # fits: its step begins after V, and has room for 4 - 1 behind it
-            (10.0, 1.0, 9.0, [1.0, 0.0, 0.0]),  # in steps of 4 it ends 2 into the third, which begins 8 after the first
+            (1.0, 1e-6, 0.0, [1.0, 1.0, 0.0]),  # fits in a step of 4, which has room for 3 behind it
+            (10.0, 1e-6, 8.0, [1.0, 0.0, 0.0]),  # ends 2 into the third, which begins 8 after the first
+            (1.0, 800.0, 799.0, [1.0, 0.475, 0.225]),  # behind a long queue it ends anywhere
         ],
     )
     def test_a_prompt_has_the_rest_of_its_last_step(
         self, own: float, ahead: float, begins: float, room: list[float]
     ) -> None:
-        step = LastStep(own, 4.0, np.array([ahead]), none=ONE, most=1e-9 * ONE)
-        assert step.begins == pytest.approx([begins])
-        np.testing.assert_allclose(step.room(np.array([0.0, 2.1, 3.1])), [room], atol=1e-6)
-
-    def test_behind_a_long_queue_a_prompt_ends_anywhere(self) -> None:
-        step = LastStep(1.0, 4.0, np.array([400.0]), none=0.0 * ONE, most=np.array([400.0]))
-        np.testing.assert_allclose(step.room(np.array([0.0, 2.0])), [[1.0, 0.5]], atol=0.01)
-        assert step.begins == pytest.approx([400.0 + 1.0 - 2.0], abs=0.02)
+        lone = Prompts(ONE, own * ONE, own * ONE, 4.0, 1.0, 1.0)
+        beginning, chances = last_step(lone, np.array([ahead]), 0.5, np.array([0.0, 2.1, 3.1]))
+        assert beginning == pytest.approx([begins], abs=0.02)
+        np.testing.assert_allclose(chances, [room], atol=0.01)
 
     def test_the_tail_of_mm1_through_many_kinds(self) -> None:
         """Exponential jobs cut into 400 kinds: eta = (1 - rho) / m."""

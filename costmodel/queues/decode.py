@@ -30,16 +30,14 @@ second of each, n steps of a request, N the batch.
    longer: Var N = N (1 + (v - 1) / 2) / (1 - D), v the variance over mean of the arrivals in many steps and 1 / 2 the
    E[G^2] / E[G] of exponential lengths. (A processor-sharing queue with Poisson arrivals and no prompts, v = 1, is
    negative binomial: exact.)
-3. The time of n steps. Work in prompts has variance s2 n for many steps, and n^2 Var z for few; between them it is
-   taken to forget exponentially. The batch adds its own slow variation, and both together, as what comes stays:
+3. The mean of n steps. Work in prompts has variance s2 n for many steps, and n^2 Var z for few; between them it is
+   taken to forget exponentially. The batch adds its own variation, which stays for as long as a request:
 
-       Var = n^2 Var z h(b n) + g^2 Var N n^2 k(n) + g q n^2 j(n),   g = slope / (1 - P)
+       Var = Var z h(b n) + (slope / (1 - P))^2 Var N,   s2 = lambda tau E[e^2] d / (1 - P)^3,   b = 2 Var z / s2
 
-   s2 = lambda tau E[e^2] d / (1 - P)^3; h(y) = 2 (y - 1 + exp(-y)) / y^2, b = 2 Var z / s2; k and j the means over the
-   window of the correlations of the batch, and of the chance to be there still (`_remembered`). A request sees its own
-   prompt's company: Var N / N requests more in the batch than there are on average, itself among them (`_own`). It
-   meets K prompts less those that share its step: first of all those that it leaves behind, the rest at any time.
-   Above quiet steps TPOT is gamma distributed, and no more than its ceiling.
+   h(y) = 2 (y - 1 + exp(-y)) / y^2. A request sees its own prompt's company: Var N / N requests more in the batch than
+   there are on average, itself among them. It meets K prompts less those that share its step: first of all those that
+   it leaves behind, the rest at any time. Above quiet steps TPOT is gamma distributed, and no more than its ceiling.
 4. Prompts that go first. Where no step carries both, all prompts that came since the last step, and while these are
    computed, come between it and the next: rho = P, a step of decodes lasts tau, and z is a sum of busy periods of the
    prompts that came during it. So z has nothing to do with the next one, Var z = s2. Prompts left behind, and all that
@@ -182,6 +180,14 @@ class MixedEngine:
         """K, prompts that a request meets on average, those that wait when it begins to decode among them [1]."""
         return max(self.batch + self.variance / max(self.batch, 1e-12) - 1.0, 0.0)
 
+    @property
+    def company(self) -> float:
+        """Decodes that a request meets beyond the mean number, itself among them [1]: E[N^2] / E[N] - N = Var N / N.
+
+        N is a whole number, of a variance of (1 - N) N at least.
+        """
+        return max(self.variance / max(self.batch, 1e-12), 1.0 - self.batch)
+
     @cached_property
     def none_comes(self) -> FloatArray:
         """Chance that no prompt comes in the n steps after one that leaves the engine without any, (flows,) [1].
@@ -318,25 +324,11 @@ def decode_time(engine: MixedEngine, left: FloatArray, first: float, together: f
     tokens = engine.weight * n
     mean = behind + others * max(meets - float(tokens @ behind), 0.0) / max(float(tokens @ others), 1e-12)
     spread_now = np.maximum(mean * square / max(usual, 1e-30) - mean**2, 0.0)
-    gain, (kept, there) = engine.slope / (1.0 - load), _remembered(engine)
-    common = engine.rate * drift + work * engine.rate * engine.quiet * engine.mean / (1.0 - load) ** 2
-    variance = spread_now * smoothed + gain * common * there + gain**2 * engine.variance * kept
+    variance = spread_now * smoothed + (engine.slope / (1.0 - load)) ** 2 * engine.variance
     undisturbed = (1.0 - any_left) * engine.none_comes
     met = np.maximum(1.0 - undisturbed, 1e-9)
     spread = np.sqrt(np.maximum((variance + mean**2) / met - (mean / met) ** 2, 0.0))
-    return DecodeTime(mean / met, spread, undisturbed, _own(engine, kept))
-
-
-def _own(engine: MixedEngine, kept: FloatArray) -> FloatArray:
-    """What a request of each flow adds to quiet steps on average, with those that come with it, (flows,) [s].
-
-    Requests meet batches of E[N^2] / E[N] = N + Var N / N, themselves among them. N is a whole number, of a variance of
-    (1 - N) N at least. kept: see `_remembered`.
-    """
-    company = max(engine.variance / max(engine.batch, 1e-12), 1.0 - engine.batch)
-    tokens = engine.weight * engine.steps / engine.length
-    longer = company * engine.slope * kept / max(float(tokens @ kept), 1e-12)
-    return np.asarray(np.maximum(longer + engine.reads, 0.0))
+    return DecodeTime(mean / met, spread, undisturbed, np.maximum(engine.company * engine.slope + engine.reads, 0.0))
 
 
 def _memory(engine: MixedEngine, usual: float, drift: float) -> tuple[float, FloatArray, FloatArray]:
@@ -356,21 +348,6 @@ def _smoothed(y: FloatArray) -> FloatArray:
     """Variance of a mean over y memories, over that of one value: h(y) = 2 (y - 1 + exp(-y)) / y^2 [1]."""
     long = np.maximum(y, 1e-3)
     return np.where(y < 1e-3, 1.0 - y / 3.0, 2.0 * (long - 1.0 + np.exp(-long)) / long**2)
-
-
-def _remembered(engine: MixedEngine) -> tuple[FloatArray, FloatArray]:
-    """Means over a window of n steps of the correlation of the batch, and of the chance to be there still, (flows,).
-
-    2 / n^2 times the integral of (n - u) over u of E[(m - u)+] / E[m], and of P(m > u), m the steps of the others;
-    these stay 1 / (1 - D) times as long by those who come because of them.
-    """
-    n = engine.steps[:, None]
-    others = engine.steps / (1.0 - engine.feedback)
-    until = np.minimum(n, others)
-    tokens = engine.weight / float(engine.weight @ others)
-    both = n * others * until - (n + others) * until**2 / 2.0 + until**3 / 3.0
-    there = (n - until / 2.0) * until
-    return (2.0 / n**2 * both) @ tokens, (2.0 / n**2 * there) @ engine.weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,11 +418,9 @@ def ceiling(engine: MixedEngine, seats: float, full_step: float) -> FloatArray:
     """The largest mean step of a request of each flow in batches of no more than S seats, (flows,) [s].
 
     A full batch takes in a prompt when one of the S - 1 others ends: (S - 1) n / E[n] in n steps, of a variance like
-    that of n; in a short n that begins at the mean batch N, others find the S - N free seats. What would take a request
-    longer waits for a seat. full_step: of a full batch without prompts [s].
+    that of n. What would take a request longer waits for a seat. full_step: of a full batch without prompts [s].
     """
-    lives = engine.steps / engine.length
-    came = (seats - 1.0) * lives + np.maximum(seats - engine.batch, 0.0) * np.maximum(1.0 - lives, 0.0)
+    came = (seats - 1.0) * engine.steps / engine.length
     length_scv = min(float(engine.weight @ engine.steps**2) / engine.length**2 - 1.0, 1.0)
     square = max(engine.second - engine.mean**2 + length_scv * engine.mean**2, 0.0)
     return np.asarray(full_step + (came * engine.mean + FAR * np.sqrt(came * square)) / engine.steps)

@@ -276,47 +276,29 @@ def shortest_of(jobs: FloatArray, weight: FloatArray, engines: float) -> tuple[F
     return length, chance / length
 
 
-@dataclass(frozen=True, slots=True)
-class LastStep:
-    """The last step of a mean prompt of time `own` [s] in steps of K = `full` [s], behind work V = `ahead` (parts,).
+def last_step(
+    prompts: Prompts, ahead: FloatArray, queued_share: float, work: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """When the last step of a mean prompt begins (parts,) [s], and the chance that `work` (cells,) fits behind it.
 
-    It ends x = Q + own after the step in progress. none (parts,): chance that nothing is queued before it [1]; most
-    (parts,): the most that may be, Q else being spread evenly up to it [s].
+    It has work V = `ahead` (parts,) [s] before it, of which a share Q was queued, and ends x = Q + s after the step in
+    progress; Q is none, or spread evenly. Steps of K follow each other: its last one begins after V + s - x mod K, and
+    has room while x mod K < K - work, (parts, cells) [1].
     """
-
-    own: float
-    full: float
-    ahead: FloatArray
-    none: FloatArray
-    most: FloatArray
-
-    @property
-    def begins(self) -> FloatArray:
-        """Time until it begins, (parts,) [s]: V + own less x mod K. What comes until then may share it."""
-
-        def area(x: FloatArray | float) -> FloatArray:
-            return np.asarray(np.floor(x / self.full) * self.full**2 / 2.0 + (x % self.full) ** 2 / 2.0)
-
-        spread = (area(self.own + self.most) - area(self.own)) / self.most
-        return np.asarray(self.ahead + self.own - self.none * (self.own % self.full) - (1.0 - self.none) * spread)
-
-    def room(self, work: FloatArray) -> FloatArray:
-        """Chance that it has room for so much `work` (cells,) behind the prompt: x mod K < K - work, (parts, cells)."""
-        none, most, least = self.none[:, None], self.most[:, None], np.maximum(self.full - work, 0.0)
-
-        def below(x: FloatArray | float) -> FloatArray:
-            return np.asarray(np.floor(x / self.full) * least + np.minimum(x % self.full, least))
-
-        spread = (below(self.own + most) - below(self.own)) / most
-        return np.asarray(none * (self.own % self.full < least) + (1.0 - none) * spread)
-
-
-def last_step(prompts: Prompts, ahead: FloatArray, queued_share: float) -> LastStep:
-    """The last step behind work V (parts,) [s], of which a share was queued [1]."""
-    job = prompts.mean_shared
-    queued = np.maximum(queued_share * ahead, 1e-9 * job)
+    own, full, job = prompts.mean_alone, prompts.full_step, prompts.mean_shared
+    queued = np.maximum(queued_share * ahead, 1e-9 * job)[:, None]
     none = np.exp(-queued / job)
-    return LastStep(prompts.mean_alone, prompts.full_step, ahead, none, 2.0 * queued / (1.0 - none))
+    most, least = 2.0 * queued / (1.0 - none), np.maximum(full - work, 0.0)
+
+    def area(x: FloatArray | float) -> FloatArray:
+        return np.asarray(np.floor(x / full) * full**2 / 2.0 + (x % full) ** 2 / 2.0)
+
+    def below(x: FloatArray | float) -> FloatArray:
+        return np.asarray(np.floor(x / full) * least + np.minimum(x % full, least))
+
+    into = none * (own % full) + (1.0 - none) * (area(own + most) - area(own)) / most
+    room = none * (own % full < least) + (1.0 - none) * (below(own + most) - below(own)) / most
+    return ahead + own - into[:, 0], room
 
 
 def with_company(
@@ -331,13 +313,14 @@ def with_company(
     parts = np.where(member == np.arange(len(BEYOND) + 1)[:, None], ahead, 0.0)
     parts = parts[parts.any(axis=1)]
     share = parts.sum(axis=1)
-    step = last_step(prompts, parts @ edges[:-1] / share, queued_share)
+    mean = parts @ edges[:-1] / share
     job = placed(prompts.stages * prompts.shared, prompts.weight, edges)
-    cells = min(int(prompts.stages * step.full / edges[1]) + 1, CELLS - 1)  # beyond, no step has room
-    number = prompts.per_engine * step.begins
+    cells = min(int(prompts.stages * prompts.full_step / edges[1]) + 1, CELLS - 1)  # beyond, no step has room
+    begins, room = last_step(prompts, mean, queued_share, edges[:cells] / prompts.stages)
+    number = prompts.per_engine * begins
     number = number + alike * (in_turn(number, prompts.engines) - number)
     below = compound_below(number, job, cells)
-    above = np.clip((1.0 - below) * step.room(edges[:cells] / prompts.stages), 0.0, 1.0)
+    above = np.clip((1.0 - below) * room, 0.0, 1.0)
     coming = -np.diff(above, axis=-1, prepend=1.0, append=0.0)
     behind = float(above.sum(axis=-1) @ share) * float(edges[1]) / (prompts.stages * prompts.mean_shared)
     return (transform(parts) * transform(coming)).sum(axis=0), behind
