@@ -16,15 +16,12 @@ from hypothesis import strategies as st
 from benchmarks.efficiency_curve import (
     CONSTANT,
     CURVE,
-    SIZE_OF,
     EfficiencyCurve,
     Samples,
     assess,
     curve_time,
     fit,
     predict,
-    regime_weights,
-    saturation,
     single_kernels,
 )
 from benchmarks.suspect import beats_physics, link_unused, narrower_is_slower
@@ -64,17 +61,6 @@ def test_without_halves_the_curve_is_the_roofline() -> None:
     curve = EfficiencyCurve(compute=0.8, memory=0.9, launch=4e-6)
     expected = kernel_time(1e12, 1e9, 0.8 * PEAK, 0.9 * BANDWIDTH, 4e-6)
     assert curve_time(curve, 1e12, 1e9, peak=PEAK, bandwidth=BANDWIDTH, size=1.0, inputs=1.0) == pytest.approx(expected)
-
-
-def test_every_class_says_what_its_size_is() -> None:
-    assert set(SIZE_OF) == set(KERNEL_CLASSES)
-
-
-@given(size=st.floats(1e-3, 1e12), half=halves)
-@settings(deadline=None, max_examples=100)
-def test_saturation_stays_below_one_and_rises(size: float, half: float) -> None:
-    assert 0 < saturation(size, half) <= 1
-    assert saturation(2 * size, half) >= saturation(size, half)
 
 
 @given(compute=share, memory=share, half=halves, memory_half=halves, cast=st.floats(0, 20), size=st.floats(1, 1e9))
@@ -121,33 +107,6 @@ def test_fit_shrugs_off_outliers() -> None:
     assert found.error < 0.04
 
 
-def test_fit_stays_inside_physics_when_the_data_do_not() -> None:
-    samples = gemms(EfficiencyCurve(0.9, 0.9, 1e-6))
-    samples.seconds[:] /= 3.0
-    curve = fit(samples).curve
-    assert 0 < curve.compute <= 1
-    assert 0 < curve.memory <= 1
-    assert curve.launch >= 0
-
-
-def test_a_half_that_the_data_do_not_show_is_zero_or_harmless() -> None:
-    samples = gemms(EfficiencyCurve(0.8, 0.9, 4e-6))
-    found = fit(samples, CURVE)
-    assert found.error < 0.01
-    assert found.curve.compute_half < 0.1 * float(np.median(samples.size))
-
-
-def test_more_parameters_never_fit_worse() -> None:
-    samples = gemms(EfficiencyCurve(0.6, 0.8, 4e-6, compute_half=2e6, cast=8.0), noise=0.1)
-    errors = [fit(samples, free).error for free in (CONSTANT, CURVE, (*CURVE, "cast"))]
-    assert errors[2] < errors[1] < errors[0]
-
-
-def test_fit_is_deterministic() -> None:
-    samples = gemms(EfficiencyCurve(0.6, 0.8, 4e-6), noise=0.1)
-    assert fit(samples) == fit(samples)
-
-
 def test_sums_of_kernels_with_an_offset() -> None:
     one = gemms(EfficiencyCurve(0.7, 0.8, 4e-6))
     both = Samples(
@@ -162,12 +121,6 @@ def test_sums_of_kernels_with_an_offset() -> None:
     )
     assert fit(both).curve.compute == pytest.approx(0.7, rel=0.02)
     assert predict(EfficiencyCurve(0.7, 0.8, 4e-6), both) == pytest.approx(both.seconds)
-
-
-def test_regimes_weigh_the_same_whatever_their_rows() -> None:
-    weights = regime_weights(np.array([0] * 9 + [1]), np.ones(10))
-    assert weights.sum() == pytest.approx(1)
-    assert weights[9] == pytest.approx(0.5)
 
 
 def test_assess_reports_bias_and_which_roof_decides() -> None:

@@ -19,7 +19,6 @@ from costmodel.queues.prefill import (
     likeness,
     placed,
     prompt_wait,
-    residual_below,
     shared_steps,
     shortest_of,
     transform,
@@ -83,10 +82,6 @@ class TestParts:
         assert many * (1.0 - chance) == pytest.approx(np.exp(-chance * many), rel=1e-3)
         assert 1.0 < many < 1.1 < one
 
-    def test_bursts_bring_prompts_together(self) -> None:
-        found = [shared_steps(same(0.6, 2.0, arrival_scv=scv))[1] for scv in (1.0, 2.0, 4.0, 9.0)]
-        assert found == sorted(found)
-
     def test_sharing_steps_saves_time(self) -> None:
         assert shared_steps(same(0.5, shared=0.8))[0] < 0.5
         assert shared_steps(same(1.1, shared=0.8))[0] < 1.0
@@ -115,25 +110,12 @@ class TestParts:
         eta = decay_rate(jobs, np.full(400, 1.0 / 400), 0.6, 1.0)
         assert eta == pytest.approx(1.0 / jobs.mean() - 0.6, rel=0.05)
 
-    def test_bursts_slow_the_decay(self) -> None:
-        decays = [decay_rate(ONE, ONE, 0.6, scv) for scv in (1.0, 2.0, 4.0, 9.0)]
-        assert decays == sorted(decays, reverse=True)
-
-    def test_the_residual_of_equal_jobs_is_uniform(self) -> None:
-        np.testing.assert_allclose(
-            residual_below(np.array([4.0]), ONE, np.array([0.0, 1.0, 4.0, 9.0])), [0, 0.25, 1, 1]
-        )
-
     def test_the_shortest_of_one_is_any(self) -> None:
         jobs, weight = np.array([3.0, 1.0]), np.array([0.5, 0.5])
         length, chance = shortest_of(jobs, weight, 1.0)
         met = chance * length
         np.testing.assert_allclose(length, [1.0, 3.0])
         np.testing.assert_allclose(met, [0.25, 0.75])  # met in proportion to the length
-
-    def test_the_shortest_of_many_is_short(self) -> None:
-        length, chance = shortest_of(np.array([3.0, 1.0]), np.array([0.5, 0.5]), 8.0)
-        assert (chance * length)[0] == pytest.approx(1.0 - 0.75**8)
 
 
 class TestWait:
