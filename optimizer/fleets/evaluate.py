@@ -343,7 +343,7 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
             offset = offset + moved
         elif state.steps is not None:
             idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
-        rests = ((1.0 - state.under_way, idle), (state.under_way, state.beside))
+        rests = ((1.0 - state.under_way, idle), (state.under_way, state.lane_step))
         first.append(
             _FirstToken(pool.route, offset, Delay(state.wait, later, rests), instance.flows.missed, state.hit_chance)
         )

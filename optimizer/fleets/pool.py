@@ -75,7 +75,7 @@ class PoolState:
     rate (flows,): requests per second; wait: of prompts for an engine, None where there are none;
     latency (flows,): prompt time once started [s]; steps: None on a prefill engine; running: requests per engine;
     full: probability that slots or KV memory are full; memory: mean share of KV memory in use; stable: whether the load
-    is below capacity; beside, under_way: length of the step of an engine's other lanes, for the end of which a prompt
+    is below capacity; lane_step, under_way: step of the other lanes of an engine, for the end of which a prompt
     waits that finds a lane free [s], and the chance that they have prompts [1]; 0 on engines with one lane;
     hit_chance (flows,): chance that a request finds its history in the prefix cache, None where no memory decides it;
     keeps: how long the cache keeps what is not used [s];
@@ -91,7 +91,7 @@ class PoolState:
     full: float
     memory: float
     stable: bool
-    beside: float = 0.0
+    lane_step: float = 0.0
     under_way: float = 0.0
     relaxation: float = 0.0
     hit_chance: FloatArray | None = None
@@ -369,11 +369,11 @@ def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, Lockstep]:
     times = (tables.prefill_alone, tables.prefill_time)
     alone, full = (float(rate @ prompt_service(flows, time[at], chunks, stages)[0]) / servers for time in times)
     busy = alone / (1.0 - full + alone) if full < 1.0 else 1.0
-    beside = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))
+    lanes_busy = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))
     weight = np.where(rate.any(), rate, flows.share)
-    first = prefill_lockstep(flows, tables, at, weight, beside)
-    longer = np.minimum(beside + rate @ first.excess[0] / servers, 1.0)
-    return latency_beside(tables, at, beside), prefill_lockstep(flows, tables, at, weight, longer)
+    first = prefill_lockstep(flows, tables, at, weight, lanes_busy)
+    longer = np.minimum(lanes_busy + rate @ first.excess[0] / servers, 1.0)
+    return latency_beside(tables, at, lanes_busy), prefill_lockstep(flows, tables, at, weight, longer)
 
 
 def _decode_state(engines: _Engines) -> PoolState:
@@ -516,7 +516,7 @@ class _Mean:
 
     @cached_property
     def queue(self) -> tuple[PromptWait, FloatArray, tuple[float, float]]:
-        """Wait of prompts, their latency once started (flows,) [s], and `beside` and `under_way` of `PoolState`."""
+        """Wait of prompts, their latency once started (flows,) [s], and `lane_step` and `under_way` of `PoolState`."""
         engines, mixed, stages, ranks = self.engines, self.mixed, self.engines.stages, self.engines.ranks
         if ranks > 1.0:  # where prompts wait, there is one on every lane
             mixed = _mixed(engines, self.running, self.attention, 1.0)
@@ -534,10 +534,10 @@ class _Mean:
         return wait, latency, (float(lanes.step[0]), _any_busy(float(busy[0]), ranks))
 
     @cached_property
-    def beside(self) -> MixedEngine:
+    def mixed_engine(self) -> MixedEngine:
         """Prompts beside decodes, as often as they find engines busy."""
         wait = self.queue[0]
-        return _beside(self.engines, self, wait.utilization, wait.chance)
+        return _mixed_engine(self.engines, self, wait.utilization, wait.chance)
 
     @cached_property
     def left(self) -> FloatArray:
@@ -566,7 +566,7 @@ def _colocated_state(engines: _Engines) -> PoolState:
     if stable:
         seats = _seats(mean, steps, engines.seats, full_step)
         wait = with_seats(wait, seats.taken_chance(), seats.wait())
-    back = mean.running / mean.rate / (1.0 - mean.beside.feedback)
+    back = mean.running / mean.rate / (1.0 - mean.mixed_engine.feedback)
     return PoolState(rate, wait, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes, back)
 
 
@@ -629,7 +629,7 @@ def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> 
     return _Mixed(base, carried, turn, count, (work + held) / lanes, full, room)
 
 
-def _beside(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> MixedEngine:
+def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> MixedEngine:
     """Prompts beside decodes; busy: share of the time in which a lane has a prompt, all_busy: P(all lanes have) [1]."""
     flows, mixed, slope, stages = engines.flows, mean.mixed, engines.slope, engines.stages
     whole = np.floor(flows.new_tokens / mixed.room)
@@ -678,13 +678,13 @@ def _swing(engines: _Engines, mean: _Mean) -> float:
 
 def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
     """Distribution of the TPOT of each flow beside prompts; full_step: of a batch that takes all seats [s]."""
-    engines, mixed, beside, left = mean.engines, mean.mixed, mean.beside, mean.left
-    each = float(beside.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
-    number = float(beside.weight @ left)
-    several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
-    time = decode_time(beside, left, min(several * each, mixed.most), mean.queue[0].together)
+    engines, mixed, engine, left = mean.engines, mean.mixed, mean.mixed_engine, mean.left
+    each = float(engine.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
+    number = float(engine.weight @ left)
+    several = max(number / max(float(any_of(np.array(number), engine.arrival_scv, engine.engines)), 1e-12), 1.0)
+    time = decode_time(engine, left, min(several * each, mixed.most), mean.queue[0].together)
     calm = mean.quiet + time.own
-    longest = np.clip(ceiling(beside, seats, full_step), calm, max(mean.step, mean.quiet + mixed.most) + time.own)
+    longest = np.clip(ceiling(engine, seats, full_step), calm, max(mean.step, mean.quiet + mixed.most) + time.own)
     lengths, rates = _prompt_steps(mean)
     jitter = peakedness(engines.flows) * mean.step * float(engines.work @ engines.slope**2)
     return Steps(
@@ -693,10 +693,10 @@ def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
         time=time,
         jitter=float(np.sqrt(jitter)),
         ceiling=longest,
-        others=-math.expm1(-beside.batch),
+        others=-math.expm1(-engine.batch),
         prompt_step=lengths,
         prompt_rate=rates,
-        in_a_row=float(beside.weight @ beside.mixed_steps),
+        in_a_row=float(engine.weight @ engine.mixed_steps),
     )
 
 
@@ -722,18 +722,18 @@ def _seats(mean: _Mean, steps: Steps, seats: float, full_step: float) -> Seats:
     All engines vary together as one would by itself with arrivals like theirs: the router evens out the rest. The seats
     of a full batch advance by a step at once, but while prompts are computed: all wait for any, and each for its own.
     """
-    beside, (wait, latency, _), engines = mean.beside, mean.queue, mean.beside.engines
+    engine, (wait, latency, _), engines = mean.mixed_engine, mean.queue, mean.mixed_engine.engines
     tpot = steps.quiet + steps.time.own + (1.0 - steps.time.undisturbed) * steps.time.mean
-    lives = wait.chance * wait.mean + float(beside.weight @ (latency + beside.steps * tpot))
-    together = replace(beside, engines=1.0)
+    lives = wait.chance * wait.mean + float(engine.weight @ (latency + engine.steps * tpot))
+    together = replace(engine, engines=1.0)
     return Seats(
         engines=engines,
         seats=seats,
-        rate=engines * beside.rate,
-        present=engines * beside.rate * lives,
+        rate=engines * engine.rate,
+        present=engines * engine.rate * lives,
         variance=engines * together.variance,
         peaked=together.variance / together.batch * (1.0 - together.feedback) * (1.0 - together.load),
-        turn=beside.extra + (latency + beside.steps * full_step) / seats,
-        weight=beside.weight,
-        arrival_scv=beside.arrival_scv,
+        turn=engine.extra + (latency + engine.steps * full_step) / seats,
+        weight=engine.weight,
+        arrival_scv=engine.arrival_scv,
     )
