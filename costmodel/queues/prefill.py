@@ -8,8 +8,8 @@ busy.
 
 1. A step in progress gathers prompts only while all engines are busy, which share P of the arrivals find. With n
    prompts a step on average, P n of them were gathered during the last one, on a step like any prompt's Poisson:
-   none with chance E exp(-P n s / E s) =: psi (bursts bring them together: psi^(ln d / (d - 1)), d = 1 + (ca2 - 1) / c,
-   a negative binomial number). Steps that gathered none are as frequent as prompts that find an idle engine, so
+   none with chance E exp(-P n s / E s) =: psi (bursts bring them together: `erlang.bunching`). Steps that gathered none
+   are as frequent as prompts that find an idle engine, so
 
        n (1 - P) = psi(P n),   L = E s + (n - 1) E g,   rho = lambda L / (c n),   P = P(all busy | rho)
 
@@ -44,7 +44,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .erlang import NEWTON, wait_probability
+from .erlang import NEWTON, bunching, wait_probability
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
@@ -162,8 +162,7 @@ def shared_steps(prompts: Prompts) -> tuple[float, float, float]:
     rate, alone, shared = prompts.per_engine, prompts.mean_alone, prompts.mean_shared
     if rate * shared >= BUSIEST:
         return rate * shared, 1.0, float(wait_probability(prompts.engines, BUSIEST, prompts.arrival_scv))
-    bunches = max(prompts.arrival_scv - 1.0, 0.0) / prompts.engines
-    bunched = np.log1p(bunches) / bunches if bunches > 0.0 else 1.0
+    bunched = bunching(prompts.arrival_scv, prompts.engines)
     low, high = 1e-9, 1.0
     for _ in range(2):
         level = low + (high - low) * LEVELS
