@@ -112,8 +112,8 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
     """
     policy = load_serving_policy(deployment.engine)
     arrays = engine_arrays(deployment.model, [deployment.prefill], policy.overhead)
-    times, (single, none) = engine_times(deployment.model, arrays, arrays, policy, closed), np.eye(2)[:, :1, None]
-    pools = Pools(single, single, none, np.array([[deployment.fits]]), apart=False)
+    times, single = engine_times(deployment.model, arrays, arrays, policy, closed), np.ones((1, 1))
+    pools = Pools(single, single, 0.0 * single, np.array([[deployment.fits]]), apart=False)
     steady = closed_loop(times, policy, closed, pools)
     kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total * arrays.first_token
     late = (closed.looks - 1.0) / 2.0 * steady.decode_step

@@ -5,7 +5,6 @@ Functions of lengths and links take floats or arrays that broadcast together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -23,18 +22,6 @@ Value = TypeVar("Value", float, FloatArray)
 TRANSFER_EFFICIENCY = 0.92
 """Share of a link's bandwidth that KV hand-over reaches [1]; measured: DistServe moved 2048 tokens of OPT-175B over
 NVLink (600 GB/s) in 17.6 ms, which is 0.915 of the link."""
-
-
-@dataclass(frozen=True, slots=True)
-class KvStore:
-    """A KV store shared by all engines (Mooncake): what one engine reads from it.
-
-    dram, ssd: bandwidth at which the store's tiers are read [byte/s]; dram_share: share of hits found in DRAM [1].
-    """
-
-    dram: float
-    ssd: float
-    dram_share: float = 1.0
 
 
 def kv_transfer_bytes(model: Transformer, isl: Value, kv_dtype: str, cached_share: float = 0.0) -> Value:
@@ -101,20 +88,6 @@ def exposed_transfer_time(transfer: Value, prefill: Value, layers: int) -> Value
     """
     exposed: Value = np.maximum(transfer / layers, transfer - prefill * (1.0 - 1.0 / layers))
     return exposed
-
-
-def store_read_time(store: KvStore, size: Value, prefix_share: float, network: float) -> Value:
-    """Time to fetch the cached prefix of a prompt from a shared store [s] (Mooncake §5).
-
-    size: KV of the whole prompt [byte]; prefix_share: share of it found in the store [1]; network: bandwidth
-    between store and engine [byte/s]. DRAM and SSD hits stream one after the other, each no faster than the network:
-    prefix x (d / min(B_dram, B_net) + (1 - d) / min(B_ssd, B_net)).
-
-    >>> store_read_time(KvStore(dram=200e9, ssd=10e9, dram_share=0.5), 40e9, prefix_share=0.5, network=100e9)
-    1.1
-    """
-    per_byte = store.dram_share / min(store.dram, network) + (1.0 - store.dram_share) / min(store.ssd, network)
-    return size * prefix_share * per_byte
 
 
 def step_in_progress(running: FloatArray | float) -> FloatArray:

@@ -56,21 +56,6 @@ class Workload:
         """Mean output length [token]."""
         return float(self.share @ self.osl)
 
-    @property
-    def mean_isl_squared(self) -> float:
-        """Second moment of the input length [token^2]: attention FLOPs of a prefill grow with it."""
-        return float(self.share @ self.isl**2)
-
-    @property
-    def mean_osl_squared(self) -> float:
-        """Second moment of the output length [token^2]: the KV that decode reads over a request grows with it."""
-        return float(self.share @ self.osl**2)
-
-    @property
-    def mean_isl_osl(self) -> float:
-        """Mean product of input and output length [token^2]: the prompt's KV is read once per output token."""
-        return float(self.share @ (self.isl * self.osl))
-
 
 def scale_rate(workload: Workload, factor: float) -> Workload:
     """Return the same request mix with `factor` [1] times the arrivals; burstiness is kept.

@@ -19,10 +19,10 @@ from costmodel.engine import EngineConfig
 from costmodel.engine_arrays import Conditions, engine_arrays
 from costmodel.errors import InputError
 from costmodel.host import NO_OVERHEAD
-from costmodel.prediction_error import interval_factors
 from costmodel.queues.steady_state import Steady
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer
+from search_spaces.serving_error import interval_factors
 
 from .catalog import AcceleratorCatalog
 from .engines import load_serving_policy

@@ -1,21 +1,113 @@
-"""The catalog's error bars: factors on predictions by quantity and stratum, and the errors that they come from."""
+"""How wrong a prediction may be: factors by quantity and stratum that hold the measured value nine times in ten.
+
+The catalog has them, and the errors that they come from.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Final
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig
-from costmodel.prediction_error import ASSUMED_WIDENING, ErrorTable, Factors, Stratum, interval_of
 from costmodel.transformer import Transformer
 
 from .catalog import load_catalog
+
+ASSUMED_WIDENING = 1.5
+"""An accelerator without measured kernels: the interval's width in logarithms times this, and again where nothing of
+its generation was measured either; assumed."""
+
+ORDER: Final[Mapping[str, tuple[str, ...]]] = {
+    "ttft": ("mode", "engine", "structure", "generation", "dtype", "model"),
+    "tpot": ("structure", "generation", "dtype", "engine", "model"),
+}
+"""What decides the error of a quantity, in this order: TTFT is a matter of the scheduler first, TPOT of the kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """What a prediction was made for, as far as its error depends on it; empty where it is not known.
+
+    mode: colocated or disaggregated; engine: the serving engine; structure: dense or moe; generation: of the
+    accelerator; dtype: of the weights; model: its name; measured: the accelerator has fitted kernels of its own;
+    seen: it, or another accelerator of its generation, was measured at all.
+    """
+
+    mode: str = ""
+    engine: str = ""
+    structure: str = ""
+    generation: str = ""
+    dtype: str = ""
+    model: str = ""
+    measured: bool = True
+    seen: bool = True
+
+    @property
+    def widening(self) -> float:
+        """Factor on the interval's width in logarithms for what was never measured [1].
+
+        >>> Stratum().widening, Stratum(measured=False).widening, Stratum(measured=False, seen=False).widening
+        (1.0, 1.5, 2.25)
+        """
+        return ASSUMED_WIDENING ** ((not self.measured) + (not self.seen))
+
+    def keys(self, quantity: str) -> tuple[str, ...]:
+        """Names under which factors of a quantity may be filed, the narrowest first, down to all.
+
+        >>> Stratum("colocated", "vllm", "dense", "hopper").keys("ttft")[:2]
+        ('colocated/vllm/dense/hopper', 'colocated/vllm/dense')
+        """
+        parts = [str(getattr(self, name)) for name in ORDER[quantity]]
+        stated = parts.index("") if "" in parts else len(parts)
+        return (*("/".join(parts[:count]) for count in range(stated, 0, -1)), "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Measured lies between low x and high x the prediction with 90 % probability; rows: residuals behind it."""
+
+    low: float
+    high: float
+    rows: int
+
+
+def interval_of(half_width: float) -> tuple[float, float]:
+    """(low, high) factors of an interval that is even in logarithms: exp(-+half_width) [1].
+
+    >>> low, high = interval_of(0.1)
+    >>> round(low * high, 12)
+    1.0
+    """
+    return math.exp(-half_width), math.exp(half_width)
+
+
+ErrorTable = Mapping[str, Mapping[str, Factors]]
+"""Quantity (ttft, tpot) -> key of a stratum -> factors."""
+
+
+def interval_factors(table: ErrorTable, quantity: str, stratum: Stratum) -> tuple[float, float]:
+    """(low, high) factors on a prediction that hold the measured value with 90 % probability [1].
+
+    The nearest stratum that the table has decides; where kernels were never measured the interval is widened, in
+    logarithms (`Stratum.widening`).
+
+    >>> table = {"ttft": {"all": Factors(0.5, 2.0, 100)}}
+    >>> interval_factors(table, "ttft", Stratum("colocated", "vllm"))
+    (0.5, 2.0)
+    >>> interval_factors(table, "ttft", Stratum("colocated", "vllm", measured=False))[1] > 2.8
+    True
+    """
+    known = table[quantity]
+    nearest = next(known[key] for key in stratum.keys(quantity) if key in known)
+    return nearest.low**stratum.widening, nearest.high**stratum.widening
 
 
 class _Shipped(BaseModel):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from costmodel.beside import Beside
+from costmodel.queues.decode import MixedEngine
 from costmodel.queues.erlang import wait_probability
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -89,7 +89,7 @@ def test_batches_and_what_prompts_find_are_as_simulated(engines: int, scv: float
     busy = rate * (TAU + PROMPT)
     all_busy = float(wait_probability(float(engines), busy, scv))
     same = np.full(values.size, PROMPT)
-    one = Beside(
+    one = MixedEngine(
         rate=rate,
         weight=counts / 60,
         extra=same,

@@ -22,7 +22,6 @@ from benchmarks.efficiency_curve import (
     curve_time,
     fit,
     predict,
-    saturation,
     single_kernels,
 )
 from benchmarks.suspect import beats_physics, link_unused, narrower_is_slower
@@ -62,13 +61,6 @@ def test_without_halves_the_curve_is_the_roofline() -> None:
     curve = EfficiencyCurve(compute=0.8, memory=0.9, launch=4e-6)
     expected = kernel_time(1e12, 1e9, 0.8 * PEAK, 0.9 * BANDWIDTH, 4e-6)
     assert curve_time(curve, 1e12, 1e9, peak=PEAK, bandwidth=BANDWIDTH, size=1.0, inputs=1.0) == pytest.approx(expected)
-
-
-@given(size=st.floats(1e-3, 1e12), half=halves)
-@settings(deadline=None, max_examples=100)
-def test_saturation_stays_below_one_and_rises(size: float, half: float) -> None:
-    assert 0 < saturation(size, half) <= 1
-    assert saturation(2 * size, half) >= saturation(size, half)
 
 
 @given(compute=share, memory=share, half=halves, memory_half=halves, cast=st.floats(0, 20), size=st.floats(1, 1e9))
@@ -113,15 +105,6 @@ def test_fit_shrugs_off_outliers() -> None:
     assert found.curve.compute == pytest.approx(0.8, rel=0.05)
     assert found.curve.memory == pytest.approx(0.9, rel=0.05)
     assert found.error < 0.04
-
-
-def test_fit_stays_inside_physics_when_the_data_do_not() -> None:
-    samples = gemms(EfficiencyCurve(0.9, 0.9, 1e-6))
-    samples.seconds[:] /= 3.0
-    curve = fit(samples).curve
-    assert 0 < curve.compute <= 1
-    assert 0 < curve.memory <= 1
-    assert curve.launch >= 0
 
 
 def test_sums_of_kernels_with_an_offset() -> None:

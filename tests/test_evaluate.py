@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from costmodel.prompt_queue import Prompts, prompt_wait
+from costmodel.queues.prefill import Prompts, prompt_wait
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance

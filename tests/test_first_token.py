@@ -17,7 +17,7 @@ from costmodel.first_token import (
     hidden_transfer,
     waits_of,
 )
-from costmodel.prompt_queue import Prompts, prompt_wait
+from costmodel.queues.prefill import Prompts, prompt_wait
 from costmodel.transfer import step_in_progress
 
 ONE = np.array([1.0])

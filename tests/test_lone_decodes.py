@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.decode_queue import DecodeTime, Steps
 from costmodel.engine import Parallelism, Role
+from costmodel.queues.decode import Steps
 from costmodel.step import StepLoad, step_time_one
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
@@ -91,7 +91,7 @@ def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelis
     short, long = alone(instance, split)
     assert long > 1.15 * short
     steps = steps_of(pool_state(instance, fleet(instance, split).pools[0], 1.0))
-    np.testing.assert_allclose(steps.quiet + steps.time.lone, [short, long], rtol=0.002)
+    np.testing.assert_allclose(steps.quiet + steps.time.own, [short, long], rtol=0.002)
     assert float(evaluate(instance, fleet(instance, split)).tpot[-1, 1]) == pytest.approx(float(long), rel=0.002)
     if split == Parallelism():
         decode = steps_of(pool_state(instance, apart(instance).pools[1], 1.0))
@@ -142,16 +142,3 @@ def test_half_are_late_where_the_mean_quiet_step_is(
         steps = steps_of(pool_state(instance, pool, 10.0 ** (log_rate + 4.0)))
         assert (np.broadcast_to(steps.time.own, len(isl)) >= 0.0).all()
         assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= HALF).all()
-
-
-def test_those_alone_and_those_in_company_have_the_mean_and_the_spread_of_all() -> None:
-    nothing = np.zeros(1)
-    time = DecodeTime(nothing, nothing, nothing + 1.0, own=nothing + 0.003, lone=nothing + 0.002, alone=0.4)
-    steps = Steps(0.02, 0.02, time, 0.002, nothing + 1.0)
-    at = np.linspace(0.0, 0.06, 60_001)
-    density = -np.diff(np.array([float(steps.calm_exceeds(np.array([limit]))[0]) for limit in at]))
-    middle = (at[1:] + at[:-1]) / 2.0
-    assert float(density @ middle) == pytest.approx(0.023, rel=1e-4)
-    assert float(np.sqrt(density @ (middle - 0.023) ** 2)) == pytest.approx(0.002, rel=1e-2)
-    lone = float(steps.calm_exceeds(np.array([0.022 - 1e-9]))[0] - steps.calm_exceeds(np.array([0.022]))[0])
-    assert lone == pytest.approx(0.4, abs=1e-3)

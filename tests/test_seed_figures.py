@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel import arithmetic
+from costmodel import textbook
 from costmodel.host import NO_OVERHEAD
 from costmodel.kernels import ELEMENTWISE_LAUNCH, elementwise_kernels
 from costmodel.roofline import arithmetic_intensity
@@ -51,21 +51,21 @@ def gqa_model_of_128_kib() -> Transformer:
 
 
 CASES: dict[str, tuple[Callable[[], float], float, float]] = {
-    "prefill_flop_7b": (lambda: arithmetic.prefill_flop(7e9, 4096.0), 5.734e13, 0.001),
-    "prefill_time_7b_a100": (lambda: arithmetic.prefill_time(7e9, 4096.0, PEAK_A100, 0.5), 0.3676, 0.001),
-    "decode_tpot_7b_a100": (lambda: arithmetic.decode_tpot(14e9, BANDWIDTH_A100, 1.0, 0.0), 0.007, 0.001),
+    "prefill_flop_7b": (lambda: textbook.prefill_flop(7e9, 4096.0), 5.734e13, 0.001),
+    "prefill_time_7b_a100": (lambda: textbook.prefill_time(7e9, 4096.0, PEAK_A100, 0.5), 0.3676, 0.001),
+    "decode_tpot_7b_a100": (lambda: textbook.decode_tpot(14e9, BANDWIDTH_A100, 1.0, 0.0), 0.007, 0.001),
     "decode_tpot_batched": (
-        lambda: arithmetic.amortised_token_time(14e9, BANDWIDTH_A100, 8.0, 0.5e9),
+        lambda: textbook.amortised_token_time(14e9, BANDWIDTH_A100, 8.0, 0.5e9),
         0.001125,
         0.001,
     ),
-    "chunk_time_7b_a100": (lambda: arithmetic.chunk_time(7e9, 512.0, PEAK_A100, 0.5), 0.04595, 0.001),
+    "chunk_time_7b_a100": (lambda: textbook.chunk_time(7e9, 512.0, PEAK_A100, 0.5), 0.04595, 0.001),
     "kv_transfer_bytes_7b_gqa": (lambda: kv_transfer_bytes(gqa_model_of_128_kib(), 4096.0, "bf16"), 536870912, 0),
-    "kv_transfer_bw": (lambda: arithmetic.required_bandwidth(512e6, 0.1), 5.12e9, 0.001),
-    "static_idle": (lambda: arithmetic.static_batching_idle((100, 200, 400), 0.007), 3.5, 0.001),
+    "kv_transfer_bw": (lambda: textbook.required_bandwidth(512e6, 0.1), 5.12e9, 0.001),
+    "static_idle": (lambda: textbook.static_batching_idle((100, 200, 400), 0.007), 3.5, 0.001),
     "ridge_h100": (lambda: toy_accelerator().ridge_point("bf16"), 295.2, 0.001),
-    "decode_limit_8b_h100": (lambda: arithmetic.decode_limit(16e9, BANDWIDTH_H100, 1.0), 209.4, 0.001),
-    "decode_real_8b_h100": (lambda: arithmetic.decode_limit(16e9, BANDWIDTH_H100, 0.6), 125.6, 0.005),
+    "decode_limit_8b_h100": (lambda: textbook.decode_limit(16e9, BANDWIDTH_H100, 1.0), 209.4, 0.001),
+    "decode_real_8b_h100": (lambda: textbook.decode_limit(16e9, BANDWIDTH_H100, 0.6), 125.6, 0.005),
     "ai_decode": (lambda: decode_intensity(1), 1.0, 0.02),
     "ai_decode_batch": (lambda: decode_intensity(64), 64, 0.02),
     "ai_prefill": (lambda: prefill_intensity(2048), 2048, 0.02),
@@ -85,13 +85,13 @@ def test_seed_figure(row: str) -> None:
 
 
 def test_decode_limit_range_covers_the_seed() -> None:
-    limits = [arithmetic.decode_limit(16e9, BANDWIDTH_H100, mbu) for mbu in (0.6, 0.8)]
+    limits = [textbook.decode_limit(16e9, BANDWIDTH_H100, mbu) for mbu in (0.6, 0.8)]
     assert limits == pytest.approx([125.6, 167.5], rel=0.005)
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 2048])
 def test_closed_form_of_intensity_is_the_step_s(tokens: int) -> None:
-    assert decode_intensity(tokens) == pytest.approx(arithmetic.weight_intensity(float(tokens), 2.0), rel=1e-9)
+    assert decode_intensity(tokens) == pytest.approx(textbook.weight_intensity(float(tokens), 2.0), rel=1e-9)
 
 
 def test_closed_forms_are_the_limits_of_the_step() -> None:
@@ -101,11 +101,11 @@ def test_closed_forms_are_the_limits_of_the_step() -> None:
     weights = model.parameters - model.hidden * model.vocab
     decode = step_time_one(model, config, NO_OVERHEAD, StepLoad.decode(1, 0))
     small = sum(group.count * elementwise_kernels(group) for group in model.layers) * ELEMENTWISE_LAUNCH
-    floor = arithmetic.decode_tpot(2.0 * weights, gpu.bandwidth, 1.0, 0.0)
+    floor = textbook.decode_tpot(2.0 * weights, gpu.bandwidth, 1.0, 0.0)
     assert decode.total[0, 0] - small == pytest.approx(floor, rel=0.001)
     prefill = step_time_one(model, config, NO_OVERHEAD, StepLoad.prefill(4096))
     body = model.parameters - 2 * model.hidden * model.vocab
-    expected = arithmetic.prefill_time(float(body), 4096.0, gpu.peak_flops["bf16"], 1.0)
+    expected = textbook.prefill_time(float(body), 4096.0, gpu.peak_flops["bf16"], 1.0)
     gemm_only = prefill.gemm[0, 0]
     assert expected < gemm_only < 1.13 * expected  # norms and activations move a tenth more, at 0.8 of the bandwidth
 
@@ -122,11 +122,11 @@ def test_every_row_with_a_value_is_covered(data: Path) -> None:
 
 def test_closed_forms_take_arrays() -> None:
     batches = np.array([1.0, 8.0, 64.0])
-    times = arithmetic.amortised_token_time(np.float64(14e9) + 0 * batches, 2e12 + 0 * batches, batches, 0 * batches)
+    times = textbook.amortised_token_time(np.float64(14e9) + 0 * batches, 2e12 + 0 * batches, batches, 0 * batches)
     assert times.tolist() == pytest.approx([0.007, 0.000875, 0.000109375])
 
 
 def test_static_batching_edges() -> None:
-    assert arithmetic.static_batching_idle((), 0.007) == 0
-    assert arithmetic.static_batching_idle((5, 5), 0.007) == 0
-    assert arithmetic.continuous_batching_gain((300, 300)) == 1
+    assert textbook.static_batching_idle((), 0.007) == 0
+    assert textbook.static_batching_idle((5, 5), 0.007) == 0
+    assert textbook.continuous_batching_gain((300, 300)) == 1

@@ -109,17 +109,6 @@ def test_of_the_first_wave_each_waits_for_half() -> None:
     assert short - endless == pytest.approx(0.1 * 20 / 2 * 1e-3 - 0.1 * later, rel=1e-3)
 
 
-def test_a_first_token_may_be_late_without_keeping_the_engine_busy() -> None:
-    """It delays the first wave and the prompt itself, but no step of the others."""
-    prompt = Prompt(alone=cell(0.3), wave=cell(0.3), shared=cell(0.2), lockstep=cell(0.0))
-    late, usual = (
-        closed_loop(engine, IDEAL, load(21, waves=10), colocated())
-        for engine in (replace(times(0.2, 0.01), prompt=prompt), times(0.2, 0.01))
-    )
-    assert late.ttft[0, 0] - usual.ttft[0, 0] == pytest.approx(0.1 + 0.1 * 20 / 2 * 0.1, rel=0.1)
-    assert 0.9 * usual.tpot[0, 0] < late.tpot[0, 0] < usual.tpot[0, 0]  # fewer decode meanwhile
-
-
 def circulating(requests: int, away: float, scatter: float, rounds: int = 12) -> float:
     """Mean wait after the first round of requests that a server takes one second each, in order of arrival."""
     draws = np.random.default_rng(1).uniform(-1.0, 1.0, (rounds, requests)) * scatter * math.sqrt(3.0)
@@ -188,12 +177,6 @@ def test_a_saturated_prefill_pool_lets_out_what_it_can() -> None:
     steady = closed_loop(times(0.5, 0.001), IDEAL, load(200), pools(2))
     assert steady.rate[0, 0] == pytest.approx(2 / 0.5, rel=0.02)
     assert steady.ttft[0, 0] == pytest.approx(200 / 4 - 100 * 0.001, rel=0.02)
-
-
-def test_an_idle_prefill_pool_makes_nobody_wait() -> None:
-    steady = closed_loop(times(0.1, 0.02), IDEAL, load(1), pools(4, 2, 0.03))
-    assert steady.ttft[0, 0] == pytest.approx(0.13 + 0.02)
-    assert steady.tpot[0, 0] == pytest.approx(0.02)
 
 
 def test_on_busy_lanes_a_prompt_takes_a_step_of_all_of_them() -> None:
@@ -267,11 +250,6 @@ def test_launching_the_kernels_is_the_least_that_a_step_with_prompts_takes() -> 
     assert prompt_on_h100(load(1, isl=1), policy).alone[0, 0] == pytest.approx(32 * 8 * 1e-3)
     long = load(1, isl=30_000)
     assert prompt_on_h100(long, policy).alone == pytest.approx(prompt_on_h100(long, IDEAL).alone)
-
-
-def test_short_prompts_share_a_step() -> None:
-    prompt = prompt_on_h100(load(16, isl=100), replace(IDEAL, token_budget=8192))
-    assert prompt.shared[0, 0] < 0.5 * prompt.alone[0, 0]
 
 
 @settings(deadline=None, max_examples=60)

@@ -45,7 +45,7 @@ def test_few_requests_need_no_engine_for_eight(short_runs: None) -> None:
     assert other.cost_usd_per_hour == pytest.approx(BARE, abs=0.01)
 
 
-@pytest.mark.parametrize("tpot", ["8ms", "11ms"])
+@pytest.mark.parametrize("tpot", ["8.5ms", "11ms"])
 def test_small_limits_hide_no_larger_one(tpot: str) -> None:
     """Eight requests would be too slow, but hardly ever run; two at most would make others wait."""
     problem = posed(tpot)

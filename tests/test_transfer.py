@@ -1,4 +1,4 @@
-"""KV hand-over: bytes, times, overlap, shared store."""
+"""KV hand-over: bytes, times, overlap."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from costmodel.accelerator import Link
 from costmodel.engine import Parallelism
 from costmodel.errors import InputError
 from costmodel.transfer import (
-    KvStore,
     exposed_transfer_time,
     hand_over_cards,
     kv_transfer_bytes,
     kv_transfer_time,
-    store_read_time,
     transfer_bandwidth,
 )
 from search_spaces.models import load_model
@@ -101,10 +99,3 @@ def test_overlap_never_hurts_and_never_hides_the_last_layer(transfer: float, pre
 @settings(deadline=None, max_examples=50)
 def test_more_bandwidth_is_never_slower(size: float, slow: float, factor: float) -> None:
     assert kv_transfer_time(size, slow * factor, 1e-5) <= kv_transfer_time(size, slow, 1e-5)
-
-
-def test_store_reads_its_tiers_no_faster_than_the_network() -> None:
-    store = KvStore(dram=200e9, ssd=10e9, dram_share=0.5)
-    assert store_read_time(store, 40e9, 0.5, network=100e9) == pytest.approx(0.1 + 1.0)
-    assert store_read_time(store, 40e9, 0.5, network=5e9) == pytest.approx(4.0)
-    assert store_read_time(store, 40e9, 0.0, network=5e9) == 0

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from costmodel.prediction_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 from pdplan.cli import cli, run
 from pdplan.console import Console
 from reports.answers.accuracy import validation_dict
@@ -20,6 +19,7 @@ from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import deployments_of
 from search_spaces.measured_predictions import TOO_FAST, TOO_SLOW, predict_serving, predict_steps
 from search_spaces.measurements import Format, ServingRow, Settings, read_measurements, read_scripts, with_settings
+from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 HEADER = "set,model,accelerator,gemm_dtype,engine,mode,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"

@@ -146,17 +146,16 @@ def conditional_wait(
 
 
 def poisson_exceeds(mean: ArrayLike, count: ArrayLike) -> FloatArray:
-    """P(N > count) of a Poisson number [1], to 0.01, by the cube root of a gamma variable (Wilson and Hilferty 1931).
+    """P(N > count) of a Poisson number [1], to 0.01: P(Gamma(k + 1) < mean), and no more than P(N > 0).
 
-    P(N > k) = P(Gamma(k + 1) < mean), and no more than P(N > 0); the count need not be whole.
+    The count k need not be whole.
 
     >>> [round(float(poisson_exceeds(mean, k)), 2) for mean, k in ((1.0, 0.0), (4.0, 2.0), (0.0, 0.0))]
     [0.63, 0.76, 0.0]
     """
     shape = np.asarray(count, dtype=np.float64) + 1.0
-    narrow = 1.0 / (9.0 * shape)
-    cube_root = normal_exceeds((1.0 - narrow - np.cbrt(np.asarray(mean) / shape)) / np.sqrt(narrow))
-    return np.minimum(cube_root, -np.expm1(-np.asarray(mean, dtype=np.float64)))
+    below = 1.0 - gamma_exceeds(mean, shape, np.sqrt(shape))
+    return np.minimum(below, -np.expm1(-np.asarray(mean, dtype=np.float64)))
 
 
 def normal_exceeds(z: ArrayLike) -> FloatArray:
@@ -173,19 +172,26 @@ def normal_exceeds(z: ArrayLike) -> FloatArray:
     return np.where(score < 0.0, 1.0 - tail, tail)
 
 
-def held_at(limit: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance of min(Z, a), Z a standard normal and a the limit [1].
+def bunching(arrival_scv: float, engines: float) -> float:
+    """By how much seldomer bursts leave an engine without any arrival: none in exp(-`bunching` x mean number) [1].
 
-    -(phi - a Q) =: m and Phi - a phi + a^2 Q - m^2, with Q = 1 - Phi.
+    Of a negative binomial number ln d / (d - 1), d = 1 + (ca2 - 1) / c the variance over the mean of the arrivals at
+    one of c engines; 1 of Poisson arrivals.
 
-    >>> [round(float(found), 4) for found in held_at(np.array(0.0))]  # -1 / sqrt(2 pi), 1 / 2 - 1 / (2 pi)
-    [-0.3989, 0.3408]
+    >>> bunching(1.0, 4.0), round(bunching(4.0, 3.0), 3)
+    (1.0, 0.693)
     """
-    edge = np.clip(limit, -37.0, 37.0)
-    density, beyond = np.exp(-0.5 * edge**2) / np.sqrt(2.0 * np.pi), normal_exceeds(edge)
-    mean = edge * beyond - density
-    square = 1.0 - beyond - edge * density + edge**2 * beyond
-    return np.minimum(mean, limit), np.maximum(square - mean**2, 0.0)
+    excess = max(arrival_scv - 1.0, 0.0) / engines
+    return math.log1p(excess) / excess if excess > 0.0 else 1.0
+
+
+def any_of(number: FloatArray, arrival_scv: float, engines: float) -> FloatArray:
+    """Chance of any of so many prompts on average at one of `engines`, which bursts bring together (`bunching`) [1].
+
+    >>> any_of(np.array(1.0), 1.0, 4.0).round(3).item()  # Poisson: 1 - exp(-1)
+    0.632
+    """
+    return np.asarray(-np.expm1(-number * bunching(arrival_scv, engines)))
 
 
 def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArray:

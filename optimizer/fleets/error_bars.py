@@ -21,7 +21,6 @@ from costmodel.accelerator import Origin
 from costmodel.engine import EngineConfig, FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.host import EngineOverhead
-from costmodel.prediction_error import interval_factors
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance, make_instance
@@ -32,7 +31,14 @@ from search_spaces.engines import load_engine_memory
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Balancing, Problem
 from search_spaces.quotes import is_quotes_file
-from search_spaces.serving_error import error_table, is_seen, load_serving_error, step_interval, stratum_of
+from search_spaces.serving_error import (
+    error_table,
+    interval_factors,
+    is_seen,
+    load_serving_error,
+    step_interval,
+    stratum_of,
+)
 from search_spaces.targets import undeployed
 
 from .binding import limits_by_use

@@ -14,11 +14,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.decode_queue import Steps
 from costmodel.engine import Role
 from costmodel.first_token import Delay, Entry, card_wait, hand_over_waits, hidden_transfer
 from costmodel.metric import Metric
 from costmodel.policy import SCHEDULERS
+from costmodel.queues.decode import Steps
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance
@@ -343,7 +343,7 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
             offset = offset + moved
         elif state.steps is not None:
             idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
-        rests = ((1.0 - state.under_way, idle), (state.under_way, state.beside))
+        rests = ((1.0 - state.under_way, idle), (state.under_way, state.lane_step))
         first.append(
             _FirstToken(pool.route, offset, Delay(state.wait, later, rests), instance.flows.missed, state.hit_chance)
         )

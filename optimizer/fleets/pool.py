@@ -1,14 +1,13 @@
 """How a pool runs under the loads that it really has: waits, steps and what makes them vary.
 
-Prefill engines wait as `costmodel.prompt_queue` says. Of an engine that decodes, with b the step of its mean batch
+Prompts wait as `costmodel.queues.prefill` says. Of an engine that decodes, with b the step of its mean batch
 without KV reads, a the attention time of the batch and e what a prompt adds to the steps of others (nothing on engines
 that only generate; what its chunks add to the steps that carry them; all of its own where prompts go first and alone),
 
     t = (b + a) / (1 - P),  P = sum rate e,  a = t sum rate osl slope     mean step; N = t sum rate osl decode (Little)
 
-A colocated engine is a prompt queue too, whose jobs are mixed steps; what its decodes add to that wait is in
-`costmodel.mixed_wait` and, where its batches are full, `costmodel.seat_queue`, how its steps vary in
-`costmodel.decode_queue`.
+A colocated engine is a prompt queue too, whose jobs are mixed steps; how its steps vary, and how prompts wait for a
+seat where its batches are full, is in `costmodel.queues.decode`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,11 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.beside import Beside, feedback
-from costmodel.decode_queue import DecodeTime, Steps, any_of, decode_time, first_of
 from costmodel.engine import Role
-from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
 from costmodel.prefix_cache import Cached, Reuse, cached, fixed, uniform_reuse
-from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, endless_wait, prompt_wait
-from costmodel.queues.erlang import lanes_held_up, normal_exceeds, wait_probability
-from costmodel.seat_queue import Seats, at_once, seat_wait, taken_chance, within_seats
+from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time
+from costmodel.queues.erlang import any_of, lanes_held_up, normal_exceeds
+from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait, with_seats
 from optimizer.loads.engine_table import (
     EngineTable,
     Lockstep,
@@ -79,7 +75,7 @@ class PoolState:
     rate (flows,): requests per second; wait: of prompts for an engine, None where there are none;
     latency (flows,): prompt time once started [s]; steps: None on a prefill engine; running: requests per engine;
     full: probability that slots or KV memory are full; memory: mean share of KV memory in use; stable: whether the load
-    is below capacity; beside, under_way: length of the step of an engine's other lanes, for the end of which a prompt
+    is below capacity; lane_step, under_way: step of the other lanes of an engine, for the end of which a prompt
     waits that finds a lane free [s], and the chance that they have prompts [1]; 0 on engines with one lane;
     hit_chance (flows,): chance that a request finds its history in the prefix cache, None where no memory decides it;
     keeps: how long the cache keeps what is not used [s];
@@ -95,7 +91,7 @@ class PoolState:
     full: float
     memory: float
     stable: bool
-    beside: float = 0.0
+    lane_step: float = 0.0
     under_way: float = 0.0
     relaxation: float = 0.0
     hit_chance: FloatArray | None = None
@@ -324,7 +320,7 @@ def _overloaded(rate: FloatArray) -> PoolState:
     """A pool that falls behind: everything takes a million seconds."""
     endless, nothing = np.full(rate.size, 1e6), np.zeros(rate.size)
     steps = Steps(1e6, 1e6, DecodeTime(nothing, nothing, nothing + 1.0), 0.0, nothing + 1e6)
-    return PoolState(rate, endless_wait(np.inf, rate.size), endless, steps, np.inf, 1.0, np.inf, stable=False)
+    return PoolState(rate, endless_wait(np.inf), endless, steps, np.inf, 1.0, np.inf, stable=False)
 
 
 def _any_busy(busy: float, lanes: float) -> float:
@@ -352,8 +348,6 @@ def _prefill_state(engines: _Engines) -> PoolState:
             engines=engines.servers,
             arrival_scv=flows.arrival_scv,
             stages=stages,
-            bare=np.minimum(latency / stages, full_step) if stages > 1.0 else None,
-            bubble=float(rate @ (service - tables.prefill_time[at][0] / stages)) / max(float(rate.sum()), 1e-300),
         )
     )
     under_way = _any_busy(wait.utilization, engines.ranks) if engines.ranks > 1.0 else 0.0
@@ -375,11 +369,11 @@ def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, Lockstep]:
     times = (tables.prefill_alone, tables.prefill_time)
     alone, full = (float(rate @ prompt_service(flows, time[at], chunks, stages)[0]) / servers for time in times)
     busy = alone / (1.0 - full + alone) if full < 1.0 else 1.0
-    beside = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))
+    lanes_busy = busy_beside(np.array([busy]), flows.arrival_scv, np.array([servers]))
     weight = np.where(rate.any(), rate, flows.share)
-    first = prefill_lockstep(flows, tables, at, weight, beside)
-    longer = np.minimum(beside + rate @ first.excess[0] / servers, 1.0)
-    return latency_beside(tables, at, beside), prefill_lockstep(flows, tables, at, weight, longer)
+    first = prefill_lockstep(flows, tables, at, weight, lanes_busy)
+    longer = np.minimum(lanes_busy + rate @ first.excess[0] / servers, 1.0)
+    return latency_beside(tables, at, lanes_busy), prefill_lockstep(flows, tables, at, weight, longer)
 
 
 def _decode_state(engines: _Engines) -> PoolState:
@@ -393,7 +387,8 @@ def _decode_state(engines: _Engines) -> PoolState:
     step = base / (1.0 - read)
     own, jitter = _company_of_requests(engines, running, base)
     nothing = np.zeros(rate.size)
-    steps = Steps(step, step, DecodeTime(nothing, nothing, nothing + 1.0, own), jitter, step + own)
+    time = DecodeTime(nothing, nothing, nothing + 1.0, own)
+    steps = Steps(step, step, time, jitter, step + own, others=-math.expm1(-running))
     memory, over = engines.memory(step * work)
     room = (engines.seats - running) * np.sqrt(
         engines.pool.replicas / (peakedness(engines.flows) * max(running, 1e-12))
@@ -521,7 +516,7 @@ class _Mean:
 
     @cached_property
     def queue(self) -> tuple[PromptWait, FloatArray, tuple[float, float]]:
-        """Wait of prompts, their latency once started (flows,) [s], and `beside` and `under_way` of `PoolState`."""
+        """Wait of prompts, their latency once started (flows,) [s], and `lane_step` and `under_way` of `PoolState`."""
         engines, mixed, stages, ranks = self.engines, self.mixed, self.engines.stages, self.engines.ranks
         if ranks > 1.0:  # where prompts wait, there is one on every lane
             mixed = _mixed(engines, self.running, self.attention, 1.0)
@@ -539,10 +534,10 @@ class _Mean:
         return wait, latency, (float(lanes.step[0]), _any_busy(float(busy[0]), ranks))
 
     @cached_property
-    def beside(self) -> Beside:
+    def mixed_engine(self) -> MixedEngine:
         """Prompts beside decodes, as often as they find engines busy."""
         wait = self.queue[0]
-        return _beside(self.engines, self, wait.utilization, wait.chance)
+        return _mixed_engine(self.engines, self, wait.utilization, wait.chance)
 
     @cached_property
     def left(self) -> FloatArray:
@@ -553,26 +548,9 @@ class _Mean:
         """
         wait, engines = self.queue[0], self.engines
         sent = min(wait.chance / max(wait.utilization, 1e-12), 1.0)
-        bunch = bunch_behind(engines.flows.arrival_scv, engines.servers)
         service = self.mixed.count * (self.mixed.turn + self.reads)
-        came = sent * (self.rate / engines.ranks) * (wait.chance * wait.mean + service) + bunch
+        came = sent * (self.rate / engines.ranks) * (wait.chance * wait.mean + service)
         return np.asarray(np.maximum(came - wait.chance * wait.behind, 0.0))
-
-    @cached_property
-    def first_waits(self) -> PromptWait:
-        """Waits of prompts with what the decodes beside them add."""
-        wait, mixed, engines, stages = self.queue[0], self.mixed, self.engines, self.engines.stages
-        if stages > 1.0:
-            step, times = (mixed.turn + self.reads) / stages, engines.per_engine * mixed.count
-            wait = with_transit(wait, Transit(float(times.sum()), step, times, stages))
-        if engines.ranks > 1.0:
-            return wait
-        rest = self.quiet / stages
-        held = min(wait.utilization + 0.5 * rest * self.rate * (1.0 - wait.utilization), 0.999999)
-        occupied = float(wait_probability(self.beside.engines, held, self.beside.arrival_scv))
-        behind = np.minimum(mixed.extra, mixed.full - mixed.ridden)
-        pending = 1.0 - wait.utilization / held
-        return with_company(wait, Company(occupied, pending, rest, mixed.extra, behind, self.beside.weight))
 
 
 def _colocated_state(engines: _Engines) -> PoolState:
@@ -587,8 +565,8 @@ def _colocated_state(engines: _Engines) -> PoolState:
     stable = mean.running <= engines.seats and memory < 1.0 and wait.load < 1.0
     if stable:
         seats = _seats(mean, steps, engines.seats, full_step)
-        wait = with_crowd(mean.first_waits, taken_chance(seats), seat_wait(seats))
-    back = mean.running / mean.rate / (1.0 - feedback(mean.beside))
+        wait = with_seats(wait, seats.taken_chance(), seats.wait())
+    back = mean.running / mean.rate / (1.0 - mean.mixed_engine.feedback)
     return PoolState(rate, wait, latency, steps, mean.running, min(over, 1.0), memory, stable, *lanes, back)
 
 
@@ -614,43 +592,16 @@ def _mean_engine(engines: _Engines) -> _Mean | None:
             return None
     else:
         return None
-    mean = _Mean(engines, mixed, running, busy, attention, step)
-    all_busy = min(busy, 0.999999) ** (np.sqrt(2.0 * (engines.servers + 1.0)) - 1.0)  # Sakasegawa's P(all busy)
-    spread = float(np.sqrt(_beside(engines, mean, busy, all_busy).variance))
-    mixed = _mixed(engines, running, attention, busy, spread=spread)
-    extra = mixed.extra * _together(engines, mean, mixed, all_busy)
-    taken = float(per_engine @ extra) + read
-    if taken >= 1.0:
-        return None
-    step = mixed.base / (1.0 - taken)
-    return replace(mean, mixed=replace(mixed, extra=extra), step=step, attention=step * read)
+    return _Mean(engines, mixed, running, busy, attention, step)
 
 
-def _together(engines: _Engines, mean: _Mean, mixed: _Mixed, all_busy: float) -> FloatArray:
-    """What prompts add to steps, over what each adds by itself, (flows,) [1].
-
-    The first tokens of a step cost less, as they share the weights that decodes read anyway; prompts that share a step
-    save that once. Where prompts go alone those that share a step read the weights once for all of them. x prompts come
-    to a busy engine in the step of another, n = x + exp(-x) share one.
-    """
-    flows, work = engines.flows, (mixed.turn - mixed.ridden) * mixed.count
-    burst = 1.0 + max(flows.arrival_scv - 1.0, 0.0) / (2.0 * engines.servers)
-    sent = min(all_busy / max(mean.busy, 1e-12), 1.0)
-    come = mean.rate * float(engines.weight @ (mixed.turn + mean.reads)) / engines.stages * burst * sent
-    shared = 1.0 - 1.0 / (come + np.exp(-come))
-    dense = flows.new_tokens / mixed.room * (mixed.full - mixed.ridden)
-    more = np.maximum(dense - work, 0.0) if mixed.carried else dense - work
-    return np.asarray(1.0 + shared * more / np.maximum(work, 1e-12))
-
-
-def _mixed(engines: _Engines, running: float, attention: float, busy: float, *, spread: float = 0.0) -> _Mixed:
+def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> _Mixed:
     """Mixed steps read off the tables between the batch sizes next to those that run.
 
     running: requests of an engine [1]; attention: KV reads of its batch [s]; busy: share of the time in which a lane
-    has a prompt [1]; spread: standard deviation of the batch [1]. The room that a batch leaves decides how many steps a
-    prompt needs: on average over the batches that it may meet, each a normal one. In a pipeline a chunk holds up the
-    steps behind it for as long as it takes longer than they: by what it adds to the decodes that it carries; where it
-    carries none by its whole length, less the decode step that they do meanwhile.
+    has a prompt [1]. The room that the batch leaves decides how many steps a prompt needs. In a pipeline a chunk holds
+    up the steps behind it for as long as it takes longer than they: by what it adds to the decodes that it carries;
+    where it carries none by its whole length, less the decode step that they do meanwhile.
     """
     tables, shape, chunk, carried = engines.tables, engines.pool.shape, engines.pool.chunk, engines.tables.carried
     new, budget, ranks, per_engine = engines.flows.new_tokens, engines.budget, engines.ranks, engines.per_engine
@@ -665,10 +616,6 @@ def _mixed(engines: _Engines, running: float, attention: float, busy: float, *, 
 
     room = max(budget - carried * running / lanes, 1.0)
     count = np.ceil(new / room)
-    if carried * spread > 0.0:
-        fewer, wider = (room - new / np.maximum(count - without, 1e-12) for without in (1.0, 0.0))
-        count = count + normal_exceeds(wider * lanes / spread) - normal_exceeds(-fewer * lanes / spread)
-        count = np.maximum(count, np.ceil(new / budget))
     at = (shape, near, chunk)
     steps = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
     longer = np.maximum(steps - carried * tables.decode_base[shape, near][:, None], 0.0)
@@ -682,7 +629,7 @@ def _mixed(engines: _Engines, running: float, attention: float, busy: float, *, 
     return _Mixed(base, carried, turn, count, (work + held) / lanes, full, room)
 
 
-def _beside(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> Beside:
+def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> MixedEngine:
     """Prompts beside decodes; busy: share of the time in which a lane has a prompt, all_busy: P(all lanes have) [1]."""
     flows, mixed, slope, stages = engines.flows, mean.mixed, engines.slope, engines.stages
     whole = np.floor(flows.new_tokens / mixed.room)
@@ -694,7 +641,7 @@ def _beside(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> Bes
     grown = engines.base(more) - engines.base(less)
     typical = float(engines.work @ slope) / float(engines.work.sum())
     lanes = stages * engines.ranks
-    return Beside(
+    return MixedEngine(
         rate=mean.rate,
         weight=engines.weight,
         extra=mixed.extra,
@@ -713,8 +660,6 @@ def _beside(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> Bes
         # A mean request's reads are spread over all lanes; one keeps to its own, and makes that longer for all unless
         # so many others are there that each lane has its share.
         reads=max(lanes - mean.batch, 1.0) * slope - typical,
-        alone=max(lanes, 1.0) * slope - typical,
-        saved=engines.saved_alone,
     )
 
 
@@ -733,12 +678,13 @@ def _swing(engines: _Engines, mean: _Mean) -> float:
 
 def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
     """Distribution of the TPOT of each flow beside prompts; full_step: of a batch that takes all seats [s]."""
-    engines, mixed, beside, left = mean.engines, mean.mixed, mean.beside, mean.left
-    each = float(beside.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
-    number = float(beside.weight @ left)
-    several = max(number / max(float(any_of(np.array(number), beside.arrival_scv, beside.engines)), 1e-12), 1.0)
-    first, together = first_of(several, each, mixed.most), mean.queue[0].together
-    time, longest = within_seats(beside, decode_time(beside, left, first, together, seats), seats, full_step)
+    engines, mixed, engine, left = mean.engines, mean.mixed, mean.mixed_engine, mean.left
+    each = float(engine.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
+    number = float(engine.weight @ left)
+    several = max(number / max(float(any_of(np.array(number), engine.arrival_scv, engine.engines)), 1e-12), 1.0)
+    time = decode_time(engine, left, min(several * each, mixed.most), mean.queue[0].together)
+    calm = mean.quiet + time.own
+    longest = np.clip(ceiling(engine, seats, full_step), calm, max(mean.step, mean.quiet + mixed.most) + time.own)
     lengths, rates = _prompt_steps(mean)
     jitter = peakedness(engines.flows) * mean.step * float(engines.work @ engines.slope**2)
     return Steps(
@@ -746,10 +692,11 @@ def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
         quiet=mean.quiet,
         time=time,
         jitter=float(np.sqrt(jitter)),
-        ceiling=np.clip(longest, mean.quiet + time.own, max(mean.step, mean.quiet + mixed.most) + time.own),
+        ceiling=longest,
+        others=-math.expm1(-engine.batch),
         prompt_step=lengths,
         prompt_rate=rates,
-        in_a_row=float(beside.weight @ beside.mixed_steps),
+        in_a_row=float(engine.weight @ engine.mixed_steps),
     )
 
 
@@ -775,19 +722,18 @@ def _seats(mean: _Mean, steps: Steps, seats: float, full_step: float) -> Seats:
     All engines vary together as one would by itself with arrivals like theirs: the router evens out the rest. The seats
     of a full batch advance by a step at once, but while prompts are computed: all wait for any, and each for its own.
     """
-    beside, (wait, latency, _), engines = mean.beside, mean.queue, mean.beside.engines
+    engine, (wait, latency, _), engines = mean.mixed_engine, mean.queue, mean.mixed_engine.engines
     tpot = steps.quiet + steps.time.own + (1.0 - steps.time.undisturbed) * steps.time.mean
-    lives = wait.chance * wait.mean + float(beside.weight @ (latency + beside.steps * tpot))
-    together = replace(beside, engines=1.0)
-    swings = together.variance / together.batch * (1.0 - feedback(together)) * (1.0 - together.load)
+    lives = wait.chance * wait.mean + float(engine.weight @ (latency + engine.steps * tpot))
+    together = replace(engine, engines=1.0)
     return Seats(
         engines=engines,
         seats=seats,
-        rate=engines * beside.rate,
-        present=engines * beside.rate * lives,
+        rate=engines * engine.rate,
+        present=engines * engine.rate * lives,
         variance=engines * together.variance,
-        peaked=swings * at_once(beside.steps, beside.weight, beside.arrival_scv, beside.overlap),
-        turn=beside.extra + (latency + beside.steps * full_step) / seats,
-        weight=beside.weight,
-        arrival_scv=beside.arrival_scv,
+        peaked=together.variance / together.batch * (1.0 - together.feedback) * (1.0 - together.load),
+        turn=engine.extra + (latency + engine.steps * full_step) / seats,
+        weight=engine.weight,
+        arrival_scv=engine.arrival_scv,
     )

@@ -462,7 +462,7 @@ def busy_beside(busy: FloatArray, arrival_scv: float, lanes: FloatArray) -> Floa
     """Share of a pool's `lanes` that an arrival finds, or has soon beside it, with prompts: those of its burst too [1].
 
     Of a stream of squared coefficient of variation ca2, an arrival has (ca2 - 1) / 2 more before it than a Poisson one
-    and as many behind it (`prompt_queue.bunch_behind`).
+    and as many behind it (the renewal function of the gaps).
 
     >>> busy_beside(np.array([0.25, 0.9]), 3.0, np.array([8.0, 8.0])).tolist()
     [0.5, 1.0]

@@ -26,24 +26,15 @@ def prefill_flop(parameters: Value, tokens: Value) -> Value:
     return 2.0 * parameters * tokens
 
 
-def compute_time(flop: Value, peak: Value, mfu: Value) -> Value:
-    """Time of compute-bound work = FLOP / (peak x MFU) [s].
-
-    flop [FLOP], peak [FLOP/s], mfu: share of the peak reached [1].
-
-    >>> round(compute_time(5.734e13, 312e12, 0.5), 4)
-    0.3676
-    """
-    return flop / (peak * mfu)
-
-
 def prefill_time(parameters: Value, tokens: Value, peak: Value, mfu: Value) -> Value:
     """Time of a prompt = 2 N T / (peak x MFU) [s].
+
+    peak [FLOP/s], mfu: share of the peak reached [1].
 
     >>> round(prefill_time(7e9, 4096.0, 312e12, 0.5), 4)
     0.3676
     """
-    return compute_time(prefill_flop(parameters, tokens), peak, mfu)
+    return prefill_flop(parameters, tokens) / (peak * mfu)
 
 
 def chunk_time(parameters: Value, chunk: Value, peak: Value, mfu: Value) -> Value:
@@ -111,24 +102,6 @@ def continuous_batching_gain(output_tokens: Sequence[float]) -> float:
     return max(output_tokens) * len(output_tokens) / sum(output_tokens)
 
 
-def kv_bytes_per_token(layers: int, kv_heads: int, head_dim: int, element_bytes: float) -> float:
-    """KV per token = 2 L n_kv d_head x bytes [byte/token].
-
-    >>> kv_bytes_per_token(32, 32, 128, 2.0)  # Llama-2-7B in 16 bit
-    524288.0
-    """
-    return 2 * layers * kv_heads * head_dim * element_bytes
-
-
-def kv_bytes(bytes_per_token: Value, tokens: Value) -> Value:
-    """KV of a context = bytes per token x T [byte].
-
-    >>> kv_bytes(128.0 * 1024, 4096.0)
-    536870912.0
-    """
-    return bytes_per_token * tokens
-
-
 def required_bandwidth(size: Value, seconds: Value) -> Value:
     """Bandwidth that moves `size` bytes in `seconds` [byte/s].
 
@@ -136,15 +109,6 @@ def required_bandwidth(size: Value, seconds: Value) -> Value:
     5120000000.0
     """
     return size / seconds
-
-
-def ridge_point(peak: Value, bandwidth: Value) -> Value:
-    """Arithmetic intensity where compute and bandwidth balance = peak / BW [FLOP/byte] (Williams 2009).
-
-    >>> round(ridge_point(989e12, 3.35e12), 1)
-    295.2
-    """
-    return peak / bandwidth
 
 
 def weight_intensity(tokens: Value, element_bytes: float) -> Value:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from costmodel.queues.erlang import (
     MANY_SERVERS,
+    any_of,
     bursty_servers,
     conditional_wait,
     erlang_c,
+    gamma_exceeds,
     gamma_wait,
     normal_exceeds,
     pipeline_cycle,
@@ -34,16 +36,6 @@ def erlang_c_by_sum(servers: int, rho: float) -> float:
 
 
 class TestErlangC:
-    def test_one_server_is_busy_with_probability_rho(self) -> None:
-        assert erlang_c(1, 0.37) == pytest.approx(0.37, rel=1e-12)
-
-    def test_two_servers_half_busy_make_a_third_wait(self) -> None:
-        # M/M/2, a = 1: C = (1/2 / 0.5) / (1 + 1 + 1/2 / 0.5) = 1/3
-        assert erlang_c(2, 0.5) == pytest.approx(1.0 / 3.0, rel=1e-12)
-
-    def test_a_hundred_servers_of_a_call_centre(self) -> None:
-        assert erlang_c(100, 0.9) == pytest.approx(erlang_c_by_sum(100, 0.9), rel=1e-9)
-
     @pytest.mark.parametrize("rho", [0.9, 0.97, 0.99, 0.999])
     def test_the_limit_of_many_servers_continues_the_recursion(self, rho: float) -> None:
         last, first = erlang_c([MANY_SERVERS, MANY_SERVERS + 1], rho)
@@ -52,18 +44,6 @@ class TestErlangC:
 
     def test_an_overloaded_queue_makes_everyone_wait(self) -> None:
         np.testing.assert_array_equal(erlang_c([1, 7, 300], [1.0, 1.5, 2.0]), 1.0)
-
-    def test_an_idle_queue_makes_nobody_wait(self) -> None:
-        np.testing.assert_allclose(erlang_c([1, 4], [0.0, 0.0]), 0.0, atol=1e-12)
-
-    def test_thousands_of_servers_do_not_overflow(self) -> None:
-        value = float(erlang_c(5000, 0.99))
-        assert 0.0 < value < 1.0
-
-    def test_it_broadcasts(self) -> None:
-        table = erlang_c(np.array([1, 2, 8])[:, None], np.array([0.3, 0.9]))
-        assert table.shape == (3, 2)
-        assert table[1, 0] == pytest.approx(erlang_c_by_sum(2, 0.3))
 
     @settings(deadline=None, max_examples=60)
     @given(SERVERS, RHO)
@@ -84,14 +64,6 @@ class TestErlangC:
 
 
 class TestBursts:
-    def test_poisson_and_smoother_arrivals_need_no_correction(self) -> None:
-        np.testing.assert_array_equal(bursty_servers([1, 5, 64], 1.0), [1, 5, 64])
-        np.testing.assert_array_equal(bursty_servers([1, 5, 64], 0.25), [1, 5, 64])
-
-    def test_bursts_shrink_the_pool(self) -> None:
-        assert bursty_servers(16, 4.0) == 6  # peakedness (4 + 1) / 2 = 2.5; 16 / 2.5 = 6.4
-        assert bursty_servers(1, 9.0) == 1
-
     @settings(deadline=None, max_examples=80)
     @given(SERVERS, RHO, SCV, SCV)
     def test_burstier_waits_more_often(self, servers: int, rho: float, one: float, other: float) -> None:
@@ -107,16 +79,35 @@ class TestBursts:
         assert -math.expm1(-math.log1p(idle * scv / rho) / scv) == pytest.approx(idle, rel=1e-9, abs=1e-14)
 
 
+class TestGamma:
+    @pytest.mark.parametrize("engines", [1, 2, 7, 30])
+    @pytest.mark.parametrize("rho", [0.2, 0.5, 0.9])
+    def test_poisson_arrivals_are_erlangs(self, engines: int, rho: float) -> None:
+        assert gamma_wait(np.array(float(engines)), np.array(rho), 1.0) == pytest.approx(
+            erlang_c(engines, rho), rel=2e-3
+        )
+
+    def test_many_servers_are_a_smaller_pool(self) -> None:
+        exact = gamma_wait(np.array(64.0), np.array(0.9), 4.0)
+        assert exact == pytest.approx(erlang_c(bursty_servers(64, 4.0), 0.9), rel=0.05)
+
+    def test_it_broadcasts(self) -> None:
+        assert wait_probability(np.array([[1], [4]]), np.array([0.3, 0.5, 1.0]), 2.0).shape == (2, 3)
+        assert wait_probability([1, 4], 1.0, 2.0).tolist() == [1.0, 1.0]
+
+    @pytest.mark.parametrize(("x", "share"), [(0.5, np.exp(-0.5)), (1.0, np.exp(-1.0)), (3.0, np.exp(-3.0))])
+    def test_a_gamma_of_shape_one_is_exponential(self, x: float, share: float) -> None:
+        assert gamma_exceeds(x, 1.0, 1.0) == pytest.approx(share, abs=0.01)
+
+    def test_a_gamma_variable_is_positive(self) -> None:
+        assert gamma_exceeds([-1.0, 0.0, 1e9], 1.0, 2.0).tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+    def test_bursts_bring_prompts_together(self) -> None:
+        """Negative binomial of variance over mean 2: 1 - 2^(-1/2)."""
+        assert any_of(np.array([0.5]), 4.0, 3.0) == pytest.approx(1.0 - 2.0**-0.5)
+
+
 class TestConditionalWait:
-    def test_mm1_waits_the_mean_service_over_the_idle_share(self) -> None:
-        # W of those who wait in M/M/1 = m / (1 - rho); E[s2] = 2 m^2
-        assert conditional_wait(1, 0.8, 0.5, 2 * 0.5**2) == pytest.approx(0.5 / 0.2)
-
-    def test_md1_waits_half_of_mm1(self) -> None:
-        exponential = conditional_wait(1, 0.7, 2.0, 2 * 2.0**2)
-        constant = conditional_wait(1, 0.7, 2.0, 2.0**2)
-        assert constant == pytest.approx(exponential / 2.0)
-
     def test_mg1_is_pollaczek_khinchine(self) -> None:
         """Wq = lambda E[s2] / (2 (1 - rho)); a mix of 0.1 s and 2 s prompts."""
         share, service = np.array([0.9, 0.1]), np.array([0.1, 2.0])
@@ -133,12 +124,6 @@ class TestConditionalWait:
 
     def test_a_clock_feeding_a_clock_never_waits(self) -> None:
         assert conditional_wait(1, 0.9, 1.0, 1.0, arrival_scv=0.0) == 0.0
-
-    @settings(deadline=None, max_examples=60)
-    @given(SERVERS, RHO, SCV, SCV, st.floats(1.0, 20.0))
-    def test_burstier_waits_longer(self, servers: int, rho: float, one: float, other: float, spread: float) -> None:
-        low, high = sorted((one, other))
-        assert conditional_wait(servers, rho, 1.0, spread, low) <= conditional_wait(servers, rho, 1.0, spread, high)
 
     @settings(deadline=None, max_examples=60)
     @given(SERVERS, RHO, RHO, SCV)

@@ -1,0 +1,405 @@
+"""How long prompts wait for an engine that computes waiting prompts together: the whole distribution.
+
+An engine takes as many waiting prompts into its next step as its token budget holds, and all of a step end together.
+So a prompt that finds every engine busy waits for the work ahead of it, V, and then for the work E that came behind it
+in time for the same step. One that finds an engine idle starts at once. Symbols: c engines, lambda arrivals per second,
+s the time of a prompt alone, g its time in a step that is full, K the longest step, P the chance that all engines are
+busy.
+
+1. A step in progress gathers prompts only while all engines are busy, which share P of the arrivals find. With n
+   prompts a step on average, P n of them were gathered during the last one, on a step like any prompt's Poisson:
+   none with chance E exp(-P n s / E s) =: psi (bursts bring them together: `erlang.bunching`). Steps that gathered none
+   are as frequent as prompts that find an idle engine, so
+
+       n (1 - P) = psi(P n),   L = E s + (n - 1) E g,   rho = lambda L / (c n),   P = P(all busy | rho)
+
+   P(all busy) is that of gamma arrivals at c exponential servers (`erlang.wait_probability`).
+2. V of those who wait: with N geometric, P(N = j) = (1 - p) p^j,
+
+       V = R0 + sum of N times R / c
+
+   R is the residual time of a job g (overheads of the own step are in s already), with density P(job > t) / E job; R0
+   that of the step at the engine that the router chooses, the one with fewest tokens: of c jobs s in service (each met
+   in proportion to its length) the shortest, with the n - 1 prompts beside it that its budget has room for. For one
+   engine, Poisson arrivals and no overheads R0 = R, p = rho: the series of Pollaczek and Khinchine, exact. For c
+   engines the mean is that of Tijms, van Hoorn and Federgruen (1981), whose engine that is free first is replaced by
+   the one chosen. p is set by the decay of the tail: P(V > t) ~ exp(-eta t) where E exp(eta g / c) E exp(-eta U) = 1, U
+   the gap between arrivals (Cramer and Lundberg; Kingman 1964), so p = 1 / E exp(eta R / c), which is rho for Poisson
+   arrivals and also exact for gamma ones at one exponential server.
+3. Prompts are whole: of w that wait an engine has w / c on average, but the one chosen floor(w / c) where prompts are
+   alike and dealt out in turn. The sum of N R / c is rounded so as far as they are (`likeness`).
+4. E. The step in progress has R left, V = R + Q; the work Q queued before the prompt was gathered while that step ran,
+   so that Q = P / (1 + P) V on average, nothing with chance exp(-Q / E g), else spread evenly. The prompt ends x = Q +
+   s after the step, and steps of K follow each other: its last one begins when V + s - x mod K have passed, and has
+   room for K - x mod K behind it. Until then work comes that is compound Poisson, or dealt out in turn (`in_turn`).
+5. A full batch. While all seats of engines that decode too are taken, prompts wait for one (`decode.seats_taken`). The
+   wait is taken for exponential, and to go on beside that for the prompts ahead, whichever is longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .erlang import NEWTON, bunching, wait_probability
+
+FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+CELLS = 1024
+"""Cells of the grid on which waits are kept."""
+TILT = 18.0
+"""exp(-18) = 2e-8 of what lies beyond a grid comes back to its cells; rounding grows to exp(18) 1e-16 = 7e-9."""
+BUSIEST = 0.999999
+"""Utilisation at which queues of overloaded pools are evaluated [1]."""
+LEVELS = np.linspace(0.0, 1.0, 17)
+"""Points of a search for the prompts of a step, made twice, between the ends."""
+DECAYS = 14.0
+"""The grid ends so many times 1 / eta beyond the longest prompt: exp(-14) = 1e-6 is left out."""
+STEEPEST = 250.0
+"""Tails that fall faster than exp(-STEEPEST) over the longest prompt are taken to fall so: there is nothing left."""
+BEYOND = (0.8, 0.6, 0.4, 0.25, 0.15, 0.08, 0.04, 0.015, 0.005)
+"""Waits are put into parts that so many of them exceed, in each of which as many prompts come behind."""
+DEALT = 128.0
+"""Engines beyond which arrivals dealt out in turn come back as regularly as they can [1]."""
+LIVES = 10.0
+"""The grid of waits reaches so many times the mean wait for a seat: exp(-10) = 5e-5 is left out."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts at a pool of `engines` equal engines that share arrivals.
+
+    rate (flows,) [1/s]; alone (flows,): s, time of each prompt in steps of its own [s]; shared (flows,): g, its time in
+    full steps [s]; full_step: K [s]; arrival_scv: squared coefficient of variation of the gaps between arrivals;
+    stages: of an engine's pipeline, in which case all times are those that a step keeps one stage.
+    """
+
+    rate: FloatArray
+    alone: FloatArray
+    shared: FloatArray
+    full_step: float
+    engines: float
+    arrival_scv: float
+    stages: float = 1.0
+
+    @cached_property
+    def weight(self) -> FloatArray:
+        """Share of each flow in the prompts [1]."""
+        return np.asarray(self.rate / max(float(self.rate.sum()), 1e-300))
+
+    @cached_property
+    def per_engine(self) -> float:
+        """Arrivals per engine [1/s]."""
+        return float(self.rate.sum()) / self.engines
+
+    @cached_property
+    def mean_alone(self) -> float:
+        """E s [s]."""
+        return float(self.weight @ self.alone)
+
+    @cached_property
+    def mean_shared(self) -> float:
+        """E g [s]."""
+        return float(self.weight @ self.shared)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptWait:
+    """Waits at a pool.
+
+    utilization: busy share of the engines; load: offered work in full steps over capacity, which must stay below 1;
+    chance: that an arrival finds all engines busy; seconds, late (cells + 1,): P(wait > seconds) of those who do;
+    mean: of their waits [s]; behind: prompts that came behind and end in the same step, on average over them; together:
+    prompts of a step.
+    """
+
+    utilization: float
+    load: float
+    chance: float
+    seconds: FloatArray
+    late: FloatArray
+    mean: float
+    behind: float
+    together: float = 1.0
+
+    def exceeds(self, slack: FloatArray) -> FloatArray:
+        """P(wait > slack) of those who find all engines busy; 1 where there is no slack at all [1]."""
+        return np.asarray(np.interp(slack, self.seconds, self.late, left=1.0, right=0.0))
+
+
+def endless_wait(load: float) -> PromptWait:
+    """The wait at a pool that falls behind: a million seconds."""
+    return PromptWait(1.0, load, 1.0, np.array([0.0, 1e6]), np.array([1.0, 0.0]), 5e5, 0.0)
+
+
+def prompt_wait(prompts: Prompts) -> PromptWait:
+    """Distribution of the wait before and beside a prompt's own computing; see the module for the equations."""
+    load = prompts.per_engine * prompts.mean_shared
+    if float(prompts.rate.sum()) <= 1e-12:
+        return PromptWait(0.0, 0.0, 0.0, np.array([0.0, 1.0]), np.zeros(2), 0.0, 0.0)
+    if load >= 1.0:
+        return endless_wait(load)
+    busy, together, chance = shared_steps(prompts)
+    alike = likeness(prompts)
+    edges, ahead = work_ahead(prompts, together, alike)
+    wait, behind = with_company(prompts, ahead, edges, chance / (1.0 + chance), alike)
+    cells = np.maximum(cells_of(wait), 0.0)
+    late = np.append(np.maximum(1.0 - np.cumsum(cells) + 0.5 * cells, 0.0), 0.0)
+    late[0] = 1.0
+    mean = float(late[1:].sum() + 0.5) * float(edges[1])
+    return PromptWait(busy, load, chance, edges, late, mean, behind, together)
+
+
+def shared_steps(prompts: Prompts) -> tuple[float, float, float]:
+    """Busy share of the engines, prompts per step, and the chance that an arrival finds all engines busy [1].
+
+    Solves n (1 - P) = E exp(-P n s / E s) for 1 / n, on ever finer levels; the step is E s + (n - 1) E g.
+    """
+    rate, alone, shared = prompts.per_engine, prompts.mean_alone, prompts.mean_shared
+    if rate * shared >= BUSIEST:
+        return rate * shared, 1.0, float(wait_probability(prompts.engines, BUSIEST, prompts.arrival_scv))
+    bunched = bunching(prompts.arrival_scv, prompts.engines)
+    low, high = 1e-9, 1.0
+    for _ in range(2):
+        level = low + (high - low) * LEVELS
+        busy = rate * (shared + (alone - shared) * level)
+        chance = wait_probability(prompts.engines, np.minimum(busy, BUSIEST), prompts.arrival_scv)
+        none = np.exp(-(chance / level * bunched)[:, None] * (prompts.alone / alone)) @ prompts.weight
+        excess = none * level - (1.0 - chance)
+        at = max(np.flatnonzero(excess[1:-1] < 0.0) + 1, default=0)
+        low, high = level[at], level[at + 1]
+    between = float(np.clip(-excess[at] / max(excess[at + 1] - excess[at], 1e-300), 0.0, 1.0))
+    inverse, busy_there, chance_there = (
+        float(values[at] + between * (values[at + 1] - values[at])) for values in (level, busy, chance)
+    )
+    return min(busy_there, 1.0), 1.0 / inverse, chance_there
+
+
+def work_ahead(prompts: Prompts, together: float, alike: float) -> tuple[FloatArray, FloatArray]:
+    """Edges of the cells [s], and the distribution of V on them, of those who find all engines busy.
+
+    together: prompts of a step [1]; alike: their `likeness` [1].
+    """
+    weight, engines, shared = prompts.weight, prompts.engines, prompts.mean_shared
+    jobs = prompts.shared * min(1.0, BUSIEST / max(prompts.per_engine * shared, 1e-12)) / engines
+    decay = decay_rate(jobs, weight, float(prompts.rate.sum()), prompts.arrival_scv)
+    top = float(prompts.alone.max()) + DECAYS / decay + (prompts.stages - 1.0) * prompts.full_step
+    edges = np.linspace(0.0, top, CELLS + 1)
+    again = float(decay * (weight @ jobs) / (weight @ np.expm1(decay * jobs)))  # p = 1 / E exp(eta R)
+    length, met = shortest_of(prompts.alone, weight, engines)
+    gathered = (together - 1.0) * (1.0 - 1.0 / engines) * shared
+    whole = length + np.minimum(gathered, np.maximum(prompts.full_step - length, 0.0))
+    residuals = residual_below(whole, met * length / whole, edges), residual_below(jobs, weight, edges)
+    first, others = transform(centred(np.array(residuals)))
+    queued = (1.0 - again) / (1.0 - again * others)
+    if alike > 0.0:
+        even = edges[:-1]
+        turns = shared * np.floor(np.rint(even * engines / shared) / engines)
+        queued = transform(placed(np.maximum(even - alike * (even - turns), 0.0), cells_of(queued), edges))
+    ahead = np.maximum(cells_of(first * queued), 0.0)
+    return edges, ahead / ahead.sum()
+
+
+def likeness(prompts: Prompts) -> float:
+    """How far prompts are alike to the router [1]: 1 - (a - b) / E g, a the mean, b the shortest of those in service.
+
+    It evens out tokens: where lengths differ by sending one behind the shortest, where they do not by dealing them out
+    in turn.
+    """
+    if prompts.engines <= 1.0:
+        return 0.0
+    length, met = shortest_of(prompts.shared, prompts.weight, prompts.engines)
+    mean = prompts.mean_shared
+    spread = float(prompts.weight @ prompts.shared**2) / mean - float(met @ length**2 / (met @ length))
+    return max(1.0 - spread / mean, 0.0)
+
+
+def decay_rate(jobs: FloatArray, weight: FloatArray, rate: float, arrival_scv: float) -> float:
+    """The eta > 0 with E exp(eta job) E exp(-eta U) = 1 for gamma gaps U of mean 1 / rate [1/s].
+
+    jobs (flows,) with weights (flows,), of mean below 1 / rate. The logarithm of the product is convex in eta, 0 at 0
+    and negative behind: doubled until it is positive, as far as exp(eta job) can be told, and from there Newton's steps
+    come down to the root. Gaps of no variance are taken as gaps of hardly any.
+
+    >>> round(decay_rate(np.array([1.0]), np.array([1.0]), 0.5, 1.0), 4)  # 0.5 (exp(eta) - 1) = eta
+    1.2564
+    """
+    longest, scv = float(jobs.max()), max(arrival_scv, 1e-9)
+
+    def growth(eta: float) -> tuple[float, float]:
+        """The logarithm and its derivative."""
+        tilted = weight * np.exp(eta * (jobs - longest))
+        whole = float(tilted.sum())
+        value = eta * longest + np.log(whole) - np.log1p(eta * scv / rate) / scv
+        return float(value), float(tilted @ jobs) / whole - 1.0 / (rate + eta * scv)
+
+    eta = 1.0 / longest
+    while growth(eta)[0] < 0.0 and eta * longest < STEEPEST:
+        eta *= 2.0
+    for _ in range(NEWTON):
+        value, slope = growth(eta)
+        if value <= 1e-12 * slope * eta:
+            break
+        eta -= value / slope
+    return eta
+
+
+def residual_below(jobs: FloatArray, weight: FloatArray, edges: FloatArray) -> FloatArray:
+    """P(R <= t) at the edges, of the residual of jobs met in proportion to their length: E min(job, t) / E job [1].
+
+    >>> residual_below(np.array([2.0]), np.array([1.0]), np.array([0.0, 0.5, 2.0])).tolist()
+    [0.0, 0.25, 1.0]
+    """
+    order = np.argsort(jobs, kind="stable")
+    job, share = jobs[order], weight[order]
+    shorter = np.cumsum(share)
+    nodes = np.concatenate(([0.0], np.cumsum(share * job) + job * (shorter[-1] - shorter)))
+    return np.asarray(np.interp(edges, np.concatenate(([0.0], job)), nodes)) / float(weight @ jobs)
+
+
+def shortest_of(jobs: FloatArray, weight: FloatArray, engines: float) -> tuple[FloatArray, FloatArray]:
+    """The shortest of the jobs in service on `engines` engines: jobs, and weights whose residuals are its residual.
+
+    In service a job is met in proportion to its length. Met so, the k-th shortest is the shortest of c with chance
+    S_(k-1)^c - S_k^c, S the share of longer ones; divided by its length that is a weight of `residual_below`.
+    """
+    order = np.argsort(jobs, kind="stable")
+    length = jobs[order]
+    met = weight[order] * length
+    longer = np.maximum(1.0 - np.cumsum(met) / met.sum(), 0.0)
+    chance = -np.diff(np.r_[1.0, longer] ** engines)
+    return length, chance / length
+
+
+def last_step(
+    prompts: Prompts, ahead: FloatArray, queued_share: float, work: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """When the last step of a mean prompt begins (parts,) [s], and the chance that `work` (cells,) fits behind it.
+
+    It has work V = `ahead` (parts,) [s] before it, of which a share Q was queued, and ends x = Q + s after the step in
+    progress; Q is none, or spread evenly. Steps of K follow each other: its last one begins after V + s - x mod K, and
+    has room while x mod K < K - work, (parts, cells) [1].
+    """
+    own, full, job = prompts.mean_alone, prompts.full_step, prompts.mean_shared
+    queued = np.maximum(queued_share * ahead, 1e-9 * job)[:, None]
+    none = np.exp(-queued / job)
+    most, least = 2.0 * queued / (1.0 - none), np.maximum(full - work, 0.0)
+
+    def area(x: FloatArray | float) -> FloatArray:
+        return np.asarray(np.floor(x / full) * full**2 / 2.0 + (x % full) ** 2 / 2.0)
+
+    def below(x: FloatArray | float) -> FloatArray:
+        return np.asarray(np.floor(x / full) * least + np.minimum(x % full, least))
+
+    into = none * (own % full) + (1.0 - none) * (area(own + most) - area(own)) / most
+    room = none * (own % full < least) + (1.0 - none) * (below(own + most) - below(own)) / most
+    return ahead + own - into[:, 0], room
+
+
+def with_company(
+    prompts: Prompts, ahead: FloatArray, edges: FloatArray, queued_share: float, alike: float
+) -> tuple[ComplexArray, float]:
+    """Transform of V + E, and the mean number of prompts that make E.
+
+    V (cells,) is cut into parts that differ in how far they reach. Each has the compound Poisson work that comes behind
+    it, as much as its step has room for. In a pipeline a step goes through all stages: its company counts k times.
+    """
+    member = np.searchsorted(1.0 - np.array(BEYOND), np.cumsum(ahead) - 0.5 * ahead)
+    parts = np.where(member == np.arange(len(BEYOND) + 1)[:, None], ahead, 0.0)
+    parts = parts[parts.any(axis=1)]
+    share = parts.sum(axis=1)
+    mean = parts @ edges[:-1] / share
+    job = placed(prompts.stages * prompts.shared, prompts.weight, edges)
+    cells = min(int(prompts.stages * prompts.full_step / edges[1]) + 1, CELLS - 1)  # beyond, no step has room
+    begins, room = last_step(prompts, mean, queued_share, edges[:cells] / prompts.stages)
+    number = prompts.per_engine * begins
+    number = number + alike * (in_turn(number, prompts.engines) - number)
+    below = compound_below(number, job, cells)
+    above = np.clip((1.0 - below) * room, 0.0, 1.0)
+    coming = -np.diff(above, axis=-1, prepend=1.0, append=0.0)
+    behind = float(above.sum(axis=-1) @ share) * float(edges[1]) / (prompts.stages * prompts.mean_shared)
+    return (transform(parts) * transform(coming)).sum(axis=0), behind
+
+
+def in_turn(number: FloatArray, engines: float) -> FloatArray:
+    """Arrivals behind one where c engines get them in turn, on average: floor(X / c), X Poisson of mean c `number` [1].
+
+    That is (E X - E[X mod c]) / c, where P(X mod c = r) is the discrete transform of E w^X at the c-th roots w of 1.
+
+    >>> in_turn(np.array([0.5]), 1.0).round(4).tolist(), in_turn(np.array([0.5]), 2.0).round(4).tolist()
+    ([0.5], [0.2838])
+    """
+    count = np.rint(min(engines, DEALT))
+    mean, turn = number * count, np.arange(count)
+    left = np.fft.fft(np.exp(mean[..., None] * (np.exp(2j * np.pi * turn / count) - 1.0))).real @ turn / count
+    return np.asarray((mean - left) / count)
+
+
+def compound_below(mean: FloatArray, job: FloatArray, cells: int) -> FloatArray:
+    """P(work of a Poisson number of jobs < t) at the upper edges of the first cells, (..., cells) [1].
+
+    mean (...,): of the number; job (CELLS,): distribution of one. Longer ones do not matter: a grid of these cells is
+    enough.
+
+    >>> compound_below(np.array([2.0]), np.eye(CELLS)[1], 3).round(4).tolist()  # Poisson: exp(-2) times 1, 3, 5
+    [[0.1353, 0.406, 0.6767]]
+    """
+    size = 1 << cells.bit_length()
+    work = cells_of(np.exp(mean[..., None] * (transform(job[:size], size) - 1.0)), size)
+    return np.cumsum(work[..., :cells], axis=-1)
+
+
+def with_seats(wait: PromptWait, chance: float, mean: float) -> PromptWait:
+    """Waits where with this chance all seats are taken, and one is free after `mean` [s] on average (exponential)."""
+    if chance <= 1e-9:
+        return wait
+    seconds, late = wait.seconds, wait.chance * wait.late
+    if seconds[-1] < LIVES * mean:
+        seconds = np.linspace(0.0, LIVES * mean, seconds.size)
+        late = np.interp(seconds, wait.seconds, late, right=0.0)
+    late = late + chance * (1.0 - late) * np.exp(-seconds / max(mean, 1e-12))
+    waits = wait.chance + chance * (1.0 - wait.chance)
+    return replace(wait, chance=waits, seconds=seconds, late=np.minimum(late / waits, 1.0))
+
+
+@cache
+def _tilt(size: int) -> FloatArray:
+    """Weights of the cells of a grid: cell j times exp(-TILT j / size)."""
+    return np.asarray(np.exp(-TILT / size * np.arange(size)))
+
+
+def centred(below: FloatArray) -> FloatArray:
+    """Shares of the cells, from what lies below their edges (..., cells + 1); half to either edge keeps means."""
+    inside = np.diff(below)
+    inside[..., 1:] += inside[..., :-1].copy()
+    return 0.5 * inside
+
+
+def placed(jobs: FloatArray, weight: FloatArray, edges: FloatArray) -> FloatArray:
+    """Weights (jobs,) of jobs (jobs,) on multiples of the cell width, (cells,).
+
+    Each is split between its neighbors so that its mean is kept.
+    """
+    at = np.minimum(jobs / edges[1], CELLS - 1.001)
+    below = at.astype(np.int64)
+    upper = weight * (at - below)
+    lower = np.bincount(below, weight - upper, minlength=CELLS)
+    return np.asarray(lower + np.bincount(below + 1, upper, minlength=CELLS), dtype=np.float64)
+
+
+def transform(cells: FloatArray, size: int = CELLS) -> ComplexArray:
+    """Fourier transform of a distribution (..., `size` cells at most), tilted so that sums do not wrap around.
+
+    Sums beyond the grid come back to its first cells; tilted they have exp(TILT) times less weight there (Abate and
+    Whitt 1992, The Fourier-series method for inverting transforms, section 5).
+    """
+    return np.asarray(np.fft.rfft(cells * _tilt(size)[: cells.shape[-1]], size))
+
+
+def cells_of(spectrum: ComplexArray, size: int = CELLS) -> FloatArray:
+    """Back to the cells."""
+    return np.asarray(np.fft.irfft(spectrum, size) / _tilt(size))

@@ -1,0 +1,245 @@
+"""The wait of prompts that are computed together: against exact queues, a queue walked through, and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.queues.prefill import (
+    CELLS,
+    Prompts,
+    cells_of,
+    decay_rate,
+    last_step,
+    likeness,
+    placed,
+    prompt_wait,
+    shared_steps,
+    shortest_of,
+    transform,
+    with_seats,
+)
+
+ONE = np.array([1.0])
+
+
+def prompts(rate: float, engines: float = 1.0, **changes: Any) -> Prompts:
+    """Two kinds of prompts, short and long; a step has room for about five mean ones."""
+    alone = np.array([0.5, 2.0])
+    weight = np.array([2.0 / 3.0, 1.0 / 3.0])
+    return replace(Prompts(rate * weight, alone, 0.95 * alone, 5.0, engines, 1.0), **changes)
+
+
+def same(rate: float, engines: float = 1.0, shared: float = 1.0, arrival_scv: float = 1.0) -> Prompts:
+    """Prompts that all take a second alone; a step has room for five; rate: per engine."""
+    return Prompts(np.array([rate * engines]), ONE, shared * ONE, 5.0, engines, arrival_scv)
+
+
+def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:
+    """TTFT less the prompt's own time at one engine, arrivals one by one: each step takes all that wait, up to K."""
+    rng = np.random.default_rng(seed)
+    rate = given_.rate.sum()
+    shape = 1.0 / given_.arrival_scv
+    arrival = np.cumsum(rng.gamma(shape, 1.0 / (shape * rate), count))
+    kind = rng.choice(given_.rate.size, size=count, p=given_.rate / rate)
+    overhead = float((given_.alone - given_.shared) @ given_.rate / rate)
+    delay, free, first = np.zeros(count), 0.0, 0
+    while first < count:
+        free = max(free, arrival[first])
+        last, length = first, overhead
+        while last < count and arrival[last] <= free and (last == first or length < given_.full_step):
+            length += given_.alone[kind[last]] - overhead
+            last += 1
+        free += length
+        delay[first:last] = free - arrival[first:last] - given_.alone[kind[first:last]]
+        first = last
+    return delay[count // 10 :]
+
+
+class TestParts:
+    def test_prompts_that_never_meet_are_alone(self) -> None:
+        busy, together, chance = shared_steps(same(1e-6))
+        assert busy == pytest.approx(1e-6)
+        assert together == pytest.approx(1.0, abs=1e-4)
+        assert chance == pytest.approx(1e-6, rel=1e-3)
+
+    def test_steps_gather_what_came_during_the_last(self) -> None:
+        """Rate 0.5, s = g = 1: n = x + exp(-x) with x = rho n, so rho = 0.5 whatever n is."""
+        busy, together, chance = shared_steps(same(0.5))
+        assert busy == pytest.approx(0.5)
+        assert chance == pytest.approx(0.5, rel=1e-3)
+        assert together == pytest.approx(0.5 * together + np.exp(-0.5 * together), rel=1e-3)
+
+    def test_several_engines_gather_only_while_all_are_busy(self) -> None:
+        """As busy, 16 engines find a prompt less company than one does: n (1 - P) = exp(-P n)."""
+        _, one, _ = shared_steps(same(0.8))
+        _, many, chance = shared_steps(same(0.8, 16.0))
+        assert many * (1.0 - chance) == pytest.approx(np.exp(-chance * many), rel=1e-3)
+        assert 1.0 < many < 1.1 < one
+
+    def test_sharing_steps_saves_time(self) -> None:
+        assert shared_steps(same(0.5, shared=0.8))[0] < 0.5
+        assert shared_steps(same(1.1, shared=0.8))[0] < 1.0
+        assert shared_steps(same(1.5, shared=0.8))[0] >= 1.0
+
+    @pytest.mark.parametrize(
+        ("own", "ahead", "begins", "room"),
+        [
+            (1.0, 1e-6, 0.0, [1.0, 1.0, 0.0]),  # fits in a step of 4, which has room for 3 behind it
+            (10.0, 1e-6, 8.0, [1.0, 0.0, 0.0]),  # ends 2 into the third, which begins 8 after the first
+            (1.0, 800.0, 799.0, [1.0, 0.475, 0.225]),  # behind a long queue it ends anywhere
+        ],
+    )
+    def test_a_prompt_has_the_rest_of_its_last_step(
+        self, own: float, ahead: float, begins: float, room: list[float]
+    ) -> None:
+        lone = Prompts(ONE, own * ONE, own * ONE, 4.0, 1.0, 1.0)
+        beginning, chances = last_step(lone, np.array([ahead]), 0.5, np.array([0.0, 2.1, 3.1]))
+        assert beginning == pytest.approx([begins], abs=0.02)
+        np.testing.assert_allclose(chances, [room], atol=0.01)
+
+    def test_the_tail_of_mm1_through_many_kinds(self) -> None:
+        """Exponential jobs cut into 400 kinds: eta = (1 - rho) / m."""
+        share = (np.arange(400) + 0.5) / 400
+        jobs = -np.log1p(-share)
+        eta = decay_rate(jobs, np.full(400, 1.0 / 400), 0.6, 1.0)
+        assert eta == pytest.approx(1.0 / jobs.mean() - 0.6, rel=0.05)
+
+    def test_the_shortest_of_one_is_any(self) -> None:
+        jobs, weight = np.array([3.0, 1.0]), np.array([0.5, 0.5])
+        length, chance = shortest_of(jobs, weight, 1.0)
+        met = chance * length
+        np.testing.assert_allclose(length, [1.0, 3.0])
+        np.testing.assert_allclose(met, [0.25, 0.75])  # met in proportion to the length
+
+
+class TestWait:
+    def test_one_engine_without_sharing_is_pollaczek_khinchine(self) -> None:
+        """With room for one prompt a step, V alone: mean E[s2] / (2 m (1 - rho))."""
+        given_ = Prompts(np.array([0.6]), ONE, ONE, 1e-6, 1.0, 1.0)
+        found = prompt_wait(given_)
+        assert found.chance == pytest.approx(0.6, rel=1e-6)
+        assert found.mean == pytest.approx(0.5 / 0.4, rel=0.01)
+
+    @pytest.mark.parametrize(("rate", "scv"), [(0.3, 1.0), (0.6, 1.0), (0.8, 1.0), (0.6, 4.0)])
+    def test_one_engine_against_a_queue_walked_through(self, rate: float, scv: float) -> None:
+        given_ = prompts(rate, arrival_scv=scv)
+        found, delay = prompt_wait(given_), walked(given_, 200_000, 5)
+        for quantile in (0.9, 0.97):
+            at = float(np.quantile(delay, quantile))
+            own = 1.0  # mean time of a prompt alone, which the wait adds to
+            low = found.chance * float(found.exceeds(at + 0.08 * (at + own)))
+            high = found.chance * float(found.exceeds(at - 0.08 * (at + own)))
+            assert low <= 1.0 - quantile <= high
+
+    def test_nobody_waits_where_nobody_comes(self) -> None:
+        found = prompt_wait(prompts(0.0))
+        assert (found.chance, found.utilization, found.mean) == (0.0, 0.0, 0.0)
+
+    def test_no_slack_is_always_late(self) -> None:
+        np.testing.assert_array_equal(prompt_wait(prompts(0.5)).exceeds(np.array([-1e-9, -3.0])), 1.0)
+
+    def test_overload_is_seen(self) -> None:
+        assert prompt_wait(prompts(2.0)).load > 1.0
+
+    @settings(deadline=None, max_examples=50)
+    @given(st.floats(0.05, 0.95), st.integers(1, 40), st.floats(1.0, 9.0), st.floats(0.5, 20.0))
+    def test_it_is_a_distribution(self, rho: float, engines: int, scv: float, step: float) -> None:
+        found = prompt_wait(prompts(rho * engines, float(engines), arrival_scv=scv, full_step=step))
+        assert 0.0 <= found.chance <= 1.0
+        assert (np.diff(found.late) <= 1e-12).all()
+        assert found.late[0] == 1.0
+        assert abs(found.late[-1]) < 0.01
+        assert found.behind >= 0.0
+
+    @settings(deadline=None, max_examples=40)
+    @given(st.floats(0.05, 0.9), st.floats(1.02, 1.8), st.integers(1, 20))
+    def test_more_prompts_wait_longer(self, rho: float, factor: float, engines: int) -> None:
+        less, more = (prompt_wait(prompts(r * engines, float(engines))) for r in (rho, min(rho * factor, 0.97)))
+        assert less.chance <= more.chance + 1e-9
+        assert less.chance * less.mean <= more.chance * more.mean * 1.01
+
+    @pytest.mark.parametrize("scv", [0.0, 1e-6, 0.01, 0.25])
+    @pytest.mark.parametrize("rho", [0.1, 0.5, 0.95])
+    def test_regular_arrivals_wait_less(self, rho: float, scv: float) -> None:
+        """Down to a clock's, which never find an engine of equal prompts busy."""
+        regular, poisson = (prompt_wait(prompts(rho, arrival_scv=one)) for one in (scv, 1.0))
+        assert (np.diff(regular.late) <= 1e-12).all()
+        assert regular.chance * regular.mean < poisson.chance * poisson.mean
+
+    def test_a_pipeline_carries_its_company_through_every_stage(self) -> None:
+        one, two = (prompt_wait(prompts(0.6, stages=stages)) for stages in (1.0, 2.0))
+        assert two.chance == one.chance
+        assert two.mean > one.mean
+
+
+def walked_in_turn(given_: Prompts, count: int, seed: int) -> np.ndarray:
+    """TTFT less its own time of prompts of one length, each sent to the engine that has fewest."""
+    rng = np.random.default_rng(seed)
+    arrival = np.cumsum(rng.exponential(1.0 / given_.rate.sum(), count))
+    most, one = int(given_.full_step), int(given_.engines)
+    ends, steps, delay = np.zeros(one), [0] * one, np.zeros(count)
+    waiting: list[list[int]] = [[] for _ in range(one)]
+
+    def begin(engine: int, at: float) -> None:
+        taken, waiting[engine] = waiting[engine][:most], waiting[engine][most:]
+        ends[engine], steps[engine] = at + len(taken), len(taken)
+        delay[taken] = ends[engine] - arrival[taken] - 1.0
+
+    for number, now in enumerate(arrival):
+        for engine in range(one):
+            while ends[engine] <= now and steps[engine]:
+                begin(engine, ends[engine])
+        chosen = min(range(one), key=lambda engine: steps[engine] + len(waiting[engine]))
+        waiting[chosen].append(number)
+        if not steps[chosen]:
+            begin(chosen, now)
+    return delay[count // 10 : -100]
+
+
+class TestInTurn:
+    @pytest.mark.parametrize(("engines", "rate"), [(2, 0.8), (4, 0.8), (8, 0.85)])
+    def test_prompts_of_one_length_are_dealt_out(self, engines: int, rate: float) -> None:
+        given_ = same(rate, float(engines))
+        delay, found = walked_in_turn(given_, 20_000, 1), prompt_wait(given_)
+        assert found.chance * found.mean == pytest.approx(delay.mean(), rel=0.15)
+
+    def test_only_prompts_of_one_length_are_quite_alike(self) -> None:
+        assert likeness(same(0.5, 4.0)) == 1.0
+        assert likeness(same(0.5)) == 0.0  # one engine gets what comes
+        few, many = (likeness(prompts(0.5, engines)) for engines in (2.0, 8.0))
+        assert 1.0 > few > many >= 0.0
+
+
+class TestSeats:
+    def test_a_seat_is_waited_for_beside_everything_else(self) -> None:
+        alone = prompt_wait(prompts(0.4))
+        full = with_seats(alone, 0.3, 5.0)
+        assert full.seconds[-1] >= 50.0
+        for slack in (0.05, 2.0):
+            before = alone.chance * float(alone.exceeds(slack))
+            late = full.chance * float(full.exceeds(slack))
+            assert late == pytest.approx(before + 0.3 * (1.0 - before) * np.exp(-slack / 5.0), abs=0.02)
+        assert with_seats(alone, 0.0, 5.0) is alone
+
+
+class TestGrid:
+    def test_what_lies_beyond_the_grid_does_not_come_back(self) -> None:
+        """Three times two thirds of the grid are two grids, of which a transform without tilt would see the whole."""
+        far = np.zeros(CELLS)
+        far[2 * CELLS // 3] = 1.0
+        np.testing.assert_allclose(cells_of(transform(far) ** 3), 0.0, atol=1e-7)
+
+    def test_a_part_of_a_cell_is_split_and_keeps_its_mean(self) -> None:
+        edges = np.linspace(0.0, float(CELLS), CELLS + 1)
+        sharp, moved_by = np.zeros(CELLS), placed(np.array([2.3]), ONE, edges)
+        sharp[[0, 40]] = 0.5
+        moved = cells_of(transform(sharp) * transform(moved_by))
+        assert moved.min() > -1e-8
+        assert moved.sum() == pytest.approx(1.0, abs=1e-7)
+        assert moved @ np.arange(CELLS) == pytest.approx(22.3, abs=1e-4)
