@@ -13,7 +13,7 @@ from costmodel.engine import Role
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import make_settings
+from optimizer.loads.instance import make_settings, never
 from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import comparison, search
@@ -157,7 +157,7 @@ def test_a_cheaper_row_is_recommended_once_it_is_confirmed_again(
     winner, lean = bench.verdict(one_pool(9)), bench.verdict(apart(small(), 1, 1))
     best, cheaper = SearchResult(winner=winner), SearchResult(winner=lean)
     rival = posed(APART, one_pool(9), apart(small(), 1, 1)).rivals[1]
-    chosen = with_cheaper_rival(bench, best, [(rival, cheaper), (rival, SearchResult())]).winner
+    chosen = with_cheaper_rival(bench, best, [(rival, cheaper), (rival, SearchResult())], never).winner
     assert chosen is not None
     assert chosen.fleet is (winner if least else lean).fleet
 
