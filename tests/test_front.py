@@ -130,20 +130,3 @@ def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_t
         assert "What a dollar more buys: 9 fleets around the plan's" in text
         assert front_section(plan).notes[0] in text
         assert "2 × H100 TP2 colocated (64/2,048)" in text
-
-
-def test_of_several_classes_the_nearest_to_its_limit_is_told() -> None:
-    plan = with_front((1.5, 0.75, "meets"))
-    (item,), simulation = plan.classes, plan.simulation
-    assert simulation is not None
-    assert simulation.tuning is not None
-    slack = item.model_copy(update={"name": "slack", "tpot_s": times(item.tpot_s, 0.5), "attainment_goal": 0.5})
-    (fleet,) = simulation.tuning.front
-    both = [*fleet.latencies, fleet.latencies[0].model_copy(update={"name": "slack", "tpot_s": slack.tpot_s})]
-    tuning = simulation.tuning.model_copy(update={"front": [fleet.model_copy(update={"latencies": both})]})
-    changes = {"simulation": simulation.model_copy(update={"tuning": tuning}), "classes": [slack, item]}
-    plan = plan.model_copy(update=changes)
-    table = front_section(plan).table
-    assert table is not None
-    assert table.headers[5:7] == ("#TTFT at goal", "#TPOT at goal")
-    assert table.rows[0][6] == duration(item.tpot_s.p90)

@@ -27,7 +27,6 @@ from optimizer.verification.verify import (
     ROUNDS,
     Loop,
     SearchResult,
-    Waiting,
     larger_batches,
     more_replicas,
     other_settings,
@@ -179,15 +178,6 @@ def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], s
         assert winner is not None
         assert winner.fleet is rest[0]
         assert replicas(rest[0]) == start
-
-
-def test_fewer_replicas_than_those_of_a_fleet_that_was_refuted_are_not_simulated() -> None:
-    waiting = Waiting(small())
-    waiting.refute(apart(small(), 3, 2))
-    dominated = {counts: waiting.dominated(apart(small(), *counts)) for counts in ((3, 2), (2, 2), (4, 1), (3, 3))}
-    assert dominated == {(3, 2): True, (2, 2): True, (4, 1): False, (3, 3): False}
-    smaller_batches = Fleet(tuple(replace(pool, seqs=limit(small(), 0)) for pool in apart(small(), 1, 1).pools))
-    assert not waiting.dominated(smaller_batches)
 
 
 def test_no_waste_that_the_gateway_cannot_route() -> None:

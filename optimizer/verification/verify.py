@@ -144,8 +144,8 @@ class Loop:
 
     fleets: with which it begins, and whose smaller versions may hold; near: fleets that miss narrowly by formula;
     eligible: which fleets may be looked at; stopped: asked before each simulation once a fleet holds; on_held: called
-    once the first does. standing: fleets that hold; trail: all that missed; fewer: replicas that the best is tried
-    without; wider: whether it waits in other shapes already.
+    once the first does. standing: fleets that hold; trail: all that missed; names: what each fleet is called; fewer:
+    replicas that the best is tried without; wider: whether it waits in other shapes already.
     """
 
     bench: Bench
@@ -156,6 +156,7 @@ class Loop:
     on_held: Callable[[], None] = lambda: None
     standing: list[Verdict] = field(default_factory=list)
     trail: list[Tried] = field(default_factory=list)
+    names: dict[Key, str] = field(default_factory=dict)
     repairs: int = 0
     nearest: Verdict | None = None
     undecided: Fleet | None = None
@@ -183,6 +184,7 @@ class Loop:
                 self.undecided = candidate.fleet
                 break
             self.repairs += candidate.what == REPAIRED
+            self.names[fleet_key(candidate.fleet)] = candidate.what
             if verdict.held:
                 self.take(verdict, 2 * candidate.fewer or 1)
             else:
@@ -206,8 +208,9 @@ class Loop:
 
     def refute(self, miss: Verdict) -> None:
         """The best is shown to miss after all; the next best that holds, if any, waits with fewer replicas."""
-        self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != fleet_key(miss.fleet)]
-        self._miss(Candidate(miss.cost, 0, miss.fleet), miss)
+        key = fleet_key(miss.fleet)
+        self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != key]
+        self._miss(Candidate(miss.cost, 0, miss.fleet, self.names.get(key, CANDIDATE)), miss)
         self._spare(1)
 
     def _spare(self, fewer: int) -> None:
