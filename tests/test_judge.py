@@ -27,6 +27,7 @@ from optimizer.verification.judge import (
     judge,
     judge_demands,
     judge_until,
+    pool_behind,
     simulated_fleet,
     until_precise,
 )
@@ -199,3 +200,19 @@ def test_a_class_is_judged_by_its_interval_and_not_by_its_share(
     assert Judgement(1.0, (one,), calm, Mock(), ()).outcome is outcome
     assert Judgement(1.0, (one,), replace(calm, overloaded=True), Mock(), ()).outcome is Outcome.MISSES
     assert lacking is None or one.lacking == pytest.approx(lacking)
+
+
+@pytest.mark.parametrize(("replicas", "behind"), [((1, 20), 0), ((20, 1), 1)])
+def test_the_stage_that_is_too_small_falls_behind(replicas: tuple[int, int], behind: int) -> None:
+    """Prompts that wait are in the prefill pool; those that are computed and wait are in the decode pool."""
+    pools = apart(small()).pools
+    starved = Fleet(tuple(replace(engines, replicas=n) for engines, n in zip(pools, replicas, strict=True)))
+    judgement = judge(small(), starved, requests=1500, volume=60.0)
+    assert judgement.overload.overloaded
+    assert pool_behind(judgement) == behind
+
+
+def test_of_two_prefill_pools_the_one_with_too_much_falls_behind() -> None:
+    parts = (("prefill-1", Role.PREFILL, 0.7, 40), ("prefill-2", Role.PREFILL, 0.3, 1), ("d", Role.DECODE, 1.0, 40))
+    fleet = Fleet(tuple(pool(small(), *part) for part in parts))
+    assert pool_behind(judge(small(), fleet, requests=1500, volume=20.0)) == 1

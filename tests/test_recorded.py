@@ -17,7 +17,7 @@ from reports.asked import readable_inputs
 from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
 from search_spaces.problem import Problem
-from search_spaces.recorded import MOST, PARTS, Recorded, unpacked
+from search_spaces.recorded import Recorded, unpacked
 from search_spaces.traces.summary import read_trace, recorded_requests
 from tests.optimizer_cases import slo, workload
 from tests.running import within
@@ -60,16 +60,6 @@ def test_stretches_are_in_order_and_do_not_depend_on_the_rate(count: int, rate: 
     np.testing.assert_allclose(times * rate, other)
 
 
-def test_stretches_keep_the_rate_and_the_waves() -> None:
-    """Evenly spaced gaps of 1 s and 1/9 s stay so, but for the seams; a fifth of the time is busy."""
-    found = waves()
-    times, _ = found.drawn(200_000, found.rate, 3)
-    assert times.size / times[-1] == pytest.approx(found.rate, rel=0.03)
-    gaps = np.diff(times)
-    assert (np.isclose(gaps, 1.0) | np.isclose(gaps, 1.0 / 9.0)).mean() > 0.995
-    assert gaps[np.isclose(gaps, 1.0 / 9.0)].sum() / times[-1] == pytest.approx(0.2, abs=0.02)
-
-
 # how requests bunch
 
 
@@ -106,16 +96,6 @@ def test_a_damaged_recording_is_refused(packed: str) -> None:
         unpacked("t.csv", 9360, 0, HOUR, packed)
     with pytest.raises(InputError, match="within its span of 10 s"):
         unpacked(**(waves().echo() | {"span": 10.0}))
-
-
-def test_of_a_long_trace_stretches_are_kept(tmp_path: Path) -> None:
-    """Every other 90 s of an hour: calm and busy times as they come in these, at distances of 180 s."""
-    times = np.arange(2 * MOST) * HOUR / (2 * MOST)
-    found = recorded_requests(read_trace(write_trace(tmp_path / "t.csv", recording(times.tolist(), HOUR))), 10_000)
-    assert (found.of, found.span) == (2 * MOST, pytest.approx(HOUR / 2))
-    assert found.arrival.size == pytest.approx(MOST, abs=PARTS)
-    assert found.rate == pytest.approx(2 * MOST / HOUR, rel=0.01)
-    assert (np.diff(found.arrival) >= 0.0).all()
 
 
 def test_what_no_engine_takes_is_left_out_and_ticks_are_spread(tmp_path: Path) -> None:
@@ -230,14 +210,6 @@ def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path, short_runs: 
         for name in ("own", "random")
     ]
     assert replayed == [0, 3]
-    again = within("simulate", "own/plan.json", cwd=tmp_path)
-    assert again.returncode == 0
-    assert "drawn from t.csv, as the plan's were" in " ".join(again.stdout.split())
-    page = (tmp_path / "own" / "report.html").read_text("utf-8")
-    assert "as t.csv recorded them" in page
-    swept = within("whatif", "w.yaml", *settings, "--vary", "rate=1/s,2/s", "--verify", "0", cwd=tmp_path)
-    assert swept.returncode == 0, swept.stderr
-    assert "Note: requests are random here, with burstiness" in " ".join(swept.stderr.split())
     deployed = within("deploy", "own/plan.json", "--target", "vllm", "-o", "files", cwd=tmp_path)
     assert deployed.returncode == 0, deployed.stderr
     rows = [json.loads(line) for line in (tmp_path / "files/benchmark/workload.jsonl").read_text("utf-8").splitlines()]

@@ -10,20 +10,17 @@ from typing import Any
 import pytest
 
 from costmodel.engine import Role
-from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import make_settings
+from optimizer.loads.instance import make_settings, never
 from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.proof import Proof
 from optimizer.recommend import comparison, search
-from optimizer.recommend.comparison import SAME, compared, judged_rivals, with_cheaper_rival
-from optimizer.recommend.optimize import optimize as optimize_problem
+from optimizer.recommend.comparison import compared, judged_rivals, with_cheaper_rival
 from optimizer.recommend.search import Brake, Effort, FormulaResult, Level
 from optimizer.search.alternatives import Restriction, Rival, restrictions
 from optimizer.verification.bench import Verdict, fleet_key
 from optimizer.verification.verify import SearchResult
-from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from tests.optimizer_cases import offer, slo, space
 from tests.small_fleets import apart, replicas, small
@@ -62,9 +59,8 @@ MIXED = {"slos": (slo(1.0, 0.04, 0.9),), "offers": (offer("H100"), offer("A100-8
     [
         (given(20.0, **MIXED), {}),
         (given(4.0, **SPLIT), {}),
-        (given(10.0, **MIXED), {"level": Level.STANDARD, "extras": False}),
     ],
-    ids=["mixtures", "end-to-end limit", "simulated"],
+    ids=["mixtures", "end-to-end limit"],
 )
 def test_no_row_is_dearer_than_its_own_search(problem: Problem, effort: dict[str, Any]) -> None:
     rows = costs_apart(problem, **effort)
@@ -157,19 +153,6 @@ def test_a_cheaper_row_is_recommended_once_it_is_confirmed_again(
     winner, lean = bench.verdict(one_pool(9)), bench.verdict(apart(small(), 1, 1))
     best, cheaper = SearchResult(winner=winner), SearchResult(winner=lean)
     rival = posed(APART, one_pool(9), apart(small(), 1, 1)).rivals[1]
-    chosen = with_cheaper_rival(bench, best, [(rival, cheaper), (rival, SearchResult())]).winner
+    chosen = with_cheaper_rival(bench, best, [(rival, cheaper), (rival, SearchResult())], never).winner
     assert chosen is not None
     assert chosen.fleet is (winner if least else lean).fleet
-
-
-def test_a_cheaper_row_of_the_comparison_is_recommended_without_simulation_too() -> None:
-    """Two colocated pools save 1.6 % against the best pair, too little for the free search, but enough among H100."""
-    chat = load_problem(ROOT / "examples" / "chat.yaml")
-    slower = replace(chat, workload=scale_rate(chat.workload, 0.875))
-    plan = optimize_problem(slower, level=Level.QUICK)
-    costs = [
-        row.cost_usd_per_hour or 0.0 for row in plan.alternatives if row.status in {Status.OPTIMAL, Status.FEASIBLE}
-    ]
-    assert plan.cost_usd_per_hour == min(costs)
-    same = [row.label for row in plan.alternatives if row.why_not == SAME]
-    assert same == ["H100 only", "colocated only"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from costmodel.engine import Role
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
@@ -23,7 +21,7 @@ from optimizer.search.search import (
     settled,
 )
 from optimizer.verification.verify import Candidate, Waiting
-from tests.small_fleets import apart, pool, small
+from tests.small_fleets import apart, small
 from tests.test_by_evaluation import at
 
 
@@ -73,14 +71,6 @@ def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_fi
     assert first is not None
     assert first.fleet is fleets[int(np.argmax(rooms))]
     assert len(waiting.heap) == 2
-
-
-def test_fleets_that_no_target_routes_wait_behind_those_of_nearly_their_cost() -> None:
-    instance = small()
-    pair, colocated = apart(instance, 3, 3), pool(instance, "colocated-1", Role.COLOCATED, 3, 0.5)
-    both = Fleet((*(replace(one, route=one.route * 0.5) for one in pair.pools), colocated))
-    assert preferred(instance, [both, pair]) is pair
-    assert preferred(instance, [both]) is both
 
 
 def test_candidates_within_a_thousandth_of_cost_are_tied() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from functools import cache
 from typing import Any
 
@@ -91,19 +90,6 @@ def test_what_is_not_allowed_costs_no_look() -> None:
 @given(st.integers(0, 10**6), st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 4)))
 def test_the_bottom_of_a_bowl_is_found(seed: int, start: Point) -> None:
     assert front_of(by_tpe(SIZES, bowl, start, 40, seed)) == [(3, 0, 2)]
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20))
-def test_no_point_of_a_front_is_beaten_and_every_other_is(values: list[tuple[int, int]]) -> None:
-    looks: Looks = {(k,): (float(a), float(b)) for k, (a, b) in enumerate(values)}
-    front = front_of(looks)
-
-    def beats(one: Point, other: Point) -> bool:
-        return all(a <= b for a, b in zip(looks[one], looks[other], strict=True))
-
-    assert not any(beats(one, other) for one, other in itertools.permutations(front, 2))
-    assert all(any(beats(one, other) for one in front) for other in looks)
 
 
 # --- knobs ----------------------------------------------------------------------------------------------------------

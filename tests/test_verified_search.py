@@ -18,7 +18,7 @@ from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.evaluate import goodput_volume, promise
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, never
 from optimizer.search.limits import allowed, fewer_replicas, without_pool
 from optimizer.verification import verify
 from optimizer.verification.bench import Bench, Verdict, fleet_key, goodput_of, valid
@@ -27,11 +27,11 @@ from optimizer.verification.verify import (
     ROUNDS,
     Loop,
     SearchResult,
-    Waiting,
     larger_batches,
     more_replicas,
     other_settings,
     with_larger_batches,
+    without_one_replica,
 )
 from search_spaces.problem import Constraints, Routing
 from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
@@ -88,13 +88,13 @@ def searched(bench: Any, *fleets: Fleet) -> SearchResult:
     """What the loop comes to from some fleets."""
     loop = Loop(bench, fleets)
     best = loop.run()
-    return loop.result(best, best and best.fleet)
+    return loop.result(best, [] if best is None else without_one_replica(bench, best.fleet, never))
 
 
-counts = st.tuples(st.integers(1, 9), st.integers(1, 9))
+counts = st.tuples(st.integers(1, 6), st.integers(1, 6))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(counts, st.lists(counts, min_size=1, max_size=3), st.sampled_from([None, 4, 12]))
 def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
     needed: tuple[int, int], starts: list[tuple[int, int]], gpus: int | None
@@ -122,7 +122,7 @@ def test_a_stopped_search_keeps_what_it_has() -> None:
     winner = loop.run()
     assert winner is not None
     assert replicas(winner.fleet) == (3, 3)
-    assert loop.result(winner, winner.fleet).one_less == ()
+    assert without_one_replica(bench, winner.fleet, lambda: True) == []
 
 
 def test_where_fresh_requests_refute_the_best_the_next_best_and_its_neighbors_are_tried() -> None:
@@ -156,7 +156,7 @@ def test_where_not_all_pools_to_blame_can_grow_those_do_that_may() -> None:
     assert [replicas(fleet) for fleet in more_replicas(tight, many, 4)] == [(41, 40), (40, 41)]  # nineteen do not fit
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(counts, counts)
 def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], start: tuple[int, int]) -> None:
     """Only with the first batch limit do fleets hold: repairs are of what came nearer."""
@@ -178,15 +178,6 @@ def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], s
         assert winner is not None
         assert winner.fleet is rest[0]
         assert replicas(rest[0]) == start
-
-
-def test_fewer_replicas_than_those_of_a_fleet_that_was_refuted_are_not_simulated() -> None:
-    waiting = Waiting(small())
-    waiting.refute(apart(small(), 3, 2))
-    dominated = {counts: waiting.dominated(apart(small(), *counts)) for counts in ((3, 2), (2, 2), (4, 1), (3, 3))}
-    assert dominated == {(3, 2): True, (2, 2): True, (4, 1): False, (3, 3): False}
-    smaller_batches = Fleet(tuple(replace(pool, seqs=limit(small(), 0)) for pool in apart(small(), 1, 1).pools))
-    assert not waiting.dominated(smaller_batches)
 
 
 def test_no_waste_that_the_gateway_cannot_route() -> None:

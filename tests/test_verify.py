@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from costmodel.simulator import step_seconds
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Brake, Level
 from optimizer.verification import bench as benches
-from optimizer.verification.bench import Bench, make_bench, run_length
-from optimizer.verification.judge import MOST_JUDGED, blame, judge, simulated_fleet
+from optimizer.verification.bench import Bench, run_length
+from optimizer.verification.judge import MOST_JUDGED, blame, judge
 from optimizer.verification.record import POOL_LIMITS
 from reports.json_text import plan_json
 from search_spaces.problem import Constraints, Goal, Objective
@@ -31,19 +30,6 @@ pytestmark = pytest.mark.usefixtures("short_runs")
 
 def bench_of(instance: Instance, requests: int = 2000) -> Bench:
     return Bench(instance, seed=3, requests=requests)
-
-
-def test_a_candidate_of_which_a_short_run_is_clear_gets_its_full_runs_where_it_is_judged_by_itself() -> None:
-    instance = small()
-    bench, fleet = bench_of(instance), apart(instance, 3, 1)
-    likely = bench.candidate(fleet)
-    assert likely.held
-    assert [run.demand.trace.size for run in likely.judgement.runs] == [bench.part(fleet).short]
-    assert bench.candidate(fleet) is likely
-    judged = bench.verdict(fleet)
-    assert judged.held
-    assert [run.demand.trace.size for run in judged.judgement.runs] == [2000, 2000]
-    assert bench.candidate(fleet) is judged is bench.verdict(fleet)
 
 
 def test_slow_tokens_are_the_decode_pools_fault() -> None:
@@ -79,17 +65,6 @@ def test_of_a_large_fleet_a_slice_is_simulated() -> None:
     assert (odd.parts, replicas(odd.fleet)) == (9, (5, 2))
     alone = bench.part(apart(small(), 50, 1))
     assert (alone.parts, alone.requests) == (1, MOST_JUDGED)
-
-
-def test_a_confident_plan_is_judged_at_its_slow_steps() -> None:
-    instance = instance_of(problem(confidence=0.9))
-    bench = make_bench(instance)
-    assert bench.probability == pytest.approx(0.95)
-    fleet = apart(instance, 2, 1)
-    slow, usual = (
-        step_seconds(simulated_fleet(instance, fleet, p).pools[1].steps, (), None, 8, 8000) for p in (0.95, 0.5)
-    )
-    assert slow > 1.1 * usual
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

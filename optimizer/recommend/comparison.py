@@ -38,7 +38,7 @@ from optimizer.verification.bench import (
 )
 from optimizer.verification.judge import MOST_RUNS, Outcome
 from optimizer.verification.record import fleet_row
-from optimizer.verification.verify import CANDIDATE, SearchResult
+from optimizer.verification.verify import CANDIDATE, SearchResult, without_one_replica
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Goal, Problem
 
@@ -84,17 +84,18 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
 
 
-def with_cheaper_rival(bench: Bench, best: SearchResult, judged: Iterable[JudgedRival]) -> SearchResult:
+def with_cheaper_rival(bench: Bench, best: SearchResult, judged: Iterable[JudgedRival], stopped: Late) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
     A search under a restriction may find a fleet that the free search passed over.
     """
-    for _, other in sorted(judged, key=lambda row: math.inf if row[1].winner is None else row[1].winner.cost):
-        if best.winner is None or other.winner is None or other.winner.cost >= best.winner.cost * (1.0 - SAME_COST):
+    for _, rival in sorted(judged, key=lambda row: math.inf if row[1].winner is None else row[1].winner.cost):
+        if best.winner is None or rival.winner is None or rival.winner.cost >= best.winner.cost * (1.0 - SAME_COST):
             break
-        verdict = confirmed_once(bench, other.winner, LAST, MOST_RUNS, MOST_BETWEEN)
+        verdict = confirmed_once(bench, rival.winner, LAST, MOST_RUNS, MOST_BETWEEN)
         if verdict.held:
-            return replace(best, winner=verdict, one_less=other.one_less)
+            one_less = without_one_replica(bench, verdict.fleet, stopped)
+            return replace(best, winner=verdict, one_less=tuple(one_less))
     return best
 
 

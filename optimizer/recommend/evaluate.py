@@ -24,6 +24,7 @@ from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, PoolNeed, P
 from optimizer.plans.proof import Proof
 from optimizer.plans.records import JudgedFleet
 from optimizer.search.limits import shared_out
+from optimizer.search.search import bisected
 from optimizer.verification.bench import MOST_BETWEEN, Bench, Verdict, make_bench, on_fresh_requests
 from optimizer.verification.judge import MOST_RUNS, Judgement, Outcome
 from optimizer.verification.record import judged_fleet
@@ -134,8 +135,8 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     def verdict(counts: tuple[int, ...]) -> Verdict:
         return own if own is not None and counts == start else sure_verdict(bench, subject.resize(counts))
 
-    def enough(counts: tuple[int, ...], index: int, count: int) -> bool:
-        return verdict(_with(counts, index, count)).held
+    def too_few(counts: tuple[int, ...], index: int, count: int) -> bool:
+        return not verdict(_with(counts, index, count)).held
 
     def judged(what: str, counts: tuple[int, ...]) -> JudgedFleet:
         return judged_fleet(subject.instance, what, verdict(counts))
@@ -144,7 +145,7 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     needed: tuple[int, ...] = next((counts for counts in more if verdict(counts).held), ())
     prices = [float(subject.instance.tables.usd_per_hour[pool.shape]) for pool in pools]
     for index in sorted(range(len(pools)), key=lambda index: (-prices[index], index)) if needed else ():
-        needed = _with(needed, index, fewest(partial(enough, needed, index), needed[index]))
+        needed = _with(needed, index, bisected(0, needed[index], partial(too_few, needed, index))[1])
     less = [(pool.name, index) for index, pool in enumerate(pools) if needed and needed[index] > 1]
     return Provisioning(
         rate_rps=subject.instance.problem.workload.request_rate * bench.volume,
@@ -164,19 +165,6 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
 
 def _with(counts: tuple[int, ...], index: int, count: int) -> tuple[int, ...]:
     return (*counts[:index], count, *counts[index + 1 :])
-
-
-def fewest(good: Callable[[int], bool], most: int) -> int:
-    """The least number from 1 to `most` that is good, where `most` is and more are no worse.
-
-    >>> fewest(lambda number: number >= 5, 9)
-    5
-    """
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if good(middle) else (middle, high)
-    return high
 
 
 # --- what is evaluated ----------------------------------------------------------------------------------------------

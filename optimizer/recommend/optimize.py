@@ -238,7 +238,7 @@ def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SearchRe
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
     judged = list(judged_rivals(result, bench, winner, effort))
-    best = with_cheaper_rival(bench, best, judged)
+    best = with_cheaper_rival(bench, best, judged, effort.brake.stopped)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rows = compared(result, bench, winner, proof, judged)

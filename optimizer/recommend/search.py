@@ -41,7 +41,7 @@ from optimizer.verification.bench import (
 )
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
-from optimizer.verification.verify import Loop, SearchResult, with_larger_batches
+from optimizer.verification.verify import Loop, SearchResult, with_larger_batches, without_one_replica
 from search_spaces.problem import Goal, Problem
 
 LOOSER: Final = (1.25, 2.0)
@@ -96,7 +96,8 @@ def silent(label: str, fraction: float) -> None:
 class Effort:
     """What a search may take, and how its fleet is tuned; None: not at all.
 
-    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save.
+    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save; whole: whether
+    its fleet is told of in full, with the largest batches that hold and each pool with a replica fewer.
     """
 
     level: Level
@@ -104,6 +105,7 @@ class Effort:
     report: Progress = silent
     tune: Wish | None = None
     extras: bool = True
+    whole: bool = True
 
     @property
     def deadline(self) -> Deadline:
@@ -118,7 +120,7 @@ class Effort:
     @property
     def inner(self) -> Effort:
         """That of a search beside the plan's: without a tuning of its own, and told to nobody."""
-        return replace(self, level=Level.STANDARD, report=silent, tune=None)
+        return replace(self, level=Level.STANDARD, report=silent, tune=None, whole=False)
 
 
 # --- by formula -----------------------------------------------------------------------------------------------------
@@ -345,16 +347,16 @@ def cheapest_confirmed(
         lean = loop.run()
         if lean is None or loop.undecided is not None:
             return loop.result(lean)
-        winner = with_larger_batches(bench, lean, stopped)
+        winner = with_larger_batches(bench, lean, stopped) if effort.whole else lean
         if stopped():
-            return loop.result(winner, lean.fleet)
+            return loop.result(winner)
         effort.report("confirming the fleet", 0.8)
         verdict = without_room(bench, winner, number)
         if verdict is None:
             verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
             number = None if verdict.held else next(numbers, None)
         if verdict.held:
-            result = loop.result(verdict, lean.fleet)
+            result = loop.result(verdict, without_one_replica(bench, lean.fleet, stopped) if effort.whole else ())
             return result if effort.tune is None or stopped() else _tuned(loop, result, verdict, effort, numbers)
         loop.refute(verdict)
     return replace(loop.result(None), nearest=verdict)
@@ -456,6 +458,7 @@ def _tuned(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort, nu
     if number is not None and not stopped():
         verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
     if verdict.held and verdict is not winner:
-        return replace(loop.result(verdict, lean.fleet), tuning=replace(best, improved=True))
+        one_less = without_one_replica(bench, lean.fleet, stopped)
+        return replace(loop.result(verdict, one_less), tuning=replace(best, improved=True))
     refuted = () if verdict is winner else ((TUNED, verdict),)
     return replace(result, tuning=best, others=(*result.others, *refuted))

@@ -144,8 +144,8 @@ class Loop:
 
     fleets: with which it begins, and whose smaller versions may hold; near: fleets that miss narrowly by formula;
     eligible: which fleets may be looked at; stopped: asked before each simulation once a fleet holds; on_held: called
-    once the first does. standing: fleets that hold; trail: all that missed; fewer: replicas that the best is tried
-    without; wider: whether it waits in other shapes already.
+    once the first does. standing: fleets that hold; trail: all that missed; names: what each fleet is called; fewer:
+    replicas that the best is tried without; wider: whether it waits in other shapes already.
     """
 
     bench: Bench
@@ -156,6 +156,7 @@ class Loop:
     on_held: Callable[[], None] = lambda: None
     standing: list[Verdict] = field(default_factory=list)
     trail: list[Tried] = field(default_factory=list)
+    names: dict[Key, str] = field(default_factory=dict)
     repairs: int = 0
     nearest: Verdict | None = None
     undecided: Fleet | None = None
@@ -183,6 +184,7 @@ class Loop:
                 self.undecided = candidate.fleet
                 break
             self.repairs += candidate.what == REPAIRED
+            self.names[fleet_key(candidate.fleet)] = candidate.what
             if verdict.held:
                 self.take(verdict, 2 * candidate.fewer or 1)
             else:
@@ -206,8 +208,9 @@ class Loop:
 
     def refute(self, miss: Verdict) -> None:
         """The best is shown to miss after all; the next best that holds, if any, waits with fewer replicas."""
-        self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != fleet_key(miss.fleet)]
-        self._miss(Candidate(miss.cost, 0, miss.fleet), miss)
+        key = fleet_key(miss.fleet)
+        self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != key]
+        self._miss(Candidate(miss.cost, 0, miss.fleet, self.names.get(key, CANDIDATE)), miss)
         self._spare(1)
 
     def _spare(self, fewer: int) -> None:
@@ -266,15 +269,17 @@ class Loop:
                 self.waiting.add(fleet, what)
         return True
 
-    def result(self, winner: Verdict | None, lean: Fleet | None = None) -> SearchResult:
-        """What came of it; lean: the winner with the batch limits that its smaller neighbors were tried with."""
-        bench, one_less = self.bench, list[Tried]()
-        for what, fleet in fewer_replicas(bench.instance, lean, 1) if lean is not None else ():
-            if allowed(bench.instance, fleet) and (bench.judged(fleet) or not self.stopped()):
-                one_less.append((what, bench.candidate(fleet)))
+    def result(self, winner: Verdict | None, one_less: Sequence[Tried] = ()) -> SearchResult:
+        """What came of it; one_less: see `without_one_replica`."""
         keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
         others = tuple(row for row in self.trail if fleet_key(row[1].fleet) not in keys)
         return SearchResult(winner, self.nearest, self.undecided, tuple(one_less), others, self.repairs)
+
+
+def without_one_replica(bench: Bench, fleet: Fleet, stopped: Late) -> list[Tried]:
+    """The fleet with one replica fewer in each pool, as it was judged, or is now if there is time."""
+    fewer = [row for row in fewer_replicas(bench.instance, fleet, 1) if allowed(bench.instance, row[1])]
+    return [(what, bench.candidate(less)) for what, less in fewer if bench.judged(less) or not stopped()]
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
@@ -366,44 +371,54 @@ def other_shapes(
     Another shape in one pool, or one colocated pool in place of all, each with its most promising settings; or a rival
     with fewer replicas in one pool. eligible: which of them may be looked at.
     """
-    shapes = (*_swaps(instance, winner), *_shrunk(instance, winner, rivals))
-    promised = ((promise(instance, fleet), what, fleet) for what, fleet in shapes if eligible(fleet))
-    ranked = sorted((row for row in promised if row[0] >= PROMISING), key=lambda row: -row[0])
-    best: dict[str, Named] = {}
+    best: dict[str, tuple[float, Fleet]] = {}
+    shares: dict[tuple[object, ...], float] = {}  # at the next larger batch limit; negative where smaller are no better
+    for what, fleet in (*_swaps(instance, winner), *_shrunk(instance, winner, rivals)):
+        limits = (what, *(pool.chunk for pool in fleet.pools))
+        before = shares.get(limits, 0.0)
+        if before < 0.0 or not eligible(fleet):
+            continue
+        share = min(promise(instance, fleet), 1.0)
+        shares[limits] = share if share > before else -1.0
+        if share >= PROMISING and (what not in best or share > best[what][0]):
+            best[what] = share, fleet
+    ranked = sorted(best.items(), key=lambda row: -row[1][0])
     alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
-    for _, what, fleet in ranked:
-        first = best.setdefault(what, (what, fleet))
-        alone.setdefault(fleet_key(first[1]), first)
+    for what, (_, fleet) in ranked:
+        alone.setdefault(fleet_key(fleet), (what, fleet))
     return list(alone.values())[:MOST_SHAPES]
 
 
 def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
-    """The winner with another engine shape in one pool, or with one colocated pool in place of all; at every limit.
+    """The winner with another engine shape in one pool, or with one colocated pool in place of all.
 
-    As many replicas as cost less. Another shape in a colocated pool has its chunk; one pool in place of all has any, if
-    so many replicas keep up by formula.
+    As many replicas as cost less, if so many keep up by formula. Another shape in a colocated pool has its chunk; one
+    pool in place of all has any. Of each chunk every batch limit, the largest first: smaller ones only shorten steps.
     """
     tables, fleet, settings = instance.tables, winner.fleet, make_settings(instance, every_limit=True)
-    search = FleetSearch.of(instance, settings)
+    search, order = FleetSearch.of(instance, settings), np.lexsort((-settings.seqs, settings.chunk, settings.shape))
+
+    def sized(setting: int, index: int | None) -> Iterator[Named]:
+        engine = search.pool(setting, 1)
+        if index is not None:
+            engine = replace(engine, name=fleet.pools[index].name, route=fleet.pools[index].route)
+        swapped = Fleet((engine,)) if index is None else _changed(fleet, {index: engine})
+        most = _most_replicas(instance, swapped, index or 0, winner.cost)
+        if most >= max(search.least[setting] * float(engine.route.min()), 1.0):
+            where = "" if index is None else f"{engine.name}: "
+            yield f"{where}{most} x {_engine(instance, engine.shape)}", with_replicas(swapped, index or 0, most)
+
     for index, pool in enumerate(fleet.pools):
         role = ROLES.index(pool.role)
         alike = (settings.role == role) & (settings.shape != pool.shape)
         alike &= tables.group[role][settings.shape] == tables.group[role][pool.shape]
-        if role == COLOCATED:
-            alike &= settings.chunk == pool.chunk
-        for setting in np.flatnonzero(alike).tolist():
-            engine = replace(search.pool(setting, 1), name=pool.name, route=pool.route)
-            swapped = _changed(fleet, {index: engine})
-            if most := _most_replicas(instance, swapped, index, winner.cost):
-                yield f"{pool.name}: {most} x {_engine(instance, engine.shape)}", with_replicas(swapped, index, most)
-    if len(fleet.pools) == 1 or classes_apart(instance.problem):
-        return
-    in_time = tables.decode_base[settings.shape, settings.seqs] < instance.flows.tpot.max()
-    for setting in np.flatnonzero((settings.role == COLOCATED) & in_time).tolist():
-        alone = search.fleet(((setting, 1),))
-        most = _most_replicas(instance, alone, 0, winner.cost)
-        if most >= search.least[setting]:
-            yield f"{most} x {_engine(instance, alone.pools[0].shape)}", with_replicas(alone, 0, most)
+        alike &= (role != COLOCATED) | (settings.chunk == pool.chunk)
+        for setting in order[alike[order]].tolist():
+            yield from sized(setting, index)
+    if len(fleet.pools) > 1 and not classes_apart(instance.problem):
+        in_time = tables.decode_base[settings.shape, settings.seqs] < instance.flows.tpot.max()
+        for setting in order[((settings.role == COLOCATED) & in_time)[order]].tolist():
+            yield from sized(setting, None)
 
 
 def _engine(instance: Instance, shape: int) -> str:
