@@ -322,10 +322,3 @@ def test_a_purchase_that_counts_on_a_fleet_that_misses_is_no_success(monkeypatch
     assert purchase.missed
     assert not purchase.held
     assert buying_text(purchase, 100).startswith("This purchase misses the SLO: it counts on ")
-
-
-def test_only_so_many_fleets_of_a_purchase_are_simulated_the_peak_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    purchase = rented(monkeypatch, 1, lambda _rate, _replicas: "")
-    assert len(purchase.held) == 1 < purchase.fleets
-    assert purchase.held[0].fleet.rate == pytest.approx(purchase.levels.rates[-1])
-    assert "The others are by formula (--verify N)" in " ".join(buying_text(purchase, 100).split())

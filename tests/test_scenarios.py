@@ -11,8 +11,8 @@ import pytest
 from costmodel.errors import InputError
 from search_spaces.buying_schema import ProcurementSection
 from search_spaces.buying_terms import owned_price
-from search_spaces.levers import EFFICIENCIES, LEVERS, kind_of, number_of
-from search_spaces.loader import load_problem, problem_of
+from search_spaces.levers import EFFICIENCIES, LEVERS
+from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Axis, Scenario, grid, named_scenarios, parse_axis, scenario_problem
 
@@ -155,16 +155,6 @@ def test_every_lever_has_an_example_that_can_be_typed(name: str) -> None:
     assert LEVERS[name].says
 
 
-def test_values_are_read_in_units_of_their_lever() -> None:
-    assert [number_of("ttft.fast", "300ms"), number_of("price.H100", "$2"), number_of("power", "2kW")] == [
-        0.3,
-        2.0,
-        2e3,
-    ]
-    assert number_of("model.tensor", "2") == 2.0
-    assert kind_of("isl_scale") is None
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -282,14 +272,6 @@ def test_a_rate_is_what_a_daily_profile_is_planned_for(tmp_path: Path, percentil
     assert profile_of(other) == pytest.approx([factor * hour for hour in HOURS])
 
 
-def test_a_scenario_of_a_daily_profile_is_reproduced_by_its_echo(tmp_path: Path) -> None:
-    grown = scenario_problem(daily(tmp_path), Scenario("", {"rate": "20/s", "growth.6": "3%"}), tmp_path)
-    again = problem_of(grown.inputs, "echo", tmp_path)
-    assert again.inputs == grown.inputs
-    assert again.workload.request_rate == grown.workload.request_rate == pytest.approx(20 * 1.03**6)
-    assert profile_of(daily(tmp_path)) == HOURS
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -308,14 +290,6 @@ def test_bad_demands_of_a_daily_profile_are_refused_in_words(
     with pytest.raises(InputError) as caught:
         scenario_problem(daily(tmp_path), Scenario("", changes), tmp_path)
     assert sentence in str(caught.value)
-
-
-def test_scales_multiply_what_a_change_before_them_wrote_with_a_unit(problem: Problem) -> None:
-    changes = {"rate": "120/min", "rate_scale": 2, "ttft": "900ms", "slo_scale": 2, "link.H100": "25GB/s"}
-    found = scenario_problem(problem, Scenario("", {**changes, "link_scale": 2}), Path())
-    assert found.workload.request_rate == 4.0
-    assert [slo.ttft for slo in found.slos] == [1.8, 1.8]
-    assert found.offers[0].accelerator.scale_out.bandwidth == 50e9
 
 
 def test_other_quotes_move_the_catalogs_prices_and_no_others(problem: Problem) -> None:

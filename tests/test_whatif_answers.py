@@ -240,17 +240,6 @@ def test_limits_that_do_not_bind_are_worth_nothing() -> None:
     assert shadow_prices(small()) == []
 
 
-def test_in_whole_fleets_a_wider_inventory_saves_what_the_cheaper_fleet_does() -> None:
-    problem = changed(small(60.0), inventory__H100=1, price__H100=0.5)
-    row = next(row for row in shadow_prices(problem) if row.limit == "inventory H100")
-    assert row.wider is not None
-    before = answer(problem).cost
-    after = answer(changed(problem, inventory__H100=1 + int(row.wider))).cost
-    assert before is not None
-    assert after is not None
-    assert row.whole == pytest.approx(before - after)
-
-
 def test_the_tornado_moves_one_lever_at_a_time_and_sorts_by_swing() -> None:
     problem = small(60.0)
     rows = tornado(problem, BASE, levers(problem, 0.25))

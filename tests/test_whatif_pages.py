@@ -76,18 +76,6 @@ def test_one_lever_makes_one_map_and_maps_that_are_left_out_are_counted() -> Non
     assert "The first 6 of 8 maps; the table has all scenarios." in render_document(document, {"rows": many})
 
 
-def test_what_binds_is_in_words_and_values_below_a_map_are_whole() -> None:
-    document = sweep_document([row(3.0, rate=10), row(4.0, rate=20), row(None, rate=40)], "simple")
-    table = document.sections[1].table
-    assert table is not None
-    assert [cells[4] for cells in table.rows] == ["prompt time of prefill-1, 3 % room"] * 2 + [""]
-    assert document.headline[0].endswith("1 has no fleet that meets the SLO.")
-    assert "No fleet at rate 40 req/s: inventory of H100: short." in document.sections[-1].sentences
-    marks = document.sections[0].charts[0].drawing.marks
-    ticks = [mark.text for mark in marks if isinstance(mark, Text) and mark.tone == "tick" and mark.anchor == "middle"]
-    assert ticks == ["10", "20", "40"]
-
-
 def answer(cost: float) -> Answer:
     return Answer(Status.FEASIBLE, cost, gpus={"H100": 2}, pools=(engines(2, "H100", 1, "colocated"),))
 

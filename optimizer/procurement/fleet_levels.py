@@ -25,7 +25,7 @@ from optimizer.search.mixtures import or_mixed
 from optimizer.search.per_class import of_class
 from optimizer.search.search import FleetSearch, cheapest_held
 from optimizer.verification.bench import fleet_key
-from optimizer.whatif.answer import Case, WithoutRefuted, demand_of, engines_of, is_refuted, priced
+from optimizer.whatif.answer import Case, WithoutRefuted, engines_of, is_refuted, priced, without_prices
 from search_spaces.problem import Problem
 
 FloatArray = NDArray[np.float64]
@@ -221,7 +221,7 @@ def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
 
 def _groups(problem: Problem) -> list[list[Instance]]:
     """The instances of each group of requests at 1 request/s in all, for every split of the end-to-end limits."""
-    free = demand_of(replace(problem, workload=replace(problem.workload, request_rate=1.0))).problem
+    free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
     whole = instance_of_problem(free)
     check_shapes(free, whole.enumeration)
     check_floors(whole)
