@@ -147,12 +147,12 @@ def terms_of(section: ProcurementSection, problem: Problem, source: str = "") ->
     entries = {normalized_name(entry.name): entry for entry in section.accelerators}
     contracts: list[Contract] = []
     draw = []
-    for index, offer in enumerate(one for one in problem.offers if not one.owned):
+    for index, offer in enumerate(item for item in problem.offers if not item.owned):
         entry = entries.pop(normalized_name(offer.accelerator.name), TypeSection(name=offer.accelerator.name))
-        contracts += [replace(one, offer=index) for one in _contracts(entry, offer, section, source)]
+        contracts += [replace(item, offer=index) for item in _contracts(entry, offer, section, source)]
         if entry.owned is None:
-            owned = [one for one in problem.offers if one.owned and one.gpu == offer.gpu]
-            contracts += [_held(one, index, _owned_running(one, section, problem)) for one in owned]
+            owned = [item for item in problem.offers if item.owned and item.gpu == offer.gpu]
+            contracts += [_held(item, index, _owned_running(item, section, problem)) for item in owned]
         own = entry.owned or entry.purchase
         draw.append((own.power if own and own.power else offer.accelerator.tdp) * section.electricity.pue)
     demand, power = section.demand, section.electricity

@@ -57,14 +57,14 @@ class Lever:
         self.setter(inputs, name, value)
 
 
-def below(here: Any, part: str, dotted: str) -> Any:
+def below(here: Any, name: str, dotted: str) -> Any:
     """What stands under one part of a dotted path; items of lists are told by their name or number."""
-    if isinstance(here, dict) and part in here:
-        return here[part]
+    if isinstance(here, dict) and name in here:
+        return here[name]
     if isinstance(here, list):
-        return here[place_in(here, part, dotted)]
+        return here[place_in(here, name, dotted)]
     raise InputError(
-        f"{shortened(dotted)}: there is no {shown(part)}{_meant(part, LEVERS) or ';'} levers: {name_list(LEVERS)}"
+        f"{shortened(dotted)}: there is no {shown(name)}{_meant(name, LEVERS) or ';'} levers: {name_list(LEVERS)}"
     )
 
 

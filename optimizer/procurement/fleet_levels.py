@@ -235,15 +235,15 @@ def _cheapest(group: int, searches: Sequence[FleetSearch], market: Problem, refu
     """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
     best, least = None, np.inf
     for search in searches:
-        held = cheapest_held(WithoutRefuted.of_cases(search, refuted), market, least)
-        if held is not None:
-            best, least = (search, search.fleet(held[0])), held[1]
+        cheapest = cheapest_held(WithoutRefuted.of_cases(search, refuted), market, least)
+        if cheapest is not None:
+            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
     if best is None:
         return None
     search, fleet = best
     if all(offer.inventory != 0 for offer in market.offers):
         mixed = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
-        known = is_refuted(Case("", search.instance, mixed), map(engines_of, refuted))
-        fleet = fleet if known or len(mixed.pools) == len(fleet.pools) else mixed
+        missed = is_refuted(Case("", search.instance, mixed), map(engines_of, refuted))
+        fleet = fleet if missed or len(mixed.pools) == len(fleet.pools) else mixed
     sized = SizedFleet(group, search.instance, fleet)
     return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized,))
