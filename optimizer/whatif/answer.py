@@ -214,7 +214,6 @@ def own_value(problem: Problem, key: str) -> float | None:
     values: dict[str, float | None] = {
         "rate": load.request_rate,
         "burstiness": load.burstiness,
-        "prefix_hit_share": load.prefix_hit_share,
         "isl": load.mean_isl,
         "osl": load.mean_osl,
         **{str(metric): limit for metric, limit in problem.slos[0].limits.items()},
