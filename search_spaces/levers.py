@@ -25,7 +25,8 @@ from .schema import Diurnal
 _INDEX = re.compile(r"[0-9]{1,9}")
 
 Inputs = dict[str, Any]
-Setter = Callable[[Inputs, tuple[str, ...], Any], None]
+Setter = Callable[[Inputs, str, Any], None]
+"""Changes the inputs; told the name after the lever's dot, and the value."""
 
 EFFICIENCIES: Mapping[str, float] = MappingProxyType({"pessimistic": 0.9, "expected": 0.0, "optimistic": -0.9})
 """Names of efficiencies: at the ends of the interval that holds nine predictions in ten, or between."""
@@ -33,22 +34,37 @@ EFFICIENCIES: Mapping[str, float] = MappingProxyType({"pessimistic": 0.9, "expec
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """A lever: what it does, an example for the command line, what it says; kind: of its values, None: plain ones."""
+    """A lever: what it does, an example for the command line, what it says; kind: of its values, None: plain ones.
 
-    apply: Setter
+    classes: whether a name after its dot is that of an SLO class, and may be left out.
+    """
+
+    setter: Setter
     example: str
     says: str
     kind: Kind | None = None
+    classes: bool = False
+
+    def apply(self, inputs: Inputs, key: str, value: Any) -> None:
+        """Change the inputs; key: of the lever, with a name after its dot where the example has one."""
+        head, _, name = key.partition(".")
+        stated = self.example.partition("=")[0]
+        if name and not self.classes and "." not in stated:
+            raise InputError(f"{head} stands alone, but {shown(name)} follows it")
+        if "." in stated and not name:
+            noun = "months" if head == "growth" else "accelerator"
+            raise InputError(f"name the {noun}, such as {stated}={value}")
+        self.setter(inputs, name, value)
 
 
-def below(here: Any, part: str, dotted: str) -> Any:
+def below(here: Any, name: str, dotted: str) -> Any:
     """What stands under one part of a dotted path; items of lists are told by their name or number."""
-    if isinstance(here, dict) and part in here:
-        return here[part]
+    if isinstance(here, dict) and name in here:
+        return here[name]
     if isinstance(here, list):
-        return here[place_in(here, part, dotted)]
+        return here[place_in(here, name, dotted)]
     raise InputError(
-        f"{shortened(dotted)}: there is no {shown(part)}{_meant(part, LEVERS) or ';'} levers: {name_list(LEVERS)}"
+        f"{shortened(dotted)}: there is no {shown(name)}{_meant(name, LEVERS) or ';'} levers: {name_list(LEVERS)}"
     )
 
 
@@ -77,10 +93,7 @@ def _meant(part: str, known: Iterable[str]) -> str:
 def _offer_value(*keys: str) -> Setter:
     """A lever on one accelerator: NAME.GPU = value."""
 
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        name = ".".join(rest)
-        if not name:
-            raise InputError(f"name the accelerator, such as price.H200={value}")
+    def apply(inputs: Inputs, name: str, value: Any) -> None:
         entry = below(inputs["accelerators"], name, f"accelerators.{name}")
         for key in keys[:-1]:
             entry = entry[key]
@@ -92,8 +105,7 @@ def _offer_value(*keys: str) -> Setter:
 def _value_at(*path: str) -> Setter:
     """A lever that is one value of the inputs."""
 
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        _no_more(path[-1], rest)
+    def apply(inputs: Inputs, _name: str, value: Any) -> None:
         here = inputs
         for key in path[:-1]:
             here = here[key]
@@ -104,10 +116,9 @@ def _value_at(*path: str) -> Setter:
 
 def _one_dtype(key: str) -> Setter:
     """A precision that the model is served in, whatever the search might choose from."""
-    set_model = _value_at("model", key)
 
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        set_model(inputs, rest, value)
+    def apply(inputs: Inputs, _name: str, value: Any) -> None:
+        inputs["model"][key] = value
         inputs["search"].pop(key, None)
 
     return apply
@@ -116,8 +127,7 @@ def _one_dtype(key: str) -> Setter:
 def _of_classes(key: str) -> Setter:
     """A lever on a limit of every SLO class, or of the class named: ttft = value, ttft.CLASS = value."""
 
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        name = ".".join(rest)
+    def apply(inputs: Inputs, name: str, value: Any) -> None:
         for slo in [below(inputs["slo"], name, f"slo.{name}")] if name else inputs["slo"]:
             slo[key] = f"{value!r}s" if isinstance(value, float) and key != "attainment" else value
 
@@ -127,8 +137,7 @@ def _of_classes(key: str) -> Setter:
 def _scaled_lengths(key: str) -> Setter:
     """A lever that multiplies all prompts or all outputs; the longest request grows in step."""
 
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        _no_more(f"{key}_scale", rest)
+    def apply(inputs: Inputs, _name: str, value: Any) -> None:
         factor, load = _factor(f"{key}_scale", value), inputs["workload"]
         rows = _histogram(key, load)
         longest = max(row["isl"] + row["osl"] for row in rows)
@@ -152,53 +161,57 @@ def _histogram(key: str, load: Mapping[str, Any]) -> list[dict[str, float]]:
 
 def _mean_length(key: str) -> Setter:
     """A lever on the mean of all prompts or all outputs [tokens], by whose ratio to the stated mean each is longer."""
-    scaled = _scaled_lengths(key)
 
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        _no_more(key, rest)
+    def apply(inputs: Inputs, _name: str, value: Any) -> None:
         rows = _histogram(key, inputs["workload"])
         mean = sum(row["share"] * row[key] for row in rows) / sum(row["share"] for row in rows)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
             raise InputError(f"{key}={shortened(str(value))} is not a number of tokens above zero")
-        scaled(inputs, (), value / mean)
+        _scaled_lengths(key)(inputs, "", value / mean)
 
     return apply
 
 
-def _rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+def _rate(inputs: Inputs, _name: str, value: Any) -> None:
     """The rate to plan for."""
-    _no_more("rate", rest)
     rate = _quantity("rate", value, Kind.RATE)
     if not REQUEST_RATE.holds(rate):
         raise InputError(f"rate={shortened(str(value))} is out of range; it {REQUEST_RATE.sentence()}")
     _demand(inputs["workload"], lambda _: rate)
 
 
-def _scaled_rate(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+def _scaled_rate(inputs: Inputs, _name: str, value: Any) -> None:
     """The demand times a factor."""
-    _no_more("rate_scale", rest)
     factor = _factor("rate_scale", value)
     _demand(inputs["workload"], lambda rate: rate * factor)
 
 
+def _growing(inputs: Inputs, months: str, value: Any) -> None:
+    """The demand after so many months of growth: growth.MONTHS = share per month."""
+    if not months.isdigit():
+        raise InputError(f"name the months, such as growth.6={value}")
+    share = _share(value)
+    if share is None or not -1.0 < share < math.inf:
+        raise InputError(f"growth.{months}={shortened(str(value))} is not a share per month such as 0.05 or 5%")
+    _scaled_rate(inputs, "", (1.0 + share) ** int(months))
+
+
 def _demand(load: Inputs, change: Callable[[float], float]) -> None:
-    """Change the rate that is planned for [1/s]; of a daily profile, every hour in proportion."""
+    """Change the rate that is planned for [1/s]; of a daily profile, every hour in proportion.
+
+    An earlier change of the scenario may have written either.
+    """
     if load["diurnal"] is None:
         load["request_rate"] = change(_quantity("workload.request_rate", load["request_rate"], Kind.RATE))
         return
-    day = _profile(load["diurnal"])
+    try:
+        day = Diurnal.model_validate(load["diurnal"])
+    except ValidationError as error:
+        raise InputError("; ".join(f"workload.diurnal: {refusal_of(details)}" for details in error.errors())) from None
     planned = planned_rate(day)
     rate = change(planned)
     hours = [rate * (hour / planned) for hour in day.requests_per_second_by_hour]  # the hour planned for: rate exactly
     load["diurnal"] = {"requests_per_second_by_hour": hours, "percentile": day.percentile}
-
-
-def _profile(stated: Any) -> Diurnal:
-    """A daily profile, which an earlier change of the scenario may have written."""
-    try:
-        return Diurnal.model_validate(stated)
-    except ValidationError as error:
-        raise InputError("; ".join(f"workload.diurnal: {refusal_of(details)}" for details in error.errors())) from None
 
 
 def _quantity(key: str, value: Any, kind: Kind) -> float:
@@ -212,8 +225,7 @@ def _quantity(key: str, value: Any, kind: Kind) -> float:
 def _scaled_limits(name: str, *keys: str) -> Setter:
     """A lever that multiplies latency limits of every class."""
 
-    def apply(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-        _no_more(name, rest)
+    def apply(inputs: Inputs, _name: str, value: Any) -> None:
         factor = _factor(name, value)
         for slo in inputs["slo"]:
             for key in keys:
@@ -223,27 +235,24 @@ def _scaled_limits(name: str, *keys: str) -> Setter:
     return apply
 
 
-def _scaled_links(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+def _scaled_links(inputs: Inputs, _name: str, value: Any) -> None:
     """A lever that multiplies the bandwidth of every accelerator's link out of its node."""
-    _no_more("link_scale", rest)
     factor = _factor("link_scale", value)
     for entry in inputs["accelerators"]:
         link = entry["scale_out"]
         link["bandwidth"] = _quantity("scale_out.bandwidth", link["bandwidth"], Kind.BANDWIDTH) * factor
 
 
-def _prices(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+def _prices(inputs: Inputs, _name: str, value: Any) -> None:
     """Take other quotes of the catalog; a price that the user stated, or a lever has changed, stays."""
-    _no_more("prices", rest)
     inputs["prices"] = value
     for entry in inputs["accelerators"]:
         if entry.get("price") == entry.get("catalog_price"):
             entry["price"] = None
 
 
-def _without(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+def _without(inputs: Inputs, name: str, value: Any) -> None:
     """Leave an accelerator out."""
-    name = ".".join(rest)
     entry = below(inputs["accelerators"], name, f"accelerators.{name}")
     if value not in {True, False}:
         raise InputError(f"without.{name}={shortened(str(value))} is neither true nor false")
@@ -251,20 +260,16 @@ def _without(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
         inputs["accelerators"].remove(entry)
 
 
-def _added(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
+def _added(inputs: Inputs, name: str, value: Any) -> None:
     """Offer one more accelerator of the catalog at a price [$/h]."""
-    inputs["accelerators"].append({"name": ".".join(rest), "price": value})
+    inputs["accelerators"].append({"name": name, "price": value})
 
 
-def _growing(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-    """The demand after so many months of growth: growth.MONTHS = share per month."""
-    months = ".".join(rest)
-    if not months.isdigit():
-        raise InputError(f"name the months, such as growth.6={value}")
-    share = _share(value)
-    if share is None or not -1.0 < share < math.inf:
-        raise InputError(f"growth.{months}={shortened(str(value))} is not a share per month such as 0.05 or 5%")
-    _scaled_rate(inputs, (), (1.0 + share) ** int(months))
+def _efficiency(inputs: Inputs, _name: str, value: Any) -> None:
+    """How quick the engines are within what past predictions were wrong by."""
+    if value not in EFFICIENCIES:
+        raise InputError(f"efficiency={shortened(str(value))} is not one of {', '.join(EFFICIENCIES)}")
+    inputs["confidence"] = EFFICIENCIES[value]
 
 
 def _share(value: Any) -> float | None:
@@ -278,24 +283,11 @@ def _share(value: Any) -> float | None:
         return None
 
 
-def _efficiency(inputs: Inputs, rest: tuple[str, ...], value: Any) -> None:
-    """How quick the engines are within what past predictions were wrong by."""
-    _no_more("efficiency", rest)
-    if value not in EFFICIENCIES:
-        raise InputError(f"efficiency={shortened(str(value))} is not one of {', '.join(EFFICIENCIES)}")
-    inputs["confidence"] = EFFICIENCIES[value]
-
-
 def _factor(key: str, value: Any) -> float:
     factor = _share(value)
     if factor is not None and 0.0 < factor < math.inf:
         return factor
     raise InputError(f"{key}={shortened(str(value))} is not a factor above zero")
-
-
-def _no_more(key: str, rest: tuple[str, ...]) -> None:
-    if rest:
-        raise InputError(f"{key} stands alone, but {shown('.'.join(rest))} follows it")
 
 
 LEVERS: Mapping[str, Lever] = MappingProxyType(
@@ -340,11 +332,14 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
         "isl_scale": Lever(_scaled_lengths("isl"), "isl_scale=0.5:2:4", "all prompts longer or shorter, by a factor"),
         "osl_scale": Lever(_scaled_lengths("osl"), "osl_scale=0.5:2:4", "all outputs longer or shorter, by a factor"),
         **{
-            str(key): Lever(_of_classes(str(key)), row.example, row.limit, Kind.DURATION)
+            str(key): Lever(_of_classes(str(key)), row.example, row.limit, Kind.DURATION, classes=True)
             for key, row in METRICS.items()
         },
         "attainment": Lever(
-            _of_classes("attainment"), "attainment=90%,99%", "share of requests that must meet the SLO, likewise"
+            _of_classes("attainment"),
+            "attainment=90%,99%",
+            "share of requests that must meet the SLO, likewise",
+            classes=True,
         ),
         "ttft_scale": Lever(_scaled_limits("ttft_scale", "ttft"), "ttft_scale=0.5,1", "all TTFT limits times a factor"),
         "tpot_scale": Lever(_scaled_limits("tpot_scale", "tpot"), "tpot_scale=0.5,1", "all TPOT limits times a factor"),

@@ -182,10 +182,10 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
     """
     result = deepcopy(dict(inputs))
     for key, value in _flat(inputs, changes):
-        head, *rest = key.split(".")
+        head = key.partition(".")[0]
         lever = LEVERS.get(head)
         if lever is not None and head not in result:
-            lever.apply(result, tuple(rest), value)
+            lever.apply(result, key, value)
         else:
             _set(result, key, value)
     return result

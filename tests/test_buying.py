@@ -24,8 +24,6 @@ from optimizer.procurement.fleet_levels import (
     make_levels,
 )
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
-from reports.numbers import money
-from reports.views import html
 from reports.views.terminal import render_document
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from search_spaces.problem import Constraints, Problem
@@ -262,27 +260,6 @@ def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
     assert found.total == pytest.approx(mean, abs=2.0)
 
 
-def test_text_json_and_page_say_the_same_figures() -> None:
-    found = example()
-    told, data, page = (
-        buying_text(found, 100),
-        buying_dict(found),
-        html.render_document(buying_document(found), buying_dict(found)),
-    )
-    assert money(found.total) in told.split("\n\n")[0]
-    assert money(found.total) in page
-    assert data["expected_usd"] == pytest.approx(found.total)
-    paths = data["paths"]
-    assert sum(one["probability"] * one["usd"] for one in paths) == pytest.approx(found.total)
-    for one in paths:
-        assert one["value_lost_usd"] + one["fees_usd"] + one["by_hour_usd"] == pytest.approx(one["usd"])
-        assert one["regret_usd"] >= 0.0
-    assert sum(sum(month["usd"].values()) for month in data["by_month"]) == pytest.approx(found.expected.bill.total)
-    assert data["bound_usd"] <= data["known_before_usd"] * (1 + 1e-2)
-    assert page.count('<svg class="chart"') == 1
-    assert "pdplan.buying/2" in page
-
-
 # --- fleets that a simulation refutes ---------------------------------------------------------------------------------
 
 
@@ -322,10 +299,3 @@ def test_a_purchase_that_counts_on_a_fleet_that_misses_is_no_success(monkeypatch
     assert purchase.missed
     assert not purchase.held
     assert buying_text(purchase, 100).startswith("This purchase misses the SLO: it counts on ")
-
-
-def test_only_so_many_fleets_of_a_purchase_are_simulated_the_peak_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    purchase = rented(monkeypatch, 1, lambda _rate, _replicas: "")
-    assert len(purchase.held) == 1 < purchase.fleets
-    assert purchase.held[0].fleet.rate == pytest.approx(purchase.levels.rates[-1])
-    assert "The others are by formula (--verify N)" in " ".join(buying_text(purchase, 100).split())

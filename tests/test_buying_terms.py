@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from costmodel.errors import InputError
 from optimizer.procurement.buying import buy
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from pdplan.cli import cli, run
 from search_spaces.buying_terms import load_terms
 from search_spaces.contracts import HOURS_PER_MONTH, Contract, Tier, hourly_price
 from search_spaces.loader import load_problem, problem_of
@@ -156,19 +153,6 @@ def test_without_terms_the_command_says_what_to_add(tmp_path: Path) -> None:
     pasted = load_terms(load_problem(path))
     assert [one.growth for one in pasted.forecast.paths] == [0.0, 0.05, 0.08]
     assert [one.tier for one in pasted.contracts] == [Tier.ON_DEMAND, Tier.RESERVED_1]
-
-
-def test_the_command_writes_a_page_and_refuses_to_replace_it(tmp_path: Path) -> None:
-    path, page = tmp_path / "workload.yaml", tmp_path / "buy.html"
-    path.write_text(FILE + BLOCK, "utf-8")
-    asked = ["buy", str(path), "--months", "2", "--growth", "5%", "--html", str(page), "--json", "-q"]
-    done = CliRunner().invoke(cli, asked)
-    data = json.loads(done.stdout)
-    assert data["months"] == 2
-    assert [one["growth"] for one in data["paths"]] == [0.0, 0.05, 0.1]
-    assert f"{data['months']} months cost" in page.read_text("utf-8")
-    assert run(asked) == 2
-    assert run(["buy", str(path), "--growth", "much"]) == 2
 
 
 def test_a_price_that_is_not_on_demand_is_said_or_refused(tmp_path: Path) -> None:

@@ -11,14 +11,12 @@ from reports import sensitivity as said
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import accuracy_table
 from reports.deploy.files import SUMS, deploy_plan
-from reports.drawing import Rect, Text
+from reports.drawing import Text
 from reports.next_steps import deployment
-from reports.sensitivity import draw_tornado, sensitivity_section
+from reports.sensitivity import draw_tornado
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.report_cases import lever, load, with_accuracy, with_command, with_sensitivity
-from tests.report_cases import markdown_of as render_markdown
-from tests.report_cases import text_of as render_text
 
 PLAN = with_sensitivity(load("disaggregated"))
 
@@ -113,35 +111,6 @@ def test_what_is_absent_says_how_to_have_it() -> None:
 # --- pages ----------------------------------------------------------------------------------------------------------
 
 
-def test_cheaper_is_left_of_the_line_and_dearer_right_of_it() -> None:
-    drawing = draw_tornado(found().levers, 47.11)
-    bars = [mark for mark in drawing.marks if isinstance(mark, Rect) and mark.tone in {"good", "over"}]
-    line = max(bar.x + bar.width for bar in bars if bar.tone == "good")
-    assert [bar.tone for bar in bars] == ["good", "over", "good", "over", "good", "over"]
-    assert all(bar.x >= line - 1e-6 for bar in bars if bar.tone == "over")
-    assert all(0 <= bar.x <= bar.x + bar.width <= drawing.width + 1e-9 for bar in bars)
-
-
-def test_the_html_has_both_charts_with_their_data() -> None:
-    page = plan_page(PLAN)
-    section = page[page.index('<section id="sensitivity">') : page.index('<section id="workload">')]
-    assert section.count('<svg class="chart"') == section.count("<details><summary>Data") == 2
-    for words in ("$43.21/h", "$51.34/h", "no fleet", "+34.1 %", "×0.8", "9 × H200 TP8 colocated", "$77.70/h"):
-        assert words in section.replace("\N{NO-BREAK SPACE}", " ")
-    assert "Not worked out" in plan_page(load("disaggregated"))
-    assert 'id="sensitivity"' not in plan_page(load("infeasible"))
-
-
-def test_markdown_and_terminal_tell_it_too() -> None:
-    markdown, text = render_markdown(PLAN), render_text(PLAN, 100)
-    assert "**Sensitivity**" in markdown
-    assert "| price of H200 | $3.20/h | $43.21/h | -8.3 % | $4.80/h | $51.34/h | +9 % |" in markdown
-    flat = " ".join(text.split())
-    assert "With the request rate at ×1.2, no fleet meets the SLO." in flat
-    assert "below $3.60/h per H200 (-10 %)" in flat
-    assert "Sensitivity" not in render_markdown(load("disaggregated"))
-
-
 def test_a_hostile_name_in_it_is_harmless() -> None:
     row = found().break_even[1].model_copy(update={"accelerator": "<script>alert(1)</script>\u202e" + "x" * 10_000})
     bad = found().model_copy(update={"break_even": [row], "levers": [lever("price.<b>", 2.0, (1.0, 3.0), (4.0, 5.0))]})
@@ -150,13 +119,6 @@ def test_a_hostile_name_in_it_is_harmless() -> None:
     assert "<script>alert" not in page
     assert "<b>" not in re.sub(r"<b>[^<]*</b>", "", shown)  # the page's own bold names
     assert "\u202e" not in shown
-
-
-def test_a_view_without_positive_prices_has_no_strips() -> None:
-    free = found().model_copy(
-        update={"break_even": [BreakEven(accelerator="X", usd_per_gpu_hour=0.0, pieces=[])], "levers": []}
-    )
-    assert sensitivity_section(PLAN.model_copy(update={"sensitivity": free})).charts == ()
 
 
 # --- what is on record ----------------------------------------------------------------------------------------------

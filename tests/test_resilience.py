@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -22,9 +21,8 @@ from optimizer.procurement.resilience import (
     resilience,
     without,
 )
-from optimizer.verification.judge import Judgement, judge
+from optimizer.verification.judge import judge
 from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
-from reports.answers.simulation import requests_to_decide
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, limit, offer, problem, workload
@@ -185,40 +183,6 @@ def test_a_short_run_that_only_fills_the_fleet_is_not_called_an_overload() -> No
     assert told.held
     assert told.runs[0].demand.trace.size == 1134  # five times 12 x 1.8 requests per second x (2 s + 170 x 50 ms)
     assert judge_long(instance, fleet, requests=2000, seed=5, volume=1.8).runs[0].demand.trace.size == 2000
-
-
-def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its_row() -> None:
-    """The share reaches the goal, and its interval does not; and the other way round."""
-    found = resilience(*case(12), requests=600)
-    whole = found.whole
-    goal = whole.classes[0].goal
-
-    def seen(share: float, low: float, high: float) -> Judgement:
-        one = replace(
-            whole.classes[0], attainment=replace(whole.classes[0].attainment, share=share, low=low, high=high)
-        )
-        return replace(whole, classes=(one,))
-
-    above, below = seen(goal + 0.01, goal - 0.01, 1.0), seen(goal - 0.01, goal - 0.03, goal + 0.01)
-    first, second, third = found.losses
-    losses = (replace(first, judgement=above), replace(second, judgement=below), third)
-    told = " ".join(resilience_text(replace(found, losses=losses), 1, 200, seen="Seen elsewhere.").split())
-    assert told.startswith(
-        "The fleet meets every SLO after the loss of 1 node of H100 (4 × colocated-1). It is undecided whether the "
-        "fleet meets its SLOs after the loss of 1 replica of colocated-1; or of 1 node of H100 "
-        "(8 × colocated-1)."
-    )
-    needed = requests_to_decide(above)  # (0.02 / 0.01)^2 as many as in the run
-    assert needed == pytest.approx(4 * whole.runs[0].demand.trace.size, rel=0.1)
-    assert f"requests in each run decide: --requests {needed}. Seen elsewhere." in told
-    between = replace(found, losses=losses)
-    assert not between.held
-    value = resilience_dict(between)
-    assert [one["verdict"] for one in value["losses"]] == ["undecided", "undecided", "meets"]
-    assert [one["held"] for one in value["losses"]] == [False, False, True]
-    open_question = replace(between, whole=above, losses=(third,))
-    assert not open_question.held
-    assert resilience_text(open_question, 1, 200).startswith("Even without a loss it is undecided whether the fleet")
 
 
 def test_the_plans_own_runs_are_told_where_they_lost_the_same() -> None:

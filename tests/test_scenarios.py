@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from costmodel.errors import InputError
 from search_spaces.buying_schema import ProcurementSection
 from search_spaces.buying_terms import owned_price
-from search_spaces.levers import EFFICIENCIES, LEVERS, kind_of, number_of
-from search_spaces.loader import load_problem, problem_of
+from search_spaces.levers import EFFICIENCIES, LEVERS
+from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Axis, Scenario, grid, named_scenarios, parse_axis, scenario_problem
 
@@ -135,29 +134,11 @@ def test_owned_gpus_are_a_part_of_their_offer(problem: Problem) -> None:
     assert with_change(problem, "owned.H100=0").offers == problem.offers
 
 
-def test_a_gpu_of_the_users_own_is_a_lever_too(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("accelerators: {MyCard: {like: H100, memory_gib: 96}}\n", "utf-8")
-    path = tmp_path / "own.yaml"
-    path.write_text(WORKLOAD + "catalog: mine.yaml\n", "utf-8")
-    new = scenario_problem(load_problem(path), Scenario("", {"with.MyCard": 3.5}), tmp_path)
-    assert (new.offers[-1].accelerator.name, new.offers[-1].usd_per_hour) == ("MyCard", 3.5)
-
-
 @pytest.mark.parametrize("name", LEVERS)
 def test_every_lever_has_an_example_that_can_be_typed(name: str) -> None:
     axis = parse_axis(LEVERS[name].example)
     assert axis.key.partition(".")[0] == name
     assert LEVERS[name].says
-
-
-def test_values_are_read_in_units_of_their_lever() -> None:
-    assert [number_of("ttft.fast", "300ms"), number_of("price.H100", "$2"), number_of("power", "2kW")] == [
-        0.3,
-        2.0,
-        2e3,
-    ]
-    assert number_of("model.tensor", "2") == 2.0
-    assert kind_of("isl_scale") is None
 
 
 @pytest.mark.parametrize(
@@ -275,42 +256,6 @@ def test_a_rate_is_what_a_daily_profile_is_planned_for(tmp_path: Path, percentil
     assert other.workload.request_rate == rate  # exactly: a frontier compares it
     factor = rate / problem.workload.request_rate
     assert profile_of(other) == pytest.approx([factor * hour for hour in HOURS])
-
-
-def test_a_scenario_of_a_daily_profile_is_reproduced_by_its_echo(tmp_path: Path) -> None:
-    grown = scenario_problem(daily(tmp_path), Scenario("", {"rate": "20/s", "growth.6": "3%"}), tmp_path)
-    again = problem_of(grown.inputs, "echo", tmp_path)
-    assert again.inputs == grown.inputs
-    assert again.workload.request_rate == grown.workload.request_rate == pytest.approx(20 * 1.03**6)
-    assert profile_of(daily(tmp_path)) == HOURS
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"rate": "-1/s"}, "rate=-1/s is out of range"),
-        ({"rate": 0}, "rate=0 is out of range"),
-        ({"rate": "fast"}, "rate: 'fast' is not a rate"),
-        ({"rate": 1e7}, "rate=10000000.0 is out of range"),
-        ({"rate_scale": 1e6}, "is out of range"),
-        ({"workload.diurnal.percentile": 200, "rate_scale": 2}, "workload.diurnal: "),
-        ({"workload.diurnal": "high", "rate_scale": 2}, "workload.diurnal: 'high' is not a mapping"),
-    ],
-)
-def test_bad_demands_of_a_daily_profile_are_refused_in_words(
-    tmp_path: Path, changes: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(InputError) as caught:
-        scenario_problem(daily(tmp_path), Scenario("", changes), tmp_path)
-    assert sentence in str(caught.value)
-
-
-def test_scales_multiply_what_a_change_before_them_wrote_with_a_unit(problem: Problem) -> None:
-    changes = {"rate": "120/min", "rate_scale": 2, "ttft": "900ms", "slo_scale": 2, "link.H100": "25GB/s"}
-    found = scenario_problem(problem, Scenario("", {**changes, "link_scale": 2}), Path())
-    assert found.workload.request_rate == 4.0
-    assert [slo.ttft for slo in found.slos] == [1.8, 1.8]
-    assert found.offers[0].accelerator.scale_out.bandwidth == 50e9
 
 
 def test_other_quotes_move_the_catalogs_prices_and_no_others(problem: Problem) -> None:

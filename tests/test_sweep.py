@@ -51,11 +51,6 @@ def test_rows_do_not_depend_on_the_workers(workers: int) -> None:
         assert run_sweep(40, executor, workers) == EXPECTED
 
 
-def test_processes_of_their_own_give_the_same_rows() -> None:
-    with local_executor(2) as executor:
-        assert run_sweep(40, executor, 2) == EXPECTED
-
-
 def is_killed_at_27(numbered: tuple[int, Task]) -> Row:
     if numbered[1]["x"] == 27:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -172,19 +167,3 @@ def test_a_row_that_is_not_as_it_was_written_is_named(damage: tuple[bytes, bytes
     assert words in str(refusal.value)
     assert len(str(refusal.value)) < 300
     assert log.path.read_bytes() == content
-
-
-def test_later_tasks_are_of_the_same_journal_and_progress_counts_up_to_all(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "sweep.jsonl", KEY)
-    shown: list[tuple[int, int]] = []
-    later = [(number, {"x": number / 2.0}) for number in range(20, 29)]
-    for jobs in (2, 1):
-        with ThreadPoolExecutor(jobs) as executor:
-            runner = Runner(square, executor, jobs, journal, lambda done, total, _left: shown.append((done, total)))
-            runner.run([(x, {"x": x}) for x in range(20)])
-            rows = runner.run(later, total=29)
-        assert rows == {number: {"number": number, "square": (number / 2.0) ** 2} for number, _ in later}
-        assert len(journal.begin()) == 29
-    assert shown[-1] == (29, 29)  # the second time there is nothing to do
-    assert (20, 20) in shown
-    assert all(done <= total for done, total in shown)

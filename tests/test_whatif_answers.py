@@ -234,23 +234,6 @@ def test_shadow_prices_are_what_solving_again_gives(changes: dict[str, object], 
     assert row.difference == pytest.approx(row.dual, rel=0.05)
 
 
-def test_limits_that_do_not_bind_are_worth_nothing() -> None:
-    (row,) = shadow_prices(changed(small(), max_gpus=500), BASE)
-    assert (row.dual, row.difference, row.whole) == (0.0, 0.0, None)
-    assert shadow_prices(small()) == []
-
-
-def test_in_whole_fleets_a_wider_inventory_saves_what_the_cheaper_fleet_does() -> None:
-    problem = changed(small(60.0), inventory__H100=1, price__H100=0.5)
-    row = next(row for row in shadow_prices(problem) if row.limit == "inventory H100")
-    assert row.wider is not None
-    before = answer(problem).cost
-    after = answer(changed(problem, inventory__H100=1 + int(row.wider))).cost
-    assert before is not None
-    assert after is not None
-    assert row.whole == pytest.approx(before - after)
-
-
 def test_the_tornado_moves_one_lever_at_a_time_and_sorts_by_swing() -> None:
     problem = small(60.0)
     rows = tornado(problem, BASE, levers(problem, 0.25))
@@ -275,27 +258,3 @@ def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:
         assert row.within == (row.excess <= 0.1 + 1e-9)
         if card in {"H100", "A100-80", "L4"}:
             assert ({*row.answer.gpus} == {card}) if kind == "only" else card not in row.answer.gpus
-
-
-# --- a daily profile --------------------------------------------------------------------------------------------------
-
-
-def daily() -> Problem:
-    """The same with a profile whose peak is planned for."""
-    stated = small().inputs["workload"]
-    profile = {"requests_per_second_by_hour": [*[4] * 8, *[20] * 4, *[12] * 12]}
-    workload = {key: stated[key] for key in ("max_tokens", "lengths")} | {"diurnal": profile}
-    return small(workload=workload)
-
-
-@pytest.mark.parametrize(("over", "bounds"), [("rate", (15.0, 60.0)), ("budget", (4.0, 12.0))])
-def test_a_frontier_of_a_daily_profile_is_that_of_its_peak(over: str, bounds: tuple[float, float]) -> None:
-    curves = [
-        [
-            (step.start, step.end, step.answer.cost)
-            for step in frontier(problem, BASE, over, bounds, effort=Effort.SIMPLE).steps
-        ]
-        for problem in (small(), daily())
-    ]
-    assert len(curves[0]) > 2
-    assert curves[0] == curves[1]

@@ -67,10 +67,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return message
 
 
-def test_rows_come_in_grid_order_with_what_varied(workload: Path) -> None:
-    found = answered("whatif", workload, *AXES, "--jobs", 1)
-    assert (found["schema"], found["search"], found["simulated"]) == ("pdplan.whatif/2", "full", False)
-    rows = found["rows"]
+def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_path: Path) -> None:
+    target, page = tmp_path / "sweep.csv", tmp_path / "sweep.html"
+    record = answered("whatif", workload, *AXES, "--jobs", 1, "--csv", target, "--html", page)
+    assert (record["schema"], record["search"], record["simulated"]) == ("pdplan.whatif/2", "full", False)
+    rows = record["rows"]
     prices = [0.5, 0.5 + 3.5 / 3, 0.5 + 7.0 / 3, 4.0]
     assert [(row["price.A100-80"], row["rate"]) for row in rows] == [
         (pytest.approx(price), rate) for price in prices for rate in (10, 40)
@@ -78,41 +79,55 @@ def test_rows_come_in_grid_order_with_what_varied(workload: Path) -> None:
     assert [row["number"] for row in rows] == list(range(8))
     for row in rows:
         assert row["status"] == ("optimal" if row["gap"] <= OPTIMAL_GAP else "feasible")
-        assert 0.0 <= row["gap"] < 1.0
         assert row["bound_usd_per_hour"] == pytest.approx(row["cost_usd_per_hour"] * (1.0 - row["gap"]))
         assert all(pool["max_num_seqs"] and pool["max_num_batched_tokens"] for pool in row["pools"])
         assert row["goodput_per_dollar"] == pytest.approx(row["goodput_rps"] * 3600 / row["cost_usd_per_hour"])
         assert row["goodput_rps"] >= row["rate"]
-        assert row["gpus"]
         assert sum(pool["gpus"] for pool in row["pools"]) == sum(row["gpus"].values())
         assert sum(pool["usd_per_hour"] for pool in row["pools"]) == pytest.approx(row["cost_usd_per_hour"])
-        assert row["binding"]
     assert set(rows[0]["gpus"]) == {"A100-80"}
-    assert set(rows[-1]["gpus"]).isdisjoint({"A100-80"})
+    with target.open(encoding="utf-8", newline="") as stream:
+        table = list(csv.DictReader(stream))
+    assert [float(line["rate_rps"]) for line in table] == [row["rate"] for row in rows]
+    assert [float(line["price.A100-80_usd_per_hour"]) for line in table] == [row["price.A100-80"] for row in rows]
+    assert [int(line["gpus.A100-80"]) for line in table] == [row["gpus"].get("A100-80", 0) for row in rows]
+    for line, row in zip(table, rows, strict=True):
+        for pool in row["pools"]:
+            assert line[f"{pool['role']}.gpu"] == pool["accelerator"]
+            assert int(line[f"{pool['role']}.max_num_batched_tokens"]) == pool["max_num_batched_tokens"]
+    assert not any("[" in value or "{" in value for line in table for value in line.values())
+    text = page.read_text("utf-8")
+    twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.S)
+    assert twin is not None
+    assert json.loads(twin[1]) == record
+    assert len(re.findall(r'<rect [^>]*class="heat-[1-8]"', text)) == len(rows)
+    costs = [row["cost_usd_per_hour"] for row in rows]
+    assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
 
 
-def test_scenarios_of_the_file_compose_with_axes(workload: Path) -> None:
-    rows = answered("whatif", workload, "--scenario", "all", "--vary", "price.H100=2,9", "--jobs", 1)["rows"]
-    assert [(row["scenario"], row["price.H100"]) for row in rows] == [
-        ("june", 2), ("june", 9), ("tight", 2), ("tight", 9),
-    ]  # fmt: skip
-    assert rows[2]["cost_usd_per_hour"] >= rows[0]["cost_usd_per_hour"]
+def test_a_table_for_arrow_has_the_same_columns(workload: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    asked = ("whatif", workload, "--vary", "price.H100=2,4", "--jobs", 1, "--parquet", tmp_path / "sweep.parquet")
+    rows = answered(*asked)["rows"]
+    columns = parquet.read_table(tmp_path / "sweep.parquet").to_pydict()
+    assert columns["gap"] == [row["gap"] for row in rows]
+    assert list(columns) == list(flat_rows(rows)[0])
 
 
-def test_a_scenario_without_a_fleet_is_a_row_and_no_error(workload: Path) -> None:
-    rows = answered("whatif", workload, "--vary", "budget=0.1,100", "--jobs", 1)["rows"]
-    assert rows[0]["status"] == "infeasible"
-    assert (rows[0]["cost_usd_per_hour"], rows[0]["gpus"], rows[0]["pools"]) == (None, {}, [])
-    assert rows[0]["binding"].startswith("budget of fleet: ")
-    assert rows[0]["binding"].endswith(" needed, but the budget is $0.10/h.")
-    none = answered("whatif", workload, "--vary", "ttft=1ms", "--jobs", 1, code=3)["rows"]
-    assert "below the physical floor" in none[0]["binding"]
-
-
-def test_no_engine_at_all_is_a_row_too(workload: Path) -> None:
-    rows = answered("whatif", workload, "--vary", "model.name=Llama-3.1-8B,Llama-3.1-405B", "--jobs", 1)["rows"]
-    assert [row["status"] for row in rows] == [rows[0]["status"], "infeasible"]
-    assert "runs on no engine" in rows[1]["binding"]
+@pytest.mark.parametrize(
+    ("axis", "status", "why", "code"),
+    [
+        ("budget=0.1,100", "infeasible", "budget of fleet: ", 0),
+        ("ttft=1ms", "infeasible", "below the physical floor", 3),
+        ("model.name=Llama-3.1-405B,Llama-3.1-8B", "infeasible", "runs on no engine", 0),
+    ],
+)
+def test_a_scenario_without_a_fleet_is_a_row_and_no_error(
+    axis: str, status: str, why: str, code: int, workload: Path
+) -> None:
+    row = answered("whatif", workload, "--vary", axis, "--jobs", 1, code=code)["rows"][0]
+    assert (row["status"], row["cost_usd_per_hour"], row["gpus"], row["pools"]) == (status, None, {}, [])
+    assert why in row["binding"]
 
 
 def test_long_sweeps_are_of_fleets_of_few_pools_unless_they_are_asked_for(
@@ -162,51 +177,18 @@ def test_bad_questions_are_refused_in_one_sentence(
     assert sentence in refused(capsys, "whatif", workload, *arguments)
 
 
-def test_a_table_holds_a_row_per_scenario_and_a_column_per_setting(workload: Path, tmp_path: Path) -> None:
-    target = tmp_path / "sweep.csv"
-    rows = answered("whatif", workload, *AXES, "--jobs", 1, "--csv", target)["rows"]
-    with target.open(encoding="utf-8", newline="") as stream:
-        table = list(csv.DictReader(stream))
-    assert [float(line["cost_usd_per_hour"]) for line in table] == [row["cost_usd_per_hour"] for row in rows]
-    assert [float(line["rate_rps"]) for line in table] == [row["rate"] for row in rows]
-    assert [float(line["price.A100-80_usd_per_hour"]) for line in table] == [row["price.A100-80"] for row in rows]
-    assert [int(line["gpus.A100-80"]) for line in table] == [row["gpus"].get("A100-80", 0) for row in rows]
-    for line, row in zip(table, rows, strict=True):
-        for pool in row["pools"]:
-            assert line[f"{pool['role']}.gpu"] == pool["accelerator"]
-            assert int(line[f"{pool['role']}.max_num_batched_tokens"]) == pool["max_num_batched_tokens"]
-    assert not any("[" in value or "{" in value for line in table for value in line.values())
-    parquet = pytest.importorskip("pyarrow.parquet")
-    answered("whatif", workload, *AXES, "--jobs", 1, "--parquet", tmp_path / "sweep.parquet")
-    columns = parquet.read_table(tmp_path / "sweep.parquet").to_pydict()
-    assert columns["gap"] == [row["gap"] for row in rows]
-    assert list(columns) == list(flat_rows(rows)[0])
-
-
-def test_a_chunk_trades_ttft_for_tpot_and_large_ones_need_more_replicas(workload: Path, tmp_path: Path) -> None:
+def test_each_chunk_is_a_row_of_the_same_fleet(workload: Path, tmp_path: Path) -> None:
     page, table = tmp_path / "chunk.html", tmp_path / "chunk.csv"
     asked = ("whatif", workload, "--chunk", "128,512,4096", "--html", page, "--csv", table)
-    found = answered(*asked, verify=1)["chunks"]
-    sizes = [row["chunk_tokens"] for row in found["rows"]]
-    assert {128, 512, 4096, found["own_chunk"]} == {*sizes}
-    assert sizes == sorted(sizes)
-    own = next(row for row in found["rows"] if row["chunk_tokens"] == found["own_chunk"])
+    record = answered(*asked, verify=1)["chunks"]
+    sizes = [row["chunk_tokens"] for row in record["rows"]]
+    assert sizes == sorted({128, 512, 4096, record["own_chunk"]})
+    own = next(row for row in record["rows"] if row["chunk_tokens"] == record["own_chunk"])
     assert (own["outcome"], own["simulated"]) == ("meets", True)
-    assert own["cost_needed_usd_per_hour"] == pytest.approx(found["cost_usd_per_hour"])
-    first, last = found["rows"][0]["classes"][0], found["rows"][-1]["classes"][0]
-    if found["role"] == "colocated":
-        assert first["tpot_s"]["p90"] < last["tpot_s"]["p90"]
+    assert own["cost_needed_usd_per_hour"] == pytest.approx(record["cost_usd_per_hour"])
     assert page.read_text("utf-8").count('<svg class="chart"') == 2
     with table.open(encoding="utf-8", newline="") as stream:
         assert [int(line["chunk_tokens"]) for line in csv.DictReader(stream)] == sizes
-    text = CliRunner().invoke(cli, ["whatif", str(workload), "--chunk", "512", "--verify", "0"], standalone_mode=False)
-    assert text.stdout.startswith("The cheapest fleet takes prompts in chunks of ")
-    assert "TTFT, TPOT and SLO met: by formula, at p" in " ".join(text.stdout.split())
-
-
-def test_bad_chunks_are_refused(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--chunk 'many' is not a list of whole numbers" in refused(capsys, "whatif", workload, "--chunk", "many")
-    assert "max_num_batched_tokens" in refused(capsys, "whatif", workload, "--chunk", "99999999999")
 
 
 def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path, tmp_path: Path) -> None:
@@ -231,92 +213,53 @@ def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path
         assert [line["shape"] for line in csv.DictReader(stream)] == ["colocated", "disaggregated"] * 4
 
 
-def test_a_map_is_over_two_levers(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = "--over takes two levers, such as isl,rate; found 1: 'rate'"
-    assert one in refused(capsys, "map", workload, "--over", "rate")
-    three = "found 3: 'price.H100=2,6, rate=5:20:3, isl=500'"
-    assert three in refused(capsys, "map", workload, "--over", "price.H100=2,6,rate=5:20:3,isl=500")
-    assert "did you mean 'price'" in refused(capsys, "map", workload, "--over", "rate,prise.H100")
-    none = "--over budget: the file has no value of it; state some, such as --over budget=20,40,80"
-    assert none in refused(capsys, "map", workload, "--over", "rate,budget")
-
-
-def test_the_page_has_a_cell_for_every_scenario_and_all_rows(workload: Path, tmp_path: Path) -> None:
-    page = tmp_path / "sweep.html"
-    found = answered("whatif", workload, *AXES, "--jobs", 1, "--html", page)
-    text = page.read_text("utf-8")
-    twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.S)
-    assert twin is not None
-    assert json.loads(twin[1]) == found
-    assert len(re.findall(r'<rect [^>]*class="heat-[1-8]"', text)) == len(found["rows"])
-    assert "http" not in text.split("</style>", 1)[1].split("<script", 1)[0]
-    costs = [row["cost_usd_per_hour"] for row in found["rows"]]
-    assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
-
-
-def test_the_curve_prints_and_writes_its_steps(workload: Path, tmp_path: Path) -> None:
+def test_a_curve_is_between_values_in_units_of_what_varies(workload: Path, tmp_path: Path) -> None:
     target = tmp_path / "rate.csv"
-    found = answered("frontier", workload, "--over", "rate", "--between", "10:60", "--csv", target)
-    assert (found["schema"], found["over"], found["unit"]) == ("pdplan.frontier/2", "rate", "req/s")
-    assert (found["steps"][0]["easiest"], found["steps"][-1]["hardest"]) == (10.0, 60.0)
+    record = answered("frontier", workload, "--over", "rate", "--between", "600/min:60/s", "--csv", target)
+    assert (record["schema"], record["over"], record["unit"]) == ("pdplan.frontier/2", "rate", "req/s")
+    assert (record["steps"][0]["easiest"], record["steps"][-1]["hardest"]) == (10.0, 60.0)
     with target.open(encoding="utf-8", newline="") as stream:
         assert [float(row["rate.to_rps"]) for row in csv.DictReader(stream)] == [
-            one["hardest"] for one in found["steps"]
+            step["hardest"] for step in record["steps"]
         ]
-    assert answered("frontier", workload, "--over", "rate", "--between", "600/min:60/s")["steps"] == found["steps"]
-
-
-def test_between_is_in_units_of_what_varies(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
     budget = answered("frontier", workload, "--over", "budget", "--between", "3:$6")["steps"]
-    costs = [one["budget_usd_per_hour"] for one in budget]
+    costs = [step["budget_usd_per_hour"] for step in budget]
     assert costs == sorted(costs)
     assert sum(cost < 3.0 for cost in costs) <= 1
     assert max(costs) <= 6.0
-    beyond = answered("whatif", workload, "--vary", f"rate={1.01 * budget[-1]['rate_rps']}", "--jobs", 1, "--no-gap")
-    assert beyond["rows"][0]["cost_usd_per_hour"] > 6.0
-    ttft = answered("frontier", workload, "--over", "ttft", "--between", "1900ms:2s")
-    assert (ttft["steps"][0]["easiest"], ttft["steps"][-1]["hardest"]) == (2.0, 1.9)
-    ended = refused(capsys, "frontier", workload, "--over", "attainment", "--between", "0.9:1")
-    assert "goals are below 1" in ended
-    assert "not above zero" in refused(capsys, "frontier", workload, "--over", "budget", "--between", "-1:3")
-    said = refused(capsys, "frontier", workload, "--over", "ttft", "--between", "1/s:2/s")
-    assert "--between '1/s:2/s' is not LOW:HIGH in units of ttft: '1/s' has the unit '/s', but a duration is in" in said
-    assert "in units of price.H100" in refused(
-        capsys, "whatif", workload, "--break-even", "price.H100", "--between", "1ms:2ms"
-    )
+    ttft = answered("frontier", workload, "--over", "ttft", "--between", "1900ms:2s")["steps"]
+    assert (ttft[0]["easiest"], ttft[-1]["hardest"]) == (2.0, 1.9)
 
 
-def test_reasons_stand_below_the_table_and_not_among_the_fleets(workload: Path) -> None:
-    def text(*arguments: object, code: int) -> str:
-        done = CliRunner().invoke(cli, [*map(str, arguments), "--verify", "0"], standalone_mode=False)
-        assert (done.exception, done.return_value) == (None, code), done.output
-        return " ".join(done.stdout.split())
-
-    sweep = text("whatif", workload, "--vary", "budget=0.1,0.2,100", "--jobs", 1, "--no-gap", code=0)
-    assert "No fleet at budget $0.10/h (nor at 1 other): $" in sweep
-    assert "$0.10/h none found – – –" in sweep
-    shadow = text("whatif", workload, "--shadow-prices", "--set", "constraints.budget=0.1", code=3)
-    assert shadow.startswith("No fleet meets the SLO, so no limit has a price. $")
-    assert "needed, but the budget is $0.10/h." in shadow
-    curve = text("frontier", workload, "--over", "ttft", "--between", "1ms:2ms", code=3)
-    assert "No fleet meets the SLO from 2 ms to 1 ms." in curve
-    slack = text("whatif", workload, "--slack", "5%", "--set", "constraints.budget=0.1", code=3)
-    assert "Cheapest: no fleet. $" in slack
-
-
-def test_along_other_levers_than_prices_nothing_is_simulated_and_that_is_said(workload: Path) -> None:
-    def text(*arguments: object) -> str:
-        done = CliRunner().invoke(cli, ["whatif", str(workload), *map(str, arguments)], standalone_mode=False)
-        return " ".join(done.stdout.split())
-
-    rate = text("--break-even", "rate", "--between", "19/s:21/s", "--verify", 2)
-    assert "rate from to GPUs cost from to replicas × GPU" in rate
-    assert " 19 req/s " in rate
-    assert "Not simulated: --verify is for fleets along a price, not along rate." in rate
-    assert "pdplan frontier --over rate shows how far each meets the SLO" in rate
-    price = text("--break-even", "price.H100", "--between", "3:4", "--verify", 0)
-    assert "Not simulated: a fleet may miss the SLO in simulation" in price
-    assert " $3.00/h " in price
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("frontier", "--over", "attainment", "--between", "0.9:1"), "goals are below 1"),
+        (("frontier", "--over", "budget", "--between", "-1:3"), "not above zero"),
+        (
+            ("frontier", "--over", "ttft", "--between", "1/s:2/s"),
+            "--between '1/s:2/s' is not LOW:HIGH in units of ttft: '1/s' has the unit '/s', but a duration is in",
+        ),
+        (("whatif", "--break-even", "price.H100", "--between", "1ms:2ms"), "in units of price.H100"),
+        (("whatif", "--chunk", "many"), "--chunk 'many' is not a list of whole numbers"),
+        (("whatif", "--chunk", "99999999999"), "max_num_batched_tokens"),
+        (("map", "--over", "rate"), "--over takes two levers, such as isl,rate; found 1: 'rate'"),
+        (
+            ("map", "--over", "price.H100=2,6,rate=5:20:3,isl=500"),
+            "found 3: 'price.H100=2,6, rate=5:20:3, isl=500'",
+        ),
+        (("map", "--over", "rate,prise.H100"), "did you mean 'price'"),
+        (
+            ("map", "--over", "rate,budget"),
+            "--over budget: the file has no value of it; state some, such as --over budget=20,40,80",
+        ),
+    ],
+)
+def test_bad_ranges_are_refused_in_one_sentence(
+    arguments: tuple[str, ...], sentence: str, workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = arguments
+    assert sentence in refused(capsys, command, workload, *rest)
 
 
 def test_owned_gpus_are_used_first_and_more_are_rented_at_full_price(workload: Path) -> None:

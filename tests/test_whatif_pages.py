@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,7 +14,7 @@ from optimizer.plans.records import pool_records
 from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.curves import Frontier, Step
 from reports.answers.curves import frontier_document, frontier_record
-from reports.answers.whatif import MOST_MAPS, ROLES, SHAPES, cost_maps, map_document, map_record, sweep_document
+from reports.answers.whatif import ROLES, SHAPES, cost_maps, map_document, map_record
 from reports.document import Chart
 from reports.drawing import Text
 from reports.views.html import render_document
@@ -67,27 +66,6 @@ def test_the_title_of_a_map_is_said_by_its_own_cells(costs: list[float | None], 
     assert [text for *_, text in june.table.rows] == [f"${cost:.2f}/h" if cost else "infeasible" for cost in costs]
 
 
-def test_one_lever_makes_one_map_and_maps_that_are_left_out_are_counted() -> None:
-    (alone,) = cost_maps([row(3.0, rate=5), row(4.0, rate=6)])
-    assert alone.title == "Cost: $3.00/h to $4.00/h"
-    many = [row(3.0, ttft=t, tpot=p, rate=5) for t, p in product(range(1, MOST_MAPS + 3), (1, 2))]
-    document = sweep_document(many, "simple")
-    assert len(document.sections[0].charts) == MOST_MAPS
-    assert "The first 6 of 8 maps; the table has all scenarios." in render_document(document, {"rows": many})
-
-
-def test_what_binds_is_in_words_and_values_below_a_map_are_whole() -> None:
-    document = sweep_document([row(3.0, rate=10), row(4.0, rate=20), row(None, rate=40)], "simple")
-    table = document.sections[1].table
-    assert table is not None
-    assert [cells[4] for cells in table.rows] == ["prompt time of prefill-1, 3 % room"] * 2 + [""]
-    assert document.headline[0].endswith("1 has no fleet that meets the SLO.")
-    assert "No fleet at rate 40 req/s: inventory of H100: short." in document.sections[-1].sentences
-    marks = document.sections[0].charts[0].drawing.marks
-    ticks = [mark.text for mark in marks if isinstance(mark, Text) and mark.tone == "tick" and mark.anchor == "middle"]
-    assert ticks == ["10", "20", "40"]
-
-
 def answer(cost: float) -> Answer:
     return Answer(Status.FEASIBLE, cost, gpus={"H100": 2}, pools=(engines(2, "H100", 1, "colocated"),))
 
@@ -116,19 +94,6 @@ def test_the_document_of_a_curve_says_what_its_steps_do() -> None:
     assert json.loads(twin[1]) == record
     assert len(text) < 300_000
     assert text == render_document(document, record)
-
-
-def test_a_curve_of_one_fleet_of_none_and_of_budgets_has_a_headline() -> None:
-    one = frontier_document(curve(Step.of(5.0, 8.0, answer(6.0)))).headline
-    assert one[1] == "One fleet is the cheapest over the whole range."
-    none = frontier_document(curve(Step.of(5.0, 8.0, nothing("too slow"))))
-    assert (none.headline, none.sections[0].charts) == (("No fleet meets the SLO from 5 req/s to 8 req/s.",), ())
-    assert frontier_document(replace(curve(), by_budget=True)).headline == ("No fleet at any of these budgets.",)
-    budget = frontier_document(replace(curve(Step.of(5.0, 8.0, answer(6.0))), by_budget=True))
-    assert budget.headline[0] == "$6.00/h serves 8 req/s."
-    table = budget.sections[1].table
-    assert table is not None
-    assert table.headers == ("#budget", "#serves up to", "#per dollar", "replicas × GPU")
 
 
 def pair(colocated: float | None, disaggregated: float | None, **varied: Any) -> list[dict[str, Any]]:

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.records import engine_counts
-from optimizer.verification.bench import Bench, Verdict, make_bench
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
@@ -33,7 +31,6 @@ from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import parse_axis
 from tests.engine_cases import engines
-from tests.small_fleets import apart, small
 
 BASE = Path()
 TIGHT: dict[str, Any] = {
@@ -128,52 +125,6 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
     assert "the cheapest by formula, $3.00/h, misses when simulated" in best.binding
     costs = [missed.cost for missed in best.refuted]
     assert costs == sorted(costs)
-
-
-@pytest.mark.parametrize(
-    ("most", "script", "asked", "held"),
-    [
-        (8, ["misses"], ["look"], False),
-        (8, ["between", "holds"], ["look", "confirm 1"], True),
-        (8, ["between", "misses"], ["look", "confirm 1"], False),
-        (2, ["between", "between"], ["look", "confirm 1"], False),
-        (8, ["between", "between", "between"], ["look", "confirm 1", "judge"], False),
-        (8, ["between", "between", "holds", "between"], ["look", "confirm 1", "judge", "confirm 2"], False),
-        (8, ["between", "between", "holds", "holds"], ["look", "confirm 1", "judge", "confirm 2"], True),
-    ],
-)
-def test_only_a_fleet_that_fresh_requests_confirm_holds(
-    monkeypatch: pytest.MonkeyPatch, most: int, script: list[str], asked: list[str], held: bool
-) -> None:
-    """A look with scripted runs: what the short run, the confirmations and the long runs say."""
-    instance = small()
-    fleet = apart(instance, 2, 2)
-    real = make_bench(instance).look(fleet)
-
-    def verdict(share: float, low: float, high: float) -> Verdict:
-        attainment = Attainment(share, low, high, 1000)
-        classes = tuple(replace(item, attainment=attainment) for item in real.judgement.classes)
-        calm = Overload(overloaded=False, growth=0.0, drift=0.0, where="queue")
-        judgement = replace(real.judgement, classes=classes, overload=calm)
-        return replace(real, judgement=judgement, held=low >= classes[0].goal, blame=None)
-
-    verdicts = {
-        "misses": verdict(0.85, 0.8, 0.88),
-        "between": verdict(0.9, 0.88, 0.93),
-        "holds": verdict(0.95, 0.93, 0.97),
-    }
-    waiting, seen = [verdicts[name] for name in script], list[str]()
-
-    def next_verdict(what: str) -> Verdict:
-        seen.append(what)
-        return waiting.pop(0)
-
-    monkeypatch.setattr(Bench, "look", lambda _bench, _fleet: next_verdict("look"))
-    monkeypatch.setattr(Bench, "verdict", lambda _bench, _fleet: next_verdict("judge"))
-    monkeypatch.setattr(answers, "confirmed_once", lambda _bench, _chosen, number: next_verdict(f"confirm {number}"))
-    share, fault = answers.look(instance, fleet, most)
-    assert (seen, not fault, waiting) == (asked, held, [])
-    assert share == verdicts[script[-1]].judgement.classes[0].attainment.share
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------
@@ -293,20 +244,6 @@ def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Fron
     assert (last.end, last.answer.attainment) == (45.0, 1.0)
 
 
-def test_where_every_fleet_misses_the_curve_says_so(tight: Problem, judge: Judge) -> None:
-    judge(lambda _instance, _fleet: MISSED)
-    (none,) = frontier(tight, BASE, "rate", (16.4, 18.0), looks=12).steps
-    assert (none.answer.cost, none.answer.status) == (None, Status.TIME_LIMIT)
-    assert len(none.answer.refuted) == 1 + ROUNDS
-
-
-def test_the_last_budget_buys_more_than_the_range_that_was_searched() -> None:
-    few = problem_of(TIGHT | {"workload": TIGHT["workload"] | {"request_rate": 1.0}}, "few", BASE)
-    last = frontier(few, BASE, "budget").steps[-1]
-    assert ramp_of(few, BASE, "rate").usual_range == (0.25, 4.0)
-    assert last.end == last.answer.goodput > 4.0
-
-
 @pytest.mark.parametrize(("name", "value"), [("rate", 7.0), ("tpot", 0.04), ("attainment", 0.95)])
 def test_what_is_harder_has_more_hardness(tight: Problem, name: str, value: float) -> None:
     ramp = ramp_of(tight, BASE, name)
@@ -333,14 +270,6 @@ def test_at_its_own_value_the_curve_is_not_above_the_whole_search(tight: Problem
     assert "At 17.2 req/s, the file's own value, pdplan optimize finds $5.00/h. Its" in shown
     assert "by formula, except for the one at the file's own value. Each step ends" in shown
     assert frontier_record(curve)["own"] == {"value": 17.2, "found_usd_per_hour": 5.0}
-
-
-def test_the_step_at_the_own_value_is_simulated_first(tight: Problem, judge: Judge) -> None:
-    judge(one_replica_until(16.6), own=own(7.0, "dear"))
-    curve = frontier(tight, BASE, "rate", (10.0, 45.0), looks=1)
-    at = next(step for step in curve.steps if step.start <= 17.2 <= step.end)
-    assert at.answer.cost == 5.0
-    assert "pdplan optimize finds $7.00/h, and this curve $5.00/h." in text(frontier_document(curve))
 
 
 def test_the_curve_agrees_with_optimize_on_a_file(tight: Problem, short_runs: None) -> None:

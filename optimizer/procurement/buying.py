@@ -162,9 +162,9 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
     rates_ahead = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
     rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
-    known: dict[tuple[object, ...], Look] = {}
+    looked: dict[tuple[object, ...], Look] = {}
     for _ in range(1 + ROUNDS):
-        misses = [item for item in known.values() if item.fault]
+        misses = [item for item in looked.values() if item.fault]
         levels = search_levels(problem, rates, prices, progress, [miss.fleet for miss in misses])
         if not all(levels.options):
             fault = f"no fleet meets the SLOs at {float(rates_ahead.max()):.4g}/s, the highest rate of the forecast"
@@ -173,12 +173,12 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
             raise InfeasibleError(fault)
         plan = buy_at(problem, terms, levels, progress)
         fleets = _serving(plan.outcomes)
-        new = [sized for key, sized in fleets.items() if key not in known][: max(looks - len(known), 0)]
+        new = [sized for key, sized in fleets.items() if key not in looked][: max(looks - len(looked), 0)]
         for number, sized in enumerate(new):
             if progress is not None:
                 progress(f"simulating {sized.gpus} at {sized.rate:.3g} req/s", 0.7 + 0.3 * number / len(new))
-            known[sized.key] = _look(sized)
-        seen = tuple(known[key] for key in (*fleets, *({*known} - {*fleets})) if key in known)
+            looked[sized.key] = _look(sized)
+        seen = [looked[key] for key in dict.fromkeys((*fleets, *looked)) if key in looked]
         plan = replace(
             plan, fleets=len(fleets), looks=tuple(replace(item, used=item.fleet.key in fleets) for item in seen)
         )

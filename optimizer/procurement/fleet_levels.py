@@ -25,7 +25,7 @@ from optimizer.search.mixtures import or_mixed
 from optimizer.search.per_class import of_class
 from optimizer.search.search import FleetSearch, cheapest_held
 from optimizer.verification.bench import fleet_key
-from optimizer.whatif.answer import Case, WithoutRefuted, demand_of, engines_of, is_refuted, priced
+from optimizer.whatif.answer import Case, WithoutRefuted, engines_of, is_refuted, priced, without_prices
 from search_spaces.problem import Problem
 
 FloatArray = NDArray[np.float64]
@@ -221,7 +221,7 @@ def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
 
 def _groups(problem: Problem) -> list[list[Instance]]:
     """The instances of each group of requests at 1 request/s in all, for every split of the end-to-end limits."""
-    free = demand_of(replace(problem, workload=replace(problem.workload, request_rate=1.0))).problem
+    free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
     whole = instance_of_problem(free)
     check_shapes(free, whole.enumeration)
     check_floors(whole)
@@ -235,15 +235,15 @@ def _cheapest(group: int, searches: Sequence[FleetSearch], market: Problem, refu
     """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
     best, least = None, np.inf
     for search in searches:
-        held = cheapest_held(WithoutRefuted.of_cases(search, refuted), market, least)
-        if held is not None:
-            best, least = (search, search.fleet(held[0])), held[1]
+        cheapest = cheapest_held(WithoutRefuted.of_cases(search, refuted), market, least)
+        if cheapest is not None:
+            best, least = (search, search.fleet(cheapest[0])), cheapest[1]
     if best is None:
         return None
     search, fleet = best
     if all(offer.inventory != 0 for offer in market.offers):
         mixed = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
-        known = is_refuted(Case("", search.instance, mixed), map(engines_of, refuted))
-        fleet = fleet if known or len(mixed.pools) == len(fleet.pools) else mixed
+        missed = is_refuted(Case("", search.instance, mixed), map(engines_of, refuted))
+        fleet = fleet if missed or len(mixed.pools) == len(fleet.pools) else mixed
     sized = SizedFleet(group, search.instance, fleet)
     return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized,))

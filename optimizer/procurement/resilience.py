@@ -141,8 +141,8 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
         return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
 
     wanted = until_decided(requests, most=SEVERAL * requests)
-    found = judge_until(instance, judgement.engines, drawn, wanted, before=judgement.runs)
-    return replace(found, rate=judgement.rate)
+    longer = judge_until(instance, judgement.engines, drawn, wanted, before=judgement.runs)
+    return replace(longer, rate=judgement.rate)
 
 
 def with_replicas(fleet: Fleet, replicas: Sequence[int] | IntArray) -> Fleet:

@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -283,8 +284,9 @@ def most_of_demand(instance: Instance, settings: Settings) -> float | None:
 def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
     """One column for each engine in a role and band, that does of everything what the best of its settings does."""
     problem, flows = instance.problem, instance.flows
-    parts = [_merged(instance, *part) for part in _bands(instance, settings)]
-    role, shape, need, late = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    arrays = (settings.role, settings.shape, settings.seqs, settings.chunk, flows.rate, flows.ttft, flows.tpot)
+    key = instance.tables.alike, flows.alike, *(array.tobytes() for array in arrays)
+    role, shape, need, late = _columns(_Unpriced(key, instance, settings))
     share = np.bincount(flows.slo, flows.share, len(problem.slos))
     permitted: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share
     return Matrices(
@@ -300,6 +302,23 @@ def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
         spares=problem.constraints.spare_replicas,
         pool_limits=pool_limits(problem, role),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpriced:
+    """Settings of an instance; key: of all of it but prices and limits."""
+
+    key: tuple[object, ...]
+    instance: Instance = field(compare=False)
+    settings: Settings = field(compare=False)
+
+
+@lru_cache(maxsize=4)
+def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """Role, shape, need and late of each column: what scenarios that differ in prices alone share."""
+    parts = [_merged(work.instance, *part) for part in _bands(work.instance, work.settings)]
+    role, shape, need, late = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return role, shape, need, late
 
 
 def _bands(instance: Instance, settings: Settings) -> Iterator[tuple[Settings, FloatArray, FloatArray]]:

@@ -68,7 +68,8 @@ def best_of_few_pools(search: FleetSearch) -> Serving:
         if -most <= max(value, LEAST) * (1.0 + MORE) or search.late():
             break
         volume = _between(low, high) if math.isfinite(most) or not by_price else low
-        fleet = unmixed(FleetSearch.of(at_volume(instance, volume), search.settings, search.late))
+        below = high / value / (1.0 + MORE) if by_price and value else math.inf  # what costs more has no more
+        fleet = unmixed(FleetSearch.of(at_volume(instance, volume), search.settings, search.late), below)
         if fleet.pools:
             cost, served = fleet_cost(instance, fleet), max(volume, goodput_volume(instance, fleet))
             worth = min(served, high) / cost if by_price else served

@@ -213,7 +213,6 @@ def own_value(problem: Problem, key: str) -> float | None:
     values: dict[str, float | None] = {
         "rate": load.request_rate,
         "burstiness": load.burstiness,
-        "prefix_hit_share": load.prefix_hit_share,
         "isl": load.mean_isl,
         "osl": load.mean_osl,
         **{str(metric): limit for metric, limit in problem.slos[0].limits.items()},
@@ -263,6 +262,16 @@ class Demand:
     problem: Problem = field(compare=False)
 
 
+def without_prices(problem: Problem) -> Problem:
+    """The problem with neither prices nor limits on the fleet."""
+    offers = tuple(
+        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
+    )
+    limits = problem.constraints
+    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
+    return replace(problem, offers=offers, objective=Objective(), constraints=rules)
+
+
 def demand_of(problem: Problem) -> Demand:
     """What scenarios share that differ in prices, limits and name alone."""
     limits = problem.constraints
@@ -279,12 +288,8 @@ def demand_of(problem: Problem) -> Demand:
             for entry in problem.inputs["accelerators"]
         ],
     }
-    offers = tuple(
-        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
-    )
-    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
     key = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
-    return Demand(key, replace(problem, offers=offers, objective=Objective(), constraints=rules))
+    return Demand(key, without_prices(problem))
 
 
 @lru_cache(maxsize=8)

@@ -75,6 +75,8 @@ MOST_DOUBLINGS: Final = 20
 """Of the rate at hand, or halvings, in search of a budget's."""
 SIMULATING: Final = 0.6
 """Share of the work that is done when simulations begin."""
+GOALS: Final = 0.5, 0.999
+"""Goals of attainment that a curve goes over where no others are asked for [1]."""
 LATENCY: Final = MappingProxyType({"ttft": "s", "tpot": "s"})
 OVER: Final = ("rate", *LATENCY, "attainment", "budget")
 """What `pdplan frontier` goes over."""
@@ -116,7 +118,7 @@ class Ramp:
     def usual_range(self) -> tuple[float, float]:
         """The range around the problem's own value."""
         here = own_value(self.problem, self.key) or 1.0
-        return (0.5, 0.999) if self.key == "attainment" else (0.25 * here, 4.0 * here)
+        return GOALS if self.key == "attainment" else (0.25 * here, 4.0 * here)
 
     def at(self, value: float) -> Problem:
         """The problem at a value; raises ImpossibleError where no engine can exist there."""
@@ -616,7 +618,7 @@ def _check_order(key: str) -> None:
 
 
 def usual_range(problem: Problem, key: str) -> tuple[float, float]:
-    """From a quarter to four times the value at hand; factors stand at 1.
+    """From a quarter to four times the value at hand; factors stand at 1, goals have a range of their own.
 
     Raises InputError for names and precisions, which have no order, and for what has no such value.
     """
@@ -625,7 +627,7 @@ def usual_range(problem: Problem, key: str) -> tuple[float, float]:
     if value is None:
         changed(problem.inputs, {key: 1.0})  # raises where there is no such value at all
         raise InputError(f"{key}: say between which values, such as --between 1:8")
-    return 0.25 * value, 4.0 * value
+    return GOALS if key == "attainment" else (0.25 * value, 4.0 * value)
 
 
 def by_price(problem: Problem, key: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel.errors import ImpossibleError, InputError
+from costmodel.errors import InputError
 from optimizer.fleets.error_bars import ENDS, planned_instance, slow_end
 from optimizer.loads.instance import Instance, make_settings
 from optimizer.plans.plan import Plan
@@ -25,7 +25,6 @@ from optimizer.search.fleet_program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from search_spaces.engines import load_engine_overhead
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import Scenario, scenario_problem
 
 from .answer import (
     CHEAP_LEVERS,
@@ -38,7 +37,7 @@ from .answer import (
     is_simple,
     own_value,
 )
-from .curves import TIE, break_even, usual_range
+from .curves import TIE, break_even
 
 Progress = Callable[[str, float], None]
 
@@ -130,26 +129,30 @@ def tornado(
     swings, are of fleets that hold when simulated, of both ends of a lever or neither. Along a price or a limit the
     fleets of the problem at hand, which are simulated first, mostly do for both.
     """
-
-    def row(lever: Lever, here: Answer, *, simulated: bool = False) -> TornadoRow:
-        low, high = (
-            here if end == lever.value else answer_at(problem, base, lever.key, end, effort, simulated=simulated)
-            for end in (lever.low, lever.high)
-        )
-        return TornadoRow(lever, here, low, high)
-
-    def by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
-        return sorted(rows, key=lambda moves: -moves.swing)
-
     here = answer(problem, effort)
-    rows = by_swing(row(lever, here) for lever in moved)
+    rows = _by_swing(_moved(problem, base, lever, here, effort) for lever in moved)
     if looks and is_simple(problem) and effort is not Effort.SIMULATED:
         here, looks = answer(problem, effort, simulated=True), looks - 1
-        for number, lever in enumerate([moves.lever for moves in rows]):
+        for number, lever in enumerate([row.lever for row in rows]):
             if lever.is_cheap or looks >= 2:
                 looks -= 0 if lever.is_cheap else 2
-                rows[number] = row(lever, here, simulated=True)
-    return by_swing(rows)
+                rows[number] = _moved(problem, base, lever, here, effort, simulated=True)
+    return _by_swing(rows)
+
+
+def _moved(
+    problem: Problem, base: Path, lever: Lever, here: Answer, effort: Effort = Effort.SIMPLE, *, simulated: bool = False
+) -> TornadoRow:
+    """The answers at both ends of a lever; here: at its value at hand."""
+    low, high = (
+        here if end == lever.value else answer_at(problem, base, lever.key, end, effort, simulated=simulated)
+        for end in (lever.low, lever.high)
+    )
+    return TornadoRow(lever, here, low, high)
+
+
+def _by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
+    return sorted(rows, key=lambda row: -row.swing)
 
 
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
@@ -354,8 +357,9 @@ def sensitivity(
 ) -> Sensitivity | None:
     """How the least cost moves with prices and limits and, if complete, with everything else.
 
-    Prices are moved in milliseconds, other levers in a second or so each. None where no fleet of one or two pools
-    holds or where such fleets do not answer the problem (another goal than the least cost, pools for each class).
+    Prices are moved in milliseconds, other levers in a second or so each; a value that no workload file may state is
+    left out. None where no fleet of one or two pools holds or where such fleets do not answer the problem (another goal
+    than the least cost, pools for each class).
 
     base: folder of the files that the problem names; own: the plan's fleet; brake: once it is pulled, the levers that
     are left are left out; progress: called with a label and the share of the levers that is done.
@@ -363,43 +367,27 @@ def sensitivity(
     here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
     if here is None or here.cost is None:
         return None
-
-    def can_be(key: str, values: Sequence[float]) -> bool:
-        """Whether a workload file may state a lever's values; that no engine can exist there is an answer too."""
-        for value in values if key != STEP_TIME else ():
-            try:
-                with suppress(ImpossibleError):
-                    scenario_problem(problem, Scenario("", {key: value}), base)
-            except InputError:
-                return False
-        return True
-
-    def until_pulled() -> Iterator[Lever]:
-        """The levers until the brake is pulled, each announced."""
-        for number, lever in enumerate(moved):
-            if brake.stopped():
-                return
-            if progress is not None:
-                progress(f"moving {lever.key}", number / len(moved))
-            yield lever
-
-    moved = [
-        lever
-        for lever in levers(problem)
-        if (complete or lever.is_cheap) and can_be(lever.key, (lever.low, lever.high))
-    ]
-    rows = tornado(problem, base, until_pulled())
+    moved, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[TornadoRow]()
+    for number, lever in enumerate(moved):
+        if brake.stopped():
+            complete = False
+            break
+        if progress is not None:
+            progress(f"moving {lever.key}", number / len(moved))
+        with suppress(InputError):
+            rows.append(_moved(problem, base, lever, here))
+    break_evens = []
+    for offer in problem.offers:
+        with suppress(InputError):
+            break_evens.append(_break_even(problem, base, offer, own))
     own_is_cheapest = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=TIE)
-    priced = [(offer, f"price.{offer.accelerator.name}") for offer in problem.offers]
     return Sensitivity(
         share=SHARE,
-        complete=complete and len(rows) == len(moved),
+        complete=complete,
         usd_per_hour=here.cost,
         pools=list(own.pools if own is not None and own_is_cheapest else here.pools),
-        levers=[_lever_record(problem, base, row) for row in rows],
-        break_even=[
-            _break_even(problem, base, offer, own) for offer, key in priced if can_be(key, usual_range(problem, key))
-        ],
+        levers=[_lever_record(problem, base, row) for row in _by_swing(rows)],
+        break_even=break_evens,
     )
 
 

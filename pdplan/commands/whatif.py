@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -333,72 +333,41 @@ def swept(
 
 def answers(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Iterator[Reply]:
     """The answer to each question besides a sweep; base: folder of the files that the problem names."""
-    second = f", {questions.looks} fleets at most simulated" if questions.looks else ""
-    if questions.break_even:
-        tell(f"fleets along {questions.break_even}", 0.0)
-        yield _break_even(problem, base, questions, questions.break_even)
+    from optimizer.whatif.answer import Answer, answer
+    from optimizer.whatif.chunks import chunk_curve
+    from optimizer.whatif.curves import break_even, by_price
+    from optimizer.whatif.sensitivity import levers, near_optimal, shadow_prices, tornado
+    from reports.answers import curves, whatif
+
+    effort, looks = questions.effort, questions.looks
+    second = f", {looks} fleets at most simulated" if looks else ""
+    if key := questions.break_even:
+        tell(f"fleets along {key}", 0.0)
+        bounds = bounds_of(questions.between, "--between", key) if questions.between else None
+        curve = break_even(problem, base, key, bounds, effort, looks=0 if questions.simulated else looks)
+        document = curves.break_even_document(curve, simulable=by_price(problem, key))
+        yield Reply("break_even", curves.break_even_record(curve), document)
     if questions.shadow:
         tell("shadow prices", 0.3)
-        yield _shadow_prices(problem, questions)
+        here = answer(problem, effort)
+        prices = [] if here.cost is None else shadow_prices(problem, effort)
+        yield Reply("shadow_prices", [asdict(row) for row in prices], whatif.shadow_document(prices, here))
     if questions.swing is not None:
         tell(f"moving each lever{second}", 0.5)
-        yield _tornado(problem, base, questions, questions.swing)
+        moved = tornado(problem, base, levers(problem, questions.swing, effort), effort, looks)
+        yield Reply("tornado", whatif.tornado_record(moved), whatif.tornado_document(moved))
     if questions.slack is not None:
         tell(f"fleets without each GPU type{second}", 0.8)
-        yield _alternatives(problem, questions, questions.slack)
+        fleets = near_optimal(problem, questions.slack, effort, looks)
+        document = whatif.alternatives_document(fleets, questions.slack)
+        yield Reply("alternatives", whatif.alternatives_record(fleets), document)
     if questions.chunks:
         tell("the cheapest fleet", 0.9)
-        yield _chunks(problem, base, questions, tell)
-
-
-def _break_even(problem: Problem, base: Path, questions: Questions, key: str) -> Reply:
-    from optimizer.whatif.curves import break_even, by_price
-    from reports.answers.curves import break_even_document, break_even_record
-
-    bounds = bounds_of(questions.between, "--between", key) if questions.between else None
-    looks = 0 if questions.simulated else questions.looks
-    curve = break_even(problem, base, key, bounds, questions.effort, looks=looks)
-    document = break_even_document(curve, simulable=by_price(problem, key))
-    return Reply("break_even", break_even_record(curve), document)
-
-
-def _shadow_prices(problem: Problem, questions: Questions) -> Reply:
-    from optimizer.whatif.answer import answer
-    from optimizer.whatif.sensitivity import shadow_prices
-    from reports.answers.whatif import shadow_document, shadow_record
-
-    here = answer(problem, questions.effort)
-    prices = [] if here.cost is None else shadow_prices(problem, questions.effort)
-    return Reply("shadow_prices", shadow_record(prices), shadow_document(prices, here))
-
-
-def _tornado(problem: Problem, base: Path, questions: Questions, share: float) -> Reply:
-    from optimizer.whatif.sensitivity import levers, tornado
-    from reports.answers.whatif import tornado_document, tornado_record
-
-    effort = questions.effort
-    rows = tornado(problem, base, levers(problem, share, effort), effort, questions.looks)
-    return Reply("tornado", tornado_record(rows), tornado_document(rows))
-
-
-def _alternatives(problem: Problem, questions: Questions, slack: float) -> Reply:
-    from optimizer.whatif.sensitivity import near_optimal
-    from reports.answers.whatif import alternatives_document, alternatives_record
-
-    fleets = near_optimal(problem, slack, questions.effort, questions.looks)
-    return Reply("alternatives", alternatives_record(fleets), alternatives_document(fleets, slack))
-
-
-def _chunks(problem: Problem, base: Path, questions: Questions, tell: Callable[[str, float], None]) -> Reply:
-    from optimizer.whatif.answer import Answer
-    from optimizer.whatif.chunks import chunk_curve
-    from reports.answers.curves import chunk_document, chunk_record, chunk_rows
-    from reports.answers.whatif import no_fleet_document
-
-    curve = chunk_curve(problem, base, questions.chunks, simulated=bool(questions.looks), progress=tell)
-    if isinstance(curve, Answer):
-        return Reply("chunks", None, no_fleet_document("No fleet meets the SLO.", curve))
-    return Reply("chunks", chunk_record(curve), chunk_document(curve), chunk_rows(curve))
+        chunks = chunk_curve(problem, base, questions.chunks, simulated=bool(looks), progress=tell)
+        if isinstance(chunks, Answer):
+            yield Reply("chunks", None, whatif.no_fleet_document("No fleet meets the SLO.", chunks))
+        else:
+            yield Reply("chunks", curves.chunk_record(chunks), curves.chunk_document(chunks), curves.chunk_rows(chunks))
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from costmodel.units import KILO
 from optimizer.fleets.binding import limits_by_use
-from optimizer.fleets.fleet import fleet_gpus
 from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import Bill, BuyingPlan, Hours, Look, Outcome
 from reports.charts import Frame, Stack, draw_stacks
@@ -429,28 +428,14 @@ def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
 
 
 def _refuted_fleets(purchase: BuyingPlan) -> list[str]:
-    """The fleets that miss in simulation; where they are more than REFUTED, their number and the dearest few."""
-    alike: dict[tuple[object, ...], list[Look]] = {}
-    for look in purchase.refuted:
-        alike.setdefault((look.fleet.rate, engine_counts(look.fleet.pools)), []).append(look)
-    groups = sorted(alike.values(), key=lambda looks: -_list_price(purchase, looks[0]))
-    more = len(groups) - REFUTED
-    cut = [f"{plural(len(groups), 'fleet')} missed the SLO in simulation; the {REFUTED} dearest follow."]
-    return [*(cut if more > 0 else []), *map(_refuted_sentence, groups[:REFUTED])]
-
-
-def _list_price(purchase: BuyingPlan, look: Look) -> float:
-    """What the GPUs of a fleet would cost at the prices of the workload file [$/h]."""
-    gpus = fleet_gpus(look.fleet.instance, look.fleet.fleet)
-    return float(gpus @ np.array([offer.usd_per_hour for offer in purchase.problem.offers]))
-
-
-def _refuted_sentence(alike: Sequence[Look]) -> str:
-    """That a fleet misses at a rate, once for all settings of its engines."""
-    more_settings = len(alike) - 1
-    more = f" So it does with {plural(more_settings, 'other setting')} of its replicas." if more_settings else ""
-    fleet = alike[0].fleet
-    return f"Not used: {fleet_line(fleet.pools)} at {rate(fleet.rate)}, which {alike[0].fault}.{more}"
+    """The fleets that miss in simulation, each once for all settings; of many, their number and a few."""
+    misses = {(look.fleet.rate, engine_counts(look.fleet.pools)): look for look in reversed(purchase.refuted)}
+    cut = f"{plural(len(misses), 'fleet')} missed the SLO in simulation; {REFUTED} of them follow."
+    sentences = [
+        f"Not used: {fleet_line(look.fleet.pools)} at {rate(look.fleet.rate)}, which {look.fault}."
+        for look in [*misses.values()][::-1][:REFUTED]
+    ]
+    return [*([cut] if len(misses) > REFUTED else []), *sentences]
 
 
 def carbon(purchase: BuyingPlan) -> float | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
 from costmodel.words import join_words
 from optimizer.plans.records import EnginePool, pool_records, read_pools
-from optimizer.whatif.answer import Answer, Missed
+from optimizer.whatif.answer import Answer, Missed, nothing
 from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Detail, Document, Section, Table, said, table_of
@@ -29,21 +29,7 @@ from reports.words import constraint_words, cost_or_status
 from search_spaces.levers import LEVERS, number_of
 from search_spaces.quantities import QuantityError
 
-ANSWER_KEYS: Final = (
-    "number",
-    "status",
-    "cost_usd_per_hour",
-    "bound_usd_per_hour",
-    "gap",
-    "goodput_rps",
-    "goodput_per_dollar",
-    "gpus",
-    "binding",
-    "pools",
-    "simulated",
-    "simulated_attainment",
-    "refuted",
-)
+ANSWER_KEYS: Final = frozenset({"number", *nothing("").row})
 """Keys of a row that are the answer; the others say which scenario it is."""
 FLEET: Final = Column("replicas × GPU", shrink=True, lines=4)
 """The pools of a fleet, whole on a terminal of 80 columns where they are two."""
@@ -288,29 +274,28 @@ def cost_maps(rows: Sequence[Row]) -> tuple[Chart, ...]:
     down, across = keys[-2:] if len(keys) > 1 else ("", keys[0])
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(", ".join(f"{clean(key)} {varied_words(key, row.get(key))}" for key in keys[:-2]), []).append(
-            row
-        )
-    costs = _costs(rows)
-    span = (min(costs), max(costs)) if costs else (0.0, 0.0)
+        place = ", ".join(f"{clean(key)} {varied_words(key, row.get(key))}" for key in keys[:-2])
+        groups.setdefault(place, []).append(row)
+    costs = _costs(rows) or [0.0]
     levers = f"{clean(down)} (down) and {clean(across)} (across)" if down else clean(across)
+
+    def values(row: Row) -> list[str]:
+        return [varied_words(key, row[key]) for key in (down, across) if key]
+
+    def cell(row: Row) -> HeatCell:
+        """The unit of the number in it stands in the caption."""
+        cost, shown = row["cost_usd_per_hour"], values(row)
+        place = ", ".join(f"{key} {value}" for key, value in zip(keys[-2:], shown, strict=True))
+        number = MISSING if cost is None else hourly(cost).removeprefix("$").removesuffix("/h")
+        tip = f"{place}: {_cost_cell(row)}, {fleet_cell(read_pools(row['pools']))}"
+        return HeatCell(shown[0] if down else "", shown[-1], (number,), tone_of(cost, (min(costs), max(costs))), tip)
+
     return tuple(
         Chart(
             title=f"Cost{' at ' if place else ''}{place}: {_span_words(group)}",
             caption=f"$/h by {levers}; the stronger the color, the more it costs; – is no fleet.",
-            drawing=draw_heat_map(
-                [_heat_cell(row, down, across, span) for row in group], down, across, f"cost by {levers}"
-            ),
-            table=table_of(
-                [*([clean(down)] if down else []), clean(across), "#cost"],
-                [
-                    (
-                        *(varied_words(key, row[key]) for key in (down, across) if key),
-                        _cost_cell(row),
-                    )
-                    for row in group
-                ],
-            ),
+            drawing=draw_heat_map([cell(row) for row in group], down, across, f"cost by {levers}"),
+            table=table_of([*map(clean, keys[-2:]), "#cost"], [(*values(row), _cost_cell(row)) for row in group]),
         )
         for place, group in groups.items()
     )
@@ -330,22 +315,7 @@ def _cost_cell(row: Row) -> str:
     return cost_or_status(row["cost_usd_per_hour"], row["status"])
 
 
-def _heat_cell(row: Row, down: str, across: str, span: tuple[float, float]) -> HeatCell:
-    """A cell of a cost map; the unit of its number stands in the caption."""
-    cost = row["cost_usd_per_hour"]
-    values = varied_words(down, row[down]) if down else "", varied_words(across, row[across])
-    place = ", ".join(f"{key} {value}" for key, value in zip((down, across), values, strict=True) if key)
-    number = MISSING if cost is None else hourly(cost).removeprefix("$").removesuffix("/h")
-    tip = f"{place}: {cost_or_status(row['cost_usd_per_hour'], row['status'])}, {fleet_cell(read_pools(row['pools']))}"
-    return HeatCell(*values, (number,), tone_of(cost, span), tip)
-
-
 # --- shadow prices --------------------------------------------------------------------------------------------------
-
-
-def shadow_record(rows: Sequence[ShadowPrice]) -> list[dict[str, Any]]:
-    """Shadow prices as records."""
-    return [asdict(row) for row in rows]
 
 
 def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
@@ -504,9 +474,14 @@ class Cell:
     disaggregated: Row
 
     @property
+    def costs(self) -> tuple[float | None, float | None]:
+        """What both cost [$/h]; None where there is no fleet."""
+        return self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
+
+    @property
     def shape(self) -> str | None:
         """The cheaper shape; colocated, which has fewer pools, where both cost the same; None where neither is."""
-        alone, split = self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
+        alone, split = self.costs
         if split is None or (alone is not None and alone <= split * (1.0 + EQUAL)):
             return None if alone is None else "colocated"
         return "disaggregated"
@@ -514,13 +489,13 @@ class Cell:
     @property
     def difference(self) -> float | None:
         """How much more the cheapest disaggregated fleet costs than the cheapest colocated one, as a share [1]."""
-        alone, split = self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
+        alone, split = self.costs
         return split / alone - 1.0 if alone and split else None
 
     @property
     def saving(self) -> float | None:
         """What the cheaper shape saves against the other one, as a share of that [1]."""
-        alone, split = self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
+        alone, split = self.costs
         return 1.0 - min(alone, split) / max(alone, split) if alone and split else None
 
     @property
@@ -529,23 +504,34 @@ class Cell:
         return self.disaggregated if self.shape == "disaggregated" else self.colocated
 
     @property
-    def mix(self) -> str:
-        """The GPU types of the cheaper fleet."""
-        return " + ".join(sorted(self.best["gpus"]))
+    def price(self) -> str:
+        """The cost of the cheaper shape, with its first letter."""
+        return MISSING if self.shape is None else f"{self.shape[0].upper()} {hourly(self.best['cost_usd_per_hour'])}"
+
+    def place(self, keys: Sequence[str]) -> str:
+        """Both values, after their levers."""
+        return f"at {clean(keys[0])} {self.down}, {clean(keys[1])} {self.across}"
 
 
 def cells_of(keys: Sequence[str], rows: Sequence[Row]) -> list[Cell]:
-    """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated."""
-    down, across = (_lever_words(key, [row[key] for row in rows]) for key in keys)
+    """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated.
+
+    Values stand to LEVER_DIGITS where these tell them apart.
+    """
+
+    def words(key: str) -> dict[str, str]:
+        short, long = (
+            {str(row[key]): varied_words(key, row[key], digits) for row in rows} for digits in (LEVER_DIGITS, 6)
+        )
+        return short if len({*short.values()}) == len(short) else long
+
+    down, across = map(words, keys)
     pairs = zip(rows[::2], rows[1::2], strict=True)
     return [Cell(down[str(alone[keys[0]])], across[str(alone[keys[1]])], alone, split) for alone, split in pairs]
 
 
-def _lever_words(key: str, values: Sequence[Any]) -> dict[str, str]:
-    """The values of a lever in words, to LEVER_DIGITS where these tell them apart."""
-    short = {str(value): varied_words(key, value, LEVER_DIGITS) for value in values}
-    distinct = len({*short.values()}) == len(short)
-    return short if distinct else {str(value): varied_words(key, value) for value in values}
+def _fleet_of(keys: Sequence[str], row: Row) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in {"number", ROLES, *keys}}
 
 
 def map_record(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
@@ -555,14 +541,10 @@ def map_record(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
         "cells": [
             {key: cell.colocated[key] for key in keys}
             | {"cheapest": cell.shape, "disaggregated_over_colocated": cell.difference}
-            | {shape: _answer(keys, getattr(cell, shape)) for shape in SHAPES}
+            | {shape: _fleet_of(keys, getattr(cell, shape)) for shape in SHAPES}
             for cell in cells_of(keys, rows)
         ],
     }
-
-
-def _answer(keys: Sequence[str], row: Row) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in {"number", ROLES, *keys}}
 
 
 def map_rows(keys: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -570,7 +552,7 @@ def map_rows(keys: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [
         {key: cell.colocated[key] for key in keys}
         | {"shape": shape, "cheapest": cell.shape == shape}
-        | _answer(keys, getattr(cell, shape))
+        | _fleet_of(keys, getattr(cell, shape))
         for cell in cells_of(keys, rows)
         for shape in SHAPES
     ]
@@ -581,16 +563,23 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Docum
     cells = cells_of(keys, rows)
     having = [row for row in rows if row["cost_usd_per_hour"] is not None]
     reasons = {cell.best["binding"].partition(":")[0]: cell for cell in cells if cell.shape is None}
+    across = list(dict.fromkeys(cell.across for cell in cells))
+    head = Column(f"{clean(keys[0])} \\ {clean(keys[1])}", "right")
+    columns = [head, *(Column(value, "right", shrink=True, lines=3) for value in across)]
+
+    def grid(title: str, words: Callable[[Cell], str]) -> Section:
+        """A row for each value of the first lever, a column for each of the second."""
+        lines = [[down, *map(words, group)] for down, group in groupby(cells, key=lambda cell: cell.down)]
+        return Section(title, table=table_of(columns, lines))
+
     grids = (
-        Section(charts=(map_chart(keys, rows),)),
-        Section("The cheapest fleet, C colocated or D disaggregated", table=_grid(keys, cells, _price)),
-        Section(
-            "Disaggregated against colocated", table=_grid(keys, cells, lambda cell: signed_percent(cell.difference))
-        ),
-        Section("GPUs of the cheapest fleet", table=_grid(keys, cells, _gpus)),
+        Section(charts=(map_chart(keys, cells),)),
+        grid("The cheapest fleet, C colocated or D disaggregated", lambda cell: cell.price),
+        grid("Disaggregated against colocated", lambda cell: signed_percent(cell.difference)),
+        grid("GPUs of the cheapest fleet", _gpus),
     )
     notes = said(
-        *(no_fleet_sentence(_cell_place(keys, cell), cell.best["binding"]) for cell in reasons.values()),
+        *(no_fleet_sentence(cell.place(keys), cell.best["binding"]) for cell in reasons.values()),
         f"{EFFORTS[effort]} --csv and --json have both fleets of each cell with all settings.",
         simulated_note(sum(row["simulated"] for row in having), len(having)),
     )
@@ -599,6 +588,10 @@ def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Docum
         sections=(*(grids if having else ()), Section(sentences=notes)),
         positive=bool(having),
     )
+
+
+def _gpus(cell: Cell) -> str:
+    return " + ".join(f"{count} {name}" for name, count in cell.best["gpus"].items()) or MISSING
 
 
 def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
@@ -611,92 +604,49 @@ def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
     if not split:
         return f"Colocated fleets are the cheapest in all {total}."
     where = f"in {len(split)} of {total}" if len(split) < len(having) else f"in all {total}"
-    savings = [cell for cell in split if cell.difference is not None]
-    if not savings:
+    most = max(split, key=lambda cell: cell.saving or 0.0)
+    if most.saving is None:
         return f"Only disaggregated fleets meet the SLO {where}."
-    most = min(savings, key=lambda cell: cell.difference or 0.0)
-    by = percent(-(most.difference or 0.0))
-    return f"Disaggregation is cheaper {where}, by up to {by} ({_cell_place(keys, most)})."
-
-
-def _cell_place(keys: Sequence[str], cell: Cell) -> str:
-    return f"at {clean(keys[0])} {cell.down}, {clean(keys[1])} {cell.across}"
+    return f"Disaggregation is cheaper {where}, by up to {percent(most.saving)} ({most.place(keys)})."
 
 
 def _mix_sentence(cells: Sequence[Cell]) -> str:
     """Which GPU types the cheapest fleets are of, and in how many cells; empty where there is one type throughout."""
-    mixes = Counter(cell.mix for cell in cells if cell.shape is not None)
+    mixes = Counter(" + ".join(sorted(cell.best["gpus"])) for cell in cells if cell.shape is not None)
     if len(mixes) == 1:
         return f"All of them use {next(iter(mixes))}."
     most = [f"{mix} in {plural(number, 'cell')}" for mix, number in mixes.most_common(MOST_MIXES)]
     return f"Cheapest GPUs: {join_words(most)}." if most else ""
 
 
-def _grid(keys: Sequence[str], cells: Sequence[Cell], words: Callable[[Cell], str]) -> Table:
-    """A row for each value of the first lever, a column for each of the second."""
-    across = list(dict.fromkeys(cell.across for cell in cells))
-    rows = [[down, *map(words, group)] for down, group in groupby(cells, key=lambda cell: cell.down)]
-    head = Column(f"{clean(keys[0])} \\ {clean(keys[1])}", "right")
-    return table_of([head, *(Column(value, "right", shrink=True, lines=3) for value in across)], rows)
-
-
-def _price(cell: Cell) -> str:
-    return MISSING if cell.shape is None else f"{cell.shape[0].upper()} {hourly(cell.best['cost_usd_per_hour'])}"
-
-
-def _gpus(cell: Cell) -> str:
-    return " + ".join(f"{count} {name}" for name, count in cell.best["gpus"].items()) or MISSING
-
-
-def map_chart(keys: Sequence[str], rows: Sequence[Row]) -> Chart:
+def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
     """The heat map: its hue is the cheaper shape, its strength the saving against the other one."""
-    cells = cells_of(keys, rows)
     most = max((cell.saving for cell in cells if cell.saving is not None), default=0.0)
-    drawn = [
-        HeatCell(
-            cell.down,
-            cell.across,
-            (_price(cell).replace("$", "").removesuffix("/h"), signed_percent(cell.difference)),
-            _tone(cell, most),
-            f"{_cell_place(keys, cell)}: {_fleets_tip(cell)}",
-        )
-        for cell in cells
-    ]
     title = map_headline(keys, cells)
+
+    def fleets(cell: Cell) -> list[tuple[str, str]]:
+        shapes = (cell.colocated, cell.disaggregated)
+        return [(hourly(row["cost_usd_per_hour"]), fleet_cell(read_pools(row["pools"]))) for row in shapes]
+
+    def heat(cell: Cell) -> HeatCell:
+        """The strongest tone where the other shape has no fleet."""
+        family = "split" if cell.shape == "disaggregated" else "alone"
+        saving = most if cell.saving is None else cell.saving
+        tone = tone_of(None if cell.shape is None else saving, (0.0, most), family)
+        lines = cell.price.replace("$", "").removesuffix("/h"), signed_percent(cell.difference)
+        tip = "; ".join(f"{shape} {cost}, {fleet}" for shape, (cost, fleet) in zip(SHAPES, fleets(cell), strict=True))
+        return HeatCell(cell.down, cell.across, lines, tone, f"{cell.place(keys)}: {tip}")
+
+    columns = ("cheapest", "#difference", "#colocated", "colocated fleet", "#disaggregated", "disaggregated fleet")
     table = [
-        (
-            cell.down,
-            cell.across,
-            cell.shape or MISSING,
-            signed_percent(cell.difference),
-            hourly(cell.colocated["cost_usd_per_hour"]),
-            fleet_cell(read_pools(cell.colocated["pools"])),
-            hourly(cell.disaggregated["cost_usd_per_hour"]),
-            fleet_cell(read_pools(cell.disaggregated["pools"])),
-        )
+        (cell.down, cell.across, cell.shape or MISSING, signed_percent(cell.difference), *sum(fleets(cell), ()))
         for cell in cells
     ]
-    columns = ("cheapest", "#difference", "#colocated", "colocated fleet", "#disaggregated", "disaggregated fleet")
     return Chart(
         title=title,
         caption="$/h of the cheapest fleet (C colocated, D disaggregated), and what disaggregated costs against "
         "colocated. The stronger the color, the more the cheaper one saves.",
-        drawing=draw_heat_map(drawn, keys[0], keys[1], title),
-        table=table_of((*(clean(key) for key in keys), *columns), table),
+        drawing=draw_heat_map(list(map(heat, cells)), keys[0], keys[1], title),
+        table=table_of((*map(clean, keys), *columns), table),
         legend=(("split-6", "disaggregated is cheaper"), ("alone-6", "colocated is cheaper")),
-    )
-
-
-def _tone(cell: Cell, most: float) -> str:
-    """The tone of a cell; the strongest where the other shape has no fleet."""
-    if cell.shape is None:
-        return "heat-0"
-    family = "split" if cell.shape == "disaggregated" else "alone"
-    return tone_of(most if cell.saving is None else cell.saving, (0.0, most), family)
-
-
-def _fleets_tip(cell: Cell) -> str:
-    rows = ((shape, getattr(cell, shape)) for shape in SHAPES)
-    return "; ".join(
-        f"{shape} {hourly(row['cost_usd_per_hour'])}, {fleet_line(read_pools(row['pools']))}" for shape, row in rows
     )
