@@ -14,8 +14,7 @@ import yaml
 
 from reports.deploy import facts
 from reports.deploy.files import deployment_files
-from reports.deploy.flags import place_words, span_words
-from reports.deploy.words import words_of
+from reports.deploy.flags import place_words, span_words, words_of
 from tests.deploy_cases import Ask, Case, deployment_of, options, plan_of
 from tests.test_deploy_schemas import loaded
 

@@ -7,11 +7,32 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from costmodel.engine import EngineConfig, Role
+from costmodel.errors import InputError
 from costmodel.host import EngineOverhead
 from costmodel.transformer import Transformer
 from search_spaces.problem import Balancing
 from search_spaces.recorded import Recorded
 from search_spaces.targets import target_of
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a target cannot run a plan; brief: where other targets and what they refuse stand beside it."""
+
+    full: str
+    brief: str
+
+
+class UndeployableError(InputError):
+    """A target cannot run a plan, but could run another of the same problem.
+
+    reasons: in brief, without the way to that one; again: the flags to plan it with.
+    """
+
+    def __init__(self, reason: str, again: str, reasons: Sequence[Reason] = ()) -> None:
+        super().__init__(f"{reason}; plan again with pdplan optimize {again}")
+        self.reasons = tuple(one.brief for one in reasons) or (reason,)
+        self.again = again
 
 
 class Routing(StrEnum):
@@ -254,6 +275,16 @@ class Deployment:
         return tuple(pool for pool in self.pools if pool.role is role)
 
     @property
+    def prompt_pools(self) -> tuple[DeployedPool, ...]:
+        """The pools that compute prompts."""
+        return self.of_role(Role.PREFILL) or self.of_role(Role.COLOCATED)
+
+    @property
+    def token_pools(self) -> tuple[DeployedPool, ...]:
+        """The pools that send tokens to clients."""
+        return self.of_role(Role.DECODE) or self.of_role(Role.COLOCATED)
+
+    @property
     def disaggregated(self) -> bool:
         """Whether KV caches are handed over between pools."""
         return bool(self.of_role(Role.PREFILL))
@@ -306,6 +337,11 @@ class Deployment:
     def leaves_nodes(self) -> bool:
         """Whether much travels between nodes: KV caches that are handed over, or what ranks of one engine exchange."""
         return self.disaggregated or any(pool.nodes > 1 for pool in self.pools)
+
+    @property
+    def local_weights(self) -> bool:
+        """Whether the weights are a folder of the hosts, and nothing is fetched."""
+        return self.weights.startswith("/")
 
     @property
     def mixed(self) -> bool:

@@ -42,9 +42,9 @@ from .deployment import (
     Options,
     Routing,
     Settings,
+    UndeployableError,
 )
-from .refusals import UndeployableError
-from .words import one_line
+from .flags import one_line
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")

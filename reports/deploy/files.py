@@ -28,7 +28,7 @@ from .benchmark import benchmark_files
 from .deployment import Deployment, Device, Options
 from .describe import describe
 from .dynamo import dynamo_files
-from .llmd import llmd_files
+from .kubernetes import llmd_files
 from .monitoring import monitoring_files
 from .plain import sglang_files, trtllm_files, vllm_files
 from .readme import readme_page

@@ -12,7 +12,7 @@ from costmodel.units import GIB
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Device
-from .flags import place_words, sglang_words, span_words, trtllm_options, vllm_words
+from .flags import place_words, plain_words, sglang_words, span_words, trtllm_options, vllm_words
 from .formats import Raw, compose_text, manifest, render
 from .gateway import gateway_files
 from .hosts import (
@@ -29,7 +29,6 @@ from .hosts import (
     script_name,
     slurm_file,
 )
-from .words import plain_words
 
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 - engines are for clients of other hosts
 BALANCES: Final = "cache_aware"

@@ -12,10 +12,9 @@ from costmodel.errors import InputError
 
 from . import facts
 from .deployment import Deployment, Settings
-from .flags import read_role, read_settings, read_transfer
+from .flags import Words, read_role, read_settings, read_transfer, words_of
 from .formats import dig, load_documents, load_yaml, quantity, unescaped
 from .kubernetes import POOL, vendor_fact
-from .words import Words, words_of
 
 SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
 """A start script: name of the replica, and which of its hosts it is for if there are several."""

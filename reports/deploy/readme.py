@@ -25,8 +25,7 @@ from .flags import connector
 from .formats import Raw, render
 from .gateway import chosen_by, gateway_notes, pool_lines
 from .hosts import hosts_of, place, router_hosts
-from .kubernetes import CACHE_FILE, SECRET, SUPPORT_FILE, vendor_fact
-from .llmd import AUTOSCALE_FILE
+from .kubernetes import AUTOSCALE_FILE, CACHE_FILE, SECRET, SUPPORT_FILE, vendor_fact
 from .monitoring import watches
 
 LONGEST_COMMAND: Final = 400

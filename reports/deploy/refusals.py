@@ -5,9 +5,6 @@ Which other target does run the plan is said where all of them are tried (`files
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
@@ -15,28 +12,9 @@ from reports.verdict import kept_by_requests
 from search_spaces.problem import Pools
 from search_spaces.targets import length_routers, target_of
 
-from .deployment import Deployment, Device, Routing
-from .gateway import by_size, coarse_words, gateway_rules
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a target cannot run a plan; brief: where other targets and what they refuse stand beside it."""
-
-    full: str
-    brief: str
-
-
-class UndeployableError(InputError):
-    """A target cannot run a plan, but could run another of the same problem.
-
-    reasons: in brief, without the way to that one; again: the flags to plan it with.
-    """
-
-    def __init__(self, reason: str, again: str, reasons: Sequence[Reason] = ()) -> None:
-        super().__init__(f"{reason}; plan again with pdplan optimize {again}")
-        self.reasons = tuple(one.brief for one in reasons) or (reason,)
-        self.again = again
+from .deployment import Deployment, Device, Reason, Routing, UndeployableError
+from .dynamo import coarse_words
+from .gateway import by_size, gateway_rules
 
 
 def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
