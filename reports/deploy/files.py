@@ -28,9 +28,9 @@ from .benchmark import benchmark_files
 from .deployment import Deployment, Device, Options
 from .describe import describe
 from .dynamo import dynamo_files
+from .hosts import sglang_files, trtllm_files, vllm_files
 from .kubernetes import llmd_files
 from .monitoring import monitoring_files
-from .plain import sglang_files, trtllm_files, vllm_files
 from .readme import readme_page
 from .refusals import refuse_undeployable
 

@@ -27,8 +27,7 @@ from .deployment import DeployedPool, Deployment, Routing, Settings
 from .describe import reach
 from .flags import KV_ROLES, PUSH
 from .gateway import GATEWAY_FILE, check_words
-from .hosts import ROUTER_FILE
-from .plain import health_flags
+from .hosts import ROUTER_FILE, health_flags
 from .readback import Launch, launches
 
 LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

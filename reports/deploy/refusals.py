@@ -14,7 +14,7 @@ from search_spaces.targets import length_routers, target_of
 
 from .deployment import Deployment, Device, Reason, Routing, UndeployableError
 from .dynamo import coarse_words
-from .gateway import by_size, gateway_rules
+from .gateway import gateway_rules, sized
 
 
 def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
@@ -81,8 +81,7 @@ def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
 
 
 def _size(deployment: Deployment) -> None:
-    sized = deployment.parted and by_size(gateway_rules(deployment))
-    if deployment.options.bytes_per_token is not None and not sized:
+    if deployment.options.bytes_per_token is not None and not (deployment.parted and sized(deployment)):
         raise InputError(
             "--bytes-per-token is for a router that chooses a pool by the size of a request, and this plan needs none"
         )
