@@ -91,28 +91,38 @@ class Settings:
 class DeployedPool:
     """Equal engines in one role.
 
-    id: the plan's name of the pool; name: the same where it can name a file and a Kubernetes object;
-    replicas: spare ones included; nodes: servers of one engine; node_gpus: GPUs of the engine on each of them;
-    node_size: GPUs of a whole server; domain: GPUs that NVLink or its like joins; node_label: value of the GPU product
-    label; prompt_rate: tokens per second that one idle engine prefills in full chunks [token/s], 0 for decode;
-    running: requests that a replica runs at once on average at the planned rate; least: replicas that the quietest hour
-    of the plan's day needs, all of them where the plan has no day.
+    id: the plan's name of the pool; name: the same where it can name a file and a Kubernetes object; vendor: of what
+    its engines run on; node_label: value of the GPU product label; replicas: spare ones included; prompt_rate: tokens
+    per second that one idle engine prefills in full chunks [token/s], 0 for decode; running: requests that a replica
+    runs at once on average at the planned rate, of prompts alone the share of busy time; least: replicas that the
+    quietest hour of the plan's day needs, all of them where the plan has no day.
     """
 
     id: str
     name: str
-    role: Role
-    accelerator: str
     vendor: str
     node_label: str
-    node_size: int
-    domain: int
     replicas: int
     settings: Settings
     prompt_rate: float
     running: float
     least: int
     config: EngineConfig = field(compare=False, repr=False)
+
+    @property
+    def role(self) -> Role:
+        """What its engines do."""
+        return self.config.role
+
+    @property
+    def accelerator(self) -> str:
+        """Name of the planned GPU."""
+        return self.config.accelerator.name
+
+    @property
+    def node_size(self) -> int:
+        """GPUs of a whole server."""
+        return self.config.accelerator.node_size
 
     @property
     def nodes(self) -> int:
@@ -122,7 +132,7 @@ class DeployedPool:
     @property
     def nvlink(self) -> bool:
         """Whether one engine spans nodes that NVLink joins."""
-        return self.nodes > 1 and self.domain > self.node_size
+        return self.nodes > 1 and self.config.accelerator.scale_up_size > self.node_size
 
     @property
     def node_gpus(self) -> int:
@@ -265,7 +275,6 @@ class Deployment:
     capacity: float
     limits: Limits
     classes: tuple[ClassLimits, ...]
-    budget_gpus: int
     own_context: int
     model: Transformer = field(compare=False, repr=False)
     overhead: EngineOverhead = field(compare=False, repr=False)

@@ -202,7 +202,7 @@ def planner_config(deployment: Deployment) -> dict[str, Any]:
         "optimization_target": "sla",
         "ttft_ms": round(deployment.limits.ttft / MILLI, 3),
         "itl_ms": round(deployment.limits.tpot / MILLI, 3),
-        "max_gpu_budget": deployment.budget_gpus,
+        "max_gpu_budget": sum(pool.gpus for pool in deployment.pools),
         "max_throughput_scaling_replicas": max(pool.replicas for pool in deployment.pools),
         "min_endpoint": 1,
         "prefill_engine_num_gpu": prompts.settings.gpus,
