@@ -16,8 +16,7 @@ from optimizer.plans.plan import Plan
 from reports.deploy.deployment import DeployedPool
 from reports.deploy.files import TARGETS
 from reports.deploy.hosts import place
-from reports.deploy.lint import faults
-from reports.deploy.readback import Launch, launches
+from reports.deploy.lint import Launch, faults, launches
 from tests.deploy_cases import Ask, Case, deployment_of, fits, plan_of, plans
 
 COMBINATIONS = [

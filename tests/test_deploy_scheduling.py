@@ -13,7 +13,7 @@ from costmodel.simulator import SCHEDULERS, Pool
 from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy.files import TARGETS
-from reports.deploy.readback import Launch, launches
+from reports.deploy.lint import Launch, launches
 from search_spaces.engines import load_serving_policy
 from tests.deploy_cases import Ask, Case, deployment_of, plan_of
 

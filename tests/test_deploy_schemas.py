@@ -23,7 +23,7 @@ from reports.deploy.describe import demand_of
 from reports.deploy.dynamo import router_words
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.hosts import place
-from reports.deploy.readback import launches
+from reports.deploy.lint import launches
 from reports.deploy.readme import page_notes
 from search_spaces.problem import Balancing
 from tests.deploy_cases import PAIR, Ask, Case, deployment_of, lengths_plan, options, parted_plan, plan_of
