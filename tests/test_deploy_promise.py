@@ -12,8 +12,8 @@ import pytest
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
+from reports.answers.measured import comparison_dict
 from reports.deploy.files import deployment_files
-from reports.deploy.measured import comparison_dict
 from tests.deploy_cases import Case, options, plan_of
 
 SAMPLE = Path(__file__).parent / "benchmark_results" / "profile_export_aiperf.json"

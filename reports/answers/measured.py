@@ -22,15 +22,14 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Quantiles
 from reports.asked import ClassTarget, asked
+from reports.deploy.deployment import Demand
+from reports.deploy.describe import demand_of, told_apart
 from reports.document import Document, Section, table_of
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean, plural
 from search_spaces.benchmark_results import BenchmarkRun, read_results
 from search_spaces.files import shown_path
 from search_spaces.prometheus import Histogram, Scrape, Series, needed_series, read_scrape
-
-from .deployment import Demand
-from .describe import demand_of, told_apart
 
 QUANTILES: Final = ("p50", "p90", "p99")
 OTHER_WORKLOAD: Final = 0.1
