@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.fresh_requests import print_table  # noqa: E402 -- the repository is found first
-from reports.deploy.plain import BALANCES, router_limits  # noqa: E402
+from reports.deploy.hosts import BALANCES, router_limits  # noqa: E402
 
 POLICIES = (
     ("round_robin",),

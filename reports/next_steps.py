@@ -15,8 +15,8 @@ from reports.deploy.deployment import Options
 from search_spaces.targets import target_of
 
 from .deploy import facts
+from .deploy.deployment import UndeployableError
 from .deploy.files import planned_target, target_files, targets_of
-from .deploy.refusals import UndeployableError
 from .text import clean
 from .words import has_fleet
 

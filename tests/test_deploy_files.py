@@ -28,7 +28,7 @@ from reports.deploy.deployment import Device, Options
 from reports.deploy.describe import file_names
 from reports.deploy.files import MARKER, TARGETS, deployment_files, write_deployment
 from reports.deploy.formats import load_documents, manifest, shell_text
-from reports.deploy.readback import launches
+from reports.deploy.lint import launches
 from search_spaces.models import load_model
 from tests.deploy_cases import (
     ENGINES,

@@ -15,9 +15,7 @@ from reports.answers.plan_details import WORDS
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = {"deploy.md"}
-"""Pages that are still to be made short."""
-SHORT = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in LONG]
+SHORT = sorted((ROOT / "docs").glob("*.md"))
 GOLDENS = sorted(path for ending in ("txt", "md") for path in GOLDEN.rglob(f"*.{ending}"))
 HELP = sorted((GOLDEN / "cli").glob("help*.txt"))
 MOST_WORDS = 40

@@ -14,7 +14,7 @@ import yaml
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from reports.deploy.measured import watch_dict
+from reports.answers.measured import watch_dict
 from search_spaces.prometheus import Series, read_scrape, read_traffic
 from search_spaces.traces import read_trace
 from tests.deploy_cases import Case, plan_of

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.engine import Role
 from costmodel.units import MILLI
 from optimizer.plans.plan import Plan
 from search_spaces.problem import Balancing
@@ -19,11 +17,9 @@ from . import facts
 from .deployment import ClassLimits, Demand, Deployment
 from .formats import Raw, manifest, pod_text, render
 from .gateway import class_header
-from .kubernetes import SECRET, metadata
+from .kubernetes import fleet_objects
 
 FOLDER: Final = "benchmark"
-SCRIPT_FILE: Final = "benchmark/run.sh"
-JOB_FILE: Final = "benchmark/job.yaml"
 BLOCK_TOKENS: Final = 128
 """Tokens of a block that requests share or do not, in the trace."""
 DRAWS: Final = 200
@@ -38,72 +34,51 @@ def benchmark_files(deployment: Deployment, url: str, *, in_cluster: bool) -> di
     url: where clients of the deployment send requests, as seen from where the benchmark runs.
     """
     files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
-    files[SCRIPT_FILE] = render(
+    files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
         tool=Raw(facts.fact("benchmark", "tool")),
         url=url,
         tokenizer=deployment.weights,
-        runs=[replay_words(deployment, one, Raw('"$url"'), Raw('"$tokenizer"')) for one in deployment.classes],
+        runs=[replay_words(deployment, slo, Raw('"$url"'), Raw('"$tokenizer"')) for slo in deployment.classes],
         sweep=sweep_words(deployment, Raw('"$url"'), Raw('"$tokenizer"')),
         prompts=sweep_prompts(deployment.demand),
         loads=sweep_loads(deployment),
         waves=SWEEP_WAVES,
     )
     if in_cluster:
-        jobs = [_job(deployment, one, url) for one in deployment.classes]
-        files[JOB_FILE] = manifest(
-            "Replays the workload inside the cluster, as README.md says; its log is the result.", *jobs
-        )
+        jobs = [
+            (f"{deployment.name}-benchmark{slo.ending}", pod_text(_job_script(deployment, slo, url)))
+            for slo in deployment.classes
+        ]
+        about = "Replays the workload inside the cluster, as README.md says; its log is the result."
+        files[f"{FOLDER}/job.yaml"] = manifest(about, *fleet_objects("benchmark/job.yaml", deployment, jobs=jobs))
     return files
 
 
-def _job(deployment: Deployment, one: ClassLimits, url: str) -> dict[str, Any]:
-    words = replay_words(deployment, one, url, deployment.weights)
-    container = {
-        "name": "aiperf",
-        "image": facts.fact("benchmark", "image"),
-        "command": ["/bin/bash", "-c", pod_text(job_script(shlex.join(_in_pod(words))))],
-        "envFrom": [{"secretRef": {"name": SECRET, "optional": True}}],
-        "volumeMounts": [{"name": "workload", "mountPath": "/workload", "readOnly": True}],
-    }
-    pod = {
-        "restartPolicy": "Never",
-        "containers": [container],
-        "volumes": [{"name": "workload", "configMap": {"name": f"{deployment.name}-workload"}}],
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": metadata(deployment, f"{deployment.name}-benchmark{one.ending}"),
-        "spec": {"backoffLimit": 0, "template": {"spec": pod}},
-    }
+def _job_script(deployment: Deployment, slo: ClassLimits, url: str) -> str:
+    """What a job's shell runs, where the trace is mounted and the result lies beside it."""
+    words = replay_words(deployment, slo, url, deployment.weights, trace="/workload/", results="results")
+    return job_script(shlex.join(words))
 
 
-def trace_file(one: ClassLimits) -> str:
+def trace_file(slo: ClassLimits) -> str:
     """Name of the trace of a class."""
-    return f"workload{one.ending}.jsonl"
+    return f"workload{slo.ending}.jsonl"
 
 
-def results_folder(one: ClassLimits) -> str:
+def results_folder(slo: ClassLimits) -> str:
     """Where the result of a class lies, beside its trace."""
-    return f"results{one.ending}"
-
-
-def _in_pod(words: Sequence[str]) -> list[str]:
-    """The same command where the trace is mounted, and the result lies where the job's script looks for it."""
-    at = words.index("--input-file") + 1
-    mounted = [*words[:at], f"/workload/{words[at]}", *words[at + 1 :]]
-    mounted[mounted.index("--output-artifact-dir") + 1] = "results"
-    return mounted
+    return f"results{slo.ending}"
 
 
 def class_traces(deployment: Deployment) -> dict[str, str]:
     """The trace of each class by file name: together they are the planned arrivals."""
     drawn = drawn_rows(deployment.demand)
     classes = deployment.demand.slo_class or (0,) * len(deployment.demand.share)
+    lines = [(classes[bucket], json.dumps(row, separators=(",", ":")) + "\n") for bucket, row in drawn]
     return {
-        trace_file(one): trace_text([row for bucket, row in drawn if classes[bucket] == number])
-        for number, one in enumerate(deployment.classes)
+        trace_file(slo): "".join(line for number, line in lines if number == of_class)
+        for of_class, slo in enumerate(deployment.classes)
     }
 
 
@@ -116,34 +91,33 @@ def job_script(command: str) -> str:
     return f'cd /tmp; {command} > log 2>&1 || {{ echo "$(<log)"; exit 1; }}; echo "$(<{result})"'
 
 
-def goodput_words(one: ClassLimits) -> str:
+def goodput_words(slo: ClassLimits) -> str:
     """The limits of a class as AIPerf has them [ms]."""
-    limits = {"time_to_first_token": one.ttft, "inter_token_latency": one.tpot, "request_latency": one.whole}
+    limits = {"time_to_first_token": slo.ttft, "inter_token_latency": slo.tpot, "request_latency": slo.whole}
     return " ".join(f"{name}:{limit / MILLI:g}" for name, limit in limits.items() if limit is not None)
 
 
 def aiperf_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
     """What every command of AIPerf begins with: tokens are those that the server counts, as the plan's are."""
     words = ["aiperf", "profile", "--model", deployment.weights, "--tokenizer", tokenizer, "--url", url]
-    words += [
-        "--endpoint-type",
-        "completions",
-        "--streaming",
-        "--use-server-token-count",
-        "--extra-inputs",
-        "ignore_eos:true",
-    ]
+    words += ["--endpoint-type", "completions", "--streaming", "--use-server-token-count"]
+    words += ["--extra-inputs", "ignore_eos:true"]
     return [*words, "--random-seed", str(deployment.demand.seed), "--ui", "none"]
 
 
-def replay_words(deployment: Deployment, one: ClassLimits, url: str, tokenizer: str) -> list[str]:
-    """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals."""
+def replay_words(
+    deployment: Deployment, slo: ClassLimits, url: str, tokenizer: str, *, trace: str = "", results: str = ""
+) -> list[str]:
+    """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals.
+
+    trace: folder of the trace, if it is another; results: that of the result.
+    """
     return [
         *aiperf_words(deployment, url, tokenizer),
-        *("--input-file", trace_file(one), "--custom-dataset-type", "mooncake_trace"),
-        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", "--goodput", goodput_words(one)),
-        *class_header(deployment, one.label),
-        *("--output-artifact-dir", results_folder(one)),
+        *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
+        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", "--goodput", goodput_words(slo)),
+        *class_header(deployment, slo.label),
+        *("--output-artifact-dir", results or results_folder(slo)),
     ]
 
 
@@ -172,34 +146,21 @@ def sweep_loads(deployment: Deployment) -> list[int]:
 
     Of replicas that share all requests together, of other fleets in one replica of the pool that generates tokens.
     """
-    demand = deployment.demand
+    demand, pools = deployment.demand, deployment.token_pools
     gaps = max(demand.mean_osl - 1.0, 1.0)
-    longest = max(
-        (
-            one.whole if one.whole is not None else (one.ttft or 0.0) + gaps * (one.tpot or 0.0)
-            for one in deployment.classes
-        ),
-        default=0.0,
-    )
-    pools = deployment.of_role(Role.DECODE) or deployment.of_role(Role.COLOCATED)
-    replicas, seats = sum(pool.replicas for pool in pools), pools[0].settings.max_num_seqs
+    parts = [(slo.whole, (slo.ttft or 0.0) + gaps * (slo.tpot or 0.0)) for slo in deployment.classes]
+    longest = max(sum_of_parts if whole is None else whole for whole, sum_of_parts in parts)
+    replicas = sum(pool.replicas for pool in pools)
     together = 1 if len(deployment.pools) > 1 else replicas
-    top = min(max(demand.rate * longest / replicas, 1.0), seats) * together
+    top = min(max(demand.rate * longest / replicas, 1.0), pools[0].settings.max_num_seqs) * together
     return sorted({round(top ** (step / (SWEEP_LOADS - 1))) for step in range(SWEEP_LOADS)})
 
 
-def trace_text(rows: Iterable[dict[str, Any]]) -> str:
-    """Requests as a Mooncake trace: one a line, arrivals [ms], lengths [token], blocks that are shared."""
-    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-
-
-def trace_rows(demand: Demand) -> list[dict[str, Any]]:
-    """The requests of all classes, in the order of their arrival."""
-    return [row for _, row in drawn_rows(demand)]
-
-
 def drawn_rows(demand: Demand) -> list[tuple[int, dict[str, Any]]]:
-    """Requests with their buckets, in the histogram's exact shares, in an order and at times that the seed decides."""
+    """Requests of a Mooncake trace with their buckets: arrival [ms], lengths [token], blocks that are shared.
+
+    They come in the histogram's exact shares, in an order and at times that the seed decides.
+    """
     generator = np.random.default_rng(demand.seed)
     count = requests_of(demand)
     bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), bucket_counts(demand.share, count)))
@@ -209,17 +170,14 @@ def drawn_rows(demand: Demand) -> list[tuple[int, dict[str, Any]]]:
     shared = shared_blocks(isl, demand.prefix_share)
     rows: list[tuple[int, dict[str, Any]]] = []
     unique = int(shared.max(initial=0))
-    for number in range(count):
-        row: dict[str, Any] = {
-            "timestamp": round(float(arrival[number]) / MILLI, 3),
-            "input_length": int(isl[number]),
-            "output_length": int(osl[number]),
-        }
+    columns = (bucket.tolist(), arrival.tolist(), isl.tolist(), osl.tolist(), shared.tolist())
+    for number, time, prompt, answer, blocks in zip(*columns, strict=True):
+        row: dict[str, Any] = {"timestamp": round(time / MILLI, 3), "input_length": prompt, "output_length": answer}
         if demand.prefix_share > 0.0:
-            own = -(-int(isl[number]) // BLOCK_TOKENS) - int(shared[number])
-            row["hash_ids"] = [*range(int(shared[number])), *range(unique, unique + own)]
+            own = -(-prompt // BLOCK_TOKENS) - blocks
+            row["hash_ids"] = [*range(blocks), *range(unique, unique + own)]
             unique += own
-        rows.append((int(bucket[number]), row))
+        rows.append((number, row))
     return rows
 
 
@@ -227,8 +185,7 @@ def requests_of(demand: Demand) -> int:
     """Requests of a trace of some minutes, within bounds that a test run can bear."""
     least, most = facts.fact("benchmark", "requests")
     if demand.prefix_share > 0.0:
-        blocks = sum(isl * share for isl, share in zip(demand.isl, demand.share, strict=True)) / BLOCK_TOKENS
-        most = min(most, MOST_BLOCKS / max(blocks / sum(demand.share), 1.0))
+        most = min(most, MOST_BLOCKS / max(demand.mean_isl / BLOCK_TOKENS, 1.0))
     return int(min(max(demand.rate * facts.fact("benchmark", "seconds"), least), max(most, least)))
 
 

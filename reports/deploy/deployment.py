@@ -7,11 +7,32 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from costmodel.engine import EngineConfig, Role
+from costmodel.errors import InputError
 from costmodel.host import EngineOverhead
 from costmodel.transformer import Transformer
 from search_spaces.problem import Balancing
 from search_spaces.recorded import Recorded
 from search_spaces.targets import target_of
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a target cannot run a plan; brief: where other targets and what they refuse stand beside it."""
+
+    full: str
+    brief: str
+
+
+class UndeployableError(InputError):
+    """A target cannot run a plan, but could run another of the same problem.
+
+    reasons: in brief, without the way to that one; again: the flags to plan it with.
+    """
+
+    def __init__(self, reason: str, again: str, reasons: Sequence[Reason] = ()) -> None:
+        super().__init__(f"{reason}; plan again with pdplan optimize {again}")
+        self.reasons = tuple(one.brief for one in reasons) or (reason,)
+        self.again = again
 
 
 class Routing(StrEnum):
@@ -70,28 +91,38 @@ class Settings:
 class DeployedPool:
     """Equal engines in one role.
 
-    id: the plan's name of the pool; name: the same where it can name a file and a Kubernetes object;
-    replicas: spare ones included; nodes: servers of one engine; node_gpus: GPUs of the engine on each of them;
-    node_size: GPUs of a whole server; domain: GPUs that NVLink or its like joins; node_label: value of the GPU product
-    label; prompt_rate: tokens per second that one idle engine prefills in full chunks [token/s], 0 for decode;
-    running: requests that a replica runs at once on average at the planned rate; least: replicas that the quietest hour
-    of the plan's day needs, all of them where the plan has no day.
+    id: the plan's name of the pool; name: the same where it can name a file and a Kubernetes object; vendor: of what
+    its engines run on; node_label: value of the GPU product label; replicas: spare ones included; prompt_rate: tokens
+    per second that one idle engine prefills in full chunks [token/s], 0 for decode; running: requests that a replica
+    runs at once on average at the planned rate, of prompts alone the share of busy time; least: replicas that the
+    quietest hour of the plan's day needs, all of them where the plan has no day.
     """
 
     id: str
     name: str
-    role: Role
-    accelerator: str
     vendor: str
     node_label: str
-    node_size: int
-    domain: int
     replicas: int
     settings: Settings
     prompt_rate: float
     running: float
     least: int
     config: EngineConfig = field(compare=False, repr=False)
+
+    @property
+    def role(self) -> Role:
+        """What its engines do."""
+        return self.config.role
+
+    @property
+    def accelerator(self) -> str:
+        """Name of the planned GPU."""
+        return self.config.accelerator.name
+
+    @property
+    def node_size(self) -> int:
+        """GPUs of a whole server."""
+        return self.config.accelerator.node_size
 
     @property
     def nodes(self) -> int:
@@ -101,7 +132,7 @@ class DeployedPool:
     @property
     def nvlink(self) -> bool:
         """Whether one engine spans nodes that NVLink joins."""
-        return self.nodes > 1 and self.domain > self.node_size
+        return self.nodes > 1 and self.config.accelerator.scale_up_size > self.node_size
 
     @property
     def node_gpus(self) -> int:
@@ -244,7 +275,6 @@ class Deployment:
     capacity: float
     limits: Limits
     classes: tuple[ClassLimits, ...]
-    budget_gpus: int
     own_context: int
     model: Transformer = field(compare=False, repr=False)
     overhead: EngineOverhead = field(compare=False, repr=False)
@@ -252,6 +282,16 @@ class Deployment:
     def of_role(self, role: Role) -> tuple[DeployedPool, ...]:
         """The pools of one role."""
         return tuple(pool for pool in self.pools if pool.role is role)
+
+    @property
+    def prompt_pools(self) -> tuple[DeployedPool, ...]:
+        """The pools that compute prompts."""
+        return self.of_role(Role.PREFILL) or self.of_role(Role.COLOCATED)
+
+    @property
+    def token_pools(self) -> tuple[DeployedPool, ...]:
+        """The pools that send tokens to clients."""
+        return self.of_role(Role.DECODE) or self.of_role(Role.COLOCATED)
 
     @property
     def disaggregated(self) -> bool:
@@ -306,6 +346,11 @@ class Deployment:
     def leaves_nodes(self) -> bool:
         """Whether much travels between nodes: KV caches that are handed over, or what ranks of one engine exchange."""
         return self.disaggregated or any(pool.nodes > 1 for pool in self.pools)
+
+    @property
+    def local_weights(self) -> bool:
+        """Whether the weights are a folder of the hosts, and nothing is fetched."""
+        return self.weights.startswith("/")
 
     @property
     def mixed(self) -> bool:

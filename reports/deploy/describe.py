@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, UnknownNameError
@@ -42,14 +42,16 @@ from .deployment import (
     Options,
     Routing,
     Settings,
+    UndeployableError,
 )
-from .refusals import UndeployableError
-from .words import one_line
+from .flags import one_line
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
 _TAKEN: Final = frozenset(("frontend", "planner", "router", "localrouter", "globalrouter", "benchmark"))
 """Names that other parts of a deployment have."""
+NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
+"""What may name a deployment, or the files of a class."""
 ALIKE: Final = 0.05
 """Largest difference [1] between the shares that a pool takes of two buckets for pools to count as sharing alike."""
 
@@ -63,32 +65,34 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         raise InputError(
             f"the plan {shown(plan.name)} has no fleet (its status is {plan.status}), so nothing can be deployed"
         )
-    version = _engine_version(plan, options)
+    version = facts.engine_version(options.target, options.version, plan.engine)
+    if version is None:
+        engine = target_of(options.target).engines[0]
+        reason = f"the plan was evaluated for {plan.engine}, which target {options.target} does not run"
+        raise UndeployableError(reason, f"--target {options.target} --set engine={engine}")
     _check_options(plan, options)
     problem = problem_of_plan(plan, base)
-    names = file_names([pool.id for pool in plan.pools])
+    names = dict(zip([pool.id for pool in plan.pools], file_names([pool.id for pool in plan.pools]), strict=True))
     least = _least(plan, base) if options.target == "llmd" else [pool.replicas for pool in plan.pools]
-    weights = weights_name(plan, problem, options)
     deployment = Deployment(
         name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
         title=plan.name,
         plan_sha=plan.provenance.inputs_sha256,
-        weights=weights,
+        weights=weights_name(plan, problem, options),
         engine=plan.engine,
         engine_version=version,
         options=options,
         pools=tuple(
-            replace(_pool(plan, problem, pool, name, options), least=fewest)
-            for pool, name, fewest in zip(plan.pools, names, least, strict=True)
+            _pool(plan, problem, pool, options, name=names[pool.id], least=fewest)
+            for pool, fewest in zip(plan.pools, least, strict=True)
         ),
         routing=routing_of(plan),
         balancing=problem.constraints.balancing,
-        lanes=_lanes(plan, dict(zip([pool.id for pool in plan.pools], names, strict=True))),
+        lanes=_lanes(plan, names),
         demand=demand_of(plan, recorded=problem.recorded),
         capacity=plan.goodput_rps if is_number(plan.goodput_rps) and plan.goodput_rps > 0.0 else math.inf,
         limits=limits_of(plan),
         classes=classes_of(plan),
-        budget_gpus=sum(pool.gpus for pool in plan.pools),
         own_context=problem.model.max_position,
         model=problem.model,
         overhead=load_engine_overhead(problem.engine, problem.engine_changes),
@@ -129,30 +133,18 @@ def _check_cpu(plan: Plan, options: Options) -> None:
                 raise InputError(f"--device cpu: pool {pool.id} has {what} in {dtype}; plan with 16 bit for both")
 
 
-def _engine_version(plan: Plan, options: Options) -> str:
-    found = facts.engine_version(options.target, options.version, plan.engine)
-    if found is None:
-        engine = target_of(options.target).engines[0]
-        reason = f"the plan was evaluated for {plan.engine}, which target {options.target} does not run"
-        raise UndeployableError(reason, f"--target {options.target} --set engine={engine}")
-    return found
-
-
 def file_names(ids: Sequence[str]) -> list[str]:
     """Names for files and Kubernetes objects, one for each pool id: the id itself where it can be one.
 
     >>> file_names(["prefill-1", "../x", "p 2"])
     ['prefill-1', 'pool-2', 'pool-3']
     """
-    taken = {one for one in ids if NAME.fullmatch(one) and one not in _TAKEN}
+    taken = {name for name in ids if NAME.fullmatch(name) and name not in _TAKEN}
     names = []
-    for number, one in enumerate(ids, start=1):
-        if one not in taken:
-            while f"pool-{number}" in taken:
-                number += len(ids)  # noqa: PLW2901 - the next free one
-            one = f"pool-{number}"  # noqa: PLW2901
-            taken.add(one)
-        names.append(one)
+    for number, name in enumerate(ids, start=1):
+        free = (f"pool-{count}" for count in itertools.count(number, len(ids)) if f"pool-{count}" not in taken)
+        names.append(name if name in taken else next(free))
+        taken.add(names[-1])
     return names
 
 
@@ -216,30 +208,29 @@ def routing_of(plan: Plan) -> Routing:
         return Routing.BOTH_KINDS
     if all(roles.count(role) == 1 for role in set(roles)):
         return Routing.ONE_WAY
-    alike = all(_alike([route.prefill.get(pool.id, 0.0) for route in plan.routing if route.share > 0])
-                and _alike([route.decode.get(pool.id, 0.0) for route in plan.routing if route.share > 0])
-                for pool in plan.pools)  # fmt: skip
+    routes = [route for route in plan.routing if route.share > 0]
+    shares = [
+        [parts.get(pool.id, 0.0) for parts in stage]
+        for pool in plan.pools
+        for stage in ([route.prefill for route in routes], [route.decode for route in routes])
+    ]
+    alike = all(max(taken) - min(taken) <= ALIKE for taken in shares if taken)
     return Routing.BY_LOAD if alike else Routing.BY_LENGTH
 
 
 def _lanes(plan: Plan, names: Mapping[str, str]) -> tuple[Lane, ...]:
     """The plan's routes by the file names of the pools."""
-    labels = {one.name: one.label for one in classes_of(plan)}
+    labels = {slo.name: slo.label for slo in classes_of(plan)}
     return tuple(
         Lane(
             isl=route.isl,
             share=route.share,
-            prefill={names[pool]: part for pool, part in route.prefill.items()},
-            decode={names[pool]: part for pool, part in route.decode.items()},
+            prefill={names[pool]: share for pool, share in route.prefill.items()},
+            decode={names[pool]: share for pool, share in route.decode.items()},
             slo_class=labels.get(route.slo_class, ""),
         )
         for route in plan.routing
     )
-
-
-def _alike(shares: Iterable[float]) -> bool:
-    found = list(shares)
-    return not found or max(found) - min(found) <= ALIKE
 
 
 def quietest(plan: Plan) -> float:
@@ -257,46 +248,12 @@ def _least(plan: Plan, base: Path | None) -> list[int]:
     return [int(count) + pool.spare_replicas for count, pool in zip(needed, plan.pools, strict=True)]
 
 
-def _pool(plan: Plan, problem: Problem, pool: Pool, name: str, options: Options) -> DeployedPool:
-    accelerator = _accelerator(problem, pool)
-    config = engine_config(pool, accelerator, plan.engine)
-    model = problem.model
-    vendor = Device.CPU if options.device is Device.CPU else accelerator.vendor
-    told = _settings(plan, model, config, options, vendor)
-    return DeployedPool(
-        id=pool.id,
-        name=name,
-        role=config.role,
-        accelerator=accelerator.name,
-        vendor=vendor,
-        node_label=options.labels.get(accelerator.name, accelerator.node_label),
-        node_size=accelerator.node_size,
-        domain=accelerator.scale_up_size,
-        replicas=pool.replicas,
-        settings=told,
-        prompt_rate=_prompt_rate(problem, config),
-        running=_running(pool),
-        least=pool.replicas,
-        config=config,
-    )
-
-
-def _running(pool: Pool) -> float:
-    """Requests that a replica runs at once on average at the planned rate; of prompts alone the share of busy time."""
-    used = pool.operating_point.utilization
-    return used.get("slots", 0.0) * pool.max_num_seqs or used.get("time", 0.0)
-
-
-def _accelerator(problem: Problem, pool: Pool) -> Accelerator:
-    offered = {offer.accelerator.name: offer.accelerator for offer in problem.offers}
-    if pool.accelerator not in offered:
+def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int) -> DeployedPool:
+    offered = (offer.accelerator for offer in problem.offers)
+    accelerator = next((gpu for gpu in offered if gpu.name == pool.accelerator), None)
+    if accelerator is None:
         raise InputError(f"pool {pool.id}: {pool.accelerator} is not among the accelerators of the plan's own problem")
-    return offered[pool.accelerator]
-
-
-def engine_config(pool: Pool, accelerator: Accelerator, engine: str) -> EngineConfig:
-    """The engine that was evaluated for a pool."""
-    return EngineConfig(
+    config = EngineConfig(
         accelerator=accelerator,
         role=Role(pool.role),
         parallelism=Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel),
@@ -305,21 +262,38 @@ def engine_config(pool: Pool, accelerator: Accelerator, engine: str) -> EngineCo
         max_num_seqs=pool.max_num_seqs,
         max_num_batched_tokens=pool.max_num_batched_tokens,
         max_model_len=pool.max_model_len,
-        memory=load_engine_memory(engine),
+        memory=load_engine_memory(plan.engine),
         memory_fraction=pool.memory_fraction,
+    )
+    vendor = Device.CPU if options.device is Device.CPU else accelerator.vendor
+    used = pool.operating_point.utilization
+    return DeployedPool(
+        id=pool.id,
+        name=name,
+        vendor=vendor,
+        node_label=options.labels.get(accelerator.name, accelerator.node_label),
+        replicas=pool.replicas,
+        settings=_settings(plan, problem.model, config, options, vendor),
+        prompt_rate=_prompt_rate(problem, config),
+        running=used.get("slots", 0.0) * pool.max_num_seqs or used.get("time", 0.0),
+        least=least,
+        config=config,
     )
 
 
 def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options, vendor: str) -> Settings:
-    split = config.parallelism
-    kind = "latent" if model.is_latent else "plain"
-    block = block_tokens(plan.engine, model)
+    split, block = config.parallelism, block_tokens(plan.engine, model)
+    # a checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype
+    stored = model.native_weight_dtype
+    if options.model is not None:
+        stored = load_model(options.model).native_weight_dtype if _is_known(options.model) else config.weight_dtype
+    converts = stored == "bf16" and config.weight_dtype in facts.fact("on_the_fly", plan.engine)
     return Settings(
         tensor=split.tensor,
         pipeline=split.pipeline,
         expert=split.expert,
         data=split.data,
-        quantization=config.weight_dtype if _converts(plan, model, config, options) else None,
+        quantization=config.weight_dtype if converts else None,
         kv_dtype=config.kv_dtype,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -327,9 +301,13 @@ def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Opt
         memory_fraction=config.memory_fraction,
         block_tokens=block,
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
-        attention_backend=_attention_backend(plan, vendor, kind, config.kv_dtype),
+        attention_backend=_attention_backend(plan, vendor, model, config.kv_dtype),
         redundant=model.redundant_experts(split.expert),
     )
+
+
+def _is_known(checkpoint: str) -> bool:
+    return checkpoint.lower() in {name.lower() for name in known_names()}
 
 
 def _accepted_length(model: Transformer, config: EngineConfig, block: int) -> int:
@@ -340,34 +318,23 @@ def _accepted_length(model: Transformer, config: EngineConfig, block: int) -> in
     longest, free = config.max_model_len, kv_capacity_bytes(model, config)
     wanted = min(-(-(longest + facts.TEMPLATE_TOKENS) // block) * block, model.max_position)
     lengths = range(wanted, longest, -block)
-    return next((one for one in lengths if kv_bytes_peak_per_gpu(model, config, float(one)) <= free), longest)
+    fitting = (length for length in lengths if kv_bytes_peak_per_gpu(model, config, float(length)) <= free)
+    return next(fitting, longest)
 
 
-def _converts(plan: Plan, model: Transformer, config: EngineConfig, options: Options) -> bool:
-    """Whether the engine quantises 16-bit weights while it loads them.
-
-    A checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype.
-    """
-    stored = model.native_weight_dtype
-    if options.model is not None:
-        known = options.model.lower() in {name.lower() for name in known_names()}
-        stored = load_model(options.model).native_weight_dtype if known else config.weight_dtype
-    return stored == "bf16" and config.weight_dtype in facts.fact("on_the_fly", plan.engine)
-
-
-def _attention_backend(plan: Plan, vendor: str, kind: str, kv_dtype: str) -> str | None:
+def _attention_backend(plan: Plan, vendor: str, model: Transformer, kv_dtype: str) -> str | None:
     """One kernel for all where GPUs that hand over differ, for both ends need the same; else the engine chooses."""
-    known = facts.fact("mixed_attention").get(vendor, {})  # nothing of vendors that no target deploys
+    kernels = facts.fact("mixed_attention").get(vendor, {}).get(plan.engine)  # none of vendors that no target deploys
     hands_over = any(pool.role == "prefill" for pool in plan.pools)
-    if not hands_over or len({pool.accelerator for pool in plan.pools}) == 1 or plan.engine not in known:
+    gpus = sorted({pool.accelerator for pool in plan.pools})
+    if not hands_over or len(gpus) == 1 or kernels is None:
         return None
-    if kind == "latent" and kv_dtype not in known[plan.engine]["latent_kv"]:
-        gpus = ", ".join(sorted({pool.accelerator for pool in plan.pools}))
+    if model.is_latent and kv_dtype not in kernels["latent_kv"]:
         raise InputError(
-            f"no attention kernel of {plan.engine} runs latent attention with {kv_dtype} KV on all of {gpus}; "
-            "plan with kv_dtype: bf16, or with one accelerator"
+            f"no attention kernel of {plan.engine} runs latent attention with {kv_dtype} KV on all of "
+            f"{', '.join(gpus)}; plan with kv_dtype: bf16, or with one accelerator"
         )
-    return str(known[plan.engine][kind])
+    return str(kernels["latent" if model.is_latent else "plain"])
 
 
 def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
@@ -378,10 +345,6 @@ def _prompt_rate(problem: Problem, config: EngineConfig) -> float:
     engines = engine_arrays(problem.model, [config], policy.overhead)
     chunk = float(min(config.max_num_batched_tokens // config.parallelism.data, config.max_model_len))
     return chunk / prompt_seconds(problem.model, config, engines, chunk, policy.lane_balance)
-
-
-NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
-"""What may name a deployment, or the files of a class."""
 
 
 def limits_of(plan: Plan) -> Limits:
@@ -514,7 +477,7 @@ def _own_context(scaling: ContextScaling, checkpoint: str | None, *, served: boo
     able: whether what that states as the extended length is taken to be the checkpoint's too. Else a checkpoint that
     nobody knows is taken to lack the scaling.
     """
-    if checkpoint is not None and checkpoint.lower() in {name.lower() for name in known_names()}:
+    if checkpoint is not None and _is_known(checkpoint):
         return load_model(checkpoint).max_position
     if served and scaling.multiplies:
         return scaling.length

@@ -176,4 +176,4 @@ def _flags() -> dict[str, Any]:
 
 
 def _text(name: str) -> str:
-    return (resources.files("reports.deploy.data") / name).read_text(encoding="utf-8")
+    return (resources.files("reports.deploy") / "data" / name).read_text(encoding="utf-8")

@@ -18,21 +18,23 @@ from costmodel.quoting import shown
 from costmodel.units import MIB
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import first_fault
+from reports.verdict import kept_by_requests
 from reports.whole_files import check_origin, first_bytes, write_whole
 from search_spaces.files import read_file, shown_path
 from search_spaces.json_source import JsonText
-from search_spaces.targets import NO_TARGET, TARGET_NAMES, target_of
+from search_spaces.problem import Pools
+from search_spaces.targets import NO_TARGET, TARGET_NAMES, length_routers, target_of
 
 from . import facts, lint
 from .benchmark import benchmark_files
-from .deployment import Deployment, Device, Options
+from .deployment import Deployment, Device, Options, Reason, Routing, UndeployableError
 from .describe import describe
-from .dynamo import dynamo_files
-from .llmd import llmd_files
+from .dynamo import coarse_words, dynamo_files
+from .gateway import gateway_rules, sized
+from .hosts import sglang_files, trtllm_files, vllm_files
+from .kubernetes import llmd_files
 from .monitoring import monitoring_files
-from .plain import sglang_files, trtllm_files, vllm_files
 from .readme import readme_page
-from .refusals import refuse_undeployable
 
 README: Final = "README.md"
 SUMS: Final = "SHA256SUMS"
@@ -53,28 +55,16 @@ class Target:
     """
 
     files: Callable[[Deployment], dict[str, str]]
-    url: Callable[[Deployment], str]
+    url: str = "http://127.0.0.1:{port}"
     pods: bool = False
 
 
-def _local(_deployment: Deployment) -> str:
-    return f"http://127.0.0.1:{facts.fact('ports', 'http')}"
-
-
-def _frontend(deployment: Deployment) -> str:
-    return f"http://{deployment.name}-frontend.{deployment.options.namespace}:{facts.fact('ports', 'http')}"
-
-
-def _gateway(deployment: Deployment) -> str:
-    return f"http://{deployment.name}-epp.{deployment.options.namespace}"
-
-
 TARGETS: Final[Mapping[str, Target]] = {
-    "vllm": Target(vllm_files, _local),
-    "dynamo": Target(dynamo_files, _frontend, pods=True),
-    "llmd": Target(llmd_files, _gateway, pods=True),
-    "sglang": Target(sglang_files, _local),
-    "trtllm": Target(trtllm_files, _local),
+    "vllm": Target(vllm_files),
+    "dynamo": Target(dynamo_files, "http://{name}-frontend.{space}:{port}", pods=True),
+    "llmd": Target(llmd_files, "http://{name}-epp.{space}", pods=True),
+    "sglang": Target(sglang_files),
+    "trtllm": Target(trtllm_files),
 }
 
 
@@ -123,13 +113,84 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     deployment = describe(plan, options, base)
     refuse_undeployable(plan, deployment)
     target = TARGETS[options.target]
-    _check_claim(deployment)
     files = target.files(deployment)
     refuse_faults(deployment, files)
     files |= monitoring_files(deployment, pods=target.pods)
-    files |= benchmark_files(deployment, target.url(deployment), in_cluster=target.pods)
+    url = target.url.format(name=deployment.name, space=options.namespace, port=facts.fact("ports", "http"))
+    files |= benchmark_files(deployment, url, in_cluster=target.pods)
     page = f"{MARKER}\n{readme_page(plan, deployment, pods=target.pods)}"
     return {README: page, RECORD: record_text(deployment), **files}
+
+
+def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
+    """Raise an error for what no file of the target could say, of a plan (all of it) or of options."""
+    options, target = deployment.options, target_of(deployment.options.target)
+    vendor = _vendor(deployment)
+    checks = (Reason(vendor, vendor),) if vendor else (_lengths(deployment), _balancing(plan, deployment))
+    reasons = [reason for reason in checks if reason is not None]
+    if reasons:
+        stated = (plan.provenance.inputs.get("constraints") or {}).get("pools")
+        apart = stated == Pools.PER_CLASS and not target.by_class  # pools of each class, which it cannot tell apart
+        shared = f" --set constraints.pools={Pools.SHARED}" * apart
+        sentence = "; and ".join(reason.full for reason in reasons)
+        raise UndeployableError(sentence, f"--target {target.name}{shared}", reasons)
+    if options.bytes_per_token is not None and not (deployment.parted and sized(deployment)):
+        raise InputError(
+            "--bytes-per-token is for a router that chooses a pool by the size of a request, and this plan needs none"
+        )
+    if options.claim is not None and not TARGETS[target.name].pods:
+        raise InputError(f"--claim is for pods, and target {target.name} has none")
+    if options.claim is not None and deployment.local_weights:
+        raise InputError(
+            f"--claim keeps weights that are fetched, and {shown(deployment.weights)} is a folder of the nodes"
+        )
+
+
+def _vendor(deployment: Deployment) -> str:
+    """The vendor of whose GPUs the target has no files, in a sentence; empty where it has."""
+    target = target_of(deployment.options.target)
+    able = target.vendors | {Device.CPU}  # which `describe` lets pass where the target has files for it
+    pool = next((pool for pool in deployment.pools if pool.vendor not in able), None)
+    if pool is None:
+        return ""
+    return f"pool {pool.id}: {pool.accelerator} is a GPU of {pool.vendor}, for which {target.title} has no files here"
+
+
+def _lengths(deployment: Deployment) -> Reason | None:
+    """Requests that are told apart, by a router that does not, or not as the plan does; None: there are none."""
+    roles = {pool.role.value for pool in deployment.pools}
+    fault = ""
+    if deployment.routing is Routing.BY_LENGTH and deployment.options.target not in length_routers(roles):
+        reason = "the plan sends requests of different lengths or classes to different pools of one role"
+        router = f"no router of {target_of(deployment.options.target).title}"
+        apart = "with prefill replicas" if deployment.disaggregated else "without prefill replicas"
+        return Reason(f"{reason}, which {router} does {apart}", "no router there parts lengths or classes")
+    if deployment.routing is Routing.BOTH_KINDS:
+        fault = "the plan serves some requests in one engine and hands others over, and no router of a target does both"
+    elif deployment.routing is Routing.BY_LENGTH and deployment.disaggregated:
+        fault = coarse_words(deployment)
+    elif deployment.routing is Routing.BY_LENGTH:
+        try:
+            gateway_rules(deployment)
+        except InputError as error:
+            fault = str(error)
+    return Reason(fault, fault) if fault else None
+
+
+def _balancing(plan: Plan, deployment: Deployment) -> Reason | None:
+    """A router that counts requests where the plan holds with one that counts tokens only."""
+    alike = deployment.router is deployment.balancing or all(pool.replicas == 1 for pool in deployment.prompt_pools)
+    if alike or plan.simulation is None:
+        return None
+    behind = plan.simulation.fewest_requests
+    if behind is not None and behind.held:
+        return None
+    full = brief = "was not simulated"
+    if behind is not None:
+        brief = "is not shown to meet the SLO"
+        full = f"{brief} ({kept_by_requests(plan.simulation, behind)})"
+    counts = "the router there counts requests, not the tokens of prompts"
+    return Reason(f"{counts}, and behind such a router the plan {full}", f"{counts}, where the plan {brief}")
 
 
 def refuse_faults(deployment: Deployment, files: Mapping[str, str]) -> None:
@@ -243,16 +304,6 @@ def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
     finally:
         for folder in () if written else new:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_claim(deployment: Deployment) -> None:
-    options = deployment.options
-    if options.claim is not None and not TARGETS[options.target].pods:
-        raise InputError(f"--claim is for pods, and target {options.target} has none")
-    if options.claim is not None and deployment.weights.startswith("/"):
-        raise InputError(
-            f"--claim keeps weights that are fetched, and {shown(deployment.weights)} is a folder of the nodes"
-        )
 
 
 RECORD: Final = "deployment.json"

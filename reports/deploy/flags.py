@@ -1,6 +1,7 @@
 """The settings of a pool as flags of vLLM and SGLang or options of TensorRT-LLM: a table for each, read both ways.
 
-Engines count some settings their own way, and a pair of functions for each engine says how and how to get back:
+The tables stand in data/targets.yaml. Engines count some settings their own way, and a pair of functions for each
+engine says how and how to get back:
 
 - vLLM is told requests and tokens of one data rank, and experts are spread over all ranks or none;
 - SGLang's --tp-size is all ranks of a stage, and its memory share leaves activations out;
@@ -14,19 +15,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.quoting import shown
+from search_spaces.json_source import JsonText, json_kind
 from search_spaces.targets import target_of
 
 from . import facts
-from .deployment import DeployedPool, Deployment, Device, Settings
-from .refusals import UndeployableError
-from .words import Reader, Words, json_object, one_line
+from .deployment import DeployedPool, Deployment, Device, Settings, UndeployableError
 
-EXPERT_PARALLEL: Final = "--enable-expert-parallel"
-EPLB_CONFIG: Final = "--eplb-config"
+Words = tuple[tuple[str, str | None], ...]
+"""Flags in order, each with its value; None for a switch."""
+Counted = dict[str, Any]
+"""Values of settings as an engine counts them, and what else it is told, by name; None is not stated."""
 REDUNDANT: Final = "num_redundant_experts"
 BALANCED_DTYPES: Final = ("bf16", "fp8")
 """Dtypes of experts that vLLM's load balancer can copy in every version: the others depend on the kernels chosen."""
@@ -35,23 +39,137 @@ PULL: Final = "NixlConnector"
 PUSH: Final = "NixlPushConnector"
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 MODE: Final = "--disaggregation-mode"
-SCHEDULER: Final = {
-    "capacity_scheduler_policy": "GUARANTEED_NO_EVICT",
-    "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
-}
-"""What the simulator's policy of this name does."""
 
-Counted = dict[str, Any]
-"""Values of settings as an engine counts them, and what else it is told, by name; None is not stated."""
+
+def words_of(where: str, text: list[str]) -> Words:
+    """Pair up flags and values of a command line.
+
+    >>> words_of("x", ["--tp", "2", "--fast"])
+    (('--tp', '2'), ('--fast', None))
+    """
+    words: list[tuple[str, str | None]] = []
+    for word in text:
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            words.append((name, value) if equals else (word, None))
+        elif words and words[-1][1] is None:
+            words[-1] = (words[-1][0], word)
+        else:
+            raise InputError(f"{where}: {shown(word)} stands where a flag is expected")
+    return tuple(words)
+
+
+def plain_words(words: Words) -> list[str]:
+    """A command line of flags and values.
+
+    >>> plain_words((("--tp", "2"), ("--fast", None)))
+    ['--tp', '2', '--fast']
+    """
+    return [word for name, value in words for word in ((name,) if value is None else (name, value))]
+
+
+def one_line(value: Mapping[str, Any]) -> str:
+    """An object as one line of JSON that is the same for the same content; empty for none.
+
+    >>> one_line({"b": 1, "a": {"c": 2.0}}), one_line({})
+    ('{"a":{"c":2.0},"b":1}', '')
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":")) if value else ""
+
+
+def json_object(where: str, text: str) -> dict[str, Any]:
+    """Read a JSON object, such as the value of --kv-transfer-config."""
+    value: dict[str, Any] | object = JsonText(where, text).value()
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: is {json_kind(value)}, an object is wanted")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Values of one worker's flags, with errors that name the place."""
+
+    where: str
+    values: Mapping[str, Any]
+    engine: str = ""
+
+    def text(self, name: str) -> str:
+        """The value of a flag that must be there."""
+        value = self.values.get(name)
+        if value is None:
+            raise InputError(f"{self.where}: {name} is missing, so the engine would choose it itself")
+        return str(value)
+
+    def optional(self, name: str) -> str | None:
+        """The value of a flag that may be left out."""
+        return self.text(name) if name in self.values else None
+
+    def truth(self, name: str) -> bool:
+        """An option that is true or false."""
+        return self.text(name) == "True"
+
+    def whole(self, name: str) -> int:
+        """A whole number above 0."""
+        return int(self.number(name, int))
+
+    def number(self, name: str, kind: type[int] | type[float] = float) -> float:
+        """A number above 0."""
+        text = self.text(name)
+        try:
+            value = kind(text)
+        except ValueError as error:
+            raise InputError(f"{self.where}: {name} {shown(text)} is not a number") from error
+        if value <= 0:
+            raise InputError(f"{self.where}: {name} {text} is not above 0")
+        return value
+
+    def must(self, name: str, value: Any) -> None:
+        """A setting that the prediction stands on: it must be stated, and with this value; a switch with any."""
+        self.text(name)
+        stated = self.values[name]
+        if stated != value and not (value is True and name.startswith("-")):
+            raise InputError(f"{self.where}: {name} is {stated}, not {value}")
+
+    def kv_dtype(self, name: str) -> str:
+        """The plan's word for a dtype in the engine's spelling."""
+        text, spellings = self.text(name), facts.fact("kv_dtypes", self.engine)
+        for word, spelling in spellings.items():
+            if text == spelling:
+                return str(word)
+        raise InputError(f"{self.where}: {name} {shown(text)} is none of {', '.join(spellings.values())}")
+
+    def overrides(self, name: str) -> str:
+        """What is laid over the checkpoint's config.json, as one line of JSON; empty where the flag is not there."""
+        return one_line(json_object(f"{self.where}: {name}", self.text(name))) if name in self.values else ""
+
+    def switch(self, name: str) -> bool:
+        """A setting that is stated by one of two switches."""
+        off = facts.off_switch(name)
+        if name in self.values or off in self.values:
+            return name in self.values
+        raise InputError(f"{self.where}: neither {name} nor {off} is stated")
+
+    def has(self, name: str) -> bool:
+        """Whether the flag is there."""
+        return name in self.values
+
+    def copies(self, name: str) -> int:
+        """Second copies of experts that flags ask for; none without the load balancer."""
+        if "--enable-eplb" not in self.values:
+            return 0
+        if self.engine != "vllm":
+            return self.whole(name)
+        place = f"{self.where}: {name}"
+        return Reader(place, json_object(place, self.text(name))).whole(REDUNDANT)
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
     """A flag, or a path of options, and what it states.
 
-    setting: what it says of `Counted`; read: how, None where it follows from other settings; value: what it always has
-    to be where no setting decides; experts: whether it is for models with experts alone; dynamo: the flag in which
-    Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
+    setting: what it says of `Counted`; read: how a `Reader` reads it, None where it follows from other settings; value:
+    what it always has to be where no setting decides; experts: whether it is for models with experts alone; dynamo: the
+    flag in which Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
     """
 
     name: str
@@ -62,111 +180,28 @@ class Flag:
     dynamo: str = ""
 
 
-def _optional(reader: Reader, name: str) -> str | None:
-    return reader.text(name) if reader.has(name) else None
+@cache
+def table(engine: str) -> tuple[Flag, ...]:
+    """The flags of an engine, in the order in which they are written."""
+    rows: dict[str, dict[str, Any]] = facts.fact("flags", engine)
+    return tuple(
+        Flag(**row | {"name": name, "read": getattr(Reader, row["read"]) if "read" in row else None})
+        for name, row in rows.items()
+    )
 
 
-def _extra_experts(reader: Reader, name: str) -> int:
-    """Second copies of experts that flags ask for; none without the load balancer."""
-    if not reader.has("--enable-eplb"):
-        return 0
-    if name != EPLB_CONFIG:
-        return reader.whole(name)
-    place = f"{reader.where}: {name}"
-    return Reader(place, json_object(place, reader.text(name))).whole(REDUNDANT)
-
-
-def _kv_dtype(engine: str) -> Callable[[Reader, str], str]:
-    return lambda reader, name: reader.spelled(name, facts.fact("kv_dtypes", engine))
-
-
-VLLM: Final = (
-    Flag("--model", "weights"),
-    Flag("--served-model-name", "weights"),
-    Flag("--tensor-parallel-size", "tensor", Reader.whole),
-    Flag("--pipeline-parallel-size", "pipeline", Reader.whole),
-    Flag("--data-parallel-size", "data", Reader.whole),
-    Flag(EXPERT_PARALLEL, "expert", Reader.switch, experts=True),
-    Flag("--enable-eplb", "balanced"),
-    Flag(EPLB_CONFIG, "redundant", _extra_experts),
-    Flag("--max-num-seqs", "max_num_seqs", Reader.whole),
-    Flag("--max-num-batched-tokens", "max_num_batched_tokens", Reader.whole),
-    Flag("--max-model-len", "max_model_len", Reader.whole),
-    Flag("--gpu-memory-utilization", "memory_fraction", Reader.number),
-    Flag("--dtype", value="bfloat16"),
-    Flag("--kv-cache-dtype", "kv_dtype", _kv_dtype("vllm")),
-    Flag("--block-size", "block_tokens", Reader.whole),
-    Flag("--enable-prefix-caching", "prefix_caching", Reader.switch),
-    Flag("--enable-chunked-prefill", value=True),
-    Flag("--scheduling-policy", value="fcfs"),
-    Flag("--max-cudagraph-capture-size", "graphs"),
-    Flag("--quantization", "quantization", _optional),
-    Flag("--hf-overrides", "config_overrides", Reader.overrides),
-    Flag("--attention-backend", "attention_backend", _optional),
-    Flag(TRANSFER, "transfer"),
-    Flag("--shutdown-timeout", "drain"),
-)
-SGLANG: Final = (
-    Flag("--model-path", "weights"),
-    Flag("--served-model-name", "weights"),
-    Flag("--tp-size", "tensor", Reader.whole),
-    Flag("--pp-size", "pipeline", Reader.whole),
-    Flag("--attn-dp-size", "data", Reader.whole),
-    Flag("--ep-size", "expert", Reader.whole),
-    Flag("--enable-eplb", "balanced"),
-    Flag("--ep-num-redundant-experts", "redundant", _extra_experts),
-    Flag("--max-running-requests", "max_num_seqs", Reader.whole),
-    Flag("--chunked-prefill-size", "max_num_batched_tokens", Reader.whole),
-    Flag("--max-prefill-tokens", "max_num_batched_tokens", Reader.whole),
-    Flag("--context-length", "max_model_len", Reader.whole),
-    Flag("--mem-fraction-static", "memory_fraction", Reader.number),
-    Flag("--dtype", value="bfloat16"),
-    Flag("--kv-cache-dtype", "kv_dtype", _kv_dtype("sglang")),
-    Flag("--page-size", "block_tokens", Reader.whole),
-    Flag("--schedule-policy", value="fcfs"),
-    Flag("--cuda-graph-max-bs-decode", "graphs"),
-    Flag("--disable-radix-cache", "no_prefix_caching", Reader.has),
-    Flag("--quantization", "quantization", _optional),
-    Flag("--json-model-override-args", "config_overrides", Reader.overrides),
-    Flag("--attention-backend", "attention_backend", _optional),
-    Flag(MODE, "role"),
-    Flag("--disaggregation-transfer-backend", "transfer"),
-    Flag("--enable-metrics", value=True),
-)
-TRTLLM: Final = (
-    Flag("backend", value="pytorch"),
-    Flag("tensor_parallel_size", "tensor", Reader.whole, dynamo="--tensor-parallel-size"),
-    Flag("pipeline_parallel_size", "pipeline", Reader.whole, dynamo="--pipeline-parallel-size"),
-    Flag("enable_attention_dp", "attention_dp", Reader.truth),
-    Flag("moe_expert_parallel_size", "expert", Reader.whole, experts=True, dynamo="--expert-parallel-size"),
-    Flag("max_batch_size", "max_num_seqs", Reader.whole, dynamo="--max-batch-size"),
-    Flag("max_num_tokens", "max_num_batched_tokens", Reader.whole, dynamo="--max-num-tokens"),
-    Flag("max_seq_len", "max_model_len", Reader.whole, dynamo="--max-seq-len"),
-    Flag("dtype", value="bfloat16"),
-    Flag("enable_chunked_prefill", value=True),
-    Flag("scheduler_config", value=SCHEDULER),
-    Flag("kv_cache_config.free_gpu_memory_fraction", "memory_fraction", Reader.number),
-    Flag("kv_cache_config.dtype", "kv_dtype", _kv_dtype("trtllm")),
-    Flag("kv_cache_config.tokens_per_block", "block_tokens", Reader.whole),
-    Flag("kv_cache_config.enable_block_reuse", "prefix_caching", Reader.truth),
-    Flag("disable_overlap_scheduler", "no_overlap"),
-    Flag("cuda_graph_config", "graphs"),
-    Flag("cache_transceiver_config", "transfer"),
-)
-
-
-def _stated(table: tuple[Flag, ...], counted: Counted, *, experts: bool) -> Iterator[tuple[str, Any]]:
+def _stated(flags: tuple[Flag, ...], counted: Counted, *, experts: bool) -> Iterator[tuple[str, Any]]:
     """What an engine is told, in the table's order."""
-    for flag in table:
+    for flag in flags:
         value = counted[flag.setting] if flag.setting else flag.value
         if value is not None and (experts or not flag.experts):
             yield flag.name, value
 
 
-def _counted(table: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Counted:
+def _counted(flags: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Counted:
     """What an engine is told, read back; InputError where a flag is missing, or two that state one setting differ."""
     counted: Counted = {}
-    for flag in table:
+    for flag in flags:
         if not flag.setting:
             reader.must(flag.name, flag.value)
         elif flag.read is not None and (experts or not flag.experts):
@@ -176,7 +211,7 @@ def _counted(table: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Count
     return counted
 
 
-def _told(deployment: Deployment, pool: DeployedPool) -> Counted:
+def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
     """What all engines are told alike."""
     settings, engine = pool.settings, deployment.engine
     return {
@@ -189,11 +224,11 @@ def _told(deployment: Deployment, pool: DeployedPool) -> Counted:
     }
 
 
-def _words(deployment: Deployment, table: tuple[Flag, ...], counted: Counted) -> Words:
+def _words(deployment: Deployment, flags: tuple[Flag, ...], counted: Counted) -> Words:
     """A command line of what is stated: a switch stands alone, and one that is off has a name of its own."""
     return tuple(
         (name, None) if value is True else (facts.off_switch(name), None) if value is False else (name, str(value))
-        for name, value in _stated(table, counted, experts=deployment.model.is_moe)
+        for name, value in _stated(flags, counted, experts=deployment.model.is_moe)
     )
 
 
@@ -203,7 +238,7 @@ def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any])
     if engine == "trtllm":
         options = values if deployment.options.target == "trtllm" else _options_of_dynamo(where, values)
         return _trtllm_settings(deployment, where, options)
-    reader = Reader(where, {name: True if value is None else value for name, value in values.items()})
+    reader = Reader(where, {name: True if value is None else value for name, value in values.items()}, engine)
     reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
     return _vllm_settings(deployment, reader) if engine == "vllm" else _sglang_settings(reader)
 
@@ -238,7 +273,7 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     transfer = None
     if pool.role is not Role.COLOCATED:
         transfer = json.dumps(transfer_config(deployment, pool), separators=(",", ":"))
-    counted = _told(deployment, pool) | {
+    counted = _common(deployment, pool) | {
         "expert": pool.settings.expert > 1,
         "redundant": _eplb_config(pool) if pool.settings.redundant else None,
         "max_num_seqs": seqs,
@@ -253,7 +288,7 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
 def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
     """The table of flags; a CPU has precisions and KV blocks of its own, whatever was planned."""
     own = _own_flags(deployment)
-    return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in VLLM)
+    return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in table("vllm"))
 
 
 def _own_flags(deployment: Deployment) -> Counted:
@@ -263,7 +298,9 @@ def _own_flags(deployment: Deployment) -> Counted:
 def _vllm_settings(deployment: Deployment, reader: Reader) -> Settings:
     counted = _counted(_vllm(deployment), reader, experts=deployment.model.is_moe)
     planned, own = deployment.pools[0].settings, _own_flags(deployment)
-    counted |= {flag.setting: getattr(planned, flag.setting) for flag in VLLM if flag.setting and flag.name in own}
+    counted |= {
+        flag.setting: getattr(planned, flag.setting) for flag in table("vllm") if flag.setting and flag.name in own
+    }
     data = counted["data"]
     counted["expert"] = counted["tensor"] * data if counted.get("expert") else 1
     counted["max_num_seqs"] *= data
@@ -277,18 +314,18 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     # most requests of one decode step of a data rank: CUDA graphs reach so far, as the step times have it. SGLang's
     # default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
-    counted = _told(deployment, pool) | {
+    counted = _common(deployment, pool) | {
         "tensor": settings.tensor * settings.data,
         "no_prefix_caching": not settings.prefix_caching or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
         "transfer": "nixl" if hands_over else None,
     }
-    return _words(deployment, SGLANG, counted)
+    return _words(deployment, table("sglang"), counted)
 
 
 def _sglang_settings(reader: Reader) -> Settings:
-    counted = _counted(SGLANG, reader, experts=True)
+    counted = _counted(table("sglang"), reader, experts=True)
     ranks, data = counted["tensor"], counted["data"]
     if ranks % data:
         raise InputError(f"{reader.where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
@@ -313,7 +350,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
     seqs, tokens = _per_step(pool)
     prefill = pool.role is Role.PREFILL
     transfer = {"backend": "NIXL", "max_tokens_in_buffer": settings.max_model_len}
-    counted = _told(deployment, pool) | {
+    counted = _common(deployment, pool) | {
         "tensor": settings.tensor * settings.data,
         "attention_dp": settings.data > 1,
         "max_num_seqs": seqs,
@@ -323,20 +360,20 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "transfer": None if pool.role is Role.COLOCATED else transfer,
     }
     options: dict[str, Any] = {}
-    for path, value in _stated(TRTLLM, counted, experts=deployment.model.is_moe):
+    for path, value in _stated(table("trtllm"), counted, experts=deployment.model.is_moe):
         section, _, name = path.rpartition(".")
         (options.setdefault(section, {}) if section else options)[name] = value
     return options
 
 
 def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, Any]) -> Settings:
-    unknown = sorted(set(options) - {flag.name.partition(".")[0] for flag in TRTLLM})
+    unknown = sorted(set(options) - {flag.name.partition(".")[0] for flag in table("trtllm")})
     if unknown:
         raise InputError(
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
     cache = {f"kv_cache_config.{name}": value for name, value in (options.get("kv_cache_config") or {}).items()}
-    counted = _counted(TRTLLM, Reader(where, {**options, **cache}), experts=deployment.model.is_moe)
+    counted = _counted(table("trtllm"), Reader(where, {**options, **cache}, "trtllm"), experts=deployment.model.is_moe)
     ranks, stages = counted["tensor"], counted["pipeline"]
     data = ranks if counted.pop("attention_dp") else 1
     counted |= {
@@ -350,9 +387,12 @@ def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, A
 
 
 OVERRIDES: Final = "--override-engine-args"
-DYNAMO: Final = {flag.name: flag.dynamo for flag in TRTLLM if flag.dynamo}
 TWICE: Final = {"--kv-block-size": "tokens_per_block", "--free-gpu-memory-fraction": "free_gpu_memory_fraction"}
 """What dynamo.trtllm wants to know of the KV cache beside the JSON."""
+
+
+def _dynamo_flags() -> dict[str, str]:
+    return {flag.name: flag.dynamo for flag in table("trtllm") if flag.dynamo}
 
 
 def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
@@ -363,7 +403,7 @@ def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     words: list[tuple[str, str | None]] = [
         ("--model", deployment.weights),
         ("--served-model-name", deployment.weights),
-        *((flag, str(options.pop(name))) for name, flag in DYNAMO.items() if name in options),
+        *((flag, str(options.pop(name))) for name, flag in _dynamo_flags().items() if name in options),
         *((flag, str(cache[name])) for flag, name in TWICE.items()),
     ]
     if options.pop("enable_attention_dp"):
@@ -374,7 +414,7 @@ def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
 def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The options that dynamo.trtllm puts together from its flags and the JSON."""
     options = json_object(f"{where}: {OVERRIDES}", values.get(OVERRIDES) or "{}")
-    for name, flag in DYNAMO.items():
+    for name, flag in _dynamo_flags().items():
         if name in options:
             raise InputError(f"{where}: {name} is stated by {flag} and again in {OVERRIDES}")
         if flag in values:
@@ -383,7 +423,10 @@ def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     for flag, name in TWICE.items():
         if values.get(flag) != str(cache.get(name)):
             raise InputError(f"{where}: {flag} {values.get(flag)} is not {name} of kv_cache_config")
-    return options | {"enable_attention_dp": "--enable-attention-dp" in values, "scheduler_config": SCHEDULER}
+    return options | {
+        "enable_attention_dp": "--enable-attention-dp" in values,
+        "scheduler_config": facts.fact("flags", "trtllm", "scheduler_config")["value"],
+    }
 
 
 def _eplb_config(pool: DeployedPool) -> str:

@@ -1,11 +1,13 @@
-"""How files are written and read: YAML as data that is dumped, all else by Jinja, which quotes whatever it prints.
+"""How files are written and read: by Jinja, which quotes whatever it prints, and YAML as data that is dumped.
 
 A template's own text is written as it stands; every `{{ value }}` goes through the quoting of the format. Text that
 is of the format already (a host variable that the shell shall expand) is wrapped in `Raw` by the code, never by input.
+Templates of YAML are read as data, in which no value can become syntax, and dumped again (`objects`, `manifest`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -54,11 +56,41 @@ def markdown_text(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} cannot be written on a page")
 
 
+def hidden(value: Any) -> str:
+    """Write a value so that YAML cannot read anything into it; `_revealed` turns it back."""
+    return value if isinstance(value, Raw) else f"\ue000{json.dumps(value).encode().hex()}\ue001"
+
+
+_HIDDEN: Final = re.compile("\ue000([0-9a-f]+)\ue001")
+
+
+def _shown_value(match: re.Match[str]) -> Any:
+    return json.loads(bytes.fromhex(match[1]))
+
+
+def _revealed(value: Any) -> Any:
+    """What a template of YAML says, with its values: one that stands alone as it is, others as text.
+
+    A key that begins with + is not a key: the entries of its value stand in its place.
+    """
+    if isinstance(value, dict):
+        shown_pairs = ((_revealed(key), _revealed(inner)) for key, inner in value.items())
+        pairs = (inner.items() if key.startswith("+") else [(key, inner)] for key, inner in shown_pairs)
+        return {key: inner for entries in pairs for key, inner in entries}
+    if isinstance(value, list):
+        return [_revealed(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    alone = _HIDDEN.fullmatch(value)
+    return _shown_value(alone) if alone else _HIDDEN.sub(lambda match: str(_shown_value(match)), value)
+
+
 _QUOTING: Final[dict[str, Callable[[Any], str]]] = {
     ".sh": shell_text,
     ".env": shell_text,
     ".cfg": shell_text,  # HAProxy quotes as a shell does
     ".md": markdown_text,
+    ".yaml": hidden,
 }
 
 
@@ -66,6 +98,12 @@ def render(template: str, **values: Any) -> str:
     """Fill a template, such as "vllm/router.sh", in the quoting of its format."""
     ending = template[template.rindex(".") :]
     return _environment(ending).get_template(f"{template}.j2").render(**values)
+
+
+def objects(template: str, **values: Any) -> list[Any]:
+    """The documents of a template of YAML, such as "kubernetes/pod.yaml", as data; empty ones are left out."""
+    documents = yaml.load_all(render(template, **values), Loader=_LOADER)
+    return [_revealed(document) for document in documents if document is not None]
 
 
 @cache

@@ -6,27 +6,25 @@ A gateway counts no tokens: it takes the bytes of a request's body for the lengt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.words import join_words, percentage
 
 from . import facts
-from .deployment import DeployedPool, Deployment, Lane
+from .deployment import Deployment, Lane
 from .formats import Raw, render
-from .hosts import ROUTER_FILE, Instance
 
 SURPLUS: Final = 0.05
 """Most [1] that a pool may get on top of the requests that were planned for it."""
 PARTS: Final = 10_000
 """Requests of one length are parted in 1 / PARTS."""
-Parts = tuple[int, ...]
+Shares = tuple[int, ...]
 """What each pool takes of a range of lengths [1 / PARTS], in the plan's order."""
 NEXT: Final = 1e-9
 """Relative step that leads from an edge to its other side."""
@@ -87,55 +85,40 @@ def chosen_by(deployment: Deployment) -> str:
 
 
 def _rules(deployment: Deployment, label: str) -> list[Rule]:
-    """Rules for the requests of a class, or of all: for each range of lengths, the parts that pools take of it."""
+    """Rules for the requests of a class, or of all: for each range of lengths, the shares that pools take of it.
+
+    Neighboring lengths of which pools take the same shares are a range. The largest body of a range [byte] is as far
+    in proportion from its last length as from the next range's first.
+    """
     names = [pool.name for pool in deployment.pools]
-    mine = [lane for lane in deployment.lanes if lane.share > 0.0 and label in {"", lane.slo_class}]
-    ranges = _ranges(mine, names)
-    following = [first for first, _, _ in ranges[1:]]
-    edges = [_edge(deployment, last, first) for (_, last, _), first in zip(ranges, following, strict=False)]
-    return [
-        Rule(name, upto, chance, label)
-        for (_, _, parts), upto in zip(ranges, [*edges, None], strict=True)
-        for name, chance in _chances(names, parts)
-    ]
-
-
-def _edge(deployment: Deployment, last: float, first: float) -> int:
-    """The largest body of a range [byte], as far in proportion from its last length as from the next range's first."""
-    return int(bytes_per_token(deployment) * math.sqrt(last * first))
-
-
-def _ranges(lanes: Sequence[Lane], names: Sequence[str]) -> list[tuple[float, float, Parts]]:
-    """Neighbouring lengths of which pools take the same parts: the first and the last length [token], and the parts."""
-    found: list[tuple[float, float, Parts]] = []
+    lanes = [lane for lane in deployment.lanes if lane.share > 0.0 and label in {"", lane.slo_class}]
+    ranges: list[tuple[float, float, Shares]] = []
     for length in sorted({lane.isl for lane in lanes}):
-        parts = _middle([lane for lane in lanes if lane.isl == length], names)
-        if found and found[-1][2] == parts:
-            found[-1] = (found[-1][0], length, parts)
-        else:
-            found.append((length, length, parts))
-    return found
+        shares = _middle([lane for lane in lanes if lane.isl == length], names)
+        first = ranges.pop()[0] if ranges and ranges[-1][2] == shares else length
+        ranges.append((first, length, shares))
+    rules = []
+    for (_, last, shares), following in zip(ranges, [*ranges[1:], None], strict=True):
+        upto = None if following is None else int(bytes_per_token(deployment) * math.sqrt(last * following[0]))
+        left = sum(shares)
+        for name, share in zip(names, shares, strict=True):
+            if share:
+                rules.append(Rule(name, upto, None if share == left else round(share / left * PARTS), label))
+                left -= share
+    return rules
 
 
-def _middle(lanes: Sequence[Lane], names: Sequence[str]) -> Parts:
-    """The parts of one lane that differ least from those of all: a gateway cannot tell requests of one length apart."""
-    every = [(lane.share, tuple(round(lane.decode.get(name, 0.0) * PARTS) for name in names)) for lane in lanes]
-    return min(
-        (parts for _, parts in every),
-        key=lambda parts: sum(
-            share * abs(mine - its) for share, one in every for mine, its in zip(parts, one, strict=True)
-        ),
-    )
+def _middle(lanes: Sequence[Lane], names: Sequence[str]) -> Shares:
+    """The shares of one lane that differ least from those of all: requests of one length cannot be told apart."""
+    taken = [[round(lane.decode.get(name, 0.0) * PARTS) for name in names] for lane in lanes]
 
+    def apart(shares: Shares) -> float:
+        return sum(
+            lane.share * sum(abs(own - theirs) for own, theirs in zip(shares, others, strict=True))
+            for lane, others in zip(lanes, taken, strict=True)
+        )
 
-def _chances(names: Sequence[str], parts: Parts) -> list[tuple[str, int | None]]:
-    """Pools with their part of what those before them left; None for the last, who takes the rest."""
-    takers = [(name, part) for name, part in zip(names, parts, strict=True) if part]
-    left, found = sum(parts), []
-    for name, part in takers[:-1]:
-        found.append((name, round(part / left * PARTS)))
-        left -= part
-    return [*found, *((name, None) for name, _ in takers[-1:])]
+    return min(map(tuple, taken), key=apart)
 
 
 def placed(rules: Sequence[Rule], size: float, slo_class: str) -> dict[str, float]:
@@ -203,18 +186,15 @@ LEAST_CONNECTIONS: Final = 1000
 """Connections of clients that the gateway takes in any case."""
 
 
-def gateway_files(deployment: Deployment, instances: Sequence[Instance]) -> dict[str, str]:
-    """HAProxy's configuration and its start script."""
-    shared = {
-        "version": facts.fact("gateway", "version"),
-        "port": facts.fact("ports", "http"),
-        "chosen_by": Raw(chosen_by(deployment)),
-    }
+def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[str, Raw]]]) -> str:
+    """HAProxy's configuration; servers: names and addresses of each pool's engines."""
     rules = gateway_rules(deployment)
     running = sum(pool.replicas * pool.settings.max_num_seqs for pool in deployment.pools)
-    config = render(
+    return render(
         "plain/router.cfg",
-        **shared,
+        version=facts.fact("gateway", "version"),
+        port=facts.fact("ports", "http"),
+        chosen_by=Raw(chosen_by(deployment)),
         bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
         tolerated=Raw(tolerance_sentence(deployment)),
         sized=by_size(rules),
@@ -224,28 +204,11 @@ def gateway_files(deployment: Deployment, instances: Sequence[Instance]) -> dict
         check_timeout=Raw(f"{facts.fact('health', 'timeout')}s"),
         header=HEADER,
         parts=PARTS,
-        labels=[one.label for one in deployment.classes] if by_class(rules) else [],
-        rules=_rows(deployment, rules),
-        pools=[{"name": pool.name, "servers": _servers(pool.name, instances)} for pool in deployment.pools],
+        labels=[slo.label for slo in deployment.classes] if by_class(rules) else [],
+        rules=rules,
+        about=lambda rule: Raw(_about(deployment, rule, sized=by_size(rules))),
+        servers=servers,
     )
-    return {GATEWAY_FILE: config, ROUTER_FILE: render("plain/gateway.sh", **shared)}
-
-
-def _servers(pool: str, instances: Iterable[Instance]) -> list[tuple[str, Raw]]:
-    return [
-        (one.name, Raw(f'"{one.hosts[0].address}:{one.port("worker")}"')) for one in instances if one.pool.name == pool
-    ]
-
-
-def _rows(deployment: Deployment, rules: Sequence[Rule]) -> list[dict[str, Any]]:
-    """Rules as the template has them; the first of each range says which requests it is about."""
-    rows: list[dict[str, Any]] = []
-    for _, group in groupby(rules, key=lambda rule: (rule.upto, rule.slo_class)):
-        for number, rule in enumerate(group):
-            note = None if number else Raw(_about(deployment, rule, sized=by_size(rules)))
-            row = {"pool": rule.pool, "upto": rule.upto, "chance": rule.chance, "label": rule.slo_class, "note": note}
-            rows.append({**row, "last": rule == Rule(rule.pool)})
-    return rows
 
 
 def _about(deployment: Deployment, rule: Rule, *, sized: bool) -> str:
@@ -280,31 +243,18 @@ def tolerance_sentence(deployment: Deployment) -> str:
     return f"While it is {span}, no pool gets over {percentage(SURPLUS)} more requests than planned for it."
 
 
-def gateway_notes(deployment: Deployment) -> list[str]:
-    """What the gateway cannot know, for the page."""
-    rules, notes = gateway_rules(deployment), []
-    if by_size(rules):
-        notes.append(
-            f"The router counts bytes, not tokens: it assumes {bytes_per_token(deployment):g} bytes of a request's "
-            "body per prompt token. English text has about 4; code and other languages differ. "
-            f"{tolerance_sentence(deployment)} To measure it, divide the mean of bytes= in the router's log by the "
-            "mean of usage.prompt_tokens in the replies. Then write these files again with --bytes-per-token. A "
-            "request without a Content-Length is refused (411)."
-        )
-    if by_class(rules):
-        names = [one.label if one.label == one.name else f"{one.label} for {one.name}" for one in deployment.classes]
-        notes.append(
-            f"A request must name its class in the header {HEADER}, or it is refused (400): {join_words(names)}."
-        )
-    notes.append(
-        "Pools do not stand in for each other: while all replicas of a pool are down, its requests are refused (503)."
+def sized(deployment: Deployment) -> bool:
+    """Whether the gateway goes by the size of requests."""
+    return by_size(gateway_rules(deployment))
+
+
+def class_names(deployment: Deployment) -> str:
+    """The names that requests give their classes, for the page; empty where the gateway does not ask."""
+    if not by_class(gateway_rules(deployment)):
+        return ""
+    return join_words(
+        [slo.label if slo.label == slo.name else f"{slo.label} for {slo.name}" for slo in deployment.classes]
     )
-    if deployment.demand.prefix_share > 0.0 and any(pool.replicas > 1 for pool in deployment.pools):
-        notes.append(
-            "The router does not know which replica has a prefix. A prefix that all prompts share is soon in every "
-            "replica. The next request of a conversation may go to another replica than the last one."
-        )
-    return notes
 
 
 def class_header(deployment: Deployment, label: str) -> list[str]:
@@ -318,94 +268,3 @@ def check_words() -> list[str]:
     health = facts.fact("health")
     found = {"inter": f"{health['interval']}s", "fall": str(health["failures"]), "rise": str(health["successes"])}
     return ["check", *(word for pair in found.items() for word in pair)]
-
-
-CELLS: Final = 256
-"""Prompt lengths that the grid tells apart."""
-MISROUTED: Final = 0.05
-"""Largest share of requests [1] that may find another pool than planned."""
-STAGES: Final = {
-    Role.PREFILL: ("prefill", "isl", "ttft"),
-    Role.DECODE: ("decode", "context_length", "itl"),
-}
-"""Words of the router's configuration: the stage, the length and the latency that its grid has."""
-
-
-def parts_of(lane: Lane, role: Role) -> Mapping[str, float]:
-    """The part of a lane that each pool of a role takes."""
-    return lane.prefill if role is Role.PREFILL else lane.decode
-
-
-def longest(deployment: Deployment) -> int:
-    """End of the grid [token]: the longest prompt planned for."""
-    return max(int(max(lane.isl for lane in deployment.lanes)) + 1, CELLS)
-
-
-def cells(deployment: Deployment, role: Role) -> list[int]:
-    """Number of the pool for each cell: the one that the plan gives most of the cell's requests.
-
-    A cell without requests takes what the nearest cell below it has, the first ones what the first above has.
-    """
-    pools = deployment.of_role(role)
-    weight = [[0.0] * len(pools) for _ in range(CELLS)]
-    for lane in deployment.lanes:
-        cell = cell_of(lane.isl, 0.0, float(longest(deployment)), CELLS)
-        for number, pool in enumerate(pools):
-            weight[cell][number] += lane.share * parts_of(lane, role).get(pool.name, 0.0)
-    chosen = [row.index(max(row)) if max(row) > 0.0 else None for row in weight]
-    first = next((one for one in chosen if one is not None), 0)
-    filled, last = [], first
-    for one in chosen:
-        last = last if one is None else one
-        filled.append(last)
-    return filled
-
-
-def cell_of(length: float, low: float, high: float, count: int) -> int:
-    """The cell of a length, as the router finds it: outside the grid the nearest.
-
-    >>> cell_of(50.0, 0.0, 100.0, 4), cell_of(1e9, 0.0, 100.0, 4)
-    (2, 3)
-    """
-    return max(0, min(int((length - low) / ((high - low) / count)), count - 1))
-
-
-def router_config(deployment: Deployment, namespace: Callable[[DeployedPool], str]) -> dict[str, Any]:
-    """The whole configuration; namespace: Dynamo's name of a pool. Latency targets of requests make no difference."""
-    config: dict[str, Any] = {"mode": "disagg"}
-    for role, (stage, length, latency) in STAGES.items():
-        pools = deployment.of_role(role)
-        config[f"num_{stage}_pools"] = len(pools)
-        config[f"{stage}_pool_dynamo_namespaces"] = [namespace(pool) for pool in pools]
-        config[f"{stage}_pool_selection_strategy"] = {
-            f"{latency}_min_ms": 1,
-            f"{latency}_max_ms": 1_000_000,
-            f"{latency}_resolution": 1,
-            f"{length}_min": 0,
-            f"{length}_max": longest(deployment),
-            f"{length}_resolution": CELLS,
-            f"{stage}_pool_mapping": [[number] for number in cells(deployment, role)],
-        }
-    return config
-
-
-def misrouted(deployment: Deployment, role: Role) -> float:
-    """Share of requests [1] that the grid sends to another pool of a role than the plan does."""
-    pools, grid, most = deployment.of_role(role), cells(deployment, role), float(longest(deployment))
-    kept = sum(
-        lane.share * parts_of(lane, role).get(pools[grid[cell_of(lane.isl, 0.0, most, CELLS)]].name, 0.0)
-        for lane in deployment.lanes
-    )
-    return max(0.0, 1.0 - kept / sum(lane.share for lane in deployment.lanes))
-
-
-def coarse_words(deployment: Deployment) -> str:
-    """Why no grid of lengths comes near the plan's routing; empty where one does."""
-    for role in STAGES:
-        lost = misrouted(deployment, role)
-        if lost > MISROUTED:
-            return (
-                f"{percentage(lost)} of the requests would find another {role.value} pool than planned, for Dynamo's "
-                "router chooses by the prompt's length alone"
-            )
-    return ""

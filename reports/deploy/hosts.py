@@ -1,32 +1,61 @@
-"""Targets without a scheduler: which engine stands on which GPUs of which host, by whatever starts it there."""
+"""Targets without a scheduler: which engine stands on which GPUs of which host, and what starts it and its router."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
+
+from costmodel.engine import Role
+from costmodel.errors import InputError
+from costmodel.memory import kv_capacity_bytes
+from costmodel.units import GIB
 
 from . import facts
 from .deployment import DeployedPool, Deployment, Device
-from .formats import Raw, render
+from .flags import place_words, plain_words, sglang_words, span_words, trtllm_options, vllm_words
+from .formats import Raw, compose_text, manifest, objects, render
+from .gateway import GATEWAY_FILE, chosen_by, gateway_config
+
+ROUTER_FILE: Final = "router.sh"
+ANYWHERE: Final = "0.0.0.0"  # noqa: S104 - engines are for clients of other hosts
+BALANCES: Final = "cache_aware"
+"""Policy of both routers that sends to the engine with the fewest requests once loads differ by more than a threshold.
+
+Their power_of_two compares loads that are not always counted: that of vllm-router 0.1.17 sends to prefill and decode
+engines, and that of SGLang's router 0.3.2 to colocated ones, at random.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A server of one accelerator type; its address stands in hosts.env under `variable`."""
+    """A server of one accelerator type; its address stands in hosts.env under `variable`.
+
+    group: number of its GPU type, which a job of Slurm has a component for; index: its number there; gres: how Slurm
+    calls its GPUs.
+    """
 
     name: str
+    group: int
+    index: int
+    gres: Raw
 
     @property
-    def variable(self) -> str:
+    def variable(self) -> Raw:
         """Name of the shell variable that holds the address."""
-        return "HOST_" + re.sub(r"[^A-Z0-9]", "_", self.name.upper())
+        return Raw("HOST_" + re.sub(r"[^A-Z0-9]", "_", self.name.upper()))
 
     @property
     def address(self) -> Raw:
         """The address as the shell, and docker compose, expand it."""
         return Raw(f"${{{self.variable}}}")
+
+    @property
+    def node(self) -> Raw:
+        """The node of Slurm's job that is this host, as its script expands it."""
+        return Raw(f'"${{nodes_{self.group}[{self.index}]}}"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,147 +77,335 @@ class Instance:
         """Name of its files."""
         return f"{self.pool.name}-{self.number}"
 
-    def port(self, kind: str) -> int:
-        """Its port of a kind, different from those of its neighbours on a host."""
-        if kind == "side_channel":  # engines take one for each data rank, counted up from here
-            return int(facts.fact("ports", kind)) + self.rank
-        return int(facts.fact("ports", kind)) + self.slot * int(facts.fact("port_step"))
+    def port(self, use: str) -> int:
+        """Its port for a use, different from those of its neighbors on a host."""
+        first = int(facts.fact("ports", use))
+        # engines take a side channel for each data rank, counted up from the first
+        return first + (self.rank if use == "side_channel" else self.slot * int(facts.fact("port_step")))
+
+    def script(self, rank: int) -> str:
+        """File of the script that starts it on its host of that number."""
+        return f"{self.name}.sh" if len(self.hosts) == 1 else f"{self.name}.node{rank}.sh"
+
+    @property
+    def url(self) -> Raw:
+        """Where it takes requests, as the shell expands it."""
+        return Raw(f'"http://{self.hosts[0].address}:{self.port("worker")}"')
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is used of a host: GPUs, engines, data ranks."""
+
+    host: Host
+    gpus: int = 0
+    engines: int = 0
+    ranks: int = 0
 
 
 def place(deployment: Deployment) -> tuple[Instance, ...]:
     """Put the engines on hosts, in the plan's order: the first host of the type with enough free GPUs."""
-    hosts: dict[str, list[_Room]] = {}
+    groups: dict[str, list[_Room]] = {}
     placed: list[Instance] = []
     for pool in deployment.pools:
+        rooms = groups.setdefault(pool.accelerator, [])
         for number in range(pool.replicas):
-            rooms = _rooms(hosts.setdefault(pool.accelerator, []), pool)
-            first = rooms[0]
-            placed.append(
-                Instance(
-                    pool=pool,
-                    number=number,
-                    hosts=tuple(Host(room.name) for room in rooms),
-                    gpus=tuple(range(first.used, first.used + pool.node_gpus)),
-                    slot=first.engines,
-                    rank=first.ranks,
-                )
-            )
-            for room in rooms:
-                room.used += pool.node_gpus
+            free = [room for room in rooms if pool.nodes == 1 and pool.node_size - room.gpus >= pool.node_gpus][:1]
+            if not free:
+                group = list(groups).index(pool.accelerator)
+                free = [_Room(_host(pool, group, len(rooms) + node)) for node in range(pool.nodes)]
+                rooms += free
+            gpus = tuple(range(free[0].gpus, free[0].gpus + pool.node_gpus))
+            hosts = tuple(room.host for room in free)
+            placed.append(Instance(pool, number, hosts, gpus, free[0].engines, free[0].ranks))
+            for room in free:
+                room.gpus += pool.node_gpus
                 room.engines += 1
                 room.ranks += pool.settings.data
     return tuple(placed)
 
 
-def hosts_of(instances: tuple[Instance, ...]) -> tuple[Host, ...]:
-    """Every host once, in the order of its first engine."""
-    return tuple(dict.fromkeys(host for one in instances for host in one.hosts))
-
-
-@dataclass(slots=True)
-class _Room:
-    name: str
-    size: int
-    used: int = 0
-    engines: int = 0
-    ranks: int = 0
-
-
-def _rooms(known: list[_Room], pool: DeployedPool) -> list[_Room]:
-    """Hosts with room for one more engine; new ones are added to `known`."""
-    if pool.nodes == 1:
-        for room in known:
-            if room.size - room.used >= pool.node_gpus:
-                return [room]
-    fresh = [_Room(name, pool.node_size) for name in _names(pool, len(known), pool.nodes)]
-    known.extend(fresh)
-    return fresh
-
-
-def _names(pool: DeployedPool, start: int, count: int) -> Iterator[str]:
+def _host(pool: DeployedPool, group: int, index: int) -> Host:
     stem = re.sub(r"[^a-z0-9]+", "-", pool.accelerator.lower()).strip("-") or "gpu"
-    return (f"{stem}-{number}" for number in range(start, start + count))
+    gres = Raw(f"{re.sub(r'[^a-z0-9]+', '_', pool.accelerator.lower())}:{pool.node_size}")
+    return Host(f"{stem}-{index}", group, index, gres)
 
 
-ROUTER_FILE: Final = "router.sh"
-SLURM_FILE: Final = "slurm.sh"
-HOSTS_FILE: Final = "hosts.env"
+def hosts_of(engines: Sequence[Instance]) -> tuple[Host, ...]:
+    """Every host once, in the order of its first engine."""
+    return tuple(dict.fromkeys(host for engine in engines for host in engine.hosts))
 
 
-def device_env(instance: Instance, engine: str) -> list[tuple[str, str]]:
-    """Which GPUs of its host an engine sees, and what its vendor's kernels want to be told."""
-    vendor = facts.fact("vendors", instance.pool.vendor)
-    between = "|" if instance.pool.vendor == Device.CPU else ","
-    return [(vendor["visible"], between.join(map(str, instance.gpus))), *vendor["env"][engine].items()]
+def router_hosts(engines: Sequence[Instance]) -> tuple[Host, ...]:
+    """The hosts that have a router each: two where there are two, so that a dead host takes no other replica along."""
+    return hosts_of(engines)[: int(facts.fact("routers"))]
 
 
-def slurm_file(deployment: Deployment, instances: tuple[Instance, ...]) -> str:
-    """One job of Slurm that starts everything: a component of the job for each GPU type, a node of it for each host."""
-    hosts = hosts_of(instances)
-    types = {host: one.pool for one in instances for host in one.hosts}
-    groups = list(dict.fromkeys(pool.accelerator for pool in types.values()))
-    place_of: dict[Host, tuple[int, int]] = {}
-    for host in hosts:
-        group = groups.index(types[host].accelerator)
-        place_of[host] = (group, sum(place[0] == group for place in place_of.values()))
-    many = len(groups) > 1
-    return render(
-        "plain/slurm.sh",
-        name=deployment.name,
-        file=SLURM_FILE,
-        port=facts.fact("ports", "http"),
-        grace=deployment.drain_seconds + facts.fact("exit_seconds"),
-        groups=[
-            {
-                "number": number,
-                "nodes": sum(place[0] == number for place in place_of.values()),
-                "gpus": Raw(f"{re.sub(r'[^a-z0-9]+', '_', name.lower())}:{_size_of(types, name)}"),
-                "list": Raw(f"SLURM_JOB_NODELIST_HET_GROUP_{number}" if many else "SLURM_JOB_NODELIST"),
-            }
-            for number, name in enumerate(groups)
-        ],
-        hosts=[{"variable": Raw(host.variable), "node": _node(place_of[host])} for host in hosts],
-        steps=[
-            {
-                "script": f"workers/{script_name(one, rank)}",
-                "node": _node(place_of[host]),
-                "group": _group(place_of[host], many=many),
-            }
-            for one in instances
-            for rank, host in enumerate(one.hosts)
-        ],
-        routers=[
-            {"node": _node(place_of[host]), "group": _group(place_of[host], many=many)}
-            for host in router_hosts(instances)
-        ],
+def grace_seconds(deployment: Deployment) -> int:
+    """How long an engine may take to end [s]."""
+    return deployment.drain_seconds + int(facts.fact("exit_seconds"))
+
+
+Environment = list[tuple[str, str]]
+
+
+def vllm_files(deployment: Deployment) -> dict[str, str]:
+    """Every file of the target by its path in the chosen directory."""
+    engines = place(deployment)
+
+    def words(engine: Instance, rank: int) -> list[str]:
+        return ["--config", Raw(f'"$here"/{engine.name}.yaml'), *_node_words(engine, rank)]
+
+    files = _script_files(deployment, engines, words, partial(_vllm_env, deployment))
+    about = "One vLLM engine with the settings that the plan was evaluated with: vllm serve --config <this file>"
+    for engine in engines:
+        flags = (*vllm_words(deployment, engine.pool), ("--host", ANYWHERE), ("--port", str(engine.port("worker"))))
+        typed = {name.removeprefix("--"): _typed(deployment, name, value) for name, value in flags}
+        files[f"workers/{engine.name}.yaml"] = manifest(about, typed)
+    if not deployment.on_cpu:
+        about = "The replicas of one host: docker compose --env-file ../hosts.env -f <this file> up"
+        for host in hosts_of(engines):
+            files[f"compose/{host.name}.yaml"] = manifest(about, *_compose(deployment, engines, host))
+    return files
+
+
+def _typed(deployment: Deployment, name: str, value: str | None) -> Any:
+    """YAML's own type of a flag's value, so that the file reads as a person would write it."""
+    types: dict[object, type[int] | type[float]] = {"int": int, "float": float}
+    kind = facts.legal_flag("vllm", deployment.engine_version, name)
+    return True if value is None else types[kind](value) if isinstance(kind, str) and kind in types else value
+
+
+def _vllm_env(deployment: Deployment, engine: Instance, host: Host) -> Environment:
+    """Environment of an engine: its KV memory on a CPU; where its peers find it, and how blocks travel."""
+    env: Environment = []
+    if deployment.on_cpu:  # the tokens of KV that the plan counts on, as wide as a CPU has them, in whole GiB
+        wider = int(facts.fact("vendors", Device.CPU, "wider"))
+        cache = kv_capacity_bytes(deployment.model, engine.pool.config) * wider / GIB
+        env.append(("VLLM_CPU_KVCACHE_SPACE", str(max(round(cache), 1))))
+    if deployment.disaggregated:
+        env.append(("VLLM_NIXL_SIDE_CHANNEL_HOST", Raw(f'"{host.address}"')))
+        env.append(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(engine.port("side_channel"))))
+        env.append(("UCX_TLS", facts.fact("ucx", "hosts")))
+    return env
+
+
+def _node_words(engine: Instance, rank: int) -> list[str]:
+    """What an engine of several hosts is told on each: its place, and where the first is."""
+    if len(engine.hosts) == 1:
+        return []
+    head = Raw(f'"{engine.hosts[0].address}"')
+    return span_words(engine.pool, head, engine.port) + place_words(engine.pool, rank)
+
+
+def _compose(deployment: Deployment, engines: Sequence[Instance], host: Host) -> list[Any]:
+    """The containers of a host, where quotes around a variable are no shell's."""
+
+    def unquoted(word: str) -> str:
+        return word.replace('"', "") if isinstance(word, Raw) else word
+
+    def image(engine: Instance) -> str:
+        options = deployment.options
+        return compose_text(options.image or facts.image("vllm", options.version, "vllm", engine.pool.vendor))
+
+    def env(engine: Instance, host: Host) -> dict[str, str]:
+        seen = _device_env(engine, "vllm") if engine.pool.vendor == "amd" else []
+        return {name: unquoted(value) for name, value in [*seen, *_vllm_env(deployment, engine, host)]}
+
+    def command(engine: Instance, rank: int) -> list[str]:
+        return ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(engine, rank))]
+
+    hosts = hosts_of(engines)
+    return objects(
+        "plain/compose.yaml",
+        fleet=deployment,
+        engines=engines,
+        host=host,
+        fact=facts.fact,
+        image=image,
+        env=env,
+        command=command,
+        grace=grace_seconds(deployment),
+        weights=compose_text(deployment.weights),
+        rdma=deployment.leaves_nodes and len(hosts) > 1,
+        routed=host in router_hosts(engines),
+        router=[] if deployment.parted else [unquoted(word) for word in router_words(deployment, engines)],
+        addresses={str(other.variable): str(other.address) for other in hosts},
     )
 
 
-def _size_of(types: Mapping[Host, DeployedPool], accelerator: str) -> int:
-    return next(pool.node_size for pool in types.values() if pool.accelerator == accelerator)
+def sglang_files(deployment: Deployment) -> dict[str, str]:
+    """Every file of the target by its path in the chosen directory."""
+
+    def words(engine: Instance, rank: int) -> list[str]:
+        flags = [*plain_words(sglang_words(deployment, engine.pool)), "--host", ANYWHERE]
+        flags += ["--port", str(engine.port("worker"))]
+        if engine.pool.role is Role.PREFILL:
+            flags += ["--disaggregation-bootstrap-port", str(engine.port("bootstrap"))]
+        if len(engine.hosts) > 1:
+            head = Raw(f'"{engine.hosts[0].address}:{engine.port("nccl")}"')
+            flags += ["--nnodes", str(len(engine.hosts)), "--node-rank", str(rank), "--dist-init-addr", head]
+        return flags
+
+    transport = [("UCX_TLS", facts.fact("ucx", "hosts"))] if deployment.disaggregated else []
+    return _script_files(deployment, place(deployment), words, lambda _engine, _host: transport)
 
 
-def _node(place: tuple[int, int]) -> Raw:
-    return Raw(f'"${{nodes_{place[0]}[{place[1]}]}}"')
+def trtllm_files(deployment: Deployment) -> dict[str, str]:
+    """Every file of the target: trtllm-serve's router is for both stages; before engines of both stands HAProxy.
+
+    Its router sends to the engine with the fewest requests. By default engines take turns; chats are refused where it
+    counts tokens. A single engine takes the port that clients know; behind a router engines have their own.
+    """
+    engines, port = place(deployment), facts.fact("ports", "http")
+    routed, alone = deployment.disaggregated or deployment.behind_gateway, len(hosts_of(engines)) == 1
+    about = "One TensorRT-LLM engine with the plan's settings: trtllm-serve MODEL --config <this file>"
+    files: dict[str, str] = {}
+    urls: dict[Role, list[str]] = {}
+    for engine in engines:
+        if len(engine.hosts) > 1:
+            raise InputError(
+                f"pool {engine.pool.id}: an engine of {engine.pool.settings.gpus} GPUs spans "
+                f"{len(engine.hosts)} hosts, which trtllm-serve starts only under MPI"
+            )
+        host = "localhost" if alone else engine.hosts[0].name
+        own = engine.port("worker") if routed else port
+        urls.setdefault(engine.pool.role, []).append(f"{host}:{own}")
+        env = _device_env(engine, "trtllm")
+        env += [("UCX_TLS", facts.fact("ucx", "hosts"))] * deployment.disaggregated
+        files[f"workers/{engine.name}.yaml"] = manifest(about, trtllm_options(deployment, engine.pool))
+        files[f"workers/{engine.name}.sh"] = render(
+            "trtllm/worker.sh",
+            host=engine.hosts[0].variable if deployment.behind_gateway else Raw(host),
+            env=[(Raw(name), value) for name, value in env],
+            words=["serve", deployment.weights, "--host", ANYWHERE, "--port", str(own)],
+            config=f"{engine.name}.yaml",
+        )
+    if deployment.disaggregated:
+        about = (
+            "trtllm-serve disaggregated -c <this file>; the names of hosts must resolve to yours by DNS or /etc/hosts."
+        )
+        split: dict[str, Any] = {"hostname": ANYWHERE, "port": port, "backend": "pytorch"}
+        for section, role in (("context_servers", Role.PREFILL), ("generation_servers", Role.DECODE)):
+            router = {"type": "load_balancing"}
+            split[section] = {"num_instances": len(urls[role]), "router": router, "urls": urls[role]}
+        files["disagg_config.yaml"] = manifest(about, split)
+        files[ROUTER_FILE] = render("trtllm/router.sh", port=port)
+    if deployment.behind_gateway:
+        files |= {**_hosts_file(engines), **_gateway_files(deployment, engines)}
+    return files
 
 
-def _group(place: tuple[int, int], *, many: bool) -> Raw:
-    return Raw(f" --het-group={place[0]}" * many)
+def _device_env(engine: Instance, program: str) -> Environment:
+    """Which GPUs of its host an engine sees, and what its vendor's kernels want to be told."""
+    vendor = facts.fact("vendors", engine.pool.vendor)
+    between = "|" if engine.pool.vendor == Device.CPU else ","
+    return [(vendor["visible"], between.join(map(str, engine.gpus))), *vendor["env"][program].items()]
 
 
-def hosts_file(instances: tuple[Instance, ...]) -> str:
+def _script_files(
+    deployment: Deployment,
+    engines: Sequence[Instance],
+    words: Callable[[Instance, int], Sequence[str]],
+    env: Callable[[Instance, Host], Environment],
+) -> dict[str, str]:
+    """The router, the hosts' addresses, a start script per engine and host, and a job of Slurm that starts them all.
+
+    words: of the command line of an engine on its host of that number; env: environment there, besides its GPUs.
+    """
+    program, hosts, port = deployment.engine, hosts_of(engines), facts.fact("ports", "http")
+    if deployment.parted:  # HAProxy chooses among pools, else the engine's own router
+        files = _gateway_files(deployment, engines)
+    else:
+        package = Raw(facts.fact("router", program))
+        sends = router_words(deployment, engines)
+        files = {ROUTER_FILE: render(f"{program}/router.sh", words=sends, port=port, package=package)}
+    files |= _hosts_file(engines)
+    for engine in engines:
+        for rank, host in enumerate(engine.hosts):
+            environment = [*_device_env(engine, program), *env(engine, host)]
+            files[f"workers/{engine.script(rank)}"] = render(
+                f"{program}/worker.sh",
+                variable=host.variable,
+                env=[(Raw(name), value) for name, value in environment],
+                words=words(engine, rank),
+            )
+    if deployment.on_cpu:
+        return files
+    groups = [[host for host in hosts if host.group == group] for group in sorted({host.group for host in hosts})]
+    return files | {
+        "slurm.sh": render(
+            "plain/slurm.sh",
+            name=deployment.name,
+            file="slurm.sh",
+            port=port,
+            grace=grace_seconds(deployment),
+            groups=groups,
+            hosts=hosts,
+            engines=engines,
+            routers=router_hosts(engines),
+        )
+    }
+
+
+def _hosts_file(engines: Sequence[Instance]) -> dict[str, str]:
     """The addresses that the user fills in; one host needs none."""
-    hosts = hosts_of(instances)
-    alone = len(hosts) == 1
-    rows = [{"variable": Raw(host.variable), "default": "127.0.0.1" if alone else host.name} for host in hosts]
-    return render("plain/hosts.env", hosts=rows)
+    return {"hosts.env": render("plain/hosts.env", hosts=hosts_of(engines))}
 
 
-def script_name(one: Instance, rank: int) -> str:
-    """File of the script that starts an engine on its host of that number."""
-    return f"{one.name}.sh" if len(one.hosts) == 1 else f"{one.name}.node{rank}.sh"
+def _gateway_files(deployment: Deployment, engines: Sequence[Instance]) -> dict[str, str]:
+    """HAProxy's configuration and its start script."""
+    servers: dict[str, list[tuple[str, Raw]]] = {}
+    for engine in engines:
+        address = Raw(f'"{engine.hosts[0].address}:{engine.port("worker")}"')
+        servers.setdefault(engine.pool.name, []).append((engine.name, address))
+    start = render(
+        "plain/gateway.sh",
+        version=facts.fact("gateway", "version"),
+        port=facts.fact("ports", "http"),
+        chosen_by=Raw(chosen_by(deployment)),
+    )
+    return {GATEWAY_FILE: gateway_config(deployment, servers), ROUTER_FILE: start}
 
 
-def router_hosts(instances: tuple[Instance, ...]) -> tuple[Host, ...]:
-    """The hosts that have a router each: two where there are two, so that a dead host takes no other replica along."""
-    return hosts_of(instances)[: int(facts.fact("routers"))]
+def router_words(deployment: Deployment, engines: Sequence[Instance]) -> list[str]:
+    """The command line of vllm-router or SGLang's router after its name."""
+    vllm = deployment.engine == "vllm"
+    words = ["--host", ANYWHERE, "--port", str(facts.fact("ports", "http"))]
+    words += ["--worker-startup-timeout-secs", str(facts.fact("startup_seconds"))]
+    words += ["--prometheus-host", ANYWHERE, "--prometheus-port", str(facts.fact("ports", "router_metrics"))]
+    words += router_limits(prefixes=deployment.routes_by_prefix)
+    if not deployment.disaggregated:
+        return [*words, "--policy", BALANCES, "--worker-urls", *(engine.url for engine in engines)]
+    words += ["--prefill-policy", BALANCES, "--decode-policy", BALANCES]
+    words += ["--vllm-pd-disaggregation", "--kv-connector", "nixl"] if vllm else ["--pd-disaggregation"]
+    for engine in engines:
+        words += [f"--{engine.pool.role.value}", engine.url]
+        if not vllm and engine.pool.role is Role.PREFILL:
+            words.append(str(engine.port("bootstrap")))
+    return words
+
+
+def router_limits(*, prefixes: bool) -> list[str]:
+    """When a router passes over an engine: because it is loaded more than others, or because it is down.
+
+    By how much loads may differ before the engine with the fewest requests is next, rather than a prompt's own: not at
+    all, unless the plan counts on prefixes; then by two requests, or by a tenth where that is more.
+
+    >>> router_limits(prefixes=False)[:4]
+    ['--balance-abs-threshold', '0', '--balance-rel-threshold', '1.0']
+    """
+    more, ratio = ("2", "1.1") if prefixes else ("0", "1.0")
+    limits = {"--balance-abs-threshold": more, "--balance-rel-threshold": ratio, **health_flags()}
+    return [word for pair in limits.items() for word in pair]
+
+
+def health_flags() -> dict[str, str]:
+    """How vllm-router and SGLang's router find that an engine is down; both spell it alike."""
+    health = facts.fact("health")
+    return {
+        "--health-check-interval-secs": str(health["interval"]),
+        "--health-failure-threshold": str(health["failures"]),
+        "--health-success-threshold": str(health["successes"]),
+        "--health-check-timeout-secs": str(health["timeout"]),
+    }

@@ -1,34 +1,55 @@
-"""What pods and their surroundings have in Kubernetes, whatever target starts them: Dynamo's graphs and llm-d's sets.
+"""What pods and their surroundings have in Kubernetes: shared by Dynamo's graphs and llm-d's sets, and all of llm-d's.
 
-Everything here is data, dumped as YAML by `formats.manifest`; no target writes a line of a manifest by hand.
+Every manifest is a template of YAML that is read as data (`formats.objects`); here is what those templates ask for.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
+from costmodel.engine import Role
 from costmodel.memory import weight_bytes_per_gpu
+from costmodel.simulator.fleet import AFFINE
 from costmodel.units import GIB
+from search_spaces.problem import Balancing
 
 from . import facts
 from .deployment import DeployedPool, Deployment
-from .formats import manifest
+from .flags import node_ranks, place_words, plain_words, span_words, vllm_words
+from .formats import manifest, objects, pod_text
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
 CACHE: Final = "/model-cache"
 """Folder of a pod that engines fetch weights to."""
-CACHE_ENV: Final = {"name": "HF_HOME", "value": CACHE}
-CACHE_MOUNT: Final = {"name": "weights", "mountPath": CACHE}
-SHARED_MOUNT: Final = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108 - where a volume is mounted
 POOL: Final = "pdplan.dev/pool"
 DEPLOYMENT: Final = "pdplan.dev/deployment"
-NVLINK: Final = "nvlink"
-"""Name of a pod's claim on a channel of the NVLink domain."""
 SUPPORT_FILE: Final = "support.yaml"
 CACHE_FILE: Final = "model-cache.yaml"
 KUSTOMIZATION: Final = "kustomization.yaml"
+
+
+def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[Any]:
+    """The objects of a template that is about a deployment, in its namespace and with its labels."""
+    return objects(
+        template,
+        fleet=deployment,
+        fact=facts.fact,
+        gpu=vendor_fact,
+        labels=partial(own_labels, deployment),
+        named=partial(metadata, deployment),
+        channel=lambda pool: f"{deployment.name}-{pool.name}-nvlink",
+        security=container_security,
+        probes=probes,
+        resources=partial(resources, deployment),
+        weights=objects("kubernetes/weights.yaml", fleet=deployment, cache=CACHE),
+        grace=grace_seconds(deployment),
+        secret=SECRET,
+        cache=CACHE,
+        **values,
+    )
 
 
 def vendor_fact(pool: DeployedPool, what: str) -> str:
@@ -44,21 +65,6 @@ def own_labels(deployment: Deployment, pool: DeployedPool | None = None) -> dict
 def metadata(deployment: Deployment, name: str, **more: Any) -> dict[str, Any]:
     """Name and namespace of an object."""
     return {"name": name, "namespace": deployment.options.namespace, **more}
-
-
-def weights_volume(deployment: Deployment) -> dict[str, Any]:
-    """The volume behind the folder: a claim that outlives the pod, the node's folder, or the pod's own disk."""
-    claim, weights = deployment.options.claim, deployment.weights
-    if weights.startswith("/"):
-        return {"name": "weights", "hostPath": {"path": weights, "type": "Directory"}}
-    return {"name": "weights", **({"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}})}
-
-
-def weights_mount(deployment: Deployment) -> dict[str, Any]:
-    """Where a pod has the weights, or fetches them to."""
-    if deployment.weights.startswith("/"):
-        return {"name": "weights", "mountPath": deployment.weights, "readOnly": True}
-    return CACHE_MOUNT
 
 
 def checkpoint_bytes(deployment: Deployment) -> float:
@@ -79,15 +85,15 @@ def resources(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     checkpoint = checkpoint_bytes(deployment)
     read = min(checkpoint, weight_bytes_per_gpu(deployment.model, pool.config) * gpus)
     memory = GIB * (host["shared_gib"] + (gpus + 2) * host["process_gib"]) + read
-    fetched = not (deployment.options.claim or deployment.weights.startswith("/"))
+    fetched = not (deployment.options.claim or deployment.local_weights)
     disk = GIB * host["disk_gib"] + 1.1 * checkpoint * fetched
-    devices = {vendor_fact(pool, "resource"): str(gpus)}
+    limits = {"memory": gibibytes(memory), "ephemeral-storage": gibibytes(disk)}
+    limits[vendor_fact(pool, "resource")] = str(gpus)
     if deployment.disaggregated or pool.nodes > 1:
-        devices[deployment.options.rdma] = str(gpus)
-    sized = {"memory": gibibytes(memory), "ephemeral-storage": gibibytes(disk)}
+        limits[deployment.options.rdma] = str(gpus)
+    claims = {"claims": [{"name": "nvlink"}]} if pool.nvlink else {}
     cpu = {"cpu": str(host["cpu_per_gpu"] * gpus + host["cpu_per_pod"])}
-    claims = {"claims": [{"name": NVLINK}]} if pool.nvlink else {}
-    return {"requests": cpu | sized | devices, "limits": sized | devices, **claims}
+    return {"requests": cpu | limits, "limits": limits, **claims}
 
 
 def gibibytes(size: float) -> str:
@@ -105,32 +111,9 @@ def container_security(*, rdma: bool) -> dict[str, Any]:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
 
 
-def probes(path: str, port: int, live: str | None = None) -> dict[str, Any]:
-    """Startup, liveness and readiness of a container; live: another path that tells whether it must be restarted.
-
-    A pod that is not ready gets no requests, as soon as any router here passes over a replica. It is restarted later:
-    a busy replica answers late.
-    """
-    health, startup = facts.fact("health"), int(facts.fact("startup_seconds"))
-
-    def probe(asked: str, period: int, failures: int) -> dict[str, Any]:
-        return {
-            "httpGet": {"path": asked, "port": port},
-            "periodSeconds": period,
-            "timeoutSeconds": health["timeout"],
-            "failureThreshold": failures,
-        }
-
-    return {
-        "startupProbe": probe(live or path, 10, startup // 10),
-        "livenessProbe": probe(live or path, 10, health["restart_failures"]),
-        "readinessProbe": probe(path, health["interval"], health["failures"]),
-    }
-
-
-def pre_stop() -> dict[str, Any]:
-    """A pod that shall end serves on until every router has seen that it goes."""
-    return {"preStop": {"exec": {"command": ["sleep", str(notice_seconds())]}}}
+def probes(port: int, live: str = "/health") -> Any:
+    """Startup, liveness and readiness of a container; live: the path that tells whether it must be restarted."""
+    return objects("kubernetes/probes.yaml", fact=facts.fact, port=port, live=live)[0]
 
 
 def notice_seconds() -> int:
@@ -143,129 +126,132 @@ def grace_seconds(deployment: Deployment) -> int:
     return notice_seconds() + deployment.drain_seconds + int(facts.fact("exit_seconds"))
 
 
-def placement(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
-    """Which nodes a pod runs on: its GPU's, near those that it hands over to, in one NVLink domain if it must."""
-    spec: dict[str, Any] = {
-        "nodeSelector": {vendor_fact(pool, "label"): pool.node_label},
-        "tolerations": [{"key": vendor_fact(pool, "resource"), "operator": "Exists", "effect": "NoSchedule"}],
-    }
-    affinity: dict[str, Any] = {}
-    if deployment.disaggregated:
-        near = {"labelSelector": {"matchLabels": own_labels(deployment)}, "topologyKey": facts.fact("near")}
-        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [{"weight": 100, "podAffinityTerm": near}]
-    if pool.nvlink:
-        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = [
-            {
-                "labelSelector": {"matchLabels": own_labels(deployment, pool)},
-                "matchLabelKeys": [facts.fact("group_label")],
-                "topologyKey": facts.fact("nvlink_label"),
-            }
-        ]
-        spec["resourceClaims"] = [{"name": NVLINK, "resourceClaimTemplateName": channel_name(deployment, pool)}]
-    return spec | ({"affinity": {"podAffinity": affinity}} if affinity else {})
-
-
-def channel_name(deployment: Deployment, pool: DeployedPool) -> str:
-    """Name of the template of claims on a channel of a pool's NVLink domain."""
-    return f"{deployment.name}-{pool.name}-{NVLINK}"
-
-
-def transport_env(deployment: Deployment, pool: DeployedPool) -> list[dict[str, Any]]:
+def transport_env(deployment: Deployment, pool: DeployedPool) -> list[tuple[str, str]]:
     """How KV blocks and the ranks of an engine of several nodes travel, and what the vendor's kernels are told."""
-    env = [{"name": "UCX_TLS", "value": vendor_fact(pool, "ucx")}] * deployment.disaggregated
-    nvlink = [{"name": name, "value": value} for name, value in facts.fact("nvlink_env").items()]
-    own = facts.fact("vendors", pool.vendor, "env", deployment.engine)
-    return env + nvlink * pool.nvlink + [{"name": name, "value": value} for name, value in own.items()]
-
-
-def evictions(deployment: Deployment, pool: DeployedPool) -> dict[str, int]:
-    """How many pods may be evicted: those of one replica at a time, and none of the only one.
-
-    Of pods that a Deployment owns the budget follows their number; of others it is for the fewest that there are.
-    """
-    if pool.nodes == 1 and deployment.options.target == "llmd":
-        return {"maxUnavailable": int(pool.replicas > 1)}
-    return {"minAvailable": max(pool.least - 1, 1) * pool.nodes}
-
-
-def rolling(pool: DeployedPool) -> dict[str, int]:
-    """How a pool is replaced: replica by replica on its own GPUs, or, where it has one only, beside it."""
-    alone = pool.replicas == 1
-    return {"maxSurge": int(alone), "maxUnavailable": int(not alone)}
-
-
-def support_objects(deployment: Deployment, *, account: bool) -> list[dict[str, Any]]:
-    """What stands around the pods: who may end them, who may reach them, whom they are, and their NVLink domains.
-
-    account: whether pods run as a service account of their own, which needs no rights at all.
-    """
-    named = own_labels(deployment)
-    objects: list[dict[str, Any]] = []
-    if account:
-        about = metadata(deployment, deployment.name)
-        objects.append(_object("v1", "ServiceAccount", about, automountServiceAccountToken=False))
-    objects += [
-        _object(
-            "policy/v1",
-            "PodDisruptionBudget",
-            metadata(deployment, f"{deployment.name}-{pool.name}"),
-            spec={
-                **evictions(deployment, pool),
-                "selector": {"matchLabels": own_labels(deployment, pool)},
-            },
-        )
-        for pool in deployment.pools
-    ]
-    objects.append(
-        _object(
-            "networking.k8s.io/v1",
-            "NetworkPolicy",
-            metadata(deployment, deployment.name),
-            spec={
-                "podSelector": {"matchLabels": named, "matchExpressions": [{"key": POOL, "operator": "Exists"}]},
-                "policyTypes": ["Ingress"],
-                "ingress": [{"from": [{"podSelector": {}}]}, {"from": [{"namespaceSelector": _monitoring()}]}],
-            },
-        )
-    )
-    objects += [
-        _object(
-            "resource.nvidia.com/v1beta1",
-            "ComputeDomain",
-            metadata(deployment, channel_name(deployment, pool)),
-            spec={"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": channel_name(deployment, pool)}}},
-        )
-        for pool in deployment.pools
-        if pool.nvlink
-    ]
-    return objects
-
-
-def _monitoring() -> dict[str, Any]:
-    return {"matchLabels": {"kubernetes.io/metadata.name": facts.fact("monitoring", "namespace")}}
-
-
-def _object(version: str, kind: str, about: dict[str, Any], **rest: Any) -> dict[str, Any]:
-    return {"apiVersion": version, "kind": kind, "metadata": about, **rest}
+    env = {"UCX_TLS": vendor_fact(pool, "ucx")} if deployment.disaggregated else {}
+    nvlink = facts.fact("nvlink_env") if pool.nvlink else {}
+    return list((env | nvlink | facts.fact("vendors", pool.vendor, "env", deployment.engine)).items())
 
 
 def support_files(deployment: Deployment, applied: Sequence[str], *, account: bool) -> dict[str, str]:
-    """The surroundings, the claim that keeps weights, and the list of all that `kubectl apply -k` applies.
+    """What stands around the pods, the claim that keeps weights, and the list of all that `kubectl apply -k` applies.
 
-    applied: the target's own files among it.
+    applied: the target's own files among it; account: whether pods run as a service account of their own, which needs
+    no rights at all, and belong to Deployments.
     """
-    objects = support_objects(deployment, account=account)
-    files = {SUPPORT_FILE: manifest("Who may end the pods, and who may reach them.", *objects)}
-    claim = deployment.options.claim
-    if claim:
+    surroundings = fleet_objects("kubernetes/support.yaml", deployment, account=account)
+    files = {SUPPORT_FILE: manifest("Who may end the pods, and who may reach them.", *surroundings)}
+    if deployment.options.claim:
         size = gibibytes(1.2 * checkpoint_bytes(deployment))
-        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}}
-        kept = _object("v1", "PersistentVolumeClaim", metadata(deployment, claim), spec=spec)
-        files[CACHE_FILE] = manifest("The weights, fetched once for all pods; add the storageClassName of yours.", kept)
-    listed = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [*applied, *files],
-    }
+        claim = fleet_objects("kubernetes/model-cache.yaml", deployment, size=size)
+        about = "The weights, fetched once for all pods; add the storageClassName of yours."
+        files[CACHE_FILE] = manifest(about, *claim)
     about = "All of the fleet: kubectl apply -k <this folder>; a base for an overlay per environment."
-    return files | {KUSTOMIZATION: manifest(about, listed)}
+    return files | {KUSTOMIZATION: manifest(about, kustomization([*applied, *files]))}
+
+
+def kustomization(listed: Sequence[str], **more: Any) -> dict[str, Any]:
+    """The list of files that are applied together."""
+    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return {**kind, **more, "resources": list(listed)}
+
+
+PICKER_FILE: Final = "epp-config.yaml"
+AUTOSCALE_FILE: Final = "autoscale.yaml"
+
+
+def llmd_files(deployment: Deployment) -> dict[str, str]:
+    """Every file of llm-d: a Deployment or a LeaderWorkerSet per pool, the endpoint picker and the InferencePool."""
+    files = {f"pools/{pool.name}.yaml": _pool_file(deployment, pool) for pool in deployment.pools}
+    files |= support_files(deployment, tuple(files), account=True)
+    picker = manifest(
+        "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration.",
+        *_picker(deployment),
+    )
+    router, pool = fleet_objects(
+        "llmd/router.yaml",
+        deployment,
+        image=partial(facts.image, "llmd", deployment.options.version),
+        picker_file=PICKER_FILE,
+        picker=picker,
+        http=facts.fact("ports", "http"),
+    )
+    scalers = fleet_objects("llmd/autoscale.yaml", deployment)
+    if scalers:
+        files[AUTOSCALE_FILE] = manifest("Fewer replicas in quiet hours, by KEDA, in place of fixed ones.", *scalers)
+    about = f"The endpoint picker behind a proxy: helm install {deployment.name} <llm-d router chart, standalone>"
+    return files | {
+        PICKER_FILE: picker,
+        "router-values.yaml": manifest(f"{about} -n {deployment.options.namespace} -f <this file>", router),
+        "inferencepool.yaml": manifest("All pods that serve the model, and who picks among them.", pool),
+    }
+
+
+def _pool_file(deployment: Deployment, pool: DeployedPool) -> str:
+    """The engines of a pool: each a pod, or a group of pods where it spans nodes.
+
+    A replica is replaced on its own GPUs, or, where the pool has only one, beside it.
+    """
+    alone, role = pool.replicas == 1, "prefill" if pool.role is Role.PREFILL else "decode"
+    engines = fleet_objects(
+        "llmd/pool.yaml",
+        deployment,
+        pool=pool,
+        pod=partial(_pod, deployment),
+        taker={"llm-d.ai/inference-serving": "true", **own_labels(deployment, pool), "llm-d.ai/role": role},
+        rolling={"maxSurge": int(alone), "maxUnavailable": int(not alone)},
+    )
+    spans = ", which span nodes; only their leaders take requests" if pool.nodes > 1 else ""
+    return manifest(f"The replicas of pool {pool.name}{spans}.", *engines)
+
+
+def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
+    """A pod of an engine; serves: whether it takes requests, as the first of those that an engine has does."""
+    proxied = serves and pool.role is Role.DECODE
+    port = int(facts.fact("ports", "behind_proxy" if proxied else "http"))
+    serve = ["vllm", "serve"]
+    if not serves and pool.settings.data > 1:  # its first data rank is a product, which only a shell computes
+        start = f"$((LWS_WORKER_INDEX * {node_ranks(pool)}))"
+        serve = ["sh", "-c", pod_text(f'exec vllm serve "$@" --data-parallel-start-rank {start}'), "vllm"]
+    return fleet_objects(
+        "llmd/pod.yaml",
+        deployment,
+        pool=pool,
+        serves=serves,
+        proxied=proxied,
+        image=partial(facts.image, "llmd", deployment.options.version),
+        http=facts.fact("ports", "http"),
+        port=port,
+        command=serve,
+        args=_args(deployment, pool, port if serves else None),
+        transport=transport_env(deployment, pool),
+        notice=notice_seconds(),
+    )[0]
+
+
+def _args(deployment: Deployment, pool: DeployedPool, port: int | None) -> list[str]:
+    """What an engine is told on one of its nodes, the model first and without its flag; port: where it serves.
+
+    The controller gives every container of a group the address of the first and its own place.
+    """
+    words = [pod_text(word) for word in plain_words(vllm_words(deployment, pool))[1:]]
+    if pool.nodes > 1:
+        words += span_words(pool, "$(LWS_LEADER_ADDRESS)", lambda kind: int(facts.fact("ports", kind)))
+        place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
+        words += [*place, "--headless"] if port is None else place_words(pool, 0)
+    return words if port is None else [*words, "--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
+
+
+def _picker(deployment: Deployment) -> list[Any]:
+    """The endpoint picker's configuration: its plug-ins, and which of them choose in each stage."""
+    # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
+    rate = float(f"{min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0):.3g}")
+    return fleet_objects(
+        "llmd/picker.yaml",
+        deployment,
+        prefixes=deployment.routes_by_prefix,
+        counts_tokens=deployment.router is Balancing.FEWEST_TOKENS,
+        longest=max(pool.settings.max_model_len for pool in deployment.pools),
+        rate=int(rate),
+        affine=AFFINE,
+    )

@@ -1,8 +1,9 @@
-"""Rules that deployment files must keep, checked on what the files say, not on what was meant, before any is written.
+"""What a set of files starts, read back from them, and the rules that it must keep before any file is written.
 
 A rule is a named function of the plan's deployment and of what was read back from the files; it yields one sentence
-for each place where it is broken. What no rule is about is compared with what pdplan writes (`checking`). The rules on
-hand-overs are those that the search itself keeps to (`search_spaces.kv_hand_over`).
+for each place where it is broken. It judges what the files say, not what was meant. What no rule is about is compared
+with what pdplan writes (`checking`). The rules on hand-overs are those that the search itself keeps to
+(`search_spaces.kv_hand_over`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.quoting import shown
 from search_spaces.kv_hand_over import cannot_talk
@@ -25,14 +27,155 @@ from search_spaces.kv_hand_over import cannot_talk
 from . import facts
 from .deployment import DeployedPool, Deployment, Routing, Settings
 from .describe import reach
-from .flags import KV_ROLES, PUSH
+from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
+from .formats import dig, load_documents, load_yaml, quantity, unescaped
 from .gateway import GATEWAY_FILE, check_words
-from .hosts import ROUTER_FILE
-from .plain import health_flags
-from .readback import Launch, launches
+from .hosts import ROUTER_FILE, health_flags
+from .kubernetes import POOL, vendor_fact
 
 LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Values that Kubernetes takes for a label."""
+SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
+"""A start script: name of the replica, and which of its hosts it is for if there are several."""
+MANIFEST: Final = re.compile(r"dgd\.yaml|pools/.*\.yaml")
+"""Files whose pods are the fleet's."""
+PROGRAMS: Final = {
+    "vllm": ["vllm", "serve"],
+    "sglang": ["python3", "-m", "sglang.launch_server"],
+    "trtllm": ["trtllm-serve", "serve"],
+}
+"""What starts an engine on a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One replica, or equal ones, as a file starts them.
+
+    where: file and, in it, object; pool: name of its pool; role: prefill, decode or colocated; replicas, nodes,
+    node_gpus: as the file asks for them; words: its flags, none of TensorRT-LLM on hosts; transfer: settings of its
+    connector, None without one; label: GPU product asked for.
+    """
+
+    where: str
+    pool: str
+    role: str
+    weights: str
+    replicas: int
+    nodes: int
+    node_gpus: int
+    words: Words
+    settings: Settings
+    transfer: Mapping[str, Any] | None
+    label: str | None = None
+    image: str | None = None
+
+
+def launches(deployment: Deployment, files: Mapping[str, str]) -> tuple[Launch, ...]:
+    """Every replica that the files start; InputError where they cannot be read, or leave a setting to the engine."""
+    scripts: dict[str, list[str]] = {}
+    for path in sorted(files):
+        if match := SCRIPT.fullmatch(path):
+            scripts.setdefault(match[1], []).append(path)
+    hosts = [_script(deployment, files, name, paths) for name, paths in scripts.items()]
+    pods = (
+        _pod(deployment, path, pod, quantity(path, replicas), quantity(path, nodes))
+        for path in sorted(files)
+        if MANIFEST.fullmatch(path)
+        for document in load_documents(path, files[path])
+        for pod, replicas, nodes in _pods(document)
+    )
+    return (*hosts, *pods)
+
+
+def _launch(deployment: Deployment, where: str, values: Mapping[str, Any], **stated: Any) -> Launch:
+    """A replica with what its flags, or its options, say."""
+    return Launch(
+        where=where,
+        role=read_role(deployment, where, values),
+        settings=read_settings(deployment, where, values),
+        transfer=read_transfer(deployment, where, values),
+        **stated,
+    )
+
+
+def _script(deployment: Deployment, files: Mapping[str, str], name: str, paths: Sequence[str]) -> Launch:
+    """The replica of a start script, and of its file of options where it has one."""
+    engine, where, config = deployment.engine, paths[0], f"workers/{name}.yaml"
+    program, env, command, words = PROGRAMS[engine], dict[str, str](), list[str](), Words()
+    for line in files[where].splitlines():
+        if line.startswith("export "):
+            variable, _, value = line.removeprefix("export ").partition("=")
+            env[variable] = "".join(shlex.split(value))
+        elif line.startswith("exec "):
+            command = shlex.split(line)[1:]
+    if command[: len(program)] != program:
+        raise InputError(f"{where} does not start {' '.join(program)}")
+    command, options = command[len(program) :], {}
+    if engine != "sglang":
+        at = command.index("--config") if "--config" in command else len(command)
+        if command[at + 1 : at + 2] != [f"$here/{name}.yaml"] or config not in files:
+            raise InputError(f"{where} does not start its engine with its own config file")
+        options, command, where = load_yaml(config, files[config]), command[:at] + command[at + 2 :], config
+    if engine != "trtllm":
+        flags = ((f"--{key}", None if value is True else str(value)) for key, value in options.items())
+        words = (*flags, *words_of(where, command))
+    visible = [vendor["visible"] for vendor in facts.fact("vendors").values()]
+    gpus = next((env[variable] for variable in visible if variable in env), None)
+    return _launch(
+        deployment,
+        where,
+        options if engine == "trtllm" else dict(words),
+        pool=name.rpartition("-")[0],
+        weights=command[0] if engine == "trtllm" else _weights(words),
+        replicas=1,
+        nodes=len(paths),
+        node_gpus=0 if gpus is None else len(re.split("[,|]", gpus)),
+        words=words,
+    )
+
+
+def _weights(words: Words) -> str:
+    values = dict(words)
+    return str(values.get("--model") or values.get("--model-path"))
+
+
+def _pods(value: Any, replicas: Any = 1, nodes: Any = 1) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
+    """Every pod of a pool, with the replicas and the nodes of each of the object that starts it.
+
+    Of those of a group that spans nodes only the leader, which says what all are told.
+    """
+    if isinstance(value, Mapping):
+        replicas = value.get("replicas", replicas)
+        nodes = dig(value, "multinode", "nodeCount") or value.get("size", nodes)
+        if POOL in (dig(value, "metadata", "labels") or {}) and dig(value, "spec", "containers"):
+            yield value, replicas, nodes
+        value = [inner for key, inner in value.items() if key != "workerTemplate"]
+    if isinstance(value, list):
+        for inner in value:
+            yield from _pods(inner, replicas, nodes)
+
+
+def _pod(deployment: Deployment, path: str, pod: Mapping[str, Any], replicas: int, nodes: int) -> Launch:
+    name, container = str(pod["metadata"]["labels"][POOL]), pod["spec"]["containers"][0]
+    where = path if path.startswith("pools/") else f"{path}: {name}"
+    text = [unescaped(str(word)) for word in container.get("args") or []]
+    positional = deployment.options.target == "llmd"  # whose engines are told the model without a flag
+    words = words_of(where, ["--model", *text] if positional else text)
+    planned = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules
+    limits = dig(container, "resources", "limits") or {}
+    return _launch(
+        deployment,
+        where,
+        dict(words),
+        pool=name,
+        weights=_weights(words),
+        replicas=replicas,
+        nodes=nodes,
+        node_gpus=quantity(where, limits.get(vendor_fact(planned, "resource"), 0)),
+        words=words,
+        label=(pod["spec"].get("nodeSelector") or {}).get(vendor_fact(planned, "label")),
+        image=container.get("image"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +247,17 @@ def _flag_fault(deployment: Deployment, name: str, value: str | None) -> str:
         return f"{name} {'takes no value' if kind == facts.SWITCH else 'needs a value'}"
     if isinstance(kind, list) and value not in kind:
         return f"{name} {shown(value)} is none of {', '.join(kind)}"
-    return "" if _is_of_kind(kind, value) else f"{name} {shown(value)} is not of type {kind}"
+    if kind in ("int", "float") and not _is_number(str(value), whole=kind == "int"):
+        return f"{name} {shown(value)} is not of type {kind}"
+    return ""
 
 
-def _is_of_kind(kind: object, value: str | None) -> bool:
-    if kind not in ("int", "float") or value is None:
-        return True
+def _is_number(text: str, *, whole: bool) -> bool:
     try:
-        number = float(value)
+        number = float(text)
     except ValueError:
         return False
-    return math.isfinite(number) and (kind == "float" or number == int(number))
+    return math.isfinite(number) and not (whole and number % 1)
 
 
 def gpus_are_the_engines(deployment: Deployment, started: Started) -> Iterator[str]:
@@ -284,6 +427,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 def faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
     """Rules broken, as (rule, sentence)."""
     every = launches(deployment, files)
-    pairs = ((launch, deployment.pool(launch.pool)) for launch in every)
-    started = Started(every, tuple((launch, pool) for launch, pool in pairs if pool is not None), files)
+    pools = {pool.name: pool for pool in deployment.pools}
+    pairs = tuple((launch, pools[launch.pool]) for launch in every if launch.pool in pools)
+    started = Started(every, pairs, files)
     return [(name, sentence) for name, rule in RULES.items() for sentence in rule(deployment, started)]

@@ -22,15 +22,14 @@ from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Quantiles
 from reports.asked import ClassTarget, asked
-from reports.document import Document, Section, Table, table_of
+from reports.deploy.deployment import Demand
+from reports.deploy.describe import demand_of, told_apart
+from reports.document import Document, Section, table_of
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean, plural
 from search_spaces.benchmark_results import BenchmarkRun, read_results
 from search_spaces.files import shown_path
 from search_spaces.prometheus import Histogram, Scrape, Series, needed_series, read_scrape
-
-from .deployment import Demand
-from .describe import demand_of, told_apart
 
 QUANTILES: Final = ("p50", "p90", "p99")
 OTHER_WORKLOAD: Final = 0.1
@@ -141,55 +140,48 @@ def _run(
                 f"{run.where}: its {name} have {measured:,.0f} tokens on average, and the plan's {planned:,.0f}, so it "
                 "did not replay the plan's workload"
             )
-    pairs = [
+    metrics = zip(("TTFT", "TPOT"), latencies, (run.ttft, run.tpot), strict=True)
+    rows = (
         (f"{metric} {name}", getattr(predicted, name), getattr(seen, name))
-        for metric, predicted, seen in zip(("TTFT", "TPOT"), latencies, (run.ttft, run.tpot), strict=True)
+        for metric, predicted, seen in metrics
         for name in QUANTILES
-    ]
+    )
     return {
         "where": run.where,
         "tool": run.tool.value,
         "requests": run.completed,
         "requests_per_second": run.request_throughput,
         "latencies": [
-            {
-                "name": name,
-                "promised_s": predicted,
-                "measured_s": seen,
-                "error": predicted / seen - 1.0 if seen else None,
-            }
-            for name, predicted, seen in pairs
+            {"name": name, "promised_s": planned, "measured_s": seen, "error": planned / seen - 1.0 if seen else None}
+            for name, planned, seen in rows
         ],
         **_run_verdict(demand.rate, goal, run),
     }
 
 
 def _run_verdict(planned: float, goal: ClassTarget, run: BenchmarkRun) -> dict[str, Any]:
-    limits = (goal.ttft, goal.tpot, goal.e2e)
+    limits = {"TTFT": (goal.ttft, run.ttft), "TPOT": (goal.tpot, run.tpot), "e2e": (goal.e2e, run.e2e)}
     shares = [
         Within(name, limit, *latency.share_within(limit))
-        for name, limit, latency in zip(("TTFT", "TPOT", "e2e"), limits, (run.ttft, run.tpot, run.e2e), strict=True)
+        for name, (limit, latency) in limits.items()
         if limit is not None
     ]
-    checked = len(run.goals) == len(limits) and all(map(_same, run.goals, limits)) and not goal.others
-    together = run.attainment if checked else None
+    same = [_same(counted, limit) for counted, (limit, _) in zip(run.goals, limits.values(), strict=False)]
+    together = run.attainment if len(same) == len(limits) and all(same) and not goal.others else None
     verdict = verdict_of(goal.goal or 0.0, shares, together)
     served = run.request_throughput or planned
     light = served < (1.0 - LIGHT) * planned
     if verdict is Verdict.MEETS and (light or goal.others):
         verdict = Verdict.OPEN
-    if verdict is Verdict.MEETS:
-        following = "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics."
-    elif verdict is Verdict.MISSES:
-        following = (
-            "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and plan again with "
-            "its file as `catalog:`."
-        )
-    elif light:
-        following = f"It served {rate(served)} of the {rate(planned)} planned: replay the workload at its own times."
-    else:
-        following = "Replay with AIPerf and `--goodput`, which counts the requests within all limits."
-    return _verdict_dict(verdict, goal, shares, together, following)
+    following = {
+        Verdict.MEETS: "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics.",
+        Verdict.MISSES: "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and plan "
+        "again with its file as `catalog:`.",
+        Verdict.OPEN: f"It served {rate(served)} of the {rate(planned)} planned: replay the workload at its own times."
+        if light
+        else "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
+    }
+    return _verdict_dict(verdict, goal, shares, together, following[verdict])
 
 
 def _same(first: float | None, second: float | None) -> bool:
@@ -202,17 +194,17 @@ def _verdict_dict(
     verdict: Verdict, goal: ClassTarget, shares: Sequence[Within], together: float | None, following: str
 ) -> dict[str, Any]:
     """Whether the SLO is met, by which metric, and what to do next."""
-    asked_for = f"the goal is {percent(goal.goal)}"
     worst = min(shares, key=lambda share: (share.high, share.low), default=None)
-    all_shares = join_words([share.words for share in shares]) or "no limit"
-    if together is not None:
-        all_shares = f"{percent(together)} of the requests are within all limits"
-    openings = {
+    reason = join_words([share.words for share in shares]) or "no limit"
+    opening = {
         Verdict.MEETS: "The fleet meets the plan's SLO",
-        Verdict.MISSES: "The fleet misses the plan's SLO" + (f" by {worst.name}" if worst and together is None else ""),
+        Verdict.MISSES: "The fleet misses the plan's SLO",
         Verdict.OPEN: "This does not tell whether the fleet meets the plan's SLO",
-    }
-    reason = worst.words if verdict is Verdict.MISSES and worst is not None and together is None else all_shares
+    }[verdict]
+    if together is not None:
+        reason = f"{percent(together)} of the requests are within all limits"
+    elif verdict is Verdict.MISSES and worst is not None:
+        opening, reason = f"{opening} by {worst.name}", worst.words
     return {
         "verdict": verdict.value,
         "attainment_goal": goal.goal,
@@ -221,14 +213,25 @@ def _verdict_dict(
             {"name": share.name, "limit_s": share.limit, "share_low": share.low, "share_high": share.high}
             for share in shares
         ],
-        "sentence": f"{openings[verdict]}: {reason}; {asked_for}. {following}",
+        "sentence": f"{opening}: {reason}; the goal is {percent(goal.goal)}. {following}",
     }
 
 
 def comparison_document(value: dict[str, Any]) -> Document:
     """The answer, of a `comparison_dict`: a table for each run, and last whether the SLO is met."""
     planned, runs = rate(value["planned_requests_per_second"]), value["runs"]
-    tables = [Section(run["where"] if len(runs) > 1 else "", table=_latencies(run)) for run in runs]
+    columns = ("latency", "#plan", "#measured", "#error")
+    rows = [
+        [
+            (item["name"], duration(item["promised_s"]), duration(item["measured_s"]), signed_percent(item["error"]))
+            for item in run["latencies"]
+        ]
+        for run in runs
+    ]
+    tables = [
+        Section(run["where"] if len(runs) > 1 else "", table=table_of(columns, latencies))
+        for run, latencies in zip(runs, rows, strict=True)
+    ]
     verdicts = [Section(sentences=(clean(run["sentence"], 600),)) for run in runs]
     return Document(
         headline=tuple(
@@ -238,14 +241,6 @@ def comparison_document(value: dict[str, Any]) -> Document:
         ),
         sections=(*tables, *verdicts),
     )
-
-
-def _latencies(run: dict[str, Any]) -> Table:
-    rows = [
-        (item["name"], duration(item["promised_s"]), duration(item["measured_s"]), signed_percent(item["error"]))
-        for item in run["latencies"]
-    ]
-    return table_of(("latency", "#plan", "#measured", "#error"), rows)
 
 
 def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:

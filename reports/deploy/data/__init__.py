@@ -1,1 +1,0 @@
-"""Facts about deployment targets, as package resources."""
