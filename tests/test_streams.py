@@ -20,7 +20,6 @@ from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from pdplan.console import Console, ReaderGoneError, guard_streams, part_of
 from reports import whole_files
-from reports.answers.plan import write_outputs
 from reports.json_text import plan_json
 from reports.whole_files import check_directory, check_distinct, check_target, write_whole
 from tests.report_cases import load
@@ -315,20 +314,6 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     assert stat.S_IMODE(place.stat().st_mode) == 0o666 & ~whole_files._umask()
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_a_target_that_is_no_file_is_refused(force: bool, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder; name a file in it"):
-        check_target(tmp_path, force=force)
-    if hasattr(os, "mkfifo"):
-        os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(InputError, match="pipe is not a regular file"):
-            check_target(tmp_path / "pipe", force=force)
-    with pytest.raises(InputError, match="cannot be written: No such file or directory"):
-        check_target(tmp_path / "absent" / "a", force=force)
-    with pytest.raises(InputError, match="cannot be written: File name too long"):
-        check_target(tmp_path / ("a" * 300), force=force)
-
-
 def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def readonly(**_: object) -> None:
         raise OSError(30, "Read-only file system")
@@ -338,12 +323,6 @@ def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, mon
         check_directory(tmp_path / "plan", (), force=False)
     with pytest.raises(InputError, match="a cannot be written: Read-only file system"):
         check_target(tmp_path / "a", force=True)
-
-
-def test_a_folder_in_a_files_place_is_noticed_before(tmp_path: Path) -> None:
-    (tmp_path / "report.html").mkdir()
-    with pytest.raises(InputError, match=r"report\.html is a folder"):
-        check_directory(tmp_path, ("plan.json", "report.html"), force=False)
 
 
 def test_what_leads_nowhere_is_refused(tmp_path: Path) -> None:
@@ -372,20 +351,6 @@ def test_two_files_of_a_folder_that_are_one_are_refused_even_with_force(tmp_path
         check_directory(tmp_path, ("plan.json", "report.html"), force=True)
 
 
-@pytest.mark.parametrize("name", ["same", "./same", "link", "hard", "sub/../same"])
-def test_two_names_of_one_file_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "same").touch()
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "link").symlink_to("same")
-    (tmp_path / "hard").hardlink_to("same")
-    with pytest.raises(InputError, match="--csv and --html name the same file"):
-        check_distinct({"--csv": Path("same"), "--html": Path(name)}, {})
-    with pytest.raises(InputError, match="FILE and --csv name the same file"):
-        check_distinct({"--csv": Path(name)}, {"FILE": Path("same")})
-    check_distinct({"--csv": Path("same")}, {"FILE": Path("other"), "--terms": Path("other")})
-
-
 def test_names_of_a_file_that_is_not_there_yet_are_told_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("new")
     with pytest.raises(InputError, match="--csv and --html name the same file"):
@@ -409,17 +374,3 @@ def test_json_keeps_the_models_order_and_has_no_nan(plan: Plan) -> None:
     assert again.ttft_s is not None
     assert math.isnan(again.ttft_s.p99)
     assert plan_json(again) == text
-
-
-def test_without_force_nothing_is_replaced(plan: Plan, tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("mine")
-    with pytest.raises(InputError, match=r"report\.html was not written by pdplan; choose another directory, or"):
-        write_outputs(plan, tmp_path, force=False)
-    assert not (tmp_path / "plan.json").exists()
-    (tmp_path / "plan.json").write_text(plan_json(plan), "utf-8")
-    with pytest.raises(InputError, match=r"report\.html was not written by pdplan"):
-        write_outputs(plan, tmp_path)
-    assert (tmp_path / "report.html").read_text() == "mine"
-    write_outputs(plan, tmp_path, force=True)
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") != "mine"
-    write_outputs(plan, tmp_path)
