@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.serving.interval import ASSUMED_WIDENING, interval_of
-from costmodel.serving.policy import ServingPolicy
+from costmodel.host import ServingPolicy
+from costmodel.prediction_error import ASSUMED_WIDENING, interval_of
 from costmodel.words import percentage
 from pdplan.commands.accuracy import FILES
-from reports.answers.accuracy import cells, validation_dict
+from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, validation_dict
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import engine_names, load_serving_policy
 from search_spaces.measured_predictions import predict_serving, predict_steps
@@ -56,6 +56,22 @@ DISTRUST = """## Where not to trust it
 * **Accelerators without measured kernels** take efficiencies from a relative; their intervals are widened.
 * **Beyond the data**: prompts over 10,000 tokens, more than 8 tensor ranks, speculative decoding, prefix caches, LoRA.
 """
+
+
+def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of one table of all quantities."""
+    quantities, header = QUANTITIES[value["format"]], [*LABELS[value["format"]], "rows"]
+    for name in quantities:
+        header += [name if value["format"] == "serving" else "MAPE", "p90", "bias", "in 90 %"]
+    rows = [
+        [
+            *labels,
+            str(group.get("predicted", group["rows"])),
+            *(cell for quantity in quantities.values() for cell in error_cells(group, quantity)),
+        ]
+        for labels, group in labelled(value)
+    ]
+    return header, rows
 
 
 def accuracy_page(parts: dict[str, dict[str, Any]]) -> str:

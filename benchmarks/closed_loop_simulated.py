@@ -31,8 +31,14 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.engine_arrays import engine_arrays, first_token_factor  # noqa: E402
-from costmodel.serving.closed_loop import closed_loop  # noqa: E402
-from costmodel.serving.load import MANY_WAVES, ClosedLoad, uneven_lanes  # noqa: E402
+from costmodel.queues.steady_state import (  # noqa: E402
+    MANY_WAVES,
+    ClosedLoad,
+    Pools,
+    closed_loop,
+    engine_times,
+    uneven_lanes,
+)
 from costmodel.simulator import SCHEDULERS, Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
 from costmodel.simulator.steps import UNLIMITED, cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
@@ -105,7 +111,9 @@ def simulated_means(deployment: Deployment, closed: ClosedLoad) -> tuple[float, 
     """
     policy = load_serving_policy(deployment.engine)
     arrays = engine_arrays(deployment.model, [deployment.prefill], policy.overhead)
-    steady = closed_loop(deployment.model, arrays, policy, closed, np.array([[deployment.fits]]))
+    times, (single, none) = engine_times(deployment.model, arrays, arrays, policy, closed), np.eye(2)[:, :1, None]
+    pools = Pools(single, single, none, np.array([[deployment.fits]]), apart=False)
+    steady = closed_loop(times, policy, closed, pools)
     kernels = step_time(deployment.model, arrays, StepLoad.prefill(closed.isl)).total * arrays.first_token
     late = (closed.looks - 1.0) / 2.0 * steady.decode_step
     outside = float((policy.arrival + np.maximum(steady.prefill - kernels, 0.0) + late)[0, 0])

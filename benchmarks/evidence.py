@@ -28,7 +28,7 @@ from kernel_tables import (
 from step_tables import Shape, all_reduce_steps, attention_steps, gemm_steps, load_shapes, moe_steps
 from suspect import Finding, beats_physics, link_unused, narrower_is_slower, one_row_slower
 
-from costmodel.calibration.fit import CONSTANT, Samples, fit
+from benchmarks.efficiency_curve import CONSTANT, Samples, fit
 from costmodel.routing import touched_experts
 
 SHARED = "all_reduce_shared"

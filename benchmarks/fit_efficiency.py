@@ -23,9 +23,15 @@ from evidence import GEMM_CURVE, SHARED, Evidence, collect  # noqa: E402
 from kernel_tables import SYSTEMS  # noqa: E402
 from relatives import LIKE, RELATIVE  # noqa: E402
 
+from benchmarks.efficiency_curve import (  # noqa: E402
+    CONSTANT,
+    EfficiencyCurve,
+    Fit,
+    assess,
+    fit,
+    predict,
+)
 from benchmarks.folders import data_folder  # noqa: E402
-from costmodel.calibration.curves import EfficiencyCurve  # noqa: E402
-from costmodel.calibration.fit import CONSTANT, Fit, assess, fit, predict  # noqa: E402
 from costmodel.roofline import KERNEL_CLASSES  # noqa: E402
 
 Key = tuple[str, str]

@@ -24,8 +24,7 @@ def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
     from optimizer.recommend.optimize import optimize
     from optimizer.recommend.search import Level
-    from optimizer.verification.goodput import goodput
-    from optimizer.verification.judge import judge
+    from optimizer.verification.judge import goodput, judge
     from reports.words import fleet_words
     from search_spaces.loader import load_problem
 

@@ -15,8 +15,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from costmodel.calibration.curves import EfficiencyCurve, curve_time
-from costmodel.calibration.fit import Samples, single_kernels
+from benchmarks.efficiency_curve import EfficiencyCurve, Samples, curve_time, single_kernels
 from costmodel.engine_arrays import TABLE_SKEW
 from costmodel.kernels import converted_width
 from costmodel.routing import Routed, busiest_expert_rank, imbalance, largest_of, sampled_spread

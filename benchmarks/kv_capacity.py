@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.accelerator import Accelerator  # noqa: E402
-from costmodel.calibration.search import pattern_search  # noqa: E402
+from costmodel.calibration import pattern_search  # noqa: E402
 from costmodel.engine import EngineConfig  # noqa: E402
 from costmodel.memory import (  # noqa: E402
     kv_bytes_peak_per_gpu,

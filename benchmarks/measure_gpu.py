@@ -39,12 +39,18 @@ from gpu_kernels import Timing, copy_bandwidth, launch_time, measure, plan, sust
 from kernel_tables import Hardware, decode_samples, gemm_samples, prefill_samples  # noqa: E402
 from suspect import beats_physics  # noqa: E402
 
+from benchmarks.efficiency_curve import (  # noqa: E402
+    CONSTANT,
+    EfficiencyCurve,
+    Fit,
+    fit,
+    predict,
+)
 from costmodel.accelerator import Accelerator  # noqa: E402
-from costmodel.calibration.curves import EfficiencyCurve  # noqa: E402
-from costmodel.calibration.fit import CONSTANT, Fit, fit, predict  # noqa: E402
 from costmodel.errors import InputError, PdplanError, UnknownNameError  # noqa: E402
 from costmodel.units import MICRO, MILLI  # noqa: E402
-from search_spaces.catalog import AcceleratorCatalog, load_catalog, overlay_text, rounded  # noqa: E402
+from search_spaces.catalog import AcceleratorCatalog, load_catalog, overlay_text  # noqa: E402
+from search_spaces.efficiency import rounded  # noqa: E402
 
 SAMPLES = {"gemm": gemm_samples, "attention_prefill": prefill_samples, "attention_decode": decode_samples}
 FREE = {

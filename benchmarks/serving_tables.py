@@ -18,20 +18,19 @@ sys.path.insert(0, str(ROOT))
 from serving_layouts import as_run  # noqa: E402
 
 from benchmarks.folders import data_folder  # noqa: E402
-from costmodel.host import NO_OVERHEAD  # noqa: E402
-from costmodel.serving.closed_loop import settle  # noqa: E402
-from costmodel.serving.disaggregated import Pools, settle_pools  # noqa: E402
-from costmodel.serving.load import (  # noqa: E402
+from costmodel.host import NO_OVERHEAD, ServingPolicy  # noqa: E402
+from costmodel.queues.steady_state import (  # noqa: E402
     ClosedLoad,
+    Pools,
     PromptSteps,
     Steady,
     Times,
-    decode_time,
+    closed_loop,
+    decode_step,
     launching_time,
     prompt_of,
     prompt_steps,
 )
-from costmodel.serving.policy import ServingPolicy  # noqa: E402
 from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
@@ -103,9 +102,7 @@ class Table:
         own = self.batch.policy_of(policy)
         column = np.array([[first_token(each, factors)] for each in self.batch.deployments])
         times = self.times(own, column)
-        if self.batch.split:
-            return settle_pools(times, own, self.batch.load, self.batch.pools)
-        return settle(times, own, self.batch.load, self.batch.pools.fits)
+        return closed_loop(times, own, self.batch.load, self.batch.pools)
 
     def only(self, keep: Array) -> Table:
         """The rows where `keep` is true."""
@@ -122,7 +119,7 @@ Columns = TypeVar("Columns", ClosedLoad, Pools)
 
 def columns_of(parts: Sequence[Columns], keep: Array | slice = slice(None)) -> Columns:
     """The kept rows of several loads or pools as one."""
-    names = [item.name for item in fields(parts[0])]
+    names = [item.name for item in fields(parts[0]) if isinstance(getattr(parts[0], item.name), np.ndarray)]
     return replace(parts[0], **{name: np.vstack([getattr(part, name) for part in parts])[keep] for name in names})
 
 
@@ -174,9 +171,9 @@ def make_table(batch: Batch, file: str) -> Table:
     load = batch.load
     policy = batch.policy_of(load_serving_policy(batch.engine))
     prefill, decode = batch.prefill_engines(NO_OVERHEAD), batch.decode_engines(NO_OVERHEAD)
-    prompt = prompt_steps(batch.model, prefill, load, policy)
+    prompt = prompt_steps(batch.model, prefill, policy, load)
     top = load.concurrency / batch.pools.decode_workers
-    steps = [decode_time(batch.model, decode, np.maximum(top * share, 1e-3), load) for share in GRID]
+    steps = [decode_step(batch.model, decode, np.maximum(top * share, 1e-3), load) for share in GRID]
     rows = [each.row for each in batch.deployments]
     return Table(
         batch=batch,

@@ -23,7 +23,7 @@ from kernel_tables import (
 )
 from numpy.typing import NDArray
 
-from costmodel.calibration.fit import Samples
+from benchmarks.efficiency_curve import Samples
 from costmodel.kernels import ROTARY_LAUNCH, converted_width
 
 CONFIGS = {

@@ -28,10 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from optimizer.whatif.answer import Effort  # noqa: E402
-from optimizer.whatif.sweep import Sweep, run_sweep, sweep_of  # noqa: E402
-from optimizer.whatif.workers import ONE_THREAD, Row  # noqa: E402
+from optimizer.whatif.sweep import ONE_THREAD, Row, Sweep, run_sweep, sweep_of  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
-from search_spaces.scenarios import grid, parse_axis  # noqa: E402
+from search_spaces.scenarios import parse_axis  # noqa: E402
 
 EXAMPLE = ROOT / "examples" / "chat.yaml"
 ALONE = 5
@@ -121,8 +120,7 @@ def main(count: int, only: str | None, verify: int, *, full: bool) -> None:
         if only not in {None, name}:
             continue
         varied = [parse_axis(axis) for axis in axes]
-        keys = [axis.key for axis in varied]
-        sweep = sweep_of(problem, EXAMPLE.parent, list(grid(varied)), keys, Effort.FULL if full else None, looks=verify)
+        sweep = sweep_of(problem, EXAMPLE.parent, varied, (), Effort.FULL if full else None, looks=verify)
         one, two = timed(sweep, 1), timed(sweep, 2)
         click.echo(
             f"{name}: {told(one, two)}; rows {'equal' if agree(sweep, one, two) else 'DIFFER'}; {gaps(one.rows)}"
@@ -142,7 +140,7 @@ def told(one: Timed, two: Timed) -> str:
 def agree(sweep: Sweep, one: Timed, two: Timed) -> bool:
     """Whether one worker and two give the same rows, and a row alone the same fleet and cost."""
     picked = range(0, len(one.rows), max(len(one.rows) // ALONE, 1))
-    alone = [sweep.solver([(number, sweep.tasks[number])])[0] for number in picked]
+    alone = [sweep.solver((number, sweep.tasks[number])) for number in picked]
     same = all(
         row["cost_usd_per_hour"] == one.rows[number]["cost_usd_per_hour"] and row["pools"] == one.rows[number]["pools"]
         for number, row in zip(picked, alone, strict=True)

@@ -96,7 +96,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class KernelEfficiency:
-    """Share of the roofline that one kernel class reaches on one accelerator (`costmodel.calibration.curves`).
+    """Share of the roofline that one kernel class reaches on one accelerator (`benchmarks.efficiency_curve`).
 
     compute: share of peak FLOP/s at large size [1].
     memory: share of peak bandwidth [1].

@@ -46,7 +46,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .queueing import held_at
+from .queues.erlang import held_at
 from .routing import largest_of
 
 FloatArray = NDArray[np.float64]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from .beside import Beside, dispersion, feedback, seated_variance
 from .metric import GAP_SHARE
-from .queueing import normal_exceeds, poisson_exceeds
+from .queues.erlang import normal_exceeds, poisson_exceeds
 
 FloatArray = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from .memory import (
     runtime_bytes,
     weight_bytes_per_gpu,
 )
-from .serving.load import uneven_lanes
+from .queues.steady_state import uneven_lanes
 from .step import StepLoad, StepTime, prompt_chunks, step_time
 from .transformer import Part, Transformer
 from .words import percentage
@@ -141,7 +141,7 @@ def prompt_seconds(
 
     chunks x step of one chunk on each of dp ranks x uneven / (pp dp): ranks share the experts and step together, so a
     prompt alone takes less than its rank does among others. isl: tokens of a prompt; lane_balance: time of a step over
-    that on evenly busy ranks (`serving.load.uneven_lanes`) [1].
+    that on evenly busy ranks (`queues.steady_state.uneven_lanes`) [1].
     """
     split = config.parallelism
     count, size, past = prompt_chunks(isl, 0.0, config.max_num_batched_tokens / split.data)

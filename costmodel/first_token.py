@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .prompt_queue import PromptWait
-from .queueing import conditional_wait
+from .queues.erlang import conditional_wait
 
 FloatArray = NDArray[np.float64]
 

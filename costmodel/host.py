@@ -1,8 +1,9 @@
-"""What a serving engine adds to the kernels of a step: its CPU work."""
+"""What a serving engine adds to its kernels: CPU work, and its way with requests, as numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from .accelerator import Origin
 
@@ -34,3 +35,44 @@ def host_time(overhead: EngineOverhead, requests: float) -> float:
     0.001
     """
     return overhead.step + overhead.per_request * requests
+
+
+class Scheduler(StrEnum):
+    """Who gets the next step."""
+
+    TOKEN_BUDGET = "token_budget"  # noqa: S105 - tokens of text
+    """One budget of tokens a step: running requests first, prompt chunks fill the rest (vLLM V1, TensorRT-LLM)."""
+    PREFILL_FIRST = "prefill_first"
+    """Waiting prompts run before any decode goes on (SGLang)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPolicy:
+    """One serving engine's way with requests.
+
+    token_budget: most prompt tokens in a step [token]; memory_fraction: share of HBM that it takes [1];
+    quantized_kv_dtype: KV dtype that it chooses for 8-bit and 4-bit checkpoints;
+    overhead: CPU time that a step waits for;
+    launch: what launching a kernel of a step with prompts takes, which no CUDA graph replays [s];
+    arrival: HTTP, tokenising and scheduling before a lone prompt starts [s];
+    equal_wait: prompts that a prompt of equal length waits for; requests that start one by one also end one by one [1];
+    lane_balance: time of a prompt on an engine with data-parallel lanes over that with all lanes busy [1];
+    handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
+    handover_burst: share of requests after the first wave that find all others' prompts ahead of them at the prefill
+    workers [1];
+    hand_over_steps: decode steps that pass while a decode worker loads the KV of a request (`simulator.Policy.pulls`)
+    [1].
+    """
+
+    scheduler: Scheduler
+    token_budget: int
+    memory_fraction: float
+    quantized_kv_dtype: str
+    overhead: EngineOverhead
+    launch: float
+    arrival: float
+    equal_wait: float
+    lane_balance: float
+    handover: float
+    handover_burst: float
+    hand_over_steps: float = 0.0

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from .cells import CELLS, cells_of, centred, placed, transform
 from .prompts import BUSIEST, Prompts
-from .queueing import NEWTON, wait_probability
+from .queues.erlang import NEWTON, wait_probability
 from .routing import largest_of
 
 FloatArray = NDArray[np.float64]

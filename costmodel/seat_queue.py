@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from .beside import Beside
 from .decode_queue import DecodeTime
-from .queueing import conditional_wait, gamma_exceeds, held_at, normal_exceeds
+from .queues.erlang import conditional_wait, gamma_exceeds, held_at, normal_exceeds
 
 FloatArray = NDArray[np.float64]
 

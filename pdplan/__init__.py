@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.search import Level
-    from optimizer.whatif.frontier import Frontier
+    from optimizer.whatif.curves import Frontier
     from reports.answers.simulation import Simulated
     from search_spaces.fleet_file import StatedFleet, load_fleet
     from search_spaces.loader import load_problem
@@ -70,7 +70,7 @@ _HOMES = {
     },
     "optimizer.plans.plan": {"FleetEvaluation", "Plan"},
     "optimizer.recommend.search": {"Level"},
-    "optimizer.whatif.frontier": {"Frontier"},
+    "optimizer.whatif.curves": {"Frontier"},
     "reports.answers.simulation": {"Simulated"},
     "search_spaces.fleet_file": {"StatedFleet", "load_fleet"},
     "search_spaces.loader": {"load_problem"},

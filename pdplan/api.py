@@ -21,8 +21,8 @@ from .files import read_fleet, stated_fleet
 if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.search import Brake, Level
-    from optimizer.whatif.frontier import Frontier
-    from optimizer.whatif.workers import Row
+    from optimizer.whatif.curves import Frontier
+    from optimizer.whatif.sweep import Row
     from reports.answers.simulation import Simulated
     from reports.deploy.deployment import Options
     from search_spaces.fleet_file import StatedFleet
@@ -61,7 +61,7 @@ def optimize(
 
     Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
     """
-    from optimizer.recommend.extras import with_worths
+    from optimizer.recommend.comparison import with_worths
     from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
     from optimizer.recommend.search import Brake, Level
@@ -198,21 +198,18 @@ def whatif(
     scenario: names of the file's `scenarios:`; jobs: processes. Requests are random.
     """
     from optimizer.whatif.answer import Effort
-    from optimizer.whatif.sweep import check_scenarios, run_sweep, sweep_of
-    from optimizer.whatif.workers import local_executor
+    from optimizer.whatif.sweep import local_executor, run_sweep, sweep_of
     from search_spaces.loader import without_recording
-    from search_spaces.scenarios import chosen_scenarios, grid, parse_axis
+    from search_spaces.scenarios import chosen_scenarios, parse_axis
 
     problem, base = _problem(problem, base, settings, {"prices": prices})
     problem = without_recording(problem)
     axes = [parse_axis(text) for text in _axes(vary)]
-    scenarios_of_names = chosen_scenarios(problem, [scenario] if isinstance(scenario, str) else scenario)
-    if not axes and not scenarios_of_names:
+    named = chosen_scenarios(problem, [scenario] if isinstance(scenario, str) else scenario)
+    if not axes and not named:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
-    scenarios = list(grid(axes, scenarios_of_names))
-    check_scenarios(problem, base, scenarios)
     effort = Effort.SIMULATED if simulate else Effort.FULL if full else None
-    sweep = sweep_of(problem, base, scenarios, [axis.key for axis in axes], effort, gap, verify)
+    sweep = sweep_of(problem, base, axes, named, effort, gap, verify)
     with local_executor(jobs) as executor:
         return run_sweep(sweep, executor, jobs)
 
@@ -232,7 +229,7 @@ def frontier(
 
     between: ends of the curve in base units, such as (0.3, 2.0) for a TTFT [s]; verify: steps that are simulated.
     """
-    from optimizer.whatif.frontier import frontier as curve_over
+    from optimizer.whatif.curves import frontier as curve_over
     from search_spaces.loader import without_recording
 
     problem, base = _problem(problem, base, settings, {"prices": prices})

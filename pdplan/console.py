@@ -193,18 +193,6 @@ def write_text(path: Path, text: str | bytes, *, force: bool, rival: str = "the 
     write_whole({path: text})
 
 
-def facts_text(facts: list[tuple[str, str]], width: int) -> str:
-    """Set names and their values in two columns; long values are wrapped."""
-    from reports.text import wrap
-
-    room = max(len(name) for name, _ in facts) + 2
-    lines = []
-    for name, value in facts:
-        first, *rest = wrap(value, max(width - room, 20))
-        lines += [f"{name:{room}}{first}", *(" " * room + line for line in rest)]
-    return "\n".join(line.rstrip() for line in lines)
-
-
 _PLAIN: Final = {
     "✓": "+", "✗": "x", "×": "x", "±": "+-", "·": ".", "–": "-", "—": "-", "…": "..", "µ": "u", "μ": "u", "∞": "inf",
     "→": "->", "≥": ">=", "≤": "<=", "█": "#", "─": "-", "\N{NO-BREAK SPACE}": " ",
@@ -220,6 +208,9 @@ class ReaderGoneError(Exception):
 
 class _Guarded(io.TextIOWrapper):
     """A stream on which a failure is final: what comes after it goes nowhere, at the interpreter's exit too."""
+
+    results = False
+    """Whether what cannot be delivered is an error: results are, and narration that nobody can read is not."""
 
     def write(self, text: str, /) -> int:
         """Write, or fail as this stream fails."""
@@ -240,16 +231,8 @@ class _Guarded(io.TextIOWrapper):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
-        self._report(error)
-
-    def _report(self, error: OSError) -> None:
-        """Go on: narration that nobody can read is no reason to stop."""
-
-
-class _Results(_Guarded):
-    """Standard output: results that cannot be delivered are an error."""
-
-    def _report(self, error: OSError) -> None:
+        if not self.results:
+            return
         if isinstance(error, BrokenPipeError):
             raise ReaderGoneError from error
         raise InputError(f"standard output cannot be written: {error.strerror}") from error
@@ -262,11 +245,11 @@ def guard_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - stays open to the end
     if sys.stdout is None:
         raise InputError("standard output is closed; send it to a file, or to /dev/null")
-    sys.stdout = _guarded(_Results, sys.stdout)
-    sys.stderr = _guarded(_Guarded, sys.stderr)
+    sys.stdout = _guarded(sys.stdout, results=True)
+    sys.stderr = _guarded(sys.stderr, results=False)
 
 
-def _guarded(kind: type[_Guarded], stream: TextIO) -> TextIO:
+def _guarded(stream: TextIO, *, results: bool) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper):  # somebody's own stream, such as a test's
         return stream
     with suppress(OSError):
@@ -274,7 +257,9 @@ def _guarded(kind: type[_Guarded], stream: TextIO) -> TextIO:
     encoding, line_buffering = stream.encoding, stream.line_buffering
     if codecs.lookup(encoding).name == "ascii":  # click takes it for an oversight, and would write past this guard
         encoding = "utf-8"
-    return kind(stream.detach(), encoding=encoding, errors=_PLAIN_LETTERS, line_buffering=line_buffering)
+    guarded = _Guarded(stream.detach(), encoding=encoding, errors=_PLAIN_LETTERS, line_buffering=line_buffering)
+    guarded.results = results
+    return guarded
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

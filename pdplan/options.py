@@ -13,6 +13,7 @@ import click
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError, nearest_name
 from costmodel.quoting import shown
+from search_spaces import bounds
 from search_spaces.bounds import CONFIDENCE, REQUEST_RATE, TIME_LIMIT, Bounds
 from search_spaces.files import check_name, shown_path
 
@@ -100,11 +101,11 @@ def read_as(reader: Callable[[], Any]) -> Callback:
     return read
 
 
-def _quantity(kind: str, bounds: Bounds) -> Any:
+def _quantity(kind: str, limits: Bounds) -> Any:
     from search_spaces.fields import quantity
     from search_spaces.quantities import Kind
 
-    return quantity(Kind(kind), bounds)
+    return quantity(Kind(kind), limits)
 
 
 seconds = read_as(lambda: _quantity("duration", Bounds(1e-3, TIME_LIMIT.high)))
@@ -237,14 +238,29 @@ class Whole(click.IntRange):
         return number
 
 
-def whole(bounds: Bounds) -> click.IntRange:
+def whole(limits: Bounds) -> click.IntRange:
     """A whole number within bounds."""
-    return Whole(int(bounds.low), int(bounds.high))
+    return Whole(int(limits.low), int(limits.high))
 
 
 PATH = UsablePath()
 ROUTERS = ("fewest_tokens", "fewest_requests")
 """Values of `constraints.balancing`."""
+
+DEGREE = whole(bounds.DEGREE)
+
+
+def replica_options(function: Function) -> Function:
+    """Add what a replica is made of: --model, --gpu, --catalog, and how its GPUs share the work."""
+    degrees = {"tp": "Tensor", "pp": "Pipeline", "ep": "Expert", "dp": "Data"}
+    for flag, name in reversed(degrees.items()):
+        of = " of the attention" if flag == "dp" else ""
+        text = f"{name} parallelism{of}."
+        function = click.option(f"--{flag}", type=DEGREE, default=1, show_default=True, help=text)(function)
+    gpu = click.option("--gpu", required=True, metavar="NAME", help="Accelerator; pdplan gpus lists them.")
+    model = click.option("--model", required=True, metavar="NAME", help="Catalog name, or path to a config.json.")
+    return model(gpu(catalog_option(function)))
+
 
 catalog_option = click.option(
     "--catalog", type=PATH, metavar="FILE", help="YAML file that changes or adds accelerators of the catalog."

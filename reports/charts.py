@@ -1,4 +1,4 @@
-"""Forms of charts that several answers draw: bars, stacks and maps of cells. Only positions are decided here."""
+"""Forms of charts that answers draw: panels of lines and points, bars, stacks, maps of cells. They know no plan."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from reports.drawing import (
     WIDTH,
     Box,
     Drawing,
+    Linear,
+    Log,
     Mark,
     Path,
+    Plot,
+    Point,
     Rect,
+    Symbol,
     Text,
     Ticks,
     axes,
     headings,
+    line,
+    place_label,
     plot,
     text_width,
 )
+from reports.numbers import is_number
 from reports.text import fit
 
 PLOT: Final = Box(54.0, 26.0, WIDTH - 8.0, 190.0)
@@ -30,6 +38,118 @@ CELL_GAP: Final = 3.0
 """Between the text of a cell and the next cell, in drawing units."""
 HEAT_LEFT, HEAT_TOP = 78.0, 26.0
 BAR_HEIGHT: Final = 14.0
+LEFT: Final = 46.0
+"""Where panels begin, behind the numbers of their upright axis."""
+RIGHT: Final = WIDTH - 10
+NAME_LINES: Final = 2
+"""Lines above a panel for the names of its upright lines."""
+POINT, BESIDE_POINT = 6.0, 12.0
+"""Half the room that a point takes, and that it takes from the labels of other points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Name, ends and ticks of an axis; log: by the logarithms of its numbers, with a grid line at each tick."""
+
+    name: str
+    low: float
+    high: float
+    ticks: Ticks
+    log: bool = False
+
+    def scale(self, start: float, end: float) -> Linear | Log:
+        """Map the numbers of the axis to positions."""
+        return (Log if self.log else Linear)(self.low, self.high, start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points in the order of x; line, symbol: tones, empty where none is drawn; tips: of each point, or of the line.
+
+    names: of points, which stand beside them where there is room.
+    """
+
+    points: Sequence[Point]
+    line: str = ""
+    symbol: str = ""
+    tips: Sequence[str] = ()
+    names: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Lines and points over two axes.
+
+    levels: level lines as (value, tone, tip); uprights: upright ones as (value, tone, name, tone of the name).
+    """
+
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    title: str = ""
+    levels: Sequence[tuple[float, str, str]] = ()
+    uprights: Sequence[tuple[float, str, str, str]] = ()
+    height: float = 200.0
+
+
+def draw_panels(panels: Sequence[Panel], summary: str) -> Drawing:
+    """Draw panels below each other."""
+    marks: list[Mark] = []
+    top = 0.0
+    for panel in panels:
+        marks += _panel_marks(panel, top)
+        top += panel.height
+    return Drawing(WIDTH, top, summary, tuple(marks))
+
+
+def _panel_marks(panel: Panel, top: float) -> list[Mark]:
+    """Axes, lines across, then series from back to front, then the names of points."""
+    below = 40.0 if panel.x.name else 26.0
+    box = Box(LEFT, top + 28 + 16 * min(len(panel.uprights), NAME_LINES), RIGHT, top + panel.height - below)
+    frame = Plot(box, panel.x.scale(box.left, box.right), panel.y.scale(box.bottom, box.top))
+    marks: list[Mark] = [Text(0, top + 14, panel.title, "strong")] if panel.title else []
+    marks += axes(frame, panel.x.ticks, panel.y.ticks, panel.x.name, panel.y.name)
+    if panel.x.log:
+        marks += [Path(((frame.x(at), box.top), (frame.x(at), box.bottom)), "grid") for at, _ in panel.x.ticks]
+    for value, tone, tip in panel.levels:
+        marks.append(Path(((box.left, frame.y(value)), (box.right, frame.y(value))), tone, tip))
+    for value, tone, _, _ in panel.uprights:
+        marks.append(Path(((frame.x(value), box.top), (frame.x(value), box.bottom)), tone))
+    names = [(frame.x(value), name, tone) for value, _, name, tone in panel.uprights]
+    marks += headings(names, box, top + (30 if panel.title else 14))
+    for series in panel.series:
+        marks += _series_marks(series, frame)
+    return marks + _point_names(panel.series, frame)
+
+
+def _series_marks(series: Series, frame: Plot) -> list[Mark]:
+    marks: list[Mark] = []
+    if series.line:
+        marks += line(frame, series.points, series.line, "" if series.symbol else next(iter(series.tips), ""))
+    if series.symbol:
+        tips = series.tips or [""] * len(series.points)
+        marks += [
+            Symbol(*frame.at(point), series.symbol, tip)
+            for point, tip in zip(series.points, tips, strict=True)
+            if all(map(is_number, point)) and point[0] <= frame.x.high and point[1] <= frame.y.high
+        ]
+    return marks
+
+
+def _point_names(all_series: Sequence[Series], frame: Plot) -> list[Mark]:
+    """The names of points, each beside its own and away from the others."""
+    places = [frame.at(point) for series in all_series if series.symbol for point in series.points]
+    labels: list[Text] = []
+    for series in all_series:
+        for point, name in zip(series.points, series.names, strict=False):
+            own = frame.at(point)
+            boxes = [label.box for label in labels]
+            for x, y in places:
+                room = POINT if (x, y) == own else BESIDE_POINT
+                boxes.append(Box(x - room, y - POINT, x + room, y + POINT))
+            label = place_label(*own, name, boxes, plot=frame.box, tone="halo")
+            labels += [label] if label else []
+    return list(labels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,10 @@ class Detail(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One subject: a title, sentences before its table, the table, sentences after it, and what belongs to it.
+    """One subject: a title, sentences, facts, a table, notes on it, and what belongs to it.
 
-    title: empty where the table or sentences say it themselves; code: a command to be copied, as it is; tiles: figures
-    with what they are, large on a page; facts: names with their values; charts and fleet: what only a page can show.
+    title: empty where the table or sentences say it themselves; facts: names with their values; code: a command to be
+    copied, as it is; tiles: figures with what they are, large on a page; charts and fleet: what only a page can show.
     """
 
     title: str = ""
@@ -73,12 +73,12 @@ class Section:
     @property
     def is_text(self) -> bool:
         """Whether views of text have something of its own to show."""
-        return bool(self.sentences or self.notes or self.code or (self.table and self.table.rows))
+        return bool(self.sentences or self.facts or self.notes or self.code or (self.table and self.table.rows))
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to show, not even on a page."""
-        own = self.is_text or self.facts or self.tiles or self.charts or self.fleet
+        own = self.is_text or self.tiles or self.charts or self.fleet
         return not (own or any(not item.is_empty for item in self.sections))
 
 

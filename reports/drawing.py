@@ -264,13 +264,16 @@ def axes(frame: Plot, x_ticks: Ticks, y_ticks: Ticks, x_name: str, y_name: str) 
 def line(frame: Plot, points: Sequence[Point], tone: str, tip: str = "") -> list[Mark]:
     """Draw a line through points with rising x; it ends where it leaves the plot or where there is no number."""
     drawn: list[Point] = []
+    highs = frame.x.high, frame.y.high
     for point in points:
         if not all(map(is_number, point)):
             break
-        if point[1] > frame.y.high:
+        if point[0] > highs[0] or point[1] > highs[1]:
             if drawn:
-                (x, y), high = drawn[-1], frame.y.high
-                drawn.append((x + (high - y) / (point[1] - y) * (point[0] - x), high))
+                (x, y), (next_x, next_y) = drawn[-1], point
+                ends = zip(drawn[-1], point, highs, strict=True)
+                share = min((high - start) / (end - start) for start, end, high in ends if end > high)
+                drawn.append((x + share * (next_x - x), y + share * (next_y - y)))
             break
         drawn.append(point)
     return [Path(tuple(frame.at(point) for point in drawn), tone, tip)] if len(drawn) > 1 else []

@@ -157,25 +157,18 @@ class ClassShare:
 
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
-    """Lay the plan's pools out by role; of the links those of most requests, beside the pools that they join."""
-    prefill, decode = _of_role(plan, "prefill"), _of_role(plan, "decode")
-    flow = _flow(plan)
-    drawn = {pool.id for pool in (*prefill[: MOST_BOXES - 1], *decode[: MOST_BOXES - 1])}
-    links = sorted(
-        plan.transfers,
-        key=lambda t: (t.source not in drawn or t.target not in drawn, -t.requests_per_second, t.source, t.target),
-    )
-    place = {pool.id: index for index, pool in enumerate((*prefill, *decode))}
-    nearest = sorted(links[:MOST_LINKS], key=lambda t: (place.get(t.source, 0), place.get(t.target, 0)))
+    """Lay the plan's pools out by role, and the links of most requests."""
+    links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
     return FleetDiagram(
-        prefill=_boxes(prefill, flow),
-        decode=_boxes(decode, flow),
-        colocated=_boxes(_of_role(plan, "colocated"), flow),
-        links=tuple(_link(item) for item in nearest),
+        **{role: _boxes([pool for pool in dearest_first(plan.pools) if pool.role == role]) for role in ROLES},
+        links=tuple(map(_link, links[:MOST_LINKS])),
         more_links=max(0, len(links) - MOST_LINKS),
         entry=_entry(plan),
         exit=_exit(plan),
     )
+
+
+ROLES: Final = ("prefill", "decode", "colocated")
 
 
 def _entry(plan: Plan) -> tuple[str, str]:
@@ -191,20 +184,14 @@ def _exit(plan: Plan) -> tuple[str, str]:
     return si(tokens_per_s, "tokens/s").replace(" k", "k "), f"{significant(plan.workload.mean_osl)} output tokens each"
 
 
-def _of_role(plan: Plan, role: str) -> list[Pool]:
-    return dearest_first([pool for pool in plan.pools if pool.role == role])
-
-
-def _boxes(pools: Sequence[Pool], flow: Mapping[str, str]) -> tuple[PoolBox, ...]:
+def _boxes(pools: Sequence[Pool]) -> tuple[PoolBox, ...]:
     drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
-    boxes = [_box(pool, flow.get(pool.id, ""), len(drawn) > 2) for pool in drawn]
+    boxes = [_box(pool, len(drawn) > 2) for pool in drawn]
     hidden = pools[len(drawn) :]
-    if hidden:
-        boxes.append(_rest_box(hidden))
-    return tuple(boxes)
+    return (*boxes, _rest_box(hidden)) if hidden else tuple(boxes)
 
 
-def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
+def _box(pool: Pool, of_many: bool) -> PoolBox:
     at = pool.operating_point
     gpus, gpu = gpus_per_engine(pool), clean(pool.accelerator, 24)
     used = "overloaded by formula" if is_overloaded(pool) else busiest_words(at)
@@ -215,12 +202,11 @@ def _box(pool: Pool, flow: str, of_many: bool) -> PoolBox:
     hidden += [f"{gpus} GPUs in each replica"] if gpus > squares else []
     spare = f", {pool.spare_replicas} spare" if pool.spare_replicas else ""
     return PoolBox(
-        title=f"{clean(pool.id, 20)} · {pool.role}",
+        title=pool_label(pool),
         role=pool.role,
         lines=(
             f"{plural(pool.replicas, 'replica')} of {gpus} × {gpu}{spare} · {split_words(pool)}",
             f"{rate(at.request_rate_rps)} · {used} · {hourly(pool.usd_per_hour)}",
-            *([flow] if flow else []),
         ),
         engines=tuple((squares, index >= working) for index in range(drawn)),
         columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
@@ -274,22 +260,3 @@ def routed(plan: Plan) -> tuple[ClassShare, ...]:
             means = math.fsum(terms[1::3]) / share, math.fsum(terms[2::3]) / share
             rows.append(ClassShare(clean(pool, 20), stage, clean(slo_class, 30), share, *means))
     return tuple(sorted(rows, key=lambda row: (row.stage != "prefill", row.pool, -row.share, row.slo_class)))
-
-
-def _flow(plan: Plan) -> dict[str, str]:
-    """Say for each pool which requests it serves; nothing where one pool serves all requests of one class."""
-    by_pool: dict[str, list[ClassShare]] = {}
-    for row in routed(plan):
-        by_pool.setdefault(row.pool, []).append(row)
-    several = len({route.slo_class for route in plan.routing}) > 1
-    flow = {}
-    for pool in plan.pools:
-        rows = by_pool.get(clean(pool.id, 20), [])
-        stage = [row for row in rows if row.stage == rows[0].stage]
-        share = math.fsum(row.share for row in stage)
-        if not stage or (share > 1 - LEAST_SHARE and not several):
-            continue
-        isl, osl = (math.fsum(row.share * getattr(row, name) for row in stage) / share for name in ("isl", "osl"))
-        of = f" ({', '.join(dict.fromkeys(row.slo_class for row in stage[:3]))})" if several else ""
-        flow[pool.id] = f"{percent(share)} of requests{of}: {significant(isl)} tokens in, {significant(osl)} out"
-    return flow

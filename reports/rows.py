@@ -132,23 +132,20 @@ def requests_csv(instance: Instance, pools: Sequence[str], judgement: Judgement)
 
     pools: ids of the fleet's pools, in its order.
     """
-    runs = [_request_columns(instance, pools, run, number) for number, run in enumerate(judgement.runs)]
-    return _csv(runs[0], (row for run in runs for row in zip(*map(_cells, run.values()), strict=True)))
+    columns = _request_columns(instance, pools, judgement)
+    return _csv(columns, zip(*map(_cells, columns.values()), strict=True))
 
 
 def requests_parquet(instance: Instance, pools: Sequence[str], judgement: Judgement) -> bytes:
     """The same rows as a Parquet file; a time that never came is null, names are dictionary-coded."""
     arrow = importlib.import_module("pyarrow")
-    runs = [_request_columns(instance, pools, run, number) for number, run in enumerate(judgement.runs)]
-    columns = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
-    return _parquet(
-        {
-            name: arrow.array(column.tolist()).dictionary_encode()
-            if column.dtype.kind == "U"
-            else arrow.array(column, from_pandas=True)  # NaN becomes null
-            for name, column in columns.items()
-        }
-    )
+    columns = {}
+    for name, column in _request_columns(instance, pools, judgement).items():
+        names = column.dtype.kind == "U"  # from_pandas: NaN becomes null
+        columns[name] = (
+            arrow.array(column.tolist()).dictionary_encode() if names else arrow.array(column, from_pandas=True)
+        )
+    return _parquet(columns)
 
 
 def check_parquet() -> None:
@@ -172,8 +169,13 @@ def _parquet(columns: Mapping[str, object]) -> bytes:
     return stream.getvalue()
 
 
-def _request_columns(instance: Instance, pools: Sequence[str], run: Run, replication: int) -> dict[str, NDArray[Any]]:
-    """Columns of the requests of one run, by name."""
+def _request_columns(instance: Instance, pools: Sequence[str], judgement: Judgement) -> dict[str, NDArray[Any]]:
+    """Columns of the requests of all runs, by name."""
+    runs = [_run_columns(instance, pools, run, number) for number, run in enumerate(judgement.runs)]
+    return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+
+
+def _run_columns(instance: Instance, pools: Sequence[str], run: Run, replication: int) -> dict[str, NDArray[Any]]:
     result, trace = run.result, run.demand.trace
     classes = np.array([slo.name for slo in instance.problem.slos])
     decode = np.where(result.decode_engine < 0, result.engine, result.decode_engine)

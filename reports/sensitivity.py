@@ -1,10 +1,9 @@
-"""How the answer moves: words, sentences, charts and the section of a plan's sensitivity."""
+"""How the answer moves: words of levers, and the sentences, charts and section of a plan's sensitivity."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from costmodel.words import join_words
@@ -36,15 +35,9 @@ from reports.table import Column
 from reports.text import capital, clean, fit
 from reports.words import engine_cell, in_words, own_pools
 from search_spaces.levers import kind_of
-from search_spaces.problem import OWNED
 from search_spaces.quantities import BASE_UNIT, Kind
 
-MOST_LEVERS: Final = 16
-MOST_STRIPS: Final = 12
-_SEARCHED: Final = "one colocated pool or one pair of pools"
-"""What is searched anew at every value of a lever."""
-MOST_TOLD: Final = 2
-"""Changes of the kind of fleet that are told in a summary."""
+# --- words of levers --------------------------------------------------------------------------------------------------
 
 _LEVERS: Final = {
     "rate_scale": "request rate",
@@ -64,74 +57,6 @@ _SHARES: Final = frozenset({"prefix_hit_share", "attainment", "growth"})
 FACTOR: Final = "×"
 """Unit of levers that multiply."""
 QUANTILE: Final = "step_time_quantile"
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """One end of a lever: what it is moved to, in words, and the least cost there [$/h], None without a fleet."""
-
-    value: str
-    cost: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class LeverBar:
-    """One lever of the tornado."""
-
-    name: str
-    low: End
-    high: End
-
-
-def still(sensitivity: Sensitivity) -> list[LeverSensitivity]:
-    """Levers that do not move the price."""
-    ends = ((row, (row.usd_per_hour_low, row.usd_per_hour_high)) for row in sensitivity.levers)
-    return [row for row, costs in ends if None not in costs and _is_flat(sensitivity, row)]
-
-
-def _is_flat(sensitivity: Sensitivity, row: LeverSensitivity) -> bool:
-    costs = [cost for cost in (row.usd_per_hour_low, row.usd_per_hour_high) if cost is not None]
-    return all(abs(cost - sensitivity.usd_per_hour) <= 1e-9 * sensitivity.usd_per_hour for cost in costs)
-
-
-def still_sentence(sensitivity: Sensitivity) -> str:
-    """Name the levers that do not move the price; empty where all do."""
-    names = [lever_words(row.lever) for row in still(sensitivity)]
-    return f"Not moved by: {', '.join(names)}." if names else ""
-
-
-def lever_bar(lever: str, low: float, cost_low: float | None, high: float, cost_high: float | None) -> LeverBar:
-    """The bar of a lever that is moved to two values."""
-    return LeverBar(
-        lever_words(lever), End(value_words(lever, low), cost_low), End(value_words(lever, high), cost_high)
-    )
-
-
-def _bar(row: LeverSensitivity) -> LeverBar:
-    return lever_bar(row.lever, row.low, row.usd_per_hour_low, row.high, row.usd_per_hour_high)
-
-
-def lever_bars(sensitivity: Sensitivity) -> list[LeverBar]:
-    """The tornado's bars, the largest swing first; levers that move nothing have none, unless none moves anything."""
-    unmoved = still(sensitivity)
-    return [_bar(row) for row in ([row for row in sensitivity.levers if row not in unmoved] or sensitivity.levers)][
-        :MOST_LEVERS
-    ]
-
-
-def priced(sensitivity: Sensitivity) -> list[BreakEven]:
-    """The accelerators that have a price, those whose change is nearest first."""
-    return sorted((row for row in sensitivity.break_even if row.usd_per_gpu_hour > 0), key=_nearness)[:MOST_STRIPS]
-
-
-def piece_here(row: BreakEven) -> PricePiece | None:
-    """The piece that the price at hand is in."""
-    return next((piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high), None)
-
-
-def piece_words(piece: PricePiece) -> str:
-    """Say between which prices of a GPU which fleet is the cheapest."""
-    return f"{hourly(piece.low)} to {hourly(piece.high)} a GPU: {fleet_line(piece.pools)}"
 
 
 def fleet_line(pools: Sequence[EnginePool]) -> str:
@@ -183,6 +108,226 @@ def lever_unit(key: str) -> str:
     return "1" if head in _SHARES else FACTOR if head.endswith("_scale") else ""
 
 
+# --- the tornado ------------------------------------------------------------------------------------------------------
+
+MOST_LEVERS: Final = 16
+TORNADO_KEY: Final = "Upper bar: the lever lower; lower bar: higher; left of the line is cheaper."
+
+
+def _ends(row: LeverSensitivity) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
+    """Both ends of a lever in words, and the least cost there [$/h]."""
+    return (
+        (value_words(row.lever, row.low), row.usd_per_hour_low),
+        (value_words(row.lever, row.high), row.usd_per_hour_high),
+    )
+
+
+def moves(row: LeverSensitivity, base: float) -> bool:
+    """Whether a lever changes the cost at hand [$/h], or leaves no fleet."""
+    return any(cost is None or abs(cost - base) > 1e-9 * base for _, cost in _ends(row))
+
+
+def still_sentence(sensitivity: Sensitivity) -> str:
+    """Name the levers that do not move the price; empty where all do."""
+    names = [lever_words(row.lever) for row in sensitivity.levers if not moves(row, sensitivity.usd_per_hour)]
+    return f"Not moved by: {', '.join(names)}." if names else ""
+
+
+def depends_words(rows: Sequence[LeverSensitivity], base: float) -> str:
+    """What the cost at hand [$/h] depends on most, or which lever leaves no fleet; empty where no lever moves it."""
+    none = (row for row in rows if None in {row.usd_per_hour_low, row.usd_per_hour_high})
+    row = next(none, rows[0])
+    if not moves(row, base):
+        return ""
+    words = lever_words(row.lever)
+    name = words if words == "burstiness" else f"the {words}"
+    without = next((value for value, cost in _ends(row) if cost is None), None)
+    if without is not None:
+        return f"With {name} at {without}, no fleet meets the SLO"
+    costs = [base, *(cost for _, cost in _ends(row) if cost is not None)]
+    return f"The cost depends most on {name}: {hourly(min(costs))} to {hourly(max(costs))}"
+
+
+def draw_tornado(rows: Sequence[LeverSensitivity], base: float) -> Drawing:
+    """Draw two bars for each lever from the line of the cost at hand [$/h]: the upper for the lower value.
+
+    Levers that move nothing have none, unless none moves anything.
+    """
+    rows = ([row for row in rows if moves(row, base)] or list(rows))[:MOST_LEVERS]
+    costs = [base, *(cost for row in rows for _, cost in _ends(row) if cost is not None)]
+    least = 0.1 * base  # so that a bar of a hundredth of the price looks like one
+    scale = Linear(min(*costs, base - least), max(*costs, base + least), 0, WIDTH)
+    marks: list[Mark] = []
+    for number, row in enumerate(rows):
+        marks += _lever_marks(row, base, scale, 2.0 + 42.0 * number)
+    y = 2.0 + 42.0 * len(rows)
+    marks.append(Text(min(max(scale(base), 30.0), WIDTH - 30.0), y + 12, hourly(base), "muted", "middle"))
+    summary = "; ".join(f"{lever_words(row.lever)} {', '.join(map(_end_words, _ends(row)))}" for row in rows)
+    return Drawing(WIDTH, y + 16, f"least cost {hourly(base)}: {summary}", tuple(marks))
+
+
+def _end_words(end: tuple[str, float | None]) -> str:
+    value, cost = end
+    return f"at {value} {'no fleet' if cost is None else hourly(cost)}"
+
+
+def _lever_marks(row: LeverSensitivity, base: float, scale: Linear, y: float) -> list[Mark]:
+    ends, name = _ends(row), lever_words(row.lever)
+    note = " · ".join("no fleet" if cost is None else money(cost) for _, cost in ends)
+    room = int((WIDTH - text_width(note) - 12) / text_width("n"))
+    marks: list[Mark] = [
+        Text(0, y + 11, fit(f"{name}, {ends[0][0]} to {ends[1][0]}", max(8, room)), "label"),
+        Text(WIDTH, y + 11, note, "label", "end"),
+        Rect(0, y + 17, WIDTH, 15, "track"),
+    ]
+    at = scale(base)
+    for number, end in enumerate(ends):
+        tip, top, cost = f"{name} {_end_words(end)}", y + 18 + 7 * number, end[1]
+        to = WIDTH if cost is None else scale(cost)
+        if cost is not None and abs(to - at) < 0.5:
+            marks.append(Rect(at - 1, top, 2, 6, "other", tip))
+        else:
+            marks.append(Rect(min(at, to), top, abs(to - at), 6, "over" if to > at else "good", tip))
+        if cost is None:
+            marks.append(Path(((WIDTH - 6, top), (WIDTH - 1, top + 3), (WIDTH - 6, top + 6)), "clipped"))
+    return [*marks, Path(((at, y + 15), (at, y + 34)), "drop")]
+
+
+# --- prices -----------------------------------------------------------------------------------------------------------
+
+MOST_STRIPS: Final = 12
+FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Ticks of prices over the price at hand."""
+
+
+def piece_here(row: BreakEven) -> PricePiece | None:
+    """The piece that the price at hand is in."""
+    return next((piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high), None)
+
+
+def _piece_words(piece: PricePiece) -> str:
+    """Say between which prices of a GPU which fleet is the cheapest."""
+    return f"{hourly(piece.low)} to {hourly(piece.high)} a GPU: {fleet_line(piece.pools)}"
+
+
+def _changes(row: BreakEven) -> list[tuple[float, PricePiece]]:
+    """Prices at the ends of the piece at hand at which another fleet takes over, with what that is."""
+    here = piece_here(row)
+    if here is None:
+        return []
+    at = row.pieces.index(here)
+    below = [(here.low, row.pieces[at - 1])] if at else []
+    return below + [(here.high, piece) for piece in row.pieces[at + 1 : at + 2]]
+
+
+def _nearest_first(sensitivity: Sensitivity) -> list[BreakEven]:
+    """The accelerators, those first whose price at which another fleet takes over is the nearest share away."""
+
+    def nearness(row: BreakEven) -> tuple[float, str]:
+        price = row.usd_per_gpu_hour
+        distances = [abs(at / price - 1.0) for at, _ in _changes(row)] if price > 0 else []
+        return min(distances, default=math.inf), row.accelerator
+
+    return sorted(sensitivity.break_even, key=nearness)
+
+
+def price_sentence(row: BreakEven) -> str:
+    """Say between which prices of a GPU the cheapest fleet stays what it is."""
+    here, name, now = piece_here(row), clean(row.accelerator, 24), listed(row.usd_per_gpu_hour)
+    if here is None:
+        return f"{name}: what is cheapest at {now} a GPU is not known."
+    low, high = hourly(here.low), hourly(here.high)
+    if len(row.pieces) == 1:
+        return f"{name}: no price from {low} to {high} a GPU changes the cheapest fleet (now {now})."
+    if here is row.pieces[-1]:
+        return f"{name}: the cheapest fleet stays for any price from {low} a GPU on (now {now})."
+    span = f"for any price up to {high}" if here is row.pieces[0] else f"from {low} to {high}"
+    beyond = "" if row.pieces[row.pieces.index(here) + 1].pools else "; above, no fleet fits the budget"
+    return f"{name}: the cheapest fleet stays {span} a GPU (now {now}){beyond}."
+
+
+def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
+    """Say at which price of a GPU another fleet takes over first.
+
+    What changes is the cheapest fleet by formula, which is named where the recommended one costs more.
+    """
+    rows = [(row, *change) for row in sensitivity.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
+    if not rows:
+        owned = any(entry.get("owned") for entry in plan.provenance.inputs.get("accelerators", ()))
+        which = "a GPU to rent (what owned ones cost was not moved)" if owned else "a GPU"
+        return f"By formula no price of {which}, from a quarter to four times as much, changes the cheapest fleet"
+    row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
+    away, own = at / row.usd_per_gpu_hour - 1.0, plan.cost_usd_per_hour
+    change = (
+        f"{'above' if away >= 0 else 'below'} {hourly(at)} per {clean(row.accelerator, 24)} ({signed_percent(away)})"
+    )
+    same = _alike(own_pools(plan), piece.pools)
+    fleet = "the recommended fleet" if same else fleet_line(piece.pools)
+    takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
+    if own is None or own < sensitivity.usd_per_hour or hourly(own) == hourly(sensitivity.usd_per_hour):
+        return f"Break-even by formula: {change}, {takes_over}"
+    cheapest = f"{fleet_line(sensitivity.pools)} for {hourly(sensitivity.usd_per_hour)}"
+    return f"By formula the cheapest fleet is {cheapest}; {change}, {takes_over}"
+
+
+def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
+    """Whether these are the pools of the recommended fleet, in any order."""
+    return bool(own) and engine_counts(own) == engine_counts(pools)
+
+
+def draw_strips(rows: Sequence[BreakEven]) -> Drawing:
+    """Draw a strip for each accelerator: pieces of prices on which one fleet is the cheapest, and today's as a line.
+
+    Prices stand over today's.
+    """
+    factors = [
+        price / row.usd_per_gpu_hour for row in rows for piece in row.pieces for price in (piece.low, piece.high)
+    ]
+    low, high = min(factors), max(factors)
+    scale = Log(low, high, 0, WIDTH)
+    marks: list[Mark] = []
+    y = 2.0
+    for row in rows:
+        now = row.usd_per_gpu_hour
+        marks += [Text(0, y + 11, f"{clean(row.accelerator, 24)}, now {listed(now)}", "label")]
+        for piece in row.pieces:
+            start, end = scale(piece.low / now), scale(piece.high / now)
+            tone = "good" if piece is piece_here(row) else "other"
+            marks.append(Rect(start, y + 17, max(end - start - 1.5, 1.0), 14, tone, _piece_words(piece)))
+        marks += _boundaries(row, scale, y + 46)
+        marks.append(Path(((scale(1.0), y + 15), (scale(1.0), y + 33)), "axis"))
+        y += 54
+    for factor in FACTORS:
+        if low * (1 - 1e-9) <= factor <= high * (1 + 1e-9):
+            anchor: Anchor = "start" if factor == FACTORS[0] else "end" if factor == FACTORS[-1] else "middle"
+            marks.append(Text(scale(factor), y + 14, f"×{significant(factor)}", "tick", anchor))
+    pieces = ((clean(row.accelerator, 24), piece_here(row)) for row in rows)
+    summary = "; ".join(f"{name}: {'' if piece is None else _piece_words(piece)}" for name, piece in pieces)
+    return Drawing(WIDTH, y + 20, f"cheapest fleet by price of a GPU: {summary}", tuple(marks))
+
+
+def _boundaries(row: BreakEven, scale: Log, y: float) -> list[Mark]:
+    """Prices at which pieces meet, as many as fit; those next to the price at hand first."""
+    now = row.usd_per_gpu_hour
+    marks: list[Mark] = []
+    boxes: list[Box] = []
+    for price in sorted({piece.high for piece in row.pieces[:-1]}, key=lambda price: abs(price / now - 1.0)):
+        half = text_width(money(price)) / 2
+        label = Text(min(max(scale(price / now), half), WIDTH - half), y, money(price), "tick", "middle")
+        if not any(label.box.overlaps(box) for box in boxes):
+            marks.append(label)
+            boxes.append(label.box)
+    return marks
+
+
+# --- the section ------------------------------------------------------------------------------------------------------
+
+_SEARCHED: Final = "one colocated pool or one pair of pools"
+"""What is searched anew at every value of a lever."""
+MOST_FLIPS: Final = 2
+"""Changes of the kind of fleet that are told in a summary."""
+
+
 def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say what the section's prices are of, and how the recommended fleet stands to it."""
     own = hourly(plan.cost_usd_per_hour)
@@ -199,108 +344,8 @@ def swing_sentence(sensitivity: Sensitivity) -> str:
     """Say which lever moves the cost most."""
     if not sensitivity.levers:
         return "No lever was moved"
-    if _is_flat(sensitivity, sensitivity.levers[0]) and not _levers_without_fleet(sensitivity):
-        return f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
-    row = (_levers_without_fleet(sensitivity) or sensitivity.levers)[0]
-    return depends_words(_bar(row), sensitivity.usd_per_hour)
-
-
-def _levers_without_fleet(sensitivity: Sensitivity) -> list[LeverSensitivity]:
-    """Levers with an end at which there is no fleet."""
-    return [row for row in sensitivity.levers if None in {row.usd_per_hour_low, row.usd_per_hour_high}]
-
-
-def depends_words(bar: LeverBar, base: float) -> str:
-    """What the cost depends on most: a lever with both ends; base: the cost at hand [$/h].
-
-    >>> depends_words(LeverBar("request rate", End("×0.8", 18.0), End("×1.2", 27.0)), 22.5)
-    'The cost depends most on the request rate: $18.00/h to $27.00/h'
-    """
-    name = bar.name if bar.name == "burstiness" else f"the {bar.name}"
-    end_without_fleet = next((end for end in (bar.low, bar.high) if end.cost is None), None)
-    if end_without_fleet is not None:
-        return f"With {name} at {end_without_fleet.value}, no fleet meets the SLO"
-    costs = [base, *(end.cost for end in (bar.low, bar.high) if end.cost is not None)]
-    return f"The cost depends most on {name}: {hourly(min(costs))} to {hourly(max(costs))}"
-
-
-def price_sentence(row: BreakEven) -> str:
-    """Say between which prices of a GPU the cheapest fleet stays what it is."""
-    here, name, now = piece_here(row), clean(row.accelerator, 24), listed(row.usd_per_gpu_hour)
-    if here is None:
-        return f"{name}: what is cheapest at {now} a GPU is not known."
-    least, most = row.pieces[0].low, row.pieces[-1].high
-    if here.low == least and here.high == most:
-        return f"{name}: no price from {hourly(least)} to {hourly(most)} a GPU changes the cheapest fleet (now {now})."
-    if here.high == most:
-        return f"{name}: the cheapest fleet stays for any price from {hourly(here.low)} a GPU on (now {now})."
-    beyond = "" if row.pieces[row.pieces.index(here) + 1].pools else "; above, no fleet fits the budget"
-    if here.low == least:
-        return f"{name}: the cheapest fleet stays for any price up to {hourly(here.high)} a GPU (now {now}){beyond}."
-    return f"{name}: the cheapest fleet stays from {hourly(here.low)} to {hourly(here.high)} a GPU (now {now}){beyond}."
-
-
-def price_sentences(sensitivity: Sensitivity) -> list[str]:
-    """Say it for every accelerator, those whose change is nearest first."""
-    return [price_sentence(row) for row in sorted(sensitivity.break_even, key=_nearness)]
-
-
-def _changes(row: BreakEven) -> list[tuple[float, PricePiece]]:
-    """Prices at the ends of the piece at hand at which another fleet takes over, with what that is."""
-    here = piece_here(row)
-    if here is None:
-        return []
-    at = row.pieces.index(here)
-    below = [(here.low, row.pieces[at - 1])] if at else []
-    return below + [(here.high, piece) for piece in row.pieces[at + 1 : at + 2]]
-
-
-def _nearness(row: BreakEven) -> tuple[float, str]:
-    """How near the price is at which another fleet takes over, as a share of the price at hand; and the name."""
-    price = row.usd_per_gpu_hour
-    distances = [abs(at / price - 1.0) for at, _ in _changes(row)] if price > 0 else []
-    return min(distances, default=math.inf), row.accelerator
-
-
-def flip_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
-    """Say at which price of a GPU another fleet takes over first.
-
-    What changes is the cheapest fleet by formula, which is named where the recommended one costs more.
-    """
-    rows = [(row, *change) for row in sensitivity.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
-    if not rows:
-        owned = any(name.endswith(OWNED) for name in plan.gpus)
-        which = "a GPU to rent (what owned ones cost was not moved)" if owned else "a GPU"
-        return f"By formula no price of {which}, from a quarter to four times as much, changes the cheapest fleet"
-    row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
-    away = at / row.usd_per_gpu_hour - 1.0
-    own = own_pools(plan)
-    side = "above" if away >= 0 else "below"
-    change = f"{side} {hourly(at)} per {clean(row.accelerator, 24)} ({signed_percent(away)})"
-    if _costs_least(plan, sensitivity):
-        return f"Break-even by formula: {change}, {_taking_over(piece, own)}"
-    cheapest = (
-        f"By formula the cheapest fleet is {fleet_line(sensitivity.pools)} for {hourly(sensitivity.usd_per_hour)}"
-    )
-    return f"{cheapest}; {change}, {_taking_over(piece, own)}"
-
-
-def _costs_least(plan: Plan, sensitivity: Sensitivity) -> bool:
-    """Whether no fleet by formula is cheaper than the recommended one, which may be what a simulation left."""
-    own = plan.cost_usd_per_hour
-    return own is None or own < sensitivity.usd_per_hour or hourly(own) == hourly(sensitivity.usd_per_hour)
-
-
-def _taking_over(piece: PricePiece, own: Sequence[EnginePool]) -> str:
-    """Say which fleet is the cheapest from a price on; a price leaves none but where there is a budget."""
-    if not piece.pools:
-        return "no fleet fits the budget"
-    return f"{'the recommended fleet' if _alike(own, piece.pools) else fleet_line(piece.pools)} becomes cheaper"
-
-
-def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
-    """Whether these are the pools of the recommended fleet, in any order."""
-    return bool(own) and engine_counts(own) == engine_counts(pools)
+    unmoved = f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
+    return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or unmoved
 
 
 def flips(sensitivity: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:
@@ -331,30 +376,6 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
     return f"{capital(lever_words(row.lever))} at {at} (not yet at {before}): {fleet}{price}"
 
 
-def swing_words(sensitivity: Sensitivity, cost: float | None) -> str:
-    """Write a price's difference to the one at hand.
-
-    Without a fleet there is none.
-    """
-    if cost is None or not is_number(cost):
-        return "no fleet"
-    return signed_percent(cost / sensitivity.usd_per_hour - 1.0) if sensitivity.usd_per_hour else "–"
-
-
-def told(plan: Plan, sensitivity: Sensitivity) -> list[str]:
-    """The section in a few sentences: what moves the price most, which price changes the answer, what else does."""
-    own = own_pools(plan)
-    flip_sentences = [flip_words(row, flip, own) for row, flip in flips(sensitivity)[:MOST_TOLD]] or [
-        flips_sentence(sensitivity)
-    ]
-    sentences = [
-        swing_sentence(sensitivity) if sensitivity.complete else "",
-        flip_sentence(plan, sensitivity),
-        *flip_sentences,
-    ]
-    return [f"{text}." for text in sentences if text]
-
-
 def more_sentence(plan: Plan) -> tuple[str, str]:
     """Say how to get what is not there, and by which command; empty where all levers were moved."""
     sensitivity, command = plan.sensitivity, clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
@@ -368,24 +389,30 @@ def more_sentence(plan: Plan) -> tuple[str, str]:
     return "Not worked out; to have it", f"{command} --sensitivity"
 
 
-FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Ticks of prices over the price at hand."""
-
-
 def sensitivity_section(plan: Plan) -> Section:
     """The section of a plan that has a fleet; where levers were not moved, the command that moves them."""
     sensitivity, (more, command) = plan.sensitivity, more_sentence(plan)
     if sensitivity is None:
         how = f"{more.removesuffix('.')}{':' if command else '.'}"
         return Section("Sensitivity", (how,), code=command, detail=Detail.PAGE)
-    charts = (tornado_chart(sensitivity), price_chart(plan, sensitivity))
-    title = flips_sentence(sensitivity) or "Prices that keep the cheapest fleet"
+    own, changes = own_pools(plan), flips(sensitivity)
+    sentences = (
+        swing_sentence(sensitivity) if sensitivity.complete else "",
+        break_even_sentence(plan, sensitivity),
+        *([flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]] or [flips_sentence(sensitivity)]),
+    )
+    prices = Section(
+        flips_sentence(sensitivity) or "Prices that keep the cheapest fleet",
+        tuple(map(price_sentence, _nearest_first(sensitivity))),
+        _flips_table(changes),
+        detail=Detail.PAGE,
+    )
     return Section(
         "Sensitivity",
-        said(base_sentence(plan, sensitivity), *told(plan, sensitivity)),
+        said(base_sentence(plan, sensitivity), *(f"{text}." for text in sentences if text)),
         levers_table(sensitivity),
-        charts=tuple(chart for chart in charts if chart is not None),
-        sections=(Section(title, tuple(price_sentences(sensitivity)), _flips(sensitivity), detail=Detail.PAGE),),
+        charts=(*_tornado_chart(sensitivity), *_price_chart(plan, sensitivity)),
+        sections=(prices,),
     )
 
 
@@ -393,41 +420,34 @@ def levers_table(sensitivity: Sensitivity) -> Table:
     """Each lever with its ends and what the cheapest fleet costs there, the largest swing first."""
     change = Column("change", "right", optional=True)
     columns = (Column("lever", shrink=True), "#lower", "#$/h fleet", change, "#higher", "#$/h fleet", change)
-    rows = [
-        (
-            lever_words(row.lever),
-            value_words(row.lever, row.low),
-            hourly(row.usd_per_hour_low),
-            swing_words(sensitivity, row.usd_per_hour_low),
-            value_words(row.lever, row.high),
-            hourly(row.usd_per_hour_high),
-            swing_words(sensitivity, row.usd_per_hour_high),
+
+    def cells(value: str, cost: float | None) -> tuple[str, str, str]:
+        base = sensitivity.usd_per_hour
+        swing = (
+            "no fleet" if cost is None or not is_number(cost) else signed_percent(cost / base - 1.0) if base else "–"
         )
-        for row in sensitivity.levers
+        return value, hourly(cost), swing
+
+    rows = [
+        (lever_words(row.lever), *(cell for end in _ends(row) for cell in cells(*end))) for row in sensitivity.levers
     ]
     return table_of(columns, rows)
 
 
-TORNADO_KEY: Final = "Upper bar: the lever lower; lower bar: higher; left of the line is cheaper."
-
-
-def tornado_chart(sensitivity: Sensitivity) -> Chart | None:
-    """Draw the swing of every lever; None where none was moved."""
+def _tornado_chart(sensitivity: Sensitivity) -> tuple[Chart, ...]:
+    """The swing of every lever; none where none was moved."""
     if not sensitivity.levers:
-        return None
-    return Chart(
-        title=swing_sentence(sensitivity),
-        caption=f"{TORNADO_KEY} {still_sentence(sensitivity)}",
-        drawing=draw_tornado(lever_bars(sensitivity), sensitivity.usd_per_hour),
-        table=levers_table(sensitivity),
-    )
+        return ()
+    caption = f"{TORNADO_KEY} {still_sentence(sensitivity)}"
+    drawing = draw_tornado(sensitivity.levers, sensitivity.usd_per_hour)
+    return (Chart(swing_sentence(sensitivity), caption, drawing, levers_table(sensitivity)),)
 
 
-def price_chart(plan: Plan, sensitivity: Sensitivity) -> Chart | None:
-    """Draw which fleet is the cheapest at each price of a GPU; None where no GPU has a price."""
-    strips = priced(sensitivity)
+def _price_chart(plan: Plan, sensitivity: Sensitivity) -> tuple[Chart, ...]:
+    """Which fleet is the cheapest at each price of a GPU; none where no GPU has a price."""
+    strips = [row for row in _nearest_first(sensitivity) if row.usd_per_gpu_hour > 0][:MOST_STRIPS]
     if not strips:
-        return None
+        return ()
     rows = [
         (
             clean(row.accelerator),
@@ -442,117 +462,19 @@ def price_chart(plan: Plan, sensitivity: Sensitivity) -> Chart | None:
         for piece in row.pieces
     ]
     headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "at hand")
-    return Chart(
-        title=flip_sentence(plan, sensitivity),
-        caption="Price of one GPU over its price now (the mark); where a piece ends, another fleet is the cheapest.",
-        drawing=draw_strips(strips),
-        table=table_of(headers, rows),
-    )
+    caption = "Price of one GPU over its price now (the mark); where a piece ends, another fleet is the cheapest."
+    title = break_even_sentence(plan, sensitivity)
+    return (Chart(title, caption, draw_strips(strips), table_of(headers, rows)),)
 
 
-def _flips(sensitivity: Sensitivity) -> Table:
+def _flips_table(changes: Sequence[tuple[LeverSensitivity, Flip]]) -> Table:
     rows = [
         (
             lever_words(row.lever),
-            value_words(row.lever, row.value),
-            value_words(row.lever, flip.same_at),
-            value_words(row.lever, flip.other_at),
+            *(value_words(row.lever, value) for value in (row.value, flip.same_at, flip.other_at)),
             fleet_line(flip.pools),
             hourly(flip.usd_per_hour) if flip.usd_per_hour is not None else MISSING,
         )
-        for row, flip in flips(sensitivity)
+        for row, flip in changes
     ]
     return table_of(("lever", "#at hand", "#same kind at", "#another at", "which", "#$/h fleet"), rows)
-
-
-def draw_tornado(bars: Sequence[LeverBar], base: float) -> Drawing:
-    """Draw two bars for each lever from the line of the price at hand, base [$/h]: the upper for the lower value."""
-    costs = [end.cost for bar in bars for end in (bar.low, bar.high) if end.cost is not None]
-    low, high = min([base, *costs]), max([base, *costs])
-    least = 0.1 * base  # so that a bar of a hundredth of the price looks like one
-    scale = Linear(min(low, base - least), max(high, base + least), 0, WIDTH)
-    marks: list[Mark] = []
-    y = 2.0
-    for bar in bars:
-        marks += _lever_marks(bar, base, scale, y)
-        y += 42
-    marks.append(Text(min(max(scale(base), 30.0), WIDTH - 30.0), y + 12, hourly(base), "muted", "middle"))
-    summary = "; ".join(f"{bar.name} {_end_words(bar.low)}, {_end_words(bar.high)}" for bar in bars)
-    return Drawing(WIDTH, y + 16, f"least cost {hourly(base)}: {summary}", tuple(marks))
-
-
-def _end_words(end: End) -> str:
-    return f"at {end.value} {hourly(end.cost) if end.cost is not None else 'no fleet'}"
-
-
-def _lever_marks(bar: LeverBar, base: float, scale: Linear, y: float) -> list[Mark]:
-    note = " · ".join("no fleet" if end.cost is None else money(end.cost) for end in (bar.low, bar.high))
-    room = int((WIDTH - text_width(note) - 12) / text_width("n"))
-    at = scale(base)
-    marks: list[Mark] = [
-        Text(0, y + 11, fit(f"{bar.name}, {bar.low.value} to {bar.high.value}", max(8, room)), "label"),
-        Text(WIDTH, y + 11, note, "label", "end"),
-        Rect(0, y + 17, WIDTH, 15, "track"),
-    ]
-    for number, end in enumerate((bar.low, bar.high)):
-        marks += _end_bar(bar, end, scale, at, y + 18 + 7 * number)
-    return [*marks, Path(((at, y + 15), (at, y + 34)), "drop")]
-
-
-def _end_bar(bar: LeverBar, end: End, scale: Linear, at: float, y: float) -> list[Mark]:
-    tip = f"{bar.name} {_end_words(end)}"
-    if end.cost is None:
-        edge = WIDTH
-        return [
-            Rect(at, y, edge - at, 6, "over", tip),
-            Path(((edge - 6, y), (edge - 1, y + 3), (edge - 6, y + 6)), "clipped"),
-        ]
-    to = scale(end.cost)
-    if abs(to - at) < 0.5:
-        return [Rect(at - 1, y, 2, 6, "other", tip)]
-    return [Rect(min(at, to), y, abs(to - at), 6, "over" if to > at else "good", tip)]
-
-
-def draw_strips(rows: Sequence[BreakEven]) -> Drawing:
-    """Draw a strip for each accelerator: pieces of prices on which one fleet is the cheapest, and today's as a line.
-
-    Prices stand over today's.
-    """
-    factors = [
-        price / row.usd_per_gpu_hour for row in rows for piece in row.pieces for price in (piece.low, piece.high)
-    ]
-    low, high = min(factors), max(factors)
-    scale = Log(low, high, 0, WIDTH)
-    marks: list[Mark] = []
-    y = 2.0
-    for row in rows:
-        now = row.usd_per_gpu_hour
-        marks += [Text(0, y + 11, f"{clean(row.accelerator, 24)}, now {listed(now)}", "label")]
-        for piece in row.pieces:
-            start, end = scale(piece.low / now), scale(piece.high / now)
-            tone = "good" if piece is piece_here(row) else "other"
-            marks.append(Rect(start, y + 17, max(end - start - 1.5, 1.0), 14, tone, piece_words(piece)))
-        marks += _boundaries(row, scale, y + 46)
-        marks.append(Path(((scale(1.0), y + 15), (scale(1.0), y + 33)), "axis"))
-        y += 54
-    for factor in FACTORS:
-        if low * (1 - 1e-9) <= factor <= high * (1 + 1e-9):
-            anchor: Anchor = "start" if factor == FACTORS[0] else "end" if factor == FACTORS[-1] else "middle"
-            marks.append(Text(scale(factor), y + 14, f"×{significant(factor)}", "tick", anchor))
-    pieces = ((clean(row.accelerator, 24), piece_here(row)) for row in rows)
-    summary = "; ".join(f"{name}: {'' if piece is None else piece_words(piece)}" for name, piece in pieces)
-    return Drawing(WIDTH, y + 20, f"cheapest fleet by price of a GPU: {summary}", tuple(marks))
-
-
-def _boundaries(row: BreakEven, scale: Log, y: float) -> list[Mark]:
-    """Prices at which pieces meet, as many as fit; those next to the price at hand first."""
-    now = row.usd_per_gpu_hour
-    marks: list[Mark] = []
-    boxes: list[Box] = []
-    for price in sorted({piece.high for piece in row.pieces[:-1]}, key=lambda price: abs(price / now - 1.0)):
-        half = text_width(money(price)) / 2
-        label = Text(min(max(scale(price / now), half), WIDTH - half), y, money(price), "tick", "middle")
-        if not any(label.box.overlaps(box) for box in boxes):
-            marks.append(label)
-            boxes.append(label.box)
-    return marks

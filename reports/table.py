@@ -76,11 +76,6 @@ def render_table(
     )
 
 
-def kept_headers(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[str]:
-    """Headers of the columns that `render_table` shows on a terminal of this width."""
-    return [columns[i].header for i in _columns_that_fit(rows, columns, width)]
-
-
 def _table_lines(
     rows: Sequence[Sequence[str]], columns: Sequence[Column], places: Sequence[int], width: int, style: Style | None
 ) -> list[list[str]]:

@@ -10,7 +10,7 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Range, Status
 from optimizer.plans.proof import OPTIMAL_GAP, is_below
-from optimizer.plans.records import JudgedFleet, PrecisionSaving, Simulation
+from optimizer.plans.records import JudgedFleet, Simulation
 from reports.asked import arrivals
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 
@@ -39,7 +39,6 @@ from .words import (
     limit_words,
     misses_used,
     search_words,
-    serving_words,
     tightest_first,
     undecided,
     violated,
@@ -59,8 +58,7 @@ def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    rate_words = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    return [f"Run {fleet_words(plan)} for {prices}: {rate_words}.", slo_result_sentence(plan, brief=brief)]
+    return [f"Run {fleet_words(plan)} for {prices}: {per_token}.", slo_result_sentence(plan, brief=brief)]
 
 
 def disaggregation_sentence(plan: Plan) -> str:
@@ -138,23 +136,16 @@ def risk_sentence(plan: Plan) -> str:
 
 def precision_sentence(plan: Plan) -> str:
     """Say what narrower weights or a narrower KV cache save; empty where that is not notable or not known."""
-    savings = [
-        f"{_precision_words(plan, row)} {percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)}"
-        for row in plan.precision
-    ]
-    if not savings:
-        return ""
-    return f"By formula, {', '.join(savings)}; test the quality of the model's answers first."
-
-
-def _precision_words(plan: Plan, row: PrecisionSaving) -> str:
-    """Which precision a saving is of, as the subject of a sentence with its verb."""
-    weights, cache = f"{clean(row.weight_dtype, 8)} weights", f"{clean(row.kv_dtype, 8)} KV cache"
-    if all(pool.weight_dtype == row.weight_dtype for pool in plan.pools):
-        return f"an {cache} would save"
-    if all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
-        return f"{weights} would save"
-    return f"{weights} with an {cache} would save"
+    savings = []
+    for row in plan.precision:
+        weights, cache = f"{clean(row.weight_dtype, 8)} weights", f"an {clean(row.kv_dtype, 8)} KV cache"
+        what = f"{weights} with {cache}"
+        if all(pool.weight_dtype == row.weight_dtype for pool in plan.pools):
+            what = cache
+        elif all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
+            what = weights
+        savings.append(f"{what} would save {percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)}")
+    return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
 
 
 MOST_LESS: Final = 4
@@ -165,7 +156,7 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
     """Say whether the fleet meets the SLO, by which share of the tightest class, and how that is known.
 
     brief: without the number of requests; misses: whatever the shares of the runs, as its queues grow. Empty for a plan
-    without classes.
+    without classes. Beside the share stand the ends of its 95 % interval.
     """
     simulation = plan.simulation
     if simulation is None or not simulation.classes:
@@ -178,12 +169,12 @@ def slo_result_sentence(plan: Plan, *, brief: bool = False, misses: bool = False
     verdict = "Misses" if misses or worst.attainment_high < worst.attainment_goal else "Meets"
     if verdict == "Meets" and worst.attainment_low < worst.attainment_goal:
         verdict = "Not proven to meet"
+    result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
+    if brief:
+        return f"{result}, simulated ({low} to {high}).{_recorded_words(simulation)}"
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
     basis = f"{count(simulation.requests)} {fresh}{source} in {plural(simulation.replications, 'run')}"
-    result = _result(verdict, worst.name, met, worst.attainment_goal, len(simulation.classes))
-    if brief:
-        return f"{result}, simulated (95 % interval {low} to {high}).{_recorded_words(simulation)}"
     return f"{result}, simulated over {basis} (95 % interval {low} to {high}).{_recorded_words(simulation)}"
 
 
@@ -268,9 +259,13 @@ def _loss_words(row: JudgedFleet, plan: Plan, *, first: bool) -> str:
     goals = {item.name: item.attainment_goal for item in plan.classes}
     worst = _worst_class(row, goals)
     subject = f" of {'requests' if len(goals) == 1 else clean(worst, 30)} meet the SLO" if first else ""
-    why = " (overloaded)" if row.overloaded else " (once its KV memory was full)" if row.stuck else ""
-    why = " (in the trace's own order)" if row.replayed else why
-    why = " (not proven to miss)" if undecided(row, plan) else why
+    reasons = {
+        " (not proven to miss)": undecided(row, plan),
+        " (in the trace's own order)": row.replayed,
+        " (overloaded)": row.overloaded,
+        " (once its KV memory was full)": row.stuck,
+    }
+    why = next((words for words, holds in reasons.items() if holds), "")
     return f"in {clean(row.what).partition(':')[0]}, {percent(row.attainment[worst])}{subject}{why}"
 
 
@@ -361,44 +356,21 @@ def _goodput_proof(plan: Plan) -> str:
     return f"The {objective} of a fleet of any shape is at most {most}, by formula."
 
 
-SAME_RATE: Final = 1e-6
-"""Relative difference of two rates that are one: those that are tried lie whole per cents apart."""
-
-
-def _next_rate_words(plan: Plan) -> str:
-    """What the next higher simulated rate showed: an SLO missed, or an undecided run; nothing where there was none."""
-    simulation = plan.simulation
-    if simulation is None or simulation.goodput_fails_rps is None:
-        return ""
-    fails = simulation.goodput_fails_rps
-    points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
-    undecided = any(not point.missed for point in points)
-    return f"; at {rate(fails)} {'the SLO is not proven' if undecided else 'an SLO is missed'}"
-
-
 def volume_sentence(plan: Plan) -> str:
     """Say which loads were allowed, and which the ratio is for; empty where the objective is another.
 
     Requests per dollar are a fleet's goodput over its price. The demand of the file is served for the same dollars.
     """
-    bounds, cost, demand = _bounds(plan), plan.cost_usd_per_hour, plan.demand_rps
-    if plan.objective != "max_goodput_per_dollar" or not cost or bounds is None:
+    objective, cost, demand = plan.provenance.inputs.get("objective"), plan.cost_usd_per_hour, plan.demand_rps
+    bounds = [objective.get(key) for key in ("min_volume", "max_volume")] if isinstance(objective, Mapping) else []
+    multiples = [float(value) for value in bounds if isinstance(value, int | float) and is_number(value)]
+    if plan.objective != "max_goodput_per_dollar" or not cost or len(multiples) != 2:
         return ""
-    least, most = bounds
+    least, most = multiples
     default = " (four times min_volume, as none is stated)" if most == DEFAULT_VOLUME_RANGE * least else ""
-    range_words = (
-        f"Fleets were to serve {rate(least * demand)} to {rate(most * demand)}: max_volume is {significant(most)}"
-    )
+    loads = f"{rate(least * demand)} to {rate(most * demand)}: max_volume is {significant(most)}{default}"
     alone = f"at the demand of {rate(demand)} the fleet serves {significant(demand * 3600.0 / cost)} requests per $"
-    return f"{range_words}{default}. The ratio is for {rate(plan.goodput_rps)}; {alone}."
-
-
-def _bounds(plan: Plan) -> tuple[float, float] | None:
-    """Least and greatest multiple of the demand that a fleet may serve [1]; None where the plan does not say."""
-    objective = plan.provenance.inputs.get("objective")
-    values = [objective.get(key) for key in ("min_volume", "max_volume")] if isinstance(objective, Mapping) else []
-    numbers = [float(value) for value in values if isinstance(value, int | float) and is_number(value)]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+    return f"Fleets were to serve {loads}. The ratio is for {rate(plan.goodput_rps)}; {alone}."
 
 
 def served_rate(plan: Plan) -> float:
@@ -407,14 +379,6 @@ def served_rate(plan: Plan) -> float:
     if plan.objective == "min_cost" or not per_token or not plan.cost_usd_per_hour or not mean_osl:
         return plan.demand_rps
     return plan.cost_usd_per_hour / per_token * 1e6 / (mean_osl * SECONDS_PER_HOUR)
-
-
-def cost_sentence(plan: Plan) -> str:
-    """Say what the fleet costs by hour and, at the rate that it then serves, by token."""
-    served = "the demand" if plan.objective == "min_cost" else "a load"
-    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens"
-    prices = [f"{per_token} at {served} of {rate(served_rate(plan))}", day_price_words(plan)]
-    return f"Cost: {hourly(plan.cost_usd_per_hour)}; {', '.join(filter(None, prices))}."
 
 
 def capacity_sentence(plan: Plan) -> str:
@@ -431,13 +395,22 @@ def capacity_sentence(plan: Plan) -> str:
     return f"Capacity: {rate(plan.goodput_rps)} within the SLO ({room} the demand)."
 
 
+SAME_RATE: Final = 1e-6
+"""Relative difference of two rates that are one: those that are tried lie whole per cents apart."""
+
+
 def growth_sentence(plan: Plan) -> str:
-    """Say the same, with what a dollar then serves and how the next higher rate went."""
-    capacity = capacity_sentence(plan)
+    """Say the same, with what a dollar then serves and how the next higher rate went: missed, or undecided."""
+    capacity, simulation = capacity_sentence(plan), plan.simulation
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0 or plan.goodput_rps <= 0.0:
         return capacity
-    served = f"{significant(plan.goodput_per_dollar)} requests per $"
-    return f"{capacity.removesuffix('.')}: {served}{_next_rate_words(plan) if plan.objective == 'min_cost' else ''}."
+    served = f"{capacity.removesuffix('.')}: {significant(plan.goodput_per_dollar)} requests per $"
+    if plan.objective != "min_cost" or simulation is None or simulation.goodput_fails_rps is None:
+        return f"{served}."
+    fails = simulation.goodput_fails_rps
+    points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
+    undecided = any(not point.missed for point in points)
+    return f"{served}; at {rate(fails)} {'the SLO is not proven' if undecided else 'an SLO is missed'}."
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
@@ -468,3 +441,9 @@ def day_price_words(plan: Plan) -> str:
     if day is None or not peak or day.use <= 0.0 or plan.objective != "min_cost":
         return ""
     return f"{money(peak / day.use)} over the day's mean of {rate(day.use * day.planned)}"
+
+
+def day_price_sentence(plan: Plan) -> str:
+    """Say the same; empty without a profile."""
+    words = day_price_words(plan)
+    return f"Price per million output tokens: {words}." if words else ""

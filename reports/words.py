@@ -317,10 +317,8 @@ def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
     return pools_of_roles
 
 
-HOLDS: Final = "meets the SLO"
-UNPROVEN: Final = "not proven"
-NOT_SHOWN: Final = "not proven to meet it"
-"""What can be said of every fleet that does not hold, whether it misses a goal or only is not proven."""
+HOLDS, UNPROVEN = "meets the SLO", "not proven to meet it"
+"""What can be said of a simulated fleet; of one that is not proven it is open whether it misses a goal."""
 _OF_A_SEARCH: Final = {"found by formula": "cheapest by formula", "repaired": "repaired after a miss"}
 
 
@@ -350,27 +348,11 @@ def origin_words(fleet: JudgedFleet) -> str:
 
 def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
     """Say whether a fleet holds; one whose interval straddles a goal is not proven to."""
-    if fleet.held or fleet.stuck:
-        return HOLDS if fleet.held else "behind once its KV memory was full"
-    if fleet.replayed:
-        return "misses the SLO in the trace's own order"
-    if fleet.overloaded:
+    if fleet.held:
+        return HOLDS
+    if fleet.overloaded or fleet.stuck:
         return "overloaded"
     return UNPROVEN if undecided(fleet, plan) else "misses the SLO"
-
-
-def met_words(outcomes: Sequence[str]) -> str:
-    """Say how many of several fleets hold, by their outcomes.
-
-    >>> met_words(["misses the SLO"]), met_words(["misses the SLO", "not proven"])
-    ('none meets the SLO', 'none is proven to meet the SLO')
-    >>> met_words(["meets the SLO", "not proven"])
-    '1 meets the SLO'
-    """
-    number = outcomes.count(HOLDS)
-    if number:
-        return f"{number} {'meets' if number == 1 else 'meet'} the SLO"
-    return "none is proven to meet the SLO" if {UNPROVEN, NOT_SHOWN} & set(outcomes) else "none meets the SLO"
 
 
 def undecided(fleet: JudgedFleet, plan: Plan) -> bool:

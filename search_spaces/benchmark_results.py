@@ -1,9 +1,8 @@
 """Result files of benchmark tools as records, one form for all: times in seconds, lengths in tokens, None if unknown.
 
-One row of `FORMATS` is one format, told from the content of a file. vLLM's and SGLang's load generators write flat
-objects with times in milliseconds, InferenceX one object a run that states its own deployment. All others write every
-metric as an object with its statistics, at places of their own: a `Report` says where. Dynamo's self-benchmark has
-single forward passes that the engine timed itself.
+One row of `result_formats.yaml` is one format, told from the content of a file: it says where the figures are. What a
+row cannot say stands in `READERS` and `LOADS`: InferenceX states its own deployment, Dynamo's self-benchmark has single
+forward passes that the engine timed itself.
 """
 
 from __future__ import annotations
@@ -11,12 +10,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict
 
 from costmodel.errors import InputError
 from costmodel.quoting import shown
@@ -210,7 +214,7 @@ class Document(Mapping[str, Any]):
         label = f"{self.label}{'.' if self.keys_above else ': '}{key}[{index}]"
         return Document(self.file, value, label, (*self.keys_above, key, index))
 
-    def _found(self, path: str) -> tuple[Any, Keys]:
+    def _value(self, path: str) -> tuple[Any, Keys]:
         """The value at a path, None where there is none, and the keys to it."""
         value: Any = self.content
         keys: list[str | int] = []
@@ -226,21 +230,24 @@ class Document(Mapping[str, Any]):
     def at(self, *paths: str) -> Document:
         """The object at the first of these paths that has one, else empty."""
         for path in paths:
-            value, keys = self._found(path)
+            value, keys = self._value(path)
             if isinstance(value, Mapping) and value:
                 break
         content = value if isinstance(value, Mapping) else {}
         return Document(self.file, content, self.label, (*self.keys_above, *keys))
 
     def has(self, path: str) -> bool:
-        """Whether a key stands at a path, whatever its value."""
+        """Whether a key stands at a path, whatever its value; in any object of a list that `*` stands for."""
         above, _, key = path.rpartition(".")
+        if above.endswith(".*"):
+            items = self._value(above.removesuffix(".*"))[0]
+            return isinstance(items, list) and any(isinstance(item, Mapping) and key in item for item in items)
         return key in (self.at(above) if above else self)
 
     def number(self, *paths: str) -> float | None:
         """The first number above zero at these paths; None where all are missing, null or not above zero."""
         for path in paths:
-            value, keys = self._found(path)
+            value, keys = self._value(path)
             figure = _as_number(value)
             if figure is None and value is not None:
                 raise self.error(f"is {json_shown(value)}, but must be a number", *keys)
@@ -255,19 +262,39 @@ class Document(Mapping[str, Any]):
             raise self.error("is missing or zero, but must be a number above 0", path)
         return figure
 
+    def length(self, paths: Sequence[str]) -> float:
+        """A mean length, which must be there: a quotient, or the mean of an object at the first of these paths."""
+        if "/" in paths[0]:
+            total, count = paths[0].split(" / ")
+            requests = self.needed(count)
+            return self.needed(total) / requests
+        metric = self.at(*paths)
+        return metric.needed("avg" if "avg" in metric else "mean")
+
+    def figure(self, paths: Sequence[str]) -> float | None:
+        """The first figure at these paths: a number, the mean of an object, or a quotient; None where none is there."""
+        for path in paths:
+            total, _, count = path.partition(" / ")
+            metric = isinstance(self._value(path)[0], Mapping)
+            figure = self.number(f"{path}.avg", f"{path}.mean") if metric else self.number(total)
+            divisor = self.number(count) if count else 1.0
+            if figure is not None and divisor is not None:
+                return figure / divisor
+        return None
+
     def whole(self, *paths: str) -> int | None:
         """The first whole number above zero at these paths."""
         for path in paths:
             figure = self.number(path)
             if figure is not None and math.isfinite(figure):
                 if figure != int(figure):
-                    raise self.error(f"is {figure:g}, but must be a whole number", *self._found(path)[1])
+                    raise self.error(f"is {figure:g}, but must be a whole number", *self._value(path)[1])
                 return int(figure)
         return None
 
     def text(self, *paths: str) -> str | None:
         """The first text at these paths that is not empty."""
-        values = (self._found(path)[0] for path in paths)
+        values = (self._value(path)[0] for path in paths)
         return next(filter(None, (value.strip() for value in values if isinstance(value, str))), None)
 
 
@@ -341,51 +368,130 @@ def _as_number(value: object) -> float | None:
     return None if math.isnan(number) else number
 
 
-def read_vllm(document: Document) -> BenchmarkRun:
-    """One result of `vllm bench serve`; fields as of vLLM 0.33, vllm/benchmarks/serve.py.
+TIME_UNITS = {"ns": 1e-9, "us": MICRO, "µs": MICRO, "ms": MILLI, "s": 1.0, "sec": 1.0, "seconds": 1.0}
+"""How reports write the unit of a time; that of a time per token ends with "/token"."""
+STATISTICS = (
+    ("mean", "avg"),
+    ("median", "p50", "percentiles.p50"),
+    ("p90", "percentiles.p90"),
+    ("p99", "percentiles.p99"),
+    ("p95", "percentiles.p95"),
+)
+"""What files call the mean and the quantiles that are read."""
+OTHER_COUNT = 0.25
+"""How far TPOT may be from (e2e - TTFT) / (OSL - 1) before it was divided by something else than tokens [1]; assumed:
+half the gaps of a stream with an empty chunk after every token are off by 50 %, means of unlike requests by less."""
+RATE_OF_A_TRACE = "trace"
+"""vLLM's word for a request rate that the trace sets."""
+Paths = tuple[str, ...]
 
-    Its forerunner benchmark_serving.py wrote the same, without max_concurrency before 0.6.
+
+class Format(BaseModel):
+    """A kind of result file, a row of `result_formats.yaml`.
+
+    shows: which of its figures TPOT is; marks: alternatives of paths that tell it; e2e: of the whole request; chunks:
+    whether TPOT may be of chunks of the stream in place of tokens; counted: the output length by which the tool divided
+    to get TPOT, where a truer one is known; unit: of times where none stands beside them; accepted: tokens of a step of
+    speculative decoding; cached_percent: of prompt tokens found in a prefix cache.
     """
-    run = _run(document, Tool.VLLM, "e2el", document.text("model_id"))
-    return replace(run, speculative=(document.number("spec_decode_acceptance_length") or 1.0) > 1.0)
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: Tool
+    file: str
+    shows: str
+    marks: tuple[Paths, ...]
+    isl: Paths = ()
+    osl: Paths = ()
+    ttft: str = ""
+    tpot: str = ""
+    e2e: str = ""
+    unit: str = "s"
+    chunks: bool = False
+    counted: str = ""
+    prompts: Paths = ()
+    completed: Paths = ()
+    throughput: Paths = ()
+    in_flight: Paths = ()
+    concurrency: Paths = ()
+    rate: Paths = ()
+    accepted: Paths = ()
+    cached_percent: Paths = ()
+    model: Paths = ()
+    engine: Paths = ()
+
+    def recognizes(self, document: Document) -> bool:
+        """Whether an object has all paths of one of the alternatives."""
+        return any(all(map(document.has, paths)) for paths in self.marks)
+
+    def read(self, document: Document) -> Iterable[Record]:
+        """The records of an object."""
+        reader = READERS.get(self.tool)
+        return [self.run(document)] if reader is None else reader(self, document)
+
+    def run(self, document: Document) -> BenchmarkRun:
+        """The run of an object whose figures are where the row says."""
+        isl, osl = document.length(self.isl), document.length(self.osl)
+        ttft, e2e = (self.time(document, pattern) for pattern in (self.ttft, self.e2e))
+        concurrency, rate = LOADS[self.tool](document) if self.tool in LOADS else self._load(document)
+        return BenchmarkRun(
+            where=document.where,
+            tool=self.tool,
+            isl=isl,
+            osl=osl,
+            ttft=ttft,
+            tpot=self._tpot(document, osl, ttft, e2e),
+            model=document.text(*self.model),
+            engine=document.text(*self.engine),
+            spread=_drawn_spread(document) if "/" in self.isl[0] else _length_spread(document.at(*self.isl)),
+            concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
+            in_flight=document.figure(self.in_flight),
+            request_rate=rate,
+            prompts=document.whole(*self.prompts),
+            completed=document.whole(*self.completed),
+            request_throughput=document.figure(self.throughput),
+            speculative=(document.number(*self.accepted) or 1.0) > 1.0,
+            cached=(document.number(*self.cached_percent) or 0.0) / 100.0,
+            e2e=e2e,
+        )
+
+    def _load(self, document: Document) -> Load:
+        of_trace = any(document.get(path) == RATE_OF_A_TRACE for path in self.rate)
+        return document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
+
+    def time(self, document: Document, pattern: str) -> Latency:
+        """The statistics of one time [s], in the unit that stands beside them."""
+        unit, place = self.unit, f"{pattern}.{{}}"
+        if "{}" in pattern:
+            place = pattern
+        elif pattern:
+            unit = _unit(document.at(pattern), self.unit)
+        figures = (document.number(*map(place.format, words)) for words in STATISTICS)
+        return Latency(*(_scaled(figure, TIME_UNITS[unit]) for figure in figures)) if pattern else Latency()
+
+    def _tpot(self, document: Document, osl: float, ttft: Latency, e2e: Latency) -> Latency:
+        """TPOT of the tokens that were generated [s].
+
+        A client counts tokens of its own tokenizer, or chunks of the stream: its TPOT is (counted - 1) / (OSL - 1) of
+        the true one. Where it does not say what it counted, or has no TPOT, the whole request tells.
+        """
+        tpot, whole = self.time(document, self.tpot), _tpot_of(ttft, e2e, osl)
+        if tpot.typical is None:
+            return whole
+        if self.counted:
+            counted = document.figure((self.counted,)) or 0.0
+            return tpot.times((counted - 1.0) / (osl - 1.0)) if counted > 1.0 and osl > 1.0 else tpot
+        if not self.chunks or whole.typical is None or abs(tpot.typical / whole.typical - 1.0) <= OTHER_COUNT:
+            return tpot
+        return tpot.times(whole.typical / tpot.typical)
 
 
-def read_sglang(document: Document) -> BenchmarkRun:
-    """One line of SGLang's bench_serving; fields as of SGLang 0.5.23, sglang/benchmark/serving.py.
-
-    Lines of 0.2 and 0.3 have no TPOT and only medians: it follows from those of TTFT and of the whole request.
-    """
-    model = document.text("server_info.model_path", "server_info.served_model_name")
-    return replace(
-        _run(document, Tool.SGLANG, "e2e_latency", model),
-        speculative=(document.number("accept_length") or 1.0) > 1.0,
-        cached=(document.number("cache_report.cache_hit_rate_pct") or 0.0) / 100.0,
-    )
-
-
-def _run(document: Document, tool: Tool, whole: str, model: str | None) -> BenchmarkRun:
-    """A run whose figures stand side by side in one object; whole: what it calls the latency of a request."""
-    completed, duration = document.needed("completed"), document.number("duration")
-    osl = document.needed("total_output_tokens") / completed
-    ttft, tpot, e2e = (_latency(document, f"{name}_ms", MILLI) for name in ("ttft", "tpot", whole))
-    return BenchmarkRun(
-        where=document.where,
-        tool=tool,
-        isl=document.needed("total_input_tokens") / completed,
-        osl=osl,
-        ttft=ttft,
-        tpot=_tpot_of(ttft, e2e, osl) if tpot.typical is None else tpot,
-        model=model,
-        engine=document.text("backend"),
-        spread=_spread(document),
-        concurrency=document.number("max_concurrency"),
-        in_flight=document.number("concurrency"),
-        request_rate=None if document.get("request_rate") == "trace" else document.number("request_rate"),
-        prompts=document.whole("num_prompts") or int(completed),
-        completed=int(completed),
-        request_throughput=document.number("request_throughput") or (completed / duration if duration else None),
-        e2e=e2e,
-    )
+def _unit(metric: Document, usual: str) -> str:
+    unit = (metric.text("unit", "units") or usual).lower().removesuffix("/token")
+    if unit not in TIME_UNITS:
+        key = "unit" if "unit" in metric else "units"
+        raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
+    return unit
 
 
 def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
@@ -401,14 +507,7 @@ def _tpot_of(ttft: Latency, e2e: Latency, osl: float) -> Latency:
     return Latency(mean=between(ttft.mean, e2e.mean), p50=between(ttft.p50, e2e.p50))
 
 
-def _latency(document: Document, name: str, scale: float = 1.0) -> Latency:
-    """The statistics of a time, which stand beside one another; scale: length of its unit [s]."""
-    words = (("mean",), ("median", "p50"), ("p90",), ("p99",), ("p95",))
-    figures = (document.number(*(f"{word}_{name}" for word in alternatives)) for alternatives in words)
-    return Latency(*(_scaled(figure, scale) for figure in figures))
-
-
-def _spread(document: Document) -> float:
+def _drawn_spread(document: Document) -> float:
     """1 - shortest / longest prompt: from the prompts where the file has them, else from the option that drew them."""
     lengths = document.get("input_lens")
     if isinstance(lengths, list) and lengths:
@@ -421,211 +520,13 @@ def _spread(document: Document) -> float:
     return min(max(1.0 - float(ratio or 0.0), 0.0), 1.0) if drawn else 0.0
 
 
-def is_dynamo(document: Document) -> bool:
-    """Whether the object is the file of `--benchmark-mode` (/tmp/benchmark_results.json by default)."""
-    results = document.get("results")
-    return isinstance(results, list) and any(isinstance(item, Mapping) and "fpms" in item for item in results)
-
-
-def read_dynamo(document: Document) -> Iterator[MeasuredStep]:
-    """One step a point: the median of its repetitions, without the first where there are several (it warms up).
-
-    Fields as of ai-dynamo 1.6, schema 2.
-    """
-    for index, item in enumerate(document["results"]):
-        passes = item.get("fpms") if isinstance(item, Mapping) else None
-        if not isinstance(passes, list):
-            raise document.error("has no forward passes (fpms)", "results", index)
-        point = document.item("results", index)
-        timed = [_pass(point, number) for number in range(len(passes))]
-        steps = [step for step in timed if step is not None]
-        if steps:
-            kept = steps[1:] or steps
-            middle = median(step.seconds for step in kept)
-            yield min(kept, key=lambda step: abs(step.seconds - middle))
-
-
-def _pass(point: Document, number: int) -> MeasuredStep | None:
-    """One forward pass, or None where it held no request."""
-    document = point.item("fpms", number)
-    names = ("num_prefill_requests", "num_decode_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens")
-    prompts, decodes, new, cached, context = (
-        document.number(f"scheduled_requests.{name}") or 0.0 for name in (*names, "sum_decode_kv_tokens")
-    )
-    if not prompts and not decodes:
-        return None
-    return MeasuredStep(
-        where=point.where,
-        tool=Tool.DYNAMO,
-        prompts=prompts,
-        new=new / prompts if prompts else 0.0,
-        past=cached / prompts if prompts else 0.0,
-        decodes=decodes,
-        context=context / decodes if decodes else 0.0,
-        seconds=document.needed("wall_time"),
-    )
-
-
-_WITHOUT_DRAFT = {"", "none", "off", "false", "no"}
-
-
-def read_inferencex(document: Document) -> BenchmarkRun:
-    """One result; fields as of utils/process_result.py@843c6254, and of its first version."""
-    mean = (1.0 + SHORTEST) / 2.0
-    isl, osl = (length * mean for length in _nominal_lengths(document))
-    stated = _stated(document)
-    output = document.number("output_tput_per_gpu")  # of the GPUs that decode
-    return BenchmarkRun(
-        where=document.where,
-        tool=Tool.INFERENCEX,
-        isl=isl,
-        osl=osl,
-        ttft=_latency(document, "ttft"),
-        tpot=_latency(document, "tpot"),
-        model=document.text("model"),
-        engine=document.text("framework"),
-        spread=1.0 - SHORTEST,
-        concurrency=document.needed("conc"),
-        request_rate=math.inf,
-        request_throughput=None if output is None else output * (stated.decode or stated.prefill).gpus / osl,
-        speculative=(document.text("spec_decoding", "mtp") or "").lower() not in _WITHOUT_DRAFT,
-        stated=stated,
-    )
-
-
-def _nominal_lengths(document: Document) -> tuple[float, float]:
-    """ISL and OSL [token]; files of 2025 state them in their name alone (agg_dsr1_1k8k_fp8_...json)."""
-    thousands = re.search(r"_(\d+)k(\d+)k_", document.file.name)
-    if thousands and "isl" not in document:
-        return 1024.0 * int(thousands[1]), 1024.0 * int(thousands[2])
-    return document.needed("isl"), document.needed("osl")
-
-
-def _stated(document: Document) -> Stated:
-    split = document.get("disagg") is True
-    apart = split or "prefill_tp" in document
-    return Stated(
-        accelerator=document.text("hw") or "",
-        precision=document.text("precision") or "",
-        prefill=_workers(document, "prefill_" if apart else ""),
-        decode=_workers(document, "decode_") if split else None,
-    )
-
-
-def _workers(document: Document, prefix: str) -> Layout:
-    """One side; with data-parallel attention its tp counts all ranks, each of which has the attention to itself."""
-    ranks = document.whole(f"{prefix}tp")
-    if ranks is None:
-        raise document.error("is missing, so the layout is not known", f"{prefix}tp")
-    attention = str(document.get(f"{prefix}dp_attention", "")).lower() == "true"
-    workers, pipeline, expert = (document.whole(f"{prefix}{name}") or 1 for name in ("num_workers", "pp", "ep"))
-    return Layout(workers, 1 if attention else ranks, pipeline, ranks if attention else 1, expert)
-
-
-TIME_UNITS = {"ns": 1e-9, "us": MICRO, "µs": MICRO, "ms": MILLI, "s": 1.0, "sec": 1.0, "seconds": 1.0}
-"""How reports write the unit of a time; that of a time per token ends with "/token"."""
-OTHER_COUNT = 0.25
-"""How far TPOT may be from (e2e - TTFT) / (OSL - 1) before it was divided by something else than tokens [1]; assumed:
-half the gaps of a stream with an empty chunk after every token are off by 50 %, means of unlike requests by less."""
-Load = tuple[float | None, float | None]
-"""Concurrency [1] and request rate [1/s] that a generator was told to keep."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Where a report of nested metrics has the figures of a run: dotted paths, the first that is there counts.
-
-    mark: what tells such a report; isl, osl, ttft, tpot, in_flight: metrics with their statistics; e2e: the same of the
-    whole request, where TPOT may be of other things than tokens; counted: the output length by which the tool divided
-    to get TPOT, where a truer one is known; total, completed, throughput: numbers; model: its name; load: what the
-    generator kept; unit: of times where none stands beside them.
-    """
-
-    tool: Tool
-    mark: tuple[str, ...]
-    isl: tuple[str, ...]
-    osl: tuple[str, ...]
-    ttft: str
-    tpot: str
-    e2e: str
-    total: tuple[str, ...]
-    completed: tuple[str, ...]
-    throughput: tuple[str, ...]
-    model: tuple[str, ...]
-    load: Callable[[Document], Load]
-    in_flight: tuple[str, ...] = ()
-    counted: str = ""
-    unit: str = "s"
-
-    def read(self, document: Document) -> BenchmarkRun:
-        """The run of one report."""
-        isl, osl = document.at(*self.isl), document.at(*self.osl)
-        ttft, e2e = (_timed(document.at(path), self.unit) for path in (self.ttft, self.e2e))
-        counted = _mean(document.at(self.counted)) if self.counted else 0.0
-        concurrency, rate = self.load(document)
-        return BenchmarkRun(
-            where=document.where,
-            tool=self.tool,
-            isl=_mean(isl, needed=True),
-            osl=_mean(osl, needed=True),
-            ttft=ttft,
-            tpot=self._tpot(document, _mean(osl, needed=True), counted, ttft, e2e),
-            model=document.text(*self.model),
-            spread=_length_spread(isl),
-            concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
-            in_flight=next(filter(None, (_mean(document.at(path)) for path in self.in_flight)), None),
-            request_rate=rate,
-            prompts=document.whole(*self.total),
-            completed=document.whole(*self.completed),
-            request_throughput=document.number(*self.throughput),
-            e2e=e2e,
-        )
-
-    def _tpot(self, document: Document, osl: float, counted: float, ttft: Latency, e2e: Latency) -> Latency:
-        """TPOT of the tokens that were generated [s].
-
-        A client counts tokens of its own tokenizer, or chunks of the stream: its TPOT is (counted - 1) / (OSL - 1) of
-        the true one. Where it does not say what it counted, the whole request tells.
-        """
-        tpot = _timed(document.at(self.tpot), self.unit)
-        if self.counted:
-            return tpot.times((counted - 1.0) / (osl - 1.0)) if counted > 1.0 and osl > 1.0 else tpot
-        whole = _tpot_of(ttft, e2e, osl).typical
-        if tpot.typical is None or whole is None or abs(tpot.typical / whole - 1.0) <= OTHER_COUNT:
-            return tpot
-        return tpot.times(whole / tpot.typical)
-
-
-def _timed(metric: Document, default: str) -> Latency:
-    """The statistics of one time [s], in the unit that stands beside them."""
-    unit = (metric.text("unit", "units") or default).lower().removesuffix("/token")
-    if unit not in TIME_UNITS:
-        key = "unit" if "unit" in metric else "units"
-        raise metric.error(f"{shown(unit)} is not a time; known: {', '.join(TIME_UNITS)}", key)
-    scale = TIME_UNITS[unit]
-    figures = (metric.number(*paths) for paths in STATISTICS)
-    return Latency(*(_scaled(figure, scale) for figure in figures))
-
-
-STATISTICS = (
-    ("avg", "mean"),
-    ("median", "p50", "percentiles.p50"),
-    ("p90", "percentiles.p90"),
-    ("p99", "percentiles.p99"),
-    ("p95", "percentiles.p95"),
-)
-"""What reports call the mean and the quantiles that are read."""
-
-
-def _mean(metric: Document, *, needed: bool = False) -> float:
-    """The mean of a metric [its unit]; 0 where it has none, unless it must."""
-    key = "avg" if "avg" in metric else "mean"
-    return metric.needed(key) if needed else metric.number(key) or 0.0
-
-
 def _length_spread(metric: Document) -> float:
     shortest, longest = metric.number("min"), metric.number("max")
     return 1.0 - shortest / longest if shortest and longest else 0.0
+
+
+Load = tuple[float | None, float | None]
+"""Concurrency [1] and request rate [1/s] that a generator was told to keep."""
 
 
 def _aiperf_load(document: Document) -> Load:
@@ -658,165 +559,143 @@ def _llmd_load(document: Document) -> Load:
     return words.number("concurrency", "max_concurrency", f"load.stages.{stage}.concurrency_level"), rate
 
 
-AIPERF = Report(
-    tool=Tool.AIPERF,
-    mark=("request_throughput.avg", "input_config", "schema_version"),
-    isl=("usage_prompt_tokens", "input_sequence_length"),
-    osl=("usage_completion_tokens", "output_sequence_length"),
-    counted="output_sequence_length",
-    ttft="time_to_first_token",
-    tpot="inter_token_latency",
-    e2e="request_latency",
-    total=("request_count.avg",),
-    completed=("request_count.avg",),
-    throughput=("request_throughput.avg",),
-    model=("input_config.models.items.0.name", "input_config.endpoint.model_names.0", "input_config.model_names.0"),
-    load=_aiperf_load,
-    unit="ms",
-)
-"""AIPerf 0.13 and before: inter-token latency is (e2e - TTFT) / (OSL - 1) of each request, of the tokens that the
-client's tokenizer counts unless it was told to take the server's count (`--use-server-token-count`)."""
-GENAI_PERF = replace(AIPERF, tool=Tool.GENAI_PERF, mark=("request_throughput.avg", "input_config"))
-"""AIPerf's forerunner, 0.0.16, whose files say no version."""
-
-GUIDELLM = Report(
-    tool=Tool.GUIDELLM,
-    mark=("metrics.prompt_token_count",),
-    isl=("metrics.prompt_token_count.successful",),
-    osl=("metrics.output_token_count.successful",),
-    ttft="metrics.time_to_first_token_ms.successful",
-    tpot="metrics.inter_token_latency_ms.successful",
-    e2e="",
-    in_flight=("metrics.request_concurrency.successful",),
-    total=("metrics.request_totals.total", "request_totals.total"),
-    completed=("metrics.request_totals.successful", "request_totals.successful"),
-    throughput=("metrics.requests_per_second.successful.mean",),
-    model=("worker.backend_model", "config.backend.model", "benchmarker.backend.model"),
-    load=_guidellm_load,
-    unit="ms",
-)
-"""One of the runs of GuideLLM 0.3 to 0.8; TPOT is its inter-token latency: its time per output token divides by OSL."""
-
-INFERENCE_PERF = Report(
-    tool=Tool.INFERENCE_PERF,
-    mark=("load_summary", "successes"),
-    isl=("successes.prompt_len",),
-    osl=("successes.output_len",),
-    ttft="successes.latency.time_to_first_token",
-    tpot="successes.latency.time_per_output_token",
-    e2e="successes.latency.request_latency",
-    total=("load_summary.count",),
-    completed=("successes.count",),
-    throughput=("successes.throughput.requests_per_sec",),
-    model=(),
-    load=lambda document: (
-        document.number("load_summary.concurrency"),
-        document.number("load_summary.requested_rate"),
-    ),
-)
-"""stage_N_lifecycle_metrics.json and summary_lifecycle_metrics.json; before 0.3 its times per token are per chunk."""
-
-
-def _llmd(root: str, throughput: str, *model: str) -> Report:
-    """Both versions of llm-d's report have the same metrics below another root."""
-    return Report(
-        tool=Tool.LLMD,
-        mark=("scenario", f"{root}.requests.input_length"),
-        isl=(f"{root}.requests.input_length",),
-        osl=(f"{root}.requests.output_length",),
-        ttft=f"{root}.latency.time_to_first_token",
-        tpot=f"{root}.latency.time_per_output_token",
-        e2e=f"{root}.latency.request_latency",
-        total=(f"{root}.requests.total",),
-        completed=(f"{root}.requests.total",),
-        throughput=(f"{root}.throughput.{throughput}",),
-        model=model,
-        load=_llmd_load,
-    )
-
-
-LLMD_01 = _llmd("metrics", "requests_per_sec", "scenario.model.name")
-LLMD_02 = _llmd(
-    "results.request_performance.aggregate", "request_rate.mean", "scenario.stack.0.standardized.model.name"
-)
-
-
+LOADS: Mapping[Tool, Callable[[Document], Load]] = {
+    Tool.AIPERF: _aiperf_load,
+    Tool.GENAI_PERF: _aiperf_load,
+    Tool.GUIDELLM: _guidellm_load,
+    Tool.LLMD: _llmd_load,
+}
+"""Tools whose load stands in no one place."""
 AIPERF_GOALS = ("time_to_first_token", "inter_token_latency", "request_latency")
 """AIPerf's words for TTFT, TPOT and the whole request among its goals (`--goodput`), in milliseconds."""
 
 
-def read_aiperf(document: Document) -> BenchmarkRun:
+def _aiperf(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     """One summary of AIPerf; which requests met its goals counts where it counted the server's tokens."""
-    run = AIPERF.read(document)
+    run = form.run(document)
     goals, met = document.at("input_config.slos"), document.at("good_request_fraction").get("avg")
     server = document.at("input_config.endpoint").get("use_server_token_count") is True
-    if not server or not isinstance(met, int | float) or not set(goals) <= set(AIPERF_GOALS):
-        return run
-    return replace(run, goals=tuple(_scaled(goals.number(name), MILLI) for name in AIPERF_GOALS), attainment=float(met))
+    if server and isinstance(met, int | float) and set(goals) <= set(AIPERF_GOALS):
+        limits = tuple(_scaled(goals.number(name), MILLI) for name in AIPERF_GOALS)
+        run = replace(run, goals=limits, attainment=float(met))
+    yield run
 
 
-def is_guidellm(document: Document) -> bool:
-    """Whether the object is GuideLLM's benchmarks.json."""
-    runs = document.get("benchmarks")
-    return isinstance(runs, list) and any(isinstance(run, Mapping) and "metrics" in run for run in runs)
-
-
-def read_guidellm(document: Document) -> Iterator[BenchmarkRun]:
+def _guidellm(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     """The runs of one file."""
     model = document.text("config.model", "args.model")
     for index, run in enumerate(document["benchmarks"]):
         if not isinstance(run, Mapping) or not isinstance(run.get("metrics"), Mapping):
             raise document.error("has no metrics", "benchmarks", index)
-        read = GUIDELLM.read(document.item("benchmarks", index))
+        read = form.run(document.item("benchmarks", index))
         yield replace(read, model=read.model or model)
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A kind of result file: whose, which file of it, where its TPOT is from, how it is told, and how it is read."""
-
-    tool: Tool
-    file: str
-    tpot: str
-    recognizes: Callable[[Document], bool]
-    read: Callable[[Document], BenchmarkRun | Iterable[Record]]
-
-
-def _with(*alternatives: tuple[str, ...]) -> Callable[[Document], bool]:
-    """Tells a format by the paths that its objects have: all of one of the alternatives."""
-    return lambda document: any(all(map(document.has, paths)) for paths in alternatives)
+def _dynamo(_form: Format, document: Document) -> Iterator[MeasuredStep]:
+    """One step a point: the median of its repetitions, without the first where there are several (it warms up)."""
+    for index, item in enumerate(document["results"]):
+        passes = item.get("fpms") if isinstance(item, Mapping) else None
+        if not isinstance(passes, list):
+            raise document.error("has no forward passes (fpms)", "results", index)
+        point = document.item("results", index)
+        steps = [step for number in range(len(passes)) if (step := _pass(point, number)) is not None]
+        if steps:
+            steady = steps[1:] or steps
+            middle = median(step.seconds for step in steady)
+            yield min(steady, key=lambda step: abs(step.seconds - middle))
 
 
-def _reported(report: Report, file: str, tpot: str) -> Format:
-    return Format(report.tool, file, tpot, _with(report.mark), report.read)
+def _pass(point: Document, number: int) -> MeasuredStep | None:
+    """One forward pass, or None where it held no request."""
+    document = point.item("fpms", number)
+    names = ("num_prefill_requests", "num_decode_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens")
+    prompts, decodes, new, cached, context = (
+        document.number(f"scheduled_requests.{name}") or 0.0 for name in (*names, "sum_decode_kv_tokens")
+    )
+    if not prompts and not decodes:
+        return None
+    return MeasuredStep(
+        where=point.where,
+        tool=Tool.DYNAMO,
+        prompts=prompts,
+        new=new / prompts if prompts else 0.0,
+        past=cached / prompts if prompts else 0.0,
+        decodes=decodes,
+        context=context / decodes if decodes else 0.0,
+        seconds=document.needed("wall_time"),
+    )
 
 
-VLLM_MARK, INFERENCEX_MARK = ("request_throughput", "tokenizer_id"), ("hw", "conc", "framework")
-SGLANG_MARKS = tuple(
-    ("backend", "completed", option) for option in ("dataset_name", "sharegpt_output_len", "random_range_ratio")
-)
-"""With options that drew the prompts."""
-_LLMD_TPOT = "`time_per_output_token`"
-_AIPERF_TPOT = "`inter_token_latency`, of the server's tokens"
-FORMATS = (
-    Format(Tool.GUIDELLM, "`benchmarks.json`, 0.3 to 0.8", "`inter_token_latency_ms`", is_guidellm, read_guidellm),
-    Format(Tool.DYNAMO, "`--benchmark-output-path` JSON", "single forward passes", is_dynamo, read_dynamo),
-    Format(Tool.AIPERF, "`profile_export_aiperf.json`, to 0.13", _AIPERF_TPOT, _with(AIPERF.mark), read_aiperf),
-    _reported(GENAI_PERF, "`profile_export_genai_perf.json`", "`inter_token_latency`"),
-    _reported(INFERENCE_PERF, "`stage_N_lifecycle_metrics.json`", "`time_per_output_token`, or the whole request"),
-    _reported(LLMD_01, "`benchmark_report*.yaml` or `.json`, v0.1", _LLMD_TPOT),
-    _reported(LLMD_02, "`benchmark_report*.yaml` or `.json`, v0.2", _LLMD_TPOT),
-    Format(Tool.INFERENCEX, "`agg_*.json`", "`mean_tpot`, else `median_tpot`", _with(INFERENCEX_MARK), read_inferencex),
-    Format(Tool.VLLM, "`--save-result` JSON, also appended ones", "`mean_tpot_ms`", _with(VLLM_MARK), read_vllm),
-    Format(
-        Tool.SGLANG,
-        "`--output-file` JSONL",
-        "`mean_tpot_ms`, before 0.4 the whole request",
-        _with(*SGLANG_MARKS),
-        read_sglang,
-    ),
-)
-"""Every format; the first that recognizes an object reads it. docs/calibrate.md shows this table."""
+_WITHOUT_DRAFT = {"", "none", "off", "false", "no"}
+
+
+def _inferencex(form: Format, document: Document) -> Iterator[BenchmarkRun]:
+    """One result, which states its own deployment and the nominal lengths."""
+    mean = (1.0 + SHORTEST) / 2.0
+    isl, osl = (length * mean for length in _nominal_lengths(document))
+    split = document.get("disagg") is True
+    stated = Stated(
+        accelerator=document.text("hw") or "",
+        precision=document.text("precision") or "",
+        prefill=_workers(document, "prefill_" if split or "prefill_tp" in document else ""),
+        decode=_workers(document, "decode_") if split else None,
+    )
+    output = document.number("output_tput_per_gpu")  # of the GPUs that decode
+    yield BenchmarkRun(
+        where=document.where,
+        tool=form.tool,
+        isl=isl,
+        osl=osl,
+        ttft=form.time(document, form.ttft),
+        tpot=form.time(document, form.tpot),
+        model=document.text(*form.model),
+        engine=document.text(*form.engine),
+        spread=1.0 - SHORTEST,
+        concurrency=document.needed("conc"),
+        request_rate=math.inf,
+        request_throughput=None if output is None else output * (stated.decode or stated.prefill).gpus / osl,
+        speculative=(document.text("spec_decoding", "mtp") or "").lower() not in _WITHOUT_DRAFT,
+        stated=stated,
+    )
+
+
+def _nominal_lengths(document: Document) -> tuple[float, float]:
+    """ISL and OSL [token]; files of 2025 state them in their name alone (agg_dsr1_1k8k_fp8_...json)."""
+    thousands = re.search(r"_(\d+)k(\d+)k_", document.file.name)
+    if thousands and "isl" not in document:
+        return 1024.0 * int(thousands[1]), 1024.0 * int(thousands[2])
+    return document.needed("isl"), document.needed("osl")
+
+
+def _workers(document: Document, prefix: str) -> Layout:
+    """One side; with data-parallel attention its tp counts all ranks, each of which has the attention to itself."""
+    ranks = document.whole(f"{prefix}tp")
+    if ranks is None:
+        raise document.error("is missing, so the layout is not known", f"{prefix}tp")
+    attention = str(document.get(f"{prefix}dp_attention", "")).lower() == "true"
+    workers, pipeline, expert = (document.whole(f"{prefix}{name}") or 1 for name in ("num_workers", "pp", "ep"))
+    return Layout(workers, 1 if attention else ranks, pipeline, ranks if attention else 1, expert)
+
+
+READERS: Mapping[Tool, Callable[[Format, Document], Iterable[Record]]] = {
+    Tool.AIPERF: _aiperf,
+    Tool.GUIDELLM: _guidellm,
+    Tool.DYNAMO: _dynamo,
+    Tool.INFERENCEX: _inferencex,
+}
+"""Tools whose files say more than their row of figures does."""
+
+
+@cache
+def formats() -> tuple[Format, ...]:
+    """Every format; the first that recognizes an object reads it.
+
+    >>> formats()[0].tool.value
+    'GuideLLM'
+    """
+    table = yaml.safe_load((resources.files("search_spaces") / "result_formats.yaml").read_text("utf-8"))
+    return tuple(map(Format.model_validate, table.values()))
+
 
 _HINTS = {
     "avg_latency": "it looks like `vllm bench latency`, whose file lacks the lengths; use `vllm bench serve`",
@@ -833,10 +712,8 @@ def read_results(paths: Iterable[Path]) -> list[Record]:
 
 
 def _records(document: Document) -> Iterable[Record]:
-    form = next((form for form in FORMATS if form.recognizes(document)), None)
+    form = next((form for form in formats() if form.recognizes(document)), None)
     if form is None:
-        tools = ", ".join(Tool)
-        hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {tools}")
+        hint = next((hint for key, hint in _HINTS.items() if key in document), f"known: {', '.join(Tool)}")
         raise document.error(f"is not the result of a known benchmark tool; {hint}")
-    read = form.read(document)
-    return [read] if isinstance(read, BenchmarkRun) else read
+    return form.read(document)

@@ -29,9 +29,9 @@ from .buying_schema import (
 from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .faults import Fault, Path, check_kind
-from .problem import OWNED, Offer, Problem
+from .fields import faults_of
+from .problem import Offer, Problem
 from .quotes import basis_of
-from .translation import faults_of
 from .yaml_source import read_source
 
 
@@ -62,7 +62,7 @@ def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[
 
 def _missing(problem: Problem) -> str:
     """What to add to a workload file without terms, ready to paste."""
-    offer = next(candidate for candidate in problem.offers if not candidate.owned)
+    offer = problem.offers[0]
     name, reserved = offer.accelerator.name, 0.7 * offer.usd_per_hour
     return (
         f"{problem.source.name if problem.source else problem.name}: has no block procurement:, which says what "
@@ -107,7 +107,7 @@ def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> Procure
 
 def _unknown(entries: Sequence[TypeSection], problem: Problem, above: Path = ()) -> list[Fault]:
     """Names that neither the workload file nor the catalog has; one that only the catalog has is left unused."""
-    names = [offer.accelerator.name for offer in problem.offers if not offer.owned]
+    names = [offer.accelerator.name for offer in problem.offers]
     catalog = list(load_catalog().accelerators)
     faults = []
     for index, entry in enumerate(entries):
@@ -124,16 +124,16 @@ def _conflicts(section: ProcurementSection, problem: Problem) -> list[Fault]:
     """Owned GPUs that the accelerators of the file and the block state both, and not alike."""
     faults = []
     for index, entry in enumerate(section.accelerators):
-        owned = next((offer for offer in problem.offers if offer.owned and _is(entry, offer.gpu)), None)
-        if owned is None or entry.owned is None:
+        offer = next((offer for offer in problem.offers if offer.owned and _is(entry, offer.accelerator.name)), None)
+        if offer is None or entry.owned is None:
             continue
         place = ("procurement", "accelerators", index, "owned")
-        if owned.inventory != entry.owned.gpus:
-            sentence = f"says {entry.owned.gpus} GPUs, but accelerators say owned: {owned.inventory}; make them agree"
+        if offer.owned != entry.owned.gpus:
+            sentence = f"says {entry.owned.gpus} GPUs, but accelerators say owned: {offer.owned}; make them agree"
             faults.append(Fault((*place, "gpus"), sentence))
-        price = owned_price(owned.accelerator, section)
-        if not math.isclose(price, owned.usd_per_hour, rel_tol=1e-6):
-            conflict = f"comes to ${price:.4g}/h, but accelerators say owned_price: ${owned.usd_per_hour:.4g}/h"
+        price = owned_price(offer.accelerator, section)
+        if not math.isclose(price, offer.owned_usd_per_hour, rel_tol=1e-6):
+            conflict = f"comes to ${price:.4g}/h, but accelerators say owned_price: ${offer.owned_usd_per_hour:.4g}/h"
             faults.append(Fault(place, f"{conflict}; leave one of them out"))
     return faults
 
@@ -147,12 +147,11 @@ def terms_of(section: ProcurementSection, problem: Problem, source: str = "") ->
     entries = {normalized_name(entry.name): entry for entry in section.accelerators}
     contracts: list[Contract] = []
     draw = []
-    for index, offer in enumerate(one for one in problem.offers if not one.owned):
+    for index, offer in enumerate(problem.offers):
         entry = entries.pop(normalized_name(offer.accelerator.name), TypeSection(name=offer.accelerator.name))
         contracts += [replace(one, offer=index) for one in _contracts(entry, offer, section, source)]
-        if entry.owned is None:
-            owned = [one for one in problem.offers if one.owned and one.gpu == offer.gpu]
-            contracts += [_held(one, index, _owned_running(one, section, problem)) for one in owned]
+        if entry.owned is None and offer.owned:
+            contracts.append(_held(offer, index, _owned_running(offer, section, problem)))
         own = entry.owned or entry.purchase
         draw.append((own.power if own and own.power else offer.accelerator.tdp) * section.electricity.pue)
     demand, power = section.demand, section.electricity
@@ -207,7 +206,7 @@ def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, so
     elif listed is None:
         own = "workload file, accelerators"
     else:
-        remark = listed.remark(offer.gpu).removesuffix(".")
+        remark = listed.remark(offer.accelerator.name).removesuffix(".")
         own = f"catalog: {remark}" if remark else f"catalog, median of {listed.quotes} list prices, {listed.date}"
     contracts = [Contract(0, Tier.ON_DEMAND, running=price, source=own)]
     if entry.spot is not None:
@@ -240,16 +239,16 @@ def _own_reserved(accelerator: Accelerator, years: int) -> Price | None:
 
 
 def _held(offer: Offer, index: int, running: float) -> Contract:
-    """GPUs that the accelerators of the workload file say are owned; offer: theirs; index: of that of more."""
+    """GPUs that the accelerators of the workload file say are owned; index: of their offer."""
     source = "workload file, accelerators"
-    return Contract(index, Tier.OWNED, running=running, held=offer.inventory or 0, source=source)
+    return Contract(index, Tier.OWNED, running=running, held=offer.owned, source=source)
 
 
 def _owned_running(offer: Offer, section: ProcurementSection, problem: Problem) -> float:
     """What the workload file states for one GPU that is owned [$/h], or what follows from the terms in force."""
     block = ProcurementSection.model_validate(problem.inputs.get("procurement") or {})
-    follows = math.isclose(offer.usd_per_hour, owned_price(offer.accelerator, block), rel_tol=1e-9)
-    return owned_price(offer.accelerator, section) if follows else offer.usd_per_hour
+    follows = math.isclose(offer.owned_usd_per_hour, owned_price(offer.accelerator, block), rel_tol=1e-9)
+    return owned_price(offer.accelerator, section) if follows else offer.owned_usd_per_hour
 
 
 def _purchase(stated: PurchaseSection, running: float, source: str) -> Contract:
@@ -274,7 +273,7 @@ def owned_price(accelerator: Accelerator, section: ProcurementSection) -> float:
     >>> round(owned_price(load_catalog().accelerator("A100-80"), ProcurementSection()), 4)
     0.052
     """
-    name = accelerator.name.removesuffix(OWNED)
+    name = accelerator.name
     held = next((entry.owned for entry in section.accelerators if _is(entry, name) and entry.owned), HostingSection())
     return _power_cost(held, accelerator, section) + held.hosting_usd_per_month / HOURS_PER_MONTH
 

@@ -16,30 +16,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.accelerator import Accelerator, KernelEfficiency, Origin
-from costmodel.calibration.limits import least_step, least_tpot, least_ttft, most_requests_per_second
-from costmodel.calibration.scales import (
+from costmodel.calibration import (
     HUBER,
     SPREAD,
     Observation,
+    Pair,
     Quantity,
     ScaleFit,
     Scales,
-    fit_scales,
-    strain_of,
-)
-from costmodel.calibration.scaling import (
-    Pair,
     above_physics,
     calibrated_pairs,
+    fit_scales,
+    least_step,
+    least_tpot,
+    least_ttft,
+    most_requests_per_second,
     scaled_accelerator,
     scaled_figures,
     scaled_overhead,
     scaled_policy,
+    strain_of,
 )
 from costmodel.engine import EngineConfig
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.host import EngineOverhead
-from costmodel.serving.load import MANY_WAVES
+from costmodel.queues.steady_state import MANY_WAVES
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import DTYPE_BYTES, Transformer
 from costmodel.units import MICRO, MILLI
@@ -50,11 +51,10 @@ from .catalog import (
     MAX_OVERLAY_BYTES,
     TOP,
     AcceleratorCatalog,
-    efficiency_dict,
     normalized_name,
     overlay_text,
-    rounded,
 )
+from .efficiency import efficiency_dict, rounded
 from .engines import engine_name, load_engine_overhead, load_serving_policy
 from .measured_engines import (
     Batch,

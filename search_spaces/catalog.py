@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import yaml
 from pydantic import Field, ValidationError, create_model, model_validator
 
-from costmodel.accelerator import Accelerator, KernelEfficiency, Link, Origin, Price, PriceBasis
+from costmodel.accelerator import Accelerator, Link, Origin, Price, PriceBasis
 from costmodel.errors import InputError, UnknownNameError, nearest_name
 from costmodel.quoting import shown
 from costmodel.roofline import KERNEL_CLASSES
@@ -31,13 +31,20 @@ from costmodel.words import join_words
 
 from . import bounds
 from .bounds import Bounds
-from .efficiency import WIDER, EfficiencyTable, Pair, Peaks, parse_efficiency
+from .efficiency import (
+    NO_KERNEL_CHANGE,
+    WIDER,
+    EfficiencyChange,
+    EfficiencyTable,
+    KernelChange,
+    Peaks,
+    parse_efficiency,
+)
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from .faults import Fault, FaultsError, check_kind
-from .fields import Section, Text, choice, count, house_error, member, number, quantity, reader, share
+from .fields import Section, Text, choice, count, faults_of, house_error, member, number, quantity, reader
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .translation import faults_of
 from .yaml_source import read_source
 
 TOP, ENGINES = "accelerators", "engines"
@@ -59,8 +66,6 @@ _Peak = Annotated[float, number(bounds.PEAK_FLOPS.in_units(TERA, "TFLOP/s"))]
 _Gpus = Annotated[int, count(bounds.NODE_SIZE)]
 _Price = Annotated[float, number(bounds.PRICE)]
 _Multiple = Annotated[int, count(bounds.WHOLE)]
-_NotNegative = Annotated[float, number(bounds.NOT_NEGATIVE)]
-_Share = Annotated[float, share(bounds.EFFICIENCY)]
 
 
 class LinkEntry(Section):
@@ -141,36 +146,6 @@ class AcceleratorEntry(Section):
     """Of this accelerator on other bases than `price`."""
 
 
-class EfficiencyChange(Section):
-    """Figures of one kernel class in one dtype, as in efficiency.yaml; what is left out stays as it was."""
-
-    compute: _Share | None = None
-    memory: _Share | None = None
-    launch_us: _NotNegative | None = None
-    compute_half: _NotNegative | None = None
-    depth_half: _NotNegative | None = None
-    fill_half: _NotNegative | None = None
-    cast: _NotNegative | None = None
-    spill: _NotNegative | None = None
-    shared: _NotNegative | None = None
-    eager_us: _NotNegative | None = None
-    floor_us: _NotNegative | None = None
-    single_us: _NotNegative | None = None
-    origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
-    source: Text | None = None
-    error: Annotated[float, share(bounds.RELATIVE_ERROR)] | None = None
-
-    def over(self, known: KernelEfficiency, file: str) -> KernelEfficiency:
-        """`known` with these figures laid over it; times in SI units."""
-        given = self.model_dump(exclude_none=True, exclude={"origin", "source", "error"})
-        figures = {
-            key.removesuffix("_us"): value * (MICRO if key.endswith("_us") else 1.0) for key, value in given.items()
-        }
-        source = self.source or f"{', '.join(given) or 'nothing'} from {file}; else {known.source}"
-        error = math.nan if self.error is None else self.error
-        return replace(known, **figures, origin=self.origin, source=source, error=error)
-
-
 def _changes(entry: type[Section], **more: Any) -> type[Section]:
     """An entry of which any key may be left out, in it and in its sections, with more keys."""
     keys: dict[str, Any] = {}
@@ -214,10 +189,10 @@ class OverlayFile(Section):
     """Host times by engine."""
 
 
+RawEntry = dict[str, Any]
+
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """With libyaml it is ten times as fast."""
-
-RawEntry = dict[str, Any]
 
 _BASIS_KEYS = ("basis", "term_years", "borrowed_from", "origin")
 """What is said of a catalog price that a user's own one does not take over."""
@@ -239,11 +214,14 @@ def normalized_name(name: str) -> str:
 class AcceleratorCatalog:
     """Accelerators by canonical name; `spellings` leads from any normalized spelling to the canonical name.
 
-    engines: what the user's file says of the host times of serving engines.
+    entries, efficiency: what the accelerators are made of, for overlays: entries as they stand in the files, and known
+    efficiencies; engines: what the user's file says of the host times of serving engines.
     """
 
     accelerators: Mapping[str, Accelerator]
     spellings: Mapping[str, str]
+    entries: Mapping[str, RawEntry]
+    efficiency: EfficiencyTable
     engines: EngineChanges = field(default_factory=lambda: NO_CHANGES)
 
     def accelerator(self, name: str) -> Accelerator:
@@ -267,19 +245,33 @@ class AcceleratorCatalog:
         """The quotes of a user's file by the catalog's names; FaultsError with all that is wrong with it."""
         return read_quotes(path, lambda name: self.accelerator(name).name)
 
+    def with_entry(
+        self, name: str, raw: RawEntry, relative: str | None = None, change: KernelChange = NO_KERNEL_CHANGE
+    ) -> AcceleratorCatalog:
+        """The catalog with one more, or one changed, accelerator."""
+        entry = AcceleratorEntry.model_validate(raw)
+        efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
+        entries = {**self.entries, name: raw}
+        peaks = {accelerator: entry[PEAKS] for accelerator, entry in entries.items()}
+        efficiency = efficiency.changed(name, change, peaks)
+        accelerator = _accelerator(name, entry, efficiency, peaks)
+        spellings = _with_spellings(self.spellings, name, entry)
+        return AcceleratorCatalog(
+            {**self.accelerators, name: accelerator}, spellings, entries, efficiency, self.engines
+        )
+
 
 def load_catalog(overlay: Path | None = None, prices: str | None = None) -> AcceleratorCatalog:
     """The shipped accelerators, changed and extended by the user's `overlay` file if there is one.
 
     prices: a basis, which changes nothing here, or the user's file of quotes.
     """
-    catalog, engines = (_shipped(), NO_CHANGES) if overlay is None else _with_overlay(_shipped(), overlay)
-    listed = AcceleratorCatalog(catalog.accelerators, catalog.spellings, engines)
-    return listed if prices is None or basis_of(prices) is not None else listed.with_quotes(Path(prices))
+    catalog = _shipped() if overlay is None else _with_overlay(_shipped(), overlay)
+    return catalog if prices is None or basis_of(prices) is not None else catalog.with_quotes(Path(prices))
 
 
-def _with_overlay(catalog: _Catalog, overlay: Path) -> tuple[_Catalog, EngineChanges]:
-    """The catalog after the user's file, and its engines; all that is wrong with it is raised at once."""
+def _with_overlay(catalog: AcceleratorCatalog, overlay: Path) -> AcceleratorCatalog:
+    """The catalog after the user's file; all that is wrong with it is raised at once."""
     source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
     check_kind(source, "catalog")
     faults += _name_faults(source.value, catalog)
@@ -296,10 +288,10 @@ def _with_overlay(catalog: _Catalog, overlay: Path) -> tuple[_Catalog, EngineCha
             faults += [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
     if faults:
         raise InputError(source.render(faults))
-    return catalog, file.engines
+    return replace(catalog, engines=file.engines)
 
 
-def _name_faults(content: Mapping[str, Any], catalog: _Catalog) -> Iterator[Fault]:
+def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Iterator[Fault]:
     """Names in a user's file that are none, stand there twice, or are like no accelerator that is known."""
     entries = content.get(TOP)
     first: dict[str, str] = {}
@@ -317,47 +309,12 @@ def _name_faults(content: Mapping[str, Any], catalog: _Catalog) -> Iterator[Faul
             yield Fault((TOP, name, LIKE), str(unknown))
 
 
-@dataclass(frozen=True, slots=True)
-class _KernelChange:
-    """What a user's file says of an accelerator's kernels; its relatives take it over as they would the old figures."""
-
-    figures: Mapping[Pair, EfficiencyChange]
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Catalog:
-    """A catalog with what is needed to overlay it: the entries as they stand in the files, and the efficiencies."""
-
-    raw: Mapping[str, RawEntry]
-    efficiency: EfficiencyTable
-    accelerators: Mapping[str, Accelerator]
-    spellings: Mapping[str, str]
-
-    def with_entry(
-        self, name: str, raw: RawEntry, relative: str | None = None, kernels: _KernelChange | None = None
-    ) -> _Catalog:
-        """The catalog with one more, or one changed, accelerator."""
-        entry = AcceleratorEntry.model_validate(raw)
-        efficiency = self.efficiency.with_relative(name, relative) if relative else self.efficiency
-        peaks = {entry_name: known[PEAKS] for entry_name, known in {**self.raw, name: raw}.items()}
-        if kernels is not None:
-            complete = efficiency.complete(name, peaks)
-            own = complete | {
-                pair: change.over(complete[pair], kernels.file) for pair, change in kernels.figures.items()
-            }
-            efficiency = replace(efficiency, known={**efficiency.known, name: own})
-        accelerator = _accelerator(name, entry, efficiency, peaks)
-        spellings = _with_spellings(self.spellings, name, entry)
-        return _Catalog({**self.raw, name: raw}, efficiency, {**self.accelerators, name: accelerator}, spellings)
-
-
 @cache
-def _shipped() -> _Catalog:
+def _shipped() -> AcceleratorCatalog:
     """The data files of the distribution, read once."""
     efficiency = parse_efficiency(_read_data("efficiency.yaml"), _read_data("in_engine.yaml"))
     entries = _priced(_read_data("accelerators.yaml")["accelerators"])
-    catalog = _Catalog(entries, efficiency, {}, {})  # all entries at once, as one may borrow from another
+    catalog = AcceleratorCatalog({}, {}, entries, efficiency)  # all entries at once, as one may borrow from another
     for name, raw in entries.items():
         catalog = catalog.with_entry(name, raw)
     return catalog
@@ -375,7 +332,7 @@ def _priced(entries: Mapping[str, RawEntry]) -> dict[str, RawEntry]:
     return priced
 
 
-def _overlaid(catalog: _Catalog, written: str, entry: Any, file: str) -> _Catalog:
+def _overlaid(catalog: AcceleratorCatalog, written: str, entry: Any, file: str) -> AcceleratorCatalog:
     """The catalog after one entry of an overlay, which names a known accelerator or a new one.
 
     Raises FaultsError with what is wrong with it, at paths below the entry.
@@ -394,13 +351,12 @@ def _overlaid(catalog: _Catalog, written: str, entry: Any, file: str) -> _Catalo
             raise FaultsError(Fault((PRICE_SHORT,), "stands beside 'price'; keep one of them", on_key=True))
         own = {"usd_per_hour": price, "low": price, "high": price, "quotes": 1, "origin": Origin.STATED}
         change["price"] = own | {"source": f"given in {file}", "date": change.get("date", "undated")}
-    base = catalog.raw.get(name or relative or "", {})
+    base = catalog.entries.get(name or relative or "", {})
     if relative:
         base = {key: value for key, value in base.items() if key != "aliases"}
     figures = {(kind, dtype): row for kind, rows in (entry.efficiency or {}).items() for dtype, row in rows.items()}
-    kernels = _KernelChange(figures, file) if figures else None
     try:
-        return catalog.with_entry(name or written, _merged(base, change, file, relative), relative, kernels)
+        return catalog.with_entry(name or written, _merged(base, change, file, relative), relative, (figures, file))
     except ValidationError as error:
         faults = faults_of(error, AcceleratorEntry.model_json_schema())
         lacks = [str(details["loc"][0]) for details in error.errors() if details["type"] == "missing"]
@@ -557,14 +513,6 @@ def _link_dict(link: Link) -> dict[str, float]:
     return {"bandwidth_bytes_per_s": link.bandwidth, "latency_s": link.latency}
 
 
-def efficiency_dict(figures: Mapping[Pair, KernelEfficiency]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Kernel class -> dtype -> figures, all of them, in the units of the file; a missing error is left out."""
-    table: dict[str, dict[str, dict[str, Any]]] = {}
-    for (kernel_class, dtype), efficiency in sorted(figures.items()):
-        table.setdefault(kernel_class, {})[dtype] = _entry(efficiency)
-    return table
-
-
 def overlay_text(
     heading: Sequence[str],
     accelerator: str,
@@ -592,25 +540,3 @@ def overlay_text(
         content[ENGINES] = hosts
     body = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=10_000, allow_unicode=True)
     return "".join(f"# {line}\n" for line in heading) + body
-
-
-def rounded(value: float) -> float:
-    """Four significant digits: more than any fit knows.
-
-    >>> rounded(0.123456), rounded(1234567.0)
-    (0.1235, 1235000.0)
-    """
-    return float(f"{value:.4g}")
-
-
-def _entry(efficiency: KernelEfficiency) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for key in EfficiencyChange.model_fields:
-        if key in {"origin", "source", "error"}:
-            continue
-        value = getattr(efficiency, key.removesuffix("_us")) / (MICRO if key.endswith("_us") else 1.0)
-        row[key] = rounded(value)  # zeros too: what is left out stays as the accelerator beneath has it
-    row |= {"origin": str(efficiency.origin), "source": efficiency.source}
-    if not math.isnan(efficiency.error):
-        row["error"] = rounded(efficiency.error)
-    return row

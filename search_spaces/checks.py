@@ -45,7 +45,7 @@ from .schema import (
     SloClass,
     WorkloadSection,
 )
-from .spaces import allowed_degrees, search_space
+from .search_space import allowed_degrees, search_space
 from .targets import NO_TARGET, TARGETS, target_of
 
 SHARE_TOLERANCE = 1e-3

@@ -47,7 +47,7 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
         },
         "workload": _workload(file, problem.workload),
         "slo": [_slo(slo) for slo in problem.slos],
-        "accelerators": [_offer(offer, problem.offers) for offer in problem.offers if not offer.owned],
+        "accelerators": [_offer(offer) for offer in problem.offers],
         **({} if file.prices is None else {"prices": _prices(file.prices, base)}),
         "catalog": _absolute(file.catalog, base) if file.catalog else None,
         "search": {"preset": file.search.preset, **_space(problem.space)},
@@ -131,14 +131,13 @@ def _slo(slo: Slo) -> dict[str, Any]:
     return {"name": slo.name, "share": slo.share, **limits, "attainment": slo.attainment}
 
 
-def _offer(offer: Offer, offers: Sequence[Offer]) -> dict[str, Any]:
-    owned = [own for own in offers if own.owned and own.gpu == offer.gpu]
+def _offer(offer: Offer) -> dict[str, Any]:
     return {
         "name": offer.accelerator.name,
         "price": offer.usd_per_hour,
         **({} if offer.quote is None else {"catalog_price": offer.quote.usd_per_hour}),
         "inventory": offer.inventory,
-        **{key: value for own in owned for key, value in (("owned", own.inventory), ("owned_price", own.usd_per_hour))},
+        **({"owned": offer.owned, "owned_price": offer.owned_usd_per_hour} if offer.owned else {}),
         "billing": offer.billing.value,
         "node_size": offer.accelerator.node_size,
         "scale_up": asdict(offer.accelerator.scale_up),

@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from costmodel.accelerator import InEngine, KernelEfficiency, Origin
 from costmodel.errors import InputError
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import MICRO
+
+from . import bounds
+from .fields import Section, Text, member, number, share
 
 DEFAULT = "default"
 LIKE = "like"
@@ -31,10 +34,8 @@ WIDER: Mapping[str, tuple[str, ...]] = {
 """By compute dtype: itself, then the dtypes whose efficiency stands in for it. fp8_block and fp8_tensor are particular
 FP8 kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
 
-_REQUIRED = {"compute", "memory", "launch_us", "origin", "source"}
-_SHAPES = ("compute_half", "depth_half", "fill_half", "cast", "spill", "shared")
-_TIMES = {"eager_us": "eager", "floor_us": "floor", "single_us": "single"}
-_ALLOWED = _REQUIRED | {"error", *_SHAPES, *_TIMES}
+_Share = Annotated[float, share(bounds.EFFICIENCY)]
+_NotNegative = Annotated[float, number(bounds.NOT_NEGATIVE)]
 
 _STANDS_IN: Mapping[str, str] = {"all_reduce_large": "all_reduce"}
 """Kernel class whose figures serve where a table leaves the class out altogether."""
@@ -42,8 +43,42 @@ _STANDS_IN: Mapping[str, str] = {"all_reduce_large": "all_reduce"}
 Pair = tuple[str, str]
 Peaks = Mapping[str, Mapping[str, float]]
 NO_PEAKS: Peaks = {}
+KernelChange = tuple[Mapping[Pair, "EfficiencyChange"], str]
+"""What a user's file says of an accelerator's kernels, and its name; relatives take it over as they would the old
+figures."""
+NO_KERNEL_CHANGE: KernelChange = ({}, "")
 USUAL = "H100"
 """The GPU whose size the medians of `default` are about."""
+
+
+class EfficiencyChange(Section):
+    """Figures of one kernel class in one dtype, as in efficiency.yaml; what is left out stays as it was."""
+
+    compute: _Share | None = None
+    memory: _Share | None = None
+    launch_us: _NotNegative | None = None
+    compute_half: _NotNegative | None = None
+    depth_half: _NotNegative | None = None
+    fill_half: _NotNegative | None = None
+    cast: _NotNegative | None = None
+    spill: _NotNegative | None = None
+    shared: _NotNegative | None = None
+    eager_us: _NotNegative | None = None
+    floor_us: _NotNegative | None = None
+    single_us: _NotNegative | None = None
+    origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
+    source: Text | None = None
+    error: Annotated[float, share(bounds.RELATIVE_ERROR)] | None = None
+
+    def over(self, base: KernelEfficiency, file: str) -> KernelEfficiency:
+        """`base` with these figures laid over it; times in SI units."""
+        given = self.model_dump(exclude_none=True, exclude={"origin", "source", "error"})
+        figures = {
+            key.removesuffix("_us"): value * (MICRO if key.endswith("_us") else 1.0) for key, value in given.items()
+        }
+        source = self.source or f"{', '.join(given) or 'nothing'} from {file}; else {base.source}"
+        error = math.nan if self.error is None else self.error
+        return replace(base, **figures, origin=self.origin, source=source, error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +95,15 @@ class EfficiencyTable:
     def with_relative(self, name: str, relative: str) -> EfficiencyTable:
         """The same table, where the figures of `relative` serve for `name` (a user's `like:`)."""
         return replace(self, relatives={**self.relatives, name: relative})
+
+    def changed(self, name: str, change: KernelChange, peaks: Peaks) -> EfficiencyTable:
+        """The same table with a user's figures of an accelerator laid over its complete ones."""
+        figures, file = change
+        if not figures:
+            return self
+        complete = self.complete(name, peaks)
+        own = complete | {pair: row.over(complete[pair], file) for pair, row in figures.items()}
+        return replace(self, known={**self.known, name: own})
 
     def complete(self, name: str, peaks: Peaks = NO_PEAKS) -> dict[Pair, KernelEfficiency]:
         """Efficiency of accelerator `name` for every kernel class and compute dtype.
@@ -124,42 +168,55 @@ def parse_efficiency(
     """
     table = {
         name: {
-            (kernel_class, dtype): _figures(figures, f"{name}.{kernel_class}.{dtype}")
-            for kernel_class, by_dtype in _classes(name, entry)
-            for dtype, figures in by_dtype.items()
+            (kernel_class, dtype): _figures(row)
+            for kernel_class, by_dtype in entry.items()
+            if kernel_class != LIKE
+            for dtype, row in by_dtype.items()
         }
         for name, entry in raw.items()
     }
+    unknown = [
+        pair for rows in table.values() for pair in rows if pair[0] not in KERNEL_CLASSES or pair[1] not in WIDER
+    ]
+    if unknown:
+        raise InputError(f"efficiency.yaml: {unknown[0]} is no kernel class or dtype")
     relatives = {name: str(entry[LIKE]) for name, entry in raw.items() if LIKE in entry}
     within = {DEFAULT: InEngine()} | {name: InEngine(**figures) for name, figures in engines.items()}
     return EfficiencyTable(table, relatives, within)
 
 
-def _classes(name: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for kernel_class, by_dtype in entry.items():
-        if kernel_class == LIKE:
+def _figures(row: Mapping[str, Any]) -> KernelEfficiency:
+    """The figures of a row of efficiency.yaml; times in SI units."""
+    plain = {key: value for key, value in row.items() if not key.endswith("_us")}
+    times = {key.removesuffix("_us"): value * MICRO for key, value in row.items() if key.endswith("_us")}
+    return KernelEfficiency(**{"error": math.nan, **plain, **times, "origin": Origin(row["origin"])})
+
+
+def efficiency_dict(figures: Mapping[Pair, KernelEfficiency]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Kernel class -> dtype -> figures, all of them, in the units of the file; a missing error is left out."""
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for (kernel_class, dtype), efficiency in sorted(figures.items()):
+        table.setdefault(kernel_class, {})[dtype] = _entry(efficiency)
+    return table
+
+
+def rounded(value: float) -> float:
+    """Four significant digits: more than any fit knows.
+
+    >>> rounded(0.123456), rounded(1234567.0)
+    (0.1235, 1235000.0)
+    """
+    return float(f"{value:.4g}")
+
+
+def _entry(efficiency: KernelEfficiency) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for key in EfficiencyChange.model_fields:
+        if key in {"origin", "source", "error"}:
             continue
-        unknown = {kernel_class} - set(KERNEL_CLASSES) or set(by_dtype) - set(WIDER)
-        if unknown:
-            raise InputError(
-                f"efficiency.yaml: {name}: {min(unknown)!r} is neither a kernel class ({', '.join(KERNEL_CLASSES)}) "
-                f"nor a dtype ({', '.join(WIDER)})"
-            )
-        yield kernel_class, by_dtype
-
-
-def _figures(figures: Mapping[str, Any], where: str) -> KernelEfficiency:
-    wrong = (_REQUIRED - set(figures)) | (set(figures) - _ALLOWED)
-    if wrong:
-        raise InputError(f"efficiency.yaml: {where}: {min(wrong)!r} is missing or unknown; known: {sorted(_ALLOWED)}")
-    error = figures.get("error")
-    return KernelEfficiency(
-        compute=float(figures["compute"]),
-        memory=float(figures["memory"]),
-        launch=float(figures["launch_us"]) * MICRO,
-        origin=Origin(figures["origin"]),
-        source=str(figures["source"]),
-        error=math.nan if error is None else float(error),
-        **{name: float(figures.get(name, 0.0)) for name in _SHAPES},
-        **{field: float(figures.get(key, 0.0)) * MICRO for key, field in _TIMES.items()},
-    )
+        value = getattr(efficiency, key.removesuffix("_us")) / (MICRO if key.endswith("_us") else 1.0)
+        row[key] = rounded(value)  # zeros too: what is left out stays as the accelerator beneath has it
+    row |= {"origin": str(efficiency.origin), "source": efficiency.source}
+    if not math.isnan(efficiency.error):
+        row["error"] = rounded(efficiency.error)
+    return row

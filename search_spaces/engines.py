@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineMemory, FractionOf
 from costmodel.errors import UnknownNameError
-from costmodel.host import EngineOverhead
-from costmodel.serving.policy import Scheduler, ServingPolicy
+from costmodel.host import EngineOverhead, Scheduler, ServingPolicy
 from costmodel.simulator import SCHEDULERS
 from costmodel.units import GIB, MICRO, MILLI
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 
-from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
@@ -56,33 +55,6 @@ SIXTEEN_BIT_LATENTS = frozenset({"vllm"})
 """Engines whose only kernel for latent attention on every GPU reads a 16-bit cache."""
 
 
-def engine_refused(engine: str, accelerator: Accelerator) -> str | None:
-    """Why an engine runs on no GPU of this vendor at all; None if it does."""
-    vendor = ONE_VENDOR.get(engine, accelerator.vendor)
-    return None if vendor == accelerator.vendor else f"{engine} runs on {vendor} GPUs only"
-
-
-def weights_refused(engine: str, accelerator: Accelerator, model: Transformer, weight_dtype: str) -> str | None:
-    """Why an engine has no kernels for weights of a dtype on an accelerator; None if it has."""
-    native = compute_dtype(weight_dtype, accelerator) != ACTIVATION_DTYPE
-    dtypes = WEIGHT_ONLY[engine].get(accelerator.vendor)
-    if native or dtypes is None or weight_dtype == ACTIVATION_DTYPE:
-        return None
-    stored = "mxfp4" if model.is_mxfp4(weight_dtype) else weight_dtype
-    if stored in dtypes:
-        return None
-    return f"{accelerator.name} has no {weight_dtype} units, and {engine} no kernels that expand {stored} weights there"
-
-
-def kv_refused(engine: str, accelerator: Accelerator, model: Transformer, kv_dtype: str) -> str | None:
-    """Why an engine has no attention kernel for a KV cache of a dtype on an accelerator; None if it has."""
-    if kv_dtype == ACTIVATION_DTYPE or kv_dtype in accelerator.peak_flops:
-        return None
-    if model.is_latent and engine in SIXTEEN_BIT_LATENTS:
-        return f"{accelerator.name} has no {kv_dtype} units, and {engine} reads latents there in 16 bit only"
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
     """An offer, a split of the model over its GPUs and the precision; batch and chunk are chosen later.
@@ -111,7 +83,9 @@ Rule = Callable[[Problem, Shape], str | None]
 
 def engine_runs_there(problem: Problem, shape: Shape) -> str | None:
     """The serving engine runs on GPUs of this vendor."""
-    return engine_refused(problem.engine, problem.offers[shape.offer].accelerator)
+    vendor = problem.offers[shape.offer].accelerator.vendor
+    only = ONE_VENDOR.get(problem.engine, vendor)
+    return None if only == vendor else f"{problem.engine} runs on {only} GPUs only"
 
 
 def target_schedules_there(problem: Problem, shape: Shape) -> str | None:
@@ -130,13 +104,24 @@ def target_schedules_there(problem: Problem, shape: Shape) -> str | None:
 
 def weights_have_kernels(problem: Problem, shape: Shape) -> str | None:
     """Weights of this precision have units, or the engine has kernels that expand them."""
-    accelerator = problem.offers[shape.offer].accelerator
-    return weights_refused(problem.engine, accelerator, problem.model, shape.weight_dtype)
+    accelerator, dtype, engine = problem.offers[shape.offer].accelerator, shape.weight_dtype, problem.engine
+    expanded = WEIGHT_ONLY[engine].get(accelerator.vendor)
+    if dtype == ACTIVATION_DTYPE or compute_dtype(dtype, accelerator) != ACTIVATION_DTYPE or expanded is None:
+        return None
+    stored = "mxfp4" if problem.model.is_mxfp4(dtype) else dtype
+    if stored in expanded:
+        return None
+    return f"{accelerator.name} has no {dtype} units, and {engine} no kernels that expand {stored} weights there"
 
 
 def kv_cache_has_kernels(problem: Problem, shape: Shape) -> str | None:
     """Attention of the engine reads a KV cache of this precision."""
-    return kv_refused(problem.engine, problem.offers[shape.offer].accelerator, problem.model, shape.kv_dtype)
+    accelerator, dtype, engine = problem.offers[shape.offer].accelerator, shape.kv_dtype, problem.engine
+    if dtype == ACTIVATION_DTYPE or dtype in accelerator.peak_flops:
+        return None
+    if problem.model.is_latent and engine in SIXTEEN_BIT_LATENTS:
+        return f"{accelerator.name} has no {dtype} units, and {engine} reads latents there in 16 bit only"
+    return None
 
 
 def tensor_divides_heads(problem: Problem, shape: Shape) -> str | None:
@@ -242,8 +227,8 @@ def gpus_make_an_engine(problem: Problem, shape: Shape) -> str | None:
 def limits_allow_an_engine(problem: Problem, shape: Shape) -> str | None:
     """One engine at least fits into the inventory and into the limit on all GPUs."""
     offer, split = problem.offers[shape.offer], shape.parallelism
-    if offer.inventory is not None and split.gpus > offer.inventory:
-        return f"{split.gpus} GPUs exceed the inventory of {offer.inventory} {offer.accelerator.name}"
+    if split.gpus > offer.stock:
+        return f"{split.gpus} GPUs exceed the inventory of {offer.stock:g} {offer.accelerator.name}"
     limit = problem.constraints.max_gpus
     if limit is not None and split.gpus > limit:
         return f"{split.gpus} GPUs exceed max_gpus {limit}"

@@ -19,14 +19,26 @@ from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
 from .enumeration import Shape, engine_config, memory_refused, model_and_one_request_fit, refusal
 from .faults import Fault, Source, check_kind
-from .fields import Reader, Section, Text, at_most, choice, count, house_error, listed, member, quantity, share
+from .fields import (
+    Reader,
+    Section,
+    Text,
+    at_most,
+    choice,
+    count,
+    faults_of,
+    house_error,
+    listed,
+    member,
+    quantity,
+    share,
+)
 from .files import check_name, read_file
 from .kv_hand_over import end_of, refused_pair
 from .loader import load_problem, override, problem_of_values, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind
 from .schema import ENGINES, KV_DTYPES, SIXTEEN_BIT, WEIGHT_DTYPES
-from .translation import faults_of
 from .yaml_source import MAX_BYTES, read_source
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
@@ -381,7 +393,7 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
     """
     smallest = (int(bounds.MAX_NUM_BATCHED_TOKENS.low),)  # what does not fit beside the stated one is told below
     space = replace(problem.space, max_gpus_per_engine=shape.parallelism.gpus, max_num_batched_tokens=smallest)
-    offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
+    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
     bare = replace(problem, space=space, offers=offers, constraints=problem.constraints.lifted)
     refused = refusal(bare, shape)
     if refused is not None:

@@ -47,13 +47,17 @@ class Notation:
     """How families write their configs.
 
     aliases: spellings of a field; understood: fields that mean something in every family; defaults, own: by model_type,
-    what a config leaves unsaid and the fields that mean something there alone.
+    what a config leaves unsaid and the fields that mean something there alone; layers: words for kinds of layers;
+    widths: fields of a mixer; quantization: words for weight formats.
     """
 
     aliases: Mapping[str, Sequence[str]]
     understood: frozenset[str]
     defaults: Mapping[str, Mapping[str, Any]]
     own: Mapping[str, frozenset[str]]
+    layers: Mapping[str, Mapping[Any, Any]]
+    widths: Mapping[str, Mapping[str, str]]
+    quantization: Mapping[str, Mapping[str, str]]
 
     def spellings(self, field: str) -> Sequence[str]:
         """The names under which configs write a field."""
@@ -78,7 +82,11 @@ def notation() -> Notation:
     aliases = {alias for names in table["aliases"].values() for alias in names}
     understood = (aliases | set(table["understood"])).difference(*own.values())
     return Notation(
-        table["aliases"], frozenset(understood), defaults, {name: frozenset(names) for name, names in own.items()}
+        aliases=table["aliases"],
+        understood=frozenset(understood),
+        defaults=defaults,
+        own={name: frozenset(names) for name, names in own.items()},
+        **{key: table[key] for key in ("layers", "widths", "quantization")},
     )
 
 
@@ -124,6 +132,10 @@ class ConfigFields:
         if value is None:
             raise self.missing(field, reason)
         return value
+
+    def widths(self, mixer: str) -> dict[str, int]:
+        """The widths of a kind of mixer, which must all be there."""
+        return {name: self.count(field) for name, field in notation().widths[mixer].items()}
 
     def flag(self, field: str) -> bool | None:
         """A truth value, or None where the config is silent."""

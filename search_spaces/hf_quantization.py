@@ -22,7 +22,7 @@ from costmodel.transformer import (
     Transformer,
     WeightScale,
 )
-from search_spaces.hf_config import LARGEST, shorten
+from search_spaces.hf_config import LARGEST, notation, shorten
 
 _WIDTHS = {
     Part.ATTENTION: "attention width",
@@ -74,29 +74,6 @@ BITSANDBYTES_NESTED = 1 + 4 / 256
 """The same scale where 256 of them share one of 32 bit and are kept in 8 [byte] (there: double quantization)."""
 WHOLE_CHANNEL = -1
 """GPTQ's word for one scale per output channel."""
-
-_BY_ALGORITHM = {
-    "fp8": "fp8",
-    "fp8_pb_wo": "fp8",
-    "fp8_per_channel_per_token": "fp8",
-    "nvfp4": "fp4",
-    "nvfp4_awq": "fp4",
-    "w4a16_nvfp4": "fp4",
-    "w4a16_awq": "int4",
-    "w4a8_awq": "int4",
-    "int4_awq": "int4",
-    "int8_sq": "int8",
-    "w8a8_sq_per_channel": "int8",
-}
-_BY_QUARK_DTYPE = {
-    "fp8_e4m3": "fp8",
-    "fp8_e4m3fn": "fp8",
-    "int8": "int8",
-    "int4": "int4",
-    "uint4": "int4",
-    "fp4": "fp4",
-}
-_BY_BITS = {"int8": "int8", "int4": "int4", "float8": "fp8", "float4": "fp4"}
 
 
 def weight_format(quantization: object, where: str) -> str:
@@ -164,7 +141,7 @@ def mixed_formats(quantization: object, where: str) -> dict[Part, str]:
     for module, spec in listed.items():
         piece = next((piece for piece, mark in _MODULE_MARKS.items() if mark.search(str(module))), None)
         if piece is not None and isinstance(spec, Mapping):
-            votes[piece][_known("quant_algo", spec.get("quant_algo"), _BY_ALGORITHM, where)] += 1
+            votes[piece][_known("quant_algo", spec.get("quant_algo"), "algorithms", where)] += 1
     rest = dict.fromkeys(QUANTIZABLE, "fp8") if _method(quantization) == "fp8" else {}
     return rest | {piece: count.most_common(1)[0][0] for piece, count in votes.items() if count}
 
@@ -238,7 +215,8 @@ def _method(quantization: Mapping[str, Any]) -> str:
     return str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
 
 
-def _known(field: str, value: object, table: Mapping[str, str], where: str) -> str:
+def _known(field: str, value: object, words: str, where: str) -> str:
+    table = notation().quantization[words]
     if not isinstance(value, str) or value.lower() not in table:
         raise ArchitectureError(
             f"{where}: {field!r} in 'quantization_config' is {shorten(value)}, which pdplan does not know "
@@ -248,7 +226,7 @@ def _known(field: str, value: object, table: Mapping[str, str], where: str) -> s
 
 
 def _by_bits(kind: object, bits: object, where: str) -> str:
-    return _known("num_bits", f"{kind}{bits}", _BY_BITS, where)
+    return _known("num_bits", f"{kind}{bits}", "bits", where)
 
 
 def _integers(quantization: Mapping[str, Any], where: str) -> str:
@@ -263,7 +241,7 @@ def _bitsandbytes(quantization: Mapping[str, Any], where: str) -> str:
 def _modelopt(quantization: Mapping[str, Any], where: str) -> str:
     if "quant_algo" in quantization and quantization["quant_algo"] is None:  # only the KV cache is quantised
         return "bf16"
-    return _known("quant_algo", quantization.get("quant_algo"), _BY_ALGORITHM, where)
+    return _known("quant_algo", quantization.get("quant_algo"), "algorithms", where)
 
 
 def _quark(quantization: Mapping[str, Any], where: str) -> str:
@@ -276,7 +254,7 @@ def _quark(quantization: Mapping[str, Any], where: str) -> str:
             f"{where}: 'layer_quant_config' in 'quantization_config' gives single layers another weight format, "
             "which pdplan does not model"
         )
-    return _known("dtype", None if weight is None else weight.get("dtype"), _BY_QUARK_DTYPE, where)
+    return _known("dtype", None if weight is None else weight.get("dtype"), "quark", where)
 
 
 def _global_weight(quantization: Mapping[str, Any]) -> Mapping[str, Any] | None:

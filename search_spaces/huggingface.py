@@ -24,7 +24,15 @@ from costmodel.transformer import (
     SoftmaxAttention,
     Transformer,
 )
-from search_spaces.hf_config import SLIDING_HEADS, ConfigFields, context_length, open_config, other_towers, shorten
+from search_spaces.hf_config import (
+    SLIDING_HEADS,
+    ConfigFields,
+    context_length,
+    notation,
+    open_config,
+    other_towers,
+    shorten,
+)
 from search_spaces.hf_quantization import QUANTIZABLE, mixed_formats, quantized_parts, weight_format, weight_scale
 
 MOST_LAYERS = 10_000
@@ -82,9 +90,9 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
     gated = _gated(fields)
-    for field, notation in (("block_configs", _searched_layers), ("num_mem_blocks", _shared_layers)):
+    for field, read in (("block_configs", _searched_layers), ("num_mem_blocks", _shared_layers)):
         if fields.get(field) is not None:
-            return notation(fields, hidden, layers, gated)
+            return read(fields, hidden, layers, gated)
     pattern = block_pattern(fields, layers)
     if pattern is not None:
         return _patterned_layers(fields, hidden, pattern, gated)
@@ -302,35 +310,17 @@ def _quantization(
 
 # Token mixers: which kind each layer has, and its widths.
 
-LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
-OTHER_TYPES = {
-    "mamba_state": {"attention": "full_attention", "mamba": "linear_attention", "mamba2": "linear_attention"},
-    "index_topk": {"indexed_attention": "full_attention"},
-    "o_lora_rank": {
-        "compressed_sparse_attention": "compressed_sparse_attention",
-        "heavily_compressed_attention": "heavily_compressed_attention",
-    },
-}
-"""What else families write in `layer_types` where they have a field, and the kind that it stands for."""
-BLOCKS = {"M": "linear_attention", "*": "full_attention", "E": "moe", "-": "mlp"}
-"""Letters of Nemotron-H's `hybrid_override_pattern`."""
-RATIOS = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
-"""Tokens per compressed latent of DeepSeek-V4's two kinds of layers (`compress_rates`)."""
-SOFTMAX_ATTENTION, LIGHTNING_ATTENTION = 1, 0
-"""MiniMax's codes in `attn_type_list`."""
-
 
 def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
     """Kinds of layers that have one block each, a mixer or "moe" or "mlp"; None where layers have both."""
-    pattern = fields.get("hybrid_override_pattern")
+    pattern, blocks = fields.get("hybrid_override_pattern"), notation().layers["blocks"]
     if isinstance(pattern, str):
-        odd = next((letter for letter in pattern if letter not in BLOCKS), None)
-        if odd is not None or len(pattern) != layers:
+        if not set(pattern) <= set(blocks) or len(pattern) != layers:
             raise fields.error(
-                f"'hybrid_override_pattern' must have one of {' '.join(BLOCKS)} for each of {layers} layers, "
+                f"'hybrid_override_pattern' must have one of {' '.join(blocks)} for each of {layers} layers, "
                 f"but is {shorten(pattern)}"
             )
-        return tuple(BLOCKS[letter] for letter in pattern)
+        return tuple(blocks[letter] for letter in pattern)
     listed = fields.sequence("layer_types", layers)
     if listed is None or not {"moe", "mlp"} & set(map(str, listed)):
         return None
@@ -350,8 +340,8 @@ def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
 
 def _stated_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     notations = (_coded_kinds, _listed_kinds, _compressed_kinds, _delta_kinds, _mamba_kinds, _switched_kinds)
-    for notation in (*notations, _periodic_kinds, _chunked_kinds, _windowed_kinds):
-        kinds = notation(fields, layers)
+    for read in (*notations, _periodic_kinds, _chunked_kinds, _windowed_kinds):
+        kinds = read(fields, layers)
         if kinds is not None:
             return kinds
     return ("full_attention",) * layers
@@ -365,10 +355,13 @@ def _listed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
 
 def _layer_types(fields: ConfigFields) -> dict[str, str]:
     """What `layer_types` may say, and the kind that each stands for."""
-    known = {kind: kind for kind in LAYER_TYPES}
-    for field, kinds in OTHER_TYPES.items():
-        known |= kinds if fields.get(field) is not None else {}
-    return known
+    kinds = notation().layers["types"].items()
+    return {
+        word: kind
+        for field, words in kinds
+        if field == "any" or fields.get(field) is not None
+        for word, kind in words.items()
+    }
 
 
 def _delta_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
@@ -408,9 +401,7 @@ def _coded_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
     codes = fields.sequence("attn_type_list", layers)
     if codes is None:
         return None
-    kinds = {SOFTMAX_ATTENTION: "full_attention", LIGHTNING_ATTENTION: "linear_attention"}
-    if not fields.flag("lightning_attention"):
-        del kinds[LIGHTNING_ATTENTION]
+    kinds = notation().layers["codes" if fields.flag("lightning_attention") else "softmax_codes"]
     odd = next((code for code in codes if code not in kinds), None)
     if odd is not None:
         raise fields.error(f"'attn_type_list' contains {shorten(odd)}, but pdplan models 1 (softmax) only")
@@ -422,7 +413,7 @@ def _compressed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | No
     ratios = fields.get("compress_ratios")
     if ratios is None:
         return None
-    kinds = {0: "sliding_attention", **{ratio: kind for kind, ratio in RATIOS.items()}}
+    kinds = {0: "sliding_attention", **{ratio: kind for kind, ratio in notation().layers["ratios"].items()}}
     if not isinstance(ratios, list) or len(ratios) < layers or any(ratio not in kinds for ratio in ratios):
         raise fields.error(f"'compress_ratios' is {shorten(ratios)}, but must be 0, 4 or 128 for each layer")
     return tuple(kinds[ratio] for ratio in ratios[:layers])
@@ -488,6 +479,7 @@ def _sparse_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     return tuple(map(bool, switches))
 
 
+NO_INDEX = {"index_heads": 0, "index_dim": 0}
 WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """Fields that say how many tokens a layer of a kind attends."""
 
@@ -579,14 +571,9 @@ def _latent_layer(fields: ConfigFields, hidden: int, indexed: bool) -> LatentAtt
         raise fields.missing("q_lora_rank", "the indexer of 'index_topk' reads the compressed query")
     return LatentAttention(
         hidden=hidden,
-        heads=fields.count("num_attention_heads"),
         query_rank=query_rank,
-        latent_rank=fields.count("kv_lora_rank"),
-        rope_dim=fields.count("qk_rope_head_dim"),
-        nope_dim=fields.count("qk_nope_head_dim"),
-        value_dim=fields.count("v_head_dim"),
-        index_heads=fields.count("index_n_heads") if topk and indexed else 0,
-        index_dim=fields.count("index_head_dim") if topk and indexed else 0,
+        **fields.widths("latent"),
+        **(fields.widths("index") if topk and indexed else NO_INDEX),
         index_topk=topk,
         output_gate=bool(fields.flag("attn_output_gate")),
     )
@@ -595,19 +582,13 @@ def _latent_layer(fields: ConfigFields, hidden: int, indexed: bool) -> LatentAtt
 def _compressed(fields: ConfigFields, hidden: int, kind: str) -> CompressedAttention:
     """DeepSeek-V4: latents of a window, of every few tokens with an indexer, or of many tokens."""
     stated = fields.get("compress_rates")
-    ratios = RATIOS | (dict(stated) if isinstance(stated, Mapping) else {})
+    ratios = {**notation().layers["ratios"], **(stated if isinstance(stated, Mapping) else {})}
     indexed = kind == "compressed_sparse_attention"
     return CompressedAttention(
         hidden=hidden,
-        heads=fields.count("num_attention_heads"),
-        head_dim=fields.count("head_dim"),
-        query_rank=fields.count("q_lora_rank"),
-        window=fields.count("sliding_window"),
         ratio=ratios.get(kind, 0),
-        output_groups=fields.count("o_groups"),
-        output_rank=fields.count("o_lora_rank"),
-        index_heads=fields.count("index_n_heads") if indexed else 0,
-        index_dim=fields.count("index_head_dim") if indexed else 0,
+        **fields.widths("compressed"),
+        **(fields.widths("index") if indexed else NO_INDEX),
         index_topk=fields.count("index_topk") if indexed else 0,
     )
 
@@ -627,14 +608,7 @@ def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
         raise fields.error(
             f"'linear_num_value_heads' {value_heads} is not a multiple of 'linear_num_key_heads' {key_heads}"
         )
-    return LinearAttention(
-        hidden=hidden,
-        key_heads=key_heads,
-        value_heads=value_heads,
-        key_dim=fields.count("linear_key_head_dim"),
-        value_dim=fields.count("linear_value_head_dim"),
-        conv_width=fields.count("linear_conv_kernel_dim"),
-    )
+    return LinearAttention(hidden, key_heads, value_heads, **fields.widths("delta_net"))
 
 
 def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
@@ -651,9 +625,8 @@ def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
         hidden=hidden,
         key_heads=fields.optional("mamba_groups", low=1) or 1,
         value_heads=heads,
-        key_dim=fields.count("mamba_state"),
         value_dim=width,
-        conv_width=fields.count("mamba_conv"),
+        **fields.widths("state_space"),
         scalars=1,
         products=2,
     )
@@ -667,9 +640,8 @@ def _first_mamba(fields: ConfigFields, hidden: int) -> LinearAttention:
         hidden=hidden,
         key_heads=1,
         value_heads=inner,
-        key_dim=fields.count("mamba_state"),
         value_dim=1,
-        conv_width=fields.count("mamba_conv"),
+        **fields.widths("state_space"),
         scalars=0,
         products=2,
         step_rank=-(-hidden // 16) if rank in {None, "auto"} else fields.count("mamba_rank"),

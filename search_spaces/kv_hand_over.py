@@ -143,7 +143,7 @@ def end_of(problem: Problem, shape: Shape) -> End:
         kv_domain=accelerator.kv_domain,
         weight_dtype=shape.weight_dtype,
         kv_dtype=shape.kv_dtype,
-        attention=offer.gpu if own_kernel else "",
+        attention=offer.accelerator.name if own_kernel else "",
         tensor=split.tensor,
         pipeline=split.pipeline,
     )

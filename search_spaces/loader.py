@@ -28,13 +28,12 @@ from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .faults import Fault, FaultsError, Path, Source, check_kind
+from .fields import faults_of
 from .files import check_name
 from .levers import place_in
 from .models import load_model
 from .problem import (
     DEFAULT_VOLUME_RANGE,
-    OWNED,
-    Billing,
     Constraints,
     Gateway,
     Goal,
@@ -57,9 +56,8 @@ from .schema import (
     WorkloadFile,
     json_schema,
 )
-from .spaces import search_space
+from .search_space import search_space
 from .targets import NO_TARGET, Target, any_target, target_of
-from .translation import faults_of
 from .yaml_source import MAX_DEPTH, parse_source, parse_value, read_source
 
 _Demand = tuple[Workload, Recorded | None]
@@ -261,19 +259,18 @@ def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
 
 
 def _offers(file: WorkloadFile, accelerators: Sequence[Accelerator]) -> tuple[Offer, ...]:
-    """What is on offer, in the order of the file; behind them the GPUs that are owned."""
+    """What is on offer, in the order of the file."""
     pairs = zip(file.accelerators, accelerators, strict=True)
-    stated = [_offer(entry, accelerator, basis_of(file.prices)) for entry, accelerator in pairs]
     terms = file.procurement or ProcurementSection()
-    owned = [_owned(entry, offer, terms) for entry, offer in zip(file.accelerators, stated, strict=True) if entry.owned]
-    return (*stated, *owned)
+    return tuple(_with_owned(_offer(entry, own, basis_of(file.prices)), entry, terms) for entry, own in pairs)
 
 
-def _owned(entry: AcceleratorSection, offer: Offer, terms: ProcurementSection) -> Offer:
-    """The GPUs of a type that are paid for: power and hosting are what they cost still."""
+def _with_owned(offer: Offer, entry: AcceleratorSection, terms: ProcurementSection) -> Offer:
+    """The offer with the GPUs that are paid for: power and hosting are what they cost still."""
+    if not entry.owned:
+        return offer
     price = owned_price(offer.accelerator, terms) if entry.owned_price is None else entry.owned_price
-    accelerator = replace(offer.accelerator, name=offer.accelerator.name + OWNED)
-    return Offer(accelerator, price, entry.owned, Billing.GPU, owned=True)
+    return replace(offer, owned=entry.owned, owned_usd_per_hour=price)
 
 
 def _offer(entry: AcceleratorSection, accelerator: Accelerator, basis: PriceBasis | None) -> Offer:

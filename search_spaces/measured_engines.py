@@ -16,13 +16,10 @@ from numpy.typing import NDArray
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
-from costmodel.host import EngineOverhead
+from costmodel.host import EngineOverhead, ServingPolicy
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
+from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, Pools, Steady, closed_loop, engine_times
 from costmodel.quoting import shown
-from costmodel.serving.closed_loop import closed_loop
-from costmodel.serving.disaggregated import Pools, disaggregated
-from costmodel.serving.load import MANY_WAVES, ClosedLoad, Steady
-from costmodel.serving.policy import ServingPolicy
 from costmodel.transfer import (
     exposed_transfer_time,
     hand_over_cards,
@@ -331,10 +328,8 @@ def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
     """TTFT and TPOT of a batch under an engine's policy, but for the token budget, which is the batch's own."""
     policy = batch.policy_of(policy)
     prefill = batch.prefill_engines(policy.overhead)
-    if not batch.split:
-        return closed_loop(batch.model, prefill, policy, batch.load, batch.pools.fits)
-    decode = batch.decode_engines(policy.overhead)
-    return disaggregated(batch.model, prefill, decode, policy, load=batch.load, pools=batch.pools)
+    decode = batch.decode_engines(policy.overhead) if batch.split else prefill
+    return closed_loop(engine_times(batch.model, prefill, decode, policy, batch.load), policy, batch.load, batch.pools)
 
 
 def deployment_of(
@@ -478,5 +473,6 @@ def _batch(engine: str, model: Transformer, token_budget: int, members: list[Dep
         ),
         transfer=column(deployment.transfer for deployment in members),
         fits=column(deployment.fits for deployment in members),
+        apart=members[0].decode is not None,
     )
     return Batch(engine, model, token_budget, tuple(members), load, pools)

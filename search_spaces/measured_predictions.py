@@ -19,8 +19,8 @@ from costmodel.engine import EngineConfig
 from costmodel.engine_arrays import Conditions, engine_arrays
 from costmodel.errors import InputError
 from costmodel.host import NO_OVERHEAD
-from costmodel.serving.interval import interval_factors
-from costmodel.serving.load import Steady
+from costmodel.prediction_error import interval_factors
+from costmodel.queues.steady_state import Steady
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer
 

@@ -1,41 +1,53 @@
-"""Models by name: the catalog's architecture facts, and a user's own `config.json`.
+"""Models by name: the catalog's architecture facts, and a user's own `config.json` or architecture file.
 
 A catalog entry is one YAML file named after its model: `source`, `date`, `aliases` (other names of the same
 architecture), `variants` (names whose config differs, as fields to overlay), `served` (the checkpoint that serving
 means by a name that is no checkpoint's: the instruction-tuned one, of the same shapes by its model card; null where
 none was published) and `config` (Hugging Face's fields).
 Listing the names opens no file; an entry is parsed when it is asked for.
+
+`pdplan models CONFIG -o FILE` writes an architecture file; `model: {architecture: FILE}` plans with it. The keys of a
+mixer and of a feed-forward are the fields of `costmodel.attention` and `costmodel.transformer`, described there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cache
+from dataclasses import MISSING, asdict, fields, replace
+from functools import cache, reduce
 from importlib import resources
+from operator import or_
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import yaml
+from pydantic import Field, TypeAdapter, ValidationError, create_model
 
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
 from costmodel.quoting import UNWRITABLE, shown
 from costmodel.transformer import (
+    STORED_BYTES,
     Attention,
     CompressedAttention,
+    FeedForward,
     LatentAttention,
+    LayerGroup,
     LinearAttention,
+    Part,
     SoftmaxAttention,
     Transformer,
+    WeightScale,
 )
 from costmodel.units import MIB
 
-from .architecture import read_architecture
+from .bounds import Bounds
+from .fields import Section, Text, choice, count, faults_of
 from .files import check_name, decoded, read_file, shown_path
 from .hf_config import not_understood, open_config
 from .huggingface import parse_config
 from .json_source import JsonText, json_kind
+from .yaml_source import read_source
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""
@@ -342,3 +354,168 @@ def read_config(path: Path, wanted: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise text.error(f"is {json_kind(config)}, but must be an object")
     return config
+
+
+# An architecture file: a model as groups of equal layers, for configs that pdplan does not understand.
+
+ARCHITECTURE_SCHEMA = "pdplan.architecture/1"
+MIXERS: Mapping[str, type[Any]] = {
+    "softmax": SoftmaxAttention,
+    "latent": LatentAttention,
+    "compressed": CompressedAttention,
+    "linear": LinearAttention,
+}
+"""Word of each kind of token mixer in a file."""
+Count = Annotated[int, count(Bounds(0, 10**8))]
+Positive = Annotated[int, count(Bounds(1, 10**8))]
+
+
+@cache
+def _section(kind: str, shape: type[Any]) -> type[Section]:
+    """The keys of a shape of the cost model, but the hidden width, which the file states once."""
+    hints = get_type_hints(shape)
+    keys: dict[str, Any] = {"kind": (Literal[kind], ...)} if kind else {}
+    for field in fields(shape):
+        if field.name != "hidden":
+            annotation = bool if hints[field.name] is bool else Count
+            default = ... if field.default is MISSING else field.default
+            keys[field.name] = (annotation | None if default is None else annotation, default)
+    return create_model(f"{kind or shape.__name__}_section", __base__=Section, **keys)
+
+
+if TYPE_CHECKING:
+    Mixer = Section
+    Block = Section
+else:
+    Mixer = Annotated[reduce(or_, (_section(*kind) for kind in MIXERS.items())), Field(discriminator="kind")]
+    Block = _section("", FeedForward)
+
+
+class LayersSection(Section):
+    """Equal layers."""
+
+    count: Annotated[int, count(Bounds(1, 10_000))]
+    """How many of them."""
+    attention: Mixer
+    """Token mixer: kind softmax, latent, compressed or linear, and its widths."""
+    feed_forward: Block | None = None
+    """Feed-forward and experts; none: the layer has a mixer alone."""
+    parallel: bool = False
+    """Whether both read the same input."""
+    sets: Count = 0
+    """Sets of weights that these layers share; 0: each has its own."""
+
+
+class ArchitectureFile(Section):
+    """A model."""
+
+    schema_: Annotated[Literal["pdplan.architecture/1"], Field(alias="schema")]
+    name: Text
+    hidden: Positive
+    """Width of the residual stream."""
+    vocab: Positive
+    """Rows of the embedding."""
+    tied_embeddings: bool
+    """Whether the output head shares them."""
+    max_position: Positive
+    """Longest ISL + OSL [token]."""
+    position_embeddings: Count = 0
+    """Rows of a learned table of positions."""
+    weights: Annotated[str, choice(*sorted(STORED_BYTES))] = "bf16"
+    """Dtype of the published checkpoint."""
+    quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
+    """Parts that are stored in `weights`; the others are 16-bit."""
+    own_dtypes: Mapping[Part, Annotated[str, choice(*sorted(STORED_BYTES))]] = Field(default_factory=dict)
+    """Dtypes of parts that are stored in another one."""
+    weight_scale: tuple[int, int, float] | None = None
+    """Outputs and inputs of a block of weights that share a scale, and its size [byte]."""
+    source: str = ""
+    """Where the figures come from."""
+    layers: Annotated[list[LayersSection], Field(min_length=1)]
+    """Groups of equal layers, first to last."""
+
+    def transformer(self) -> Transformer:
+        """The model that the file describes."""
+        return Transformer(
+            name=self.name,
+            hidden=self.hidden,
+            vocab=self.vocab,
+            layers=tuple(map(self._group, self.layers)),
+            tied_embeddings=self.tied_embeddings,
+            max_position=self.max_position,
+            position_embeddings=self.position_embeddings,
+            native_weight_dtype=self.weights,
+            quantized=self.quantized,
+            source=self.source,
+            own_dtypes=frozenset(self.own_dtypes.items()),
+            weight_scale=None if self.weight_scale is None else WeightScale(*self.weight_scale),
+        )
+
+    def _group(self, section: LayersSection) -> LayerGroup:
+        mixer = section.attention.model_dump()
+        block = (
+            {"intermediate": 0, "gated": True} if section.feed_forward is None else section.feed_forward.model_dump()
+        )
+        attention: Attention = MIXERS[mixer.pop("kind")](hidden=self.hidden, **mixer)
+        return LayerGroup(
+            section.count, attention, FeedForward(hidden=self.hidden, **block), section.parallel, section.sets
+        )
+
+
+def read_architecture(path: Path) -> Transformer:
+    """The model of an architecture file; InputError with the line of whatever is wrong in it."""
+    source, faults = read_source(path)
+    try:
+        file = ArchitectureFile.model_validate(source.value)
+    except ValidationError as error:
+        placed = (
+            replace(fault, path=tuple(key for key in fault.path if key not in MIXERS))
+            for fault in faults_of(error, TypeAdapter(ArchitectureFile).json_schema())
+        )
+        raise InputError(source.render([*faults, *placed])) from None
+    if faults:
+        raise InputError(source.render(faults))
+    return file.transformer()
+
+
+def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
+    """An architecture file of a model; gaps: what of its config was not understood, as comments at the top."""
+    kinds = {shape: kind for kind, shape in MIXERS.items()}
+    layers = [
+        {
+            "count": group.count,
+            "attention": {"kind": kinds[type(group.attention)], **_stated(group.attention)},
+            **({} if group.feed_forward.is_empty else {"feed_forward": _stated(group.feed_forward)}),
+            **({"parallel": True} if group.parallel else {}),
+            **({"sets": group.sets} if group.sets else {}),
+        }
+        for group in model.layers
+    ]
+    scale = model.weight_scale
+    content = {
+        "schema": ARCHITECTURE_SCHEMA,
+        "name": model.name,
+        "hidden": model.hidden,
+        "vocab": model.vocab,
+        "tied_embeddings": model.tied_embeddings,
+        "max_position": model.max_position,
+        **({"position_embeddings": model.position_embeddings} if model.position_embeddings else {}),
+        "weights": model.native_weight_dtype,
+        "quantized": sorted(map(str, model.quantized)),
+        **({"own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)}} if model.own_dtypes else {}),
+        **({"weight_scale": [scale.outputs, scale.inputs, scale.size]} if scale else {}),
+        "source": model.source,
+        "layers": layers,
+    }
+    head = [
+        f"# {model.parameters:,} parameters, {model.active_parameters:,} of them active",
+        *(f"# Not understood, and left out: {gap}" for gap in gaps),
+    ]
+    body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    return "\n".join([*head, body])
+
+
+def _stated(shape: Any) -> dict[str, Any]:
+    """The fields of a shape that differ from their defaults."""
+    defaults = {field.name: field.default for field in fields(shape)}
+    return {name: value for name, value in asdict(shape).items() if name != "hidden" and value != defaults[name]}

@@ -53,10 +53,6 @@ class Slo:
         return self.limit(Metric.E2E)
 
 
-OWNED = " (owned)"
-"""Follows the accelerator's name in the offer of those that are owned."""
-
-
 class Billing(StrEnum):
     """What is paid for: single GPUs, or whole nodes even when partly used."""
 
@@ -68,7 +64,8 @@ class Billing(StrEnum):
 class Offer:
     """An accelerator as it can be had here: price of one GPU [$/h] and how many there are (None: any number).
 
-    owned: GPUs that are paid for already, an offer of their own beside that of more at full price.
+    owned: GPUs of it that are paid for already, beside those of `inventory`; owned_usd_per_hour: what one of them costs
+    still, power and hosting. A fleet takes these first.
     quote: the price of the catalog that `usd_per_hour` is; None where the user stated it.
     """
 
@@ -76,13 +73,19 @@ class Offer:
     usd_per_hour: float
     inventory: int | None = None
     billing: Billing = Billing.GPU
-    owned: bool = False
+    owned: int = 0
+    owned_usd_per_hour: float = 0.0
     quote: Price | None = None
 
     @property
-    def gpu(self) -> str:
-        """Name of the accelerator in the catalog, owned or not."""
-        return self.accelerator.name.removesuffix(OWNED)
+    def stock(self) -> float:
+        """GPUs that can be had, owned and rented; infinite where any number can."""
+        return math.inf if self.inventory is None else self.owned + self.inventory
+
+    @property
+    def least_usd_per_hour(self) -> float:
+        """What the cheapest GPU costs, an owned one where there are any [$/h]."""
+        return min(self.usd_per_hour, self.owned_usd_per_hour) if self.owned else self.usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)

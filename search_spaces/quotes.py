@@ -19,6 +19,9 @@ from importlib import resources
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
+from typing import Annotated, cast
+
+from pydantic import ValidationError, ValidationInfo, field_validator
 
 from costmodel.accelerator import Origin, Price, PriceBasis
 from costmodel.errors import InputError, name_hint
@@ -27,8 +30,9 @@ from costmodel.units import MIB
 
 from . import bounds
 from .faults import Fault, FaultsError
+from .fields import Section, faults_of, house_error, member, quantity
 from .files import read_text, shown_path
-from .quantities import Kind, QuantityError, parse
+from .quantities import Kind
 
 FILE = "quotes.csv"
 ENDING = ".csv"
@@ -148,45 +152,38 @@ def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, t
         if None in cells or None in cells.values():
             faults.append(f"{where}:{reader.line_num}: has more or fewer cells than the header")
             continue
-        quote, sentences = _quote({str(key): str(value).strip() for key, value in cells.items()}, where, name_of)
-        quotes.append(quote)
-        faults += [f"{where}:{reader.line_num}: {sentence}" for sentence in sentences]
+        stated = {key: text.strip() for key, text in cells.items() if text.strip() or key == "accelerator"}
+        try:
+            row = QuoteRow.model_validate(stated, context=name_of).model_dump()
+            quotes.append(Quote(**row | {"source": row["source"] or where}))
+        except ValidationError as error:
+            told = (fault.told() for fault in faults_of(error, QuoteRow.model_json_schema()))
+            faults += [f"{where}:{reader.line_num}: {sentence}" for sentence in told]
     if faults:
         raise FaultsError(*(Fault((), sentence) for sentence in faults))
     return by_accelerator(quotes)
 
 
-def _quote(cells: Mapping[str, str], source: str, name_of: Callable[[str], str]) -> tuple[Quote, list[str]]:
-    """The quote of a row, and what is wrong with its cells."""
-    faults: list[str] = []
-    name, price = "", 0.0
-    try:
-        name = name_of(cells["accelerator"])
-    except InputError as error:
-        named = cells["accelerator"]
-        faults.append(str(error) if named else "accelerator is empty; name one that `pdplan gpus` lists")
-    try:
-        price = parse(cells["usd_per_hour"], Kind.PRICE)
-        if not bounds.PRICE.holds(price):
-            faults.append(f"usd_per_hour: {shown(cells['usd_per_hour'])} is out of range; {bounds.PRICE.sentence()}")
-    except QuantityError as error:
-        faults.append(f"usd_per_hour: {error}")
-    words: dict[str, str] = {}
-    for column, kind, usual in (("commitment", Commitment, Commitment.ON_DEMAND), ("origin", Origin, Origin.STATED)):
-        word, known = cells.get(column) or usual.value, [member.value for member in kind]
-        words[column] = word if word in known else usual.value
-        if word not in known:
-            faults.append(f"{column}: {shown(word)} is not known; {name_hint(word, known)}")
-    quote = Quote(
-        accelerator=name,
-        usd_per_hour=price,
-        provider=cells.get("provider", ""),
-        commitment=Commitment(words["commitment"]),
-        date=cells.get("date", ""),
-        origin=Origin(words["origin"]),
-        source=cells.get("source") or source,
-    )
-    return quote, faults
+class QuoteRow(Section):
+    """A row of a file of quotes."""
+
+    accelerator: str
+    usd_per_hour: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)]
+    provider: str = ""
+    commitment: Annotated[Commitment, member(Commitment)] = Commitment.ON_DEMAND
+    date: str = ""
+    origin: Annotated[Origin, member(Origin)] = Origin.STATED
+    source: str = ""
+
+    @field_validator("accelerator")
+    @classmethod
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        if not name:
+            raise house_error("is empty; name one that `pdplan gpus` lists")
+        try:
+            return str(cast(Callable[[str], str], info.context)(name))
+        except InputError as error:
+            raise house_error(str(error).removeprefix("accelerator ")) from None
 
 
 def prices_of(quotes: Sequence[Quote]) -> tuple[Price, ...]:

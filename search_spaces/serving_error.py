@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig
-from costmodel.serving.interval import ASSUMED_WIDENING, ErrorTable, Factors, Stratum, interval_of
+from costmodel.prediction_error import ASSUMED_WIDENING, ErrorTable, Factors, Stratum, interval_of
 from costmodel.transformer import Transformer
 
 from .catalog import load_catalog

@@ -44,10 +44,10 @@ def random_matrices(seed: int, *, columns: int = 4, flows: int = 3, limited: boo
     )
 
 
-def billed_by_node(matrices: Matrices, size: int = 4) -> Matrices:
-    """The same with the first half of the columns sold in whole nodes only."""
+def billed_by_node(matrices: Matrices, size: int = 4, owned: int = 0) -> Matrices:
+    """The same with the first half of the columns sold in whole nodes only, but for the GPUs that are owned."""
     by_node = (np.arange(matrices.size) < matrices.size // 2).astype(np.float64)
-    node = Limit("nodes A", 0.0, by_node, size, 7.5)
+    node = Limit("nodes A", 0.0, by_node, size, 7.5, owned, 0.2)
     return replace(matrices, price=np.where(by_node > 0.0, 0.0, matrices.price), limits=(*matrices.limits, node))
 
 
@@ -62,9 +62,12 @@ def routable(matrices: Matrices, counts: NDArray[np.int64]) -> bool:
 def cost_of(matrices: Matrices, counts: NDArray[np.int64]) -> float:
     """What so many engines of every column cost, with the nodes that they take and the spares of their pools [$/h]."""
     engines = counts + matrices.spares * (counts > 0)
-    nodes = [limit for limit in matrices.limits if limit.node_size]
-    billed = sum(math.ceil(float(node.weight @ engines) / node.node_size) * node.node_price for node in nodes)
-    return float(matrices.price @ engines) + billed
+    cost = float(matrices.price @ engines)
+    for node in (limit for limit in matrices.limits if limit.node_size):
+        gpus = float(node.weight @ engines)
+        rented = math.ceil(max(gpus - node.owned, 0.0) / node.node_size)
+        cost += rented * node.node_price + max(gpus - rented * node.node_size, 0.0) * node.owned_price
+    return cost
 
 
 def within(matrices: Matrices, counts: NDArray[np.int64]) -> bool:

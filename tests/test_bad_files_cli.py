@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.bad_input_cases import optimize_within, problem, refused, write
 from tests.running import Done, pdplan, within
@@ -65,21 +64,7 @@ def sparse(path: Path, size: int = TEN_GIGABYTES) -> None:
 # --- traces ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_bad_trace_is_refused_where_the_problem_names_it(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(AZURE + AZURE_ROW.format("abc"))
-    done = optimize_within(tmp_path, problem(workload__lengths={"trace": {"path": "t.csv"}}))
-    refused(done, "workload.lengths.trace.path: ", "t.csv:3: ContextTokens is 'abc'")
-
-
 # --- files that are too large, too deep, or no text -----------------------------------------------------------------
-
-
-def test_ten_gigabytes_by_mistake_are_not_read(tmp_path: Path) -> None:
-    for name in ("w.yaml", "t.csv"):
-        sparse(tmp_path / name)
-    problem_, trace = limited((tmp_path, "optimize", "w.yaml"), (tmp_path, "workload", "t.csv"))
-    refused(problem_, "w.yaml", "bytes")
-    refused(trace, "t.csv", "binary")
 
 
 def test_ten_gigabytes_behind_any_key_are_not_read(tmp_path: Path) -> None:
@@ -147,35 +132,6 @@ def test_a_file_that_is_no_workload_is_refused(case: str, tmp_path: Path) -> Non
     refused(optimize_within(tmp_path, content), *words)
 
 
-def test_wrong_types_everywhere_are_all_named(tmp_path: Path) -> None:
-    keys = ("model", "workload", "slo", "accelerators", "search", "objective", "constraints", "engine", "seed")
-    said = refused(optimize_within(tmp_path, yaml.safe_dump({key: [[True]] for key in keys})))
-    assert [key for key in keys if f": {key}" not in said] == []
-
-
-MISSING = {
-    "file": (("optimize", "nope.yaml"), "nope.yaml"),
-    "folder": (("optimize", "."), "is a folder"),
-    "folder-as-trace": (("workload", "."), "is a folder"),
-    "folder-as-plan": (("report", "."), "is a folder"),
-    "catalog": (("gpus", "--catalog", "nope.yaml"), "nope.yaml"),
-    "model": (("models", "nope/config.json"), "nope/config.json"),
-}
-
-
-@pytest.mark.parametrize("case", MISSING)
-def test_a_file_that_is_not_there_is_named(case: str, tmp_path: Path) -> None:
-    arguments, word = MISSING[case]
-    refused(within(*arguments, cwd=tmp_path), word)
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "w.yaml").write_text(problem())
-    (tmp_path / "w.yaml").chmod(0)
-    refused(within("optimize", "w.yaml", cwd=tmp_path), "w.yaml", "read")
-
-
 # --- names that no file can hold --------------------------------------------------------------------------------------
 
 UNWRITABLE = {"not-utf-8": os.fsdecode(b"caf\xe9"), "escape": "a\x1b[31mb", "newline": "a\nb", "separator": "a\u2028b"}
@@ -223,15 +179,6 @@ def test_a_name_that_no_plan_can_hold_is_refused_before_anything_is_done(case: s
         said = refused(done, shown, "UTF-8")
         assert len(said.splitlines()) <= 3, command
         assert sorted(map(str, tmp_path.rglob("*"))) == before, command
-
-
-@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="file names there are text")
-def test_a_name_of_any_bytes_is_refused_by_the_program(tmp_path: Path) -> None:
-    name = UNWRITABLE["not-utf-8"]
-    named(tmp_path, name)
-    refused(pdplan("workload", f"{name}.csv", "-o", "new.yaml", cwd=tmp_path), "caf\\xe9.csv: is not UTF-8 text")
-    refused(pdplan("optimize", "w.yaml", "--set", f"name={name}", cwd=tmp_path), "name=caf\\xe9: is not UTF-8 text")
-    assert not (tmp_path / "new.yaml").exists()
 
 
 @pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="file names there are text")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.beside import Beside
-from costmodel.queueing import wait_probability
+from costmodel.queues.erlang import wait_probability
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 TAU, PROMPT = 0.02, 0.1

@@ -9,7 +9,7 @@ import pytest
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import judge, piled_up, pool_behind
+from optimizer.verification.judge import judge, pool_behind
 from tests.test_judge import apart, pool, small
 
 
@@ -38,16 +38,3 @@ def test_of_two_prefill_pools_the_one_with_too_much_falls_behind() -> None:
         instance, Fleet((*pools, pool(instance, "decode-1", Role.DECODE, 1.0, 40))), requests=1500, volume=20.0
     )
     assert pool_behind(found) == 1
-
-
-def test_a_request_is_in_one_pool_at_a_time() -> None:
-    """What piles up in all pools together is what piles up in the fleet."""
-    instance = small()
-    found = judge(instance, starved(instance, 0), requests=800, volume=60.0)
-    (run,) = found.runs
-    result = run.result
-    start, end = result.arrival.min(), result.arrival.max()
-    quarter, whole = (
-        int((result.arrival <= t).sum() - (result.finish <= t).sum()) for t in (start + 0.25 * (end - start), end)
-    )
-    assert sum(piled_up(run, k, pool.role) for k, pool in enumerate(found.engines.pools)) == whole - quarter

@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.procurement.bill import (
+from search_spaces.contracts import (
+    HOURS_PER_MONTH,
     Commitment,
+    Contract,
+    Spot,
+    Tier,
     commitment_cost,
     gpus_to_rent,
     hourly_price,
@@ -17,7 +21,6 @@ from optimizer.procurement.bill import (
     payback_months,
     rental,
 )
-from search_spaces.contracts import HOURS_PER_MONTH, Contract, Spot, Tier
 
 
 def reserved(price: float) -> Contract:

@@ -9,13 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from costmodel.errors import InputError
-from optimizer.procurement.bill import hourly_price
 from optimizer.procurement.buying import buy
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from pdplan.cli import cli, run
 from search_spaces.buying_terms import load_terms
-from search_spaces.contracts import HOURS_PER_MONTH, Contract, Tier
+from search_spaces.contracts import HOURS_PER_MONTH, Contract, Tier, hourly_price
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import problem
 
@@ -57,28 +56,6 @@ def test_faults_of_the_terms_are_told_in_a_sentence(tmp_path: Path, text: str, m
     told = refusal_of_terms(tmp_path, text)
     assert message in told
     assert "terms.yaml:1:" in told
-
-
-def test_terms_are_read_with_their_units(tmp_path: Path) -> None:
-    path = tmp_path / "terms.yaml"
-    path.write_text(
-        "electricity: {usd_per_kwh: 0.2, pue: 1.5, grams_co2_per_kwh: 300}\n"
-        "accelerators:\n"
-        "  - name: h100\n"
-        "    on_demand: $3/h\n"
-        "    spot: {price: 1.5, interruptions_per_day: 6, recovery: 40min}\n"
-        "    purchase: {capex_usd: 30000, power: 1.2kW, hosting_usd_per_month: 90}\n",
-        "utf-8",
-    )
-    stated = load_terms(problem(), path)
-    rent, spot, purchase = stated.contracts
-    assert (rent.running, spot.running) == (3.0, 1.5)
-    assert spot.spot is not None
-    assert spot.spot.availability == pytest.approx(6 / 7)
-    assert purchase.running == pytest.approx(1.2 * 1.5 * 0.2)
-    assert (purchase.monthly, purchase.once, purchase.life) == (90, 30_000, 48)
-    assert stated.draw == (1800.0,)
-    assert stated.grams_per_kwh == 300
 
 
 BLOCK = """
@@ -126,24 +103,6 @@ def owned_in(path: Path) -> Contract:
     return next(one for one in load_terms(load_problem(path)).contracts if one.tier is Tier.OWNED)
 
 
-def test_gpus_that_the_accelerators_own_are_a_contract(tmp_path: Path) -> None:
-    path = tmp_path / "workload.yaml"
-    stated = FILE.replace("[H100]", "[{name: H100, owned: 3, owned_price: $0.5/h}]")
-    path.write_text(stated + "procurement: {demand: {months: 1}}", "utf-8")
-    mine = owned_in(path)
-    assert (mine.offer, mine.held, mine.running, mine.monthly) == (0, 3, 0.5, 0.0)
-    found = buy(load_problem(path), load_terms(load_problem(path)))
-    assert len(found.problem.offers) == 1
-    assert found.total <= 3 * 0.5 * HOURS_PER_MONTH + 1e-6
-    path.write_text(stated + BLOCK, "utf-8")
-    with pytest.raises(InputError) as error:
-        load_terms(load_problem(path))
-    assert "owned: comes to $0.1957/h, but accelerators say owned_price: $0.5/h; leave one of them out" in str(
-        error.value
-    )
-    assert "owned.gpus: says 2 GPUs, but accelerators say owned: 3; make them agree" in str(error.value)
-
-
 HOSTED = """
 procurement:
   demand: {months: 1}
@@ -157,11 +116,11 @@ def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
     path = tmp_path / "workload.yaml"
     path.write_text(FILE.replace("[H100]", "[{name: H100, owned: 1}]") + HOSTED, "utf-8")
     given = load_problem(path)
-    assert [one.usd_per_hour for one in given.offers if one.owned] == [pytest.approx(0.4)]
+    assert [one.owned_usd_per_hour for one in given.offers if one.owned] == [pytest.approx(0.4)]
     mine = owned_in(path)
     assert hourly_price(mine, 1) == pytest.approx(mine.running + mine.monthly / HOURS_PER_MONTH) == pytest.approx(0.4)
     plan, bought = optimize(given, level=Level.QUICK), buy(given, load_terms(given))
-    assert dict(plan.gpus) == {"H100 (owned)": 1}
+    assert dict(plan.gpus) == {"H100": 1}
     assert plan.cost_usd_per_hour == pytest.approx(0.4)
     assert bought.total / HOURS_PER_MONTH == pytest.approx(0.4)
 

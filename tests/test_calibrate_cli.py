@@ -1,7 +1,6 @@
 """Calibration from the outside: the catalog file that it writes, and the command."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,13 @@ from click.testing import CliRunner, Result
 from costmodel.errors import InputError
 from pdplan.cli import cli
 from pdplan.console import Console
-from search_spaces.catalog import EfficiencyChange, efficiency_dict, load_catalog, overlay_text
-from search_spaces.efficiency import _ALLOWED
-from search_spaces.engines import load_engine_overhead, load_serving_policy
-from search_spaces.loader import load_problem
+from search_spaces.catalog import load_catalog
 
 MODEL = "Llama-3.1-8B"
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"
 
 
 # The catalog file
-
-
-def test_every_key_of_the_catalog_can_stand_in_an_overlay() -> None:
-    assert set(EfficiencyChange.model_fields) == set(_ALLOWED)
 
 
 def overlay(tmp_path: Path, text: str) -> Path:
@@ -46,22 +38,6 @@ def test_overlay_changes_only_what_it_says(tmp_path: Path) -> None:
         if pair != ("gemm", "bf16")
     }
     assert changed.source == shipped.source
-
-
-def test_overlay_of_a_relative_and_of_engines(tmp_path: Path) -> None:
-    text = (
-        "accelerators:\n"
-        "  Mine: {like: H100, efficiency: {moe: {fp8: {memory: 0.4}}}}\n"
-        "engines:\n"
-        "  TensorRT-LLM: {step_overhead_us: 1000, arrival_ms: 3}\n"
-    )
-    catalog = load_catalog(overlay(tmp_path, text))
-    assert catalog.accelerator("Mine").efficiency["moe", "fp8"].memory == 0.4
-    assert catalog.accelerator("H100").efficiency["moe", "fp8"].memory != 0.4
-    changed = load_engine_overhead("trtllm", catalog.engines)
-    assert (changed.step, changed.per_request) == (pytest.approx(1e-3), load_engine_overhead("trtllm").per_request)
-    assert load_serving_policy("trtllm", catalog.engines).arrival == pytest.approx(3e-3)
-    assert load_engine_overhead("vllm", catalog.engines) == load_engine_overhead("vllm")
 
 
 # The command
@@ -92,30 +68,6 @@ def test_results_of_runs_and_of_steps_become_a_catalog_file(tmp_path: Path, name
     assert new.launch == pytest.approx(old.launch, rel=1e-2)
     assert new.source.startswith("calibrated on ")
     assert value["error"]["after"]["median_abs"] <= value["error"]["before"]["median_abs"] + 0.02
-
-
-def test_the_page_and_a_second_calibration_on_the_first(tmp_path: Path) -> None:
-    target, second = tmp_path / "overlay.yaml", tmp_path / "second.yaml"
-    words = (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "h100_sxm")
-    done = invoke(*words, "-o", str(target))
-    assert done.exit_code == 0, done.output
-    assert "Llama-3.1-8B on H100, vllm: median error " in done.output
-    assert "1,024 + 256 tokens, 4 in flight, TP1" in done.output
-    again = invoke(*words, "--catalog", str(target), "-o", str(second), "--json")
-    assert again.exit_code == 0, again.output
-    scales = [one["scale"] for one in json.loads(again.stdout)["scales"].values()]
-    assert scales == pytest.approx([1.0] * 4, abs=0.25)  # what is left is what the prior held back
-    source = load_catalog(second).accelerator("H100").efficiency["gemm", "bf16"].source
-    assert source.count("scaled from") == 1
-    assert invoke(*words, "-o", str(target)).exit_code != 0  # an existing file is kept
-
-
-def test_a_problem_takes_the_engine_of_its_catalog(tmp_path: Path) -> None:
-    overlay(tmp_path, "engines: {vllm: {step_overhead_us: 1234}}\n")
-    example = (Path(__file__).resolve().parents[1] / "search_spaces" / "init_template.yaml").read_text("utf-8")
-    (tmp_path / "workload.yaml").write_text(example + "\ncatalog: overlay.yaml\n", "utf-8")
-    problem = load_problem(tmp_path / "workload.yaml")
-    assert load_engine_overhead(problem.engine, problem.engine_changes).step == pytest.approx(1234e-6)
 
 
 @pytest.mark.parametrize(
@@ -174,13 +126,3 @@ def test_a_fit_that_explains_nothing_is_refused_and_nothing_is_written(tmp_path:
     assert forced.exit_code == 0, forced.output
     assert json.loads(forced.stdout)["overlay"] == str(target)
     assert load_catalog(target).accelerator("H100").name == "H100"
-
-
-def test_an_overlay_keeps_zeros_over_an_accelerator_beneath(tmp_path: Path) -> None:
-    figures = load_catalog().accelerator("L40S").efficiency
-    flat = {pair: replace(each, depth_half=0.0, launch=0.0) for pair, each in figures.items() if pair[0] == "gemm"}
-    entry = {"like": "L40S", "price_usd_per_hour": 1.0}
-    text = overlay_text([], "Mine", efficiency_dict(flat), base={"accelerators": {"Mine": entry}})
-    path = overlay(tmp_path, text)
-    assert figures["gemm", "bf16"].depth_half > 0.0
-    assert load_catalog(path).accelerator("Mine").efficiency["gemm", "bf16"].depth_half == 0.0

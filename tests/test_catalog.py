@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import pickle
-import time
-from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +14,6 @@ from costmodel.accelerator import Origin, PriceBasis
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.roofline import KERNEL_CLASSES
 from costmodel.units import GIB, TERA
-from search_spaces import catalog as catalog_module
 from search_spaces.catalog import entry_dict, load_catalog
 from search_spaces.efficiency import WIDER
 
@@ -45,12 +39,6 @@ def overlay(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "gpus.yaml"
     path.write_text(text, "utf-8")
     return path
-
-
-def refusal(tmp_path: Path, text: str) -> str:
-    with pytest.raises(InputError) as caught:
-        load_catalog(overlay(tmp_path, text))
-    return str(caught.value)
 
 
 # --- what is shipped
@@ -99,14 +87,6 @@ def test_usual_spellings_resolve(name: str) -> None:
         assert load_catalog().accelerator(spelling.strip()).name == canonical.strip()
 
 
-def test_every_system_of_the_measurements_resolves(data: Path) -> None:
-    catalog = load_catalog()
-    for file, column in (("closed_loop.csv", "accelerator"), ("engine_steps.csv", "system")):
-        rows = csv.DictReader((data / "serving" / file).read_text("utf-8").splitlines())
-        for system in {row[column] for row in rows}:
-            assert catalog.accelerator(system)
-
-
 @settings(deadline=None, max_examples=100)
 @given(name=st.sampled_from(sorted(load_catalog().accelerators)), data=st.data())
 def test_case_and_separators_never_matter(name: str, data: st.DataObject) -> None:
@@ -124,28 +104,6 @@ def test_an_unknown_name_offers_the_nearest() -> None:
         load_catalog().accelerator("H20O")
     with pytest.raises(UnknownNameError, match="known: A10, "):
         load_catalog().accelerator("???")
-
-
-def spent(action: Callable[[], object]) -> float:
-    """Least time that it takes, of three [s]."""
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        action()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
-def test_loading_is_fast() -> None:
-    """Reading, checking and building it takes less than plain PyYAML takes to read its files: a quarter, usually."""
-    folder = resources.files("costmodel") / "catalog"
-    texts = [(folder / name).read_text("utf-8") for name in ("accelerators.yaml", "efficiency.yaml")]
-
-    def load() -> None:
-        catalog_module._shipped.cache_clear()
-        load_catalog()
-
-    assert spent(load) < spent(lambda: [yaml.safe_load(text) for text in texts])
 
 
 def test_entries_are_json_with_units_and_survive_pickling() -> None:
@@ -213,34 +171,6 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
         assert figures.origin is Origin.ASSUMED
 
 
-def test_an_accelerator_like_another_has_its_own_peaks_alone(tmp_path: Path) -> None:
-    """A CPU is no H100: fp8 that it does not state, it lacks; one that states the same keeps the rest."""
-    text = "accelerators:\n  CPU: {like: H100, tflops: {bf16: 2}}\n  Same: {like: H100, tflops: {bf16: 989}}\n"
-    catalog = load_catalog(overlay(tmp_path, text))
-    assert catalog.accelerator("CPU").peak_flops == {"bf16": 2e12}
-    assert catalog.accelerator("Same").peak_flops == catalog.accelerator("H100").peak_flops
-
-
-def test_a_price_changed_in_part_says_so(tmp_path: Path) -> None:
-    text = "accelerators:\n  H100: {price: {usd_per_hour: 3.5, low: 3}}\n"
-    price = load_catalog(overlay(tmp_path, text)).accelerator("H100").price
-    assert (price.usd_per_hour, price.low, price.origin) == (3.5, 3.0, Origin.STATED)
-    assert price.source.startswith("low, usd_per_hour from gpus.yaml; else as shipped: on-demand list price")
-
-
-def test_likeness_may_go_over_another_new_entry(tmp_path: Path) -> None:
-    text = "accelerators:\n  One: {like: H200, tdp_w: 500}\n  Two: {like: One, memory_gib: 96}\n"
-    catalog = load_catalog(overlay(tmp_path, text))
-    two, gemm = catalog.accelerator("Two"), ("gemm", "bf16")
-    assert (two.tdp, two.memory) == (500.0, 96 * GIB)
-    assert two.efficiency[gemm].compute == catalog.accelerator("H200").efficiency[gemm].compute
-
-
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "accelerators:\n  H100: {tdp: 1}\n  H200: {memory: 2}\n  X: {like: L44}\n")
-    assert [place in message for place in ("gpus.yaml:2:", "gpus.yaml:3:", "gpus.yaml:4:")] == [True] * 3
-
-
 def test_a_missing_or_huge_overlay_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         load_catalog(tmp_path / "absent.yaml")
@@ -287,9 +217,3 @@ def test_a_price_of_ones_own_wins_on_every_basis(tmp_path: Path) -> None:
         found = catalog.accelerator(name)
         assert {found.price_on(basis).usd_per_hour for basis in (None, *PriceBasis)} == {price}  # type: ignore[union-attr]
         assert (found.price.origin, found.price.remark(name)) == (Origin.STATED, "")
-
-
-def test_a_card_like_another_borrows_its_price_and_has_no_quotes(tmp_path: Path) -> None:
-    found = load_catalog(overlay(tmp_path, "accelerators:\n  H850: {like: H100}\n")).accelerator("H850")
-    assert found.price.borrowed_from == "H100"
-    assert found.quotes == ()

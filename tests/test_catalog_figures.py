@@ -81,20 +81,6 @@ def test_relatives_in_a_circle_end_at_default() -> None:
     assert found(entries, "A", "bf16").compute == 0.1
 
 
-@pytest.mark.parametrize(
-    ("entry", "sentence"),
-    [
-        ({"gem": {"bf16": figures(0.5)}}, "efficiency.yaml: X: 'gem' is neither a kernel class"),
-        ({"gemm": {"fp6": figures(0.5)}}, "efficiency.yaml: X: 'fp6' is neither a kernel class"),
-        ({"gemm": {"bf16": {"compute": 1}}}, "efficiency.yaml: X.gemm.bf16: 'launch_us' is missing or unknown"),
-        ({"gemm": {"bf16": figures(0.5, speed=1)}}, "efficiency.yaml: X.gemm.bf16: 'speed' is missing or unknown"),
-    ],
-)
-def test_a_wrong_efficiency_file_is_told(entry: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        parse_efficiency({"X": entry}, {})
-
-
 def test_a_default_with_gaps_is_told() -> None:
     with pytest.raises(InputError, match=r"default\.gemm must have figures for 'bf16'"):
         parse_efficiency({"default": {}}, {}).complete("X")
@@ -164,11 +150,6 @@ def test_kinds_become_commitments_and_an_assumed_price_counts_where_nothing_else
     ]
     (price,) = prices_of(list(make_prices.quotes_of([guess, historic])))
     assert (price.usd_per_hour, price.guessed) == (2.0, True)
-
-
-def test_quotes_without_a_date_are_as_old_as_the_table_at_most(make_prices: ModuleType) -> None:
-    (undated, _) = make_prices.quotes_of([row("A", 1.0, date="commit abc"), row("B", 2.0, date="2026-11-09")])
-    assert undated.date == "by 2026-11-09"
 
 
 def test_every_accelerator_has_an_on_demand_price_and_says_where_it_is_not_quoted() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ import yaml
 
 from costmodel.words import dollars
 from pdplan import __version__
-from pdplan.cli import cli, run
+from pdplan.cli import cli
 from tests.running import QUICK, ROOT, SECONDS, pdplan, tiny, within
 
 GOLDEN = ROOT / "tests" / "golden" / "cli"
@@ -142,15 +141,6 @@ def test_optimize_json_prints_the_plan_and_nothing_else(tmp_path: Path) -> None:
     assert printed == written
 
 
-def test_optimize_quiet_says_nothing_on_stderr(
-    planned: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    directory = shutil.copytree(planned[0], tmp_path / "plan")
-    # a plan of our own is replaced without --force
-    done = pdplan("-q", "optimize", tiny(tmp_path), *QUICK, "-o", directory)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_report_shows_the_plan_again(planned: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     directory, first = planned
     again = pdplan("report", directory / "plan.json")
@@ -213,18 +203,6 @@ def test_the_catalogs_models_are_understood_as_they_were() -> None:
     assert_golden("models", within("models").stdout)
 
 
-def test_gpus_shows_prices_of_one_basis() -> None:
-    listed = {
-        entry["name"]: entry["price"] for entry in json.loads(within("gpus", "--json", "--prices", "spot").stdout)
-    }
-    assert (listed["H100"]["basis"], listed["H100"]["usd_per_hour"], listed["MI325X"]) == ("spot", 1.6, None)
-    table = {line.split()[0]: line for line in within("gpus", "--prices", "spot").stdout.splitlines() if line}
-    assert table["MI325X"].split()[-2:] == ["–", "–"]
-    page = within("gpus", "MI325X", "--prices", "spot").stdout
-    assert "nobody quotes one" in page
-    assert "3-year reserved price" in page
-
-
 def test_gpus_shows_every_quote_of_one(tmp_path: Path) -> None:
     """By provider and commitment, with date; and those of a file of one's own."""
     quotes = json.loads(within("gpus", "H200", "--prices", "--json").stdout)
@@ -265,31 +243,6 @@ def test_estimate_says_what_its_price_is() -> None:
     refused = within(*asked, "L4", "--prices", "spot")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "L4 has no spot quote (the catalog has on-demand $1.15/h); state its price" in refused.stderr
-
-
-@pytest.mark.parametrize("command", ["gpus", "models"])
-def test_names_are_whole_at_80_columns(command: str) -> None:
-    names = [entry["name"] for entry in json.loads(within(command, "--json").stdout)]
-    lines = pdplan(command, COLUMNS="80").stdout.splitlines()
-    assert all(any(line.startswith(f"{name} ") for line in lines) for name in names)
-
-
-def test_gpus_shows_one() -> None:
-    entry = json.loads(within("gpus", "H200", "--json").stdout)
-    assert entry["name"] == "H200"
-    assert "989" in within("gpus", "H200").stdout
-
-
-def test_models_lists_the_catalog() -> None:
-    table, listed = pdplan("models"), json.loads(within("models", "--json").stdout)
-    names = [entry["name"] for entry in listed]
-    assert "Llama-3.1-70B" in names
-    assert all(name in table.stdout for name in names)
-
-
-def test_models_shows_one() -> None:
-    entry = json.loads(within("models", "Llama-2-7B", "--json").stdout)
-    assert entry["kv_bytes_per_token"]["bf16"] == 524288
 
 
 def test_estimate_prints_one_engine() -> None:
@@ -348,11 +301,6 @@ def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text() == "mine"
 
 
-def test_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "plan").write_text("mine")
-    assert "is a file, not a directory" in error_of(within("optimize", CHAT, "-o", tmp_path / "plan"), 2)
-
-
 def test_infeasible_is_exit_code_3_and_names_what_binds(short_runs: None, tmp_path: Path) -> None:
     asked = ("optimize", tiny(tmp_path), "--set", "workload.request_rate=60", "--set", "constraints.max_gpus=1")
     done = within(*asked, "-o", tmp_path / "plan")
@@ -392,17 +340,6 @@ def test_interrupt_is_exit_code_130() -> None:
     code = BUG.replace('RuntimeError("wires crossed")', "KeyboardInterrupt")
     done = subprocess.run([sys.executable, "-c", code, "gpus"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr.strip()) == (130, "pdplan: error: interrupted")
-
-
-def test_memory_that_does_not_suffice_is_no_bug(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def exhausted(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("search_spaces.catalog.load_catalog", exhausted)
-    assert run(["gpus"]) == 2
-    assert "pdplan: error: this machine has too little memory for the task" in capsys.readouterr().err
 
 
 # --- colour ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import (
     HALF,
-    Bench,
     crowd_of,
     crowded,
     fullest,
@@ -79,20 +78,6 @@ def test_a_fleet_with_memory_to_spare_comes_out_of_a_crowd() -> None:
     alone, after = run(10_000, 6)
     assert fullest(engines(10_000), [alone]) > HALF
     assert after is None
-
-
-def test_a_fleet_that_stays_behind_does_not_hold_and_its_decode_pool_is_to_blame() -> None:
-    instance, planned = fleet()
-    bench = Bench(instance, 0, 1000)
-    part = replace(bench.part(planned), engines=engines(5000))
-    runs = bench.runs(part, 1000, 0, 1)
-    stuck = bench.stays_behind(part, runs, 1)
-    found = bench.settled(planned, judge_runs(instance, part.engines, runs), stuck=stuck, held=True)
-    assert not found.held
-    assert found.stuck
-    assert found.outcome == "misses"
-    assert found.blame is not None
-    assert found.blame.pools[1] > 0.5
 
 
 def test_a_fleet_that_collapses_after_hours_is_refuted_before_its_full_runs() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.beside import Beside, dispersion, feedback, free_engines
 from costmodel.decode_queue import any_of, beta_exceeds, decode_time, first_of
-from costmodel.queueing import erlang_c
+from costmodel.queues.erlang import erlang_c
 
 
 def beside(**changed: object) -> Beside:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +11,11 @@ import pytest
 
 from optimizer.loads import instance as deadlines
 from optimizer.loads.flows import splits
-from optimizer.loads.instance import LEAST_TIME, Deadline
+from optimizer.loads.instance import Deadline
 from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import OUT_OF_TIME, UNCONFIRMED, UNPROVEN, optimize
 from optimizer.recommend.search import Brake, Level
 from optimizer.search.search import at_best_split
-from optimizer.whatif.answer import Effort, answer
 from tests.optimizer_cases import instance_of, problem, slo
 from tests.running import QUICK, tiny, within
 
@@ -39,23 +37,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return fake
 
 
-@pytest.mark.parametrize(("now", "seconds"), [(100.0, 100.0), (150.0, 50.0), (199.99, LEAST_TIME), (500.0, LEAST_TIME)])
-def test_a_search_gets_the_time_that_is_left(clock: Clock, now: float, seconds: float) -> None:
-    """Until 200 s of the clock, and a little even when it is late."""
-    clock.now = now
-    assert Deadline(200.0).left() == pytest.approx(seconds)
-
-
 # --- the time that the user gave ------------------------------------------------------------------------------------
 
 
 def always() -> bool:
     return True
-
-
-def test_a_part_of_the_time_ends_before_the_rest(clock: Clock) -> None:
-    assert Deadline(110.0).part(0.5).until == pytest.approx(105.0)
-    assert Deadline().part(0.5).until == math.inf
 
 
 def test_a_part_that_is_late_is_known_to_the_whole(clock: Clock) -> None:
@@ -112,12 +98,6 @@ def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: p
     monkeypatch.undo()
     whole = optimize(problem())
     assert (whole.simulated, whole.warnings) == (True, [])
-
-
-def test_a_row_of_a_sweep_that_there_was_no_time_to_simulate_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Brake, "stopped", lambda self: True)
-    best = answer(problem(), Effort.SIMULATED)
-    assert (best.status, best.attainment) == (Status.FEASIBLE, None)
 
 
 def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(

@@ -123,15 +123,6 @@ def test_headroom_ends_where_a_burst_leaves_the_fleet_behind(short_runs: None, t
     assert f"at {fails:.3g} req/s an SLO is missed" in growth_sentence(plan)
 
 
-def test_spares_of_a_plan_are_paid_for_and_idle(short_runs: None, tmp_path: Path) -> None:
-    workload = tiny(tmp_path, constraints={"headroom": {"replicas": 1}})
-    plan = pdplan.optimize(pdplan.load_problem(workload), effort="quick")
-    evaluation = pdplan.evaluate(plan, effort="none")
-    assert evaluation.plan.cost_usd_per_hour == plan.cost_usd_per_hour
-    assert [pool.spare_replicas for pool in evaluation.plan.pools] == [1]
-    assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(1, 1)]
-
-
 def test_requests_go_to_pools_by_class_length_and_capacity(tmp_path: Path) -> None:
     slos = [TINY["slo"] | {"name": name, "share": 0.5} for name in ("chat", "batch")]
     pools = (

@@ -6,12 +6,9 @@ import pytest
 
 from benchmarks.few_seats import posed
 from benchmarks.problems import Posed, equal_engines, instance_of, problem_of
-from optimizer.fleets.evaluate import evaluate, holds, predict_misses
-from optimizer.fleets.fleet import fleet_cost
-from optimizer.loads.instance import COLOCATED
+from optimizer.fleets.evaluate import evaluate
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.search.search import FleetSearch, cheapest_held, evaluated
 from optimizer.verification.judge import judge
 
 POSED: Posed = (
@@ -30,26 +27,6 @@ POSED: Posed = (
     },
 )
 """One prompt of a burst at a time adds little to a step of decodes, a dozen of them far more than the limit."""
-
-
-@pytest.fixture(scope="module")
-def known() -> FleetSearch:
-    """What is known of the pools of the problem."""
-    return evaluated(instance_of(POSED))
-
-
-def test_a_smaller_limit_holds_where_the_largest_does_not(known: FleetSearch) -> None:
-    """One engine with few seats keeps both limits by formula; with all seats its steps are too long."""
-    problem, settings = known.instance.problem, known.settings
-    one = float(known.instance.tables.usd_per_hour.min()) * 1.01
-    largest = settings.seqs == settings.seqs[settings.role == COLOCATED].max()
-    assert cheapest_held(known, problem, one, largest) is None
-    found = cheapest_held(known, problem, one)
-    assert found is not None
-    fleet = known.fleet(found[0])
-    assert holds(known.instance, predict_misses(known.instance, fleet, 1.0))
-    assert fleet.pools[0].seqs < int(settings.seqs.max())
-    assert fleet_cost(known.instance, fleet) <= one
 
 
 def test_the_plan_has_few_seats() -> None:

@@ -11,7 +11,6 @@ import yaml
 from costmodel.errors import InputError
 from search_spaces.echo import fleet_text, init_text
 from search_spaces.fleet_file import StatedFleet, load_fleet
-from search_spaces.loader import load_problem
 from tests.running import TINY, tiny
 
 POOL: dict[str, Any] = {"gpu": "H100", "replicas": 2, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
@@ -44,23 +43,6 @@ def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
     assert stated.problem.engine == "vllm"
 
 
-def test_pools_are_numbered_by_role_in_the_order_of_the_file(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, DECODE, PREFILL, DECODE | {"replicas": 5})
-    assert [(pool.id, pool.replicas) for pool in stated.pools] == [("prefill-1", 2), ("decode-1", 2), ("decode-2", 5)]
-
-
-def test_settings_off_the_grid_are_taken_as_they_are(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, POOL | {"max_num_seqs": 200, "max_num_batched_tokens": 3000})
-    assert stated.problem.space.max_num_seqs == (200,)
-    assert stated.problem.space.max_num_batched_tokens == (3000,)
-    assert 200 not in stated.wanted.space.max_num_seqs
-
-
-def test_settings_of_the_search_space_leave_it_as_it_is(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, POOL)
-    assert stated.problem.space == stated.wanted.space == load_problem(tmp_path / "tiny.yaml").space
-
-
 def test_prices_count_for_the_fleet_and_for_the_search(tmp_path: Path) -> None:
     stated = loaded(tmp_path, PREFILL | {"price": "$2.50/h"}, DECODE | {"gpu": "L40S"}, PREFILL | {"price": 2.5})
     for problem in (stated.problem, stated.wanted):
@@ -82,12 +64,6 @@ def test_a_fleet_file_may_hold_its_workload(tmp_path: Path) -> None:
     assert stated.problem.workload.request_rate == 6.0
 
 
-def test_a_fault_of_the_workload_within_is_told_with_its_line(tmp_path: Path) -> None:
-    said = refusal(tmp_path, POOL, workload=TINY | {"slo": {"ttft": "1s", "tpott": "40ms"}})
-    line = (tmp_path / "fleet.yaml").read_text().splitlines().index("    tpott: 40ms") + 1
-    assert f"fleet.yaml:{line}:5: slo.tpott: is not a known key; did you mean 'tpot'?" in said
-
-
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
@@ -105,12 +81,6 @@ def test_a_fault_is_told_with_its_place_and_the_nearest_name(tmp_path: Path, poo
     assert words in said
     assert f"{tmp_path / 'fleet.yaml'}:" in said
     assert "^" in said
-
-
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
-    said = refusal(tmp_path, POOL | {"replicas": "two"}, {"gpu": "H100"}, poools=3)
-    for words in ("pools.0.replicas: ", "pools.1.max_num_seqs: is missing", "poools: is not a known key"):
-        assert words in said
 
 
 @pytest.mark.parametrize(

@@ -132,11 +132,6 @@ def test_the_plan_stands_first_and_only_what_costs_more_and_keeps_its_goals_is_t
         assert "2 × H100 TP2 colocated (64/2,048)" in text
 
 
-def test_a_plan_of_before_says_holds_of_what_meets_its_goals() -> None:
-    now, before = (with_front((1.5, 0.75, outcome)) for outcome in ("meets", "holds"))
-    assert front_section(before) == front_section(now)
-
-
 def test_of_several_classes_the_nearest_to_its_limit_is_told() -> None:
     plan = with_front((1.5, 0.75, "meets"))
     (item,), simulation = plan.classes, plan.simulation
@@ -152,14 +147,3 @@ def test_of_several_classes_the_nearest_to_its_limit_is_told() -> None:
     assert table is not None
     assert table.headers[5:7] == ("#TTFT at goal", "#TPOT at goal")
     assert table.rows[0][6] == duration(item.tpot_s.p90)
-
-
-def test_what_was_only_looked_at_promises_nothing() -> None:
-    plan = with_front((1.5, 0.5, None), (1.7, 0.4, "undecided"))
-    assert front_section(plan).title.endswith("no dearer fleet is proven to meet the SLO and to be faster")
-    assert front_rows(plan)[-1][-1] == "not proven"
-
-
-def test_a_plan_without_a_front_says_nothing_of_one() -> None:
-    assert front_rows(simulated(load("colocated"))) == ()
-    assert "dollar more" not in text_of(simulated(load("colocated")))

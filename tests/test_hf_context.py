@@ -35,12 +35,6 @@ def test_a_scaling_is_one_that_extends_what_the_model_was_trained_on(
     assert context_scaling({**PLAIN, **fields}, "x") == expected
 
 
-def test_the_section_of_the_language_model_is_known() -> None:
-    config = {"model_type": "x", "text_config": {**PLAIN, "rope_scaling": YARN}, "vision_config": {"depth": 2}}
-    assert context_scaling(config, "x") == ContextScaling(40_960, 32_768, 131_072, False, "text_config")
-    assert rope_parameters(config, "x") == {**YARN, "rope_theta": 1e6}
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

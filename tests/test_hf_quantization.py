@@ -118,24 +118,6 @@ def test_what_shares_a_scale(
     assert stored == pytest.approx(bytes_per_element, rel=1e-12)
 
 
-def test_scales_of_a_checkpoint_are_not_those_of_another_dtype() -> None:
-    quantization = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
-    model = parse_config({**MOE, "quantization_config": quantization}, "test")
-    assert model.bytes_per_element(Part.EXPERTS, "fp4") == 0.5 + 1 / 16
-    assert parse_config(MOE, "test").bytes_per_element(Part.EXPERTS, "int4") == 0.5 + 2 / 128
-
-
-def test_quark_keeps_one_format() -> None:
-    """AMD's FP8 checkpoints list the layers whose outputs go to the KV cache, in the format of all the others."""
-    weight, other = {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}, {"dtype": "fp4", "group_size": 32}
-    quark = {"quant_method": "quark", "global_quant_config": {"weight": weight}}
-    same = {**quark, "layer_quant_config": {"*k_proj": {"weight": weight, "output_tensors": {"dtype": "fp8_e4m3"}}}}
-    assert parse_config({**MOE, "quantization_config": same}, "test").native_weight_dtype == "fp8"
-    mixed = {**quark, "layer_quant_config": {"*experts*": {"weight": other}}}
-    with pytest.raises(ArchitectureError, match="'layer_quant_config' in 'quantization_config' gives single layers"):
-        parse_config({**MOE, "quantization_config": mixed}, "test")
-
-
 @pytest.mark.parametrize(
     ("name", "gigabytes"), [("moonshotai/Kimi-K2.5", 594.5), ("MiniMax-M2", 230.0), ("gpt-oss-120b", 65.2)]
 )
@@ -143,12 +125,6 @@ def test_a_checkpoint_weighs_what_its_files_do(name: str, gigabytes: float) -> N
     """Sizes of the repositories on Hugging Face, which for Kimi includes the vision tower (1 GB)."""
     model = load_model(name)
     assert model.weight_bytes(model.native_weight_dtype) / 1e9 == pytest.approx(gigabytes, rel=0.003)
-
-
-def test_quantisation_nested_in_the_text_config() -> None:
-    text = {**MOE, "quantization_config": {"quant_method": "compressed-tensors", "ignore": KIMI_IGNORE, **INT4}}
-    model = parse_config({"text_config": text}, "nested")
-    assert (model.native_weight_dtype, model.quantized) == ("int4", ONLY_EXPERTS)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from costmodel.errors import InputError
 from search_spaces import loader
 from search_spaces.loader import load_problem
 from search_spaces.traces import read_trace
-from tests.short_workload import load, refusal
+from tests.short_workload import refusal
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -53,14 +53,6 @@ def test_a_path_that_is_no_file_is_refused_at_its_key(key: str, path: str, words
     assert said.startswith("w.yaml (overridden by ")
     assert f"): {key}: " in said
     assert any(word in said for word in ([words] if isinstance(words, str) else words))
-
-
-@pytest.mark.parametrize("path", ["pipe", "/dev/zero", "x" * 300, "a\0b", "."])
-def test_a_path_that_is_no_file_is_no_problem_and_no_trace(path: str) -> None:
-    os.mkfifo("pipe")
-    for read in (load_problem, read_trace):
-        with pytest.raises(InputError):
-            read(Path(path))
 
 
 def test_an_unsearchable_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,12 +96,6 @@ def test_an_odd_trace_is_refused_with_its_line(text: str, words: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_half_a_character_in_a_hash_is_no_crash() -> None:
-    line = '{"timestamp": %d, "input_length": 500, "output_length": 6, "hash_ids": ["\\ud800"]}\n'
-    Path("t.jsonl").write_text((line % 0) + (line % 1000))
-    assert read_trace("t.jsonl").prefix_hit_share == 0.5
-
-
 def test_a_compressed_file_of_blank_lines_is_refused_soon() -> None:
     with gzip.open("t.csv.gz", "wb", compresslevel=1) as file:
         file.write(b"arrival,isl,osl\n1,2,3\n")
@@ -119,10 +105,3 @@ def test_a_compressed_file_of_blank_lines_is_refused_soon() -> None:
     with pytest.raises(InputError, match=r"t\.csv\.gz:\d+: 4 MiB of blank lines end here"):
         read_trace("t.csv.gz")
     assert time.process_time() - started < 5
-
-
-def test_a_trace_too_fast_to_be_true_asks_for_a_rate() -> None:
-    Path("t.csv").write_text("arrival,isl,osl\n0.000000001,2,3\n0.000000002,3,4\n")
-    lengths = {"lengths": {"trace": {"path": "t.csv"}}}
-    assert "the trace's request_rate is 1e+09" in refusal({"workload": lengths})
-    assert load({"workload": lengths | {"request_rate": 5}}).workload.request_rate == 5.0

@@ -18,7 +18,6 @@ from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench, goodput_of, interval_words
 from optimizer.verification.demand import Demand, replayed_trace, simulated_trace
-from optimizer.verification.goodput import goodput
 from optimizer.verification.judge import (
     ClassJudgement,
     Judgement,
@@ -70,14 +69,6 @@ def test_requests_go_where_the_plan_routes_them() -> None:
     np.testing.assert_array_equal(later, np.where(first == 2, -1, 1))
     found = judge_demands(instance, simulated_fleet(instance, fleet), [demand])
     np.testing.assert_array_equal(found.runs[0].result.engine, first)
-
-
-def test_the_same_requests_come_at_every_rate() -> None:
-    instance = small()
-    one, two = (simulated_trace(instance, colocated(instance), 100, 3, volume) for volume in (1.0, 2.0))
-    np.testing.assert_allclose(one.trace.arrival, 2.0 * two.trace.arrival)
-    np.testing.assert_array_equal(one.trace.isl, two.trace.isl)
-    np.testing.assert_array_equal(one.flow, two.flow)
 
 
 def test_one_pool_that_falls_behind_is_enough() -> None:
@@ -155,18 +146,6 @@ def test_a_trace_longer_than_the_engines_take_is_refused() -> None:
     instance = small()
     with pytest.raises(InputError, match=r"request 1 has 8000 \+ 500 tokens, but the plan's engines take 8192 at most"):
         replayed_trace(instance, colocated(instance), np.arange(2.0), np.array([10, 8000]), np.array([5, 500]))
-
-
-def test_goodput_lies_where_the_class_begins_to_miss() -> None:
-    instance = small()
-    fleet = colocated(instance)
-    found = goodput(instance, fleet, requests=1500, tolerance=0.05)
-    assert 0.95 * found.fails <= found.rate < found.fails
-    rates = [point.rate for point in found.points]
-    assert rates == sorted(rates)
-    assert [point.proven for point in found.points] == [rate <= found.rate for rate in rates]
-    demand = instance.problem.workload.request_rate
-    assert found.rate == pytest.approx(demand * goodput_volume(instance, fleet), rel=0.35)
 
 
 def test_the_goodput_is_the_highest_rate_that_simulate_shows_to_meet_every_goal() -> None:

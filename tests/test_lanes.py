@@ -13,8 +13,8 @@ from costmodel.engine import Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.estimate import prompt_seconds
 from costmodel.host import EngineOverhead
-from costmodel.queueing import lockstep_excess
-from costmodel.serving.load import ClosedLoad, prompt_time
+from costmodel.queues.erlang import lockstep_excess
+from costmodel.queues.steady_state import ClosedLoad, engine_times
 from costmodel.simulator.run import simulate, step_seconds
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
@@ -78,8 +78,8 @@ def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
     pool = lane_fleet(instance, Role.PREFILL, LANES, 1).pools[0]
     engine = engine_arrays(instance.problem.model, [pool_config(instance, pool)], instance.overhead)
     one = [np.full((1, 1), value) for value in (64.0, float(PROMPT), 100.0, 0.0, 10.0)]
-    measured = prompt_time(instance.problem.model, engine, ClosedLoad(*one), load_serving_policy("vllm"))
-    share = measured.shared[0, 0]
+    times = engine_times(instance.problem.model, engine, engine, load_serving_policy("vllm"), ClosedLoad(*one))
+    share = times.prompt.shared[0, 0]
     assert tables.prefill_shared[shape, 0] / LANES == pytest.approx(share, rel=0.02)
     assert step_seconds(packed, [PROMPT] * LANES) / LANES == pytest.approx(share, rel=0.02)
     assert step_seconds(packed, [PROMPT] * 4 * LANES, None) / (4 * LANES) == pytest.approx(share, rel=0.05)

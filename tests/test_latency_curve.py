@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import InputError
-from optimizer.verification.goodput import LOADS, Curve, boundary, goodput, latency_curve
+from optimizer.verification.judge import LOADS, Curve, boundary, goodput, latency_curve
 from tests.test_simulated_demand import fleet, instance
 
 REQUESTS = 1500
@@ -58,12 +58,6 @@ def test_the_goodput_is_that_of_the_search_alone_and_no_point_beyond_it_holds() 
     looked_at = [point for point in curve().points if not alone.rate < point.rate < alone.fails]
     assert [point.proven for point in looked_at] == [point.rate <= alone.rate for point in looked_at]
     assert all(point.held for point in curve().points if point.proven)
-
-
-def test_the_knee_has_the_greatest_power() -> None:
-    power = {point.rate: point.served / point.e2e for point in curve().points}
-    assert power[curve().knee] == max(power.values())
-    assert curve().points[0].rate < curve().knee < curve().saturation
 
 
 def test_a_boundary_is_found_to_its_tolerance() -> None:

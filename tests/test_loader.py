@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-from costmodel.accelerator import PriceBasis
 from costmodel.engine import Role
 from optimizer.fleets.error_bars import price_remarks
-from search_spaces.demand import planned_rate
-from search_spaces.echo import init_text, workload_yaml_text
+from search_spaces.echo import init_text
 from search_spaces.loader import SHORT_FOR, load_problem, problem_of
-from search_spaces.problem import Billing, Goal
-from search_spaces.schema import Diurnal, json_schema
+from search_spaces.problem import Billing
+from search_spaces.schema import json_schema
 from tests.bad_input_cases import LONGEST
 from tests.workload_texts import SOUND, load, refusal
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 GOLDEN = Path(__file__).parent / "golden" / "workload_faults.txt"
 
 
@@ -120,22 +115,6 @@ def test_every_share_may_be_a_percentage(folder: Path) -> None:
     assert terms["accelerators"][0]["purchase"]["interest_per_year"] == 0.06
 
 
-def test_probabilities_and_percentiles_of_hours_may_be_percentages(folder: Path) -> None:
-    lengths = "lengths: {isl: {quantiles: {p50: 100, 90%: 200, 1: 300}}, osl: 100}"
-    text = re.sub(r"lengths:.*?(?=slo)", f"{lengths}\n", SOUND, flags=re.S)
-    plain = load(text.replace("p50", "0.5").replace("90%", "0.9")).workload
-    assert list(load(text).workload.isl) == list(plain.isl)
-    rates = list(range(1, 25))
-    daily = SOUND.replace("request_rate: 10/s", f"diurnal: {{requests_per_second_by_hour: {rates}, percentile: 50%}}")
-    assert load(daily).workload.request_rate == 12
-
-
-def test_shares_within_the_tolerance_are_scaled_to_one(folder: Path) -> None:
-    problem = load(SOUND.replace("share: 0.6", "share: 0.5995"))
-    assert math.fsum(problem.workload.share) == pytest.approx(1, abs=1e-15)
-    assert problem.workload.share[0] == pytest.approx(0.4 / 0.9995)
-
-
 def test_a_table_and_a_csv_give_the_same_as_rows(folder: Path) -> None:
     rows = "\n      - {isl: 500, osl: 100, share: 0.4}\n      - {isl: 3000, osl: 300, share: 0.6}"
     Path("h.csv").write_text("# a comment\nosl,isl,share\n100,500,0.4\n300,3000,0.6\n", encoding="utf-8")
@@ -145,36 +124,6 @@ def test_a_table_and_a_csv_give_the_same_as_rows(folder: Path) -> None:
         found = load(SOUND.replace(rows, form)).workload
         for name in ("isl", "osl", "share"):
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "h.csv is empty; it needs the header isl,osl,share and rows"),
-        (
-            "isl,osl\n1,2\n",
-            "h.csv:1: the header is 'isl,osl', but must be isl,osl,share, or isl,osl,count where the third is "
-            "a number of requests",
-        ),
-        ("isl,osl,share\n", "is empty, but needs at least one row"),
-        ("isl,osl,share\n1,2\n", "h.csv:2: has 2 values, but must have 3 (isl, osl and share or count)"),
-        ("isl,osl,share\n1,x,1\n", "h.csv:2: '1,x,1' contains something that is not a number"),
-        (
-            "isl,osl,share\n1,nan,1\n",
-            "h.csv:2: isl 1 and osl nan: each must be at least 1 and at most 16,777,216 tokens",
-        ),
-        (
-            "# c\n\nisl,osl,share\n5,5,1.5\n",
-            "h.csv:4: share 1.5 must be at least 0 and at most 1; call a column of requests count",
-        ),
-        ("isl,osl,share\n5,5,0.5\n", "shares sum to 0.5, but must sum to 1 (within 0.001)"),
-    ],
-)
-def test_a_malformed_histogram_file_is_refused_with_its_line(folder: Path, text: str, sentence: str) -> None:
-    Path("h.csv").write_text(text, encoding="utf-8")
-    rows = "\n      - {isl: 500, osl: 100, share: 0.4}\n      - {isl: 3000, osl: 300, share: 0.6}"
-    message = refusal(SOUND.replace(rows, " h.csv"))
-    assert message == f"w.yaml:6:16: workload.lengths.histogram: {sentence}\n  histogram: h.csv\n             ^"
 
 
 TRACE = "arrival,isl,osl\n" + "".join(f"{second / 2},{500 + second % 7},{100 + second % 3}\n" for second in range(200))
@@ -207,24 +156,6 @@ def test_an_empty_or_malformed_trace_is_a_fault_of_its_line(folder: Path) -> Non
     assert "t.csv:3" in message
 
 
-@pytest.mark.parametrize(
-    ("lengths", "mean_isl", "mean_osl"),
-    [
-        ("    isl: 1000\n    osl: {fixed: 128}\n", 1000, 128),
-        (
-            "    isl: {lognormal: {median: 600, p99: 6000}}\n    osl: 10\n",
-            600 * math.exp((math.log(10) / 2.3263479) ** 2 / 2),
-            10,
-        ),
-    ],
-)
-def test_named_distributions_keep_their_mean(folder: Path, lengths: str, mean_isl: float, mean_osl: float) -> None:
-    workload = load(SOUND.replace(ROWS, lengths)).workload
-    assert workload.mean_isl == pytest.approx(mean_isl, rel=0.01)
-    assert workload.mean_osl == pytest.approx(mean_osl, rel=0.05)
-    assert workload.max_tokens <= 131072
-
-
 def test_a_lognormal_without_an_end_is_named_where_requests_are_too_long(folder: Path) -> None:
     wide = "{lognormal: {median: 1200, p99: 16000}}"
     endless = SOUND.replace(ROWS, f"    isl: {wide}\n    osl: 100\n")
@@ -236,14 +167,6 @@ def test_a_lognormal_without_an_end_is_named_where_requests_are_too_long(folder:
     limited = endless.replace("p99: 16000", "p99: 16000, maximum: 30000")
     assert load(limited, {"workload.max_tokens": "32000"}).workload.max_tokens == 32000
     assert refusal(limited, {"workload.max_tokens": "20000"}).endswith(" tokens (ISL + OSL)")
-
-
-def test_a_daily_profile_is_planned_at_its_peak_or_percentile(folder: Path) -> None:
-    rates = [*range(1, 25)]
-    assert planned_rate(Diurnal(requests_per_second_by_hour=rates)) == 24
-    assert planned_rate(Diurnal(requests_per_second_by_hour=rates, percentile=75)) == 18
-    text = SOUND.replace("request_rate: 10/s", f"diurnal: {{requests_per_second_by_hour: {rates}, percentile: 50}}")
-    assert load(text).workload.request_rate == 12
 
 
 def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
@@ -289,20 +212,6 @@ def test_a_word_that_is_short_for_a_section_gives_way_to_its_keys(folder: Path) 
         assert key in schema["$defs"][section["$ref"].rpartition("/")[2]]["properties"]
 
 
-def test_goals(folder: Path) -> None:
-    assert load(SOUND).objective.goal is Goal.MIN_COST
-    ratio = load(SOUND, {"objective": "{goal: max_goodput_per_dollar, min_volume: 0.5}"}).objective
-    assert (ratio.goal, ratio.min_volume, ratio.max_volume) == (Goal.MAX_GOODPUT_PER_DOLLAR, 0.5, 2.0)
-    shown = "{goal: max_goodput_per_dollar, min_volume: 1}"
-    assert f"needs min_volume, such as {shown}," in refusal(SOUND, {"objective": "max_goodput_per_dollar"})
-    assert load(SOUND, {"objective": shown}).objective.min_volume == 1.0
-    assert load(SOUND, {"objective": "max_goodput", "constraints.budget": "100"}).constraints.budget == 100
-    assert (
-        load(SOUND, {"objective": "max_goodput", "accelerators.0": "{name: H100, inventory: 8}"}).offers[0].inventory
-        == 8
-    )
-
-
 def test_another_file_of_ours_is_told_in_one_sentence(folder: Path) -> None:
     said = refusal('{"schema": "pdplan.plan/1", "name": "x", "pools": []}')
     assert said.splitlines()[0] == (
@@ -314,10 +223,6 @@ def test_another_file_of_ours_is_told_in_one_sentence(folder: Path) -> None:
         "a file with pools is a fleet file, not a workload (pdplan.workload/1); pdplan evaluate w.yaml takes it"
     )
     assert "did you mean 'pdplan.workload/1'?" in refusal("schema: pdplan.workload/2\n" + SOUND)
-
-
-def test_an_empty_section_is_as_good_as_none(folder: Path) -> None:
-    assert load(SOUND + "constraints:\nsearch:\ncatalog:\n").inputs == load(SOUND).inputs
 
 
 def test_inputs_are_json_deterministic_and_state_the_same_problem(folder: Path) -> None:
@@ -334,60 +239,12 @@ def test_inputs_are_json_deterministic_and_state_the_same_problem(folder: Path) 
     )
 
 
-@pytest.mark.parametrize("name", ["chat", "long-context", "code"])
-def test_every_example_loads_fast(name: str) -> None:
-    load_problem(EXAMPLES / f"{name}.yaml")
-    started = time.process_time()
-    problem = load_problem(EXAMPLES / f"{name}.yaml")
-    assert time.process_time() - started < 1.0  # usually 0.02
-    assert problem.name == name
-    assert problem.inputs == load_problem(EXAMPLES / f"{name}.yaml").inputs
-
-
-def test_the_examples_state_what_they_promise() -> None:
-    chat, long, code = (load_problem(EXAMPLES / f"{name}.yaml") for name in ("chat", "long-context", "code"))
-    assert (chat.model.name, chat.workload.request_rate, chat.slos[0].ttft, chat.slos[0].tpot) == (
-        "Llama-3.1-70B",
-        10,
-        2,
-        0.05,
-    )
-    assert [offer.accelerator.name for offer in chat.offers] == ["A100-80", "H100", "H200"]
-    assert chat.workload.mean_isl == pytest.approx(1155, rel=0.01)
-    assert chat.workload.mean_osl == pytest.approx(211, rel=0.01)
-    assert long.workload.prefix_hit_share == 0.374
-    assert long.workload.mean_isl == pytest.approx(12035, rel=0.01)
-    assert code.workload.mean_isl > 50 * code.workload.mean_osl
-
-
 def test_the_init_example_loads_and_its_hints_are_true(folder: Path) -> None:
     assert load(init_text()).name == "first-plan"
     uncommented = (
         init_text().replace("    # price: $1.80/h ", "    price: $1.80/h ").replace("  # budget:", "  budget:")
     )
     assert load(uncommented).offers[2].usd_per_hour == 1.8
-
-
-def test_a_measured_workload_is_written_and_read_back(folder: Path) -> None:
-    mapping = {
-        "request_rate": 5.5,
-        "burstiness": 1.1,
-        "prefix_hit_share": 0.25,
-        "max_tokens": 14000,
-        "lengths": {
-            "histogram": [{"isl": 10.5, "osl": 2.0, "share": 0.25}, {"isl": 100.0, "osl": 20.0, "share": 0.75}]
-        },
-    }
-    problem = load(workload_yaml_text(mapping, name='a: "trace" #1', model="Llama-3.1-8B"))
-    assert problem.name == 'a: "trace" #1'
-    workload = problem.workload
-    assert (workload.request_rate, workload.burstiness, workload.prefix_hit_share, workload.max_tokens) == (
-        5.5,
-        1.1,
-        0.25,
-        14000,
-    )
-    assert workload.isl.tolist() == [10.5, 100.0]
 
 
 def test_a_users_catalog_and_config_are_relative_to_the_file(folder: Path) -> None:
@@ -401,27 +258,6 @@ def test_a_users_catalog_and_config_are_relative_to_the_file(folder: Path) -> No
 
 
 # --- which quotes of the catalog are prices
-
-
-def test_a_price_is_the_catalogs_or_the_users(folder: Path) -> None:
-    text = SOUND.replace("H100", "{name: MI325X, price: 1.80}").replace("H200, inventory", "RTX-6000-Ada, inventory")
-    stated, borrowed = load(text).offers
-    assert (stated.usd_per_hour, stated.quote) == (1.8, None)
-    assert borrowed.quote is not None
-    assert (borrowed.quote.basis, borrowed.quote.borrowed_from) == (PriceBasis.ON_DEMAND, "L40")
-    (assumed, _) = load(SOUND.replace("H100", "MI325X")).offers
-    assert assumed.quote is not None
-    assert (assumed.usd_per_hour, assumed.quote.basis, assumed.quote.guessed) == (5.5059, PriceBasis.ON_DEMAND, True)
-
-
-@pytest.mark.parametrize(
-    ("basis", "prices"), [("spot", [1.6, 1.45]), ("reserved", [1.3, 1.6]), ("tco", [1.495, 1.575])]
-)
-def test_one_basis_is_chosen_for_all_prices(folder: Path, basis: str, prices: list[float]) -> None:
-    """The medians of the table's quotes: spot by provider first, as for list prices."""
-    assert [offer.usd_per_hour for offer in load(SOUND, {"prices": basis}).offers] == pytest.approx(prices)
-    stated = load(SOUND, {"prices": basis, "accelerators.H100.price": "2.5"})
-    assert [offer.usd_per_hour for offer in stated.offers] == pytest.approx([2.5, prices[1]])
 
 
 def test_a_gpu_that_nobody_quotes_so_needs_a_price(folder: Path) -> None:
@@ -462,19 +298,3 @@ def test_all_that_is_wrong_with_quotes_is_told_at_their_key(folder: Path) -> Non
     (folder / "quotes.csv").write_text("accelerator,usd_per_hour\nH100,0\nH10O,cheap\n", encoding="utf-8")
     said = refusal(SOUND, {"prices": "quotes.csv"}).splitlines()
     assert [line.partition("prices: ")[2][:13] for line in said] == ["quotes.csv:2:", *["quotes.csv:3:"] * 2]
-
-
-@pytest.mark.parametrize("dtype", ["fp16", "float16", "fp32", "BF16"])
-def test_sixteen_bits_are_sixteen_bits(folder: Path, dtype: str) -> None:
-    """Engines load fp16 and fp32 checkpoints into 16 bit, which is as fast as bf16."""
-    assert load(SOUND, {"model.weight_dtype": dtype}).weight_dtype == "bf16"
-
-
-def test_the_echo_keeps_whose_a_price_is(folder: Path) -> None:
-    """Read again, a catalog price is the catalog's still, and one that was stated is not, though they are equal."""
-    text = SOUND.replace("H100", "{name: MI325X, price: 1.80}").replace("H200, inventory", "MI300X, inventory")
-    problem = load(text, {"prices": "reserved"})
-    again = problem_of(problem.inputs, "plan", Path())
-    assert again.offers == problem.offers
-    assert again.inputs == problem.inputs
-    assert [offer.quote is None for offer in again.offers] == [True, False]

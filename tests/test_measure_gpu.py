@@ -12,8 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from costmodel.calibration.curves import EfficiencyCurve
-from costmodel.calibration.fit import predict
+from benchmarks.efficiency_curve import EfficiencyCurve, predict
 from costmodel.errors import InputError
 from search_spaces.catalog import load_catalog
 

@@ -10,8 +10,8 @@ import pytest
 
 from costmodel.errors import InputError
 from costmodel.transformer import Part
-from search_spaces.measured_engines import in_dtype, measured_model, table_conditions, weight_dtype
-from search_spaces.measurements import Format, Layout, Refused, ServingRow, StepRow, read_measurements
+from search_spaces.measured_engines import in_dtype, measured_model
+from search_spaces.measurements import Layout, Refused, ServingRow, read_measurements
 from search_spaces.models import load_model
 
 SERVING = "model,accelerator,engine,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"
@@ -29,27 +29,6 @@ def only(folder: Path, text: str) -> object:
     return rows[0]
 
 
-def layout(folder: Path, gpus: str, tp: str, dp: str, ep: str = "1") -> Layout:
-    row = only(folder, f"{SERVING}m,h100,vllm,1000,100,8,{gpus},{tp},1,{ep},{dp},50,10\n")
-    assert isinstance(row, ServingRow)
-    return row.prefill
-
-
-def test_serving_rows_are_read_in_seconds(tmp_path: Path) -> None:
-    row = only(tmp_path, f"{SERVING}m,h100,vllm,1000,100,8,2,2,1,0,0,50,10\n")
-    assert isinstance(row, ServingRow)
-    assert (row.ttft, row.tpot, row.concurrency, row.gpus) == (0.05, 0.01, 8, 2)
-    assert row.prefill == Layout(1, 2, 1, 1, 1)
-    assert row.mode == "colocated"
-
-
-def test_layouts_are_understood_however_they_are_written(tmp_path: Path) -> None:
-    assert layout(tmp_path, "4", "(attention DP4)", "16", "4") == Layout(1, 1, 1, 4, 4)
-    assert layout(tmp_path, "8", "8", "8", "8") == Layout(1, 1, 1, 8, 8)  # sglang: tp counts all ranks
-    assert layout(tmp_path, "8", "4", "2") == Layout(1, 4, 1, 2, 1)
-    assert layout(tmp_path, "8", "2", "") == Layout(4, 2, 1, 1, 1)  # four engines share the load
-
-
 def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
     header = "model,accelerator,engine,mode,isl,osl,concurrency,prefill_workers,prefill_tp,prefill_dp,prefill_ep,"
     header += "decode_workers,decode_tp,decode_dp,decode_ep\n"
@@ -63,15 +42,6 @@ def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
     assert isinstance(row, ServingRow)
     assert row.prefill == Layout(1, 1, 1, 8, 8)  # tp counts all ranks
     assert math.isnan(row.ttft)
-
-
-def test_step_rows(tmp_path: Path) -> None:
-    header = "system,backend,model,dtype,tp,moe_ep,phase,batch,seq,latency_ms\n"
-    text = f"{header}a100_sxm,vllm,llama-3.1-8b,bf16,2,,decode,4,512,8\n"
-    kind, rows = read_measurements(written(tmp_path, text))
-    assert kind is Format.STEPS
-    assert isinstance(rows[0], StepRow)
-    assert (rows[0].batch, rows[0].seq, rows[0].latency, rows[0].layout.tensor) == (4, 512, 0.008, 2)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +68,6 @@ def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: 
     assert only(tmp_path, f"{SERVING}{cells}\n") == Refused(2, reason)
 
 
-def test_empty_lines_and_unknown_columns_do_no_harm(tmp_path: Path) -> None:
-    text = f"{SERVING.strip()},mood\n\nm,h100,vllm,1000,100,,1,1,1,1,1,50,10,good\n"
-    row = only(tmp_path, text)
-    assert isinstance(row, ServingRow)
-    assert row.concurrency is None
-
-
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
@@ -119,23 +82,6 @@ def test_empty_lines_and_unknown_columns_do_no_harm(tmp_path: Path) -> None:
 def test_modes_that_make_no_sense_are_refused(tmp_path: Path, cells: str, reason: str) -> None:
     header = "model,accelerator,isl,osl,mode,prefill_workers,prefill_tp,decode_workers,decode_tp\n"
     assert only(tmp_path, f"{header}m,h100,5,5,{cells}\n") == Refused(2, reason)
-
-
-@pytest.mark.parametrize(
-    ("mode", "workers", "expected"),
-    [
-        ("", "", "colocated"),
-        ("", "0", "colocated"),
-        ("Aggregated", "0", "colocated"),
-        ("", "1", "disaggregated"),
-        ("Disagg", "1", "disaggregated"),
-    ],
-)
-def test_words_for_modes(tmp_path: Path, mode: str, workers: str, expected: str) -> None:
-    header = "model,accelerator,isl,osl,mode,prefill_workers,decode_workers\n"
-    row = only(tmp_path, f"{header}m,h100,5,5,{mode},1,{workers}\n")
-    assert isinstance(row, ServingRow)
-    assert row.mode == expected
 
 
 @pytest.mark.parametrize(
@@ -155,12 +101,6 @@ def test_a_header_that_fits_no_format_says_what_it_lacks(tmp_path: Path, header:
     assert str(caught.value) == f"{path}: {fault}"
 
 
-def test_blanks_around_column_names_do_no_harm(tmp_path: Path) -> None:
-    row = only(tmp_path, "model, accelerator, isl, osl, ttft_ms,\nm, h100, 5, 6, 7,,\n")
-    assert isinstance(row, ServingRow)
-    assert (row.isl, row.osl, row.ttft) == (5, 6, 0.007)
-
-
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither that of serving results"):
         read_measurements(written(tmp_path, "a,b\n1,2\n"))
@@ -169,20 +109,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes(b"model,accelerator,engine,isl,osl\n\xe9,a,b,1,1\n")
     with pytest.raises(InputError, match="not UTF-8"):
         read_measurements(tmp_path / "latin.csv")
-
-
-def test_dtype_words() -> None:
-    words = {
-        "w4a16_mxfp4": "fp4",
-        "NVFP4": "fp4",
-        "fp8_block": "fp8",
-        "w4a16": "int4",
-        "int8_wo": "int8",
-        "none": "bf16",
-    }
-    assert {word: weight_dtype(word) for word in words} == words
-    with pytest.raises(InputError, match="dtype 'ternary' is not known"):
-        weight_dtype("ternary")
 
 
 def test_parts_that_a_checkpoint_spares() -> None:
@@ -233,17 +159,6 @@ def test_no_file_outside_the_folder_of_models_is_read(tmp_path: Path, name: str)
     assert "JSON" not in str(caught.value)
 
 
-def test_a_model_of_the_current_folder_is_not_taken_for_one_of_the_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "config.json").write_text("secret", encoding="utf-8")
-    for name in ("here", "./here", "x" * 5000):
-        with pytest.raises(InputError, match="is not there either"):
-            measured_model(name, tmp_path / "models")
-
-
 def test_dense_matrices_and_experts_may_differ() -> None:
     model, dtype = in_dtype(load_model("Mixtral-8x7B"), "fp8", "w4a16_mxfp4")
     assert dtype == "fp4"
@@ -269,16 +184,3 @@ def test_models_are_found_under_other_spellings(tmp_path: Path) -> None:
     assert measured_model("new_9b", tmp_path).name == "New-9B-Instruct"
     with pytest.raises(InputError, match="Other-9B"):
         measured_model("org/Other-9B", tmp_path)
-
-
-def test_kernels_of_vllm_tables_serve_vllm_rows_only() -> None:
-    assert table_conditions("vllm", "fp8", "fp8").fp8_kernels == "fp8_tensor"
-    assert table_conditions("vllm", "fp8_block", "").fp8_kernels == "fp8_block"
-    assert table_conditions("trtllm", "fp8", "fp8").fp8_kernels == "fp8"
-    assert not table_conditions("sglang", "bfloat16", "").graphs
-
-
-def test_words_for_phases_and_ranks(tmp_path: Path) -> None:
-    row = only(tmp_path, "system,model,phase,batch,seq,tp,latency_ms\nh100,m,generation,8,512,TP8,1\n")
-    assert isinstance(row, StepRow)
-    assert (row.phase, row.layout.tensor) == ("decode", 8)

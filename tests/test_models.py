@@ -12,9 +12,7 @@ from costmodel.errors import InputError, UnknownNameError
 from search_spaces.huggingface import parse_config
 from search_spaces.models import (
     load_model,
-    model_entry,
     model_names,
-    names_with,
     nearest_model,
     served_checkpoint,
 )
@@ -49,32 +47,6 @@ TINY_LAYERS = parse_config(TINY, "tiny").layers
 def test_names_and_aliases(name: str, expected: str, dtype: str) -> None:
     model = load_model(name)
     assert (model.name, model.native_weight_dtype) == (expected, dtype)
-
-
-def test_variants_differ_in_what_they_state() -> None:
-    """Devstral 2 is Mistral Large 2 with a wider vocabulary, in FP8."""
-    devstral, large = load_model("Devstral-2-123B-Instruct-2512"), load_model("Mistral-Large-2")
-    assert (devstral.native_weight_dtype, devstral.vocab, large.vocab) == ("fp8", 131072, 32768)
-    assert devstral.parameters - large.parameters == 2 * 12288 * (131072 - 32768)
-
-
-def test_a_search_tells_variants_apart() -> None:
-    """Checkpoints of one model by their context and precision, and the plain name of each without its publisher."""
-    assert names_with("qwen3 235B 2507 FP8") == ["Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"]
-    assert len(names_with("r1 distill")) >= 6
-    assert names_with("no such model") == []
-    older, newer = load_model("Qwen3-235B-A22B"), load_model("Qwen3-235B-A22B-Instruct-2507")
-    assert (older.max_position, newer.max_position) == (40960, 262144)
-    assert older.parameters == newer.parameters
-
-
-def test_entries_are_ready_for_json() -> None:
-    entry = json.loads(json.dumps(model_entry(load_model("gpt-oss-120b")), allow_nan=False))
-    assert entry["attention"] == [{"kind": "GQA-8, window 128", "layers": 18}, {"kind": "GQA-8", "layers": 18}]
-    assert entry["kv_bytes_per_token"] == {"bf16": 73728.0, "fp8": 36864.0}
-    assert (entry["experts"], entry["experts_per_token"], entry["quantized_parts"]) == (128, 4, ["experts"])
-    kinds = {kind["kind"] for name in model_names() for kind in model_entry(load_model(name))["attention"]}
-    assert {"MHA", "MQA", "MLA", "DSA", "linear", "GQA-8"} <= kinds
 
 
 def test_unknown_names_offer_the_nearest() -> None:
@@ -121,13 +93,6 @@ def test_bad_files_give_one_sentence(tmp_path: Path, content: bytes, message: st
         load_model("./config.json", tmp_path)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'\./nowhere/config\.json': config\.json is not there"):
-        load_model("./nowhere/config.json", tmp_path)
-    with pytest.raises(InputError, match="is not there"):
-        load_model(".", tmp_path)
 
 
 def test_published_configs_equal_the_catalog(data: Path) -> None:

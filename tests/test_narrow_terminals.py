@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -40,17 +39,6 @@ def test_a_command_keeps_within_the_terminal_and_cuts_nothing(
     out = capsys.readouterr().out
     assert too_wide(out, width) == []
     assert "…" not in out
-
-
-def test_what_is_set_below_each_other_is_all_there(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    assert run(["gpus", "--json"]) == 0
-    names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
-    assert run(["gpus"]) == 0
-    first = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
-    assert [first.count(name) for name in names] == [2] * len(names)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from optimizer.plans.plan import Plan, Status
-from search_spaces.problem import OWNED, Billing, Constraints, Goal, Objective
+from search_spaces.problem import Billing, Constraints, Goal, Objective
 from tests.optimizer_cases import offer, slo
 from tests.small_problems import ONE, SOLVED, given, optimize, plan_of
 
@@ -29,14 +29,6 @@ def plain() -> Plan:
 
 
 class TestThePlan:
-    def test_it_is_solved_and_holds(self) -> None:
-        plan = plain()
-        assert plan.status in SOLVED
-        assert plan.classes[0].attainment >= 0.95
-        assert plan.attainment == pytest.approx(plan.classes[0].attainment)
-        assert plan.goodput_rps >= plan.demand_rps == 30.0
-        assert not plan.simulated
-
     def test_cost_is_gpus_times_price_and_that_of_the_pools(self) -> None:
         plan = plain()
         assert plan.cost_usd_per_hour == pytest.approx(plan.gpus["H100"] * 3.99)
@@ -57,12 +49,6 @@ class TestThePlan:
             assert plan.gap == pytest.approx(1.0 - plan.bound_usd_per_hour / plan.cost_usd_per_hour, abs=1e-12)
             assert plan.status is Status.FEASIBLE or plan.gap <= 1e-4
 
-    def test_money_per_token_and_goodput_per_dollar(self) -> None:
-        plan = plain()
-        assert plan.usd_per_million_output_tokens == pytest.approx(per_million(plan))
-        assert plan.cost_usd_per_hour is not None
-        assert plan.goodput_per_dollar == pytest.approx(plan.goodput_rps * 3600.0 / plan.cost_usd_per_hour)
-
     def test_every_bucket_is_served_by_pools_that_exist(self) -> None:
         plan = plain()
         names = {pool.id for pool in plan.pools}
@@ -72,13 +58,6 @@ class TestThePlan:
                 assert set(stage) <= names
                 assert sum(stage.values()) == pytest.approx(1.0, abs=1e-5)
         assert sum(route.share for route in plan.routing) == pytest.approx(1.0)
-
-    def test_the_tightest_limit_comes_first(self) -> None:
-        slack = [row.slack for row in plain().binding]
-        assert slack == sorted(slack)
-        assert slack
-        for row in plain().binding:
-            assert row.sentence.endswith(".")
 
     def test_the_recommended_fleet_leads_and_no_other_is_cheaper(self) -> None:
         plan = plain()
@@ -90,45 +69,16 @@ class TestThePlan:
                 assert row.cost_usd_per_hour >= (plan.cost_usd_per_hour or 0.0) * (1 - 1e-4)
             assert row.why_not
 
-    def test_progress_runs_from_start_to_end(self) -> None:
-        seen: list[tuple[str, float]] = []
-        optimize(given(2.0), progress=lambda label, share: seen.append((label, share)))
-        shares = [share for _, share in seen]
-        assert shares == sorted(shares)
-        assert (seen[0][1] > 0.0, seen[-1]) == (True, ("done", 1.0))
-
 
 class TestTheFile:
-    def test_it_reads_back_as_it_was_written(self) -> None:
-        plan = plain()
-        text = plan.model_dump_json(by_alias=True)
-        assert Plan.model_validate_json(text) == plan
-        assert json.loads(text)["schema"] == "pdplan.plan/2"
-
     def test_the_same_problem_has_the_same_plan(self) -> None:
         """All but the time of day, and how long each stage took."""
         asked = given(20.0, offers=BOTH)
         one, other = (plan.model_dump(exclude={"provenance": {"run"}}) for plan in (plan_of(asked), optimize(asked)))
         assert json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
-    def test_provenance_says_what_was_searched(self) -> None:
-        provenance = plain().provenance
-        assert provenance.search["shapes_considered"] == 2
-        assert provenance.search["shapes_feasible"] == 2
-        assert provenance.search["settings"] > 0
-        assert set(provenance.versions) >= {"python", "numpy", "ortools"}
-        assert provenance.run.timings_s
-        assert [entry["name"] for entry in provenance.accelerators] == ["H100"]
-        assert any("not been simulated" in line for line in provenance.assumptions)
-
 
 class TestLimits:
-    @pytest.mark.parametrize("constraints", [Constraints(max_pools=1), Constraints(max_pools=2)])
-    def test_pools(self, constraints: Constraints) -> None:
-        plan = optimize(given(20.0, offers=BOTH, constraints=constraints))
-        assert plan.status in SOLVED
-        assert 0 < len(plan.pools) <= (constraints.max_pools or 0)
-
     def test_spare_replicas_are_bought_and_paid_in_every_pool(self) -> None:
         plan = optimize(given(constraints=Constraints(spare_replicas=2)))
         assert {pool.spare_replicas for pool in plan.pools} == {2}
@@ -136,26 +86,18 @@ class TestLimits:
         assert plan.cost_usd_per_hour == pytest.approx(sum(pool.usd_per_hour for pool in plan.pools))
         assert (plan.cost_usd_per_hour or 0.0) >= (plain().cost_usd_per_hour or 0.0) + 2 * 3.99 * (1 - 1e-9)
 
-    def test_no_more_gpus_are_used_as_owned_than_are(self) -> None:
-        """Two owned at a tenth of the price: the rest of the fleet is rented, and no pool is of both."""
-        owned = replace(offer("H100"), usd_per_hour=0.4, inventory=2, owned=True)
-        owned = replace(owned, accelerator=replace(owned.accelerator, name=f"H100{OWNED}"))
-        plan = optimize(given(40.0, offers=(offer("H100"), owned)))
+    def test_owned_gpus_come_first_and_a_pool_may_have_rented_ones_too(self) -> None:
+        """Two owned at a tenth of the price: the fleet without them costs as much more, and its bound holds."""
+        owned = replace(offer("H100"), owned=2, owned_usd_per_hour=0.4)
+        rented, plan = plan_of(given(40.0)), optimize(given(40.0, offers=(owned,)))
         assert plan.status in SOLVED
-        assert plan.gpus[f"H100{OWNED}"] == 2
-        rented = plan.gpus["H100"]
-        assert plan.cost_usd_per_hour == pytest.approx(2 * 0.4 + rented * 3.99)
-        assert plan.cost_usd_per_hour < (plan_of(given(40.0)).cost_usd_per_hour or 0.0)
-
-    def test_inventory(self) -> None:
-        free = plan_of(given(20.0, offers=BOTH))
-        stock = max(1, max(free.gpus.values()) - 1)
-        scarce = max(free.gpus, key=lambda name: free.gpus[name])
-        offers = tuple(offer(name, inventory=stock if name == scarce else None) for name in ("H100", "L40S"))
-        plan = optimize(given(20.0, offers=offers))
-        assert plan.status in SOLVED
-        assert plan.gpus.get(scarce, 0) <= stock
-        assert (plan.cost_usd_per_hour or 0.0) >= (free.bound_usd_per_hour or 0.0)
+        assert plan.gpus == rented.gpus
+        assert len(plan.pools) < plan.gpus["H100"]
+        assert plan.cost_usd_per_hour == pytest.approx((rented.cost_usd_per_hour or 0.0) - 2 * (3.99 - 0.4))
+        assert 0.0 < (plan.floor_usd_per_hour or 0.0) <= plan.cost_usd_per_hour
+        assert any("2 are owned" in remark for remark in plan.price_remarks)
+        none_to_rent = optimize(given(40.0, offers=(replace(owned, inventory=plan.gpus["H100"] - 3),)))
+        assert none_to_rent.cost_usd_per_hour is None
 
     @pytest.mark.parametrize("limit", ["budget", "power", "max_gpus"])
     def test_what_the_plan_itself_needs_is_enough(self, limit: str) -> None:
@@ -220,11 +162,6 @@ class TestObjectives:
             assert all(row.attainment >= row.attainment_goal - 1e-9 for row in plan.classes)
             served.append(plan.goodput_rps)
         assert 2.5 * served[0] <= served[1] <= 4.5 * served[0]
-
-    def test_no_money_no_goodput(self) -> None:
-        plan = optimize(given(objective=Objective(Goal.MAX_GOODPUT), constraints=Constraints(budget=1.0)))
-        assert plan.status is Status.INFEASIBLE
-        assert plan.goodput_rps == 0.0
 
     @pytest.mark.parametrize(("least", "most"), [(0.5, 0.5), (1.0, 4.0), (3.0, 3.0)])
     def test_the_best_ratio_stays_within_its_volumes(self, least: float, most: float) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from costmodel.accelerator import Accelerator
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
-from costmodel.transformer import WeightScale
+from costmodel.transformer import Transformer, WeightScale
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, even_mix
 from optimizer.loads.instance import DECODE, PREFILL, Instance, make_settings
@@ -24,7 +25,7 @@ from optimizer.search.program import Builder, solve
 from optimizer.search.search import evaluated
 from optimizer.verification.demand import simulated_trace
 from search_spaces.checks import feasibility_faults
-from search_spaces.enumeration import Shape, engine_refused, kv_refused, weights_refused
+from search_spaces.enumeration import Rule, Shape, kv_cache_has_kernels, weights_have_kernels
 from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
 from search_spaces.problem import Problem
 from tests.optimizer_cases import accelerator, instance_of, limit, model, offer, problem, slo, space, workload
@@ -136,26 +137,26 @@ def test_every_rule_has_a_case_and_equals_can_talk() -> None:
     ],
 )
 def test_precisions_of_weights(engine: str, gpu: str, dtype: str, runs: bool) -> None:
-    reason = weights_refused(engine, accelerator(gpu), model(), dtype)
-    assert (reason is None) == runs
+    assert (refused(weights_have_kernels, engine, accelerator(gpu), model(), dtype) is None) == runs
+
+
+def refused(rule: Rule, engine: str, gpu: Accelerator, served: Transformer, dtype: str) -> str | None:
+    given = problem(model=served, engine=engine, offers=(replace(offer("H100"), accelerator=gpu),))
+    return rule(given, Shape(0, Parallelism(), dtype, dtype))
 
 
 def test_precisions_beside_the_table() -> None:
     mxfp4 = replace(model(), native_weight_dtype="fp4", weight_scale=WeightScale(1, 32, 1.0))
     old_amd = replace(accelerator("MI300X"), peak_flops={"bf16": 1e14})
-    assert weights_refused("trtllm", accelerator("H100"), mxfp4, "fp4") is None
-    assert weights_refused("vllm", old_amd, model(), "fp8") == (
+    assert refused(weights_have_kernels, "trtllm", accelerator("H100"), mxfp4, "fp4") is None
+    assert refused(weights_have_kernels, "vllm", old_amd, model(), "fp8") == (
         "MI300X has no fp8 units, and vllm no kernels that expand fp8 weights there"
     )
-    assert weights_refused("vllm", old_amd, model(), "bf16") is None
-    assert weights_refused("vllm", replace(old_amd, vendor="other"), model(), "fp8") is None
-    assert engine_refused("trtllm", accelerator("MI300X")) == "trtllm runs on nvidia GPUs only"
-    assert engine_refused("vllm", accelerator("MI300X")) is None
+    assert refused(weights_have_kernels, "vllm", replace(old_amd, vendor="other"), model(), "fp8") is None
     latent = model("DeepSeek-V3")
-    assert kv_refused("vllm", accelerator("A100-80"), model(), "fp8") is None
-    assert kv_refused("sglang", accelerator("A100-80"), latent, "fp8") is None
-    assert "reads latents there in 16 bit only" in str(kv_refused("vllm", accelerator("A100-80"), latent, "fp8"))
-    assert kv_refused("vllm", accelerator("H200"), latent, "fp8") is None
+    assert refused(kv_cache_has_kernels, "vllm", accelerator("A100-80"), model(), "fp8") is None
+    assert refused(kv_cache_has_kernels, "sglang", accelerator("A100-80"), latent, "fp8") is None
+    assert refused(kv_cache_has_kernels, "vllm", accelerator("H200"), latent, "fp8") is None
 
 
 Talks = NDArray[np.bool_]

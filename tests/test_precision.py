@@ -26,7 +26,7 @@ from search_spaces.enumeration import Shape, enumerate_shapes
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
-from search_spaces.wanted import parse_wanted, with_wanted
+from search_spaces.search_space import parse_wanted, with_wanted
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 from tests.running import TINY, tiny
 
@@ -203,7 +203,7 @@ def test_a_config_is_asked_about_with_its_precision(file: Path) -> None:
     assert missing == {"weight_dtype": ("bf16", "fp8")}
     assert wider.weight_dtypes == ("bf16", "fp8", "int4")
     assert parse_wanted({"gpu": "L4"}, stated).shape(stated) == Shape(1, Parallelism(), "bf16", "bf16")
-    with pytest.raises(InputError, match="unknown kv_dtype 'fp4'"):
+    with pytest.raises(InputError, match="kv_dtype=fp4: 'fp4' is not known"):
         parse_wanted({"gpu": "L4", "kv_dtype": "fp4"}, stated)
 
 

@@ -101,19 +101,6 @@ def test_when_an_slo_was_missed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert shown.rstrip().endswith("(`benchmark/run.sh`) to see what predictions are off.")
 
 
-def test_a_limit_inside_a_bucket_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, value = watched(tmp_path, fleet(steps(5, 40, 0.3), steps(5, 40, 0.04)), capsys)
-    assert (code, value["verdict"]) == (ExitCode.INFEASIBLE, "open")
-    assert value["within"][1] == {"name": "TPOT", "limit_s": 0.03, "share_low": 0.0, "share_high": 1.0}
-
-
-def test_gaps_stand_for_tpot_where_the_engine_is_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"):
-        _, value = watched(tmp_path, fleet(steps(5, 40, 0.3), steps(5, 40, 0.02), name), capsys)
-        assert value["verdict"] == "meets"
-        assert value["notes"] == ["TPOT is read from the gaps between tokens, of which long answers have more."]
-
-
 def test_no_engine_has_the_whole_first_token_of_a_disaggregated_fleet(tmp_path: Path) -> None:
     plan = plan_of((Case("prefill", tp=2, replicas=2), Case("decode", tp=2, replicas=2)))
     path = answer(tmp_path, *fleet(steps(5, 40, 0.3), steps(5, 40, 0.02)))

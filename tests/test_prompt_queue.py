@@ -22,7 +22,7 @@ from costmodel.prompt_ahead import (
 )
 from costmodel.prompt_company import Company, held_up, rate_behind
 from costmodel.prompt_queue import Prompts, PromptWait, prompt_wait
-from costmodel.queueing import (
+from costmodel.queues.erlang import (
     bursty_servers,
     erlang_c,
     gamma_exceeds,

@@ -11,7 +11,6 @@ from search_spaces.traces import (
     compact_rows,
     read_trace,
 )
-from search_spaces.traces.parsing import parse_date
 from tests.trace_files import CODE, CONV, MOONCAKE
 
 # The public traces ---------------------------------------------------------------------------------------------------
@@ -47,20 +46,6 @@ def test_public_traces(
     assert mix.max_tokens >= int((mix.isl + mix.osl).max())
 
 
-def test_azure_conversation_arrivals(data: Path) -> None:
-    """Against the same figures computed in the plainest way."""
-    lines = (data / "traces" / CONV).read_text().splitlines()[1:]
-    moments = [parse_date(line.split(",")[0]) for line in lines]
-    gaps = np.diff(np.array(moments, dtype=np.int64)) / 1e9
-    arrivals = read_trace(data / "traces" / CONV).arrivals
-    assert arrivals.duration == pytest.approx(gaps.sum(), rel=1e-12)
-    assert arrivals.mean_rate == pytest.approx(1 / gaps.mean(), rel=1e-12)
-    assert arrivals.gap_cv == pytest.approx(gaps.std() / gaps.mean(), rel=1e-9)
-    assert arrivals.burstiness == arrivals.gap_cv
-    assert arrivals.longest_gap == gaps.max()
-    assert set(arrivals.hourly_rate) == {18, 19}
-
-
 def test_mooncake_prefix_hits_and_quantised_clock(data: Path) -> None:
     summary = read_trace(data / "traces" / MOONCAKE)
     assert summary.prefix_hit_share == pytest.approx(0.374, abs=0.0005)
@@ -86,11 +71,3 @@ def test_shipped_histograms_are_those_of_the_traces(root: Path, data: Path, name
     shipped = np.loadtxt(root / "examples" / "histograms" / f"{name}.csv", delimiter=",", skiprows=1)
     np.testing.assert_allclose(shipped, np.array(expected), atol=0.011)  # the second decimal may be a tie
     assert round(float(shipped[:, 2].sum()), 9) == 1.0
-
-
-def test_shipped_excerpts(root: Path) -> None:
-    azure = read_trace(root / "examples" / "traces" / "azure-conv-500.csv")
-    assert (azure.format, azure.requests) == ("azure", 500)
-    mooncake_ = read_trace(root / "examples" / "traces" / "mooncake-200.jsonl")
-    assert mooncake_.prefixes is not None
-    assert (mooncake_.format, mooncake_.requests, mooncake_.prefixes.block_tokens) == ("mooncake", 200, 512)

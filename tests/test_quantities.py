@@ -86,12 +86,6 @@ def test_what_is_not_a_quantity_is_refused_with_the_allowed_units(text: object, 
     assert str(caught.value) == message
 
 
-def test_small_units_are_exact() -> None:
-    assert parse("5us", Kind.DURATION) == 5e-6
-    assert parse("50ms", Kind.DURATION) == 0.05
-    assert parse("0.3ms", Kind.DURATION) == 0.0003
-
-
 def test_every_kind_has_a_base_unit_of_size_one() -> None:
     assert all(UNITS[kind][BASE_UNIT[kind]] == 1.0 for kind in Kind)
 
@@ -100,13 +94,6 @@ def test_every_kind_has_a_base_unit_of_size_one() -> None:
 @given(st.sampled_from(list(Kind)), st.floats(min_value=0, allow_nan=False, allow_infinity=False))
 def test_formatting_and_reading_back_is_exact(kind: Kind, value: float) -> None:
     assert parse(format_quantity(value, kind), kind) == value
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.sampled_from(list(Kind)), st.data(), st.floats(min_value=0, max_value=1e9))
-def test_a_unit_scales_its_number(kind: Kind, data: st.DataObject, value: float) -> None:
-    unit = data.draw(st.sampled_from(sorted(UNITS[kind])))
-    assert parse(f"{value!r} {unit}", kind) == pytest.approx(value * UNITS[kind][unit], rel=1e-15)
 
 
 def test_a_quantity_is_shown_in_the_unit_that_reads_best() -> None:

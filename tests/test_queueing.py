@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.queueing import (
+from costmodel.queues.erlang import (
     MANY_SERVERS,
     bursty_servers,
     conditional_wait,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.engine import Role
 from costmodel.errors import InputError
-from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
-from optimizer.verification.demand import recorded_trace, simulated_trace
 from reports.asked import readable_inputs
 from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
 from search_spaces.problem import Problem
-from search_spaces.recorded import LEAST, MOST, PARTS, Recorded, unpacked
+from search_spaces.recorded import MOST, PARTS, Recorded, unpacked
 from search_spaces.traces.summary import read_trace, recorded_requests
-from tests.optimizer_cases import instance_of, problem, slo, workload
+from tests.optimizer_cases import slo, workload
 from tests.running import within
-from tests.small_fleets import pool
 
 HOUR = 3600.0
 
@@ -76,19 +70,7 @@ def test_stretches_keep_the_rate_and_the_waves() -> None:
     assert gaps[np.isclose(gaps, 1.0 / 9.0)].sum() / times[-1] == pytest.approx(0.2, abs=0.02)
 
 
-def test_a_pause_is_drawn_as_long_as_it_was() -> None:
-    found = recording(np.linspace(0.0, 100.0, 2000, endpoint=False).tolist(), 1000.0)
-    times, _ = found.drawn(20_000, found.rate, 0)
-    assert np.diff(times).max() > 500.0
-    assert times.size / times[-1] == pytest.approx(found.rate, rel=0.25)
-
-
 # how requests bunch
-
-
-def test_poisson_arrivals_have_a_dispersion_of_one() -> None:
-    times = np.cumsum(np.random.default_rng(1).exponential(0.1, 100_000))
-    assert recording(times.tolist(), float(times[-1]) + 0.1).dispersion(10.0) == pytest.approx(1.0, abs=0.15)
 
 
 def test_the_dispersion_of_waves_is_that_of_their_counts() -> None:
@@ -148,15 +130,6 @@ def test_what_no_engine_takes_is_left_out_and_ticks_are_spread(tmp_path: Path) -
     assert np.unique(kept.arrival).size > 1900
 
 
-def test_too_few_requests_tell_nothing(tmp_path: Path) -> None:
-    few = write_trace(tmp_path / "few.csv", recording(np.arange(LEAST - 1.0).tolist(), LEAST))
-    with pytest.raises(InputError, match="has 999 requests; at least 1,000 are needed"):
-        recorded_requests(read_trace(few), 10_000)
-    long = write_trace(tmp_path / "long.csv", recording(np.arange(2000.0).tolist(), 2000.0))
-    with pytest.raises(InputError, match="has 0 requests of at most 500 tokens"):
-        recorded_requests(read_trace(long), 500)
-
-
 # workload.yaml
 
 BELOW = """
@@ -191,14 +164,6 @@ LENGTHS = "lengths: {histogram: [{isl: 1000, osl: 200, share: 1}]}"
 )
 def test_a_trace_is_simulated_unless_arrivals_are_stated(tmp_path: Path, demand: str, recorded: bool) -> None:
     assert (stated(tmp_path, demand).recorded is not None) is recorded
-
-
-def test_a_stated_burstiness_is_for_the_formulas(tmp_path: Path) -> None:
-    own = stated(tmp_path, f"{LENGTHS}, request_rate: 5/s, recorded: t.csv")
-    assert own.recorded is not None
-    assert own.workload.burstiness == bunching(own.recorded, own.workload, own.slos)
-    other = stated(tmp_path, f"{LENGTHS}, request_rate: 5/s, recorded: t.csv, burstiness: 2")
-    assert (other.workload.burstiness, other.recorded is None) == (2.0, False)
 
 
 @pytest.mark.parametrize(
@@ -238,50 +203,7 @@ def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> N
 # fleets
 
 
-@cache
-def served(**more: float) -> Instance:
-    """Ten waves in an hour at 9 requests per second, 1 between them."""
-    found = waves(**more)
-    load = replace(workload(rate=found.rate, buckets=((1000, 200, 1.0),)), burstiness=2.0)
-    return instance_of(problem(workload=load, recorded=found))
-
-
-def colocated(instance: Instance, replicas: int) -> Fleet:
-    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, replicas),))
-
-
-def test_recorded_requests_are_served_in_stretches_and_in_order() -> None:
-    instance = served()
-    found = instance.problem.recorded
-    assert found is not None
-    one = colocated(instance, 1)
-    drawn = simulated_trace(instance, one, 500, seed=4, volume=2.0)
-    times, index = found.drawn(500, 2.0 * found.rate, 4)
-    np.testing.assert_allclose(drawn.trace.arrival, times)
-    np.testing.assert_array_equal(drawn.trace.isl, found.isl[index])
-    ordered = recorded_trace(instance, one, found, volume=2.0)
-    np.testing.assert_allclose(ordered.trace.arrival, found.arrival / 2.0)
-
-
 # commands
-
-
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [(("few.csv",), "it has fewer than 1,000 requests"), (("t.csv", "--limit", "2000"), "only part of it was read")],
-)
-def test_who_gets_random_requests_is_told(tmp_path: Path, asked: tuple[str, ...], why: str) -> None:
-    found = waves()
-    write_trace(tmp_path / "t.csv", found)
-    write_trace(tmp_path / "few.csv", recording(found.arrival[:900].tolist(), HOUR))
-    done = within("workload", *asked, "-o", "w.yaml", cwd=tmp_path)
-    assert why in " ".join(done.stderr.split())
-    text = (tmp_path / "w.yaml").read_text("utf-8")
-    assert "burstiness:" in text
-    assert "recorded:" not in text
-    whole = within("workload", "t.csv", "--limit", "9999", "-o", "v.yaml", cwd=tmp_path)
-    assert "random" not in whole.stderr
-    assert "recorded:" in (tmp_path / "v.yaml").read_text("utf-8")
 
 
 def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path, short_runs: None) -> None:

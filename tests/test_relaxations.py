@@ -86,16 +86,6 @@ def test_of_several_limits_each_that_would_do_alone_is_offered() -> None:
         assert optimize(replace(asked_, offers=more)).pools
 
 
-def test_limits_that_must_give_together_are_told_together() -> None:
-    asked_ = given(60.0, constraints=Constraints(budget=4.0, max_gpus=1), space=ONE_SHAPE)
-    plan = optimize(asked_)
-    need = relaxed(plan)
-    assert set(need) == {"budget", "max_gpus"}
-    assert all("Any one" not in row.why_not for row in plan.alternatives)
-    enough = Constraints(budget=need["budget"], max_gpus=int(need["max_gpus"]))
-    assert optimize(replace(asked_, constraints=enough)).pools
-
-
 def test_lifting_keeps_how_requests_are_routed_and_the_other_limits() -> None:
     asked_ = replace(
         given(20.0, offers=(offer("H100", inventory=4),)),

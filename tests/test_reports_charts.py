@@ -13,25 +13,23 @@ from reports.answers.plan import plan_document, plan_page
 from reports.answers.plan_charts import (
     arrivals_chart,
     attainable,
-    cost_chart,
     draw_roofline,
     fleet_points,
-    fleets_chart,
+    fleets_charts,
     fleets_sentence,
     load_chart,
     loads,
     slo_charts,
-    undominated,
     why_charts,
 )
 from reports.answers.plan_details import simulation_sections
 from reports.asked import arrivals
 from reports.document import Chart
-from reports.drawing import Box, Rect, Text, axes, headings, line, plot, round_steps
+from reports.drawing import Box, Rect, Symbol, Text, axes, headings, line, plot
 from reports.drawing import Path as Line
-from reports.figures import fleet_diagram, length_map, routed, worst_bucket
+from reports.figures import fleet_diagram, length_map, worst_bucket
 from reports.numbers import duration, money, percent
-from reports.verdict import cost_sentence, day_price_words, growth_sentence
+from reports.verdict import day_price_sentence, day_price_words, growth_sentence
 from tests.report_cases import RATES, SHARES, load, markdown_of, simulated, text_of, with_routes
 
 WITH_FLEET = ("disaggregated", "colocated", "hostile", "hundred-pools")
@@ -60,7 +58,7 @@ def with_simulation(plan: Plan, **changes: object) -> Plan:
 def test_marks_stay_inside_and_labels_apart(name: str, is_simulated: bool) -> None:
     document = plan_document(simulated(load(name)) if is_simulated else load(name))
     charts = [chart for section in document.sections for chart in section.charts]
-    assert len(charts) > 3
+    assert len(charts) >= 3
     for chart in charts:
         drawing = chart.drawing
         boxes = [mark.box for mark in drawing.marks if isinstance(mark, Text)]
@@ -85,17 +83,6 @@ def test_a_line_ends_at_the_edge_of_its_plot() -> None:
     assert line(frame, [(0, 2.0), (1, 3.0)], "x") == []
 
 
-@given(high=st.floats(1e-6, 1e9), most=st.integers(1, 9))
-@tried(deadline=None, max_examples=100)
-def test_round_steps_are_few_even_and_within(high: float, most: int) -> None:
-    steps = round_steps(high, most)
-    assert len(steps) <= most + 1
-    assert steps[0] == 0
-    assert steps[-1] <= high * (1 + 1e-5)
-    gaps = [b - a for a, b in itertools.pairwise(steps)]
-    assert all(gap == pytest.approx(gaps[0], rel=1e-4) for gap in gaps)
-
-
 @given(st.lists(st.tuples(st.floats(0, 400), st.text("mn", min_size=1, max_size=30)), max_size=4))
 @tried(deadline=None, max_examples=60)
 def test_names_above_a_plot_and_below_it_never_meet(names: list[tuple[float, str]]) -> None:
@@ -108,16 +95,6 @@ def test_names_above_a_plot_and_below_it_never_meet(names: list[tuple[float, str
 
 
 # --- the fleet and its pools -----------------------------------------------------------------------------------------
-
-
-def test_alternatives_cost_what_the_plan_says_and_infeasible_ones_have_no_bar() -> None:
-    plan = load("disaggregated")
-    chart = cost_chart(plan)
-    assert chart is not None
-    prices = [row[1] for row in chart.table.rows]
-    assert prices == ["$49.08/h", "$51.20/h", "$54.78/h", "$57.60/h", "–"]  # one fleet under two names is one
-    bars = [mark for mark in chart.drawing.marks if isinstance(mark, Rect) and mark.tone in {"good", "other"}]
-    assert [bar.width / bars[-1].width for bar in bars] == pytest.approx([c / 57.6 for c in (49.08, 51.2, 54.78, 57.6)])
 
 
 def test_a_roofline_has_the_pools_that_have_a_place_on_log_axes(plan: Plan) -> None:
@@ -141,17 +118,6 @@ def test_what_features_are_worth_is_drawn_where_it_was_asked_for(plan: Plan) -> 
     assert chart.title == "No fleet without it."
     assert [row[1] for row in chart.table.rows] == ["$400.00/h", "–"]
     assert len(why_charts(plan)) == 2
-
-
-def test_routing_sums_by_stage() -> None:
-    plan = load("disaggregated")
-    shares = routed(plan)
-    for stage in ("prefill", "decode"):
-        assert math.fsum(row.share for row in shares if row.stage == stage) == pytest.approx(1.0)
-    prefill = [row for row in shares if row.stage == "prefill"]
-    assert {row.slo_class for row in prefill} == {route.slo_class for route in plan.routing}
-    assert math.fsum(row.share * row.isl for row in prefill) == pytest.approx(plan.workload.mean_isl)
-    assert [row.stage for row in routed(load("colocated"))] == ["prefill and decode"]
 
 
 @pytest.mark.parametrize("name", WITH_FLEET)
@@ -249,33 +215,14 @@ def test_a_rate_whose_run_does_not_tell_is_not_said_to_miss(
     assert growth_sentence(seen).endswith(f"; at 8.1 req/s {ending}")
 
 
-def test_fleets_stand_where_they_cost_and_the_front_only_falls(plan: Plan) -> None:
+def test_fleets_stand_where_they_cost(plan: Plan) -> None:
     points = fleet_points(plan)
     assert [point.cost for point in points] == [39.12, 49.08, 51.2, 53.08, 54.78, 57.6]
-    assert [point.outcome == "meets the SLO" for point in points] == [False, True, True, True, True, True]
-    assert [point.recommended for point in points].index(True) == 1
-    assert fleets_sentence(points) == "1 cheaper fleet simulated, of which none meets the SLO"
-    for metric in ("ttft", "tpot"):
-        front = undominated(points, metric)
-        assert [p.cost for p in front] == sorted(p.cost for p in front)
-        heights = [getattr(p, metric) for p in front]
-        assert heights == sorted(heights, reverse=True)
-        assert undominated(front, metric) == front
-
-
-def test_fleets_that_are_only_unproven_are_not_said_to_miss(plan: Plan) -> None:
-    less = plan.simulation.one_replica_less[0].model_copy(update={"outcome": "undecided"})
-    chart = fleets_chart(with_simulation(plan, one_replica_less=[less]))
-    assert chart is not None
-    assert chart.title == "1 cheaper fleet simulated, of which none is proven to meet the SLO"
-    assert {row[0]: row[-1] for row in chart.table.rows}["p0: one replica fewer"] == "not proven"
-
-
-def test_a_plan_that_was_not_simulated_has_only_the_shares_by_length() -> None:
-    plan = load("disaggregated")
-    assert simulation_sections(plan) == ()
-    assert [chart.title.partition(":")[0] for chart in slo_charts(plan)] == ["chat", "batch"]
-    assert fleets_chart(plan) is None
+    assert [point.tone for point in points] == ["over", "good", "other", "other", "other", "other"]
+    assert fleets_sentence(points) == "1 cheaper fleet simulated, none proven to meet the SLO"
+    (chart,) = fleets_charts(plan)
+    symbols = [mark for mark in chart.drawing.marks if isinstance(mark, Symbol)]
+    assert [mark.x for mark in symbols if mark.tone == "over"] == [min(mark.x for mark in symbols)]
 
 
 # --- a day -----------------------------------------------------------------------------------------------------------
@@ -307,16 +254,8 @@ def test_a_token_costs_more_over_the_day_than_at_the_rate_planned_for() -> None:
     plan = with_workload(peak, diurnal={"requests_per_second_by_hour": rates, "percentile": 100})
     assert peak.usd_per_million_output_tokens is not None
     words = f"{money(4.0 * peak.usd_per_million_output_tokens)} over the day's mean of 1.88 req/s"
-    assert cost_sentence(plan).endswith(f"at the demand of 7.5 req/s, {words}.")
+    assert day_price_sentence(plan) == f"Price per million output tokens: {words}."
     for view in (plan_page(plan).replace("&#39;", "'"), text_of(plan), markdown_of(plan)):
         assert words in " ".join(view.replace("\N{NO-BREAK SPACE}", " ").split())
-    assert day_price_words(peak) == ""
+    assert day_price_sentence(peak) == ""
     assert day_price_words(plan.model_copy(update={"objective": "max_goodput"})) == ""
-
-
-@pytest.mark.parametrize(
-    "profile",
-    [None, "often", {}, {"requests_per_second_by_hour": [1.0] * 23}, {"requests_per_second_by_hour": ["x"] * 24}],
-)
-def test_without_a_whole_profile_there_is_no_chart_of_a_day(profile: object) -> None:
-    assert arrivals_chart(with_workload(load("disaggregated"), diurnal=profile)) is None

@@ -10,9 +10,7 @@ import pytest
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_page
 from reports.document import Detail, Document, Section, table_of
-from reports.numbers import hourly, money, percent, rate
 from reports.views import html, terminal
-from reports.words import distinct_alternatives
 from tests.report_cases import NAMES, load, simulated
 
 VOID = {"meta", "link", "br", "img", "wbr"}
@@ -110,25 +108,6 @@ def test_hostile_names_are_shown_as_text() -> None:
     assert "A" * 100 not in body.split('<script type="application/json"')[0]
 
 
-@pytest.mark.parametrize("name", ["disaggregated", "colocated", "hundred-pools"])
-def test_the_page_states_the_plans_numbers(name: str) -> None:
-    plan = load(name)
-    text = "".join(walk(plan_page(plan)).text).replace("\N{NO-BREAK SPACE}", " ")
-    for expected in (
-        hourly(plan.cost_usd_per_hour),
-        money(plan.usd_per_million_output_tokens),
-        rate(plan.goodput_rps),
-        rate(plan.demand_rps),
-        percent(plan.attainment),
-        plan.provenance.inputs_sha256,
-        str(plan.provenance.seed),
-        *(f"{pool.max_num_batched_tokens:,d}" for pool in plan.pools),
-        *(row.why_not for row in distinct_alternatives(plan)),
-        *plan.provenance.assumptions,
-    ):
-        assert expected in text
-
-
 def test_a_plan_of_unknowns_still_renders() -> None:
     plan = load("disaggregated")
     nan = float("nan")
@@ -139,12 +118,6 @@ def test_a_plan_of_unknowns_still_renders() -> None:
     text = "".join(walk(page).text)
     assert "Misses the SLO of batch: – of requests" in text
     assert "nan" not in text.lower().replace("finance", "")
-
-
-def test_wide_tables_stack_on_a_narrow_screen_and_long_names_break_where_they_should() -> None:
-    page = plan_page(load("disaggregated"))
-    assert re.search(r'aria-label="How it is routed" tabindex="0"><table class="stack">', page)
-    assert "max_<wbr>num_<wbr>batched_<wbr>tokens" in page
 
 
 def test_any_document_becomes_a_page() -> None:
@@ -176,7 +149,7 @@ def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> 
     labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
     starts = (
         "distribution of chat", "distribution of batch", "latency over limit against load", "share of chat that me",
-        "share of batch that me", "roofline", "time of one step", "dollars per hour",
+        "share of batch that me", "roofline", "time of one step",
         "cost against latency", "share of requests by length",
     )  # fmt: skip
     assert [label[: len(start)] for label, start in zip(labels, starts, strict=True)] == list(starts)

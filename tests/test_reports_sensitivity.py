@@ -11,7 +11,7 @@ from reports import sensitivity as said
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import accuracy_sentences, accuracy_table
 from reports.deploy.files import SUMS, deploy_plan
-from reports.drawing import Rect
+from reports.drawing import Rect, Text
 from reports.next_steps import deployment
 from reports.sensitivity import draw_tornado, sensitivity_section
 from tests.deploy_cases import plan_of
@@ -35,12 +35,10 @@ def only(*levers: object) -> Sensitivity:
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_tornado_has_the_plans_costs_and_leaves_out_what_moves_nothing() -> None:
-    assert [(bar.name, bar.low.cost, bar.high.cost) for bar in said.lever_bars(found())] == [
-        ("request rate", 40.11, None),
-        ("price of H200", 43.21, 51.34),
-        ("step times", 41.57, 63.19),
-    ]
+def test_the_tornado_leaves_out_what_moves_nothing() -> None:
+    labels = [mark.text for mark in draw_tornado(found().levers, 47.11).marks if isinstance(mark, Text)]
+    assert [text.partition(",")[0] for text in labels[:-1:2]] == ["request rate", "price of H200", "step times"]
+    assert labels[1] == "$40.11 · no fleet"
     assert said.still_sentence(found()) == "Not moved by: TTFT limit."
 
 
@@ -71,21 +69,22 @@ def test_a_flip_to_the_recommended_fleet_is_called_that() -> None:
 def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
     change = "below $3.60/h per H200 (-10 %), 4 × H200 TP4 prefill becomes cheaper"
     cheapest = PLAN.model_copy(update={"cost_usd_per_hour": found().usd_per_hour})
-    assert said.flip_sentence(cheapest, found()) == f"Break-even by formula: {change}"
-    assert said.flip_sentence(PLAN, found()) == (
+    assert said.break_even_sentence(cheapest, found()) == f"Break-even by formula: {change}"
+    assert said.break_even_sentence(PLAN, found()) == (
         f"By formula the cheapest fleet is 2 × H100 TP4 prefill for $47.11/h; {change}"
     )
     own = [row.model_copy(update={"pools": [engines(4, "H200", 4, "prefill")]}) for row in PLAN.alternatives[:1]]
     same = PLAN.model_copy(update={"alternatives": own})
-    assert said.flip_sentence(same, found()).endswith("(-10 %), the recommended fleet becomes cheaper")
+    assert said.break_even_sentence(same, found()).endswith("(-10 %), the recommended fleet becomes cheaper")
     alone = found().model_copy(update={"break_even": found().break_even[:1]})
-    assert said.flip_sentence(PLAN, alone).startswith("By formula no price of a GPU,")
-    owned = PLAN.model_copy(update={"gpus": {"H100 (owned)": 8}})
-    assert "no price of a GPU to rent (what owned ones cost was not moved)" in said.flip_sentence(owned, alone)
+    assert said.break_even_sentence(PLAN, alone).startswith("By formula no price of a GPU,")
+    inputs = {"accelerators": [{"name": "H100", "owned": 8}]}
+    owned = PLAN.model_copy(update={"provenance": PLAN.provenance.model_copy(update={"inputs": inputs})})
+    assert "no price of a GPU to rent (what owned ones cost was not moved)" in said.break_even_sentence(owned, alone)
 
 
 def test_each_price_says_between_which_the_fleet_stays() -> None:
-    assert said.price_sentences(found()) == [
+    assert [said.price_sentence(row) for row in reversed(found().break_even)] == [
         "H200: the cheapest fleet stays from $3.60/h to $5.50/h a GPU (now $4.00/h).",
         "L40S: no price from $0.50/h to $8.00/h a GPU changes the cheapest fleet (now $2.00/h).",
     ]
@@ -115,7 +114,7 @@ def test_what_is_absent_says_how_to_have_it() -> None:
 
 
 def test_cheaper_is_left_of_the_line_and_dearer_right_of_it() -> None:
-    drawing = draw_tornado(said.lever_bars(found()), 47.11)
+    drawing = draw_tornado(found().levers, 47.11)
     bars = [mark for mark in drawing.marks if isinstance(mark, Rect) and mark.tone in {"good", "over"}]
     line = max(bar.x + bar.width for bar in bars if bar.tone == "good")
     assert [bar.tone for bar in bars] == ["good", "over", "good", "over", "good", "over"]

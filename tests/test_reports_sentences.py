@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Pool, Range, Status
+from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Range, Status
 from optimizer.plans.records import Quantiles
 from reports import verdict, words
 from reports.answers.plan import latency_table
-from reports.answers.plan_charts import roofline_sentence
 from reports.asked import ClassTarget, asked
 from tests.engine_cases import engines
 
@@ -22,19 +21,6 @@ def load(name: str) -> Plan:
 @pytest.fixture
 def plan() -> Plan:
     return load("disaggregated")
-
-
-def with_class(plan: Plan, **changes: object) -> Plan:
-    first = plan.classes[0].model_copy(update=changes)
-    return plan.model_copy(update={"classes": [first, *plan.classes[1:]]})
-
-
-def test_a_missed_goal_is_said(plan: Plan) -> None:
-    missed = with_class(plan, attainment=0.94)
-    assert [item.name for item in words.missed_classes(missed)] == ["chat"]
-    assert words.missed_classes(plan) == []
-    unknown = with_class(plan, attainment=float("nan"))
-    assert [item.name for item in words.missed_classes(unknown)] == ["chat"]
 
 
 def test_proof(plan: Plan) -> None:
@@ -65,36 +51,6 @@ def test_proof(plan: Plan) -> None:
         "but this one does in simulation."
     )
     assert verdict.gap_of_any_fleet(below) is None
-
-
-def test_gpus_that_are_billed_and_not_used_are_told(plan: Plan) -> None:
-    assert words.gpu_words(plan) == "12 H100-SXM and 6 H200-SXM GPUs"
-    billed = plan.model_copy(update={"gpus_billed": {"H200-SXM": 8}})
-    assert words.gpu_words(billed) == "12 H100-SXM and 6 H200-SXM (8 billed, 6 used) GPUs"
-    one = plan.model_copy(update={"gpus": {"L4": 1}})
-    assert words.gpu_words(one) == "1 L4 GPU"
-
-
-def test_an_alternative_without_a_reason_says_how_its_search_ended(plan: Plan) -> None:
-    row = plan.alternatives[-1].model_copy(
-        update={"why_not": "", "status": Status.TIME_LIMIT, "cost_usd_per_hour": None, "simulated": False}
-    )
-    assert words.why_not_sentence(row) == "Not found before the time was up."
-    assert words.status_words(row.model_copy(update={"simulated": True})) == "none found that meets the SLO"
-
-
-def bound(pool: Pool, by: str) -> Pool:
-    return pool.model_copy(update={"operating_point": pool.operating_point.model_copy(update={"bound_by": by})})
-
-
-def test_the_roofline_says_which_pools_it_speaks_of(plan: Plan) -> None:
-    prefill, first, second = plan.pools
-    alike = [bound(pool, "host") for pool in plan.pools]
-    assert roofline_sentence(alike) == "Prefill steps and decode steps are bound by host time"
-    assert roofline_sentence([prefill, first, bound(second, "network")]) == (
-        "Prefill steps are bound by compute and decode steps of d0 by memory bandwidth"
-    )
-    assert roofline_sentence([]) == "No pool runs"
 
 
 def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
@@ -145,28 +101,6 @@ def test_what_was_asked_is_known_without_a_fleet() -> None:
     assert words.demand_sentence(plan).endswith("1 SLO class.")
     nothing = plan.provenance.model_copy(update={"inputs": {"slo": "soon"}})
     assert asked(plan.model_copy(update={"provenance": nothing})) == []
-
-
-@pytest.mark.parametrize(
-    ("constraint", "limit", "relaxed"),
-    [
-        ("max_pools", "the limit on pools is in the way", "Relax the limit on pools from 1 pool to 2 pools (+100 %)."),
-        ("power", "the power limit is in the way", "Relax the power limit from 1 pool to 2 pools (+100 %)."),
-        ("attainment", "the permitted misses are in the way", "Relax the permitted misses from 1 pool to 2 pools"),
-    ],
-)
-def test_limits_read_as_limits(constraint: str, limit: str, relaxed: str) -> None:
-    plan = load("infeasible")
-    changes = {"constraint": constraint, "where": "fleet", "used": 2.0, "limit": 1.0, "unit": "pools", "slack": -1.0}
-    item = plan.binding[0].model_copy(update=changes)
-    assert limit in verdict.no_fleet_headline(plan.model_copy(update={"binding": [item]}))
-    assert words.relax_sentence(item).startswith(relaxed)
-
-
-def test_a_relaxed_budget_is_enough_for_the_fleet() -> None:
-    changes = {"constraint": "budget", "where": "fleet", "used": 31.625, "limit": 31.62, "unit": "$/h", "slack": -0.01}
-    item = load("infeasible").binding[0].model_copy(update=changes)
-    assert words.relax_sentence(item) == "Relax the budget from $31.62/h to $31.63/h (±0 %)."
 
 
 def with_bars(item: ClassResult, low: float) -> ClassResult:

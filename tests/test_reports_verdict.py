@@ -6,9 +6,7 @@ from optimizer.plans.plan import Alternative, ErrorBars, Plan, Pool, Range, Stat
 from optimizer.plans.records import EnginePool
 from reports import verdict, words
 from reports.answers.plan import plan_document, plan_page
-from reports.asked import offered
 from reports.verdict import proof_sentence
-from reports.words import nearest_miss, origin_sentence
 from tests.engine_cases import engines
 from tests.report_cases import load
 from tests.report_cases import markdown_of as as_markdown
@@ -64,15 +62,6 @@ def test_a_pool_that_cannot_keep_up_is_said_first() -> None:
     assert "overloaded by formula" in plan_page(plan)
 
 
-def test_several_limits_in_the_way_are_all_named() -> None:
-    lost = load("infeasible")
-    more = [lost.binding[0].model_copy(update={"where": name, "slack": -0.1}) for name in "abcd"]
-    assert verdict.no_fleet_headline(having(lost, binding=more)) == (
-        "No fleet in the search space meets the SLO: the budget of a, the budget of b, the budget of c and 1 more "
-        "are in the way."
-    )
-
-
 def test_the_answer_says_what_disaggregation_saves() -> None:
     colocated = [PLAN.alternatives[0], alternative("colocated_only", "colocated only", [NINE], 12_021.875)]
     near = having(cost_usd_per_hour=11_421.875, alternatives=colocated)
@@ -116,36 +105,6 @@ def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
     assert table is not None
     assert [row[1] for row in table.rows[1:]] == names[1:]
     assert table.rows[0][-1] == "96.5 %"
-
-
-def test_what_was_on_offer_is_what_the_inputs_say() -> None:
-    inputs = {
-        "accelerators": [{"name": "H100", "price": 3.99, "inventory": 4}, {"name": "L40S"}, 7],
-        "constraints": {"budget": 30.0, "max_gpus": 8, "power": None, "headroom": {"replicas": 2}},
-    }
-    plan = having(provenance=PLAN.provenance.model_copy(update={"inputs": inputs}))
-    assert offered(plan) == (
-        ("GPU types", "H100 ($3.99/h, at most 4), L40S"),
-        ("budget", "at most $30.00/h"),
-        ("GPUs", "at most 8 GPUs"),
-        ("spare replicas of every pool", "2"),
-    )
-    odd = having(provenance=PLAN.provenance.model_copy(update={"inputs": {"accelerators": "x", "constraints": []}}))
-    assert offered(odd) == ()
-
-
-def test_a_simulated_nearest_miss_is_not_said_to_be_modelled() -> None:
-    plan = load("infeasible")
-    miss = nearest_miss(plan)
-    assert miss is not None
-    seen = plan.model_copy(update={"alternatives": [miss.model_copy(update={"simulated": True})]})
-    modelled = plan.model_copy(update={"alternatives": [miss.model_copy(update={"simulated": False})]})
-    assert plan_document(seen).about[-2] == "nearest miss simulated"
-    assert origin_sentence(seen).startswith(
-        "Latencies of the nearest miss are simulated, other figures are by formula."
-    )
-    assert plan_document(modelled).about[-2] == "by formula, not simulated"
-    assert origin_sentence(modelled).startswith("Latencies and request rates are by formula, not simulated.")
 
 
 # --- what the headline rests on

@@ -25,7 +25,6 @@ from optimizer.procurement.resilience import (
 from optimizer.verification.judge import Judgement, judge
 from reports.answers.resilience import resilience_dict, resilience_document, seen_in_the_plan
 from reports.answers.simulation import requests_to_decide
-from reports.views import html
 from reports.views.terminal import render_document
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, limit, offer, problem, workload
@@ -147,31 +146,6 @@ def test_where_nodes_are_billed_a_spare_may_be_free_and_a_node_is_whole() -> Non
     assert [one.spare for one in found.losses] == pytest.approx([0.0, 8 * price])
 
 
-def test_a_node_takes_the_engines_of_every_pool_on_it() -> None:
-    instance, _ = case()
-    found = resilience(instance, pools(3, 2), requests=600)
-    assert [(one.what, one.of, one.lost) for one in found.losses] == [
-        ("replica", "colocated-1", (1, 0)),
-        ("replica", "colocated-2", (0, 1)),
-        ("node", "H100", (3, 2)),
-    ]
-    told = resilience_text(found, 1, 100)
-    assert "1 node of H100, its only one (3 × colocated-1, 2 × colocated-2)" in " ".join(told.split())
-
-
-def test_no_more_is_lost_than_there_is() -> None:
-    found = resilience(*case(3), count=5, requests=600)
-    assert [(one.number, one.lost, one.everything) for one in found.losses] == [(3, (3,), True), (1, (3,), True)]
-    told = " ".join(resilience_text(found, 5, 100).split())
-    assert told.startswith(
-        "Some requests cannot be served after the loss of 3 replicas of colocated-1, all it has; or of 1 node of "
-        "H100, its only one (3 × colocated-1)."
-    )
-    assert "5 × " not in told
-    twelve = resilience(*case(12), count=2, requests=600)
-    assert [(one.what, one.number, one.lost) for one in twelve.losses] == [("replica", 2, (2,)), ("node", 2, (12,))]
-
-
 def test_a_plans_own_spares_count_towards_n_plus_k() -> None:
     instance, fleet = case(2)
     found = resilience(instance, fleet, spares=[1], requests=600)
@@ -211,14 +185,6 @@ def test_a_short_run_that_only_fills_the_fleet_is_not_called_an_overload() -> No
     assert told.held
     assert told.runs[0].demand.trace.size == 1134  # five times 12 x 1.8 requests per second x (2 s + 170 x 50 ms)
     assert judge_long(instance, fleet, requests=2000, seed=5, volume=1.8).runs[0].demand.trace.size == 2000
-
-
-def test_a_fleet_that_misses_without_a_loss_says_so_first() -> None:
-    found = resilience(*case(1), requests=600, volume=2.0)
-    assert resilience_text(found, 1, 100).startswith("Even without a loss the fleet misses an SLO: ")
-    page = html.render_document(resilience_document(found, 1, "shop"), resilience_dict(found))
-    assert "Even without a loss the fleet misses an SLO" in page
-    assert '<svg class="chart"' not in page
 
 
 def test_a_loss_that_a_run_does_not_settle_is_said_so_in_the_headline_and_in_its_row() -> None:

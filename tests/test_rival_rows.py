@@ -16,9 +16,9 @@ from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import make_settings
 from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.proof import Proof
-from optimizer.recommend import rival_rows, search
+from optimizer.recommend import comparison, search
+from optimizer.recommend.comparison import SAME, compared, judged_rivals, with_cheaper_rival
 from optimizer.recommend.optimize import optimize as optimize_problem
-from optimizer.recommend.rival_rows import SAME, compared, judged_rivals, with_cheaper_rival
 from optimizer.recommend.search import Brake, Effort, FormulaResult, Level
 from optimizer.search.alternatives import Restriction, Rival, restrictions
 from optimizer.verification.bench import Verdict, fleet_key
@@ -143,13 +143,6 @@ def test_where_nothing_holds_the_row_says_how_its_cheapest_misses(bench: Any) ->
     assert row.why_not.startswith(f"the cheapest found by formula (${fleet_cost(small(), first):.2f}/h) misses")
 
 
-def test_a_row_for_which_no_time_is_left_is_said_not_to_be_confirmed(bench: Any) -> None:
-    bench.late = lambda: True
-    row = rows_of(posed(APART, one_pool(1), apart(small(), 3, 1)), bench, one_pool(1))[APART]
-    assert (row.simulated, row.confirmed) == (False, False)
-    assert row.why_not.endswith("not confirmed by simulation, for want of time")
-
-
 def test_the_recommended_fleet_is_its_own_row_where_the_restriction_allows_it(bench: Any) -> None:
     rows = rows_of(posed(APART, one_pool(1), apart(small(), 1, 1)), bench, apart(small(), 2, 1))
     assert rows[APART].pools == rows["recommended"].pools
@@ -160,7 +153,7 @@ def test_the_recommended_fleet_is_its_own_row_where_the_restriction_allows_it(be
 def test_a_cheaper_row_is_recommended_once_it_is_confirmed_again(
     bench: Any, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
-    monkeypatch.setattr(rival_rows, "confirmed_once", confirming(least))
+    monkeypatch.setattr(comparison, "confirmed_once", confirming(least))
     winner, lean = bench.verdict(one_pool(9)), bench.verdict(apart(small(), 1, 1))
     best, cheaper = SearchResult(winner=winner), SearchResult(winner=lean)
     rival = posed(APART, one_pool(9), apart(small(), 1, 1)).rivals[1]

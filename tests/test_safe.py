@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import EnginePool, SafeFleet, SafeStatus
-from optimizer.recommend.extras import safe_fleet, safe_sentence
+from optimizer.recommend.comparison import safe_sentence
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Brake, Effort, Level
+from optimizer.recommend.search import Level
 from optimizer.verification.judge import Outcome
 from search_spaces.problem import Goal, Objective, Problem
-from tests.optimizer_cases import instance_of, offer, problem, slo, workload
+from tests.optimizer_cases import offer, problem, slo, workload
 from tests.report_cases import text_of as render_plan
 from tests.running import QUICK, tiny, within
 
@@ -72,28 +70,11 @@ def test_a_fleet_with_room_survives_itself() -> None:
     assert safe.sentence == f"{SLOW} still meets the SLO."
 
 
-def test_where_no_more_gpus_are_to_be_had_none_survives() -> None:
-    safe = safe_of(planned(30.0, inventory=3))
-    assert (safe.status, safe.cost_usd_per_hour, safe.pools) == (SafeStatus.NONE, None, [])
-    assert safe.sentence == f"{SLOW} misses the SLO. No fleet was found that survives."
-
-
 def test_it_is_sought_for_the_least_cost_and_by_simulation_alone() -> None:
     assert optimize(given(), level=Level.QUICK).safe is None
     assert optimize(given(3.0), extras=False).safe is None
     most = given(3.0, objective=Objective(Goal.MAX_GOODPUT), offers=(offer(inventory=1),))
     assert optimize(most).safe is None
-
-
-def test_a_search_that_is_stopped_names_none() -> None:
-    brake = Brake(armed=True, pulled=True)
-    assert safe_fleet(instance_of(given()), Fleet(()), brake.stopped, Effort(Level.STANDARD, brake)) is None
-
-
-def test_plans_of_before_have_none() -> None:
-    record = json.loads(planned(3.0).model_dump_json(by_alias=True))
-    del record["safe"]
-    assert parse_plan(json.dumps(record).encode()).safe is None
 
 
 @dataclass

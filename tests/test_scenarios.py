@@ -120,21 +120,16 @@ def test_levers_change_what_they_say(problem: Problem) -> None:
     assert longer.max_tokens == 8192 * 6080 // 3080 + 1
 
 
-def test_owned_gpus_are_an_offer_of_their_own_beside_that_of_more(problem: Problem) -> None:
-    owning = with_change(problem, "owned.H100=64")
-    assert [(one.accelerator.name, one.inventory, one.owned) for one in owning.offers] == [
-        ("H100", None, False), ("L4", None, False), ("H100 (owned)", 64, True),
-    ]  # fmt: skip
-    mine, full = owning.offers[2], owning.offers[0]
-    assert (
-        mine.usd_per_hour == pytest.approx(owned_price(full.accelerator, ProcurementSection())) == pytest.approx(0.091)
-    )
-    assert (mine.gpu, full.usd_per_hour) == ("H100", problem.offers[0].usd_per_hour)
-    assert replace(mine.accelerator, name="H100") == full.accelerator
+def test_owned_gpus_are_a_part_of_their_offer(problem: Problem) -> None:
+    mine, full = with_change(problem, "owned.H100=64").offers[0], problem.offers[0]
+    assert mine.owned_usd_per_hour == pytest.approx(owned_price(full.accelerator, ProcurementSection()))
+    assert mine == replace(full, owned=64, owned_usd_per_hour=pytest.approx(0.091))
     hosted = scenario_problem(
         problem, Scenario("", {"owned.H100": 8, "owned_price.H100": 0.4, "price.H100": 5}), Path()
     )
-    assert [one.usd_per_hour for one in hosted.offers] == [5.0, 0.8, 0.4]
+    assert [(one.usd_per_hour, one.owned, one.owned_usd_per_hour) for one in hosted.offers] == [
+        (5.0, 8, 0.4), (0.8, 0, 0.0),
+    ]  # fmt: skip
     again = scenario_problem(hosted, Scenario("as it is", {}), Path())
     assert (again.inputs, again.offers) == (hosted.inputs, hosted.offers)
     assert with_change(problem, "owned.H100=0").offers == problem.offers

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.beside import Beside
 from costmodel.decode_queue import DecodeTime
-from costmodel.queueing import erlang_c
+from costmodel.queues.erlang import erlang_c
 from costmodel.seat_queue import FAR, Seats, at_once, seat_wait, taken_chance, within_seats
 
 

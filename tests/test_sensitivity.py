@@ -14,7 +14,7 @@ from optimizer.plans.plan import Status
 from optimizer.plans.records import Sensitivity, unpriced
 from optimizer.recommend.search import Brake
 from optimizer.whatif.answer import STEP_TIME, Answer, answer, answer_at, nothing
-from optimizer.whatif.break_even import Piece, pieces_along
+from optimizer.whatif.curves import Step, break_even
 from optimizer.whatif.sensitivity import kind_of, levers, sensitivity
 from search_spaces.bounds import PRICE
 from search_spaces.problem import Problem
@@ -80,18 +80,19 @@ def test_with_the_plans_own_fleet_the_cost_is_the_lower_of_both(cost: float, bou
     few = small(60.0)
     here = answer(few).cost or 0.0
     own = own_fleet({"H100": bought, "other": 3}, cost * here + 3.0 * bought)
-    plain, both = (pieces_along(few, BASE, "price.H100", 0.75, 12.0, 1e-6, own=one).pieces for one in (None, own))
+    plain, both = (break_even(few, BASE, "price.H100", (0.75, 12.0), own=fleet).steps for fleet in (None, own))
     price = 0.75 + share * 11.25
     line = (own.cost or 0.0) + bought * (price - 3.0)
     assert cost_at(both, price) == pytest.approx(min(cost_at(plain, price), line))
-    assert [piece.high for piece in both[:-1]] == [piece.low for piece in both[1:]]
+    assert [step.end for step in both[:-1]] == [step.start for step in both[1:]]
 
 
-def cost_at(pieces: Sequence[Piece], price: float) -> float:
-    here = next(piece for piece in pieces if piece.low <= price <= piece.high)
-    assert here.cost_low is not None
-    assert here.cost_high is not None
-    return here.cost_low + (here.cost_high - here.cost_low) * (price - here.low) / (here.high - here.low)
+def cost_at(steps: Sequence[Step], price: float) -> float:
+    here = next(step for step in steps if step.start <= price <= step.end)
+    low, high = here.costs
+    assert low is not None
+    assert high is not None
+    return low + (high - low) * (price - here.start) / (here.end - here.start)
 
 
 def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:

@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
 from costmodel.engine_arrays import EngineArrays, engine_arrays
-from costmodel.host import NO_OVERHEAD, EngineOverhead
-from costmodel.serving.closed_loop import closed_loop, settle, wave_share
-from costmodel.serving.disaggregated import Pools, disaggregated, settle_pools
-from costmodel.serving.load import (
+from costmodel.host import NO_OVERHEAD, EngineOverhead, Scheduler, ServingPolicy
+from costmodel.queues.steady_state import (
     ClosedLoad,
+    Pools,
     Prompt,
     Steady,
     Times,
     circulating_wait,
+    closed_loop,
+    engine_times,
     launching_time,
-    prompt_time,
+    wave_share,
 )
-from costmodel.serving.policy import Scheduler, ServingPolicy
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import engine_name, engine_names, load_serving_policy
@@ -53,6 +53,9 @@ IDEAL = ServingPolicy(
 """No overheads, and no burst but the first wave: what is left can be worked out by hand."""
 
 
+FIRST = replace(IDEAL, scheduler=Scheduler.PREFILL_FIRST)
+
+
 def cell(value: float) -> Array:
     return np.array([[float(value)]])
 
@@ -64,22 +67,34 @@ def load(
     return ClosedLoad(cell(concurrency), cell(isl), cell(osl), cell(spread), cell(waves))
 
 
+def pools(prefills: float = 1, decodes: float = 1, transfer: float = 0, fits: float = 1e9) -> Pools:
+    return Pools(cell(prefills), cell(decodes), cell(transfer), cell(fits))
+
+
+def colocated(fits: float = 100) -> Pools:
+    return replace(pools(fits=fits), apart=False)
+
+
 def times(prompt: float, decode: Callable[[Array], Array] | float) -> Times:
     step = decode if callable(decode) else (lambda running: np.full_like(running, decode))
     return Times(Prompt(cell(prompt), cell(prompt), cell(prompt), cell(0.0)), step)
 
 
+def ttft(prompt_and_steps: Times, policy: ServingPolicy, users: ClosedLoad, workers: Pools) -> float:
+    return float(closed_loop(prompt_and_steps, policy, users, workers).ttft[0, 0])
+
+
 def test_a_lone_request_is_its_prefill_and_its_steps() -> None:
-    steady = settle(times(0.2, 0.01), IDEAL, load(1), cell(100))
+    steady = closed_loop(times(0.2, 0.01), IDEAL, load(1), colocated())
     # B = (O - 1) TPOT / (TTFT + (O - 1) TPOT) with TPOT = 10 ms + 200 ms x B / 100: B = 1.0x solves it.
     busy, gaps = float(steady.running[0, 0]), 100
     assert steady.ttft[0, 0] == pytest.approx(0.2 + 0.01)
-    assert steady.tpot[0, 0] == pytest.approx(0.01 + 0.2 * busy / gaps, rel=1e-3)
-    assert busy == pytest.approx(gaps * steady.tpot[0, 0] / (0.21 + gaps * steady.tpot[0, 0]), rel=1e-3)
+    assert steady.tpot[0, 0] == pytest.approx(0.01 + 0.2 * busy / gaps, rel=1e-6)
+    assert busy == pytest.approx(gaps * steady.tpot[0, 0] / (0.21 + gaps * steady.tpot[0, 0]), rel=1e-6)
 
 
 def test_memory_for_half_of_the_requests_makes_the_rest_wait_a_residence() -> None:
-    steady = settle(times(1e-9, 0.01), IDEAL, load(64, waves=10), cell(32))
+    steady = closed_loop(times(1e-9, 0.01), IDEAL, load(64, waves=10), colocated(32))
     # 32 wait, one is let in every R / 32 with R = 101 steps: R in all, less (64 + 32) / (2 x 10 x 64) = 7.5 %.
     assert steady.admitted[0, 0] == 32
     assert steady.line[0, 0] == pytest.approx(101 * 0.01 * 0.925, rel=1e-4)
@@ -88,19 +103,21 @@ def test_memory_for_half_of_the_requests_makes_the_rest_wait_a_residence() -> No
 
 def test_of_the_first_wave_each_waits_for_half() -> None:
     """It is one request in ten of a run of ten waves, and none of a median."""
-    short, endless = (settle(times(1e-3, 1.0), IDEAL, load(21, waves=n), cell(100)) for n in (10, math.inf))
-    later = float(endless.ttft[0, 0]) - 1.0 - 1e-3
+    short, endless = (ttft(times(1e-3, 1.0), IDEAL, load(21, waves=n), colocated()) for n in (10, math.inf))
+    later = endless - 1.0 - 1e-3
     assert 0.0 < later < 5e-3
-    assert short.ttft[0, 0] - endless.ttft[0, 0] == pytest.approx(0.1 * 20 / 2 * 1e-3 - 0.1 * later, rel=1e-3)
+    assert short - endless == pytest.approx(0.1 * 20 / 2 * 1e-3 - 0.1 * later, rel=1e-3)
 
 
 def test_a_first_token_may_be_late_without_keeping_the_engine_busy() -> None:
     """It delays the first wave and the prompt itself, but no step of the others."""
     prompt = Prompt(alone=cell(0.3), wave=cell(0.3), shared=cell(0.2), lockstep=cell(0.0))
-    late = settle(replace(times(0.2, 0.01), prompt=prompt), IDEAL, load(21, waves=10), cell(100))
-    prompt_in_time = settle(times(0.2, 0.01), IDEAL, load(21, waves=10), cell(100))
-    assert late.ttft[0, 0] - prompt_in_time.ttft[0, 0] == pytest.approx(0.1 + 0.1 * 20 / 2 * 0.1, rel=0.1)
-    assert 0.9 * prompt_in_time.tpot[0, 0] < late.tpot[0, 0] < prompt_in_time.tpot[0, 0]  # fewer decode meanwhile
+    late, usual = (
+        closed_loop(engine, IDEAL, load(21, waves=10), colocated())
+        for engine in (replace(times(0.2, 0.01), prompt=prompt), times(0.2, 0.01))
+    )
+    assert late.ttft[0, 0] - usual.ttft[0, 0] == pytest.approx(0.1 + 0.1 * 20 / 2 * 0.1, rel=0.1)
+    assert 0.9 * usual.tpot[0, 0] < late.tpot[0, 0] < usual.tpot[0, 0]  # fewer decode meanwhile
 
 
 def circulating(requests: int, away: float, scatter: float, rounds: int = 12) -> float:
@@ -119,7 +136,7 @@ def circulating(requests: int, away: float, scatter: float, rounds: int = 12) ->
     return float(np.mean(waits))
 
 
-@pytest.mark.parametrize("requests", [8, 32, 128])
+@pytest.mark.parametrize("requests", [8, 128])
 @pytest.mark.parametrize("load_share", [0.3, 0.7, 1.0, 1.3])
 def test_requests_that_circulate_wait_as_a_queue_says_event_by_event(requests: int, load_share: float) -> None:
     """Beside the service and a tenth of the first round's wait, which a benchmark's mean has as well."""
@@ -137,94 +154,89 @@ def test_equal_requests_that_circulate_wait_only_where_the_server_is_never_idle(
 
 
 def test_waves_stay_together_only_where_equal_prompts_go_first() -> None:
-    first = replace(IDEAL, scheduler=Scheduler.PREFILL_FIRST)
-    shares = [float(wave_share(first, load(8, spread=spread, waves=10))[0, 0]) for spread in (0.0, 0.1, 0.2, 0.5)]
-    assert shares == pytest.approx([1.0, 0.55, 0.1, 0.1])
-    assert wave_share(IDEAL, load(8, spread=0.0, waves=10))[0, 0] == pytest.approx(0.1)
-    assert wave_share(IDEAL, load(8, waves=1))[0, 0] == pytest.approx(1.0)
+    cases = (
+        (FIRST, 0.0, 10, 1.0),
+        (FIRST, 0.1, 10, 0.55),
+        (FIRST, 0.5, 10, 0.1),
+        (IDEAL, 0.0, 10, 0.1),
+        (IDEAL, 0, 1, 1),
+    )
+    for policy, spread, waves, share in cases:
+        users = load(8, spread=spread, waves=waves)
+        assert wave_share(policy, users, colocated())[0, 0] == pytest.approx(share)
+    together, apart = (
+        closed_loop(times(0.1, 0.01), each, load(32, spread=0.0), colocated()) for each in (FIRST, IDEAL)
+    )
+    assert together.tpot[0, 0] < apart.tpot[0, 0]  # prompts that run first spare the decodes of such a wave
 
 
 def test_a_scheduler_that_looks_seldom_adds_half_of_the_steps_in_between() -> None:
-    often, seldom = (replace(load(4), looks=cell(looks)) for looks in (1, 31))
-    ttft = [float(settle(times(1e-6, 0.01), IDEAL, each, cell(100)).ttft[0, 0]) for each in (often, seldom)]
-    assert ttft[1] - ttft[0] == pytest.approx(15 * 0.01, rel=1e-3)
+    often, seldom = (
+        ttft(times(1e-6, 0.01), IDEAL, replace(load(4), looks=cell(looks)), colocated()) for looks in (1, 31)
+    )
+    assert seldom - often == pytest.approx(15 * 0.01, rel=1e-3)
 
 
-def test_prompts_run_first_spare_the_decodes_of_a_wave_that_stays_together() -> None:
-    mixed = IDEAL
-    first = replace(mixed, scheduler=Scheduler.PREFILL_FIRST)
-    given_load = load(32, spread=0.0)
-    together, apart = (settle(times(0.1, 0.01), policy, given_load, cell(100)) for policy in (first, mixed))
-    assert together.tpot[0, 0] < apart.tpot[0, 0]
+def test_only_equal_requests_beside_others_wait_for_those_before_them() -> None:
+    policy = replace(IDEAL, equal_wait=2.0)
+    for users, spread, more in ((1, 0.0, 0.0), (4, 0.2, 0.0), (4, 0.0, 1.5e-4)):
+        plain, waits = (ttft(times(1e-4, 1e-3), p, load(users, spread=spread), colocated()) for p in (IDEAL, policy))
+        assert waits - plain == pytest.approx(more, abs=1e-6)
 
 
 def test_a_saturated_prefill_pool_lets_out_what_it_can() -> None:
-    pools = Pools(cell(2), cell(1), cell(0), cell(1e9))
-    steady = settle_pools(times(0.5, 0.001), IDEAL, load(200), pools)
+    steady = closed_loop(times(0.5, 0.001), IDEAL, load(200), pools(2))
     assert steady.rate[0, 0] == pytest.approx(2 / 0.5, rel=0.02)
     assert steady.ttft[0, 0] == pytest.approx(200 / 4 - 100 * 0.001, rel=0.02)
 
 
 def test_an_idle_prefill_pool_makes_nobody_wait() -> None:
-    pools = Pools(cell(4), cell(2), cell(0.03), cell(1e9))
-    steady = settle_pools(times(0.1, 0.02), IDEAL, load(1), pools)
+    steady = closed_loop(times(0.1, 0.02), IDEAL, load(1), pools(4, 2, 0.03))
     assert steady.ttft[0, 0] == pytest.approx(0.13 + 0.02)
     assert steady.tpot[0, 0] == pytest.approx(0.02)
 
 
 def test_on_busy_lanes_a_prompt_takes_a_step_of_all_of_them() -> None:
     """A step of all lanes lasts 0.8 s; it is met in progress as often as the worker is busy."""
-    pools = Pools(cell(1), cell(1), cell(0), cell(1e9))
-    lanes = replace(times(0.3, 0.05), prompt=Prompt(cell(0.3), cell(0.1), cell(0.1), cell(0.8)))
-    single = replace(times(0.3, 0.05), prompt=Prompt(cell(0.3), cell(0.1), cell(0.1), cell(0.0)))
-    few = load(16, spread=0.0)
-    busy, free = (settle_pools(each, IDEAL, few, pools) for each in (lanes, single))
+    busy, free = (
+        closed_loop(replace(times(0.3, 0.05), prompt=prompt), IDEAL, load(16, spread=0.0), pools())
+        for prompt in (Prompt(cell(0.3), cell(0.1), cell(0.1), cell(lockstep)) for lockstep in (0.8, 0.0))
+    )
     share = float(busy.prefill_share[0, 0])
     assert 0.1 < share < 0.9
     assert busy.ttft[0, 0] - free.ttft[0, 0] == pytest.approx(share * (0.8 - 0.3 + 0.8 / 2), rel=1e-3)
 
 
 def test_a_worker_that_pulls_loads_during_a_step_of_others() -> None:
-    pools = Pools(cell(400), cell(1), cell(0.03), cell(1e9))
     pulls = replace(IDEAL, hand_over_steps=1.0)
     for users, more in ((200, 0.02), (1, 0.0)):
-        sent, pulled = (settle_pools(times(0.1, 0.02), policy, load(users), pools) for policy in (IDEAL, pulls))
-        assert pulled.ttft[0, 0] - sent.ttft[0, 0] == pytest.approx(more, abs=1e-4)
+        sent, pulled = (ttft(times(0.1, 0.02), policy, load(users), pools(400, 1, 0.03)) for policy in (IDEAL, pulls))
+        assert pulled - sent == pytest.approx(more, abs=1e-4)
 
 
 @settings(deadline=None, max_examples=60)
 @given(
-    concurrency=st.floats(1, 1000),
+    concurrency=st.floats(1, 3000),
     prompt=st.floats(1e-3, 1.0),
     base=st.floats(1e-3, 0.1),
     slope=st.floats(0, 1e-3),
     fits=st.floats(1, 2000),
+    workers=st.integers(0, 9),
 )
 def test_littles_law_holds_and_more_load_is_never_faster(
-    concurrency: float, prompt: float, base: float, slope: float, fits: float
+    concurrency: float, prompt: float, base: float, slope: float, fits: float, workers: int
 ) -> None:
-    engine = times(prompt, lambda running: base + slope * running)
-    one, more = (settle(engine, IDEAL, load(c), cell(fits)) for c in (concurrency, 1.5 * concurrency))
-    inside = one.ttft - one.line + 100 * one.tpot
-    assert one.rate * inside == pytest.approx(one.admitted, rel=1e-6)
-    assert one.running[0, 0] <= one.admitted[0, 0] * (1 + 1e-9)
-    assert more.tpot[0, 0] >= one.tpot[0, 0] * (1 - 1e-3)
-    assert more.ttft[0, 0] >= one.ttft[0, 0] * (1 - 1e-3)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    concurrency=st.floats(1, 3000), prompt=st.floats(1e-3, 1.0), step=st.floats(1e-3, 0.1), workers=st.integers(1, 9)
-)
-def test_more_prefill_workers_never_delay_a_first_token(
-    concurrency: float, prompt: float, step: float, workers: int
-) -> None:
-    few, many = (
-        settle_pools(times(prompt, step), IDEAL, load(concurrency), Pools(cell(n), cell(1), cell(0), cell(1e9)))
-        for n in (workers, workers + 1)
-    )
-    assert many.ttft[0, 0] <= few.ttft[0, 0] * (1 + 1e-3)
-    assert few.rate[0, 0] <= workers / prompt * 1.02
+    engine, deployment = times(prompt, lambda running: base + slope * running), colocated(fits)
+    if workers:
+        deployment = pools(workers, 1, 0, fits)
+        fewer, many = (ttft(engine, IDEAL, load(concurrency), pools(n, 1, 0, fits)) for n in (workers, workers + 1))
+        assert many <= fewer * (1 + 1e-3)
+    less, more = (closed_loop(engine, IDEAL, load(c), deployment) for c in (concurrency, 1.5 * concurrency))
+    assert less.rate * (less.ttft - less.line + 100 * less.tpot) == pytest.approx(less.admitted, rel=1e-6)
+    assert less.rate[0, 0] <= max(workers, 1) / prompt * 1.02
+    assert less.running[0, 0] <= less.admitted[0, 0] * (1 + 1e-9)
+    assert more.tpot[0, 0] >= less.tpot[0, 0] * (1 - 1e-3)
+    assert more.ttft[0, 0] >= less.ttft[0, 0] * (1 - 1e-3)
 
 
 def h100_engine() -> tuple[Transformer, EngineArrays]:
@@ -235,26 +247,31 @@ def h100_engine() -> tuple[Transformer, EngineArrays]:
     return model, engine_arrays(model, [config], NO_OVERHEAD)
 
 
-def served(
-    engine: str, concurrency: float, *, isl: float, osl: float, spread: float, workers: int, fits: float
-) -> Steady:
-    """Llama-3.1-8B on one H100 at a concurrency of its own, or on `workers` H100 for each phase."""
+def prompt_on_h100(users: ClosedLoad, policy: ServingPolicy) -> Prompt:
     model, engines = h100_engine()
-    policy, kept = load_serving_policy(engine), load(concurrency, isl, osl, spread)
-    if not workers:
-        return closed_loop(model, engines, policy, kept, cell(fits))
-    pools = Pools(cell(workers), cell(workers), cell(0.01), cell(fits))
-    return disaggregated(model, engines, engines, policy, load=kept, pools=pools)
+    return engine_times(model, engines, engines, policy, users).prompt
+
+
+def served(engine: str, users: ClosedLoad, workers: int, fits: float) -> Steady:
+    """Llama-3.1-8B on one H100, or on `workers` H100 for each phase."""
+    model, engines = h100_engine()
+    policy = load_serving_policy(engine)
+    deployment = pools(workers, workers, 0.01, fits) if workers else colocated(fits)
+    return closed_loop(engine_times(model, engines, engines, policy, users), policy, users, deployment)
 
 
 def test_launching_the_kernels_is_the_least_that_a_step_with_prompts_takes() -> None:
     """Kernels, not layers: 32 layers of Llama-3.1-8B have four matrices, three small kernels and attention each."""
-    model, engines = h100_engine()
     policy = replace(IDEAL, launch=1e-3)
-    assert launching_time(model, policy) == pytest.approx(32 * 8 * 1e-3)
-    assert prompt_time(model, engines, load(1, isl=1), policy).alone[0, 0] == pytest.approx(32 * 8 * 1e-3)
-    long = prompt_time(model, engines, load(1, isl=30_000), policy).alone
-    assert long == pytest.approx(prompt_time(model, engines, load(1, isl=30_000), IDEAL).alone)
+    assert launching_time(h100_engine()[0], policy) == pytest.approx(32 * 8 * 1e-3)
+    assert prompt_on_h100(load(1, isl=1), policy).alone[0, 0] == pytest.approx(32 * 8 * 1e-3)
+    long = load(1, isl=30_000)
+    assert prompt_on_h100(long, policy).alone == pytest.approx(prompt_on_h100(long, IDEAL).alone)
+
+
+def test_short_prompts_share_a_step() -> None:
+    prompt = prompt_on_h100(load(16, isl=100), replace(IDEAL, token_budget=8192))
+    assert prompt.shared[0, 0] < 0.5 * prompt.alone[0, 0]
 
 
 @settings(deadline=None, max_examples=60)
@@ -272,8 +289,7 @@ def test_times_are_positive_and_more_in_flight_never_start_sooner(
     engine: str, concurrency: float, more: float, isl: float, osl: float, spread: float, workers: int, fits: float
 ) -> None:
     less, greater = (
-        served(engine, flight, isl=isl, osl=osl, spread=spread, workers=workers, fits=fits)
-        for flight in (concurrency, more * concurrency)
+        served(engine, load(flight, isl, osl, spread), workers, fits) for flight in (concurrency, more * concurrency)
     )
     assert less.ttft[0, 0] > 0
     assert less.tpot[0, 0] > 0
@@ -283,19 +299,11 @@ def test_times_are_positive_and_more_in_flight_never_start_sooner(
 
 @pytest.mark.parametrize("workers", [0, 4])
 def test_an_engine_that_is_idle_at_times_serves_whole_requests(workers: int) -> None:
-    eighth, lone = (
-        served("vllm", flight, isl=4000, osl=500, spread=0.0, workers=workers, fits=100) for flight in (0.125, 1)
-    )
+    eighth, lone = (served("vllm", load(flight, 4000, 500, 0.0), workers, 100) for flight in (0.125, 1))
     assert eighth.ttft == pytest.approx(lone.ttft)
     assert eighth.tpot == pytest.approx(lone.tpot)
     assert eighth.rate == pytest.approx(lone.rate / 8)
     assert eighth.prefill_share == pytest.approx(lone.prefill_share / 8)
-
-
-def test_short_prompts_share_a_step() -> None:
-    model, engines = h100_engine()
-    prompt = prompt_time(model, engines, load(16, isl=100), replace(IDEAL, token_budget=8192))
-    assert prompt.shared[0, 0] < 0.5 * prompt.alone[0, 0]
 
 
 def test_every_engine_has_a_policy_with_plausible_figures() -> None:
@@ -304,20 +312,5 @@ def test_every_engine_has_a_policy_with_plausible_figures() -> None:
         assert 0 < policy.arrival < 0.5
         assert 1e-6 < policy.launch < 1e-4
         assert 0 < policy.equal_wait < 4
-    assert load_serving_policy("sglang").scheduler is Scheduler.PREFILL_FIRST
-
-
-def test_engines_go_by_other_names() -> None:
     assert [engine_name(word) for word in ("vLLM", "TensorRT-LLM", " sgl ")] == ["vllm", "trtllm", "sglang"]
-
-
-def test_a_lone_request_waits_for_no_other_prompt() -> None:
-    policy = replace(IDEAL, equal_wait=2.0)
-    plain, waits = (
-        [
-            float(settle(times(1e-4, 1e-3), each, load(many, spread=spread), cell(100)).ttft[0, 0])
-            for many, spread in ((1, 0.0), (4, 0.2), (4, 0.0))
-        ]
-        for each in (IDEAL, policy)
-    )
-    assert [late - soon for late, soon in zip(waits, plain, strict=True)] == pytest.approx([0, 0, 1.5e-4], abs=1e-6)
+    assert load_serving_policy("sglang").scheduler is Scheduler.PREFILL_FIRST

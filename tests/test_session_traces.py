@@ -75,12 +75,6 @@ def test_a_turn_that_lacks_something_is_named(tmp_path: Path, row: dict[str, Any
         read_sessions(written(tmp_path, [*DELAYS, row]))
 
 
-def test_a_trace_without_sessions_is_none(tmp_path: Path) -> None:
-    row = {"timestamp": 1, "input_length": 3, "output_length": 3, "hash_ids": [1]}
-    assert not is_session_trace(written(tmp_path, [row]))
-    assert not is_session_trace(tmp_path / "nothing.jsonl")
-
-
 def test_the_command_tells_and_writes_sessions(tmp_path: Path) -> None:
     path = written(tmp_path, DELAYS)
     done = within("workload", path, "--model", "Llama-3.1-8B", "-o", tmp_path / "w.yaml")

@@ -23,7 +23,6 @@ from pdplan.cli import run
 from pdplan.files import read_plan
 from pdplan.options import ROUTERS
 from reports.numbers import rate
-from reports.verdict import served_rate
 from search_spaces.problem import Balancing
 from tests.running import QUICK, tiny
 
@@ -173,17 +172,6 @@ def test_a_day_has_its_worst_part(plan_file: Path, capsys: pytest.CaptureFixture
     assert f"Worst part of the day: {start:02d}:00 to {end:02d}:00 at {rate(slots[worst]['rate_rps'])}" in " ".join(
         said.split()
     )
-
-
-def test_a_closed_loop_serves_as_fast_as_it_can(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rates = []
-    for users in (4, 16):
-        value = answer(capsys, plan_file, "--requests", "600", "--concurrency", users)
-        assert value["concurrency"] == users
-        assert value["pools"][0]["peak_running"] <= users
-        assert not value["overload"]["overloaded"]
-        rates.append(value["rate_rps"])
-    assert rates[1] > 1.5 * rates[0]
 
 
 def test_parquet_gets_whole_columns(
@@ -359,20 +347,6 @@ def test_a_plan_whose_routing_is_not_that_of_its_inputs_is_refused(
     changed.write_text(json.dumps(plan), "utf-8")
     assert run(["simulate", str(changed)]) == 2
     assert "routing.0: its class and lengths are not those of row 0" in capsys.readouterr().err
-
-
-def test_what_the_plan_said_is_told_for_the_rate_that_it_serves(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A plan for goodput was compared at the rate that it serves, and said to be for the demand of its file."""
-    given = tiny(tmp_path, objective="max_goodput", constraints={"budget": 8})
-    assert run(["-q", "optimize", *QUICK, str(given), "-o", str(tmp_path / "plan")]) == 0
-    plan = read_plan(tmp_path / "plan" / "plan.json")
-    capsys.readouterr()
-    run(["-q", "simulate", str(tmp_path / "plan" / "plan.json"), "--requests", "1000"])
-    served = rate(served_rate(plan))
-    assert served != rate(plan.demand_rps)
-    assert f"in the plan: what it states for {served}." in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from tests.simulator_cases import ONLY_PROMPTS, colocated
 
 # isort: split
-from costmodel.queueing import erlang_c
+from costmodel.queues.erlang import erlang_c
 from costmodel.simulator import SARATHI, CoefficientSteps, Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import TAIL, batch_ends
 from costmodel.simulator.trace import gamma_arrivals

@@ -57,12 +57,6 @@ def test_the_study_shows_settings_as_engines_have_them(tmp_path: Path) -> None:
         assert trial.user_attrs == {"usd_per_hour": look.cost, "share_of_limit": look.distance}
 
 
-def test_another_demand_is_another_study(tmp_path: Path) -> None:
-    url = f"journal:{tmp_path / 'tuning.log'}"
-    assert len(tuning(url).looks) == len(tuning(url, rate=5.0).looks) == 3
-    assert len(studies(url)) == 2
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

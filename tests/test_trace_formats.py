@@ -58,14 +58,6 @@ def test_columns_are_keys_in_objects(write: Write, capsys: pytest.CaptureFixture
     assert "2 in 2 s (jsonl)" in capsys.readouterr().out
 
 
-def test_the_value_nearest_the_top_counts(write: Write) -> None:
-    rows = [
-        {"time": second, "deep": {"usage": {"prompt_tokens": 9}}, "usage": {"prompt_tokens": 5, "completion_tokens": 6}}
-        for second in range(2)
-    ]
-    assert read_trace(write(jsonl(*rows), "t.jsonl")).columns.isl == "usage.prompt_tokens"
-
-
 def test_a_dot_may_be_part_of_a_name(write: Write) -> None:
     assert read_trace(write("created,usage.prompt_tokens,usage.completion_tokens\n1,5,6\n2,7,8\n")).mean_isl == 6.0
     rows = [{"time": second, "in.len": 5, "out": 6} for second in range(2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from datetime import UTC, datetime, timedelta
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from search_spaces.traces import TraceFormat, TraceSummary, detect_format, read_trace, workload_mapping
-from search_spaces.traces.parsing import MAX_TOKENS, NANOSECONDS, parse_date
-from search_spaces.traces.summary import cell_of
+from search_spaces.traces.parsing import NANOSECONDS, parse_date
 from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
 
 # Formats --------------------------------------------------------------------------------------------------------------
@@ -48,38 +46,10 @@ def test_line_endings_and_byte_order_mark(write: Write, ending: str, bom: str, l
     assert (summary.requests, summary.mean_isl, summary.mean_osl) == (2, 2.0, 3.0)
 
 
-def test_mooncake_without_prefixes_is_in_milliseconds_too(write: Write) -> None:
-    rows = [{"timestamp": 1000 * second, "input_length": 5, "output_length": 2} for second in range(3)]
-    path = write("".join(json.dumps(row) + "\n" for row in rows), "workload.jsonl")
-    assert detect_format(path) is TraceFormat.MOONCAKE
-    summary = read_trace(path)
-    assert (summary.requests, summary.arrivals.duration, summary.prefix_hit_share) == (3, 2.0, None)
-
-
-def test_gzip_is_found_by_content(write: Write) -> None:
-    path = write(gzip.compress((AZURE + "2023-11-16 18:00:00,1,2\n").encode()), "no-suffix")
-    assert read_trace(path).requests == 1
-
-
-def test_generic_csv_by_known_names(write: Write) -> None:
-    path = write("Timestamp,Model,Request tokens,Response tokens\n5,ChatGPT,472,18\n45,ChatGPT,1087,230\n")
-    summary = read_trace(path)
-    assert summary.format is TraceFormat.CSV
-    assert (summary.columns.isl, summary.columns.osl) == ("Request tokens", "Response tokens")
-    assert summary.arrivals.duration == 40.0
-    assert summary.max_tokens == 1317
-
-
 def test_generic_csv_with_mapping_and_unit(write: Write) -> None:
     path = write('t;in;"out";note\n1500;10;3;"a; b"\n2500;20.0;4;\n')
     summary = read_trace(path, columns={"arrival": "t", "isl": "in", "osl": "out", "arrival_unit": "ms"})
     assert (summary.arrivals.duration, summary.mean_isl, summary.mean_osl) == (1.0, 15.0, 3.5)
-
-
-def test_unit_from_the_column_name_and_dates(write: Write) -> None:
-    assert read_trace(write("arrival_ms,isl,osl\n0,1,1\n250.5,1,1\n")).arrivals.duration == 0.2505
-    dates = "arrival,isl,osl\n2024-01-01T00:00:00Z,1,1\n2024-01-01T00:01:00Z,1,1\n"
-    assert read_trace(write(dates)).arrivals.duration == 60.0
 
 
 def test_mapping_overrides_a_known_format(write: Write) -> None:
@@ -88,28 +58,11 @@ def test_mapping_overrides_a_known_format(write: Write) -> None:
     assert (swapped.format, swapped.mean_isl) == ("csv", 2.0)
 
 
-def test_generic_jsonl(write: Write) -> None:
-    text = "\n" + jsonl(
-        {"time": "2024-01-01T00:00:00", "prompt_tokens": 5, "completion_tokens": 6, "extra": None},
-        {"time": "2024-01-01T00:00:02", "prompt_tokens": 7.0, "completion_tokens": 8},
-    )
-    summary = read_trace(write(text, "t.jsonl"))
-    assert (summary.format, summary.mean_isl, summary.mean_osl) == ("jsonl", 6.0, 7.0)
-    assert summary.arrivals.duration == 2.0
-    assert summary.prefix_hit_share is None
-
-
 def test_limit_takes_the_first_requests(write: Write) -> None:
     path = write(jsonl(*(mooncake(i, 512 * (i + 1), 1, [0] * (i + 1)) for i in range(5))), "m.jsonl")
     assert read_trace(path, limit=2).mean_isl == 768.0
     assert read_trace(path, limit=99).requests == 5
     assert refusal(path, limit=0) == "limit: 0 must be at least 1"
-
-
-def test_progress_ends_at_one(write: Write) -> None:
-    seen: list[float] = []
-    read_trace(write(AZURE + "2023-11-16 18:00:00,1,2\n"), progress=seen.append)
-    assert seen[-1] == 1.0
 
 
 # Arrivals -------------------------------------------------------------------------------------------------------------
@@ -125,11 +78,6 @@ def test_out_of_order_is_sorted_and_noted(write: Write) -> None:
     assert summary.out_of_order == 2
     assert summary.arrivals == straight.arrivals
     assert summary.notes[0].startswith("2 arrivals are earlier than the line before")
-
-
-def test_one_arrival_far_out_of_order_is_sorted_too(write: Write) -> None:
-    summary = read_trace(write(arrivals_csv([*range(100, 200), 50])))
-    assert (summary.out_of_order, summary.arrivals.duration) == (1, 149.0)
 
 
 def test_tied_clock_by_hand(write: Write) -> None:
@@ -170,21 +118,6 @@ def test_one_request_has_no_rate(write: Write) -> None:
 # Lengths --------------------------------------------------------------------------------------------------------------
 
 
-def test_quantiles_are_exact(write: Write) -> None:
-    summary = read_trace(write("arrival,isl,osl\n" + "".join(f"{i},{i + 1},{2 * i + 1}\n" for i in range(100))))
-    assert [summary.isl_quantile(p) for p in (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)] == [1, 1, 50, 90, 99, 100]
-    assert summary.osl_quantile(0.5) == 99
-
-
-@given(tokens=st.integers(1, MAX_TOKENS))
-@settings(deadline=None, max_examples=100)
-def test_cells_are_narrow_and_ascending(tokens: int) -> None:
-    here, above = cell_of(np.array([tokens, tokens + 1]))
-    assert here <= above <= here + 1
-    far = int(cell_of(np.array([math.ceil(tokens * (1 + 1 / 64)) + 1]))[0])
-    assert far > here
-
-
 SERVABLE = [f"{second},{10 + second},5" for second in range(1, 41)]
 """A request a second; two rows may be left out beside them."""
 
@@ -207,17 +140,6 @@ def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Wri
     assert summary.request_rate == sound.request_rate  # of the rows that are served: the first comes a second later
     assert summary.burstiness == sound.burstiness
     assert summary.notes[0] == f"1 of 41 rows cannot be served (line 2: {fault}); no figure counts them."
-
-
-def test_lengths_of_requests_that_failed_may_be_null_or_absent(write: Write) -> None:
-    sound = [mooncake(1000 * second, 512, 5, [second]) for second in range(60)]
-    lengthless = {**mooncake(60_000, 512, 5, [99]), "output_length": None}
-    absent = {key: value for key, value in mooncake(61_000, 512, 5, [98]).items() if key != "input_length"}
-    path = write(jsonl(*sound, lengthless, absent), "m.jsonl")
-    summary = read_trace(path)
-    assert (summary.requests, summary.dropped) == (60, 2)
-    assert "line 61: output_length is missing" in summary.notes[0]
-    assert summary.prefix_hit_share == 0.0
 
 
 def test_more_rows_than_a_slip_explains_are_refused(write: Write) -> None:
@@ -254,30 +176,6 @@ def test_prefix_hits_against_a_plain_set(write: Write, prompts: list[list[int]])
         seen.update(ids)
     rows = (mooncake(second, 512 * len(ids), 1, ids) for second, ids in enumerate(prompts))
     assert read_trace(write(jsonl(*rows), "m.jsonl")).prefix_hit_share == found / sum(map(len, prompts))
-
-
-def test_text_hashes_and_other_block_sizes(write: Write) -> None:
-    record = {"arrival": 0.0, "isl": 40, "osl": 1, "hash_ids": ["a", "b", "c"], "turn": 1}
-    summary = read_trace(write(jsonl(record, {**record, "arrival": 1.0, "hash_ids": ["a", "b", "d"]}), "q.jsonl"))
-    assert summary.prefixes is not None
-    assert summary.prefixes.block_tokens == 16
-    assert summary.prefix_hit_share == pytest.approx(32 / 80)
-
-
-def test_requests_in_order_keep_their_own_blocks(write: Write) -> None:
-    late, early = mooncake(9, 1024, 1, [1, 2]), mooncake(0, 1536, 1, [3, 4, 5])
-    rows = read_trace(write(jsonl(late, early), "m.jsonl")).rows
-    assert (rows.isl.tolist(), rows.hash_counts is None or rows.hash_counts.tolist()) == ([1536, 1024], [3, 2])
-    ordered = read_trace(write(jsonl(early, late), "n.jsonl")).rows
-    assert rows.hash_ids is not None
-    assert ordered.hash_ids is not None
-    assert rows.hash_ids.tolist() == ordered.hash_ids.tolist()
-
-
-def test_blocks_of_no_known_size_say_so(write: Write) -> None:
-    summary = read_trace(write(jsonl(mooncake(0, 5000, 1, [1, 2]), mooncake(9, 5000, 1, [1])), "m.jsonl"))
-    assert summary.prefix_hit_share is None
-    assert "hash_ids fit no known block size" in summary.notes[-1]
 
 
 # Workload -------------------------------------------------------------------------------------------------------------

@@ -54,6 +54,6 @@ def test_what_reaches_its_goals_without_its_interval_is_not_proven(plan: Plan) -
     assert outcome_words(missed.model_copy(update={"attainment": dict.fromkeys(missed.attainment, 0.5)}), plan) == (
         "misses the SLO"
     )
-    assert outcome_words(close, plan) == "not proven"
+    assert outcome_words(close, plan) == "not proven to meet it"
     assert outcome_words(close.model_copy(update={"overloaded": True}), plan) == "overloaded"
     assert outcome_words(close.model_copy(update={"held": True}), plan) == "meets the SLO"

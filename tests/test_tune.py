@@ -15,10 +15,8 @@ from costmodel.engine import Parallelism, Role
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.plans.records import TunedFleet
-from optimizer.recommend.search import unbeaten, with_rivals
 from optimizer.verification.bench import Bench, valid
-from optimizer.verification.judge import WORST, distance, judge
+from optimizer.verification.judge import WORST, Outcome, distance, judge
 from optimizer.verification.record import tuning_record
 from optimizer.verification.tune import (
     Look,
@@ -95,11 +93,6 @@ def test_the_bottom_of_a_bowl_is_found(seed: int, start: Point) -> None:
     assert front_of(by_tpe(SIZES, bowl, start, 40, seed)) == [(3, 0, 2)]
 
 
-def test_a_front_is_found() -> None:
-    looks = by_tpe(SIZES, slope, (0, 2, 4), 40, 1, start_up=10)
-    assert [looks[point] for point in front_of(looks)] == [(0.0, 3.0), (1.0, 2.0), (2.0, 1.0), (3.0, 0.0)]
-
-
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20))
 def test_no_point_of_a_front_is_beaten_and_every_other_is(values: list[tuple[int, int]]) -> None:
@@ -111,11 +104,6 @@ def test_no_point_of_a_front_is_beaten_and_every_other_is(values: list[tuple[int
 
     assert not any(beats(one, other) for one, other in itertools.permutations(front, 2))
     assert all(any(beats(one, other) for one in front) for other in looks)
-
-
-def test_a_search_that_is_stopped_ends() -> None:
-    left = iter([False, False, False, True])
-    assert len(by_tpe(SIZES, bowl, (0, 0, 0), 40, 0, stopped=lambda: next(left))) == 4
 
 
 # --- knobs ----------------------------------------------------------------------------------------------------------
@@ -165,7 +153,7 @@ def test_the_distance_is_one_where_a_goal_is_just_kept() -> None:
     assert 1.0 < distance(drowned, found) <= WORST
 
 
-def test_tuning_takes_only_what_is_proven_and_not_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
     instance = small(constraints=Constraints(max_gpus=3))
     bench = Bench(instance, 0, 1000)
     winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
@@ -179,16 +167,19 @@ def test_tuning_takes_only_what_is_proven_and_not_dearer(monkeypatch: pytest.Mon
     assert [look.distance for look in again.looks] == [look.distance for look in found.looks]
 
 
-def test_the_front_keeps_its_goals_and_has_no_look_that_another_beats() -> None:
-    empty = Fleet(())
-    looks = tuple(
-        Look(empty, cost, tail)
-        for cost, tail in ((3.0, 0.2), (0.5, 1.2), (1.0, 0.9), (2.0, 0.9), (2.0, 0.5), (4.0, 0.3), (2.5, 0.495))
-    )
-    assert [(look.cost, look.distance) for look in front(looks)] == [(1.0, 0.9), (2.0, 0.5), (3.0, 0.2)]
+def test_the_front_keeps_its_goals_and_what_holds_is_beaten_only_by_what_holds() -> None:
+    def rows(*looks: tuple[float, float, Outcome | None]) -> list[tuple[float, float]]:
+        best = front(Look(Fleet(()), cost, tail, (), outcome) for cost, tail, outcome in looks)
+        return [(look.cost, look.distance) for look in best]
+
+    short = ((3.0, 0.2), (0.5, 1.2), (1.0, 0.9), (2.0, 0.9), (2.0, 0.5), (4.0, 0.3), (2.5, 0.495))
+    assert rows(*((*look, None) for look in short)) == [(1.0, 0.9), (2.0, 0.5), (3.0, 0.2)]
+    meets, misses = Outcome.MEETS, Outcome.MISSES
+    assert rows((3.0, 0.59, misses), (2.0, 0.6, meets), (1.0, 0.5, None)) == [(1.0, 0.5), (2.0, 0.6)]
+    assert rows((2.0, 0.6, meets), (3.0, 0.4, meets), (4.0, 0.4, meets)) == [(2.0, 0.6), (3.0, 0.4)]
 
 
-def test_fleets_of_the_comparison_join_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fleets_of_the_comparison_join_the_front() -> None:
     """One that was simulated for the comparison, costs more and is faster was passed over: only looks were told."""
     instance = small()
     bench = Bench(instance, 0, 1000)
@@ -196,22 +187,10 @@ def test_fleets_of_the_comparison_join_the_front(monkeypatch: pytest.MonkeyPatch
     rival = bench.candidate(Fleet((pool(instance, "c-1", Role.COLOCATED, 4),)))
     assert len(rival.judgement.runs) == 1
     assert rival.tail < distance(instance, winner.judgement)
-    record = tuning_record(instance, Tuned(winner, ()), "TPE", Wish(1, front=True), improved=False)
-    told = with_rivals(bench, winner, record, lambda: False)
-    assert told.compared == 1
-    own, row = told.front
+    record = tuning_record(bench, winner, Tuned(winner, (), Wish(1, front=True)), lambda: False)
+    assert (record.compared, record.improved) == (1, False)
+    own, row = record.front
     assert (own.cost_usd_per_hour, own.tail) == (winner.cost, distance(instance, winner.judgement))
-    assert row.outcome == "meets"
-    assert row.cost_usd_per_hour == rival.cost
+    assert (row.outcome, row.cost_usd_per_hour) == ("meets", rival.cost)
     assert row.pools == engine_pools(instance, rival.fleet)
-    again = with_rivals(bench, winner, told, lambda: False)
-    assert (again.front, again.compared) == ([own, row], 0)
-
-
-def test_what_holds_is_beaten_only_by_what_holds() -> None:
-    def row(cost: float, tail: float, outcome: str | None) -> TunedFleet:
-        return TunedFleet(pools=[], cost_usd_per_hour=cost, tail=tail, outcome=outcome)
-
-    looked, held, missed = row(1.0, 0.5, None), row(2.0, 0.6, "meets"), row(3.0, 0.59, "misses")
-    assert unbeaten([missed, held, looked]) == [looked, held]
-    assert unbeaten([held, row(3.0, 0.4, "meets"), row(4.0, 0.4, "meets")]) == [held, row(3.0, 0.4, "meets")]
+    assert len(bench.verdict(rival.fleet).judgement.runs) == 2

@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from costmodel.serving.interval import ASSUMED_WIDENING, Factors, Stratum, interval_factors
+from costmodel.prediction_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 from pdplan.cli import cli, run
 from pdplan.console import Console
-from reports.answers.accuracy import kendall_tau, validation_dict, validation_document
-from reports.views.terminal import render_document
+from reports.answers.accuracy import validation_dict
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import deployments_of
 from search_spaces.measured_predictions import TOO_FAST, TOO_SLOW, predict_serving, predict_steps
 from search_spaces.measurements import Format, ServingRow, Settings, read_measurements, read_scripts, with_settings
-from search_spaces.serving_error import error_table
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 HEADER = "set,model,accelerator,gemm_dtype,engine,mode,isl,osl,concurrency,num_gpus,tp,pp,ep,dp,ttft_ms,tpot_ms\n"
@@ -101,13 +99,6 @@ def test_the_median_is_scored_where_it_is_known(tmp_path: Path) -> None:
     assert list(warm["notes"]) == ["the mean TTFT is over 3 times the median: warm-up; the median is scored"]
 
 
-def test_rows_with_speculative_decoding_are_refused(tmp_path: Path) -> None:
-    rows = [GOOD.format(ttft=1, tpot=1).replace("\n", f",{method}\n") for method in ("mtp", "none", "")]
-    value = document(tmp_path, HEADER.replace("\n", ",spec_method\n") + "".join(rows))
-    assert (value["rows"], value["predicted"]) == (3, 2)
-    assert value["refused"] == [{"line": 2, "reason": "speculative decoding (mtp) is not predicted"}]
-
-
 def test_flags_come_from_the_row_else_from_the_script_that_ran_it(tmp_path: Path) -> None:
     """Flags of a row count; the table of scripts fills what it leaves out, for its own benchmark only."""
     path, table = tmp_path / "rows.csv", tmp_path / "engine_settings.csv"
@@ -130,34 +121,12 @@ def test_flags_come_from_the_row_else_from_the_script_that_ran_it(tmp_path: Path
     assert read_scripts(tmp_path / "none.csv") == []
 
 
-def test_usage_and_missing_files() -> None:
-    assert "give DATA_DIR, or --against FILE" in validate().output
-    with pytest.raises(Exception, match=r"has none of closed_loop\.csv"):
-        validate(str(Path(__file__).parent))
-
-
-def test_kendall_tau_by_hand() -> None:
-    measured = np.array([1.0, 2.0, 3.0, 4.0])
-    assert kendall_tau(measured, measured) == 1.0
-    assert kendall_tau(measured[::-1].copy(), measured) == -1.0
-    assert kendall_tau(np.array([1.0, 2.0, 4.0, 3.0]), measured) == pytest.approx(4 / 6)
-
-
 def test_the_nearest_stratum_decides() -> None:
     table = {"tpot": {"all": Factors(0.5, 2.0, 9), "dense": Factors(0.8, 1.2, 9), "dense/hopper": Factors(0.9, 1.1, 9)}}
     assert interval_factors(table, "tpot", Stratum("", "vllm", "dense", "hopper", "fp8")) == (0.9, 1.1)
     assert interval_factors(table, "tpot", Stratum("", "vllm", "dense", "ada", "fp8")) == (0.8, 1.2)
     low, high = interval_factors(table, "tpot", Stratum("", "vllm", "moe", "hopper", measured=False))
     assert (low, high) == pytest.approx((0.5**ASSUMED_WIDENING, 2.0**ASSUMED_WIDENING))
-
-
-def test_a_measured_stratum_is_nearer_than_all_of_them() -> None:
-    """A dense model in 16 bit on Hopper, which was measured, against one on a generation that was not."""
-    widths = []
-    for generation in ("hopper", "ampere"):
-        low, high = interval_factors(error_table(), "tpot", Stratum("", "vllm", "dense", generation, "bf16", "a model"))
-        widths.append(high / low)
-    assert widths[0] < 0.8 * widths[1]
 
 
 @pytest.mark.skipif(not (DATA / "serving" / "closed_loop.csv").is_file(), reason="needs the measurements (PDPLAN_DATA)")
@@ -185,17 +154,6 @@ def test_impossible_rows_are_marked_and_still_scored(tmp_path: Path) -> None:
     assert all(one.values["ttft"].measured > 0 for one in outcome.predicted)
 
 
-def test_fewer_requests_than_engines_are_lone_requests_on_some_of_them(tmp_path: Path) -> None:
-    lines = [
-        GOOD.format(ttft=100, tpot=10).replace("200,16,1,", f"200,{flight},{gpus},")
-        for flight, gpus in ((1, 1), (1, 64), (4, 64), (64, 64))
-    ]
-    rows = document(tmp_path, HEADER + "".join(lines), "--rows")["predictions"]
-    assert [row["ttft_predicted_ms"] for row in rows] == pytest.approx([rows[0]["ttft_predicted_ms"]] * 4)
-    assert [row["tpot_predicted_ms"] for row in rows] == pytest.approx([rows[0]["tpot_predicted_ms"]] * 4)
-    assert rows[0]["tpot_predicted_ms"] > 0
-
-
 def test_what_ran_beyond_its_memory_fraction_is_held_to_the_whole_gpu(tmp_path: Path) -> None:
     line = GOOD.format(ttft=10_000, tpot=25).replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B")
     value = document(
@@ -215,30 +173,6 @@ def test_gpus_that_cannot_hold_the_model_are_refused_with_both_sizes(tmp_path: P
     assert outcome.refused[0].reason == (
         "Llama-3.1-405B in bf16 with one request of 1,200 tokens needs 761 GiB of each of 1 x H100, which has 79 GiB"
     )
-
-
-def test_a_cache_of_any_narrow_dtype_is_read_as_one_of_fp8(tmp_path: Path) -> None:
-    header = "system,backend,model,dtype,kv_quant,phase,batch,seq,latency_ms\n"
-    lines = [
-        f"h100_sxm,trtllm,Llama-3.1-8B,bf16,{kv},decode,64,8192,9\n" for kv in ("bfloat16", "fp8", "int8", "nvfp4")
-    ]
-    path = tmp_path / "steps.csv"
-    path.write_text(header + "".join(lines), encoding="utf-8")
-    found = predict_steps(read_measurements(path)[1], load_catalog(), None).predicted
-    wide, *narrow = (each.values["latency"].predicted for each in found)
-    assert len(set(narrow)) == 1
-    assert narrow[0] < wide
-
-
-def test_the_batch_of_a_step_is_that_of_one_data_rank(tmp_path: Path) -> None:
-    path = tmp_path / "steps.csv"
-    header = "system,backend,model,dtype,tp,dp,phase,batch,seq,latency_ms\n"
-    path.write_text(
-        header + "".join(f"h100,vllm,llama-3.1-8b,bf16,1,{dp},decode,16,512,1\n" for dp in (1, 4)), encoding="utf-8"
-    )
-    _, rows = read_measurements(path)
-    one, four = (each.values["latency"].predicted for each in predict_steps(rows, load_catalog(), None).predicted)
-    assert one == pytest.approx(four)
 
 
 @pytest.mark.parametrize(
@@ -273,13 +207,6 @@ def test_a_file_of_which_nothing_is_predicted_is_bad_input(
         assert "TTFT" not in shown
 
 
-def test_a_row_beyond_all_bounds_is_refused_and_the_others_are_predicted(tmp_path: Path) -> None:
-    absurd = GOOD.format(ttft=1, tpot=1).replace("1000,200", "1e300,200")
-    value = document(tmp_path, HEADER + absurd + GOOD.format(ttft=1, tpot=1))
-    assert (value["rows"], value["predicted"]) == (2, 1)
-    assert value["refused_reasons"] == {"isl '1e300' must be at least 1 and at most 16,777,216 tokens": 1}
-
-
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])
 def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> None:
     path = tmp_path / "rows.csv"
@@ -305,50 +232,6 @@ def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> 
     json.dumps(validation_dict(kind, outcome, with_rows=True), allow_nan=False)
 
 
-def test_what_the_row_says_twice_or_not_at_all_is_noted(tmp_path: Path) -> None:
-    header = "model,accelerator,precision,gemm_dtype,isl,osl,concurrency,ttft_ms,tpot_ms\n"
-    rows = [f"Llama-3.1-8B,h100,{precision},fp8_block,1000,100,8,50,10\n" for precision in ("fp8", "weird", "nvfp4")]
-    value = document(tmp_path, header + "".join(rows))
-    assert value["predicted"] == 3
-    assert value["notes"] == {
-        "engine is not given and taken as vllm": 3,
-        "precision 'weird' is not used: gemm_dtype and moe_dtype say fp8_block": 1,
-        "precision 'nvfp4' is not used: gemm_dtype and moe_dtype say fp8_block": 1,
-    }
-    assert isinstance(value["groups"], list)
-    assert value["groups"][0]["engine"] == "vllm"
-
-
-@pytest.fixture(scope="module")
-def two_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    path = tmp_path_factory.mktemp("two") / "rows.csv"
-    names = ("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")
-    good = GOOD.format(ttft=100, tpot=10).replace("200,16,1,1", "200,16,8,8").replace("h100", "h200")
-    path.write_text(HEADER + "".join(good.replace("meta-llama/Llama-3.1-8B-Instruct", name) for name in names), "utf-8")
-    kind, rows = read_measurements(path)
-    return validation_dict(kind, predict_serving(rows, load_catalog(), None))
-
-
-@pytest.mark.parametrize("width", [140, 100, 80, 66])
-def test_no_column_and_no_name_is_lost_at_any_width(two_models: dict[str, Any], width: int) -> None:
-    text = render_document(validation_document({"rows.csv": two_models}), width)
-    words = text.split()
-    assert "…" not in text
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert [words.count(name) for name in ("p90", "bias", "TTFT", "TPOT")] == [2, 2, 1, 1]
-    assert text.count("in 90 %") == 2
-    assert text.count("DeepSeek-V3") == text.count("DeepSeek-R1") == 2
-    assert "deepseek-ai" not in text
-
-
-def test_models_that_two_organisations_name_alike_keep_their_organisation(two_models: dict[str, Any]) -> None:
-    first, second = two_models["groups"]
-    value = {**two_models, "groups": [{**first, "model": "a/Same"}, {**second, "model": "b/Same"}]}
-    text = render_document(validation_document({"rows.csv": value}))
-    assert "a/Same" in text
-    assert "b/Same" in text
-
-
 def test_steps_are_whole_and_within_bounds(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     header = "system,model,phase,batch,seq,latency_ms\n"
@@ -363,14 +246,3 @@ def test_steps_are_whole_and_within_bounds(tmp_path: Path) -> None:
         "seq '1e9' must be at least 1 and at most 16,777,216 tokens",
         "latency_ms '0' must be at least 0.001 and at most 86,400,000 ms; leave it empty where nothing was measured",
     ]
-
-
-def test_a_pipeline_longer_than_the_model_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("model,accelerator,isl,osl,pp\nLlama-3.1-8B,h100,9,9,33\nLlama-3.1-8B,h100,9,9,32\n", "utf-8")
-    outcome = predict_serving(read_measurements(path)[1], load_catalog(), None)
-    assert [one.reason for one in outcome.refused] == ["pp 33 is more than the 32 layers of Llama-3.1-8B"]
-    assert len(outcome.predicted) == 1
-    path.write_text("model,system,phase,batch,seq,pp\nLlama-3.1-8B,h100,decode,9,9,33\n", "utf-8")
-    outcome = predict_steps(read_measurements(path)[1], load_catalog(), None)
-    assert [one.reason for one in outcome.refused] == ["pp 33 is more than the 32 layers of Llama-3.1-8B"]

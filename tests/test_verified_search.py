@@ -1,4 +1,4 @@
-"""The search for the cheapest fleet that holds, and what can go from it, with a judge who knows the answer."""
+"""The search for the cheapest fleet that holds, with a judge who knows the answer: repairs, settings, what can go."""
 
 from __future__ import annotations
 
@@ -16,32 +16,49 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
+from optimizer.fleets.evaluate import goodput_volume, promise
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.search.limits import allowed, fewer_replicas, without_pool
 from optimizer.verification import verify
-from optimizer.verification.bench import Bench, Verdict, fleet_key
+from optimizer.verification.bench import Bench, Verdict, fleet_key, goodput_of, valid
 from optimizer.verification.judge import Blame, ClassJudgement, Judgement
 from optimizer.verification.verify import (
     ROUNDS,
+    Loop,
     SearchResult,
     Waiting,
-    cheapest_verified,
+    larger_batches,
     more_replicas,
-    without_waste,
+    other_settings,
+    with_larger_batches,
 )
 from search_spaces.problem import Constraints, Routing
-from tests.optimizer_cases import instance_of, limit, problem, workload
+from tests.optimizer_cases import instance_of, limit, problem, slo, space, workload
 from tests.small_fleets import apart, pool, replicas, small
+
+GOAL = 0.9
+
+
+def miss(instance: Instance, fleet: Fleet, share: float, blame: Any = (1.0,), **changes: Any) -> Verdict:
+    """A fleet that misses, with a share of requests in time and the pools to blame."""
+    item = ClassJudgement("default", GOAL, Attainment(share, share - 0.01, share + 0.01, 1000), (0.0,) * 4, (0.0,) * 4)
+    judgement = Judgement(1.0, (item,), Overload(False, 0.0, 0.0, "queue"), SimulatedFleet(()), ())
+    fault = Blame(np.array(blame, dtype=np.float64), 1.0, 0.0)
+    return replace(Verdict(fleet, fleet_cost(instance, fleet), judgement, False, fault), **changes)
 
 
 @dataclass
 class Oracle:
-    """A bench whose fleets hold where every pool has as many engines as it needs, and those of other pools if told."""
+    """A bench whose fleets hold where every pool has as many engines as it needs; other pools as `others` says.
+
+    only: the batch limit of the last pool with which a fleet can hold at all, if any.
+    """
 
     instance: Instance
     needed: tuple[int, ...]
     others: bool = False
+    only: int | None = None
     volume: float = 1.0
     verdicts: dict[object, Verdict] = field(default_factory=dict)
 
@@ -51,132 +68,116 @@ class Oracle:
     def judged(self, fleet: Fleet) -> bool:
         return fleet_key(fleet) in self.verdicts
 
-    def verdict(self, fleet: Fleet) -> Verdict:
-        short = np.full(len(fleet.pools), 0.0 if self.others else 1.0)
-        if len(fleet.pools) == len(self.needed):
-            short = np.maximum(np.array(self.needed) - replicas(fleet), 0.0)
-        held = not short.any()
-        share = 1.0 if held else 0.5 / (1.0 + short.sum())
-        one = ClassJudgement("default", 0.9, Attainment(share, share, share, 1000), (0.0,) * 4, (0.0,) * 4)
-        found = Judgement(1.0, (one,), Overload(False, 0.0, 0.0, "queue"), SimulatedFleet(()), ())
-        fault = None if held else Blame(short / short.sum(), 1.0, 0.0)
-        said = Verdict(fleet, fleet_cost(self.instance, fleet), found, held, fault)
-        return self.verdicts.setdefault(fleet_key(fleet), said)
-
     def candidate(self, fleet: Fleet) -> Verdict:
-        return self.verdict(fleet)
+        return self.verdicts.setdefault(fleet_key(fleet), self.look(fleet))
+
+    verdict = candidate
 
     def look(self, fleet: Fleet) -> Verdict:
         """What a judgement would say, which is not made by that."""
-        judged, made = self.judged(fleet), self.verdict(fleet)
-        if not judged:
-            del self.verdicts[fleet_key(fleet)]
-        return made
+        short = np.full(len(fleet.pools), 0.0 if self.others else 1.0)
+        if len(fleet.pools) == len(self.needed):
+            factor = 1 if self.only in {None, fleet.pools[-1].seqs} else 10
+            short = np.maximum(factor * np.array(self.needed) - replicas(fleet), 0.0)
+        share = 1.0 if not short.any() else 0.5 / (1.0 + short.sum())
+        verdict = miss(self.instance, fleet, share, short / max(short.sum(), 1.0))
+        return verdict if short.any() else replace(verdict, held=True, blame=None)
 
 
-@contextmanager
-def mending(settings_of: Callable[[Bench, Verdict], list[Fleet]]) -> Iterator[None]:
-    """Searches that find these other settings for a fleet that missed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "other_settings", settings_of)
-        yield
+def searched(bench: Any, *fleets: Fleet) -> SearchResult:
+    """What the loop comes to from some fleets."""
+    loop = Loop(bench, fleets)
+    best = loop.run()
+    return loop.result(best, best and best.fleet)
 
 
 counts = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-@settings(deadline=None, max_examples=30)
-@given(counts, st.lists(counts, min_size=1, max_size=4))
-def test_the_winner_is_the_cheapest_that_was_tried_and_held(
-    needed: tuple[int, int], starts: list[tuple[int, int]]
-) -> None:
-    instance = small()
-    bench: Any = Oracle(instance, needed)
-    found = cheapest_verified(bench, [apart(instance, *start) for start in starts])
-    assert len(bench.verdicts) <= len(starts) * (ROUNDS + 1)
-    held = [one for one in bench.verdicts.values() if one.held]
-    if found.winner is None:
-        assert not held
-        assert found.nearest is not None
-        assert len(found.others) > ROUNDS
-    else:
-        assert held == [found.winner]
-        assert all(cost <= found.winner.cost * (1 + 1e-9) for cost in [one.cost for one in bench.verdicts.values()])
-
-
 @settings(deadline=None, max_examples=12)
-@given(counts, counts)
-def test_nothing_can_go_from_what_is_left(needed: tuple[int, int], extra: tuple[int, int]) -> None:
-    instance = small()
-    bench: Any = Oracle(instance, needed)
-    start = apart(instance, *(n + more for n, more in zip(needed, extra, strict=True)))
-    lean = without_waste(bench, SearchResult(bench.verdict(start)), [], lambda: False)
-    assert replicas(lean.winner.fleet) == needed
-    assert [what for what, _ in lean.one_less] == [
-        f"{name}: one replica fewer" for name, count in zip(("prefill-1", "decode-1"), needed, strict=True) if count > 1
-    ] or {what for what, _ in lean.one_less} == {"prefill-1: one replica fewer", "decode-1: one replica fewer"}
-    assert not any(one.held for _, one in lean.one_less)
+@given(counts, st.lists(counts, min_size=1, max_size=3), st.sampled_from([None, 4, 12]))
+def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
+    needed: tuple[int, int], starts: list[tuple[int, int]], gpus: int | None
+) -> None:
+    """Fleets to begin with are repaired until they hold or ROUNDS are over, then reduced until no neighbor holds."""
+    instance = small(constraints=Constraints(max_gpus=gpus))
+    bench = Oracle(instance, needed)
+    fleets = [fleet for fleet in (apart(instance, *start) for start in starts) if allowed(instance, fleet)]
+    result = searched(bench, *fleets)
+    assert all(allowed(instance, verdict.fleet) for verdict in bench.verdicts.values())
+    if result.winner is None:
+        assert not any(verdict.held for verdict in bench.verdicts.values())
+        assert result.nearest is not None or not fleets
+        return
+    assert replicas(result.winner.fleet) == needed
+    assert not any(verdict.held for _, verdict in result.one_less)
+    assert {what for what, _ in result.one_less} == {
+        what for what, fleet in fewer_replicas(instance, result.winner.fleet, 1) if allowed(instance, fleet)
+    }
 
 
 def test_a_stopped_search_keeps_what_it_has() -> None:
-    instance = small()
-    bench: Any = Oracle(instance, (1, 1))
-    start = bench.verdict(apart(instance, 3, 3))
-    lean = without_waste(bench, SearchResult(start), [], lambda: True)
-    assert lean.winner is start
-    assert lean.one_less == ()
+    bench: Any = Oracle(small(), (1, 1))
+    loop = Loop(bench, [apart(small(), 3, 3)], stopped=lambda: True)
+    winner = loop.run()
+    assert winner is not None
+    assert replicas(winner.fleet) == (3, 3)
+    assert loop.result(winner, winner.fleet).one_less == ()
+
+
+def test_where_fresh_requests_refute_the_best_the_next_best_and_its_neighbors_are_tried() -> None:
+    bench: Any = Oracle(small(), (2, 2))
+    loop = Loop(bench, [apart(small(), 4, 4)])
+    best = loop.run()
+    assert best is not None
+    assert replicas(best.fleet) == (2, 2)
+    bench.needed = (2, 3)
+    refuted = bench.verdicts[fleet_key(best.fleet)] = bench.look(best.fleet)
+    loop.refute(refuted)
+    winner = loop.run()
+    assert winner is not None
+    assert replicas(winner.fleet) == (2, 3)
+    assert refuted in [verdict for _, verdict in loop.trail]
 
 
 def test_where_not_all_pools_to_blame_can_grow_those_do_that_may() -> None:
     """One engine more fits, two do not: each pool is tried by itself."""
-    instance = small(constraints=Constraints(max_gpus=4))
-    bench: Any = Oracle(instance, (1, 3))
-    missed = replace(bench.verdict(apart(instance, 1, 2)), blame=Blame(np.array([0.5, 0.5]), 1.0, 0.0))
+    instance, roomy, tight = (
+        small(constraints=Constraints(max_gpus=4)),
+        small(),
+        small(constraints=Constraints(max_gpus=81)),
+    )
+    missed = miss(roomy, apart(roomy, 1, 2), 0.5, (0.5, 0.5))
     assert [replicas(fleet) for fleet in more_replicas(instance, missed, 0)] == [(2, 2), (1, 3)]
-    roomy = small()
     assert [replicas(fleet) for fleet in more_replicas(roomy, missed, 0)] == [(2, 3)]
     assert more_replicas(roomy, missed, ROUNDS) == []
-    (larger,) = more_replicas(roomy, replace(missed, fleet=apart(roomy, 40, 40)), 4)
-    assert replicas(larger) == (59, 59)
-    tight = small(constraints=Constraints(max_gpus=81))
-    many = more_replicas(tight, replace(missed, fleet=apart(tight, 40, 40)), 4)
-    assert [replicas(fleet) for fleet in many] == [(41, 40), (40, 41)]  # nineteen more do not fit
+    many = replace(missed, fleet=apart(roomy, 40, 40))
+    assert [replicas(fleet) for fleet in more_replicas(roomy, many, 4)] == [(59, 59)]
+    assert [replicas(fleet) for fleet in more_replicas(tight, many, 4)] == [(41, 40), (40, 41)]  # nineteen do not fit
 
 
-@dataclass
-class Limited(Oracle):
-    """An oracle whose fleets of the first batch limit hold, and of others only with ten times as many engines."""
-
-    def verdict(self, fleet: Fleet) -> Verdict:
-        needed, self.needed = self.needed, tuple(10 * count for count in self.needed)
-        if fleet.pools[-1].seqs == limit(small(), 0):
-            self.needed = needed
-        found = super().verdict(fleet)
-        self.needed = needed
-        return found
-
-
-def first_limit(bench: Bench, missed: Verdict) -> list[Fleet]:
-    """The first batch limit in the last pool."""
-    *others, last = missed.fleet.pools
-    return [Fleet((*others, replace(last, seqs=limit(small(), 0))))]
-
-
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=8)
 @given(counts, counts)
 def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], start: tuple[int, int]) -> None:
-    instance = small()
-    bench: Any = Limited(instance, needed)
-    with mending(first_limit):
-        found = cheapest_verified(bench, [apart(instance, *start)])
-    first, second, *rest = [*(tried for _, tried in found.others), *([found.winner] if found.winner else [])]
-    assert (replicas(first.fleet), first.fleet.pools[-1].seqs) == (start, limit(instance, 1))
-    rest = [second, *rest]
-    assert all(one.fleet.pools[-1].seqs == limit(instance, 0) for one in rest)  # repairs are of what came nearer
-    assert found.repairs == len(found.others) - 1 + (found.winner is not None)
+    """Only with the first batch limit do fleets hold: repairs are of what came nearer."""
+    instance, only = small(), limit(small(), 0)
+
+    def first_limit(_: Bench, missed: Verdict) -> list[Fleet]:
+        *others, last = missed.fleet.pools
+        return [Fleet((*others, replace(last, seqs=only)))]
+
+    bench = Oracle(instance, needed, only=only)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "other_settings", first_limit)
+        judge: Any = bench
+        winner = Loop(judge, [apart(instance, *start)], stopped=lambda: True).run()
+    first, *rest = [verdict.fleet for verdict in bench.verdicts.values()]
+    assert (replicas(first), first.pools[-1].seqs) == (start, limit(instance, 1))
+    assert all(fleet.pools[-1].seqs == only for fleet in rest)
     if all(np.array(start) >= needed):
-        assert (replicas(second.fleet), second.cost) == (start, first.cost)
-        assert found.winner is second
+        assert winner is not None
+        assert winner.fleet is rest[0]
+        assert replicas(rest[0]) == start
 
 
 def test_fewer_replicas_than_those_of_a_fleet_that_was_refuted_are_not_simulated() -> None:
@@ -184,76 +185,232 @@ def test_fewer_replicas_than_those_of_a_fleet_that_was_refuted_are_not_simulated
     waiting.refute(apart(small(), 3, 2))
     dominated = {counts: waiting.dominated(apart(small(), *counts)) for counts in ((3, 2), (2, 2), (4, 1), (3, 3))}
     assert dominated == {(3, 2): True, (2, 2): True, (4, 1): False, (3, 3): False}
-    other = Fleet(tuple(replace(one, seqs=limit(small(), 0)) for one in apart(small(), 1, 1).pools))
-    assert not waiting.dominated(other)
+    smaller_batches = Fleet(tuple(replace(pool, seqs=limit(small(), 0)) for pool in apart(small(), 1, 1).pools))
+    assert not waiting.dominated(smaller_batches)
 
 
-@settings(deadline=None, max_examples=15)
-@given(counts, st.lists(counts, min_size=1, max_size=4), st.integers(2, 12))
-def test_repairs_end_and_keep_the_limits(needed: tuple[int, int], starts: list[tuple[int, int]], gpus: int) -> None:
-    instance = small(constraints=Constraints(max_gpus=gpus))
-    bench: Any = Oracle(instance, needed)
-    fleets = [fleet for fleet in (apart(instance, *start) for start in starts) if allowed(instance, fleet)]
-    found = cheapest_verified(bench, fleets)
-    tried = [one.fleet for one in bench.verdicts.values()]
-    assert all(allowed(instance, fleet) for fleet in tried)
-    assert found.winner is None or found.winner.held
-
-
-@settings(deadline=None, max_examples=20)
-@given(st.lists(st.integers(1, 3), min_size=3, max_size=3))
-def test_no_waste_that_the_gateway_cannot_route(sizes: list[int]) -> None:
+def test_no_waste_that_the_gateway_cannot_route() -> None:
     """A threshold router gives each length to one pool: a pool that would hand its own to two others stays."""
     lengths = ((500, 100, 0.4), (1500, 100, 0.3), (4000, 100, 0.3))
-    instance = by_threshold(lengths)
-    parts = (pool(instance, f"colocated-{k + 1}", Role.COLOCATED, sizes[k]) for k in range(3))
-    fleet = Fleet(tuple(replace(one, route=np.eye(3)[k]) for k, one in enumerate(parts)))
-    bench: Any = Oracle(instance, (0, 0, 0))
-    lean = without_waste(bench, SearchResult(bench.verdict(fleet)), [], lambda: False)
-    assert all(allowed(instance, one.fleet) for one in (lean.winner, *(tried for _, tried in lean.others)))
-    assert replicas(lean.winner.fleet) == (1, 1, 1)
-
-
-@cache
-def by_threshold(lengths: tuple[tuple[float, float, float], ...]) -> Instance:
-    limits = Constraints(routing=Routing.THRESHOLD)
-    return instance_of(problem(workload=workload(3.0, lengths), constraints=limits))
+    instance = instance_of(problem(workload=workload(3.0, lengths), constraints=Constraints(routing=Routing.THRESHOLD)))
+    pools = (pool(instance, f"colocated-{k + 1}", Role.COLOCATED, size) for k, size in enumerate((3, 1, 2)))
+    fleet = Fleet(tuple(replace(engines, route=np.eye(3)[k]) for k, engines in enumerate(pools)))
+    bench = Oracle(instance, (0, 0, 0))
+    winner = searched(bench, fleet).winner
+    assert all(allowed(instance, verdict.fleet) for verdict in bench.verdicts.values())
+    assert winner is not None
+    assert replicas(winner.fleet) == (1, 1, 1)
 
 
 def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds() -> None:
     """Whatever the formulas say of it, if they think it likely: each shape once, at most as dear as the winner."""
-    instance = small()
-    start = apart(instance, 6, 6)
-    refusing: Any = Oracle(instance, (6, 6))
-    kept = without_waste(refusing, SearchResult(refusing.verdict(start)), [], lambda: False)
-    assert fleet_key(kept.winner.fleet) == fleet_key(start)
-    looked = [one for _, one in kept.others if len(one.fleet.pools) == 1]
-    assert looked
-    assert all(one.cost < kept.winner.cost for one in looked)
-    assert all([pool.role for pool in one.fleet.pools] == [Role.COLOCATED] for one in looked)
-    assert len({one.fleet.pools[0].shape for one in looked}) == len(looked)
-    taking: Any = Oracle(instance, (6, 6), others=True)
-    found = without_waste(taking, SearchResult(taking.verdict(start)), [], lambda: False).winner
-    assert len(found.fleet.pools) == 1
-    assert found.cost < kept.winner.cost
+    instance, start = small(), apart(small(), 6, 6)
+    refusing, taking = Oracle(instance, (6, 6)), Oracle(instance, (6, 6), others=True)
+    kept = searched(refusing, start).winner
+    assert kept is not None
+    assert fleet_key(kept.fleet) == fleet_key(start)
+    alone = [verdict for verdict in refusing.verdicts.values() if len(verdict.fleet.pools) == 1]
+    assert alone
+    assert all(verdict.cost < kept.cost and verdict.fleet.pools[0].role is Role.COLOCATED for verdict in alone)
+    winner = searched(taking, start).winner
+    assert winner is not None
+    assert len(winner.fleet.pools) == 1
+    assert winner.cost < kept.cost
 
 
 def test_a_pool_that_goes_leaves_its_flows_to_the_others() -> None:
     instance = small()
-    parts = (
+    pools = (
         pool(instance, "prefill-1", Role.PREFILL, 1, 0.6),
         pool(instance, "decode-1", Role.DECODE, 1, 0.45),
         pool(instance, "decode-2", Role.DECODE, 1, 0.15),
         pool(instance, "colocated-1", Role.COLOCATED, 1, 0.4),
     )
-    fleet = Fleet(parts)
-    less = without_pool(fleet, 2)
-    assert less is not None
-    np.testing.assert_allclose([one.route[0] for one in less.pools], [0.6, 0.6, 0.4], rtol=1e-9)
-    less = without_pool(fleet, 3)
-    assert less is not None
-    np.testing.assert_allclose([one.route[0] for one in less.pools], [1.0, 0.75, 0.25], rtol=1e-9)
+    fleet = Fleet(pools)
+    for index, routes in ((2, [0.6, 0.6, 0.4]), (3, [1.0, 0.75, 0.25])):
+        less = without_pool(fleet, index)
+        assert less is not None
+        np.testing.assert_allclose([engines.route[0] for engines in less.pools], routes, rtol=1e-9)
     assert without_pool(fleet, 0) is None
-    assert without_pool(Fleet(parts[:2]), 0) is None
+    assert without_pool(Fleet(pools[:2]), 0) is None
     names = [what for what, _ in fewer_replicas(instance, fleet, 1)]
     assert sorted(names) == [f"{name}: one replica fewer" for name in ("colocated-1", "decode-1", "decode-2")]
+
+
+# --- other settings -------------------------------------------------------------------------------------------------
+
+SEQS, CHUNKS = (8, 16, 32, 64, 128, 256), (512, 1024, 2048, 4096, 8192)
+
+
+@cache
+def roomy(rate: float = 6.0) -> Instance:
+    """One to four thousand tokens in, on H100s, with many settings."""
+    many = space(tensor_parallel=(1,), max_num_seqs=SEQS, max_num_batched_tokens=CHUNKS)
+    return instance_of(problem(workload=workload(rate), space=many))
+
+
+def with_settings(fleet: Fleet, index: int, seqs: int, chunk: int) -> Fleet:
+    """The fleet with one pool's batch limit and chunk, given as an engine is told them."""
+    changed = replace(fleet.pools[index], seqs=limit(roomy(), SEQS.index(seqs)), chunk=CHUNKS.index(chunk))
+    return Fleet((*fleet.pools[:index], changed, *fleet.pools[index + 1 :]))
+
+
+def colocated(seqs: int, chunk: int) -> Fleet:
+    """Two colocated engines."""
+    return with_settings(Fleet((pool(roomy(), "colocated-1", Role.COLOCATED, 2),)), 0, seqs, chunk)
+
+
+def settings_of(fleet: Fleet, index: int = 0) -> tuple[int, int]:
+    """Batch limit and chunk of a pool."""
+    return int(roomy().tables.seqs[fleet.pools[index].seqs]), CHUNKS[fleet.pools[index].chunk]
+
+
+@contextmanager
+def simulated(share_of: Callable[[Fleet], float]) -> Iterator[list[Fleet]]:
+    """Looks that know the share; what was looked at. Fleets of other replicas hold, those looked at if they seem to."""
+    looks: list[Fleet] = []
+
+    def look(_: Bench, fleet: Fleet) -> Verdict:
+        looks.append(fleet)
+        return miss(roomy(), fleet, share_of(fleet))
+
+    def candidate(bench: Bench, fleet: Fleet) -> Verdict:
+        seen = any(fleet_key(fleet) == fleet_key(looked) for looked in looks)
+        verdict = replace(miss(roomy(), fleet, share_of(fleet)), held=not seen or share_of(fleet) >= GOAL)
+        return bench.verdicts.setdefault(fleet_key(fleet), verdict)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bench, "look", look)
+        patch.setattr(Bench, "candidate", candidate)
+        yield looks
+
+
+def mended(start: Verdict) -> Fleet | None:
+    """The same engines with other settings that hold, where the search finds any before it tries more replicas."""
+    bench = Bench(roomy(), seed=0, requests=800, verdicts={fleet_key(start.fleet): start})
+    loop = Loop(bench, [start.fleet], on_held=lambda: None, stopped=lambda: True)
+    winner = loop.run()
+    return winner.fleet if winner is not None and winner.cost == start.cost else None
+
+
+@pytest.mark.parametrize(
+    ("share", "ends"),
+    [
+        (lambda seqs, chunk: {512: 0.8, 2048: 0.905, 8192: 0.95}[chunk], lambda seqs, chunk: chunk == 8192),
+        (
+            lambda seqs, chunk: 0.5 + 0.2 * (chunk >= 2048) + 0.25 * (seqs <= 64),
+            lambda seqs, chunk: chunk >= 2048 and seqs <= 64,
+        ),
+    ],
+    ids=["a larger chunk, not clearly, and a still larger", "a chunk and a batch limit"],
+)
+def test_settings_that_help_are_gone_on_from(
+    share: Callable[[int, int], float], ends: Callable[[int, int], bool]
+) -> None:
+    with simulated(lambda fleet: share(*settings_of(fleet))):
+        fleet = mended(miss(roomy(), colocated(256, 512), share(256, 512)))
+    assert fleet is not None
+    assert ends(*settings_of(fleet))
+    assert fleet_cost(roomy(), fleet) == fleet_cost(roomy(), colocated(256, 512))
+
+
+def test_the_batch_limit_is_the_smallest_that_the_formulas_think_enough() -> None:
+    promised = {seqs: promise(roomy(), colocated(seqs, 2048), 1.05) for seqs in SEQS}
+    bench = Bench(roomy(), seed=0, requests=800)
+    options = other_settings(bench, miss(roomy(), colocated(256, 2048), 0.8))
+    (enough,) = {settings_of(fleet)[0] for fleet in options} - {256}
+    assert promised[enough] >= 1.0
+    assert all(promised[seqs] < 1.0 for seqs in SEQS if seqs < enough)
+    options = other_settings(bench, miss(roomy(), colocated(enough, 2048), 0.8))
+    assert {settings_of(fleet)[0] for fleet in options} == {enough, SEQS[SEQS.index(enough) + 2]}
+
+
+def test_only_pools_to_blame_are_changed() -> None:
+    pair = Fleet((pool(roomy(), "prefill-1", Role.PREFILL, 2), pool(roomy(), "decode-1", Role.DECODE, 1)))
+    pair = with_settings(with_settings(pair, 0, 32, 2048), 1, 256, 512)
+    for blamed in (0, 1):
+        options = other_settings(Bench(roomy(), 0, 800), miss(roomy(), pair, 0.8, np.arange(2) == blamed))
+        assert options
+        assert all(fleet.pools[1 - blamed] == pair.pools[1 - blamed] != fleet.pools[blamed] for fleet in options)
+        if blamed == 0:  # chunks alone, and no other limit
+            assert sorted(map(settings_of, options)) == [(32, 512), (32, 1024), (32, 4096), (32, 8192)]
+
+
+def test_a_fleet_that_misses_by_far_gets_the_settings_that_the_formulas_promise_more_of() -> None:
+    """Eight requests at once in one engine are too few for the demand; the formulas say that more are enough."""
+    bench, fleet = Bench(roomy(), 0, 800), Fleet((replace(colocated(8, 512).pools[0], replicas=1),))
+    assert promise(roomy(), fleet) < 1.0
+    (changed,) = other_settings(bench, miss(roomy(), fleet, 0.1))
+    assert settings_of(changed) == (32, 512)
+    assert other_settings(bench, miss(roomy(), fleet, 0.1, confirmation=1)) == []
+
+
+def test_a_fleet_that_does_not_come_out_of_a_crowd_gets_fewer_batch_slots_and_nothing_else() -> None:
+    stuck = miss(roomy(), colocated(256, 512), 0.85, stuck=True)
+    with simulated(lambda _: 1.0) as looks:
+        fleet = mended(stuck)
+    assert fleet is looks[-1]
+    assert settings_of(looks[0]) == (SEQS[SEQS.index(256) - 1], 512)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.sampled_from(SEQS),
+    st.sampled_from(CHUNKS),
+    st.lists(st.floats(0.0, 1.0), min_size=len(SEQS) * len(CHUNKS), max_size=len(SEQS) * len(CHUNKS)),
+)
+def test_whatever_is_simulated_it_ends_with_what_held_or_nothing(seqs: int, chunk: int, shares: list[float]) -> None:
+    table, start = np.array(shares).reshape(len(SEQS), len(CHUNKS)), colocated(seqs, chunk)
+
+    def share(fleet: Fleet) -> float:
+        return float(table[SEQS.index(settings_of(fleet)[0]), fleet.pools[0].chunk])
+
+    with simulated(share) as looks:
+        fleet = mended(miss(roomy(), start, 0.6))
+    assert len({settings_of(looked) for looked in (start, *looks)}) == len(looks) + 1
+    assert all(valid(roomy(), looked) for looked in looks)
+    if fleet is not None:
+        assert any(fleet is looked for looked in looks)
+        assert share(fleet) >= GOAL
+
+
+# --- with the simulator ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_an_engine_that_stops_its_decodes_for_prompts_gets_larger_chunks_by_simulation() -> None:
+    """Two thousand tokens in chunks of 512 stop the decodes of others four times, in one of 2048 once."""
+    many = space(tensor_parallel=(1,), max_num_seqs=(64,), max_num_batched_tokens=(512, 2048), roles=(Role.COLOCATED,))
+    load, limits = workload(8.0, ((2000.0, 100.0, 1.0),)), (slo(3.0, 0.024, GOAL),)
+    instance = instance_of(problem(workload=load, slos=limits, space=many, engine="sglang"))
+    start = Fleet((replace(pool(instance, "colocated-1", Role.COLOCATED, 1), seqs=limit(instance, 0), chunk=0),))
+    result = searched(Bench(instance, seed=0, requests=2000), start)
+    assert result.winner is not None
+    (engines,) = result.winner.fleet.pools
+    assert (engines.chunk, engines.replicas) == (1, 1)
+
+
+LIMITS = (4, 8, 16, 32, 64)
+
+
+def test_an_engine_whose_limit_binds_gets_a_larger_one() -> None:
+    """Two requests per second of 200 tokens in and out, on one H100: limits are raised by two places."""
+    engines = space(tensor_parallel=(1,), max_num_seqs=LIMITS, roles=(Role.COLOCATED,))
+    load = workload(2.0, ((200.0, 200.0, 1.0),))
+    instance = instance_of(problem(workload=load, slos=(slo(2.0, 0.05, 0.9),), space=engines))
+
+    def one_engine(most: int) -> Fleet:
+        return Fleet((replace(pool(instance, "c-1", Role.COLOCATED, 1), seqs=limit(instance, LIMITS.index(most))),))
+
+    raised = {most: larger_batches(instance, one_engine(most)) for most in (8, 32, 64)}
+    assert raised == {8: one_engine(32), 32: one_engine(64), 64: None}
+    bench = Bench(instance, seed=0, requests=800)
+    start = bench.verdict(one_engine(8))
+    assert start.held
+    larger = with_larger_batches(bench, start, lambda: False)
+    assert larger.held
+
+    def served(fleet: Fleet) -> float:
+        return goodput_of(bench, fleet, 2.0 * goodput_volume(instance, fleet), lambda: False).rate
+
+    assert served(larger.fleet) > 1.5 * served(start.fleet)

@@ -14,7 +14,6 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Brake, Level
-from optimizer.search.limits import with_replicas
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, make_bench, run_length
 from optimizer.verification.judge import MOST_JUDGED, blame, judge, simulated_fleet
@@ -32,24 +31,6 @@ pytestmark = pytest.mark.usefixtures("short_runs")
 
 def bench_of(instance: Instance, requests: int = 2000) -> Bench:
     return Bench(instance, seed=3, requests=requests)
-
-
-def test_a_fleet_that_idles_holds_and_one_that_drowns_does_not() -> None:
-    instance = small()
-    bench = bench_of(instance)
-    idle, drowned = bench.verdict(apart(instance, 3, 1)), bench.verdict(with_replicas(apart(small(60.0), 1, 1), 0, 1))
-    assert idle.held
-    assert idle.judgement.proven
-    assert len(idle.judgement.runs) == 2
-    assert idle.blame is None
-    assert bench.verdict(apart(instance, 3, 1)) is idle
-    busy = bench_of(small(60.0))
-    drowned = busy.verdict(apart(small(60.0), 1, 1))
-    assert not drowned.held
-    assert drowned.judgement.runs == ()
-    assert drowned.blame is not None
-    assert drowned.blame.pools[0] == pytest.approx(1.0, abs=0.05)  # the prompts wait
-    assert drowned.blame.first > 0.95
 
 
 def test_a_candidate_of_which_a_short_run_is_clear_gets_its_full_runs_where_it_is_judged_by_itself() -> None:
@@ -177,36 +158,10 @@ def test_headroom_and_goodput_are_one_figure() -> None:
     assert reached * (1.0 - 1e-9) <= min(can) <= fails * (1.0 + 1e-9)
 
 
-def test_bound_and_gap_agree_and_alternatives_were_simulated() -> None:
-    plan = planned()
-    cost = plan.cost_usd_per_hour or 0.0
-    if plan.bound_usd_per_hour is None:
-        assert plan.gap is None
-    else:
-        assert plan.bound_usd_per_hour <= cost * (1 + 1e-9)
-        assert plan.gap == pytest.approx(1 - plan.bound_usd_per_hour / cost)
-    best, *others = plan.alternatives
-    assert best.kind == "recommended"
-    assert best.cost_usd_per_hour == cost
-    assert all((row.cost_usd_per_hour or cost) >= cost * (1 - 1e-9) for row in others)
-    assert all(row.simulated for row in plan.alternatives if row.cost_usd_per_hour is not None)
-
-
 def test_the_same_problem_gives_the_same_bytes() -> None:
     again = optimize(problem(space=QUICK_SPACE, workload=workload(RATE)))
     first, second = (one.model_dump(exclude={"provenance": {"run"}}) for one in (planned(), again))
     assert repr(first) == repr(second)
-
-
-def test_a_plan_with_a_simulation_can_be_read_again_and_told() -> None:
-    text = plan_json(planned())
-    assert plan_json(parse_plan(text.encode())) == text
-    shown = render_plan(planned())
-    assert ", simulated over " in " ".join(shown.split())
-    assert "95 % interval" in " ".join(shown.split())
-    assert "No spare: with one replica fewer in " in " ".join(shown.split())
-    assert "not simulated" not in shown
-    assert "not simulated" in render_plan(planned(Level.QUICK))
 
 
 def test_the_most_goodput_is_what_the_simulation_proves(short_runs: None) -> None:

@@ -13,9 +13,9 @@ import pytest
 from optimizer.plans.plan import Status
 from optimizer.plans.records import pool_records
 from optimizer.whatif.answer import Answer, nothing
-from optimizer.whatif.frontier import Frontier, Step
-from reports.answers.frontier import ROLES, SHAPES, frontier_document, frontier_record, map_document, map_record
-from reports.answers.whatif import MOST_MAPS, cost_maps, sweep_document
+from optimizer.whatif.curves import Frontier, Step
+from reports.answers.curves import frontier_document, frontier_record
+from reports.answers.whatif import MOST_MAPS, ROLES, SHAPES, cost_maps, map_document, map_record, sweep_document
 from reports.document import Chart
 from reports.drawing import Text
 from reports.views.html import render_document
@@ -89,9 +89,7 @@ def test_what_binds_is_in_words_and_values_below_a_map_are_whole() -> None:
 
 
 def answer(cost: float) -> Answer:
-    return Answer(
-        Status.FEASIBLE, cost, None, None, 9.0, {"H100": 2}, (engines(2, "H100", 1, "colocated"),), "time of a"
-    )
+    return Answer(Status.FEASIBLE, cost, gpus={"H100": 2}, pools=(engines(2, "H100", 1, "colocated"),))
 
 
 def curve(*steps: Step) -> Frontier:
@@ -99,8 +97,8 @@ def curve(*steps: Step) -> Frontier:
 
 
 def test_the_document_of_a_curve_says_what_its_steps_do() -> None:
-    steps = [Step(5.0, 8.0, answer(6.0)), Step(8.001, 20.0, answer(9.0)), Step(20.01, 30.0, answer(10.0))]
-    found = curve(*steps, Step(30.01, 40.0, nothing("inventory of H100: short")))
+    steps = [Step.of(5.0, 8.0, answer(6.0)), Step.of(8.001, 20.0, answer(9.0)), Step.of(20.01, 30.0, answer(10.0))]
+    found = curve(*steps, Step.of(30.01, 40.0, nothing("inventory of H100: short")))
     document = frontier_document(found)
     assert document.headline == (
         "From 5 req/s to 30 req/s the cheapest fleet costs $6.00/h to $10.00/h ($4,380 to $7,300/month).",
@@ -121,12 +119,12 @@ def test_the_document_of_a_curve_says_what_its_steps_do() -> None:
 
 
 def test_a_curve_of_one_fleet_of_none_and_of_budgets_has_a_headline() -> None:
-    one = frontier_document(curve(Step(5.0, 8.0, answer(6.0)))).headline
+    one = frontier_document(curve(Step.of(5.0, 8.0, answer(6.0)))).headline
     assert one[1] == "One fleet is the cheapest over the whole range."
-    none = frontier_document(curve(Step(5.0, 8.0, nothing("too slow"))))
+    none = frontier_document(curve(Step.of(5.0, 8.0, nothing("too slow"))))
     assert (none.headline, none.sections[0].charts) == (("No fleet meets the SLO from 5 req/s to 8 req/s.",), ())
     assert frontier_document(replace(curve(), by_budget=True)).headline == ("No fleet at any of these budgets.",)
-    budget = frontier_document(replace(curve(Step(5.0, 8.0, answer(6.0))), by_budget=True))
+    budget = frontier_document(replace(curve(Step.of(5.0, 8.0, answer(6.0))), by_budget=True))
     assert budget.headline[0] == "$6.00/h serves 8 req/s."
     table = budget.sections[1].table
     assert table is not None

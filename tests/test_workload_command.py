@@ -19,12 +19,6 @@ from tests.trace_files import Write, jsonl, mooncake
 WINDOW = 600
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-
-
 def run(*arguments: str) -> Result:
     done = CliRunner().invoke(cli, ["workload", *arguments], standalone_mode=False)
     assert done.exception is None, done.output
@@ -73,14 +67,6 @@ def test_requests_beyond_the_context_are_counted_and_the_next_command_leaves_the
     assert (load.isl.tolist(), load.max_tokens) == ([100.0], 160)
 
 
-def test_one_request_too_long_is_singular_and_a_longer_context_takes_it() -> None:
-    path = trace("t.csv", steady(100, 1.0), [*LONG[:97], 50_000, 100, 100])
-    (note,) = notes_of(path, "--model", "Qwen3-32B", "-o", "w.yaml")
-    assert note.startswith("1 of 100 requests (1 %) is longer than the context")
-    assert notes_of(path, "--model", "Llama-3.1-8B", "-o", "v.yaml") == []
-    assert load_problem(Path("v.yaml")).workload.max_tokens == 50_060
-
-
 @pytest.mark.parametrize(("rate", "noted"), [(1.05, False), (1.15, True), (3.0, True)])
 def test_a_long_peak_well_above_the_mean_is_noted_with_what_to_do(rate: float, noted: bool) -> None:
     """An hour of evenly spaced requests: the count of ten minutes is sure to one request."""
@@ -103,18 +89,6 @@ def test_a_plan_for_the_peak_is_not_warned_of_it() -> None:
     assert "# Note: " not in Path("w.yaml").read_text("utf-8")
 
 
-def test_a_peak_that_chance_explains_is_not_noted() -> None:
-    """In 20 min of 200 requests with CV 1, ten minutes with 115 instead of 100 are 1.5 standard deviations."""
-    times = [*steady(600, 115 / 600), *steady(600, 85 / 600, 600.0)]
-    stats = read_trace(trace("t.csv", times)).arrivals
-    assert stats.peak_rate[WINDOW] > 1.1 * (stats.mean_rate or 0.0)
-    assert stats.busy_window(stats.mean_rate or 0.0) is not None  # even gaps: nothing by chance
-    jittered = [time + (0.9 if number % 2 else 0.0) * 5.0 for number, time in enumerate(times)]
-    waves = read_trace(trace("w.csv", sorted(jittered))).arrivals
-    assert waves.burstiness > stats.burstiness
-    assert waves.busy_window(waves.mean_rate or 0.0) is None
-
-
 @pytest.mark.parametrize("at", [1, 2500, 4999])
 def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: int) -> None:
     times = steady(2500, 2.0)
@@ -126,14 +100,6 @@ def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: 
     assert f"98 % of the trace is one gap of {gap:,.0f} s without a request" in pause
     assert f"between those of line {last:,} and line {at + 2:,}: without it the rate is 2 req/s" in pause
     assert not any("waves" in note or "busiest" in note for note in found)
-
-
-def test_a_pause_in_the_middle_is_named_too_and_a_trace_without_one_is_not() -> None:
-    pause = notes_of(trace("t.csv", [*steady(50, 1.0), *steady(50, 1.0, 1000.0)]))[0]
-    assert "one gap of 951 s without a request, between those of line 51 and line 52" in pause
-    assert notes_of(trace("t.csv", steady(100, 1.0))) == []
-    few = notes_of(trace("t.csv", [0.0, 1.0, 2.0, 100.0]))
-    assert not any("one gap" in note for note in few)
 
 
 def test_requests_left_out_count_nowhere(write: Write) -> None:
@@ -155,17 +121,6 @@ def test_requests_left_out_count_nowhere(write: Write) -> None:
     with pytest.raises(InputError, match=r"it has only 6 of more than 9 tokens$"):
         read_trace(write(jsonl(*rows), "all.jsonl"), most_tokens=9)
     assert [cut.longer_than(tokens) for tokens in (0, 609, 610, 1034, 2057, 2058, 10**9)] == [4, 4, 3, 1, 1, 0, 0]
-
-
-def test_rows_that_cannot_be_served_are_told_on_the_page_and_in_json() -> None:
-    path = trace("t.csv", steady(2000, 1.0), [0, *[100] * 1999])
-    said = "1 of 2,000 rows cannot be served (line 2: isl is 0); no figure counts them."
-    assert said in " ".join(run(path).stdout.split())
-    done = run(path, "--json")
-    value = json.loads(done.stdout)
-    assert (value["requests"], value["dropped"]) == (1999, 1)
-    assert value["notes"][0] == said
-    assert value["request_rate_rps"] == pytest.approx(1.0)
 
 
 def test_a_trace_with_a_row_that_cannot_be_served_is_recorded_and_planned_for() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.engine import Role
-from optimizer.recommend.extras import (
+from optimizer.recommend.comparison import (
     FEATURES,
     formula_price,
     with_worths,

@@ -15,8 +15,8 @@ attention of its prompts and attention of its decodes; each part gets its own gr
 with pairs = q p + q (q + 1) / 2.
 
 Data-parallel ranks are lanes that begin and end a step together. A chunk keeps to one lane, so a step with few prompts
-takes longer than one with as many tokens on all lanes; many prompts are `uneven` (`serving.load.uneven_lanes`); decodes
-are spread evenly. See `step_times.lane_time`; one more grid, lane(T), is what each lane does for its own tokens: all
+takes longer than one with as many tokens on all lanes; many prompts are `uneven` (`uneven_lanes`); decodes are spread
+evenly. See `step_times.lane_time`; one more grid, lane(T), is what each lane does for its own tokens: all
 but attention, the experts, and what passes between them and the lanes.
 
 The least work of a step, for counters and floors (`cost_work`): FLOP of matrices and of full attention are linear and

@@ -87,7 +87,9 @@ def fleet_bindings(instance: Instance, cost: float, gpus: NDArray[np.int64]) -> 
     """Inventory, budget, power and GPU count of a fleet against their limits, whether it keeps them or not."""
     problem, ceiling = instance.problem, instance.problem.constraints
     rows = [
-        _fleet_limit("inventory", offer.accelerator.name, float(count), offer.inventory, "GPU")
+        _fleet_limit(
+            "inventory", offer.accelerator.name, float(count), None if offer.inventory is None else offer.stock, "GPU"
+        )
         for offer, count in zip(problem.offers, gpus, strict=True)
         if count
     ]

@@ -16,6 +16,7 @@ from costmodel.engine import Role
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.step import StepLoad, engine_arrays, step_time
 from costmodel.units import SECONDS_PER_HOUR
+from costmodel.words import dollars
 from costmodel.workload import Workload
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance
@@ -40,6 +41,7 @@ from optimizer.plans.records import EnginePool, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
 from search_spaces.echo import whole_echo
 from search_spaces.models import model_entry
+from search_spaces.problem import Problem
 
 from .binding import binding_limits, fleet_bindings, volume_bindings
 from .error_bars import (
@@ -354,6 +356,20 @@ def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Prov
     )
 
 
+def owned_remarks(problem: Problem, gpus: NDArray[np.int64]) -> list[str]:
+    """Of which GPU types a fleet takes owned ones, and how many it rents beside them; gpus (offers,)."""
+    remarks = []
+    for offer, count in zip(problem.offers, gpus.tolist(), strict=True):
+        rented, price = max(count - offer.owned, 0), f"at {dollars(offer.owned_usd_per_hour)}/h each"
+        if offer.owned and rented:
+            remarks.append(
+                f"Of {count} {offer.accelerator.name}, {offer.owned} are owned, {price}; {rented} are rented."
+            )
+        elif offer.owned and count:
+            remarks.append(f"All {count} {offer.accelerator.name} are owned, {price}.")
+    return remarks
+
+
 def build_plan(
     instance: Instance,
     fleet: Fleet,
@@ -402,7 +418,7 @@ def build_plan(
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
     limits += volume_bindings(problem, volume)
     gpus = zip(problem.offers, count, strict=True)
-    common["price_remarks"] = price_remarks(problem, np.flatnonzero(count))
+    common["price_remarks"] = price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
     common["warnings"] = hardware_remarks(problem, np.flatnonzero(count))
     return Plan(
         **common,

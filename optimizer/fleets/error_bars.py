@@ -21,7 +21,7 @@ from costmodel.accelerator import Origin
 from costmodel.engine import EngineConfig, FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.host import EngineOverhead
-from costmodel.serving.interval import interval_factors
+from costmodel.prediction_error import interval_factors
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance, make_instance
@@ -30,7 +30,7 @@ from optimizer.plans.records import AccuracyRecord
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.enumeration import engine_config
-from search_spaces.problem import OWNED, Balancing, Problem
+from search_spaces.problem import Balancing, Problem
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import error_table, is_seen, load_serving_error, step_interval, stratum_of
 from search_spaces.targets import undeployed
@@ -208,7 +208,7 @@ def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
 def price_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
     """What a buyer has to know of prices that are no quotes on demand; offers: those that matter, default: all."""
     chosen = problem.offers if offers is None else [problem.offers[number] for number in offers]
-    remarks = [offer.quote.remark(offer.gpu) for offer in chosen if offer.quote is not None]
+    remarks = [offer.quote.remark(offer.accelerator.name) for offer in chosen if offer.quote is not None]
     return [remark for remark in (*remarks, _two_price_lists(problem)) if remark]
 
 
@@ -216,7 +216,7 @@ def _two_price_lists(problem: Problem) -> str:
     """That the user's file of quotes prices some of the GPUs on offer and the catalog the others; empty if not so."""
     if not is_quotes_file(str(problem.inputs.get("prices"))):
         return ""
-    quotes = {offer.gpu: offer.quote for offer in problem.offers if offer.quote is not None}
+    quotes = {offer.accelerator.name: offer.quote for offer in problem.offers if offer.quote is not None}
     own = [gpu for gpu, quote in quotes.items() if quote.origin is Origin.STATED]
     others = [gpu for gpu in quotes if gpu not in own]
     return f"{join_words(own)} at your price, {join_words(others)} at the catalog's." if own and others else ""
@@ -229,8 +229,8 @@ def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> l
     """
     chosen = problem.offers if offers is None else [problem.offers[number] for number in offers]
     remarks = []
-    for accelerator in {offer.gpu: offer.accelerator for offer in chosen}.values():
-        name = accelerator.name.removesuffix(OWNED)
+    for accelerator in (offer.accelerator for offer in chosen):
+        name = accelerator.name
         if accelerator.assumed:
             remarks.append(f"Assumed of {name}, as no data sheet states it: {accelerator.assumed}.")
         if not is_seen(accelerator):

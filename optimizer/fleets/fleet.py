@@ -131,38 +131,30 @@ def with_names(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, .
     return tuple(replace(pool, name=f"{pool.role.value}-{next(numbers[pool.role])}") for pool in ordered)
 
 
-def with_rented(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray | IntArray:
-    """The same GPUs, (..., offers), those beyond the ones that are owned rented as more of their type."""
-    for index, offer in enumerate(problem.offers):
-        if not offer.owned:
-            continue
-        more = next(number for number, other in enumerate(problem.offers) if other.gpu == offer.gpu and not other.owned)
-        beyond = np.maximum(gpus[..., index] - (offer.inventory or 0), 0)
-        gpus = gpus.copy()
-        gpus[..., index] -= beyond
-        gpus[..., more] += beyond
-    return gpus
+def owned_and_rented(problem: Problem, gpus: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:
+    """GPUs of each offer that so many in use are paid for as: owned ones, and beyond these rented, each (..., offers).
 
-
-def pools_apart(problem: Problem) -> Problem:
-    """The same problem for fleets that state each pool: of owned GPUs it has no more than there are."""
-    return replace(problem, offers=tuple(replace(offer, owned=False) for offer in problem.offers))
-
-
-def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
-    """GPUs of each offer that so many are paid for, (..., offers): those of whole nodes where they are billed."""
-    paid = np.array(gpus, dtype=np.float64)
+    Where whole nodes are rented, their GPUs are used before the owned ones.
+    """
+    rented = np.maximum(gpus - np.array([float(offer.owned) for offer in problem.offers]), 0.0)
     for index, offer in enumerate(problem.offers):
         if offer.billing is Billing.NODE:
             size = offer.accelerator.node_size
-            paid[..., index] = np.ceil(paid[..., index] / size) * size
-    return paid
+            rented[..., index] = np.ceil(rented[..., index] / size) * size
+    return np.maximum(gpus - rented, 0.0), rented
+
+
+def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """GPUs of each offer that so many in use are paid for, (..., offers)."""
+    return np.asarray(sum(owned_and_rented(problem, gpus)))
 
 
 def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
-    """Price of so many GPUs of each offer, whole nodes where they are billed [$/h], (..., offers)."""
-    prices = np.array([offer.usd_per_hour for offer in problem.offers])
-    return np.asarray(paid_gpus(problem, gpus) * prices)
+    """Price of so many GPUs of each offer in use [$/h], (..., offers)."""
+    owned, rented = owned_and_rented(problem, gpus)
+    prices = ((offer.owned_usd_per_hour, offer.usd_per_hour) for offer in problem.offers)
+    own, rent = np.array(list(prices)).reshape(-1, 2).T
+    return np.asarray(owned * own + rented * rent)
 
 
 def billed_gpus(problem: Problem, gpus: IntArray) -> dict[str, int]:
@@ -172,15 +164,14 @@ def billed_gpus(problem: Problem, gpus: IntArray) -> dict[str, int]:
 
 
 def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
-    """Price of all GPUs together [$/h]; gpus (..., offers). A pool may have more than are owned; those cost in full."""
-    return np.asarray(offer_prices(problem, with_rented(problem, gpus)).sum(axis=-1))
+    """Price of all GPUs together [$/h]; gpus (..., offers)."""
+    return np.asarray(offer_prices(problem, gpus).sum(axis=-1))
 
 
 def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> NDArray[np.bool_]:
     """Whether so many GPUs of each offer, (..., offers), keep inventory, budget, power and the limit on all GPUs."""
-    limits, gpus = problem.constraints, with_rented(problem, gpus)
-    stock = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
-    good = (gpus <= stock).all(axis=-1)
+    limits = problem.constraints
+    good = (gpus <= np.array([offer.stock for offer in problem.offers])).all(axis=-1)
     if limits.budget is not None:
         good &= gpu_cost(problem, gpus) <= limits.budget * (1.0 + 1e-9)
     if limits.power is not None:
@@ -216,4 +207,4 @@ def fleet_cost(instance: Instance, fleet: Fleet) -> float:
 
 def keeps_limits(instance: Instance, fleet: Fleet) -> bool:
     """Whether inventory, budget, power and GPU count allow a fleet."""
-    return bool(within_limits(pools_apart(instance.problem), fleet_gpus(instance, fleet)))
+    return bool(within_limits(instance.problem, fleet_gpus(instance, fleet)))

@@ -27,7 +27,7 @@ from costmodel.engine import Role
 from costmodel.mixed_wait import Company, Transit, with_company, with_crowd, with_transit
 from costmodel.prefix_cache import Cached, Reuse, cached, fixed, uniform_reuse
 from costmodel.prompt_queue import Prompts, PromptWait, bunch_behind, endless_wait, prompt_wait
-from costmodel.queueing import lanes_held_up, normal_exceeds, wait_probability
+from costmodel.queues.erlang import lanes_held_up, normal_exceeds, wait_probability
 from costmodel.seat_queue import Seats, at_once, seat_wait, taken_chance, within_seats
 from optimizer.loads.engine_table import (
     EngineTable,

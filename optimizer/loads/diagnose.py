@@ -113,8 +113,8 @@ def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float
 
 
 def without_limits(problem: Problem) -> Problem:
-    """The same problem with all the GPUs, money and power one could wish for; more than are owned are rented."""
-    offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
+    """The same problem with all the GPUs, money and power one could wish for."""
+    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
     return replace(problem, offers=offers, constraints=problem.constraints.lifted)
 
 

@@ -6,8 +6,8 @@ to the steps of others.
 
 Data-parallel ranks are lanes of one engine that begin and end their steps together. Each has its part of the engine's
 requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do, and
-what prompts take of them is longer by as much as measured lanes are uneven (`serving.load.uneven_lanes`). A step ends
-with the longest prompt in it, and a prompt that finds a lane free begins when the step of the others has ended.
+what prompts take of them is longer by as much as measured lanes are uneven (`uneven_lanes`). A step ends with the
+longest prompt in it, and a prompt that finds a lane free begins when the step of the others has ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.engine import Role
 from costmodel.engine_arrays import first_token_factor
-from costmodel.host import EngineOverhead
+from costmodel.host import EngineOverhead, Scheduler
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_request_per_gpu, kv_capacity_by_limit
-from costmodel.queueing import lockstep_excess, pipeline_cycle
-from costmodel.serving.load import uneven_lanes
-from costmodel.serving.policy import Scheduler
+from costmodel.queues.erlang import lockstep_excess, pipeline_cycle
+from costmodel.queues.steady_state import uneven_lanes
 from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks, step_time
 from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer
@@ -78,7 +77,7 @@ class EngineTable:
     uneven (S,): time of a prompt over that on evenly busy ranks, which all times of prompts have in them [1].
     first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too, and
     first_token_prefill (S,) on a prefill engine (`Accelerator.in_engine`) [1].
-    usd_per_hour (S,): price of one engine. offer (S,): index of its offer.
+    usd_per_hour (S,): least price of one engine, of owned GPUs where there are any. offer (S,): index of its offer.
     talks (S, S), domain (S,), group (3, S), hands_over: who can hand KV blocks to whom, see `hand_over`.
     link (S,): scale-out bandwidth for one copy of a request's KV, which one data-parallel rank alone holds [byte/s].
     seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
@@ -331,7 +330,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         uneven=uneven,
         first_token=later(Role.COLOCATED),
         first_token_prefill=later(Role.PREFILL),
-        usd_per_hour=gpus * np.array([offer.usd_per_hour for offer in offers]),
+        usd_per_hour=gpus * np.array([offer.least_usd_per_hour for offer in offers]),
         link=cards * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
         seqs=seqs,
         limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),

@@ -155,8 +155,7 @@ def _possible(instance: Instance, settings: Settings) -> BoolArray:
     """
     problem, table, shape = instance.problem, instance.tables, settings.shape
     gpus, price, ceiling = table.gpus[shape], table.usd_per_hour[shape], problem.constraints
-    inventory = np.array([np.inf if offer.inventory is None else offer.inventory for offer in problem.offers])
-    fits = gpus <= inventory[table.offer[shape]]
+    fits = gpus <= np.array([offer.stock for offer in problem.offers])[table.offer[shape]]
     if ceiling.max_gpus is not None:
         fits &= gpus <= ceiling.max_gpus
     if ceiling.budget is not None:

@@ -1,14 +1,16 @@
 """Buying over time: which GPUs to reserve or buy now, which later and what to rent, when the growth is uncertain.
 
-A stochastic programme (`buying_program`) chooses; what is reported is the exact cost, hour by hour (`Dispatcher.bill`);
-the gap lies between the two. The bound knows no fleets but those of the levels. Fleets that a choice counts on are
-simulated at the rate that they are bought for, and the choice is made again without those that miss.
+A stochastic programme (`buying_program`) chooses; what is reported is the exact cost, hour by hour (`Dispatcher.bill`):
+owned, reserved and bought GPUs serve first, by their running cost; what they lack is rented, spot with its headroom or
+on demand, in whole GPUs and whole fleets. The gap lies between the two. The bound knows no fleets but those of the
+levels. Fleets that a choice counts on are simulated at the rate that they are bought for, and the choice is made again
+without those that miss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +22,20 @@ from optimizer.search.search import settled
 from optimizer.verification.verify import ROUNDS
 from optimizer.whatif.answer import look
 from search_spaces.bounds import HOURS_PER_DAY
-from search_spaces.contracts import HOURS_PER_MONTH, Terms, Tier
+from search_spaces.contracts import (
+    HOURS_PER_MONTH,
+    Commitment,
+    Terms,
+    Tier,
+    commitment_cost,
+    fees,
+    gpus_to_rent,
+    hourly_price,
+    rental,
+    value_lost,
+)
 from search_spaces.problem import Problem
 
-from .bill import Bill, Commitment, Dispatcher, commitment_cost, gpus_to_rent, hourly_price
 from .fleet_levels import Levels, Option, Progress, SizedFleet, level_rates, search_levels
 
 FloatArray = NDArray[np.float64]
@@ -55,24 +67,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A fleet that was simulated: share of its requests within their SLOs [1], and how it misses, "" where it holds."""
+    """A fleet that was simulated: share of its requests within their SLOs [1], and how it misses, "" where it holds.
+
+    used: whether the plan counts on it; one that did not hold in the last round still counts on some that missed.
+    """
 
     fleet: SizedFleet
     attainment: float
     fault: str
-
-
-@dataclass(frozen=True, slots=True)
-class Looks:
-    """Looks at fleets that a plan counts on (of which there are `every`), and at such as it does without.
-
-    A plan that did not hold in the last round still counts on some of those that missed.
-    """
-
-    every: int = 0
-    held: tuple[Look, ...] = ()
-    missed: tuple[Look, ...] = ()
-    refuted: tuple[Look, ...] = ()
+    used: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class BuyingPlan:
 
     bound: least expected cost of any choice; for_expected: of the first month if the expected path were sure, and
     for_expected_cost: what they cost on average; fixed: the expected path on demand at each month's peak all day [$];
-    looks: which of the fleets that it counts on were simulated.
+    fleets: that it counts on; looks: those that were simulated, and others that it does without therefore.
     """
 
     problem: Problem
@@ -93,7 +96,23 @@ class BuyingPlan:
     for_expected: tuple[Commitment, ...]
     for_expected_cost: float
     fixed: float
-    looks: Looks = field(default_factory=Looks)
+    fleets: int = 0
+    looks: tuple[Look, ...] = ()
+
+    @property
+    def held(self) -> list[Look]:
+        """Fleets that it counts on and that met the SLO."""
+        return [item for item in self.looks if item.used and not item.fault]
+
+    @property
+    def missed(self) -> list[Look]:
+        """Fleets that it counts on although they missed."""
+        return [item for item in self.looks if item.used and item.fault]
+
+    @property
+    def refuted(self) -> list[Look]:
+        """Fleets that missed and that it does without."""
+        return [item for item in self.looks if item.fault and not item.used]
 
     @property
     def total(self) -> float:
@@ -113,15 +132,10 @@ class BuyingPlan:
     @property
     def energy(self) -> float:
         """Expected electricity of all GPUs in use, rented ones too, with the overhead of their site [kWh]."""
+        watts = np.array(self.terms.draw)
+        bills = (outcome.bill for outcome in self.outcomes)
         return self._mean(
-            [
-                sum(
-                    hours.hours * gpus * watts / KILO
-                    for hours in outcome.bill.hours
-                    for gpus, watts in zip(hours.option.gpus, self.terms.draw, strict=True)
-                )
-                for outcome in self.outcomes
-            ]
+            [sum(row.hours * float(watts @ row.option.gpus) for row in bill.hours) / KILO for bill in bills]
         )
 
     @property
@@ -139,18 +153,18 @@ class BuyingPlan:
 
 
 def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks: int = 0) -> BuyingPlan:
-    """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here, and no offer.
+    """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here.
 
     looks: fleets that are simulated at most, of those that serve some hour of some path. Where one misses, fleets and
-    commitments are chosen again without it, ROUNDS times at most; what still misses then is said (`BuyingPlan.looks`).
+    commitments are chosen again without it, ROUNDS times at most; what still misses then is said (`BuyingPlan.missed`).
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
-    problem = replace(problem, offers=tuple(offer for offer in problem.offers if not offer.owned))
+    problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
     rates_ahead = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
     rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
-    looks_by_fleet: dict[tuple[object, ...], Look] = {}
+    known: dict[tuple[object, ...], Look] = {}
     for _ in range(1 + ROUNDS):
-        misses = [run for run in looks_by_fleet.values() if run.fault]
+        misses = [item for item in known.values() if item.fault]
         levels = search_levels(problem, rates, prices, progress, [miss.fleet for miss in misses])
         if not all(levels.options):
             fault = f"no fleet meets the SLOs at {float(rates_ahead.max()):.4g}/s, the highest rate of the forecast"
@@ -158,8 +172,17 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
                 fault += f": a fleet of {miss.fleet.gpus} at {miss.fleet.rate:.4g}/s {miss.fault}"
             raise InfeasibleError(fault)
         plan = buy_at(problem, terms, levels, progress)
-        plan = replace(plan, looks=_looks(looks_by_fleet, plan.outcomes, looks, progress))
-        if not plan.looks.missed:
+        fleets = _serving(plan.outcomes)
+        new = [sized for key, sized in fleets.items() if key not in known][: max(looks - len(known), 0)]
+        for number, sized in enumerate(new):
+            if progress is not None:
+                progress(f"simulating {sized.gpus} at {sized.rate:.3g} req/s", 0.7 + 0.3 * number / len(new))
+            known[sized.key] = _look(sized)
+        seen = tuple(known[key] for key in (*fleets, *({*known} - {*fleets})) if key in known)
+        plan = replace(
+            plan, fleets=len(fleets), looks=tuple(replace(item, used=item.fleet.key in fleets) for item in seen)
+        )
+        if not plan.missed:
             break
     return plan
 
@@ -174,34 +197,22 @@ def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
 
 
-def _looks(
-    looks_by_fleet: dict[tuple[object, ...], Look], outcomes: Sequence[Outcome], most: int, progress: Progress | None
-) -> Looks:
-    """Simulate fleets that serve some hour, each at the rate that it is sized for, up to `most` in all.
-
-    Those of the highest level first, then of the most hours; with the batch limits that `pdplan optimize` gives them.
-    """
+def _serving(outcomes: Sequence[Outcome]) -> dict[tuple[object, ...], SizedFleet]:
+    """Fleets that serve some hour: those of the highest level first, then of the most hours."""
     rows: dict[tuple[object, ...], tuple[int, float, SizedFleet]] = {}
     for hours in (hours for outcome in outcomes for hours in outcome.bill.hours):
         for sized in hours.option.fleets:
             level, sum_of_hours, first = rows.get(sized.key, (hours.level, 0.0, sized))
             rows[sized.key] = max(level, hours.level), sum_of_hours + hours.hours, first
-    fleets = {key: row[2] for key, row in sorted(rows.items(), key=lambda item: (-item[1][0], -item[1][1]))}
-    new = [key for key in fleets if key not in looks_by_fleet][: max(most - len(looks_by_fleet), 0)]
-    for number, key in enumerate(new):
-        sized, instance = fleets[key], fleets[key].instance
-        if progress is not None:
-            progress(f"simulating {sized.gpus} at {sized.rate:.3g} req/s", 0.7 + 0.3 * number / len(new))
-        load = replace(instance.problem.workload, request_rate=sized.rate)
-        here = replace(instance, problem=replace(instance.problem, workload=load))
-        looks_by_fleet[key] = Look(sized, *look(here, settled(instance, sized.fleet)))
-    runs = [looks_by_fleet[key] for key in fleets if key in looks_by_fleet]
-    return Looks(
-        every=len(fleets),
-        held=tuple(run for run in runs if not run.fault),
-        missed=tuple(run for run in runs if run.fault),
-        refuted=tuple(run for key, run in looks_by_fleet.items() if run.fault and key not in fleets),
-    )
+    return {key: row[2] for key, row in sorted(rows.items(), key=lambda item: (-item[1][0], -item[1][1]))}
+
+
+def _look(sized: SizedFleet) -> Look:
+    """Simulate a fleet at the rate that it is sized for, with the batch limits that `pdplan optimize` gives it."""
+    problem = sized.instance.problem
+    load = replace(problem.workload, request_rate=sized.rate)
+    here = replace(sized.instance, problem=replace(problem, workload=load))
+    return Look(sized, *look(here, settled(sized.instance, sized.fleet)))
 
 
 def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> BuyingPlan:
@@ -417,3 +428,96 @@ def _running(terms: Terms, levels: Levels) -> FloatArray:
             headroom = np.minimum.accumulate(spot[1:] / np.arange(1, spot.size))
             cost[:, k] *= np.append(1.0, headroom)[most]
     return cost
+
+
+# --- the bill ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """One level of the rate in one month: hours at it [h], and the option that serves."""
+
+    month: int
+    level: int
+    hours: float
+    option: Option
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a path costs [$], each share of it (months, contracts).
+
+    value: lost by GPUs bought, fees: hosting and reservations, both in equal shares over the months of service;
+    by_hour: rent of rented GPUs, electricity of others.
+    """
+
+    value: FloatArray
+    fees: FloatArray
+    by_hour: FloatArray
+    hours: tuple[Hours, ...]
+
+    @property
+    def by_month(self) -> FloatArray:
+        """All together, (months, contracts) [$]."""
+        return np.asarray(self.value + self.fees + self.by_hour)
+
+    @property
+    def total(self) -> float:
+        """All of it [$]."""
+        return float(self.by_month.sum())
+
+
+class Dispatcher:
+    """Chooses options and contracts hour by hour; remembers what a number of GPUs costs beside given capacities."""
+
+    def __init__(self, terms: Terms, levels: Levels) -> None:
+        self.terms, self.levels = terms, levels
+        self._running = np.array([contract.running for contract in terms.contracts])
+        self._rentals = [rental(terms.contracts, k, int(most)) for k, most in enumerate(levels.most.max(axis=0))]
+        order = np.argsort(self._running, kind="stable")
+        offers = np.array([-1 if contract.rented else contract.offer for contract in terms.contracts])[order]
+        self._own = [order[offers == offer] for offer in range(len(self._rentals))]
+        self._uses: dict[tuple[int, int, tuple[int, ...]], tuple[float, IntArray]] = {}
+
+    def bill(self, path: FloatArray, commitments: Sequence[Commitment]) -> Bill:
+        """The exact cost of a path, hours at each level in each month, (months, levels) [h]."""
+        contracts, months = self.terms.contracts, len(path)
+        value, fee, by_hour = np.zeros((3, months, len(contracts)))
+        capacity = np.tile([contract.held for contract in contracts], (months, 1))
+        fee += [contract.held * contract.monthly for contract in contracts]
+        for commitment in commitments:
+            contract, count = commitment.contract, commitment.count
+            k, serves = contracts.index(contract), [month for month in range(months) if commitment.in_force(month)]
+            capacity[serves, k] += count
+            value[serves, k] += count * value_lost(contract, commitment.month, months) / len(serves)
+            fee[serves, k] += count * fees(contract, commitment.month, months) / len(serves)
+        hours: list[Hours] = []
+        for month, level in np.argwhere(path).tolist():
+            option, paid = self.cheapest(level, capacity[month])
+            by_hour[month] += path[month, level] * self._running * paid
+            hours.append(Hours(month, level, float(path[month, level]), option))
+        return Bill(value, fee, by_hour, tuple(hours))
+
+    def cheapest(self, level: int, capacity: IntArray) -> tuple[Option, IntArray]:
+        """The option of a level that costs least, and GPUs paid for of each contract; capacity: held of each."""
+        rows = [
+            (option, [self.use(offer, need, capacity) for offer, need in enumerate(option.gpus)])
+            for option in self.levels.options[level]
+        ]
+        option, uses = min(rows, key=lambda row: sum(cost for cost, _ in row[1]))
+        return option, np.sum([paid for _, paid in uses], axis=0)
+
+    def use(self, offer: int, need: int, capacity: IntArray) -> tuple[float, IntArray]:
+        """The least cost of `need` GPUs of an offer [$/h], and GPUs paid for of each contract, (contracts,)."""
+        own = self._own[offer]
+        held = capacity[own]
+        key = offer, need, tuple(held.tolist())
+        if key not in self._uses:
+            rent, rented = self._rentals[offer]
+            running = np.append(0.0, np.cumsum(np.repeat(self._running[own], held)[:need]))
+            total = running + rent[need - np.arange(running.size)]
+            used = total.size - 1 - int(np.argmin(total[::-1]))
+            paid = rented[need - used].copy()
+            paid[own] = np.clip(used - (np.cumsum(held) - held), 0, held)
+            self._uses[key] = float(total[used]), paid
+        return self._uses[key]

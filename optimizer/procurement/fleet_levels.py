@@ -21,10 +21,11 @@ from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance, at_volume, instance_of_problem, make_settings
 from optimizer.plans.records import EnginePool
 from optimizer.search.limits import classes_apart
+from optimizer.search.mixtures import or_mixed
 from optimizer.search.per_class import of_class
 from optimizer.search.search import FleetSearch, cheapest_held
 from optimizer.verification.bench import fleet_key
-from optimizer.whatif.answer import Case, WithoutRefuted, without_prices
+from optimizer.whatif.answer import Case, WithoutRefuted, demand_of, engines_of, is_refuted, priced
 from search_spaces.problem import Problem
 
 FloatArray = NDArray[np.float64]
@@ -182,7 +183,7 @@ def search_levels(
     progress: Progress | None = None,
     refuted: Sequence[SizedFleet] = (),
 ) -> Levels:
-    """Search for fleets of at most two pools at each rate, by formula: of all types together, and of each alone.
+    """Search for the cheapest fleet at each rate, by formula: of all types together, and of one or two pools of each.
 
     Of so many for each SLO class where no pool may serve two. rates: ascending [1/s]; prices: sets of $/h of one GPU
     of each offer; the cheapest fleet at each set is found. refuted: fleets that did not hold when simulated; neither do
@@ -197,9 +198,9 @@ def search_levels(
         apart = []
         for group, ways in enumerate(groups):
             searches = [FleetSearch.of(at_volume(way, rate), settings) for way, settings in ways]
-            out = [Case("", sized.instance, sized.fleet) for sized in refuted if _is_refuted_at(sized, group, rate)]
-            left = [WithoutRefuted.of_cases(search, out) if out else search for search in searches]
-            cheapest = (_cheapest(group, left, market) for market in markets)
+            missed = [sized for sized in refuted if sized.group == group and sized.whole_rate <= rate * (1.0 + SAME)]
+            out = [Case("", sized.instance, sized.fleet) for sized in missed]
+            cheapest = (_cheapest(group, searches, market, out) for market in markets)
             apart.append({option.gpus: option for option in cheapest if option is not None}.values())
         together = [side_by_side(options) for options in product(*apart)]
         gpus = [paid_gpus(problem, np.array(option.gpus)).astype(int).tolist() for option in together]
@@ -220,7 +221,7 @@ def _markets(problem: Problem, prices: Sequence[float]) -> Iterator[Problem]:
 
 def _groups(problem: Problem) -> list[list[Instance]]:
     """The instances of each group of requests at 1 request/s in all, for every split of the end-to-end limits."""
-    free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
+    free = demand_of(replace(problem, workload=replace(problem.workload, request_rate=1.0))).problem
     whole = instance_of_problem(free)
     check_shapes(free, whole.enumeration)
     check_floors(whole)
@@ -230,17 +231,19 @@ def _groups(problem: Problem) -> list[list[Instance]]:
     return [[replace(group, flows=flows) for flows in splits(group.problem)] for group in slow]
 
 
-def _is_refuted_at(sized: SizedFleet, group: int, rate: float) -> bool:
-    """Whether a fleet that missed at its own rate counts as one at a rate of all requests [1/s]."""
-    return sized.group == group and sized.whole_rate <= rate * (1.0 + SAME)
-
-
-def _cheapest(group: int, searches: Sequence[FleetSearch], market: Problem) -> Option | None:
-    """The cheapest fleet of a group on a market."""
+def _cheapest(group: int, searches: Sequence[FleetSearch], market: Problem, refuted: Sequence[Case]) -> Option | None:
+    """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
     best, least = None, np.inf
     for search in searches:
-        held = cheapest_held(search, market, least)
+        held = cheapest_held(WithoutRefuted.of_cases(search, refuted), market, least)
         if held is not None:
-            fleet, least = SizedFleet(group, search.instance, search.fleet(held[0])), held[1]
-            best = Option(tuple(fleet_gpus(fleet.instance, fleet.fleet).tolist()), (fleet,))
-    return best
+            best, least = (search, search.fleet(held[0])), held[1]
+    if best is None:
+        return None
+    search, fleet = best
+    if all(offer.inventory != 0 for offer in market.offers):
+        mixed = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
+        known = is_refuted(Case("", search.instance, mixed), map(engines_of, refuted))
+        fleet = fleet if known or len(mixed.pools) == len(fleet.pools) else mixed
+    sized = SizedFleet(group, search.instance, fleet)
+    return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized,))

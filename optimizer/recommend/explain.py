@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from costmodel.words import dearer, dollars, join_words, percentage
 from optimizer.fleets.build_plan import engine_pools, utilization
 from optimizer.fleets.error_bars import planned_instance
 from optimizer.fleets.evaluate import predict_misses
-from optimizer.fleets.fleet import Fleet, pools_apart
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Settings, make_settings
 from optimizer.plans.records import EnginePool
@@ -21,7 +21,7 @@ from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import RULES
 from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
 from search_spaces.problem import Offer, Problem, SearchSpace
-from search_spaces.wanted import Wanted, with_wanted
+from search_spaces.search_space import Wanted, with_wanted
 
 PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (COLOCATED,)}
 """Roles of the pools of a fleet that has an engine of the key's role."""
@@ -66,15 +66,13 @@ class Standing:
 class Explanation:
     """What is to be said of one config; unsearched: settings of it, and the range of the search that lacks them.
 
-    offer: the GPUs that it is taken to run on; other: of the same config on the other offer of these GPUs, owned ones
-    or more of them at full price, where the config means either and that makes no cheaper fleet.
+    offer: the GPUs that it is taken to run on.
     """
 
     offer: Offer
     rulings: tuple[Ruling, ...]
     unsearched: dict[str, tuple[int | str, ...]]
     standings: tuple[Standing, ...]
-    other: Explanation | None = None
 
     @property
     def feasible(self) -> bool:
@@ -91,24 +89,10 @@ def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanatio
     """Check configs against every rule; where one can be, rank it by the cheapest fleet that it is part of.
 
     Settings outside the search space are tried all the same, and named; a search space is priced once, for all configs
-    within it. Of GPUs that are owned, and more of which can be had, the better of the two offers counts.
+    within it.
     """
     priced: dict[SearchSpace, FleetSearch] = {}
-    return [_explain_gpu(problem, config, priced) for config in configs]
-
-
-def _explain_gpu(problem: Problem, config: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
-    """Of the offers that a config means, the one with the cheapest fleet, or that no rule refuses; the stated if any.
-
-    Whoever writes a GPU's name means those that are owned too; whoever writes that of the owned ones means no others.
-    """
-    stated = problem.offers[config.offer]
-    meant = [config.offer]
-    if not stated.owned:
-        meant += [place for place, offer in enumerate(problem.offers) if offer.owned and offer.gpu == stated.gpu]
-    explained = [_explain(problem, replace(config, offer=place), priced) for place in meant]
-    best, *rest = sorted(explained, key=lambda row: (row.cost, not row.feasible))
-    return replace(best, other=next(iter(rest), None))
+    return [_explain(problem, config, priced) for config in configs]
 
 
 def _explain(problem: Problem, config: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
@@ -172,7 +156,7 @@ def _cheapest_with(
     """The cheapest fleet of one or two pools, below a cost [$/h], with one of the eligible settings in a role."""
     number = ROLES.index(role)
     partners = np.isin(space.settings.role, PARTNERS[number]) & (space.settings.role != number)
-    return cheapest_held(space, pools_apart(space.instance.problem), below, eligible | partners)
+    return cheapest_held(space, space.instance.problem, below, eligible | partners)
 
 
 def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:

@@ -23,10 +23,10 @@ from optimizer.plans.plan import Alternative, Binding
 from optimizer.plans.proof import ROUNDING
 from optimizer.search.bound import most_of_demand
 from optimizer.verification.bench import Verdict, miss_words
+from optimizer.verification.record import fleet_row
 from search_spaces.problem import Billing, Goal, Objective, Problem, Slo
 
-from .rival_rows import fleet_row
-from .search import Effort, Level, Solution, by_formula, solution_of
+from .search import Effort, Solution, by_formula, solution_of
 
 ON_THE_FLEET: Final = ("budget", "max_gpus", "power", "max_pools", "gateway")
 """Limits of the constraints, in the order in which they are lifted."""
@@ -61,11 +61,8 @@ def describe_miss(instance: Instance, effort: Effort) -> Miss:
 
 
 def describe_impossible(instance: Instance, effort: Effort) -> Miss:
-    """The nearest miss where the floor shows that no fleet meets the SLOs: by formula, enough for a clear miss.
-
-    The sentence on the worst limit also says how much the limits together let any fleet serve.
-    """
-    miss = describe_miss(instance, replace(effort, level=Level.QUICK))
+    """The nearest miss where the floor shows that no fleet meets the SLOs, and how much the limits let any serve."""
+    miss = describe_miss(instance, effort)
     limits = _limit_words(instance.problem)
     share = most_of_demand(instance, make_settings(instance)) if miss.shortfalls and limits else None
     if share is None:
@@ -180,7 +177,7 @@ def _limits(problem: Problem) -> Iterator[tuple[str | int, Any]]:
         if (most := getattr(problem.constraints, name)) is not None:
             yield name, most
     for place, offer in enumerate(problem.offers):
-        if offer.inventory is not None and not offer.owned:
+        if offer.inventory is not None:
             yield place, offer.inventory
 
 
@@ -213,7 +210,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
         (limits.power, np.array([offer.accelerator.tdp for offer in offers])),
     ]
     share = sum((gpu / max(most, 0.5) for most, gpu in ceilings if most is not None), np.zeros(len(offers)))
-    short = [0.0 if offer.inventory is None or offer.owned else 1.0 / max(offer.inventory, 0.5) for offer in offers]
+    short = [1.0 / max(offer.stock, 0.5) for offer in offers]
     share = share + short
     in_money = limits.budget is not None and limits.max_gpus is limits.power is None and not any(short)
     if not share.any() or in_money or free.problem.constraints.budget is not None:
@@ -221,7 +218,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
     usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
     share = share + share.max() * LESS_SO * usd / usd.max()
     singly = tuple(
-        replace(offer, billing=Billing.GPU, usd_per_hour=float(price))
+        replace(offer, billing=Billing.GPU, usd_per_hour=float(price), owned=0)
         for offer, price in zip(free.problem.offers, share, strict=True)
     )
     tables = replace(free.tables, usd_per_hour=free.tables.gpus * share[free.tables.offer])

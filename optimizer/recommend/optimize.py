@@ -28,7 +28,7 @@ from optimizer.plans.proof import Proof, proof_of_cost, proof_of_judged
 from optimizer.search.alternatives import with_cheapest_first
 from optimizer.search.search import at_best_split
 from optimizer.verification.bench import Bench, Verdict, make_bench
-from optimizer.verification.record import as_simulated, other_rates, simulated_error_bars, simulation_of
+from optimizer.verification.record import as_simulated
 from optimizer.verification.tune import Wish
 from optimizer.verification.verify import SearchResult
 from search_spaces.bounds import TIME_LIMIT
@@ -37,9 +37,16 @@ from search_spaces.fields import Reader, member, quantity, stated
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
-from .extras import precision_savings, safe_fleet
+from .comparison import (
+    compared,
+    formula_rows,
+    judged_rivals,
+    precision_savings,
+    recommended,
+    safe_fleet,
+    with_cheaper_rival,
+)
 from .nearest_miss import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
-from .rival_rows import by_formula, compared, judged_rivals, recommended, with_cheaper_rival
 from .search import (
     AGAIN,
     Brake,
@@ -54,7 +61,6 @@ from .search import (
     wish_of,
     with_comparison,
     with_near_fleets,
-    with_rivals,
 )
 
 BY_FORMULA: Final = 0.5
@@ -221,7 +227,9 @@ def _by_formula(draft: Draft, result: FormulaResult) -> Plan:
     if best is not result.rivals[0]:
         proof = proof_of_cost(proof.few_pools, proof.floor, best.cost(instance))
     row = recommended(instance, best.fleets[0], proof, result.volume)
-    return draft.plan(instance, best.fleets[0], proof, result.volume, by_formula(instance, best.fleets[0], row, rivals))
+    return draft.plan(
+        instance, best.fleets[0], proof, result.volume, formula_rows(instance, best.fleets[0], row, rivals)
+    )
 
 
 def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
@@ -234,8 +242,6 @@ def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SearchRe
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
     rows = compared(result, bench, winner, proof, judged)
-    if best.tuning is not None and effort.tune is not None and effort.tune.front:
-        best = replace(best, tuning=with_rivals(bench, winner, best.tuning, effort.brake.stopped))
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
     plan = with_simulation(plan, bench, winner, best, effort)
     return _with_extras(plan, bench, winner, fleet_cost(result.instance, result.fleet), effort)
@@ -243,16 +249,8 @@ def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SearchRe
 
 def with_simulation(plan: Plan, bench: Bench, winner: Verdict, best: SearchResult, effort: Effort) -> Plan:
     """The plan of a fleet that was simulated, with what the simulation showed; plan: by formula."""
-    stopped = effort.brake.stopped
     effort.report("simulating other rates", 0.9)
-    rates = other_rates(bench, winner, plan.goodput_rps, stopped)
-    record = simulation_of(bench, winner, plan, rates, best, stopped=stopped())
-    shown = as_simulated(bench.instance, plan, winner.judgement, record)
-    if stopped():
-        return shown
-    bars = simulated_error_bars(bench, winner.fleet)
-    classes = [item.model_copy(update={"error_bars": bar}) for item, bar in zip(shown.classes, bars, strict=True)]
-    return shown.model_copy(update={"classes": classes})
+    return as_simulated(bench, plan, winner, best, effort.brake.stopped)
 
 
 def _with_extras(plan: Plan, bench: Bench, winner: Verdict, by_formula_cost: float, effort: Effort) -> Plan:
@@ -277,7 +275,7 @@ def _undecided(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
     first = recommended(instance, fleet, proof, result.volume)
     rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost]
-    return draft.plan(instance, fleet, proof, result.volume, by_formula(instance, fleet, first, rivals))
+    return draft.plan(instance, fleet, proof, result.volume, formula_rows(instance, fleet, first, rivals))
 
 
 def _without_fleet(draft: Draft, result: FormulaResult, miss: Miss) -> Plan:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -21,7 +21,6 @@ from optimizer.loads.diagnose import with_looser_slos
 from optimizer.loads.instance import BoolArray, Deadline, Instance, Late, never
 from optimizer.plans.plan import Status
 from optimizer.plans.proof import OPTIMAL_GAP, Proof, bound_for, proof_of_cost, proof_of_judged, status_of
-from optimizer.plans.records import TunedFleet, Tuning
 from optimizer.search.alternatives import Rival, candidates, compare, other_fleets
 from optimizer.search.bound import least_cost
 from optimizer.search.goodput import best_serving, most_per_dollar_at_all, most_served_at_all, per_dollar
@@ -40,11 +39,9 @@ from optimizer.verification.bench import (
     make_bench,
     without_room,
 )
-from optimizer.verification.goodput import OutOfTimeError
-from optimizer.verification.judge import Outcome
-from optimizer.verification.record import tuned_fleet, tuning_record
-from optimizer.verification.tune import JUDGED, NOTABLE, SAMPLER, Look, Wish, front, tuned
-from optimizer.verification.verify import SearchResult, cheapest_verified, with_larger_batches, without_waste
+from optimizer.verification.judge import OutOfTimeError
+from optimizer.verification.tune import Wish, tuned
+from optimizer.verification.verify import Loop, SearchResult, with_larger_batches
 from search_spaces.problem import Goal, Problem
 
 LOOSER: Final = (1.25, 2.0)
@@ -331,55 +328,42 @@ def cheapest_confirmed(
     near: Sequence[Fleet] = (),
     eligible: Callable[[Fleet], bool] = lambda _: True,
 ) -> SearchResult:
-    """The cheapest of some fleets, and of their repairs, that fresh requests confirm, without what it can spare.
+    """The cheapest of some fleets, and of their neighbors, that fresh requests confirm; see `Loop`.
 
-    near: see `without_waste`; eligible: which fleets may be looked at in place of these.
-
-    A fleet that fresh requests refute has missed, and the search is repeated: fleets that the bench has judged take no
-    time. Once the search has to stop, no fleet is confirmed any more. The confirmed fleet is then tuned, so that no
-    tuning ends dearer than it began.
+    A fleet that fresh requests refute has missed, and the search goes on. Once the search has to stop, no fleet is
+    confirmed any more. The confirmed fleet is then tuned, so that no tuning ends dearer than it began.
     """
-    brake, numbers = effort.brake, iter(range(1, MOST_CONFIRMED + 1))
+
+    def armed() -> None:
+        effort.brake.armed = True
+        effort.report("simulating smaller fleets", 0.75)
+
+    numbers, stopped = iter(range(1, MOST_CONFIRMED + 1)), effort.brake.stopped
+    loop = Loop(bench, fleets, near, eligible, stopped, armed)
     number = next(numbers, None)
     while number is not None:
-        result = _chosen(bench, fleets, near, effort, eligible)
-        if result.winner is None or brake.stopped():
-            return result
+        lean = loop.run()
+        if lean is None or loop.undecided is not None:
+            return loop.result(lean)
+        winner = with_larger_batches(bench, lean, stopped)
+        if stopped():
+            return loop.result(winner, lean.fleet)
         effort.report("confirming the fleet", 0.8)
-        if without_room(bench, result.winner, number) is not None:
-            continue
-        verdict = confirmed(bench, result.winner, itertools.chain([number], numbers), effort.runs)
+        verdict = without_room(bench, winner, number)
+        if verdict is None:
+            verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
+            number = None if verdict.held else next(numbers, None)
         if verdict.held:
-            result = replace(result, winner=verdict)
-            if effort.tune is None or brake.stopped():
-                return result
-            effort.report("tuning", 0.8)
-            return _tuned(bench, result, verdict, fleets, effort, effort.tune, numbers)
-        number = next(numbers, None)
-    return replace(result, winner=None, nearest=verdict, one_less=())
+            result = loop.result(verdict, lean.fleet)
+            return result if effort.tune is None or stopped() else _tuned(loop, result, verdict, effort, numbers)
+        loop.refute(verdict)
+    return replace(loop.result(None), nearest=verdict)
 
 
 def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
     """The verdict on a fleet; one that holds does so on the requests that would confirm it as a plan."""
     candidate = bench.candidate(fleet)
     return confirmed(bench, candidate, iter((1, 2))) if candidate.held and not candidate.confirmation else candidate
-
-
-def _chosen(
-    bench: Bench,
-    fleets: Sequence[Fleet],
-    near: Sequence[Fleet],
-    effort: Effort,
-    eligible: Callable[[Fleet], bool],
-) -> SearchResult:
-    """The cheapest fleet that holds on the requests that all fleets get."""
-    result = cheapest_verified(bench, fleets)
-    if result.winner is None:
-        return result
-    effort.brake.armed = True
-    effort.report("simulating smaller fleets", 0.75)
-    result = without_waste(bench, result, fleets, effort.brake.stopped, near=near, eligible=eligible)
-    return replace(result, winner=result.winner and with_larger_batches(bench, result.winner, effort.brake.stopped))
 
 
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
@@ -456,74 +440,22 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
     return wish
 
 
-def _tuned(  # noqa: PLR0917
-    bench: Bench,
-    result: SearchResult,
-    winner: Verdict,
-    fleets: Sequence[Fleet],
-    effort: Effort,
-    wish: Wish,
-    numbers: Iterator[int],
-) -> SearchResult:
+def _tuned(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort, numbers: Iterator[int]) -> SearchResult:
     """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm that too; else as it was.
 
-    numbers: of the confirmations that are left; fleets: see `without_waste`.
+    numbers: of the confirmations that are left.
     """
-    stopped = effort.brake.stopped
+    bench, stopped, wish = loop.bench, effort.brake.stopped, effort.tune or Wish()
+    effort.report("tuning", 0.8)
     best = tuned(bench, winner, stopped, wish)
-    improved = best.winner is not winner
-    result = replace(result, tuning=tuning_record(bench.instance, best, SAMPLER, wish, improved))
-    if not improved:
-        return result
-    better = without_waste(bench, replace(result, winner=best.winner), fleets, stopped)
-    number = next(numbers, None)
-    if number is not None and better.winner is not None and not stopped():
-        verdict = confirmed(bench, better.winner, itertools.chain([number], numbers), effort.runs)
-        if verdict.held:
-            return replace(better, winner=verdict)
-        result = replace(result, others=(*better.others, (TUNED, verdict)))
-    return replace(result, tuning=result.tuning and result.tuning.model_copy(update={"improved": False}))
-
-
-def with_rivals(bench: Bench, winner: Verdict, tuning: Tuning, stopped: Late) -> Tuning:
-    """The front with the fleets of the comparison that cost more than the winner and keep their goals.
-
-    A fleet that a short run shows to hold is judged in full runs unless another one of the front beats it.
-    """
-    instance = bench.instance
-    seen = {_front_key(row) for row in tuning.front}
-    dearer = [verdict for verdict in bench.verdicts.values() if verdict.cost > winner.cost and _keeps_goals(verdict)]
-    unlisted = [verdict for verdict in dearer if _front_key(_front_row(instance, verdict)) not in seen]
-    judged = [bench.verdict(look.fleet) for look in front(map(Look.of, unlisted))[:JUDGED] if not stopped()]
-    sure = [_front_row(instance, verdict) for verdict in (winner, *judged)]
-    # full runs come last, as they say more of a tail than a look
-    rows = {_front_key(row): row for row in (*tuning.front, *sure) if row.tail <= 1.0}
-    return tuning.model_copy(update={"compared": len(judged), "front": unbeaten(rows.values())})
-
-
-def _front_row(instance: Instance, verdict: Verdict) -> TunedFleet:
-    """The row of a fleet as it was judged."""
-    return tuned_fleet(instance, Look.of(verdict), verdict)
-
-
-def _keeps_goals(verdict: Verdict) -> bool:
-    return verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
-
-
-def _front_key(row: TunedFleet) -> tuple[object, ...]:
-    """What equal fleets share."""
-    return tuple(zip(row.pools, row.served, strict=True))
-
-
-def unbeaten(rows: Iterable[TunedFleet]) -> list[TunedFleet]:
-    """Fleets that no other beats in both cost and tail, cheapest first.
-
-    What holds in full runs is beaten only by what does so too: of others it is not sure that they keep their goals.
-    """
-    front: list[TunedFleet] = []
-    for row in sorted(rows, key=lambda row: (row.cost_usd_per_hour, row.tail)):
-        sure = row.outcome == Outcome.MEETS
-        rivals = [rival.tail for rival in front if rival.outcome == Outcome.MEETS or not sure]
-        if not rivals or row.tail <= min(rivals) - NOTABLE:
-            front.append(row)
-    return front
+    verdict, number, lean = winner, None, winner
+    if best.winner is not winner:
+        loop.take(best.winner)
+        lean = loop.run() or best.winner
+        number = None if fleet_key(lean.fleet) == fleet_key(winner.fleet) else next(numbers, None)
+    if number is not None and not stopped():
+        verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
+    if verdict.held and verdict is not winner:
+        return replace(loop.result(verdict, lean.fleet), tuning=replace(best, improved=True))
+    refuted = () if verdict is winner else ((TUNED, verdict),)
+    return replace(result, tuning=best, others=(*result.others, *refuted))

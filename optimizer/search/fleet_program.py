@@ -3,14 +3,16 @@
 n_c   engines of column c, whole          x_cf   share of flow f on column c
 y_c   column c is used, 0 or 1            z_pdf  share handed over from prefill domain p to decode domain d
 N_t   nodes of accelerator t, whole       V      served volume, as a multiple of the demand
+O_t   owned GPUs of it in use, up to all
 
-min   w_cost (sum price_c n_c + sum spare_c y_c + sum price_t N_t) - w_volume V
+min   w_cost (sum price_c n_c + sum spare_c y_c + sum price_t N_t + sum owned_t O_t) - w_volume V
 cover        sum over prefill and colocated c of x_cf = V                 every flow f
 sends        sum over prefill c of domain p of x_cf = sum_d z_pdf         every flow f, for d that p can talk to
 takes        sum over decode c of domain d of x_cf = sum_p z_pdf          every flow f; z only where p has several d
 load         sum_f need_crf x_cf <= n_c                                   every column c and resource r
 attainment   sum late_cf x_cf <= permitted_k V                            every SLO class k
-inventory, budget, power, max_gpus, max_pools, gateway; N_t only where whole nodes are billed, y_c where pools count
+inventory, budget, power, max_gpus, max_pools, gateway; N_t only where whole nodes are
+billed or GPUs are owned, y_c where pools count
 
 1. Columns that no fleet needs are dropped, exactly (`undominated`).
 2. The linear relaxation over all others, by GLOP, bounds the cost and tells how much too dear each column is.
@@ -35,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.loads.instance import DECODE, LEAST_TIME, PREFILL, ROLES, Instance
-from search_spaces.problem import Billing, Problem
+from search_spaces.problem import Billing, Offer, Problem
 
 from .program import Builder, Outcome, Program, solve
 
@@ -51,7 +53,8 @@ CLOSE = 1e-6
 class Limit:
     """A fleet-wide limit: sum of weight x engines <= upper; weight is per engine, of each shape or of each column.
 
-    node_size, node_price: for an accelerator billed by whole nodes, GPUs and $/h of one node; else 0.
+    node_size, node_price: for an accelerator billed by whole nodes, GPUs and $/h of one node, and of one GPU where some
+    are owned; else 0. owned, owned_price: GPUs that need not be bought, and $/h of one.
     """
 
     name: str
@@ -59,6 +62,8 @@ class Limit:
     weight: FloatArray
     node_size: int = 0
     node_price: float = 0.0
+    owned: int = 0
+    owned_price: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -134,9 +139,14 @@ def pool_limits(problem: Problem, role: IntArray) -> tuple[Limit, ...]:
 
 
 def engine_cost(instance: Instance) -> FloatArray:
-    """Price of one engine of each shape where GPUs are billed singly, 0 where whole nodes are [$/h], shape (S,)."""
-    by_gpu = np.array([offer.billing is Billing.GPU for offer in instance.problem.offers])
-    return np.asarray(instance.tables.usd_per_hour * by_gpu[instance.tables.offer])
+    """Price of one engine of each shape that costs the same in any fleet, else 0 [$/h], shape (S,)."""
+    singly = np.array([not _by_stock(offer) for offer in instance.problem.offers])
+    return np.asarray(instance.tables.usd_per_hour * singly[instance.tables.offer])
+
+
+def _by_stock(offer: Offer) -> bool:
+    """Whether what a GPU costs depends on the others: whole nodes are billed, or some are owned."""
+    return offer.billing is Billing.NODE or offer.owned > 0
 
 
 def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
@@ -146,11 +156,12 @@ def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
     limits = []
     for index, offer in enumerate(problem.offers):
         gpus = tables.gpus * (tables.offer == index)
-        name, size = offer.accelerator.name, offer.accelerator.node_size
+        name, size = offer.accelerator.name, offer.accelerator.node_size if offer.billing is Billing.NODE else 1
         if offer.inventory is not None:
-            limits.append(Limit(f"inventory {name}", float(offer.inventory), gpus))
-        if offer.billing is Billing.NODE:
-            limits.append(Limit(f"nodes {name}", 0.0, gpus, size, size * offer.usd_per_hour))
+            limits.append(Limit(f"inventory {name}", offer.stock, gpus))
+        if _by_stock(offer):
+            owned = offer.owned, offer.owned_usd_per_hour
+            limits.append(Limit(f"nodes {name}", 0.0, gpus, size, size * offer.usd_per_hour, *owned))
     if ceiling.budget is not None:
         limits.append(Limit("budget", ceiling.budget, engine_cost(instance)))
     if ceiling.power is not None:
@@ -294,6 +305,11 @@ def _limit_rows(
             node = int(builder.variables([name], aim.cost_weight * limit.node_price, whole=True)[0])
             builder.entries(row, node, -float(limit.node_size))
             nodes.append((node, limit.node_price))
+            if limit.owned:
+                name = limit.name.replace("nodes ", "O_")
+                own = int(builder.variables([name], aim.cost_weight * limit.owned_price, float(limit.owned))[0])
+                builder.entries(row, own, -1.0)
+                nodes.append((own, limit.owned_price))
         if limit.name == "budget":
             for node, price in nodes:
                 builder.entries(row, node, price)

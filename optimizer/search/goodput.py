@@ -13,7 +13,7 @@ import heapq
 import math
 
 from optimizer.fleets.evaluate import goodput_volume
-from optimizer.fleets.fleet import Fleet, fleet_cost, pools_apart
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance, at_volume
 from search_spaces.problem import Goal
 
@@ -119,5 +119,5 @@ def _mixed(search: FleetSearch, fleet: Fleet, volume: float, below: float) -> Fl
     It serves a volume, and costs less than `below` [$/h].
     """
     there = FleetSearch.of(at_volume(search.instance, volume), search.settings, search.late)
-    cheapest_held(there, pools_apart(search.instance.problem), below)  # for which engines are enough apart
+    cheapest_held(there, search.instance.problem, below)  # for which engines are enough apart
     return cheaper_of_more_pools(there, [fleet], below)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, gpu_cost, pools_apart
+from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, gpu_cost
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
 from search_spaces.problem import Problem
 from search_spaces.targets import any_target
@@ -103,7 +103,7 @@ class Mixing:
     waiting: list[Proposal] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.problem = pools_apart(self.search.instance.problem)
+        self.problem = self.search.instance.problem
         self.split = TrafficSplit(self.search, self.kind.looks)
         self.usual = np.array([self.split.usual(setting) for setting in range(self.search.settings.size)])
         enough = [setting for setting, (_, count) in self.search.pool_sizes.items() if count is not None]

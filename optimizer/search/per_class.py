@@ -100,7 +100,8 @@ def _offers_left(instance: Instance, taken: Fleet) -> tuple[Offer, ...]:
         replace(
             offer,
             billing=Billing.GPU,  # the classes share whole nodes
-            inventory=None if offer.inventory is None else max(0, offer.inventory - int(count)),
+            owned=max(0, offer.owned - int(count)),
+            inventory=None if offer.inventory is None else max(0, offer.inventory - max(0, int(count) - offer.owned)),
         )
         for offer, count in zip(instance.problem.offers, used, strict=True)
     )

@@ -32,7 +32,7 @@ from optimizer.fleets.evaluate import (
     pool_headroom,
     reach,
 )
-from optimizer.fleets.fleet import Fleet, FleetPool, gpu_cost, pools_apart, prefill_seqs, within_limits
+from optimizer.fleets.fleet import Fleet, FleetPool, gpu_cost, prefill_seqs, within_limits
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
@@ -436,7 +436,7 @@ def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | No
     if len(flows) == 1:
         return evaluated(instance, late, usable)
     best, least = evaluated(replace(instance, flows=flows[0]), late, usable), math.inf
-    free = pools_apart(instance.problem)
+    free = instance.problem
     if instance.problem.objective.goal is Goal.MIN_COST and not classes_apart(instance.problem):
         for place, split in enumerate(flows):
             search = evaluated(replace(instance, flows=split), late, usable) if place else best
@@ -448,7 +448,7 @@ def at_best_split(instance: Instance, late: Late = never, usable: BoolArray | No
 
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one pool or two that holds, below a cost [$/h]; empty where there is none."""
-    cheapest = cheapest_held(search, pools_apart(search.instance.problem), below)
+    cheapest = cheapest_held(search, search.instance.problem, below)
     return Fleet(()) if cheapest is None else settled(search.instance, search.fleet(cheapest[0]))
 
 

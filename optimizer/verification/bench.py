@@ -28,17 +28,20 @@ from optimizer.loads.instance import Instance, Late, never
 from optimizer.search.limits import allowed
 
 from .demand import SEEDS, Demand, recorded_trace, simulated_trace
-from .goodput import TOLERANCE, Goodput, Trials, goodput_among
 from .judge import (
     MOST_JUDGED,
     MOST_RUNS,
+    TOLERANCE,
     Blame,
     ClassJudgement,
+    Goodput,
     Judgement,
     Outcome,
     Run,
+    Trials,
     blame,
     distance,
+    goodput_among,
     judge_runs,
     judge_until,
     simulated_fleet,
@@ -48,7 +51,8 @@ from .judge import (
 LEAST_RUNS = 2
 """Full runs that judge a fleet at least."""
 LIFETIMES = 10.0
-"""Length of a full run in longest permitted times of a mean request: so the warm-up, a tenth, is one of them."""
+"""Length of a full run in longest permitted times of a mean request, or in pauses between turns of a session: so the
+warm-up, a tenth, is one of them, and caches fill in it [1]."""
 RELAXATIONS, MOST_RELAXED = 40.0, 100_000
 """Length of a full run in times that its slowest queue or batch remembers, so that each of the 32 batches of two runs
 is two and a half of them long; requests that are spent on that at most."""
@@ -57,8 +61,6 @@ LEAST_REQUESTS, MOST_REQUESTS = 8_000, 60_000
 WHOLE = 0.9
 """Share of the engines of a pool that its slices must have between them [1]; assumed: a slice that lost more to
 rounding would miss where the whole fleet does not."""
-PAUSES = 10.0
-"""Length of a full run in pauses between turns, so that caches fill in the warm-up [1]."""
 SHORT = 4
 """A full run is so many short ones: 2,000 requests at least, of which 1,800 count, tell most fleets that miss [1]."""
 SETTLED = 20.0
@@ -66,6 +68,10 @@ SETTLED = 20.0
 of it still share, its interval counts (`share_of`) [1]."""
 CLEAR = 0.001
 """Chance at most that a fleet misses a goal of which a short run is clear [1]; the first confirmations allow more."""
+FULL, AFTER, HALF = 1.5, 10, 0.5
+"""Requests of a crowd over those that fill the memory, as some end before all are in; requests of its run over those of
+the crowd, so that a fleet which ends a tenth more than come has drained it by the second half; occupancy of the fullest
+engine up to which memory is no concern, and share of a run in which the crowd must be over [1]."""
 
 LEVEL = 0.025
 """Chance at most that a fleet which misses a goal is said to hold [1]."""
@@ -89,25 +95,17 @@ PoolKey = tuple[object, ...]
 Key = tuple[PoolKey, ...]
 
 
-AFTER = 10
-"""Requests of a run over those of the crowd that it begins with, so that a fleet which ends a tenth more requests than
-come has drained it by the second half."""
-FULL = 1.5
-"""Requests of a crowd over those that fill the memory: their prompts take time, so that some end before all are in."""
-HALF = 0.5
-"""Occupancy of the fullest engine up to which memory is no concern, and share of a run in which it must be over [1]."""
-
-
 def run_length(instance: Instance, volume: float) -> int:
     """Requests of a full run at `volume` times the demand, whatever the fleet; recorded ones are as many as they are.
 
     Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new.
     """
     recorded, load = instance.problem.recorded, instance.problem.workload
-    least = LEAST_REQUESTS if recorded is None else max(LEAST_REQUESTS, recorded.arrival.size)
-    if load.sessions is not None:
-        least = max(least, math.ceil(PAUSES * load.sessions.pause.mean * volume * load.request_rate))
-    return math.ceil(max(LIFETIMES * in_system(instance, volume), least) * _alike(instance))
+    pause = 0.0 if load.sessions is None else load.sessions.pause.mean * volume * load.request_rate
+    stated = 0 if recorded is None else recorded.arrival.size
+    least = max(LEAST_REQUESTS, stated, math.ceil(LIFETIMES * pause))
+    alike = max(1.0, (instance.flows.arrival_scv + 1.0) / 2.0) if recorded is None else 1.0
+    return math.ceil(max(LIFETIMES * in_system(instance, volume), least) * alike)
 
 
 def in_system(instance: Instance, volume: float) -> float:
@@ -116,12 +114,6 @@ def in_system(instance: Instance, volume: float) -> float:
     longest = np.minimum(flows.ttft + flows.osl * flows.tpot, 3600.0)
     lifetime = float(flows.share @ longest / flows.share.sum())
     return lifetime * volume * instance.problem.workload.request_rate
-
-
-def _alike(instance: Instance) -> float:
-    if instance.problem.recorded is not None:
-        return 1.0
-    return max(1.0, (instance.flows.arrival_scv + 1.0) / 2.0)
 
 
 def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
@@ -134,14 +126,12 @@ def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
     for pool in fleet.pools:
         rate = instance.flows.rate * pool.route
         wait = pool_state(instance, pool, volume).wait if rate.any() else None
-        if wait is None:
-            continue
-        weight, work = rate / rate.sum(), instance.tables.prefill_time[pool.shape, pool.chunk]
-        scv = float(weight @ work**2) / float(weight @ work) ** 2 - 1.0
-        spread = instance.flows.arrival_scv + scv
-        busy = wait.utilization
-        prompts = busy * spread / (1.0 - busy) ** 2 if busy < 1.0 else math.inf
-        longest = max(longest, prompts * float(instance.flows.rate.sum() / rate.sum()))
+        if wait is not None:
+            weight, work = rate / rate.sum(), instance.tables.prefill_time[pool.shape, pool.chunk]
+            spread = instance.flows.arrival_scv + float(weight @ work**2) / float(weight @ work) ** 2 - 1.0
+            busy = wait.utilization
+            prompts = busy * spread / (1.0 - busy) ** 2 if busy < 1.0 else math.inf
+            longest = max(longest, prompts * float(instance.flows.rate.sum() / rate.sum()))
     return longest
 
 
@@ -152,9 +142,9 @@ def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
     """
     flows, longest = instance.flows, 0.0
     for pool in fleet.pools:
-        output = flows.share * pool.route @ flows.osl
-        life = float(flows.share * pool.route @ flows.osl**2) / max(float(output), 1e-300)
-        longer = life * float(flows.share @ pool.route) / max(float(output), 1e-300)
+        share = flows.share * pool.route
+        output = max(float(share @ flows.osl), 1e-300)
+        longer = float(share @ flows.osl**2) / output * float(share.sum()) / output
         longest = max(longest, pool_state(instance, pool, volume).relaxation * longer)
     return longest * float(flows.rate.sum()) * volume
 
@@ -217,6 +207,12 @@ class Verdict:
         return Outcome.MISSES if self.judgement.refuted or self.replayed else Outcome.UNDECIDED
 
     @property
+    def overall(self) -> float:
+        """Share of all requests that count within their SLOs [1]."""
+        shares = [item.attainment for item in self.judgement.classes]
+        return sum(item.share * item.count for item in shares) / max(sum(item.count for item in shares), 1)
+
+    @property
     def shortfall(self) -> float:
         """By how much the worst class misses its goal [1]; 0 or less where the run itself had no miss."""
         return max(item.goal - item.attainment.share for item in self.judgement.classes)
@@ -254,6 +250,12 @@ class Bench:
     replays: dict[Key, Judgement] = field(default_factory=dict)
     engines: dict[PoolKey, Pool] = field(default_factory=dict)
 
+    # --- verdicts
+
+    def judged(self, fleet: Fleet) -> bool:
+        """Whether the fleet was judged before."""
+        return fleet_key(fleet) in self.verdicts
+
     def verdict(self, fleet: Fleet) -> Verdict:
         """Judge a fleet in full runs, or return the verdict that it has."""
         key = fleet_key(fleet)
@@ -284,6 +286,40 @@ class Bench:
             self.looks[key] = self._in_order(fleet, judgement) if clear else self.settled(fleet, judgement, held=False)
         return self.looks[key]
 
+    def _judge(self, fleet: Fleet) -> Verdict:
+        portion, look = self.part(fleet), self.look(fleet)
+        if look.judgement.missed or self.late():
+            return replace(look, held=False)
+        judgement = self._until_decided(portion)
+        held = judgement.proven and len(judgement.runs) >= self.least
+        stuck = self.stays_behind(portion, judgement.runs, 0) if held else None
+        if held and stuck is None:
+            return self._in_order(fleet, judgement)
+        return self.settled(fleet, judgement, stuck=stuck, held=held)
+
+    def _in_order(self, fleet: Fleet, judgement: Judgement) -> Verdict:
+        """The verdict on a fleet that keeps its goals, unless the recorded requests in their own order say otherwise.
+
+        They come once, so what counts is the share of them in time: there is no interval about it.
+        """
+        replay = self.replayed(fleet)
+        if replay is None or all(item.held for item in replay.classes):
+            return self.settled(fleet, judgement)
+        return replace(self.settled(fleet, replay, held=False), replayed=True)
+
+    def settled(
+        self, fleet: Fleet, judgement: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
+    ) -> Verdict:
+        """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses."""
+        cost, judgement = fleet_cost(self.instance, fleet), stuck or judgement
+        tail = distance(self.instance, judgement)
+        if held and stuck is None:
+            return Verdict(fleet, cost, judgement, True, confirmation=number, tail=tail)
+        fault, without_runs = blame(self.instance, judgement), replace(judgement, runs=())
+        return Verdict(fleet, cost, without_runs, False, fault, number, stuck is not None, tail=tail)
+
+    # --- runs
+
     def engines_of(self, fleet: Fleet) -> SimulatedFleet:
         """A fleet as the simulator has it; the step times of equal engines are computed once."""
 
@@ -294,10 +330,6 @@ class Bench:
             return replace(self.engines[key], replicas=pool.replicas)
 
         return SimulatedFleet(tuple(map(engines, fleet.pools)))
-
-    def judged(self, fleet: Fleet) -> bool:
-        """Whether the fleet was judged before."""
-        return fleet_key(fleet) in self.verdicts
 
     def part(self, fleet: Fleet) -> Slice:
         """As small a slice as ends a full run within MOST_REQUESTS, if rounding down takes little of any pool.
@@ -316,28 +348,24 @@ class Bench:
         """Requests of a full run of the fleet: its queues and batches forget often enough, as far as MOST_RELAXED."""
         return full_length(self.instance, portion.fleet, portion.requests, portion.volume)
 
-    def trials_of(self, fleet: Fleet, late: Late) -> Trials:
-        """The trials of a fleet at several rates; those that were made are kept."""
-        key = fleet_key(fleet)
-        if key not in self.trials:
-            portion = self.part(fleet)
-            self.trials[key] = Trials(self.instance, lambda volume: self._at(replace(portion, volume=volume)), late)
-        return self.trials[key]
-
-    def _at(self, portion: Slice) -> Judgement:
-        """What full runs, and one with a crowd, say of a fleet at another volume: as `_judge`."""
-        judgement = self._until_decided(portion)
-        stuck = self.stays_behind(portion, judgement.runs, 0) if judgement.proven else None
-        return stuck or judgement
+    def drawn(self, portion: Slice, requests: int, number: int, more: float = 1.0) -> Demand:
+        """The requests of a number, so many; more: their rate over the planned one."""
+        seed = self.seed + SEEDS * number
+        return simulated_trace(self.instance, portion.fleet, requests, seed, portion.volume * more)
 
     def runs(self, portion: Slice, requests: int, first: int, last: int) -> list[Run]:
         """Runs `first` up to `last` of what is simulated of a fleet, `requests` each; a number has its requests."""
         return [Run.of(self.drawn(portion, requests, number), portion.engines) for number in range(first, last)]
 
-    def drawn(self, portion: Slice, requests: int, number: int, more: float = 1.0) -> Demand:
-        """The requests of a number, so many; more: their rate over the planned one."""
-        seed = self.seed + SEEDS * number
-        return simulated_trace(self.instance, portion.fleet, requests, seed, portion.volume * more)
+    def _until_decided(self, portion: Slice) -> Judgement:
+        """What full runs say; where these are long, a shorter one may show a miss before."""
+        requests = self.full(portion)
+        if requests >= 2 * portion.requests:
+            alone = judge_runs(self.instance, portion.engines, self.runs(portion, portion.requests, 0, 1))
+            if alone.missed:
+                return alone
+        wanted = until_decided(requests, least=self.least, late=self.late)
+        return judge_until(self.instance, portion.engines, lambda number: self.drawn(portion, requests, number), wanted)
 
     def stays_behind(self, portion: Slice, runs: Sequence[Run], number: int) -> Judgement | None:
         """What a run with a crowd, of requests `number`, says of a fleet that does not come out of it; else None.
@@ -350,59 +378,33 @@ class Bench:
         demand = crowded(self.drawn(portion, max(portion.requests, AFTER * count), number), count)
         return lasting(self.instance, portion.engines, Run.of(demand, portion.engines))
 
+    def at_more(self, portion: Slice, number: int, more: float) -> Judgement:
+        """What a full run of requests `number` at `more` times the rate says of a fleet."""
+        run = Run.of(self.drawn(portion, self.full(portion), number, more), portion.engines)
+        return judge_runs(self.instance, portion.engines, [run])
+
     def replayed(self, fleet: Fleet) -> Judgement | None:
         """What the recorded requests say of a fleet when they come in order; None where there are none."""
-        recorded = self.instance.problem.recorded
+        recorded, key = self.instance.problem.recorded, fleet_key(fleet)
         if recorded is None:
             return None
-        key = fleet_key(fleet)
         if key not in self.replays:
             engines = self.engines_of(fleet)
             run = Run.of(recorded_trace(self.instance, fleet, recorded, self.volume), engines)
             self.replays[key] = judge_runs(self.instance, engines, [run])
         return self.replays[key]
 
-    def settled(
-        self, fleet: Fleet, judgement: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
-    ) -> Verdict:
-        """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses."""
-        cost, judgement = fleet_cost(self.instance, fleet), stuck or judgement
-        tail = distance(self.instance, judgement)
-        if held and stuck is None:
-            return Verdict(fleet, cost, judgement, True, confirmation=number, tail=tail)
-        fault, without_runs = blame(self.instance, judgement), replace(judgement, runs=())
-        return Verdict(fleet, cost, without_runs, False, fault, number, stuck is not None, tail=tail)
+    def trials_of(self, fleet: Fleet, late: Late) -> Trials:
+        """The trials of a fleet at several rates, judged as at its own; those that were made are kept."""
+        key, portion = fleet_key(fleet), self.part(fleet)
 
-    def _judge(self, fleet: Fleet) -> Verdict:
-        portion, look = self.part(fleet), self.look(fleet)
-        if look.judgement.missed or self.late():
-            return replace(look, held=False)
-        judgement = self._until_decided(portion)
-        held = judgement.proven and len(judgement.runs) >= self.least
-        stuck = self.stays_behind(portion, judgement.runs, 0) if held else None
-        if held and stuck is None:
-            return self._in_order(fleet, judgement)
-        return self.settled(fleet, judgement, stuck=stuck, held=held)
+        def at(volume: float) -> Judgement:
+            load = replace(portion, volume=volume)
+            judgement = self._until_decided(load)
+            stuck = self.stays_behind(load, judgement.runs, 0) if judgement.proven else None
+            return stuck or judgement
 
-    def _until_decided(self, portion: Slice) -> Judgement:
-        """What full runs say; where these are long, a shorter one may show a miss before."""
-        requests = self.full(portion)
-        if requests >= 2 * portion.requests:
-            alone = judge_runs(self.instance, portion.engines, self.runs(portion, portion.requests, 0, 1))
-            if alone.missed:
-                return alone
-        wanted = until_decided(requests, least=self.least, late=self.late)
-        return judge_until(self.instance, portion.engines, lambda number: self.drawn(portion, requests, number), wanted)
-
-    def _in_order(self, fleet: Fleet, judgement: Judgement) -> Verdict:
-        """The verdict on a fleet that keeps its goals, unless the recorded requests in their own order say otherwise.
-
-        They come once, so what counts is the share of them in time: there is no interval about it.
-        """
-        replay = self.replayed(fleet)
-        if replay is None or all(item.held for item in replay.classes):
-            return self.settled(fleet, judgement)
-        return replace(self.settled(fleet, replay, held=False), replayed=True)
+        return self.trials.setdefault(key, Trials(self.instance, at, late))
 
 
 def make_bench(instance: Instance, volume: float = 1.0, least: int = LEAST_RUNS, late: Late = never) -> Bench:
@@ -423,22 +425,43 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, hel
     return goodput_among(trials, TOLERANCE, proven=portion.volume if held else 0.0, start=start, step=step)
 
 
+def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
+    """Token budgets beside which a pool's engines have memory, its own among them, as indices."""
+    return sorted({*np.flatnonzero(instance.tables.roomy[pool.shape, pool.seqs]).tolist(), pool.chunk})
+
+
+def valid(instance: Instance, fleet: Fleet) -> bool:
+    """Whether the limits on the fleet and the engine's own allow it: a step needs a token for each running request."""
+    tables = instance.tables
+
+    def fits(pool: FleetPool) -> bool:
+        enough = pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
+        return bool(enough and tables.roomy[pool.shape, pool.seqs, pool.chunk])
+
+    return allowed(instance, fleet) and all(map(fits, fleet.pools))
+
+
+# --- a crowd ----------------------------------------------------------------------------------------------------------
+
+
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:
     """Share of its KV blocks that the fullest engine had in use at once [1]."""
     uses = [use for run in runs for use in run.result.engines]
     return max((use.peak_blocks / engines.pools[use.pool].limits.kv_blocks for use in uses), default=0.0)
 
 
-def kv_room(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> float:
-    """Requests that fill the KV memory of the engines that hold them to their end, each half-way through its output."""
+def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
+    """Requests of a crowd: FULL times those that fill the KV memory, however many may be there at once by their limits.
+
+    Each stays in the engine that holds it to its end, half-way through its output.
+    """
     flows, room = instance.flows, 0.0
     for pool, simulated in zip(fleet.pools, engines.pools, strict=True):
         weight = flows.share * pool.route
-        if pool.role is Role.PREFILL or not weight.any():
-            continue
-        tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
-        room += simulated.replicas * simulated.limits.kv_blocks * simulated.limits.block_size / tokens
-    return room
+        if pool.role is not Role.PREFILL and weight.any():
+            tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
+            room += simulated.replicas * simulated.limits.kv_blocks * simulated.limits.block_size / tokens
+    return max(1, math.ceil(FULL * room))
 
 
 def crowded(demand: Demand, count: int) -> Demand:
@@ -446,11 +469,6 @@ def crowded(demand: Demand, count: int) -> Demand:
     arrival = demand.trace.arrival
     start = arrival[min(count, arrival.size) - 1]
     return replace(demand, trace=replace(demand.trace, arrival=np.maximum(arrival - start, 0.0)))
-
-
-def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
-    """Requests of a crowd: FULL times those that fill the memory, however many may be there at once by their limits."""
-    return max(1, math.ceil(FULL * kv_room(instance, fleet, engines)))
 
 
 def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement | None:
@@ -491,10 +509,10 @@ def without_room(bench: Bench, candidate: Verdict, number: int) -> Verdict | Non
     The second half of the confirmations is for fleets with room, ever more of it: near a capacity, or just at a goal,
     runs flatter one fleet after another. The requests are none of those that it was chosen by, nor of a confirmation.
     """
-    more = MORE ** max(number - MOST_CONFIRMED // 2, 0)
-    if more <= 1.0:
+    times = number - MOST_CONFIRMED // 2
+    if times <= 0:
         return None
-    judgement = _at_more(bench, bench.part(candidate.fleet), APART * (MOST_CONFIRMED + number), more)
+    judgement = bench.at_more(bench.part(candidate.fleet), APART * (MOST_CONFIRMED + number), MORE**times)
     if judgement.held:
         return None
     bench.verdicts[fleet_key(candidate.fleet)] = verdict = bench.settled(candidate.fleet, judgement, held=False)
@@ -521,9 +539,8 @@ def on_fresh_requests(
     held = judge_runs(instance, portion.engines, fresh, tail=tail).proven
     stuck = bench.stays_behind(portion, fresh, last) if held else None
     behind = gives_way(bench, portion, last) if held and stuck is None else None
-    verdict = bench.settled(
-        candidate.fleet, behind or judgement, stuck=stuck, held=held and behind is None, number=number
-    )
+    kept = held and behind is None
+    verdict = bench.settled(candidate.fleet, behind or judgement, stuck=stuck, held=kept, number=number)
     bench.verdicts[fleet_key(candidate.fleet)] = verdict
     return verdict, judgement
 
@@ -547,34 +564,24 @@ def enough(
     return min(max(least, math.ceil(wanted)), max(least, min(most // full, MOST_RUNS)))
 
 
-def near_capacity(instance: Instance, fleet: Fleet, volume: float) -> bool:
-    """Whether the formulas say that some resource of a fleet is busy for more than BUSY of the time."""
-    states = ((pool, pool_state(instance, pool, volume)) for pool in fleet.pools)
-    return any(busy > BUSY for pool, state in states for busy in utilization(instance, pool, state).values())
-
-
 def gives_way(bench: Bench, portion: Slice, number: int) -> Judgement | None:
     """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None.
 
-    Only near the capacity: a queue just beyond it grows so slowly that its runs end before most requests are late.
+    Only where the formulas say that some resource is busy for more than BUSY of the time: a queue just beyond its
+    capacity grows so slowly that its runs end before most requests are late.
     """
-    if not near_capacity(bench.instance, portion.fleet, portion.volume):
+    states = ((pool, pool_state(bench.instance, pool, portion.volume)) for pool in portion.fleet.pools)
+    if all(busy <= BUSY for pool, state in states for busy in utilization(bench.instance, pool, state).values()):
         return None
-    judgement = _at_more(bench, portion, number, MORE)
+    judgement = bench.at_more(portion, number, MORE)
     return judgement if judgement.overloaded else None
 
 
-def _at_more(bench: Bench, portion: Slice, number: int, more: float) -> Judgement:
-    """What a full run of requests `number` at `more` times the rate says of a fleet."""
-    run = Run.of(bench.drawn(portion, bench.full(portion), number, more), portion.engines)
-    return judge_runs(bench.instance, portion.engines, [run])
-
-
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
-    """What the requests that proved the winner say of it there; None where the routers choose alike.
+    """What the requests that proved the winner say of it behind a router that counts requests; None where none chooses.
 
-    They do for one engine, and for those of a problem with `fewest_requests`. It holds by the interval that decided of
-    the winner.
+    It does not for one engine, and for those of a problem with `fewest_requests`. The fleet holds by the interval that
+    decided of the winner.
     """
     instance, engines = bench.instance, winner.judgement.engines
     if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines.pools):
@@ -613,19 +620,3 @@ def interval_words(item: ClassJudgement) -> str:
     if item.proven:
         return f"{low} to {high}, lower at the level that confirms"
     return f"{low} to {high}, the lower end counts" if item.held else f"{low} to {high}"
-
-
-def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
-    """Token budgets beside which a pool's engines have memory, its own among them, as indices."""
-    return sorted({*np.flatnonzero(instance.tables.roomy[pool.shape, pool.seqs]).tolist(), pool.chunk})
-
-
-def valid(instance: Instance, fleet: Fleet) -> bool:
-    """Whether the limits on the fleet and the engine's own allow it: a step needs a token for each running request."""
-    tables = instance.tables
-
-    def fits(pool: FleetPool) -> bool:
-        enough = pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
-        return bool(enough and tables.roomy[pool.shape, pool.seqs, pool.chunk])
-
-    return allowed(instance, fleet) and all(map(fits, fleet.pools))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,15 @@ from costmodel.simulator.metrics import loads, percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage
 from optimizer.fleets.binding import attainment_binding, binding
-from optimizer.fleets.build_plan import engine_pools
+from optimizer.fleets.build_plan import engine_pools, pool_routes
 from optimizer.fleets.build_plan import quantiles as stated_quantiles
 from optimizer.fleets.error_bars import ANALYTIC, ENDS, bars_between
-from optimizer.fleets.evaluate import QUANTILES
-from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
+from optimizer.fleets.evaluate import QUANTILES, evaluate
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
 from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Binding, ClassResult, ErrorBars, MetricResult, Plan
+from optimizer.loads.instance import Instance, Late
+from optimizer.plans.plan import Alternative, Binding, ClassResult, ErrorBars, MetricResult, Plan, Status
+from optimizer.plans.proof import Proof
 from optimizer.plans.records import (
     JudgedFleet,
     Quantiles,
@@ -37,11 +38,20 @@ from optimizer.plans.records import (
 from search_spaces.problem import Goal
 from search_spaces.recorded import STRETCHES
 
-from .bench import Bench, Verdict, by_requests, fleet_key, goodput_of
+from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
-from .goodput import OutOfTimeError
-from .judge import ClassJudgement, Judgement, Run, counted, in_time, judge_demands, pooled, simulated_fleet
-from .tune import Look, Tuned, Wish, front
+from .judge import (
+    ClassJudgement,
+    Judgement,
+    OutOfTimeError,
+    Run,
+    counted,
+    in_time,
+    judge_demands,
+    pooled,
+    simulated_fleet,
+)
+from .tune import SAMPLER, Look, Tuned, front_beside
 from .verify import SearchResult
 
 FloatArray = NDArray[np.float64]
@@ -60,17 +70,7 @@ POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """How a fleet does at other rates; goodput, fails [1/s]: None where it was not asked for; requests at each."""
-
-    goodput: float | None = None
-    fails: float | None = None
-    curve: tuple[SimulatedRate, ...] = ()
-    requests: int = 0
-
-
-def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Callable[[], bool]) -> Rates:
+def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Late) -> dict[str, Any]:
     """The goodput, which is not below the rate at which the fleet held, and latencies up to it and beyond.
 
     by_formula: the goodput that the formulas expect [1/s], which is tried first. Where goodput was the goal, it is the
@@ -83,27 +83,30 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Calla
         trials = bench.trials_of(winner.fleet, stopped)
         points = [trials.at(share * portion.volume) for share in CURVE]
     except OutOfTimeError:
-        return Rates()
-    tried = [point for point in goodput.points if point.rate <= goodput.fails and point.rate != planned]
-    points += [point for point in tried if (point.rate > planned) is winner.held]
-    curve = [simulated_rate(point, point.rate * portion.parts) for point in points]
-    curve.append(simulated_rate(winner.judgement, planned * portion.parts))
+        return {"goodput_rps": None, "goodput_fails_rps": None, "curve": [], "curve_requests": 0}
+    beyond = (point for point in goodput.points if (point.rate > planned) is winner.held and point.rate != planned)
+    points += [point for point in beyond if point.rate <= goodput.fails]
     most = max(goodput.rate, planned) if winner.held else goodput.rate
     if bench.instance.problem.objective.goal is not Goal.MIN_COST:
         most = planned
-    curve.sort(key=lambda row: row.rate_rps)
-    return Rates(most * portion.parts, goodput.fails * portion.parts, tuple(curve), portion.requests)
-
-
-def simulated_rate(judgement: Judgement, rate: float) -> SimulatedRate:
-    """The fleet at one rate [1/s], that of all its parts where one of them was simulated."""
-    return SimulatedRate(
-        rate_rps=rate,
-        held=judgement.proven,
-        outcome=judgement.outcome,
-        overloaded=judgement.overloaded,
-        classes=[latencies(item) for item in judgement.classes],
-    )
+    rows = [*((point.rate, point) for point in points), (planned, winner.judgement)]
+    curve = [
+        SimulatedRate(
+            rate_rps=rate * portion.parts,
+            held=judgement.proven,
+            outcome=judgement.outcome,
+            overloaded=judgement.overloaded,
+            classes=[latencies(item) for item in judgement.classes],
+        )
+        for rate, judgement in sorted(rows, key=lambda row: row[0])
+    ]
+    served, fails = most * portion.parts, goodput.fails * portion.parts
+    return {
+        "goodput_rps": served,
+        "goodput_fails_rps": fails,
+        "curve": curve,
+        "curve_requests": portion.requests,
+    }
 
 
 def latencies(item: ClassJudgement) -> SimulatedLatencies:
@@ -138,33 +141,64 @@ def judged_fleet(instance: Instance, what: str, verdict: Verdict) -> JudgedFleet
     )
 
 
-def tuning_record(instance: Instance, tuned: Tuned, sampler: str, wish: Wish, improved: bool) -> Tuning:
+def fleet_row(  # noqa: PLR0917
+    instance: Instance,
+    fleet: Fleet,
+    verdict: Verdict | None,
+    named: tuple[str, str],
+    why_not: str,
+    proof: Proof | None = None,
+    volume: float = 1.0,
+) -> Alternative:
+    """The row of a fleet that serves `volume` times the demand; named: its kind and label; verdict: if simulated."""
+    return Alternative(
+        kind=named[0],
+        label=named[1],
+        status=Status.FEASIBLE if proof is None else proof.status,
+        cost_usd_per_hour=fleet_cost(instance, fleet),
+        bound_usd_per_hour=None if proof is None else proof.bound,
+        gap=None if proof is None else proof.gap,
+        pools=engine_pools(instance, fleet),
+        routes=pool_routes(fleet),
+        attainment=evaluate(instance, fleet, volume).overall if verdict is None else verdict.overall,
+        why_not=why_not,
+        simulated=verdict is not None,
+        confirmed=verdict is not None and verdict.confirmation > 0,
+        latencies=[] if verdict is None else [latencies(item) for item in verdict.judgement.classes],
+    )
+
+
+def tuning_record(bench: Bench, winner: Verdict, tuned: Tuned, stopped: Late) -> Tuning:
     """What tuning looked at, and what it judged of that."""
-    judged = {fleet_key(verdict.fleet): verdict for verdict in (*tuned.judged, tuned.winner)}
-    best = [tuned_fleet(instance, look, judged.get(fleet_key(look.fleet))) for look in front(tuned.looks)]
-    objectives = ["cost", "tail"] if wish.front else ["cost"]
-    return Tuning(sampler=sampler, objectives=objectives, looks=len(tuned.looks), improved=improved, front=best)
+    best, compared = front_beside(bench, winner, tuned, stopped)
+    return Tuning(
+        sampler=SAMPLER,
+        objectives=["cost", "tail"] if tuned.wish.front else ["cost"],
+        looks=len(tuned.looks),
+        compared=compared,
+        improved=tuned.improved,
+        front=[tuned_fleet(bench.instance, look) for look in best],
+    )
 
 
-def tuned_fleet(instance: Instance, look: Look, judged: Verdict | None) -> TunedFleet:
-    """A fleet of the front; judged: what full runs said of it, where there were any."""
+def tuned_fleet(instance: Instance, look: Look) -> TunedFleet:
+    """A fleet of the front."""
     share = instance.flows.share / instance.flows.share.sum()
     return TunedFleet(
         pools=engine_pools(instance, look.fleet),
         served=[min(float(pool.route @ share), 1.0) for pool in look.fleet.pools],
         cost_usd_per_hour=look.cost,
         tail=look.distance,
-        outcome=None if judged is None else str(judged.outcome),
-        latencies=[latencies(item) for item in (look.classes if judged is None else judged.judgement.classes)],
+        outcome=None if look.outcome is None else str(look.outcome),
+        latencies=[latencies(item) for item in look.classes],
     )
 
 
-def simulation_of(
-    bench: Bench, winner: Verdict, plan: Plan, rates: Rates, result: SearchResult, *, stopped: bool
-) -> Simulation:
+def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResult, stopped: Late) -> Simulation:
     """The record of the fleet that a search came to; plan: by formula; stopped: whether the search was."""
     judgement, instance = winner.judgement, bench.instance
-    counting = by_requests(bench, winner) if winner.held and not stopped else None
+    rates = other_rates(bench, winner, plan.goodput_rps, stopped)
+    counting = by_requests(bench, winner) if winner.held and not stopped() else None
     runs = [run.result for run in judgement.runs]
     requests = sum(run.trace.size for run in runs)
     gaps = pooled((run.itl_max for run in runs), counted(instance, judgement.runs, several=True))
@@ -186,19 +220,16 @@ def simulation_of(
         prefix_hit_share=hit_share(instance, judgement),
         rejected=rejected / requests,
         unfinished=sum(int((~run.finished).sum()) for run in runs) / requests,
-        goodput_rps=rates.goodput,
-        goodput_fails_rps=rates.fails,
         goodput_by_formula_rps=plan.goodput_rps,
-        curve=list(rates.curve),
-        curve_requests=rates.requests,
+        **rates,
         one_replica_less=[judged_fleet(instance, what, verdict) for what, verdict in result.one_less],
         fewest_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
         recorded=recorded_run(bench, winner.fleet),
         others=[judged_fleet(instance, what, verdict) for what, verdict in result.others],
-        tuning=result.tuning,
+        tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning, stopped),
         judged=max(len(bench.verdicts), 1),
         repairs=result.repairs,
-        interrupted=stopped,
+        interrupted=stopped(),
     )
 
 
@@ -272,9 +303,15 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
     return [bars_between(goal, *pair, stable=stable) for goal, pair in zip(goals, pairs, strict=True)]
 
 
-def as_simulated(instance: Instance, plan: Plan, judgement: Judgement, simulation: Simulation) -> Plan:
-    """The plan with the simulated figures where the simulation has them; loads stay by formula."""
-    classes = [_class_as_simulated(*pair) for pair in zip(plan.classes, simulation.classes, strict=True)]
+def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult, stopped: Late) -> Plan:
+    """The plan of a fleet with the figures of its simulation; plan: by formula, as loads stay."""
+    simulation, instance, judgement = (
+        simulation_of(bench, winner, plan, result, stopped),
+        bench.instance,
+        winner.judgement,
+    )
+    bars = [item.error_bars for item in plan.classes] if stopped() else simulated_error_bars(bench, winner.fleet)
+    classes = [_class_as_simulated(*row) for row in zip(plan.classes, simulation.classes, bars, strict=True)]
     reached = route_attainment(instance, judgement)
     routing = [
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
@@ -299,14 +336,14 @@ def as_simulated(instance: Instance, plan: Plan, judgement: Judgement, simulatio
     )
 
 
-def _class_as_simulated(item: ClassResult, simulation: SimulatedClass) -> ClassResult:
+def _class_as_simulated(item: ClassResult, simulation: SimulatedClass, bars: ErrorBars | None) -> ClassResult:
     """What a class gets, as simulated."""
     metrics = {
         metric: MetricResult(limit_s=planned.limit_s, quantiles_s=simulation.metrics[metric])
         for metric, planned in item.metrics.items()
     }
     times = {"ttft_s": simulation.ttft_s, "tpot_s": simulation.tpot_s, "metrics": metrics}
-    return item.model_copy(update={"attainment": simulation.attainment, **times})
+    return item.model_copy(update={"attainment": simulation.attainment, "error_bars": bars, **times})
 
 
 def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:

@@ -31,10 +31,11 @@ from costmodel.errors import InputError
 from costmodel.quoting import shown
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.flows import digest_of
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, Late, never
+from optimizer.search.search import NO_DEARER
 
-from .bench import Bench, Verdict, chunks_of, fleet_key, valid
-from .judge import ClassJudgement
+from .bench import Bench, Key, Verdict, chunks_of, fleet_key, valid
+from .judge import ClassJudgement, Outcome
 
 if TYPE_CHECKING:
     import optuna
@@ -101,29 +102,34 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A fleet on a short run: cost [$/h], distance to its limits [1] (1 or less: it keeps its goals), its classes."""
+    """A fleet on a short run: cost [$/h], distance to its limits [1] (1 or less: it keeps its goals), its classes.
+
+    outcome: of full runs, where there were any, which classes and distance are of then.
+    """
 
     fleet: Fleet
     cost: float
     distance: float
     classes: tuple[ClassJudgement, ...] = ()
+    outcome: Outcome | None = None
 
     @classmethod
-    def of(cls, verdict: Verdict) -> Look:
+    def of(cls, verdict: Verdict, outcome: Outcome | None = None) -> Look:
         """What a verdict says of its fleet."""
-        return cls(verdict.fleet, verdict.cost, verdict.tail, verdict.judgement.classes)
+        return cls(verdict.fleet, verdict.cost, verdict.tail, verdict.judgement.classes, outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """What tuning looked at, in order, and the winner: the one it began with where nothing better was proven.
 
-    judged: fleets of the front that were judged besides, where it was asked for.
+    improved: whether the winner is another one that was also confirmed; wish: how it was asked for.
     """
 
     winner: Verdict
     looks: tuple[Look, ...]
-    judged: tuple[Verdict, ...] = ()
+    wish: Wish = field(default_factory=Wish)
+    improved: bool = False
 
 
 def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
@@ -162,7 +168,7 @@ class Tuner:
     bench: Bench
     fleet: Fleet
     knobs: tuple[Knob, ...]
-    stopped: Callable[[], bool] = lambda: False
+    stopped: Late = never
     both: bool = False
     seen: dict[Point, Look] = field(default_factory=dict)
 
@@ -212,42 +218,65 @@ class Tuner:
         return f"{bench.instance.problem.name}: {goal}, {hashlib.sha256(repr(basis).encode()).hexdigest()[:12]}"
 
 
-def tuned(bench: Bench, winner: Verdict, stopped: Callable[[], bool], wish: Wish | None = None) -> Tuned:
-    """Tune a fleet that holds; what looks better is only taken once it is proven too."""
+def tuned(bench: Bench, winner: Verdict, stopped: Late, wish: Wish | None = None) -> Tuned:
+    """Tune a fleet that holds; of the looks that are better, no dearer and keep their goals the best that holds too."""
     wish = wish or Wish()
     tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), stopped, wish.front)
-    axes = {knob.name: knob.shown for knob in tuner.knobs}
-    search = Search(axes, tuner.value, bench.seed, near=True, stopped=stopped)
+    search = Search(
+        {knob.name: knob.shown for knob in tuner.knobs}, tuner.value, bench.seed, near=True, stopped=stopped
+    )
     if wish.study is not None:
-        search.store = StudyStore(open_storage(wish.study), tuner.name, tuner.attributes, tuner.recall)
-    sampler = estimator(bench.seed, FRONT_START_UP if wish.front else START_UP)
-    search.looks_of(sampler, tuner.start, wish.looks)
+        search.storage, search.name = open_storage(wish.study), tuner.name
+        search.attributes, search.recall = tuner.attributes, tuner.recall
+    search.looks_of(estimator(bench.seed, FRONT_START_UP if wish.front else START_UP), tuner.start, wish.looks)
     looks = tuple(tuner.seen.values())
-    proven = (bench.verdict(look.fleet) for look in _promising(tuner) if not stopped())
-    winner = next((verdict for verdict in proven if verdict.held), winner)
-    if not wish.front:
-        return Tuned(winner, looks)
-    better = [look for look in front(looks) if look.cost > winner.cost][:JUDGED]
-    return Tuned(winner, looks, tuple(bench.verdict(look.fleet) for look in better if not stopped()))
+    enough, most = tuner.worth(looks[0]) - GAIN, looks[0].cost * NO_DEARER
+    kept = (look for look in looks if look.distance <= 1.0 and look.cost <= most and tuner.worth(look) < enough)
+    verdicts = (bench.verdict(look.fleet) for look in sorted(kept, key=tuner.worth)[:JUDGED] if not stopped())
+    return Tuned(next((verdict for verdict in verdicts if verdict.held), winner), looks, wish)
 
 
-def _promising(tuner: Tuner) -> list[Look]:
-    """Looks that are better than the start and keep their goals, best first."""
-    most = tuner.worth(tuner.seen[tuner.start])
-    better = [look for look in tuner.seen.values() if look.distance <= 1.0 and tuner.worth(look) < most - GAIN]
-    return sorted(better, key=tuner.worth)[:JUDGED]
+def front_beside(bench: Bench, winner: Verdict, tuned: Tuned, stopped: Late) -> tuple[list[Look], int]:
+    """The front of the looks; where it was asked for, its dearer fleets judged, and those of the comparison among them.
+
+    Fleets that were simulated for the comparison, cost more than the winner and keep their goals are no worse than
+    looks. Also how many of them were judged.
+    """
+    rows = {fleet_key(look.fleet): look for look in tuned.looks}
+    if not tuned.wish.front:
+        return front(rows.values()), 0
+    beside = {key: Look.of(verdict) for key, verdict in bench.verdicts.items() if _keeps_goals(verdict)}
+    rows = {key: look for key, look in beside.items() if look.cost > winner.cost} | rows
+    judged = [key for key in map(_key, front(rows.values())) if rows[key].cost > winner.cost][:JUDGED]
+    for key in judged if not stopped() else ():
+        verdict = bench.verdict(rows[key].fleet)
+        rows[key] = Look.of(verdict, verdict.outcome)
+    rows[fleet_key(winner.fleet)] = Look.of(winner, winner.outcome)
+    looks = {fleet_key(look.fleet) for look in tuned.looks}
+    return front(rows.values()), sum(key not in looks for key in judged)
 
 
-def front(looks: Iterable[Look]) -> tuple[Look, ...]:
+def _key(look: Look) -> Key:
+    return fleet_key(look.fleet)
+
+
+def _keeps_goals(verdict: Verdict) -> bool:
+    return verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
+
+
+def front(looks: Iterable[Look]) -> list[Look]:
     """Looks that keep their goals and that no other beats in both cost and tail, cheapest first.
 
-    One that only takes less than NOTABLE off the tail of a cheaper one is left out.
+    One that only takes less than NOTABLE off the tail of a cheaper one is left out. What holds in full runs is beaten
+    only by what does so too: of others it is not sure that they keep their goals.
     """
     best: list[Look] = []
-    for look in sorted(looks, key=lambda one: (one.cost, one.distance)):
-        if look.distance <= 1.0 and (not best or look.distance <= best[-1].distance - NOTABLE):
+    for look in sorted(looks, key=lambda look: (look.cost, look.distance)):
+        sure = look.outcome is Outcome.MEETS
+        rivals = [rival.distance for rival in best if rival.outcome is Outcome.MEETS or not sure]
+        if look.distance <= 1.0 and (not rivals or look.distance <= min(rivals) - NOTABLE):
             best.append(look)
-    return tuple(best)
+    return best
 
 
 def front_of(looks: Mapping[Point, Values]) -> list[Point]:
@@ -278,15 +307,19 @@ class Search:
 
     A neighbor differs in one knob by one step. Of several values the best are the front, one of which is drawn. A known
     point that the sampler proposes gives way to a neighbor of it. axes: values of each knob by its name; near: whether
-    neighbors are looked at; stopped: asked before each look; store: where its study is kept, else in memory.
+    neighbors are looked at; stopped: asked before each look; storage, name: where its study is kept, else in memory;
+    attributes: what is kept of a point besides its values; recall: gives that back for a point of an earlier run.
     """
 
     axes: Mapping[str, Sequence[int]]
     value: Value
     seed: int
     near: bool = False
-    stopped: Callable[[], bool] = lambda: False
-    store: StudyStore | None = None
+    stopped: Late = never
+    storage: optuna.storages.BaseStorage | None = None
+    name: str | None = None
+    attributes: Callable[[Point], Mapping[str, float]] = lambda _: {}
+    recall: Callable[[Point, Mapping[str, Any]], None] = lambda *_: None
     history: set[Point] = field(default_factory=set)
     looks: Looks = field(default_factory=dict)
     draw: np.random.Generator = field(init=False)
@@ -313,54 +346,49 @@ class Search:
         return len(self.looks) >= budget or len(self.history) >= most or self.stopped()
 
     def looks_of(self, sampler: optuna.samplers.BaseSampler, start: Point, budget: int) -> Looks:
-        """Look at the start and at what a study with that sampler proposes; at nothing where it is not allowed."""
+        """Look at the start and at what a study with that sampler proposes; at nothing where it is not allowed.
+
+        Points that earlier runs of the study looked at join the looks.
+        """
         import optuna
+        from optuna.trial import TrialState
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         first = self.see(start)
         if first is None:
             return self.looks
+        study = optuna.create_study(
+            storage=self.storage,
+            sampler=sampler,
+            directions=["minimize"] * len(first),
+            study_name=self.name,
+            load_if_exists=self.storage is not None,
+        )
         space: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(tuple(values)) for name, values in self.axes.items()
         }
-        storage, name = (None, None) if self.store is None else (self.store.storage, self.store.name)
-        study = optuna.create_study(
-            sampler=sampler,
-            directions=["minimize"] * len(first),
-            storage=storage,
-            study_name=name,
-            load_if_exists=storage is not None,
-        )
-        earlier = self._recalled(study)
+        earlier = {self._point(trial.params): trial for trial in study.get_trials(states=(TrialState.COMPLETE,))}
+        for point, seen in earlier.items():
+            if point != start:
+                self.recall(point, seen.user_attrs)
+                self.looks[point] = tuple(seen.values)
         if start not in earlier:
-            attributes = {} if self.store is None else dict(self.store.attributes(start))
-            params = self._params(start)
+            attributes = dict(self.attributes(start))
             study.add_trial(
-                optuna.create_trial(params=params, distributions=space, values=first, user_attrs=attributes)
+                optuna.create_trial(
+                    params=self._params(start), distributions=space, values=first, user_attrs=attributes
+                )
             )
-        budget += len(earlier - {start})
+        self.history |= self.looks.keys()
+        budget += len(earlier.keys() - {start})
         while not self.ended(budget):
             trial = self._next(study, space)
             point = self._point(trial.params)
             values = self.see(point)
-            if values is not None and self.store is not None:
-                for name, attribute in self.store.attributes(point).items():
-                    trial.set_user_attr(name, attribute)
-            study.tell(trial, values, state=None if values is not None else optuna.trial.TrialState.FAIL)
+            for name, attribute in self.attributes(point).items() if values is not None else ():
+                trial.set_user_attr(name, attribute)
+            study.tell(trial, values, state=TrialState.FAIL if values is None else None)
         return self.looks
-
-    def _recalled(self, study: optuna.Study) -> set[Point]:
-        """Points that earlier runs looked at, which join the looks."""
-        import optuna
-
-        done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)) if self.store else []
-        for trial in done:
-            point = self._point(trial.params)
-            if self.store is not None and point not in self.looks:
-                self.store.recall(point, trial.user_attrs)
-                self.looks[point] = tuple(trial.values)
-        self.history |= self.looks.keys()
-        return {self._point(trial.params) for trial in done}
 
     def _params(self, point: Point) -> dict[str, int]:
         """A point as the parameters of a trial."""
@@ -402,19 +430,6 @@ def _neighbors(sizes: Sequence[int], point: Point) -> Iterator[Point]:
     for knob, step in itertools.product(range(len(sizes)), (-1, 1)):
         if 0 <= point[knob] + step < sizes[knob]:
             yield (*point[:knob], point[knob] + step, *point[knob + 1 :])
-
-
-@dataclass(frozen=True, slots=True)
-class StudyStore:
-    """Where a study is kept, and under which name.
-
-    attributes: what is kept of a point besides its values; recall: gives that back for a point of an earlier run.
-    """
-
-    storage: optuna.storages.BaseStorage
-    name: str
-    attributes: Callable[[tuple[int, ...]], Mapping[str, float]]
-    recall: Callable[[tuple[int, ...], Mapping[str, Any]], None]
 
 
 def open_storage(url: str) -> optuna.storages.BaseStorage:

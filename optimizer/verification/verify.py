@@ -1,9 +1,9 @@
 """The cheapest fleet that holds when it is simulated, and has no cheaper neighbor that does: one loop.
 
-Fleets wait in the order of their cost. The cheapest is simulated (`bench`), and what came of it says which of its
-neighbors wait next: of one that misses other settings of the pools to blame, or more replicas of them; of one that
-holds what costs less. Which these are: docs/verification.md. No fleet is judged twice, and the neighbors of each are
-finitely many, so it ends.
+Fleets wait in the order of their cost, and the cheapest is judged (`bench`). Of one that misses the neighbors wait that
+mend it: other settings of the pools to blame, else more replicas of them. Of one that holds those that cost less wait:
+fewer replicas, then other shapes. Fresh requests may refute the best, which then counts as a miss (`Loop.refute`), and
+the loop goes on. No fleet is judged twice, and the neighbors of each are finitely many, so it ends.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import goodput_volume, promise
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost
-from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import ROLES, Instance, Late, never
-from optimizer.plans.records import Tuning
+from optimizer.loads.instance import COLOCATED, ROLES, Instance, Late, make_settings, never
 from optimizer.search.limits import Named, allowed, classes_apart, fewer_replicas, with_replicas
-from optimizer.search.search import SAME_COST, TIED, preferred
+from optimizer.search.search import SAME_COST, TIED, FleetSearch, preferred
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, goodput_of, valid
-from .goodput import OutOfTimeError
-from .judge import Outcome
+from .judge import Outcome, OutOfTimeError
 
-IntArray = NDArray[np.int64]
+if TYPE_CHECKING:
+    from .tune import Tuned
 
 ROUNDS = 6
 """Repairs of one fleet by more replicas, after each other [1]; assumed: by then a pool has half as many again."""
@@ -40,17 +38,15 @@ PLACES = 2
 """Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
 twice as many requests [1]."""
 NEAR = 0.15
-"""Share by which a class may miss of which the formulas say that it does: they erred little, and settings mend little
-[1]."""
+"""Share by which a class may miss for settings to be tried that the formulas promise no more of [1]."""
 NOTABLE = 1e-3
 """Share by which a fleet must miss less to count as nearer [1]; assumed: a short run tells no less."""
 PROMISING = 0.5
-"""Share of every goal that the formulas must predict of other settings and shapes for them to be simulated [1];
-assumed: the formulas err by less."""
+"""Share of every goal that the formulas must predict of a neighbor for it to be simulated [1]; assumed: they err by
+less."""
 MOST_SHAPES = 6
 """Fleets of other shapes and smaller rivals that are simulated for one that holds [1]; assumed: the likeliest come
 first."""
-
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """What the fleets are called that missed."""
 
@@ -59,8 +55,7 @@ CANDIDATE, REPAIRED = "found by formula", "repaired"
 class Candidate:
     """A fleet that waits; order decides between equal costs [$/h].
 
-    rounds: repairs by more replicas that led to it; fewer: replicas that it has fewer than the best in one pool;
-    origin: the fleet that missed whose settings it changes.
+    rounds: repairs by more replicas that led to it; fewer: replicas that it has fewer than the best in one pool.
     """
 
     cost: float
@@ -69,7 +64,6 @@ class Candidate:
     what: str = field(compare=False, default=CANDIDATE)
     rounds: int = field(compare=False, default=0)
     fewer: int = field(compare=False, default=0)
-    origin: Key | None = field(compare=False, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +80,7 @@ class SearchResult:
     one_less: tuple[Tried, ...] = ()
     others: tuple[Tried, ...] = ()
     repairs: int = 0
-    tuning: Tuning | None = None
+    tuning: Tuned | None = None
 
 
 @dataclass(slots=True)
@@ -99,30 +93,32 @@ class Waiting:
     misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
     added: int = 0
 
-    def add(
-        self, fleet: Fleet, what: str = CANDIDATE, rounds: int = 0, fewer: int = 0, origin: Key | None = None
-    ) -> None:
+    def add(self, fleet: Fleet, what: str = CANDIDATE, rounds: int = 0, fewer: int = 0) -> None:
         """Let a fleet wait, unless it was taken before; see `Candidate`."""
         if fleet.pools and fleet_key(fleet) not in self.past:
             cost, self.added = fleet_cost(self.instance, fleet), self.added + 1
-            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, what, rounds, fewer, origin))
+            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, what, rounds, fewer))
 
-    @property
-    def cheapest(self) -> float:
-        """Cost of the cheapest that waits [$/h]."""
-        return self.heap[0].cost if self.heap else math.inf
+    def next(self, below: float = math.inf) -> Candidate | None:
+        """Take the cheapest of those that wait and cost less than `below` [$/h]; of equals the one `preferred`.
 
-    def next(self) -> Candidate:
-        """Take the cheapest of those that wait; of such that cost the same, the one that is `preferred`."""
-        tied = [heapq.heappop(self.heap)]
-        while self.heap and self.cheapest <= tied[0].cost * (1.0 + TIED):
-            tied.append(heapq.heappop(self.heap))
-        best = preferred(self.instance, [candidate.fleet for candidate in tied])
-        roomiest = next(candidate for candidate in tied if candidate.fleet is best)
-        for other in tied:
-            if other is not roomiest:
-                heapq.heappush(self.heap, other)
-        return roomiest
+        Left out is what was taken before, and what has no more replicas in any pool than one that was refuted.
+        """
+        while self.heap and self.heap[0].cost < below:
+            tied = [heapq.heappop(self.heap)]
+            while self.heap and self.heap[0].cost <= tied[0].cost * (1.0 + TIED):
+                tied.append(heapq.heappop(self.heap))
+            tied = [candidate for candidate in tied if not self.dominated(candidate.fleet)]
+            if not tied:
+                continue
+            best = preferred(self.instance, [candidate.fleet for candidate in tied])
+            place = next(place for place, candidate in enumerate(tied) if candidate.fleet is best)
+            candidate = tied.pop(place)
+            for rest in tied:
+                heapq.heappush(self.heap, rest)
+            self.past.add(fleet_key(candidate.fleet))
+            return candidate
+        return None
 
     def refute(self, fleet: Fleet) -> None:
         """Leave fleets of the same engines out that have no more replicas in any pool."""
@@ -146,67 +142,80 @@ def _apart(fleet: Fleet) -> tuple[Key, tuple[int, ...]]:
 class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
-    best: the cheapest fleet that holds so far; rivals: whose smaller versions may hold; near: fleets that miss narrowly
-    by formula; eligible: which neighbors of what holds may be looked at; stopped: asked before each simulation once a
-    fleet holds; trail: all that missed; settings: what a fleet came to with other settings; fewer: replicas that the
-    best is tried without; repairs: that were judged; shapes: whether it waits in other shapes already.
+    fleets: with which it begins, and whose smaller versions may hold; near: fleets that miss narrowly by formula;
+    eligible: which fleets may be looked at; stopped: asked before each simulation once a fleet holds; on_held: called
+    once the first does. standing: fleets that hold; trail: all that missed; fewer: replicas that the best is tried
+    without; wider: whether it waits in other shapes already.
     """
 
     bench: Bench
-    waiting: Waiting
-    rivals: Sequence[Fleet] = ()
+    fleets: Sequence[Fleet]
     near: Sequence[Fleet] = ()
     eligible: Callable[[Fleet], bool] = lambda _: True
     stopped: Late = never
-    best: Verdict | None = None
+    on_held: Callable[[], None] = lambda: None
+    standing: list[Verdict] = field(default_factory=list)
+    trail: list[Tried] = field(default_factory=list)
     repairs: int = 0
     nearest: Verdict | None = None
-    trail: list[Tried] = field(default_factory=list)
-    settings: dict[Key, Verdict] = field(default_factory=dict)
+    undecided: Fleet | None = None
     fewer: int = 1
-    shapes: bool = False
+    wider: bool = False
+    waiting: Waiting = field(init=False)
 
-    def run(self, *, first: bool = False) -> Fleet | None:
-        """Simulate until nothing waits that costs less than what holds; the fleet that the time left undecided.
+    def __post_init__(self) -> None:
+        self.waiting = Waiting(self.bench.instance)
+        for fleet in self.fleets:
+            self.waiting.add(fleet)
 
-        first: stop at the first that holds.
-        """
+    @property
+    def best(self) -> Verdict | None:
+        """The cheapest fleet that holds so far; of equals the last."""
+        return min(reversed(self.standing), key=lambda verdict: verdict.cost, default=None)
+
+    def run(self) -> Verdict | None:
+        """Simulate until nothing waits that costs less than what holds, or the time leaves a fleet undecided."""
         bench = self.bench
         while (candidate := self._next()) is not None:
-            self.waiting.past.add(fleet_key(candidate.fleet))
-            if bench.late() and not bench.judged(candidate.fleet):
-                return candidate.fleet
-            verdict = bench.candidate(candidate.fleet)
-            if bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation:
-                return candidate.fleet
-            self.repairs += candidate.what == REPAIRED
-            if candidate.origin is not None:
-                self.settings[candidate.origin] = verdict
-            if not verdict.held:
-                self._miss(candidate, verdict)
-                continue
-            self._hold(candidate, verdict)
-            if first:
+            untold = bench.late() and not bench.judged(candidate.fleet)
+            verdict = None if untold else bench.candidate(candidate.fleet)
+            if verdict is None or (bench.late() and verdict.outcome is Outcome.UNDECIDED and not verdict.confirmation):
+                self.undecided = candidate.fleet
                 break
-        return None
+            self.repairs += candidate.what == REPAIRED
+            if verdict.held:
+                self.take(verdict, 2 * candidate.fewer or 1)
+            else:
+                self._miss(candidate, verdict)
+        return self.best
 
     def _next(self) -> Candidate | None:
         """The cheapest fleet that waits; None where none costs less than what holds."""
-        while self.best is None or not self.stopped():
-            below = math.inf if self.best is None else self.best.cost * (1.0 - SAME_COST)
-            if self.waiting.cheapest < below:
-                candidate = self.waiting.next()
-                if not self.waiting.dominated(candidate.fleet):
-                    return candidate
-            elif not self._further():
-                break
+        while (best := self.best) is None or not self.stopped():
+            candidate = self.waiting.next(math.inf if best is None else best.cost * (1.0 - SAME_COST))
+            if candidate is not None or not self._further():
+                return candidate
         return None
 
-    def _hold(self, candidate: Candidate, verdict: Verdict) -> None:
-        """The fleet is the best; it waits with fewer replicas, with twice as many fewer if that is how it was found."""
-        self.best, self.shapes = verdict, False
-        self.fewer = 2 * candidate.fewer or 1
-        self.add_fewer()
+    def take(self, verdict: Verdict, fewer: int = 1) -> None:
+        """A fleet holds: the best waits with `fewer` replicas, more at once the more it could spare before."""
+        if not self.standing:
+            self.on_held()
+        self.standing.append(verdict)
+        self._spare(fewer)
+
+    def refute(self, miss: Verdict) -> None:
+        """The best is shown to miss after all; the next best that holds, if any, waits with fewer replicas."""
+        self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != fleet_key(miss.fleet)]
+        self._miss(Candidate(miss.cost, 0, miss.fleet), miss)
+        self._spare(1)
+
+    def _spare(self, fewer: int) -> None:
+        """Let the best with fewer replicas in one pool wait."""
+        instance, best, self.fewer, self.wider = self.bench.instance, self.best, fewer, False
+        for what, fleet in fewer_replicas(instance, best.fleet, fewer) if best is not None else ():
+            if allowed(instance, fleet):
+                self.waiting.add(fleet, what, fewer=fewer)
 
     def _miss(self, candidate: Candidate, miss: Verdict) -> None:
         """The fleet waits with other settings that seem to hold; else with more replicas, and the settings nearest."""
@@ -216,7 +225,7 @@ class Loop:
             self.waiting.refute(miss.fleet)
         fleet, center = self._settings(miss)
         if fleet is not None:
-            self.waiting.add(fleet, REPAIRED, candidate.rounds, candidate.fewer, fleet_key(miss.fleet))
+            self.waiting.add(fleet, REPAIRED, candidate.rounds, candidate.fewer)
             return
         for fleet in more_replicas(self.bench.instance, center, candidate.rounds):
             self.waiting.add(fleet, REPAIRED, candidate.rounds + 1)
@@ -244,63 +253,28 @@ class Loop:
 
     def _further(self) -> bool:
         """Let neighbors of the best wait that are further away; whether there are any left."""
-        if self.best is None or self.shapes:
+        best, instance = self.best, self.bench.instance
+        if best is None or self.wider:
             return False
         if self.fewer > 1:
-            self.fewer = 1
-            self.add_fewer()
+            self._spare(1)
             return True
-        self.shapes = True
-        instance, most = self.bench.instance, self.best.cost * (1.0 - SAME_COST)
-        near = [("near by formula", fleet) for fleet in self.near if fleet_cost(instance, fleet) < most]
-        for what, fleet in (*smaller(instance, self.best, self.rivals, self.eligible), *near):
+        self.wider = True
+        near = [("near by formula", fleet) for fleet in self.near]
+        for what, fleet in (*other_shapes(instance, best, self.fleets, self.eligible), *near):
             if allowed(instance, fleet):
                 self.waiting.add(fleet, what)
         return True
 
-    def add_fewer(self) -> None:
-        """Let the best with fewer replicas in one pool wait."""
-        instance = self.bench.instance
-        for what, fleet in fewer_replicas(instance, self.best.fleet, self.fewer) if self.best else ():
-            if allowed(instance, fleet):
-                self.waiting.add(fleet, what, fewer=self.fewer)
-
-
-def cheapest_verified(bench: Bench, fleets: Sequence[Fleet]) -> SearchResult:
-    """Find the cheapest of some fleets, and of what repairs make of them, that holds when it is simulated."""
-    waiting = Waiting(bench.instance)
-    for fleet in fleets:
-        waiting.add(fleet)
-    loop = Loop(bench, waiting)
-    undecided = loop.run(first=True)
-    return SearchResult(loop.best, loop.nearest, undecided, others=tuple(loop.trail), repairs=loop.repairs)
-
-
-def without_waste(
-    bench: Bench,
-    result: SearchResult,
-    rivals: Sequence[Fleet],
-    stopped: Late,
-    *,
-    near: Sequence[Fleet] = (),
-    eligible: Callable[[Fleet], bool] = lambda _: True,
-) -> SearchResult:
-    """Replace the winner, if there is one, by what costs less and holds, until no neighbor does; see `Loop`."""
-    instance, winner = bench.instance, result.winner
-    if winner is None:
-        return result
-    waiting = Waiting(instance, past={fleet_key(winner.fleet)})
-    loop = Loop(bench, waiting, rivals, near, eligible, stopped, winner)
-    loop.add_fewer()
-    loop.run()
-    winner, one_less = loop.best or winner, list[Tried]()
-    for what, fleet in fewer_replicas(instance, winner.fleet, 1):
-        verdict = loop.settings.get(fleet_key(fleet))
-        if allowed(instance, fleet) and (verdict or bench.judged(fleet) or not stopped()):
-            one_less.append((what, verdict or bench.candidate(fleet)))
-    rows = {id(verdict) for _, verdict in one_less}
-    others = (*result.others, *(row for row in loop.trail if id(row[1]) not in rows))
-    return replace(result, winner=winner, one_less=tuple(one_less), others=others)
+    def result(self, winner: Verdict | None, lean: Fleet | None = None) -> SearchResult:
+        """What came of it; lean: the winner with the batch limits that its smaller neighbors were tried with."""
+        bench, one_less = self.bench, list[Tried]()
+        for what, fleet in fewer_replicas(bench.instance, lean, 1) if lean is not None else ():
+            if allowed(bench.instance, fleet) and (bench.judged(fleet) or not self.stopped()):
+                one_less.append((what, bench.candidate(fleet)))
+        keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
+        others = tuple(row for row in self.trail if fleet_key(row[1].fleet) not in keys)
+        return SearchResult(winner, self.nearest, self.undecided, tuple(one_less), others, self.repairs)
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:
@@ -312,15 +286,15 @@ def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]
     if miss.blame is None or rounds >= ROUNDS:
         return []
     pools = miss.fleet.pools
-    more = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in miss.blame.worst}
-    for each in (more, dict.fromkeys(more, 1)):
+    growth = {k: max(1, math.ceil(pools[k].replicas * GROWTH * 2.0**rounds - 0.5)) for k in miss.blame.worst}
+    for more in (growth, dict.fromkeys(growth, 1)):
         larger: dict[frozenset[int], Fleet] = {}
-        for size in range(len(each), 0, -1):
-            for blamed in map(frozenset, itertools.combinations(each, size)):
+        for size in range(len(more), 0, -1):
+            for blamed in map(frozenset, itertools.combinations(more, size)):
                 fleet = miss.fleet
                 for index in blamed:
-                    fleet = with_replicas(fleet, index, pools[index].replicas + each[index])
-                if not any(blamed < others for others in larger) and allowed(instance, fleet):
+                    fleet = with_replicas(fleet, index, pools[index].replicas + more[index])
+                if not any(blamed < grown for grown in larger) and allowed(instance, fleet):
                     larger[blamed] = fleet
         if larger:
             return sorted(larger.values(), key=lambda fleet: fleet_cost(instance, fleet))
@@ -332,44 +306,38 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
 
     Chunks are one or two places larger in the table, or smaller: to an engine that stops its decodes for prompts few
     large ones are a mercy, to one that mixes them small ones. Batch limits are the smallest that the formulas think
-    enough at MORE of the demand; where a pool has that, a larger one. None where settings mend little: where the fleet
-    misses by far and by formula too, or only its confirmation showed it to miss. One that did not come out of a crowd
-    gets the next smaller batch limits: fewer requests at once fill less memory.
+    enough at MORE of the demand; where a pool has that, a larger one. Of a fleet that misses by far, and by formula
+    too, only what the formulas promise more of; none where only its confirmation showed it to miss. One that did not
+    come out of a crowd gets the next smaller batch limits: fewer requests at once fill less memory.
     """
     instance, fleet = bench.instance, miss.fleet
     if miss.blame is None or miss.confirmation:
         return []
+    blamed = miss.blame.worst
     if miss.stuck:
-        return [_with_fewer_slots(instance, fleet, miss.blame.worst)]
-    near = not miss.judgement.overloaded and miss.shortfall <= NEAR
-    if not near and promise(instance, fleet) < 1.0:
-        return []
-    settings = [other for other in _each_setting(instance, fleet, miss.blame.worst) if valid(instance, other)]
-    rated = [(promise(instance, other), other) for other in settings]
-    ranked = sorted(rated, key=lambda row: -min(row[0], 1.0))
-    return [other for share, other in ranked if share >= PROMISING]
+        limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in blamed}
+        return [_changed(fleet, {k: replace(fleet.pools[k], seqs=rows[0]) for k, rows in limits.items() if len(rows)})]
+    own, near = promise(instance, fleet), not miss.judgement.overloaded and miss.shortfall <= NEAR
+    every = {fleet_key(changed): changed for changed in _each_setting(instance, fleet, blamed)}
+    settings = [changed for key, changed in every.items() if key != fleet_key(fleet) and valid(instance, changed)]
+    rated = sorted(((promise(instance, changed), changed) for changed in settings), key=lambda row: -min(row[0], 1.0))
+    return [changed for share, changed in rated if share >= PROMISING and (near or own >= 1.0 or share > own)]
 
 
-def _with_fewer_slots(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> Fleet:
-    """The fleet with the next smaller batch limits in the pools to blame, where they have any."""
-    limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in blamed}
-    pools = enumerate(fleet.pools)
-    return Fleet(tuple(replace(pool, seqs=limit) for k, pool in pools for limit in limits.get(k) or [pool.seqs]))
+def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
+    """The fleet with some pools changed."""
+    return Fleet(tuple(pools.get(index, pool) for index, pool in enumerate(fleet.pools)))
 
 
-def _each_setting(instance: Instance, fleet: Fleet, blamed: Collection[int]) -> Iterator[Fleet]:
+def _each_setting(instance: Instance, fleet: Fleet, blamed: Sequence[int]) -> Iterator[Fleet]:
     """Larger chunks, other batch limits, smaller chunks; those that no pool can have are the fleet itself."""
-
-    def changed(pools: dict[int, FleetPool]) -> Fleet:
-        return Fleet(tuple(pools.get(index, pool) for index, pool in enumerate(fleet.pools)))
-
     prompts = [index for index in blamed if fleet.pools[index].role is not Role.DECODE]
     tokens = [index for index in blamed if fleet.pools[index].role is not Role.PREFILL]
-    for places in (PLACES, 1):
-        yield changed({index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
-    yield changed({index: _other_limit(instance, fleet, index) for index in tokens})
-    for places in (-1, -PLACES):
-        yield changed({index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
+    for places in (PLACES, 1, 0, -1, -PLACES):
+        if places:
+            yield _changed(fleet, {index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
+        else:
+            yield _changed(fleet, {index: _other_limit(instance, fleet, index) for index in tokens})
 
 
 def _other_chunk(instance: Instance, pool: FleetPool, places: int) -> FleetPool:
@@ -385,20 +353,21 @@ def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
     enough = min(1.0, promise(instance, fleet, MORE))
     for seqs in instance.tables.limits_below(pool.seqs):
         less = replace(pool, seqs=seqs)
-        if promise(instance, Fleet((*fleet.pools[:index], less, *fleet.pools[index + 1 :])), MORE) >= enough:
+        if promise(instance, _changed(fleet, {index: less}), MORE) >= enough:
             return less
     return replace(pool, seqs=instance.tables.limit_above(pool.seqs, PLACES))
 
 
-def smaller(
+def other_shapes(
     instance: Instance, winner: Verdict, rivals: Sequence[Fleet], eligible: Callable[[Fleet], bool] = lambda _: True
 ) -> list[Named]:
     """Fleets that cost less than the winner, other shapes of it and less of the rivals; the most promising first.
 
-    Of each shape its most promising settings. eligible: which of them may be looked at.
+    Another shape in one pool, or one colocated pool in place of all, each with its most promising settings; or a rival
+    with fewer replicas in one pool. eligible: which of them may be looked at.
     """
-    others = (*_swaps(instance, winner), *_colocated(instance, winner, eligible), *_shrunk(instance, winner, rivals))
-    promised = ((promise(instance, fleet), what, fleet) for what, fleet in others if eligible(fleet))
+    shapes = (*_swaps(instance, winner), *_shrunk(instance, winner, rivals))
+    promised = ((promise(instance, fleet), what, fleet) for what, fleet in shapes if eligible(fleet))
     ranked = sorted((row for row in promised if row[0] >= PROMISING), key=lambda row: -row[0])
     best: dict[str, Named] = {}
     alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
@@ -409,41 +378,32 @@ def smaller(
 
 
 def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
-    """The winner with another engine shape in one pool, in as many replicas as cost less; every batch limit."""
-    tables, fleet = instance.tables, winner.fleet
-    able = {Role.PREFILL: tables.talks.any(axis=1), Role.DECODE: tables.talks.any(axis=0)}
+    """The winner with another engine shape in one pool, or with one colocated pool in place of all; at every limit.
+
+    As many replicas as cost less. Another shape in a colocated pool has its chunk; one pool in place of all has any, if
+    so many replicas keep up by formula.
+    """
+    tables, fleet, settings = instance.tables, winner.fleet, make_settings(instance, every_limit=True)
+    search = FleetSearch.of(instance, settings)
     for index, pool in enumerate(fleet.pools):
-        group = tables.group[ROLES.index(pool.role)]
-        alike = (group == group[pool.shape]) & able.get(pool.role, True)
-        limits = [pool.seqs] if pool.role is Role.PREFILL else tables.limits.tolist()
-        for shape in np.flatnonzero(alike).tolist():
-            roomy = [limit for limit in limits if tables.roomy[shape, limit, pool.chunk]]
-            for limit in roomy if shape != pool.shape else ():
-                other = replace(pool, shape=shape, seqs=limit, replicas=1)
-                swapped = Fleet((*fleet.pools[:index], other, *fleet.pools[index + 1 :]))
-                most = _most_replicas(instance, swapped, index, winner.cost)
-                if most:
-                    yield f"{pool.name}: {most} x {_engine(instance, shape)}", with_replicas(swapped, index, most)
-
-
-def _colocated(instance: Instance, winner: Verdict, eligible: Callable[[Fleet], bool]) -> Iterator[Named]:
-    """One pool of colocated engines in the winner's place, as many as cost less; every shape, batch limit and chunk."""
-    tables, problem = instance.tables, instance.problem
-    if len(winner.fleet.pools) == 1 or Role.COLOCATED not in problem.space.roles or classes_apart(problem):
+        role = ROLES.index(pool.role)
+        alike = (settings.role == role) & (settings.shape != pool.shape)
+        alike &= tables.group[role][settings.shape] == tables.group[role][pool.shape]
+        if role == COLOCATED:
+            alike &= settings.chunk == pool.chunk
+        for setting in np.flatnonzero(alike).tolist():
+            engine = replace(search.pool(setting, 1), name=pool.name, route=pool.route)
+            swapped = _changed(fleet, {index: engine})
+            if most := _most_replicas(instance, swapped, index, winner.cost):
+                yield f"{pool.name}: {most} x {_engine(instance, engine.shape)}", with_replicas(swapped, index, most)
+    if len(fleet.pools) == 1 or classes_apart(instance.problem):
         return
-    everything, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
-    in_time = tables.decode_base < instance.flows.tpot.max()
-    for shape, chunk in np.argwhere(tables.roomy.any(axis=1) & in_time.any(axis=1)[:, None]).tolist():
-        roomy = tables.limits[tables.roomy[shape, tables.limits, chunk]]
-        limits = roomy[in_time[shape, roomy]].tolist() or roomy[:1].tolist()
-        if not limits:
-            continue
-        pool = FleetPool("colocated-1", Role.COLOCATED, shape, limits[-1], chunk, 1, spares, everything)
-        most = _most_replicas(instance, Fleet((pool,)), 0, winner.cost)
-        pool = replace(pool, replicas=max(most, 1))
-        if most and eligible(Fleet((pool,))) and pool_state(instance, pool, 1.0).stable:
-            for limit in limits:
-                yield f"{most} x {_engine(instance, shape)}", Fleet((replace(pool, seqs=limit),))
+    in_time = tables.decode_base[settings.shape, settings.seqs] < instance.flows.tpot.max()
+    for setting in np.flatnonzero((settings.role == COLOCATED) & in_time).tolist():
+        alone = search.fleet(((setting, 1),))
+        most = _most_replicas(instance, alone, 0, winner.cost)
+        if most >= search.least[setting]:
+            yield f"{most} x {_engine(instance, alone.pools[0].shape)}", with_replicas(alone, 0, most)
 
 
 def _engine(instance: Instance, shape: int) -> str:
@@ -467,9 +427,7 @@ def _shrunk(instance: Instance, winner: Verdict, rivals: Sequence[Fleet]) -> Ite
 
 def _most_replicas(instance: Instance, fleet: Fleet, index: int, below: float) -> int:
     """Most replicas of one pool with which a fleet costs less than `below` [$/h] within the limits; 0 if none do."""
-    price = float(instance.tables.usd_per_hour[fleet.pools[index].shape])
-    rest = fleet_cost(instance, with_replicas(fleet, index, 1)) - price
-    for count in range(int(max((below * (1.0 - SAME_COST) - rest) / price, 0.0)), 0, -1):
+    for count in range(fleet.pools[index].replicas, 0, -1):
         fewer = with_replicas(fleet, index, count)
         if fleet_cost(instance, fewer) < below * (1.0 - SAME_COST) and allowed(instance, fewer):
             return count
@@ -499,11 +457,11 @@ def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
 
 def larger_batches(instance: Instance, fleet: Fleet) -> Fleet | None:
     """The fleet with the batch limits of all its pools raised, of each by PLACES; None where none can be."""
-    limits = [instance.tables.limit_above(pool.seqs, PLACES) for pool in fleet.pools]
-    pools = [
-        pool if pool.role is Role.PREFILL else replace(pool, seqs=limit)
-        for pool, limit in zip(fleet.pools, limits, strict=True)
-    ]
-    larger = Fleet(tuple(pools))
-    same = all(pool.seqs == other.seqs for pool, other in zip(pools, fleet.pools, strict=True))
+    limits = {
+        index: replace(pool, seqs=instance.tables.limit_above(pool.seqs, PLACES))
+        for index, pool in enumerate(fleet.pools)
+        if pool.role is not Role.PREFILL
+    }
+    larger = _changed(fleet, limits)
+    same = all(pool.seqs == fleet.pools[index].seqs for index, pool in limits.items())
     return larger if not same and valid(instance, larger) else None

@@ -28,7 +28,7 @@ from optimizer.fleets.binding import fleet_bindings
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.error_bars import at_quantile, slow_end
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, pools_apart
+from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
 from optimizer.fleets.pool import pool_key
 from optimizer.loads.diagnose import check_floors
 from optimizer.loads.flows import splits
@@ -37,7 +37,6 @@ from optimizer.plans.plan import Binding, Plan, Status
 from optimizer.plans.proof import Proof, gap_of, proof_of_judged, status_of
 from optimizer.plans.records import EnginePool, pool_records
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.rival_rows import overall
 from optimizer.recommend.search import Level, cheapest_by_formula, search_by_formula
 from optimizer.search.search import FleetSearch, Picks, at_best_split, cheapest_held, settled
 from optimizer.verification.bench import Verdict, confirmed_once, make_bench, miss_words
@@ -89,6 +88,12 @@ class Missed:
     fault: str
     case: Case | None = None
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """The same, ready for JSON."""
+        names = {"cost_usd_per_hour": self.cost, "pools": pool_records(self.pools)}
+        return names | {"attainment": self.attainment, "fault": self.fault}
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -101,25 +106,50 @@ class Answer:
     """
 
     status: Status
-    cost: float | None
-    bound: float | None
-    gap: float | None
-    goodput: float
-    gpus: Mapping[str, int]
-    pools: tuple[EnginePool, ...]
-    binding: str
+    cost: float | None = None
+    bound: float | None = None
+    gap: float | None = None
+    goodput: float = 0.0
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    pools: tuple[EnginePool, ...] = ()
+    binding: str = ""
     attainment: float | None = None
     refuted: tuple[Missed, ...] = ()
     case: Case | None = None
 
     @property
-    def goodput_per_dollar(self) -> float:
-        """Goodput over price: requests per dollar [1/$]."""
-        return self.goodput * SECONDS_PER_HOUR / self.cost if self.cost else 0.0
+    def row(self) -> dict[str, Any]:
+        """The answer as a row, ready for JSON."""
+        return {
+            "status": self.status.value,
+            "cost_usd_per_hour": self.cost,
+            "bound_usd_per_hour": self.bound,
+            "gap": self.gap,
+            "goodput_rps": self.goodput,
+            "goodput_per_dollar": self.goodput * SECONDS_PER_HOUR / self.cost if self.cost else 0.0,
+            "gpus": dict(self.gpus),
+            "binding": self.binding,
+            "pools": pool_records(self.pools),
+            "simulated": self.attainment is not None,
+            "simulated_attainment": self.attainment,
+            "refuted": [fleet.row for fleet in self.refuted],
+        }
 
     def missed(self, attainment: float, fault: str) -> Missed:
         """Its fleet as one that did not hold; see `Missed`."""
         return Missed(self.cost or 0.0, self.pools, attainment, fault, self.case)
+
+
+def nothing(why: str, status: Status = Status.INFEASIBLE, missed: Sequence[Missed] = ()) -> Answer:
+    """The answer where there is no fleet: none that is possible, if not said otherwise."""
+    return Answer(status, binding=why, refuted=tuple(missed))
+
+
+def unproven(missed: Sequence[Missed]) -> Answer:
+    """The answer where none of the fleets that were simulated holds: that there is none is not proven."""
+    several = f"none of the {len(missed)} fleets that were simulated holds: " if len(missed) > 1 else ""
+    why = f"{several}the cheapest by formula, {dollars(missed[0].cost)}/h, {missed[0].fault}"
+    return nothing(why, Status.TIME_LIMIT, missed)
 
 
 def answer(
@@ -174,24 +204,25 @@ def answer_at(
 def own_value(problem: Problem, key: str) -> float | None:
     """The problem's own value of a lever, in its unit; factors stand at 1. None where it has none.
 
-    A limit of latency is that of the first class.
+    A limit of latency is that of the first class, and a goal that of all classes.
     """
     head, _, name = key.partition(".")
     if head.endswith("_scale"):
         return 1.0
-    if head == "price":
-        prices = {offer.accelerator.name.casefold(): offer.usd_per_hour for offer in problem.offers}
-        return prices.get(name.casefold())
+    load, goals = problem.workload, {slo.attainment for slo in problem.slos}
     values: dict[str, float | None] = {
-        "rate": problem.workload.request_rate,
-        "burstiness": problem.workload.burstiness,
-        "isl": problem.workload.mean_isl,
-        "osl": problem.workload.mean_osl,
+        "rate": load.request_rate,
+        "burstiness": load.burstiness,
+        "prefix_hit_share": load.prefix_hit_share,
+        "isl": load.mean_isl,
+        "osl": load.mean_osl,
         **{str(metric): limit for metric, limit in problem.slos[0].limits.items()},
+        "attainment": goals.pop() if len(goals) == 1 else None,
         "budget": problem.constraints.budget,
         "power": problem.constraints.power,
+        **{f"price.{offer.accelerator.name.casefold()}": offer.usd_per_hour for offer in problem.offers},
     }
-    value = values.get(key)
+    value = values.get(f"price.{name.casefold()}" if head == "price" else key)
     return None if value is None or math.isinf(value) else value
 
 
@@ -199,18 +230,6 @@ def is_simple(problem: Problem) -> bool:
     """Whether simple fleets answer the question: it is about the least cost, and classes may share their pools."""
     shared = problem.constraints.pools is Pools.SHARED or len(problem.slos) == 1
     return problem.objective.goal is Goal.MIN_COST and shared
-
-
-def nothing(why: str, status: Status = Status.INFEASIBLE) -> Answer:
-    """The answer where there is no fleet: none that is possible, if not said otherwise."""
-    return Answer(status, None, None, None, 0.0, {}, (), why)
-
-
-def unproven(missed: Sequence[Missed]) -> Answer:
-    """The answer where none of the fleets that were simulated holds: that there is none is not proven."""
-    several = f"none of the {len(missed)} fleets that were simulated holds: " if len(missed) > 1 else ""
-    why = f"{several}the cheapest by formula, {dollars(missed[0].cost)}/h, {missed[0].fault}"
-    return replace(nothing(why, Status.TIME_LIMIT), refuted=tuple(missed))
 
 
 def answer_of_plan(plan: Plan) -> Answer:
@@ -236,71 +255,16 @@ def _slack_words(row: Binding) -> str:
 # --- by formula -------------------------------------------------------------------------------------------------------
 
 
-def _whole(problem: Problem, *, proven: bool) -> Answer:
-    """The best fleet of any number of pools; proven: with a bound on its cost."""
-    expected = instance_of_problem(problem)
-    check_floors(expected)
-    space = at_best_split(at_quantile(expected, slow_end(problem.confidence)))
-    if problem.objective.goal is not Goal.MIN_COST:
-        result = search_by_formula(space, Deadline())
-        bounded = replace(answer_of(problem, space.instance, result.fleet), gap=result.proof.gap)
-        return bounded if result.fleet.pools else why_none(problem, result.proof.status)
-    if not proven:
-        fleet, proof = cheapest_by_formula(space), Proof(Status.TIME_LIMIT, None, None)
-    else:
-        result = search_by_formula(space, Deadline())
-        fleet, proof = result.fleet, result.proof
-    if not fleet.pools:
-        return why_none(problem, proof.status)
-    return with_floor(answer_of(problem, space.instance, fleet), proof.floor)
-
-
-def with_floor(best: Answer, floor: float | None) -> Answer:
-    """An answer with its gap to what no fleet costs less than [$/h]; as it is without a floor, or below it."""
-    if floor is None or best.cost is None:
-        return best
-    proof = proof_of_judged(None, floor, best.cost)
-    return replace(best, status=status_of(proof.gap), bound=proof.bound, gap=gap_of(proof.bound, best.cost))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedSearch:
-    """What scenarios share that differ in prices and limits alone; key: of all else.
-
-    searches: one for each split of end-to-end limits between first and later tokens, free of prices and limits.
-    """
-
-    key: str
-    problem: Problem
-    searches: tuple[FleetSearch, ...]
-
-
 @dataclass(frozen=True, slots=True)
-class _Free:
-    """A problem free of prices and limits; key: of all that is left of it."""
+class Demand:
+    """A problem without its prices and limits; key: of all that is left of it."""
 
     key: str
     problem: Problem = field(compare=False)
 
 
-def without_prices(problem: Problem) -> Problem:
-    """The problem with neither prices nor limits on the fleet."""
-    offers = tuple(replace(offer, usd_per_hour=1.0, inventory=None, billing=Billing.GPU) for offer in problem.offers)
-    limits = problem.constraints
-    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
-    return replace(problem, offers=offers, objective=Objective(), constraints=rules)
-
-
-def shared_search(problem: Problem) -> SharedSearch:
-    """What a problem shares with every other that differs in prices and limits alone.
-
-    Raises BelowFloorError where physics forbids an SLO.
-    """
-    return _shared_search(_Free(demand_key(problem), without_prices(problem)))
-
-
-def demand_key(problem: Problem) -> str:
-    """Digest of a problem less its prices, limits and name."""
+def demand_of(problem: Problem) -> Demand:
+    """What scenarios share that differ in prices, limits and name alone."""
     limits = problem.constraints
     inputs = dict(problem.inputs) | {
         "name": None,
@@ -311,58 +275,97 @@ def demand_key(problem: Problem) -> str:
         "workload": problem.inputs["workload"] | {"request_rate": problem.workload.request_rate, "diurnal": None},
         "constraints": [limits.spare_replicas, limits.balancing.value],
         "accelerators": [
-            entry
-            | dict.fromkeys(("price", "catalog_price", "inventory", "billing", "owned_price"))
-            | {"owned": bool(entry.get("owned"))}
+            entry | dict.fromkeys(("price", "catalog_price", "inventory", "billing", "owned", "owned_price"))
             for entry in problem.inputs["accelerators"]
         ],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
+    offers = tuple(
+        replace(offer, usd_per_hour=1.0, owned=0, inventory=None, billing=Billing.GPU) for offer in problem.offers
+    )
+    rules = Constraints(spare_replicas=limits.spare_replicas, balancing=limits.balancing)
+    key = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
+    return Demand(key, replace(problem, offers=offers, objective=Objective(), constraints=rules))
 
 
-@lru_cache(maxsize=48)
-def _shared_search(free: _Free) -> SharedSearch:
-    expected = instance_of_problem(free.problem)
+@lru_cache(maxsize=8)
+def slow_instance(demand: Demand) -> Instance:
+    """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
+    expected = instance_of_problem(demand.problem)
     check_floors(expected)
-    slow = at_quantile(expected, slow_end(free.problem.confidence))
-    instances = [replace(slow, flows=flows) for flows in splits(free.problem)]
-    return SharedSearch(free.key, free.problem, tuple(FleetSearch.of(one, make_settings(one)) for one in instances))
+    return at_quantile(expected, slow_end(demand.problem.confidence))
 
 
-def cheapest_case(problem: Problem, refuted: Sequence[Case] = ()) -> Case | None:
-    """The cheapest fleet of one pool or two that keeps the limits and, by formula, every goal.
+def priced(instance: Instance, problem: Problem) -> Instance:
+    """The instance of a problem that differs in prices and limits alone."""
+    tables = instance.tables
+    prices = tables.gpus * [problem.offers[offer].least_usd_per_hour for offer in tables.offer]
+    return replace(instance, problem=problem, tables=replace(tables, usd_per_hour=prices))
 
-    refuted: fleets that did not hold when they were simulated, which are left out.
-    """
-    shared, apart = shared_search(problem), pools_apart(problem)
+
+@lru_cache(maxsize=8)
+def searches(demand: Demand) -> tuple[FleetSearch, ...]:
+    """The search free of prices and limits, for each split of end-to-end limits between first and later tokens."""
+    slow = slow_instance(demand)
+    ways = [replace(slow, flows=flows) for flows in splits(demand.problem)]
+    return tuple(FleetSearch.of(way, make_settings(way)) for way in ways)
+
+
+def _whole(problem: Problem, *, proven: bool) -> Answer:
+    """The best fleet of any number of pools; proven: with a bound on its cost."""
+    demand = demand_of(problem)
+    space = at_best_split(priced(slow_instance(demand), problem))
+    goal, floor = problem.objective.goal, None
+    if proven or goal is not Goal.MIN_COST:
+        result = search_by_formula(space, Deadline())
+        fleet, proof, floor = result.fleet, result.proof, result.proof.floor
+    else:
+        fleet, proof = cheapest_by_formula(space), Proof(Status.TIME_LIMIT, None, None)
+    if not fleet.pools:
+        return why_none(problem, proof.status)
+    best = _answer_of(problem, _case(demand.key, space.instance, fleet))
+    return with_floor(best, floor) if goal is Goal.MIN_COST else replace(best, gap=proof.gap)
+
+
+def with_floor(best: Answer, floor: float | None) -> Answer:
+    """An answer with its gap to what no fleet costs less than [$/h]; as it is without a floor, or below it."""
+    if floor is None or best.cost is None:
+        return best
+    bound = proof_of_judged(None, floor, best.cost).bound
+    gap = gap_of(bound, best.cost)
+    return replace(best, status=status_of(gap), bound=bound, gap=gap)
+
+
+def _few_pools(problem: Problem, refuted: Sequence[Case] = ()) -> Answer:
+    """The cheapest fleet of one pool or two, which is none of those refuted."""
+    case = _cheapest_case(problem, refuted)
+    return why_none(problem) if case is None else _answer_of(problem, case)
+
+
+def _cheapest_case(problem: Problem, refuted: Sequence[Case] = ()) -> Case | None:
+    demand = demand_of(problem)
     best, least = None, math.inf
-    for search in shared.searches:
-        remaining = WithoutRefuted.of_cases(search, refuted) if refuted else search
-        held = cheapest_held(remaining, apart, least)
-        if held is not None:
-            best, least = (search.instance, search.fleet(held[0])), held[1]
-    return None if best is None else case_of(shared.key, *best)
+    for search in searches(demand):
+        remaining = WithoutRefuted.of_cases(search, refuted)
+        cheapest = cheapest_held(remaining, problem, least)
+        if cheapest is not None:
+            best, least = (search.instance, search.fleet(cheapest[0])), cheapest[1]
+    return None if best is None else _settled(_case(demand.key, *best))
 
 
-def case_of(demand: str, instance: Instance, fleet: Fleet) -> Case:
-    """A fleet with the smallest batch limits that let no more requests miss; demand: key of the problem."""
-    return _settled(Case(_case_key(demand, instance, fleet), instance, fleet))
-
-
-def _case_key(demand: str, instance: Instance, fleet: Fleet) -> str:
-    """Digest of a fleet by what its engines are, whatever their places in the tables."""
+def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
+    """A fleet, told by what its engines are, whatever their places in the tables; demand: key of the problem."""
     shapes = [repr(instance.tables.shapes[pool.shape]) for pool in fleet.pools]
     settings = [(instance.tables.seqs[pool.seqs], instance.tables.chunks[pool.chunk]) for pool in fleet.pools]
     pools = [(pool_key(pool)[0], pool.replicas, pool.spares, pool_key(pool)[-1]) for pool in fleet.pools]
-    return hashlib.sha256(repr((demand, shapes, settings, pools)).encode()).hexdigest()
+    return Case(hashlib.sha256(repr((demand, shapes, settings, pools)).encode()).hexdigest(), instance, fleet)
 
 
-@lru_cache(maxsize=6000)
+@lru_cache(maxsize=1000)
 def _settled(case: Case) -> Case:
     return replace(case, fleet=settled(case.instance, case.fleet))
 
 
-@lru_cache(maxsize=6000)
+@lru_cache(maxsize=1000)
 def break_of(case: Case) -> tuple[float, str]:
     """The highest multiple of the demand at which a fleet keeps every goal, and what gives out first, in which pool."""
     instance, fleet = case.instance, case.fleet
@@ -371,37 +374,24 @@ def break_of(case: Case) -> tuple[float, str]:
     return goodput_volume(instance, fleet), f"{headroom.resource} of {pool.name}"
 
 
-def answer_of(problem: Problem, instance: Instance, fleet: Fleet) -> Answer:
-    """A fleet by formula as the answer to a scenario."""
-    return _answer_of(problem, Case(_case_key(demand_key(problem), instance, fleet), instance, fleet))
-
-
 def _answer_of(problem: Problem, case: Case) -> Answer:
-    here = replace(case.instance, problem=pools_apart(problem))
+    """A fleet by formula as the answer to a scenario."""
+    here = replace(case.instance, problem=problem)
     cost, gpus = fleet_cost(here, case.fleet), fleet_gpus(here, case.fleet)
     volume, short = break_of(case)
     room = max(volume - 1.0, 0.0)
     limits = [(row.slack, _slack_words(row)) for row in fleet_bindings(here, cost, gpus)]
     load = (1.0 - 1.0 / (1.0 + room), f"{short}, {percentage(room)} room")
+    names = [offer.accelerator.name for offer in problem.offers]
     return Answer(
         status=Status.FEASIBLE,
         cost=cost,
-        bound=None,
-        gap=None,
         goodput=volume * problem.workload.request_rate,
-        gpus={
-            offer.accelerator.name: count for offer, count in zip(problem.offers, gpus.tolist(), strict=True) if count
-        },
+        gpus={name: count for name, count in zip(names, gpus.tolist(), strict=True) if count},
         pools=tuple(engine_pools(here, case.fleet)),
         binding=min([load, *limits])[1],
         case=case,
     )
-
-
-def _few_pools(problem: Problem, refuted: Sequence[Case] = ()) -> Answer:
-    """The cheapest fleet of one pool or two."""
-    case = cheapest_case(problem, refuted)
-    return why_none(problem) if case is None else _answer_of(problem, case)
 
 
 def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
@@ -409,11 +399,11 @@ def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
 
     The limits that the cheapest fleet breaks which there would be without limits, if there is one.
     """
-    offers = tuple(offer if offer.owned else replace(offer, inventory=None) for offer in problem.offers)
-    case = cheapest_case(replace(problem, constraints=problem.constraints.lifted, offers=offers))
+    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
+    case = _cheapest_case(replace(problem, constraints=problem.constraints.lifted, offers=offers))
     if case is None:
         return nothing("by formula no fleet of one or two pools keeps the SLOs", status)
-    here = replace(case.instance, problem=pools_apart(problem))
+    here = replace(case.instance, problem=problem)
     limits = fleet_bindings(here, fleet_cost(here, case.fleet), fleet_gpus(here, case.fleet))
     why = " ".join(f"{row.constraint} of {row.where}: {row.sentence}" for row in limits if row.slack < 0.0)
     return nothing(why or "max_pools", status)
@@ -447,6 +437,8 @@ class WithoutRefuted(FleetSearch):
     @classmethod
     def of_cases(cls, search: FleetSearch, cases: Sequence[Case]) -> FleetSearch:
         """What is left of a search; the states of pools stay known."""
+        if not cases:
+            return search
         values = {item.name: getattr(search, item.name) for item in fields(search)}
         return cls(**values | {"pool_sizes": {}, "held": {}, "refuted": tuple(map(engines_of, cases))})
 
@@ -475,7 +467,7 @@ def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float
     most: full runs after which a fleet that straddles a goal is taken for a miss.
     """
     verdict = _verdict(instance, fleet, most)
-    return overall(verdict), "" if verdict.held else miss_words(verdict)
+    return verdict.overall, "" if verdict.held else miss_words(verdict)
 
 
 def _verdict(instance: Instance, fleet: Fleet, most: int) -> Verdict:
@@ -500,37 +492,3 @@ def _verdict(instance: Instance, fleet: Fleet, most: int) -> Verdict:
 def look_at(case: Case) -> tuple[float, str]:
     """The same for a fleet of an answer."""
     return look(case.instance, case.fleet)
-
-
-# --- for JSON ---------------------------------------------------------------------------------------------------------
-
-
-def answer_row(row: Answer) -> dict[str, Any]:
-    """An answer as a row, ready for JSON."""
-    return {
-        "status": row.status.value,
-        "cost_usd_per_hour": row.cost,
-        "bound_usd_per_hour": row.bound,
-        "gap": row.gap,
-        "goodput_rps": row.goodput,
-        "goodput_per_dollar": row.goodput_per_dollar,
-        "gpus": dict(row.gpus),
-        "binding": row.binding,
-        "pools": pool_records(row.pools),
-        "simulated": row.attainment is not None,
-        "simulated_attainment": row.attainment,
-        "refuted": refuted_rows(row.refuted),
-    }
-
-
-def refuted_rows(missed: Sequence[Missed]) -> list[dict[str, Any]]:
-    """Fleets that were refuted, ready for JSON."""
-    return [
-        {
-            "cost_usd_per_hour": fleet.cost,
-            "pools": pool_records(fleet.pools),
-            "attainment": fleet.attainment,
-            "fault": fleet.fault,
-        }
-        for fleet in missed
-    ]

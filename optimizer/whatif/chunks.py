@@ -1,9 +1,4 @@
-"""What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
-
-The fleet is the cheapest of one or two pools. Its engines that take prompts get each chunk in turn; everything else
-stays, so that the curve is of the chunk alone. A small chunk splits a prompt into more steps; a large one makes the
-tokens of running requests wait for it.
-"""
+"""What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`."""
 
 from __future__ import annotations
 
@@ -29,18 +24,18 @@ from search_spaces.scenarios import Scenario, scenario_problem
 
 from .answer import Answer, Case, Effort, answer, break_of, is_simple
 
-BUDGETS: Final = "search.max_num_batched_tokens"
+CHUNKS: Final = "search.max_num_batched_tokens"
 MOST_TIMES: Final = 8
 """As many replicas as the fleet has, beyond which none are counted for a chunk that needs more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRow:
-    """A fleet with one chunk [token].
+    """A fleet whose engines that take prompts have one chunk [token].
 
     classes: attainment [1] and quantiles [s] of each SLO class; outcome: whether they meet, miss or are undecided;
     simulated: whether both come from a simulation, else by formula; goodput: the highest rate within the SLOs by
-    formula [1/s]; replicas, cost: of the engines that take prompts, and of the whole fleet [$/h], where as many of
+    formula [1/s]; replicas, cost: of the first pool that takes prompts, and of the whole fleet [$/h], where as many of
     them are bought as meet the SLO by formula; None where MOST_TIMES as many do not.
     """
 
@@ -55,7 +50,10 @@ class ChunkRow:
 
 @dataclass(frozen=True, slots=True)
 class ChunkCurve:
-    """The fleet, the role of its engines that take prompts, their chunk, and what each chunk makes of it."""
+    """The cheapest fleet, the role of its engines that take prompts, the chunk of the first, and what each chunk does.
+
+    without_memory: chunks beside which the engines have no memory for a request.
+    """
 
     problem: Problem
     answer: Answer
@@ -63,7 +61,6 @@ class ChunkCurve:
     own: int
     rows: tuple[ChunkRow, ...]
     without_memory: tuple[int, ...]
-    """Chunks beside which the engines have no memory for a request."""
 
 
 def chunk_curve(
@@ -76,72 +73,69 @@ def chunk_curve(
 ) -> ChunkCurve | Answer:
     """The curve over some chunks and the fleet's own; where there is no fleet, the answer that says why.
 
-    base: folder of the files that the problem names. Raises InputError where the cheapest fleet of one or two pools is
-    not what the problem asks for, or where a chunk is out of range.
+    All engines that take prompts get each chunk in turn; everything else stays, so that the curve is of the chunk
+    alone. A small chunk splits a prompt into more steps; a large one makes the tokens of running requests wait for it.
+    base: folder of the files that the problem names. Raises InputError where a chunk is out of range, or the least cost
+    with pools that all classes share is not what the problem asks for.
     """
     if not is_simple(problem):
         raise InputError("--chunk is for the least cost with pools that all classes share")
     sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
-    problem = scenario_problem(problem, Scenario("", {BUDGETS: sizes}), base)
-    best = answer(problem, Effort.SIMPLE, simulated=simulated)
+    problem = scenario_problem(problem, Scenario("", {CHUNKS: sizes}), base)
+    best = answer(problem, Effort.FULL, simulated=simulated)
     if best.case is None:
         return best
     case = replace(best.case, instance=replace(best.case.instance, problem=problem))
-    tables, first = case.instance.tables, next(pool for pool in case.fleet.pools if pool.role is not Role.DECODE)
-    own = int(tables.chunks[first.chunk])
+    tables, takers = case.instance.tables, [pool for pool in case.fleet.pools if pool.role is not Role.DECODE]
+    own = int(tables.chunks[takers[0].chunk])
     asked = sorted({*chunks, own})
     places = {size: int(np.flatnonzero(tables.chunks == size)[0]) for size in asked}
-    fitting = [size for size in asked if tables.roomy[first.shape, first.seqs, places[size]]]
+    fitting = [size for size in asked if all(tables.roomy[pool.shape, pool.seqs, places[size]] for pool in takers)]
     rows = []
     for number, size in enumerate(fitting):
         if progress is not None:
             progress(f"chunk of {size:,} tokens", number / len(fitting))
         pools = [pool if pool.role is Role.DECODE else replace(pool, chunk=places[size]) for pool in case.fleet.pools]
-        rows.append(_row(replace(case, key=f"{case.key} {size}", fleet=Fleet(tuple(pools))), simulated=simulated))
-    return ChunkCurve(problem, best, first.role, own, tuple(rows), tuple(sorted({*asked} - {*fitting})))
+        with_chunk = replace(case, key=f"{case.key} {size}", fleet=Fleet(tuple(pools)))
+        rows.append(_chunk_row(size, with_chunk, simulated=simulated))
+    return ChunkCurve(problem, best, takers[0].role, own, tuple(rows), tuple(sorted({*asked} - {*fitting})))
 
 
-def _row(case: Case, *, simulated: bool) -> ChunkRow:
+def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
     """What one chunk makes of the fleet."""
     instance, fleet = case.instance, case.fleet
-    at = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.DECODE)
-    evaluation = evaluate(instance, fleet)
-    outcome = "meets" if holds(instance, evaluation) else "misses"
-    classes = tuple(
-        SimulatedLatencies(
-            name=slo.name,
-            attainment=float(evaluation.attainment[k]),
-            ttft_s=quantiles(evaluation.ttft[k]),
-            tpot_s=quantiles(evaluation.tpot[k]),
-        )
-        for k, slo in enumerate(instance.problem.slos)
-    )
+    first = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.DECODE)
     if simulated:
         judgement = make_bench(instance).verdict(fleet).judgement
         classes, outcome = tuple(map(latencies, judgement.classes)), judgement.outcome.value
-    enough = _fewest_replicas(instance, fleet, at)
-    return ChunkRow(
-        chunk=int(instance.tables.chunks[fleet.pools[at].chunk]),
-        classes=classes,
-        outcome=outcome,
-        simulated=simulated,
-        goodput=break_of(case)[0] * instance.problem.workload.request_rate,
-        replicas=None if enough is None else enough.pools[at].replicas,
-        cost=None if enough is None else fleet_cost(instance, enough),
-    )
+    else:
+        evaluation = evaluate(instance, fleet)
+        outcome = "meets" if holds(instance, evaluation) else "misses"
+        classes = tuple(
+            SimulatedLatencies(
+                name=slo.name,
+                attainment=float(evaluation.attainment[k]),
+                ttft_s=quantiles(evaluation.ttft[k]),
+                tpot_s=quantiles(evaluation.tpot[k]),
+            )
+            for k, slo in enumerate(instance.problem.slos)
+        )
+    goodput = break_of(case)[0] * instance.problem.workload.request_rate
+    enough = _fewest_replicas(instance, fleet, first)
+    replicas = None if enough is None else enough.pools[first].replicas
+    cost = None if enough is None else fleet_cost(instance, enough)
+    return ChunkRow(size, classes, outcome, simulated, goodput, replicas, cost)
 
 
-def _fewest_replicas(instance: Instance, fleet: Fleet, at: int) -> Fleet | None:
+def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:
     """The fleet with as few replicas in one pool as meet the SLO by formula; None where too many are needed."""
 
     def meets(count: int) -> bool:
-        return holds_at(instance, with_replicas(fleet, at, count))
+        return holds_at(instance, with_replicas(fleet, index, count))
 
-    count = most = fleet.pools[at].replicas
-    while not meets(count):
+    count, most = fleet.pools[index].replicas, MOST_TIMES * fleet.pools[index].replicas
+    while count <= most and not meets(count):
         count += 1
-        if count > MOST_TIMES * most:
-            return None
-    while count > 1 and meets(count - 1):
+    while 1 < count <= most and meets(count - 1):
         count -= 1
-    return with_replicas(fleet, at, count)
+    return None if count > most else with_replicas(fleet, index, count)

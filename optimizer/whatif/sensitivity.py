@@ -38,14 +38,12 @@ from .answer import (
     is_simple,
     own_value,
 )
-from .break_even import TIE, pieces_along, usual_range
+from .curves import TIE, break_even, usual_range
 
 Progress = Callable[[str, float], None]
 
 SHARE: Final = 0.2
 """By how much each lever of a tornado goes either way."""
-TOLERANCE: Final = 1e-6
-"""How exactly break-even prices are found, as a share of their range; more costs nothing, as lines cross."""
 HALVINGS: Final = 3
 """Of the way to a lever's end, until the value at which the kind of fleet changes is told: to an eighth of it."""
 STEP: Final = 1e-3
@@ -88,6 +86,12 @@ class TornadoRow:
         """Difference between the dearest and the cheapest of the three [$/h]; infinite where one has no fleet."""
         costs = [best.cost for best in (self.here, self.low, self.high) if best.cost is not None]
         return max(costs) - min(costs) if len(costs) == 3 else float("inf")
+
+    def record(self, flips: Sequence[Flip] = ()) -> LeverSensitivity:
+        """The row as a plan has it."""
+        ends = {"usd_per_hour_low": self.low.cost, "usd_per_hour_high": self.high.cost}
+        lever = {"lever": self.lever.key, "value": self.lever.value, "low": self.lever.low, "high": self.lever.high}
+        return LeverSensitivity(**lever, **ends, flips=list(flips))
 
 
 def levers(problem: Problem, share: float = SHARE, effort: Effort = Effort.SIMPLE) -> Iterator[Lever]:
@@ -134,15 +138,18 @@ def tornado(
         )
         return TornadoRow(lever, here, low, high)
 
+    def by_swing(rows: Iterable[TornadoRow]) -> list[TornadoRow]:
+        return sorted(rows, key=lambda moves: -moves.swing)
+
     here = answer(problem, effort)
-    ranked = sorted(((row(lever, here), lever) for lever in moved), key=lambda pair: -pair[0].swing)
+    rows = by_swing(row(lever, here) for lever in moved)
     if looks and is_simple(problem) and effort is not Effort.SIMULATED:
-        here, budget = answer(problem, effort, simulated=True), looks - 1
-        for number, (_, lever) in enumerate(ranked):
-            if lever.is_cheap or budget >= 2:
-                budget -= 0 if lever.is_cheap else 2
-                ranked[number] = row(lever, here, simulated=True), lever
-    return sorted((moves for moves, _ in ranked), key=lambda moves: -moves.swing)
+        here, looks = answer(problem, effort, simulated=True), looks - 1
+        for number, lever in enumerate([moves.lever for moves in rows]):
+            if lever.is_cheap or looks >= 2:
+                looks -= 0 if lever.is_cheap else 2
+                rows[number] = row(lever, here, simulated=True)
+    return by_swing(rows)
 
 
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
@@ -171,44 +178,46 @@ def near_optimal(problem: Problem, slack: float, effort: Effort = Effort.SIMPLE,
     if not is_simple(problem):
         raise InputError("--slack compares fleets of least cost whose pools serve every class; state such a goal")
     best = answer(problem, effort, simulated=bool(looks))
-    if best.cost is None:
+    least = best.cost
+    if least is None:
         return [NearOptimal("cheapest", best, None, within=False)]
 
-    def by_cost(row: tuple[str, Problem, Answer]) -> tuple[bool, float]:
-        return row[2].cost is None, row[2].cost or 0.0
+    def compared(condition: str, alone: Answer) -> NearOptimal:
+        if alone.cost is None:
+            none = f"by formula no fleet {condition} keeps the SLOs"
+            return NearOptimal(condition, alone if alone.refuted else replace(alone, binding=none), None, within=False)
+        excess = alone.cost / least - 1.0
+        return NearOptimal(condition, alone, excess, excess <= slack * (1.0 + TIE))
 
-    rows = []
-    for condition, allowed in _conditions(problem, set(best.gpus)):
-        offers = zip(problem.offers, allowed, strict=True)
-        there = replace(problem, offers=tuple(offer if keep else replace(offer, inventory=0) for offer, keep in offers))
-        alone = answer(there, effort)
-        none = f"by formula no fleet {condition} keeps the SLOs"
-        rows.append((condition, there, alone if alone.cost is not None else replace(alone, binding=none)))
-    rows.sort(key=by_cost)
-    for number, (condition, there, alone) in enumerate(rows[: max(looks - 1, 0)]):
-        if alone.cost is not None:
-            rows[number] = condition, there, answer(there, effort, simulated=True)
-    answers = [("cheapest", best), *((condition, alone) for condition, _, alone in sorted(rows, key=by_cost))]
-    return [_compared(condition, alone, best.cost, slack) for condition, alone in answers]
+    def by_cost(row: NearOptimal) -> float:
+        return math.inf if row.excess is None else row.excess
 
-
-def _compared(condition: str, alone: Answer, least: float, slack: float) -> NearOptimal:
-    """What a condition costs more than the least cost [$/h]."""
-    excess = None if alone.cost is None else alone.cost / least - 1.0
-    return NearOptimal(condition, alone, excess, excess is not None and excess <= slack * (1.0 + TIE))
+    there = dict(_conditions(problem, {*best.gpus}))
+    rows = sorted((compared(condition, answer(alone, effort)) for condition, alone in there.items()), key=by_cost)
+    for number, row in enumerate(rows[: max(looks - 1, 0)]):
+        if row.excess is not None:
+            rows[number] = compared(row.condition, answer(there[row.condition], effort, simulated=True))
+    return [compared("cheapest", best), *sorted(rows, key=by_cost)]
 
 
-def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, list[bool]]]:
-    """Conditions that the cheapest fleet does not meet, with the offers that each allows."""
+def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, Problem]]:
+    """Conditions that the cheapest fleet does not meet, with the problem under each."""
     cards = [offer.accelerator for offer in problem.offers]
     names, vendors = [card.name for card in cards], [card.vendor for card in cards]
     used_vendors = {card.vendor for card in cards if card.name in used}
-    for offers, taken in ((names, used), (vendors, used_vendors)):
-        for name in dict.fromkeys(names) if offers is names else sorted(set(vendors)):
-            if name in taken and len(set(offers)) > 1:
-                yield f"without {name}", [other != name for other in offers]
+
+    def where(allowed: Iterable[bool]) -> Problem:
+        offers = zip(problem.offers, allowed, strict=True)
+        return replace(
+            problem, offers=tuple(offer if kept else replace(offer, owned=0, inventory=0) for offer, kept in offers)
+        )
+
+    for labels, choices, taken in ((names, dict.fromkeys(names), used), (vendors, sorted({*vendors}), used_vendors)):
+        for name in choices:
+            if name in taken and len({*labels}) > 1:
+                yield f"without {name}", where(label != name for label in labels)
             if taken != {name}:
-                yield f"only {name}", [other == name for other in offers]
+                yield f"only {name}", where(label == name for label in labels)
 
 
 # --- shadow prices --------------------------------------------------------------------------------------------------
@@ -417,29 +426,19 @@ def _lever_record(problem: Problem, base: Path, row: TornadoRow) -> LeverSensiti
             else:
                 beyond, best = middle, there
         flips.append(Flip(same_at=inside, other_at=beyond, pools=list(best.pools), usd_per_hour=best.cost))
-    return LeverSensitivity(
-        lever=lever.key,
-        value=lever.value,
-        low=lever.low,
-        high=lever.high,
-        usd_per_hour_low=row.low.cost,
-        usd_per_hour_high=row.high.cost,
-        flips=flips,
-    )
+    return row.record(flips)
 
 
 def _break_even(problem: Problem, base: Path, offer: Offer, own: Answer | None) -> BreakEven:
     """The cheapest fleet at any price of one accelerator, the plan's own among them."""
-    key = f"price.{offer.accelerator.name}"
-    curve = pieces_along(problem, base, key, *usual_range(problem, key), TOLERANCE, own=own)
     pieces = [
         PricePiece(
-            low=piece.low,
-            high=piece.high,
-            usd_per_hour_low=piece.cost_low,
-            usd_per_hour_high=piece.cost_high,
-            pools=unpriced(piece.answer.pools),
+            low=step.start,
+            high=step.end,
+            usd_per_hour_low=step.costs[0],
+            usd_per_hour_high=step.costs[1],
+            pools=unpriced(step.answer.pools),
         )
-        for piece in curve.pieces
+        for step in break_even(problem, base, f"price.{offer.accelerator.name}", own=own).steps
     ]
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)

@@ -1,37 +1,58 @@
-"""A sweep of scenarios: a row for each, then simulations of the fleets of the most rows.
+"""A sweep of scenarios on many cores or nodes: a row for each, then simulations of the fleets of the most rows.
 
 The rows of a fleet that did not hold are solved again for one that does. The choice depends on the rows alone, so that
-it is the same whoever does the work.
+it is the same whoever does the work. Rows go into a journal, a JSON line each, as soon as they are finished, so that a
+sweep that is killed goes on from there. Each line ends with a digest of itself and of all that the sweep depends on, so
+that one that was damaged, changed or taken from elsewhere is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from costmodel.errors import ImpossibleError
+from costmodel.errors import ImpossibleError, InputError
+from costmodel.quoting import shown
+from costmodel.units import MIB
 from optimizer.fleets.build_plan import package_versions
+from search_spaces.files import open_file, shown_path
 from search_spaces.loader import problem_of_values
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Scenario, scenario_problem
+from search_spaces.scenarios import Axis, Scenario, grid, scenario_problem
 
-from .answer import CHEAP_LEVERS, Answer, Effort, answer, answer_row, nothing
-from .workers import Batch, Journal, Progress, Row, Runner, Task
+from .answer import CHEAP_LEVERS, Effort, answer, nothing
 
-LARGEST: Mapping[Effort, int] = {Effort.SIMPLE: 128, Effort.FULL: 16, Effort.SIMULATED: 1}
-"""Scenarios in a batch at most: some seconds of work."""
+Row = dict[str, Any]
+"""One scenario's result, ready for JSON; `number` is its place in the sweep."""
+Task = Mapping[str, Any]
+"""One scenario, ready for JSON."""
+Solve = Callable[[tuple[int, Task]], Row]
+"""Solves a task with its number; must be picklable, and give each scenario the row that it would get alone."""
+Progress = Callable[[int, int, float], None]
+"""(finished, all, seconds left)."""
+
 MOST_FULL = 64
 """Scenarios of a sweep up to which each gets the whole search that nobody has to ask for."""
 INNER = ("fleet", "refuted_fleets")
 """Keys of a row that are for the sweep alone: what tells its fleet, and those that were refuted, from every other."""
+LARGEST_BATCH, BATCHES_PER_WORKER = 64, 8
+"""Tasks that a worker takes at once, and how often each takes some, so that none idles long at the end."""
+
+
+# --- the scenarios ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +60,28 @@ class Solver:
     """Solves scenarios of one problem; picklable.
 
     inputs: the problem's canonical inputs as JSON; base: folder of the files that it names; proven: whether whole
-    searches by formula state a bound.
+    searches by formula state a bound; shown: keys whose values stand in the rows.
     """
 
     inputs: str
     base: Path
     effort: Effort
     proven: bool
+    shown: tuple[str, ...]
 
-    def __call__(self, batch: Batch) -> list[Row]:
-        """A row for each task of the batch."""
-        return [{"number": number} | self.row(task) for number, task in batch]
-
-    def row(self, task: Task) -> Row:
+    def __call__(self, numbered: tuple[int, Task]) -> Row:
         """The row of one scenario: its name, what varied, and the answer; without a fleet where no engine can exist."""
-        row = {"scenario": task["name"]} if task["name"] else {}
-        row |= {key: task["changes"][key] for key in task["shown"]}
+        number, task = numbered
+        row = {"number": number} | ({"scenario": task["name"]} if task["name"] else {})
+        row |= {key: task["changes"][key] for key in self.shown}
         try:
-            best = self.solve(Scenario(task["name"], task["changes"]), simulated=task["simulated"])
+            scenario = Scenario(task["name"], task["changes"])
+            problem = scenario_problem(_base_problem(self.inputs, self.base), scenario, self.base)
+            best = answer(problem, self.effort, simulated=task["simulated"], proven=self.proven)
         except ImpossibleError as error:  # the row has the scenario's name, with which the message begins
             best = nothing(str(error).splitlines()[0].partition(": ")[2])
         refuted = [missed.case.key for missed in best.refuted if missed.case is not None]
-        return row | answer_row(best) | {"fleet": best.case.key if best.case else "", "refuted_fleets": refuted}
-
-    def solve(self, scenario: Scenario, *, simulated: bool) -> Answer:
-        """The answer to one scenario."""
-        problem = scenario_problem(_base_problem(self.inputs, self.base), scenario, self.base)
-        return answer(problem, self.effort, simulated=simulated, proven=self.proven)
+        return row | best.row | {"fleet": best.case.key if best.case else "", "refuted_fleets": refuted}
 
 
 @lru_cache(maxsize=4)
@@ -89,27 +105,43 @@ class Sweep:
 def sweep_of(  # noqa: PLR0917
     problem: Problem,
     base: Path,
-    scenarios: Sequence[Scenario],
-    shown: Sequence[str],
+    axes: Sequence[Axis],
+    named: Sequence[Scenario] = (),
     effort: Effort | None = None,
     gap: bool | None = None,
     looks: int = 0,
 ) -> Sweep:
-    """The sweep over scenarios of a problem; shown: keys whose values stand in the rows.
+    """The sweep over all combinations of the axes, for each of the named scenarios.
 
     effort: how each is solved; None: by the whole search, by formula, where there are no more than MOST_FULL or where
-    gaps are asked for, else simply. gap: whether whole searches by formula state their gap; None: they do.
+    gaps are asked for, else simply. gap: whether whole searches by formula state their gap; None: they do. Raises
+    InputError for a bad key or value before any work.
     """
-    tasks = tuple(
-        {"name": scenario.name, "changes": dict(scenario.changes), "shown": list(shown), "simulated": False}
-        for scenario in scenarios
-    )
+    scenarios = list(grid(axes, named))
+    _check(problem, base, scenarios)
+    tasks = tuple({"name": item.name, "changes": dict(item.changes), "simulated": False} for item in scenarios)
     if effort is None:
         effort = Effort.FULL if gap or len(tasks) <= MOST_FULL else Effort.SIMPLE
-    solver = Solver(json.dumps(problem.inputs, sort_keys=True), base, effort, gap is not False)
-    identity = [problem.inputs, str(effort), gap, looks, package_versions(), tasks]
+    inputs = json.dumps(problem.inputs, sort_keys=True)
+    solver = Solver(inputs, base, effort, gap is not False, tuple(axis.key for axis in axes))
+    identity = [problem.inputs, str(effort), gap, looks, package_versions(), tasks, solver.shown]
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     return Sweep(tasks, solver, looks, key)
+
+
+def _check(problem: Problem, base: Path, scenarios: Sequence[Scenario]) -> None:
+    """Make each change by itself: every text; of numbers, which have bounds, the ends and a fraction."""
+    values: dict[str, dict[str, Any]] = {}
+    for scenario in scenarios:
+        for key, value in scenario.changes.items():
+            values.setdefault(key, {})[repr(value)] = value
+    for key, distinct in values.items():
+        numbers = sorted(value for value in distinct.values() if isinstance(value, int | float))
+        fraction = [value for value in numbers if value % 1.0][:1]
+        texts = [value for value in distinct.values() if not isinstance(value, int | float)]
+        for value in (*numbers[:1], *numbers[-1:], *fraction, *texts):
+            with suppress(ImpossibleError):  # a row that says so
+                scenario_problem(problem, Scenario("", {key: value}), base)
 
 
 def run_sweep(
@@ -120,31 +152,32 @@ def run_sweep(
     Scenarios that share engines and demand are solved one after another, whatever their order. Raises what a scenario
     raises; rows that were finished before stay in the journal.
     """
-    runner = Runner(sweep.solver, executor, workers, journal, progress, LARGEST[sweep.solver.effort])
+    runner = Runner(sweep.solver, executor, workers, journal, progress)
     count = len(sweep.tasks)
     rows = runner.run(sorted(enumerate(sweep.tasks), key=lambda row: _demand(row[1])))
     fleets = Counter(rows[number]["fleet"] for number in range(count) if rows[number]["fleet"])
     chosen = [fleet for fleet, _ in fleets.most_common(sweep.looks)]
     first = {rows[number]["fleet"]: number for number in reversed(range(count))}
-    again, seen, total = sorted(first[fleet] for fleet in chosen), dict[str, float](), count
-    refuted = set[str]()
+    again, shares, refuted, total = sorted(first[fleet] for fleet in chosen), dict[str, float](), set[str](), count
+    solved_again: set[int] = set()
     while again:
-        tasks = [(number + count, {**sweep.tasks[number], "simulated": True}) for number in again]
         total += len(again)
+        solved_again.update(again)
+        tasks = [(number + count, {**sweep.tasks[number], "simulated": True}) for number in again]
         for number, row in runner.run(tasks, total).items():
-            rows[number - count] = row | {"number": number - count, "again": True}
+            rows[number - count] = row | {"number": number - count}
             refuted.update(row["refuted_fleets"])
             if row["simulated"]:
-                seen[row["fleet"]] = row["simulated_attainment"]
-        again = [number for number, row in sorted(rows.items()) if row["fleet"] in refuted and "again" not in row]
-    return [_shown(rows[number], seen) for number in range(count)]
+                shares[row["fleet"]] = row["simulated_attainment"]
+        again = [number for number in range(count) if rows[number]["fleet"] in refuted and number not in solved_again]
+    return [_shown(rows[number], shares) for number in range(count)]
 
 
-def _shown(row: Row, seen: Mapping[str, float]) -> Row:
+def _shown(row: Row, shares: Mapping[str, float]) -> Row:
     """The row of a scenario with what was seen of its fleet."""
-    if row["fleet"] in seen:
-        row = row | {"simulated": True, "simulated_attainment": seen[row["fleet"]]}
-    return {key: value for key, value in row.items() if key not in {*INNER, "again"}}
+    if row["fleet"] in shares:
+        row = row | {"simulated": True, "simulated_attainment": shares[row["fleet"]]}
+    return {key: value for key, value in row.items() if key not in INNER}
 
 
 def _demand(task: Task) -> str:
@@ -154,21 +187,228 @@ def _demand(task: Task) -> str:
     return json.dumps([task["name"], sorted(demand, key=str)], default=str)
 
 
-def check_scenarios(problem: Problem, base: Path, scenarios: Sequence[Scenario]) -> None:
-    """Raise InputError for a bad key or value before any work; each by itself, not in every combination."""
-    values: dict[str, list[Any]] = {}
-    for scenario in scenarios:
-        for key, value in scenario.changes.items():
-            values.setdefault(key, []).append(value)
-    for key, several in values.items():
-        for value in _telling(several):
-            with suppress(ImpossibleError):  # a row that says so
-                scenario_problem(problem, Scenario("", {key: value}), base)
+# --- workers ----------------------------------------------------------------------------------------------------------
 
 
-def _telling(values: Sequence[Any]) -> list[Any]:
-    """Values one of which is bad if any is: every text; of numbers, which have bounds, the ends and a fraction."""
-    numbers = sorted({value for value in values if isinstance(value, int | float) and not isinstance(value, bool)})
-    fraction = [value for value in numbers if value % 1.0][:1]
-    others = {str(value): value for value in values if isinstance(value, bool) or not isinstance(value, int | float)}
-    return [*dict.fromkeys([*numbers[:1], *numbers[-1:], *fraction]), *others.values()]
+@dataclass(slots=True)
+class Runner:
+    """Solves tasks on the workers of an executor; those that the journal has are done. rows: of all, by number."""
+
+    solve: Solve
+    executor: Executor
+    workers: int
+    journal: Journal | None = None
+    progress: Progress | None = None
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rows = {} if self.journal is None else self.journal.begin()
+
+    def run(self, tasks: Sequence[tuple[int, Task]], total: int | None = None) -> dict[int, Row]:
+        """Solve what is not known yet of some tasks, neighbors by the same worker, and return the rows of all.
+
+        total: tasks of the sweep, as far as is known. Raises what `solve` raises; rows before it are in the journal.
+        """
+        left = [(number, task) for number, task in tasks if number not in self.rows]
+        total, begun = total or len(tasks), time.monotonic()
+        size = min(max(len(left) // (BATCHES_PER_WORKER * self.workers), 1), LARGEST_BATCH)
+        for done, row in enumerate(self.executor.map(self.solve, left, chunksize=size), start=1):
+            if self.journal is not None:
+                self.journal.append(row)
+            self.rows[row["number"]] = row
+            if self.progress is not None:
+                waiting = len(left) - done
+                self.progress(total - waiting, total, (time.monotonic() - begun) / done * waiting)
+        return {number: self.rows[number] for number, _ in tasks}
+
+
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Read by libraries as they start: a worker for each core needs no threads beside it."""
+WORKER_ENVIRONMENT = dict.fromkeys(ONE_THREAD, "1") | {"PYTHONWARNINGS": "ignore:resource_tracker"}
+"""Semaphores that a parent leaves as it is ended are cleaned up by a helper of Python's, of which nobody need hear."""
+
+
+@contextmanager
+def local_executor(jobs: int) -> Iterator[Executor]:
+    """Processes of this machine, started afresh: a fork would copy locks that threads of the solver hold.
+
+    A single job stays in this process. Raises InputError where one of several is killed, which is what systems that run
+    out of memory do.
+    """
+    if jobs == 1:
+        with ThreadPoolExecutor(1) as thread:
+            yield thread
+        return
+    spawn, missing = multiprocessing.get_context("spawn"), {*WORKER_ENVIRONMENT} - {*os.environ}
+    os.environ.update({name: WORKER_ENVIRONMENT[name] for name in missing})
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_end_with_parent) as executor:
+            try:
+                with _interrupts_held():  # by all of them from their first line on
+                    for _ in range(jobs):
+                        executor.submit(os.getpid)
+                yield executor
+            except BrokenExecutor:
+                raise InputError(
+                    f"a worker process of --jobs {jobs} was killed, probably for want of memory; use fewer --jobs"
+                ) from None
+            finally:
+                executor.shutdown(wait=False, cancel_futures=True)
+    finally:
+        for name in missing:
+            del os.environ[name]
+
+
+def _end_with_parent() -> None:
+    """Let this worker end as soon as its parent does, whatever ends that, and hold no output of the parent open.
+
+    The parent's end closes a pipe that `multiprocessing` has between the two.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back from this process for a moment, and for good from those that it starts meanwhile.
+
+    A terminal sends it to all of them, but it is the parent's business.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
+    """Workers of a Dask cluster (extra `dask`), and how many there are.
+
+    Raises InputError when Dask is not installed or no scheduler answers at the address.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError("--backend dask needs Dask; install it with: pip install 'pdplan[dask]'") from None
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, TimeoutError, ValueError) as error:
+        raise InputError(f"--address {address}: no Dask scheduler answers there: {error}") from error
+    with client:
+        workers = sum(client.nthreads().values())
+        if not workers:
+            raise InputError(f"--address {address}: the Dask scheduler there has no workers")
+        yield client.get_executor(), workers
+
+
+def all_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+SCHEMA = "pdplan.sweep/3"
+LONGEST_LINE = MIB
+"""A row has a few kB; a longer line is none [byte]."""
+DIGEST = "sha256"
+"""Last key of every row."""
+MEND = "remove the line, and its scenario is solved again"
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The file of one sweep; key: digest of everything that its rows depend on."""
+
+    path: Path
+    key: str
+
+    @property
+    def where(self) -> str:
+        """The file as a message names it."""
+        return shown_path(self.path)
+
+    @property
+    def _header(self) -> bytes:
+        return json.dumps({"schema": SCHEMA, "key": self.key}).encode() + b"\n"
+
+    def begin(self) -> dict[int, Row]:
+        """Make the file, or cut off a last line that was not finished; the rows of those that were, by number.
+
+        Raises InputError for a file that is no journal, for that of another sweep, and for a row that is damaged.
+        """
+        rows, whole = dict[int, Row](), 0
+        for number, line in enumerate(self._lines(), start=1):
+            whole += len(line)
+            if number > 1:
+                row = self._row(line, f"{self.where}:{number}")
+                rows[row["number"]] = row
+        try:
+            if whole:
+                os.truncate(self.path, whole)
+            else:
+                with self.path.open("xb") as file:
+                    file.write(self._header)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return rows
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a line; those before it stay whatever happens."""
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                file.write(json.dumps({**row, DIGEST: self._digest(row)}).encode() + b"\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _lines(self) -> Iterator[bytes]:
+        """The lines that end, header and rows; none where there is no file."""
+        if not os.path.lexists(self.path):
+            return
+        with open_file(self.path, "a journal of a sweep") as stream:
+            self._check_header(line := stream.readline(LONGEST_LINE))
+            while line.endswith(b"\n"):
+                yield line
+                line = stream.readline(LONGEST_LINE)
+            if len(line) == LONGEST_LINE:
+                raise InputError(f"{self.where} has a line of over {LONGEST_LINE:,} bytes, and no row has; {MEND}")
+
+    def _check_header(self, line: bytes) -> None:
+        if line == self._header:
+            return
+        if line.startswith(b'{"schema": "pdplan.sweep/') and line.endswith(b"}\n"):
+            raise InputError(
+                f"{self.where} holds another sweep (other inputs, scenarios or version); choose another file"
+            )
+        raise InputError(f"{self.where} is no journal of a sweep, and is left as it is; choose another file")
+
+    def _row(self, line: bytes, where: str) -> Row:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        digest = row.pop(DIGEST, "missing") if isinstance(row, dict) else "missing"
+        if digest != self._digest(row):
+            raise InputError(f"{where}: is not a row as this sweep wrote it, its {DIGEST} is {shown(digest)}; {MEND}")
+        return dict(row)
+
+    def _digest(self, row: object) -> str:
+        return hashlib.sha256(f"{self.key} {json.dumps(row)}".encode()).hexdigest()
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(
+            f"{self.where} cannot be written: {error.strerror}; the same command goes on from the rows that are in it"
+        )

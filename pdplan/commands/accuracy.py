@@ -15,6 +15,7 @@ from pdplan.console import Console, write_text
 from pdplan.exits import ExitCode
 from pdplan.files import check_files
 from pdplan.options import (
+    DEGREE,
     PATH,
     ROUTERS,
     Choice,
@@ -22,6 +23,7 @@ from pdplan.options import (
     console_options,
     json_option,
     pass_console,
+    replica_options,
     share_within,
     value_of,
     weight_dtype_option,
@@ -32,8 +34,6 @@ from search_spaces import bounds
 if TYPE_CHECKING:
     from search_spaces.calibration import Calibration, Setup
     from search_spaces.catalog import AcceleratorCatalog
-
-DEGREE = whole(bounds.DEGREE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,7 @@ class Flags:
 
 @click.command(short_help="Fit the predictions to your own benchmark results.")
 @click.argument("results", type=PATH, nargs=-1, required=True)
-@click.option("--model", required=True, metavar="NAME", help="Catalog name, or path to a config.json.")
-@click.option("--gpu", required=True, metavar="NAME", help="Accelerator that ran it; pdplan gpus lists them.")
-@catalog_option
-@click.option("--tp", type=DEGREE, default=1, show_default=True, help="Tensor parallelism.")
-@click.option("--pp", type=DEGREE, default=1, show_default=True, help="Pipeline parallelism.")
-@click.option("--ep", type=DEGREE, default=1, show_default=True, help="Expert parallelism.")
-@click.option("--dp", type=DEGREE, default=1, show_default=True, help="Data parallelism of the attention.")
+@replica_options
 @click.option("--replicas", type=DEGREE, default=1, show_default=True, help="Equal replicas that shared the load.")
 @click.option("--engine", metavar="NAME", help="vllm, sglang or trtllm; default: as the results say, else vllm.")
 @weight_dtype_option
@@ -81,14 +75,7 @@ class Flags:
 @console_options
 @pass_console
 def calibrate(
-    console: Console,
-    /,
-    *,
-    results: tuple[Path, ...],
-    output: Path | None,
-    as_json: bool,
-    force: bool,
-    **options: Any,
+    console: Console, /, *, results: tuple[Path, ...], output: Path | None, as_json: bool, force: bool, **options: Any
 ) -> None:
     """Examples:
 

@@ -95,16 +95,7 @@ MOST_STRAYS = 5
 @console_options
 @pass_console
 def deploy(
-    console: Console,
-    /,
-    file: Path,
-    *,
-    alternative: int,
-    output: Path | None,
-    check: Path | None,
-    force: bool,
-    labels: str,
-    **asked: Any,
+    console: Console, /, file: Path, *, alternative: int, output: Path | None, check: Path | None, **options: Any
 ) -> None:
     """Examples:
 
@@ -130,13 +121,14 @@ def deploy(
 
     plan = read_fleet(file, alternative)
     if check is not None:
-        _check(console, plan, check, asked["target"])
+        _check(console, plan, check, options["target"])
         return
     if output is None:
         raise click.UsageError("give -o DIR to write a deployment, or --check DIR to check one")
-    options = deployment_options(plan, label=pairs(labels, "--label"), **asked)
-    written = write_deployment(plan, options, output, force=force)
-    deployment = describe(plan, options)
+    force, labels = options.pop("force"), pairs(options.pop("labels"), "--label")
+    settings = deployment_options(plan, label=labels, **options)
+    written = write_deployment(plan, settings, output, force=force)
+    deployment = describe(plan, settings)
     if deployment.demand.sessions and (scattered := scattered_words(deployment)):
         console.warn(scattered)
     console.note(f"wrote {len(written)} files to {output}")

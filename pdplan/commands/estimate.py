@@ -10,20 +10,22 @@ import click
 
 from costmodel.errors import InputError
 from costmodel.units import GIB
-from pdplan.console import Console, facts_text
+from pdplan.console import Console
 from pdplan.options import (
     Choice,
-    catalog_option,
     console_options,
     json_option,
     pass_console,
     prices_option,
+    replica_options,
     share_within,
     value_of,
     weight_dtype_option,
     whole,
 )
+from reports.document import Document, Section, table_of
 from reports.numbers import count, duration, hourly, layout_words, percent, rate, significant
+from reports.text import plural
 from search_spaces import bounds
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from costmodel.transformer import Transformer
     from search_spaces.problem import Offer, Problem
 
-DEGREE = whole(bounds.DEGREE)
 LENGTH = whole(bounds.TOKENS)
 REQUESTS = whole(bounds.MAX_NUM_SEQS)
 
@@ -62,14 +63,8 @@ class Flags:
 
 
 @click.command(short_help="Show one replica in numbers: times, MFU, MBU, batch, what binds.")
-@click.option("--model", required=True, metavar="NAME", help="Catalog name, or path to a config.json.")
-@click.option("--gpu", required=True, metavar="NAME", help="Accelerator; pdplan gpus lists them.")
-@catalog_option
+@replica_options
 @prices_option
-@click.option("--tp", type=DEGREE, default=1, show_default=True, help="Tensor parallelism.")
-@click.option("--pp", type=DEGREE, default=1, show_default=True, help="Pipeline parallelism.")
-@click.option("--ep", type=DEGREE, default=1, show_default=True, help="Expert parallelism.")
-@click.option("--dp", type=DEGREE, default=1, show_default=True, help="Data parallelism of the attention.")
 @click.option(
     "--role", type=Choice(["colocated", "prefill", "decode"]), default="colocated", show_default=True,
     help="What the replica does.",
@@ -115,7 +110,7 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     lengths, balance = (flags.isl, flags.osl), policy.lane_balance
     prediction = predict(problem.model, config, policy.overhead, *lengths, batch=flags.batch, lane_balance=balance)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
-    console.show(as_value if as_json else _page(as_value, console.width))
+    console.show(as_value if as_json else _page(as_value))
     console.hint("pdplan init   # a workload file; pdplan optimize then finds the fleet")
 
 
@@ -223,7 +218,7 @@ def estimate_dict(
         "output_tokens_per_second": _output_rate(config, flags, prediction),
         "usd_per_hour": offer.usd_per_hour * config.gpus,
         "price": price_dict(quote),
-        "price_remark": quote.remark(offer.gpu),
+        "price_remark": quote.remark(offer.accelerator.name),
         "binds": prediction.binds,
         "origins": [str(origin) for origin in (*prediction.origins, prediction.overhead.origin)],
         "efficiencies": [
@@ -253,11 +248,8 @@ def _step_dict(step: StepEstimate) -> dict[str, Any]:
     }
 
 
-def _page(value: dict[str, Any], width: int) -> str:
-    """The estimate as text: times of its steps in columns, then what it holds, gets done and costs."""
-    from reports.table import Column, render_table
-    from reports.text import plural, wrap
-
+def _page(value: dict[str, Any]) -> Document:
+    """The estimate: times of its steps in columns, then what it holds, gets done and costs."""
     isl, osl, most, whole = (value[key] for key in ("isl", "osl", "max_batch", "max_batch_of_whole_requests"))
     heads = {"prefill": f"prefill of {count(isl)}", "decode": f"decode step of {count(value['batch'])}"}
     steps = {head: value[name] for name, head in heads.items() if value[name] is not None}
@@ -284,7 +276,7 @@ def _page(value: dict[str, Any], width: int) -> str:
     memory = {"weights": "weights", "activations": "activations", "kv_capacity": "KV"}
     sizes = ", ".join(f"{value[f'{key}_bytes_per_gpu'] / GIB:.1f} GiB {name}" for key, name in memory.items())
     priced = f". {value['price_remark']}" if value["price_remark"] else " at the catalog's price"
-    facts = [
+    facts = (
         ("ridge point", f"{significant(value['ridge_point_flop_per_byte'], 4)} FLOP/byte"),
         ("KV per token", f"{count(value['kv_bytes_per_token'])} B"),
         ("memory", f"{sizes} per GPU"),
@@ -293,11 +285,11 @@ def _page(value: dict[str, Any], width: int) -> str:
         ("price", f"{hourly(value['usd_per_hour'])}{priced}"),
         ("binds", value["binds"]),
         ("origins", ", ".join(sorted(set(value["origins"])))),
-    ]
+    )
     split = layout_words(*(value[f"{name}_parallel"] for name in ("tensor", "pipeline", "expert", "data")))
     title = (
         f"{value['model']} on {value['gpus']} × {value['accelerator']} {split}, {value['role']}, {value['engine']}, "
         f"{value['weight_dtype']} weights, {value['kv_dtype']} KV"
     )
-    table = render_table(rows, [Column(""), *(Column(head, "right") for head in steps)], width)
-    return "\n\n".join(("\n".join(wrap(title, width)), table, facts_text(facts, width)))
+    table = table_of(("", *(f"#{head}" for head in steps)), rows)
+    return Document((title,), (Section(table=table), Section(facts=facts)))

@@ -95,19 +95,10 @@ def optimize(
     *,
     file: Path,
     output: Path | None,
-    target: str | None,
     deploy: Path | None,
     as_json: bool,
     force: bool,
-    time_limit: float | None,
-    effort: str,
-    sensitivity: bool,
-    front: int | None,
-    study: str | None,
-    seed: int | None,
-    confidence: float | None,
-    prices: str | None,
-    settings: tuple[str, ...],
+    **options: Any,
 ) -> int:
     """Examples:
 
@@ -133,23 +124,27 @@ def optimize(
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least limit
     that physics allows.
     """
+    from reports.answers.plan import plan_document, write_outputs
+    from reports.json_text import plan_json
     from search_spaces.loader import load_problem
 
-    flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
-    problem = load_problem(file, overrides=parse_settings(settings, **flags))
-    options = {"time_limit": time_limit, "sensitivity": sensitivity, "front": front, "study": study}
+    flags = {name: options.pop(name) for name in ("seed", "target", "confidence", "prices")}
+    problem = load_problem(file, overrides=parse_settings(options.pop("settings"), **flags))
     with no_empty_folder(output):
         prepare_folders(output, deploy, force)
         try:
-            plan = searched(console, problem, file.resolve().parent, effort, **options)
+            plan = stamped(searched(console, problem, file.resolve().parent, **options), console.command)
         except BelowFloorError:
-            if as_json:
-                show_below_floor(console, problem)
+            if as_json:  # a program gets a plan of any problem without a fleet; no file is written
+                from optimizer.recommend.optimize import plan_below_floor
+
+                console.show(plan_json(stamped(plan_below_floor(problem), console.command)))
             raise
-        plan = stamped(plan, console.command)
         for warning in plan.warnings:
             console.warn(warning)
-        show(console, plan, output, as_json=as_json, force=force)
+        if output is not None:
+            console.note(f"wrote {' and '.join(map(str, write_outputs(plan, output, force=force)))}")
+        console.show(plan_json(plan) if as_json else plan_document(plan, brief=not console.verbose))
     if deploy is not None and plan.pools:
         from reports.deploy.files import deploy_plan
 
@@ -169,24 +164,6 @@ def searched(console: Console, problem: Problem, base: Path, effort: str, **opti
     if brake.pulled:
         console.note("interrupted: this fleet is proven, but a cheaper one may also meet the SLOs")
     return plan
-
-
-def show(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
-    """Write plan and report where they are asked for, and show the plan."""
-    from reports.answers.plan import plan_document, write_outputs
-    from reports.json_text import plan_json
-
-    if output is not None:
-        console.note(f"wrote {' and '.join(str(path) for path in write_outputs(plan, output, force=force))}")
-    console.show(plan_json(plan) if as_json else plan_document(plan, brief=not console.verbose))
-
-
-def show_below_floor(console: Console, problem: Problem) -> None:
-    """Give a program the plan of limits that physics forbids, as of any problem without a fleet; no file is written."""
-    from optimizer.recommend.optimize import plan_below_floor
-    from reports.json_text import plan_json
-
-    console.show(plan_json(stamped(plan_below_floor(problem), console.command)))
 
 
 @contextmanager
@@ -243,17 +220,7 @@ SEARCHES = ("none", "quick", "standard")
 @console_options
 @pass_console
 def evaluate(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    fleet_file: Path | None,
-    output: Path | None,
-    effort: str,
-    confidence: float | None,
-    settings: tuple[str, ...],
-    as_json: bool,
-    force: bool,
+    console: Console, /, *, file: Path, output: Path | None, as_json: bool, force: bool, effort: str, **options: Any
 ) -> int:
     """Examples:
 
@@ -274,9 +241,9 @@ def evaluate(
     from reports.answers.evaluation import evaluation_document, evaluation_json
     from reports.whole_files import EVALUATION_FILE, check_directory, write_whole
 
-    subject = stated_fleet(
-        fleet_file or file, file if fleet_file else None, parse_settings(settings, confidence=confidence)
-    )
+    fleet_file: Path | None = options["fleet_file"]
+    overrides = parse_settings(options["settings"], confidence=options["confidence"])
+    subject = stated_fleet(fleet_file or file, file if fleet_file else None, overrides)
     with no_empty_folder(output):
         if output is not None:
             check_directory(output, (EVALUATION_FILE,), force=force)
@@ -288,11 +255,9 @@ def evaluate(
         if output is not None:
             write_whole({output / EVALUATION_FILE: text})
             console.note(f"wrote {output / EVALUATION_FILE}")
-    if as_json:
-        console.show(text)
-    else:
-        console.show(evaluation_document(evaluation, next_step=_next_step(file, fleet_file, evaluation.outcome)))
-    return 0 if evaluation.outcome == "meets" else ExitCode.INFEASIBLE
+    document = evaluation_document(evaluation, next_step=_next_step(file, fleet_file, evaluation.outcome))
+    console.show(text if as_json else document)
+    return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 
 
 def _next_step(file: Path, fleet_file: Path | None, outcome: str) -> str:
@@ -320,14 +285,7 @@ def _next_step(file: Path, fleet_file: Path | None, outcome: str) -> str:
 @console_options
 @pass_console
 def explain(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    configs: tuple[str, ...],
-    prices: str | None,
-    settings: tuple[str, ...],
-    as_json: bool,
+    console: Console, /, *, file: Path, configs: tuple[str, ...], prices: str | None, as_json: bool, **options: Any
 ) -> int:
     """Examples:
 
@@ -350,9 +308,9 @@ def explain(
     from optimizer.recommend.explain import explain_each, explain_pair
     from reports.answers.explanation import explanation_dict, explanation_document, pair_dict
     from search_spaces.loader import load_problem
-    from search_spaces.wanted import parse_wanted
+    from search_spaces.search_space import parse_wanted
 
-    problem = load_problem(file, overrides=parse_settings(settings, prices=prices))
+    problem = load_problem(file, overrides=parse_settings(options["settings"], prices=prices))
     candidates = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
     assumed = [candidate.assumed(problem) for candidate in candidates]
     explanations = list(zip(configs, assumed, explain_each(problem, candidates), strict=True))
@@ -361,16 +319,7 @@ def explain(
         for role in (Role.PREFILL, Role.DECODE)
     ]
     pairs_ = [(a, b, explain_pair(problem, first, second)) for (a, first), (b, second) in product(*ends)]
-    if as_json:
-        console.show(
-            [
-                *(explanation_dict(*candidate) for candidate in explanations),
-                *(pair_dict(*candidate) for candidate in pairs_),
-            ]
-        )
-    else:
-        console.show(explanation_document(explanations, pairs_))
-    has_rank = any(
-        candidate.rank is not None for _, _, explanation in explanations for candidate in explanation.standings
-    )
-    return 0 if has_rank else ExitCode.INFEASIBLE
+    document = explanation_document(explanations, pairs_)
+    records = [*(explanation_dict(*item) for item in explanations), *(pair_dict(*item) for item in pairs_)]
+    console.show(records if as_json else document)
+    return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import click
 
@@ -55,15 +56,7 @@ def report(
 @console_options
 @pass_console
 def compare(
-    console: Console,
-    /,
-    *,
-    before: Path,
-    after: Path | None,
-    alternative: int,
-    output: Path | None,
-    view: str | None,
-    force: bool,
+    console: Console, /, *, before: Path, after: Path | None, alternative: int, view: str | None, **options: Any
 ) -> None:
     """Examples:
 
@@ -79,6 +72,7 @@ def compare(
     from reports.answers.comparison import compare as compare_plans
     from reports.answers.comparison import comparison_document, comparison_record
 
+    output, force = options["output"], options["force"]
     view, rival = view or view_of(output), "the comparison"
     check_files({"-o": output}, {"BEFORE": before, "AFTER": after}, force=force, rival=rival)
     if after is None and alternative == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from optimizer.verification.demand import Demand
     from optimizer.verification.judge import Judgement
     from reports.answers.simulation import Simulated
-    from search_spaces.recorded import Recorded
 
 REQUESTS = Bounds(100, 5_000_000, "requests")
 """Fewer tell nothing of a tail; more do not fit in memory beside their times."""
@@ -136,18 +135,7 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
 @console_options
 @pass_console
 def simulate(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    alternative: int,
-    csv: Path | None,
-    parquet: Path | None,
-    timeline: Path | None,
-    window: float,
-    as_json: bool,
-    force: bool,
-    **options: Any,
+    console: Console, /, *, file: Path, alternative: int, as_json: bool, force: bool, window: float, **options: Any
 ) -> int:
     """Examples:
 
@@ -168,8 +156,10 @@ def simulate(
     keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
     """
     from costmodel.simulator import prepare
+    from reports.answers.simulation import simulation_document, simulation_json
+    from reports.rows import requests_csv, requests_parquet
 
-    files = {"--csv": csv, "--parquet": parquet, "--timeline": timeline}
+    files: dict[str, Path | None] = {f"--{name}": options.pop(name) for name in ("csv", "parquet", "timeline")}
     request = SimulationRequest(**options)
     request.check()
     check_files(files, {"FILE": file, "--trace": request.trace}, force=force)
@@ -179,19 +169,6 @@ def simulate(
         prepare(None if progress is None else lambda text: progress(text, 0.0))
         simulation = simulated(plan, request, progress)
     console.note(f"simulated in {simulation.cpu_seconds:.1f} CPU-seconds")
-    _write_files(console, simulation, files, window, force=force)
-    from reports.answers.simulation import simulation_document, simulation_json
-
-    console.show(simulation_json(simulation) if as_json else simulation_document(simulation))
-    return 0 if simulation.judgement.proven else ExitCode.INFEASIBLE
-
-
-def _write_files(
-    console: Console, simulation: Simulated, files: Mapping[str, Path | None], window: float, *, force: bool
-) -> None:
-    """Write what was asked for beside the result."""
-    from reports.rows import requests_csv, requests_parquet
-
     pools = [pool.name for pool in simulation.use.pools]
     makers: dict[str, Callable[[], str | bytes]] = {
         "--csv": lambda: requests_csv(simulation.instance, pools, simulation.judgement),
@@ -203,6 +180,8 @@ def _write_files(
             write_text(path, makers[flag](), force=force)
             hint = "; open it at ui.perfetto.dev or chrome://tracing" if flag == "--timeline" else ""
             console.note(f"wrote {path}{hint}")
+    console.show(simulation_json(simulation) if as_json else simulation_document(simulation))
+    return 0 if simulation.judgement.proven else ExitCode.INFEASIBLE
 
 
 Progress = Callable[[str, float], None]
@@ -267,56 +246,33 @@ EXCLUDED = {
 
 
 def simulated(plan: Plan, request: SimulationRequest, progress: Progress | None) -> Simulated:
-    """Simulate what was asked."""
-    from optimizer.fleets.plan_fleet import fleet_of_plan
-    from optimizer.verification.goodput import goodput, latency_curve
+    """Simulate what was asked: the run, or runs, then other rates."""
+    from optimizer.fleets.evaluate import evaluate
+    from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
+    from optimizer.verification.judge import goodput, judge_demands, latency_curve, pool_behind, simulated_fleet
+    from optimizer.verification.record import class_e2e, class_gaps, fleet_use, slots_of_day
+    from reports.answers.simulation import Simulated
     from search_spaces.problem import Balancing
 
+    tell = progress or (lambda _stage, _share: None)
     instance, fleet = fleet_of_plan(plan)
     if request.balancing is not None:
         limits = replace(instance.problem.constraints, balancing=Balancing(request.balancing))
         instance = replace(instance, problem=replace(instance.problem, constraints=limits))
-    if progress is not None:
-        progress("simulating", 0.3)
-    simulation = _judged(plan, instance, fleet, request, progress)
-    settings = {"requests": request.requests, "seed": request.seed}
-    if request.curve:
-        if progress is not None:
-            progress("going through the rates", 0.5)
-        curve = latency_curve(instance, fleet, **settings)
-        simulation = replace(simulation, curve=curve, goodput=curve.goodput)
-    elif request.goodput:
-        if progress is not None:
-            progress("finding the goodput", 0.6)
-        simulation = replace(simulation, goodput=goodput(instance, fleet, **settings))
-    return simulation
-
-
-def _judged(
-    plan: Plan, instance: Instance, fleet: Fleet, request: SimulationRequest, progress: Progress | None
-) -> Simulated:
-    """The run, or runs, that were asked for."""
-    from optimizer.fleets.evaluate import evaluate
-    from optimizer.fleets.plan_fleet import planned_volume
-    from optimizer.verification.judge import judge_demands, pool_behind, simulated_fleet
-    from optimizer.verification.record import class_e2e, class_gaps, fleet_use, slots_of_day
-    from reports.answers.simulation import Simulated
-
+    tell("simulating", 0.3)
     demand_rate = instance.problem.workload.request_rate
     volume = planned_volume(plan) if request.rate is None else request.rate / demand_rate
-    start, left_out, most = time.process_time(), "", MOST_UNTIL
+    start = time.process_time()
+    demands, source, most = _requests(instance, fleet, request, volume)
     if request.until is None:
-        demands, left_out, most = _demands(instance, fleet, request, volume)
         engines = simulated_fleet(instance, fleet)
-        if demands[0].trace.pages is not None:
-            engines = _prefix_affine(engines)
-        judgement = judge_demands(instance, engines, demands)
+        judgement = judge_demands(instance, _prefix_affine(engines) if demands[0].trace.pages else engines, demands)
     else:
-        judgement = _until_known(instance, fleet, request, volume, progress)
+        judgement, most = _until_precise(instance, fleet, request, volume, tell), MOST_UNTIL
     steady = request.trace is None and request.profile is None and not request.concurrency
     profile = None if request.profile is None else _profile(instance, request.profile)
     behind = pool_behind(judgement)
-    return Simulated(
+    simulation = Simulated(
         plan=plan,
         instance=instance,
         judgement=replace(judgement, rate=demand_rate * volume) if steady else judgement,
@@ -324,10 +280,7 @@ def _judged(
         gaps=class_gaps(instance, judgement),
         e2e=class_e2e(instance, judgement),
         behind=None if behind is None else fleet.pools[behind].name,
-        source=_source(request, profile, judgement, instance.problem.recorded)
-        + left_out
-        + _found(instance, request, judgement)
-        + own_rate(plan, request, judgement),
+        source=source if request.trace is None else f"{source}{_of_trace(plan, instance, request, judgement)}",
         most=most,
         concurrency=request.concurrency or 0,
         analytic=evaluate(instance, fleet, volume) if steady else None,
@@ -336,10 +289,19 @@ def _judged(
         until=request.until,
         cpu_seconds=time.process_time() - start,
     )
+    settings = {"requests": request.requests, "seed": request.seed}
+    if request.curve:
+        tell("going through the rates", 0.5)
+        curve = latency_curve(instance, fleet, **settings)
+        return replace(simulation, curve=curve, goodput=curve.goodput)
+    if request.goodput:
+        tell("finding the goodput", 0.6)
+        return replace(simulation, goodput=goodput(instance, fleet, **settings))
+    return simulation
 
 
-def _until_known(
-    instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float, progress: Progress | None
+def _until_precise(
+    instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float, tell: Progress
 ) -> Judgement:
     """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
     from optimizer.verification.bench import full_length
@@ -354,10 +316,9 @@ def _until_known(
         return simulated_trace(instance, fleet, requests, request.seed + SEEDS * number, volume)
 
     def wanted(judgement: Judgement) -> int:
-        if progress is not None:
-            made, reached = len(judgement.runs) * requests, half_width(judgement)
-            most = max(made / MOST_UNTIL, min((precision / max(reached, 1e-9)) ** 2, 1.0))
-            progress(f"{made:,} requests, ±{percentage(reached, 2)}", 0.9 * most)
+        made, reached = len(judgement.runs) * requests, half_width(judgement)
+        most = max(made / MOST_UNTIL, min((precision / max(reached, 1e-9)) ** 2, 1.0))
+        tell(f"{made:,} requests, ±{percentage(reached, 2)}", 0.9 * most)
         return enough(judgement)
 
     return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=2)
@@ -368,58 +329,54 @@ def _prefix_affine(engines: SimulatedFleet) -> SimulatedFleet:
     from costmodel.simulator import Router
 
     aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
-    return replace(
-        engines, pools=tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
-    )
+    pools = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines.pools)
+    return replace(engines, pools=pools)
 
 
-def _found(instance: Instance, request: SimulationRequest, judgement: Judgement) -> str:
-    """What the engines found in their prefix caches of a trace with hash blocks; empty without them."""
-    from optimizer.verification.record import hit_share
-    from reports.numbers import percent
-
-    if request.trace is None or judgement.runs[0].demand.trace.pages is None:
-        return ""
-    return f", {percent(hit_share(instance, judgement))} of its prompt tokens found in prefix caches by its hash blocks"
-
-
-def own_rate(plan: Plan, request: SimulationRequest, judgement: Judgement) -> str:
-    """That a trace came at another rate than that of the plan; empty where it did not, or one was asked for."""
-    from reports.numbers import rate
-
-    if request.trace is None or request.rate is not None or request.concurrency:
-        return ""
-    near = abs(judgement.rate / plan.demand_rps - 1.0) <= OTHER_RATE
-    return "" if near else f", at its own rate; the plan is for {rate(plan.demand_rps)} (--rate)"
-
-
-def _demands(
+def _requests(
     instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float
 ) -> tuple[list[Demand], str, int]:
-    """Requests of each run, what is to be said of those of a trace that no engine takes, the most a run can have."""
-    from optimizer.verification.demand import SEEDS, closed_demand, diurnal_demands, simulated_trace
+    """Requests of each run, where they come from in words, and the most that a run of them can have.
 
-    left_out, most = "", int(REQUESTS.high)
+    No requests where runs are made until they are precise.
+    """
+    from optimizer.verification.demand import SEEDS, closed_demand, diurnal_demands, simulated_trace
+    from reports.numbers import duration
+
+    recorded, most, numbers = instance.problem.recorded, int(REQUESTS.high), range(request.replications)
+    source = "drawn from the workload" if recorded is None else f"drawn from {recorded.source}, as the plan's were"
+    demands: list[Demand] = []
     if request.profile is not None:
-        demands = diurnal_demands(
-            instance,
-            fleet,
-            _profile(instance, request.profile),
-            requests=request.requests,
-            seed=request.seed,
-            volume=volume,
-            replications=request.replications,
-        )
+        profile, runs = _profile(instance, request.profile), {"requests": request.requests, "seed": request.seed}
+        demands = diurnal_demands(instance, fleet, profile, volume=volume, replications=len(numbers), **runs)
+        source += f" over a day that is made to last {duration(float(demands[0].trace.arrival.max()))}"
     elif request.trace is not None:
         demand, left_out, whole = replay(instance, fleet, request)
-        demands = [demand]
+        demands, source = [demand], f"replayed from {request.trace.name}{left_out}"
         most = demand.trace.size if whole else most
-    else:
-        seeds = [request.seed + SEEDS * number for number in range(request.replications)]
+    elif request.until is None:
+        seeds = [request.seed + SEEDS * number for number in numbers]
         demands = [simulated_trace(instance, fleet, request.requests, seed, volume) for seed in seeds]
+    if request.balancing is not None:
+        source += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
     if request.concurrency:
         demands = [closed_demand(demand, request.concurrency) for demand in demands]
-    return demands, left_out, most
+        source += f", {request.concurrency} at a time"
+    return demands, source, most
+
+
+def _of_trace(plan: Plan, instance: Instance, request: SimulationRequest, judgement: Judgement) -> str:
+    """What prefix caches found of a trace with hash blocks, and that it came at another rate than the plan's."""
+    from optimizer.verification.record import hit_share
+    from reports.numbers import percent, rate
+
+    words = ""
+    if judgement.runs[0].demand.trace.pages is not None:
+        share = percent(hit_share(instance, judgement))
+        words = f", {share} of its prompt tokens found in prefix caches by its hash blocks"
+    if request.rate is None and not request.concurrency and abs(judgement.rate / plan.demand_rps - 1.0) > OTHER_RATE:
+        words += f", at its own rate; the plan is for {rate(plan.demand_rps)} (--rate)"
+    return words
 
 
 def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -434,26 +391,6 @@ def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple
     if planned is None:
         raise InputError("--diurnal plan: the plan's workload has no diurnal profile; give multiples such as 0.4,1,0.8")
     return planned
-
-
-def _source(
-    request: SimulationRequest,
-    profile: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None,
-    judgement: Judgement,
-    recorded: Recorded | None,
-) -> str:
-    """Where the requests come from, in words."""
-    from reports.numbers import duration
-
-    drawn = "the workload" if recorded is None else f"{recorded.source}, as the plan's were"
-    words = f"drawn from {drawn}" if request.trace is None else f"replayed from {request.trace.name}"
-    if request.balancing is not None:
-        words += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
-    if request.concurrency:
-        return f"{words}, {request.concurrency} at a time"
-    if profile is not None:
-        return f"{words} over a day that is made to last {duration(float(judgement.runs[0].result.arrival.max()))}"
-    return words
 
 
 def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tuple[Demand, str, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError
-from pdplan.console import Console, facts_text, write_text
+from pdplan.console import Console, write_text
 from pdplan.files import check_files
 from pdplan.options import (
     PATH,
@@ -24,6 +25,10 @@ from pdplan.options import (
     value_of,
     whole,
 )
+from reports.document import Document, Section, table_of
+from reports.numbers import MISSING, count, duration, percent, significant
+from reports.numbers import rate as rate_words
+from reports.text import clean
 from search_spaces.bounds import BUCKETS, MAX_TOKENS, WHOLE
 from search_spaces.files import check_name
 
@@ -71,22 +76,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 @force_option
 @console_options
 @pass_console
-def workload(
-    console: Console,
-    /,
-    *,
-    trace: Path,
-    trace_format: str,
-    columns: str,
-    output: Path | None,
-    model: str,
-    rate: float | None,
-    buckets: int,
-    limit: int | None,
-    max_tokens: int | None,
-    as_json: bool,
-    force: bool,
-) -> None:
+def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **options: Any) -> None:
     """Examples:
 
     \b
@@ -104,86 +94,113 @@ def workload(
     """
     from search_spaces.echo import workload_yaml_text
     from search_spaces.models import load_model
-    from search_spaces.prometheus import read_traffic
-    from search_spaces.traces import is_session_trace, read_sessions, workload_mapping
-    from search_spaces.traces.parsing import first_bytes
-    from search_spaces.traces.reader import is_range_query
-    from search_spaces.traces.summary import tells_waves, trace_source
 
+    flags = Flags(trace, **options)
+    output, model = flags.output, flags.model
     named = _model_name(model, output)
-    check_files(
-        {"-o": output}, {"TRACE": trace, "--model": Path(model) if model.endswith(".json") else None}, force=force
-    )
+    config = Path(model) if model.endswith(".json") else None
+    check_files({"-o": output}, {"TRACE": trace, "--model": config}, force=force)
     if output is not None:
         check_name(os.path.relpath(trace, output.parent))
     with value_of("--model"):
         served = None if output is None else load_model(model)
-    if trace_format == "auto" and is_range_query(first_bytes(trace)):
-        traffic = read_traffic(trace)
-        if output is not None:
-            limits = [tokens for tokens in (max_tokens, served.max_position if served else None) if tokens]
-            mapping = traffic.mapping(buckets, rate, min(limits, default=None))
-            write_text(output, workload_yaml_text(mapping, _stem(trace), named), force=force)
-        measured = traffic_dict(trace, traffic)
-        _show(console, _page(measured, console.width), measured, output, as_json=as_json)
+    reading = _read(console, flags, served)
+    if output is not None:
+        text = workload_yaml_text(reading.mapping, _stem(trace), named, notes=reading.advice)
+        write_text(output, text, force=force)
+    console.show(reading.measured if as_json else _page(reading.measured))
+    if output is None:
+        console.hint(f"{console.command} -o workload.yaml")
         return
-    if is_session_trace(trace):
-        sessions = read_sessions(trace, limit)
-        measured = _sessions(sessions)
-        if output is not None:
-            mapping = sessions.mapping(rate)
-            text = workload_yaml_text(mapping, _stem(trace), named, notes=measured["notes"])
-            write_text(output, text, force=force)
+    console.note(f"\nwrote {output}; set its {reading.unset}")
+    if reading.note:
+        console.note(reading.note)
+    shorter = f"{console.command} --max-tokens {reading.longest}{'' if force else ' --force'}"
+    console.note(f"Next: {shorter if reading.longest else f'pdplan optimize {quote(str(output))} -o plan'}")
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The command line of `pdplan workload`, by the names of its options."""
+
+    trace: Path
+    trace_format: str
+    columns: str
+    output: Path | None
+    model: str
+    rate: float | None
+    buckets: int
+    limit: int | None
+    max_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file tells: its figures, and for a new workload file the mapping, and advice that stands in it.
+
+    unset: what the new file needs to be told; note: why requests are random; longest: tokens beyond which the model
+    takes no request, 0 where all are shorter.
+    """
+
+    measured: dict[str, Any]
+    mapping: dict[str, Any]
+    advice: list[str] = field(default_factory=list)
+    unset: str = "slo and accelerators"
+    note: str = ""
+    longest: int = 0
+
+
+def _read(console: Console, flags: Flags, served: Transformer | None) -> Reading:
+    """Read a Prometheus answer, a trace of sessions or one of requests; served: the model of the file to be written."""
+    from search_spaces.prometheus import read_traffic
+    from search_spaces.traces import is_session_trace, read_sessions
+    from search_spaces.traces.parsing import first_bytes
+    from search_spaces.traces.reader import is_range_query
+
+    if flags.trace_format == "auto" and is_range_query(first_bytes(flags.trace)):
+        traffic = read_traffic(flags.trace)
+        limits = [tokens for tokens in (flags.max_tokens, served.max_position if served else None) if tokens]
+        mapping = traffic.mapping(flags.buckets, flags.rate, min(limits, default=None)) if served else {}
+        return Reading(traffic_dict(flags.trace, traffic), mapping)
+    if is_session_trace(flags.trace):
+        sessions = read_sessions(flags.trace, flags.limit)
+        measured, mapping = _sessions(sessions), sessions.mapping(flags.rate) if served else {}
         unset = "slo, accelerators and sessions.system_prompt, which the trace does not tell"
-        _show(console, _sessions_page(measured, console.width), measured, output, as_json=as_json, unset=unset)
-        return
-    summary = _measured(console, trace, trace_format, columns, limit, max_tokens)
+        return Reading(measured, mapping, measured["notes"], unset)
+    return _read_requests(console, flags, served)
+
+
+def _read_requests(console: Console, flags: Flags, served: Transformer | None) -> Reading:
+    """Read a trace of requests, telling how far that is."""
+    from search_spaces.traces import UnnamedColumnError, read_trace, workload_mapping
+    from search_spaces.traces.summary import tells_waves, trace_source
+
+    named, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
+    with console.progress() as progress:
+        tell = None if progress is None else lambda share: progress("reading the trace", share)
+        try:
+            summary = read_trace(flags.trace, flags.trace_format, named, flags.limit, tell, most_tokens=most)
+        except UnnamedColumnError as error:
+            raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
     too_long = "" if served is None else _context_advice(summary, served)
-    whole = limit is None or summary.requests + summary.dropped + summary.too_long < limit
+    whole = flags.limit is None or summary.requests + summary.dropped + summary.too_long < flags.limit
     recorded = whole and tells_waves(summary)
-    advice = list(filter(None, (too_long, _peak_advice(summary, rate, recorded=recorded))))
+    advice = [text for text in (too_long, _peak_advice(summary, flags.rate, recorded=recorded)) if text]
     measured = summary_dict(summary)
     measured["notes"] += advice
-    if output is not None:
-        mapping = workload_mapping(summary, buckets, rate)
-        if recorded:
-            del mapping["burstiness"]
-            mapping["recorded"] = trace_source(summary, output.parent)
-        write_text(output, workload_yaml_text(mapping, _stem(trace), named, notes=advice), force=force)
-    note = "" if recorded or output is None else _random_note(summary, whole=whole)
-    shorter = f"{console.command} --max-tokens {served.max_position}{'' if force else ' --force'}" if served else ""
-    mend = shorter if too_long else ""
-    _show(console, _page(measured, console.width), measured, output, as_json=as_json, note=note, mend=mend)
+    if served is None or flags.output is None:
+        return Reading(measured, {})
+    mapping = workload_mapping(summary, flags.buckets, flags.rate)
+    if recorded:
+        del mapping["burstiness"]
+        mapping["recorded"] = trace_source(summary, flags.output.parent)
+    note = "" if recorded else _random_note(summary, whole=whole)
+    return Reading(measured, mapping, advice, note=note, longest=served.max_position if too_long else 0)
 
 
 def _stem(trace: Path) -> str:
     """What a workload is called after its trace."""
     return trace.name.partition(".")[0].strip() or trace.name.strip()
-
-
-def _show(
-    console: Console,
-    page: str,
-    measured: dict[str, Any],
-    output: Path | None,
-    *,
-    as_json: bool,
-    unset: str = "slo and accelerators",
-    note: str = "",
-    mend: str = "",
-) -> None:
-    """The answer, and what to do next: what mends the workload, else to plan for it.
-
-    unset: what the new file needs to be told.
-    """
-    console.show(measured if as_json else page)
-    if output is None:
-        console.hint(f"{console.command} -o workload.yaml")
-        return
-    console.note(f"\nwrote {output}; set its {unset}")
-    if note:
-        console.note(note)
-    console.note(f"Next: {mend or f'pdplan optimize {quote(str(output))} -o plan'}")
 
 
 def _sessions(summary: SessionSummary) -> dict[str, Any]:
@@ -201,43 +218,20 @@ def _sessions(summary: SessionSummary) -> dict[str, Any]:
     }
 
 
-def _sessions_page(measured: dict[str, Any], width: int) -> str:
-    from reports.numbers import count, duration, significant
-    from reports.text import clean, wrap
-
+def _sessions_facts(measured: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     begin = measured["sessions_per_s"]
-    facts = [
+    return (
         ("sessions", f"{count(measured['sessions'])} of {significant(measured['mean_turns'])} turns on average"),
         ("requests", count(measured["requests"])),
         ("new sessions", "all at one moment" if begin is None else f"{significant(begin)} per second"),
         ("think time", f"{duration(measured['mean_think_time_s'])} on average"),
         ("new tokens", f"{count(measured['mean_user_tokens'])} per turn on average"),
         ("output", f"{count(measured['mean_answer_tokens'])} tokens per turn on average"),
-    ]
-    notes = [line for note in measured["notes"] for line in wrap(f"Note: {note}", width)]
-    parts = [clean(measured["path"], 200), facts_text(facts, width), "\n".join(notes)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _measured(  # noqa: PLR0917
-    console: Console, trace: Path, trace_format: str, columns: str, limit: int | None, max_tokens: int | None
-) -> TraceSummary:
-    """Read the trace, telling how far that is."""
-    from search_spaces.traces import UnnamedColumnError, read_trace
-
-    named = pairs(columns, "--columns") or None
-    with console.progress() as progress:
-        told = None if progress is None else lambda share: progress("reading the trace", share)
-        try:
-            return read_trace(trace, trace_format, named, limit, told, most_tokens=max_tokens or int(MAX_TOKENS.high))
-        except UnnamedColumnError as error:
-            raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
+    )
 
 
 def _context_advice(summary: TraceSummary, model: Transformer) -> str:
     """What to do about requests that the model cannot take; empty where it takes all."""
-    from reports.numbers import count, percent
-
     beyond = summary.longer_than(model.max_position) if model.max_position else 0
     if not beyond:
         return ""
@@ -262,8 +256,6 @@ def _random_note(summary: TraceSummary, *, whole: bool) -> str:
 
 def _peak_advice(summary: TraceSummary, stated: float | None, *, recorded: bool) -> str:
     """What to do about a long time of more requests than are planned for; empty where there is none."""
-    from reports.numbers import duration, percent, rate
-
     planned = summary.request_rate if stated is None else stated
     pauses = stated is None and summary.arrivals.rate_without_pause is not None  # the mean says nothing then
     busy = None if planned is None or pauses else summary.arrivals.busy_window(planned)
@@ -276,9 +268,9 @@ def _peak_advice(summary: TraceSummary, stated: float | None, *, recorded: bool)
         else "a fleet that is just large enough for the planned rate then falls behind and misses its SLOs"
     )
     return (
-        f"{rate(peak)} came in the busiest {duration(window)}, {percent(peak / planned - 1.0)} more than the "
-        f"{rate(planned)} to plan for: {behind}. To plan for the busiest, add --rate {peak:.3g}/s to pdplan workload, "
-        f"or --set workload.request_rate={peak:.3g} to pdplan optimize."
+        f"{rate_words(peak)} came in the busiest {duration(window)}, {percent(peak / planned - 1.0)} more than the "
+        f"{rate_words(planned)} to plan for: {behind}. To plan for the busiest, add --rate {peak:.3g}/s to pdplan "
+        f"workload, or --set workload.request_rate={peak:.3g} to pdplan optimize."
     )
 
 
@@ -343,32 +335,30 @@ def traffic_dict(path: Path, traffic: Traffic) -> dict[str, Any]:
     }
 
 
-def _page(measured: dict[str, Any], width: int) -> str:
-    from reports.numbers import count, duration, percent, rate, significant
-    from reports.table import Column, render_table
-    from reports.text import clean, wrap
-
-    hits = measured["prefix_hit_share"]
-    median = measured["reuse_interval_s"]
+def _page(measured: dict[str, Any]) -> Document:
+    """What was measured: rates and lengths, or of sessions their turns."""
+    notes = Section(sentences=tuple(f"Note: {note}" for note in measured["notes"]))
+    path = (clean(measured["path"], 200),)
+    if "sessions" in measured:
+        return Document(path, (Section(facts=_sessions_facts(measured)), notes))
+    hits, median = measured["prefix_hit_share"], measured["reuse_interval_s"]
     within = "" if median is None else f", half of them used within {duration(median)} before"
-    peaks = ", ".join(f"{rate(value)} over {window}" for window, value in measured["peak_rate_rps"].items())
-    facts = [
+    peaks = ", ".join(f"{rate_words(value)} over {window}" for window, value in measured["peak_rate_rps"].items())
+    facts = (
         ("requests", f"{count(measured['requests'])} in {duration(measured['duration_s'])} ({measured['format']})"),
-        ("rate", rate(measured["request_rate_rps"])),
-        ("peaks", peaks or "–"),
-        ("burstiness", f"{significant(measured['burstiness'])}   (CV of the times between arrivals; 1 is Poisson)"),
+        ("rate", rate_words(measured["request_rate_rps"])),
+        ("peaks", peaks or MISSING),
+        ("burstiness", f"{significant(measured['burstiness'])} (CV of the times between arrivals; 1 is Poisson)"),
         ("prefix hits", "the trace does not tell" if hits is None else f"{percent(hits)} of the input tokens{within}"),
         ("longest", f"{count(measured['max_tokens'])} tokens, ISL + OSL"),
-    ]
+    )
     rows = [
-        [name, count(measured[f"mean_{key}"]), *(count(value) for value in measured[key].values())]
+        (name, count(measured[f"mean_{key}"]), *map(count, measured[key].values()))
         for name, key in (("ISL", "isl"), ("OSL", "osl"))
     ]
-    heads = [head.replace("p100", "max") for head in measured["isl"]]
-    table = render_table(rows, [Column("token"), *(Column(head, "right") for head in ("mean", *heads))], width)
-    notes = [line for note in measured["notes"] for line in wrap(f"Note: {note}", width)]
-    parts = [clean(measured["path"], 200), facts_text(facts, width), table, "\n".join(notes)]
-    return "\n\n".join(part for part in parts if part)
+    quantiles = (f"#{name.replace('p100', 'max')}" for name in measured["isl"])
+    lengths = Section(table=table_of(("token", "#mean", *quantiles), rows))
+    return Document(path, (Section(facts=facts), lengths, notes))
 
 
 @click.command(short_help="Write a commented workload.yaml to start from.")

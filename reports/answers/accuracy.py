@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.scales import SPREAD, Quantity
+from costmodel.calibration import SPREAD, Quantity
 from costmodel.engine import EngineConfig
 from costmodel.words import percentage
 from reports.document import Document, Section, Table, said, table_of
@@ -48,22 +48,6 @@ def labelled(value: dict[str, Any]) -> list[tuple[list[str], dict[str, Any]]]:
     return [*groups, (["all", "", "", ""], value)]
 
 
-def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one table of all quantities."""
-    quantities, header = QUANTITIES[value["format"]], [*LABELS[value["format"]], "rows"]
-    for name in quantities:
-        header += [name if value["format"] == "serving" else "MAPE", "p90", "bias", "in 90 %"]
-    rows = [
-        [*labels, _rows(group), *(cell for quantity in quantities.values() for cell in error_cells(group, quantity))]
-        for labels, group in labelled(value)
-    ]
-    return header, rows
-
-
-def _rows(group: Mapping[str, Any]) -> str:
-    return str(group.get("predicted", group["rows"]))
-
-
 def validation_document(files: Mapping[str, dict[str, Any]]) -> Document:
     """The answer: of each file its errors by quantity, and which rows were refused and why."""
     return Document(
@@ -88,7 +72,7 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
         rows = [
             (
                 ", ".join(clean(label) for label in (names[labels[0]], *labels[1:]) if label),
-                _rows(group),
+                str(group.get("predicted", group["rows"])),
                 *error_cells(group, quantity),
             )
             for labels, group in labelled(value)
@@ -120,6 +104,9 @@ def validation_dict(kind: Format, outcome: Outcome, *, with_rows: bool = False) 
     Percentages are of the measured value: `*_bias_pct` is the median of (predicted / measured - 1) of TTFT and TPOT,
     and the mean of it for step latencies, whose `mape` is a mean too; coverage is a share of rows.
     """
+    by_group: dict[tuple[tuple[str, str], ...], list[Predicted]] = defaultdict(list)
+    for row in outcome.predicted:
+        by_group[tuple(row.group.items())].append(row)
     value: dict[str, Any] = {
         "format": str(kind),
         "rows": outcome.rows,
@@ -127,7 +114,7 @@ def validation_dict(kind: Format, outcome: Outcome, *, with_rows: bool = False) 
         **_errors(kind, outcome.predicted),
         "groups": [
             {**dict(group), "rows": len(members), "predicted": len(members), **_errors(kind, members)}
-            for group, members in _groups(outcome.predicted)
+            for group, members in sorted(by_group.items())
         ],
         "refused": [{"line": row.line, "reason": row.reason} for row in outcome.refused[:MOST_REASONS]],
         "refused_reasons": dict(Counter(row.reason for row in outcome.refused)),
@@ -151,31 +138,20 @@ def validation_dict(kind: Format, outcome: Outcome, *, with_rows: bool = False) 
 
 
 def _errors(kind: Format, members: Sequence[Predicted]) -> dict[str, float | None]:
+    """Size, tail and bias of the errors [%], and the share within their intervals; None without a measured value."""
     errors: dict[str, float | None] = {}
-    for quantity in SERVING_QUANTITIES if kind is Format.SERVING else ("latency",):
+    serving = kind is Format.SERVING
+    middle, name = (np.median, "median_abs") if serving else (np.mean, "mape")
+    for quantity in SERVING_QUANTITIES if serving else ("latency",):
         values = [row.values[quantity] for row in members if row.values[quantity].measured > 0]
-        error = np.array([value.error for value in values])
-        covered = [value.covered for value in values]
-        steps = quantity == "latency"
-        errors[f"{quantity}_mape_pct" if steps else f"{quantity}_median_abs_pct"] = _of(
-            np.mean if steps else np.median, np.abs(error)
-        )
-        errors[f"{quantity}_p90_abs_pct"] = _of(lambda data: np.quantile(data, 0.9), np.abs(error))
-        errors[f"{quantity}_bias_pct"] = _of(np.mean if steps else np.median, error)
-        errors[f"{quantity}_interval90_coverage"] = float(np.mean(covered)) if covered else None
+        error = 100.0 * np.array([value.error for value in values])
+        errors |= {
+            f"{quantity}_{name}_pct": float(middle(np.abs(error))) if values else None,
+            f"{quantity}_p90_abs_pct": float(np.quantile(np.abs(error), 0.9)) if values else None,
+            f"{quantity}_bias_pct": float(middle(error)) if values else None,
+            f"{quantity}_interval90_coverage": float(np.mean([value.covered for value in values])) if values else None,
+        }
     return errors
-
-
-def _of(statistic: Any, error: FloatArray) -> float | None:
-    return float(100.0 * statistic(error)) if error.size else None
-
-
-def _groups(members: Iterable[Predicted]) -> list[tuple[tuple[tuple[str, str], ...], list[Predicted]]]:
-    """Rows by model, accelerator, engine and mode (steps: phase and dtype), in alphabetical order."""
-    groups: dict[tuple[tuple[str, str], ...], list[Predicted]] = defaultdict(list)
-    for row in members:
-        groups[tuple(row.group.items())].append(row)
-    return sorted(groups.items())
 
 
 def throughput_tau(members: Iterable[Predicted]) -> float | None:

@@ -12,16 +12,7 @@ from costmodel.units import KILO
 from optimizer.fleets.binding import limits_by_use
 from optimizer.fleets.fleet import fleet_gpus
 from optimizer.plans.records import engine_counts, pool_records
-from optimizer.procurement.bill import (
-    Bill,
-    Commitment,
-    Hours,
-    commitment_cost,
-    hourly_price,
-    least_use,
-    payback_months,
-)
-from optimizer.procurement.buying import BuyingPlan, Look, Outcome
+from optimizer.procurement.buying import Bill, BuyingPlan, Hours, Look, Outcome
 from reports.charts import Frame, Stack, draw_stacks
 from reports.document import Chart, Document, Section, Table, said, table_of
 from reports.drawing import round_steps
@@ -29,7 +20,16 @@ from reports.numbers import MISSING, count, hourly, is_number, money, percent, r
 from reports.sensitivity import fleet_line
 from reports.table import Column
 from reports.text import capital, plural
-from search_spaces.contracts import Contract, DemandPath, Tier
+from search_spaces.contracts import (
+    Commitment,
+    Contract,
+    DemandPath,
+    Tier,
+    commitment_cost,
+    hourly_price,
+    least_use,
+    payback_months,
+)
 
 REFUTED: Final = 3
 """Refuted fleets that sentences tell of; the JSON document has all of them."""
@@ -71,11 +71,11 @@ def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
         "energy_kwh": purchase.energy,
         "carbon_kg": carbon(purchase),
         "fleets": {
-            "used": purchase.looks.every,
-            "simulated": len(purchase.looks.held) + len(purchase.looks.missed),
-            "held": [_look_record(item) for item in purchase.looks.held],
-            "missed": [_look_record(item) for item in purchase.looks.missed],
-            "refuted": [_look_record(item) for item in purchase.looks.refuted],
+            "used": purchase.fleets,
+            "simulated": len(purchase.held) + len(purchase.missed),
+            "held": [_look_record(item) for item in purchase.held],
+            "missed": [_look_record(item) for item in purchase.missed],
+            "refuted": [_look_record(item) for item in purchase.refuted],
         },
     }
 
@@ -175,7 +175,7 @@ def buying_document(purchase: BuyingPlan) -> Document:
             Section("One GPU under each contract", table=terms_table(purchase)),
             Section(sentences=tuple(notes(purchase))),
         ),
-        positive=not purchase.looks.missed,
+        positive=not purchase.missed,
         about=("What to reserve, buy and rent?", purchase.problem.name),
     )
 
@@ -323,7 +323,7 @@ def verdict(purchase: BuyingPlan) -> tuple[str, str]:
 
 def missed_sentences(purchase: BuyingPlan) -> list[str]:
     """That the purchase counts on fleets that miss their SLO in simulation, if it does."""
-    looks = purchase.looks.missed
+    looks = purchase.missed
     if not looks:
         return []
     return [
@@ -412,19 +412,18 @@ def _assumptions(purchase: BuyingPlan) -> tuple[str, ...]:
 
 def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
     """Which of the fleets that serve an hour of some path were simulated, and which fleets are not used therefore."""
-    looks = purchase.looks
+    held, every, number = purchase.held, purchase.fleets, len(purchase.held) + len(purchase.missed)
     before = "Before a month begins, run pdplan optimize for its rates."
-    if not looks.held and not looks.missed:
+    if not number:
         return (f"Fleets are by formula, not simulated. {before}",)
-    number = len(looks.held) + len(looks.missed)
-    subject = "All" if number == looks.every else f"{number} of"
-    sentence = f"{subject} {plural(looks.every, 'fleet')} that serve an hour were simulated at the rate they are for."
-    if looks.held:
-        least = min(looks.held, key=lambda look: look.attainment)
-        many = "All" if not looks.missed else f"{len(looks.held)}"
+    subject = "All" if number == every else f"{number} of"
+    sentence = f"{subject} {plural(every, 'fleet')} that serve an hour were simulated at the rate they are for."
+    if held:
+        least = min(held, key=lambda look: look.attainment)
+        many = "All" if not purchase.missed else f"{len(held)}"
         where = f"{percent(least.attainment)} of the requests at {rate(least.fleet.rate)}"
         sentence += f" {many} of them meet the SLO; the least share that does is {where}."
-    if number < looks.every:
+    if number < every:
         sentence += f" The others are by formula (--verify N). {before}"
     return sentence, *_refuted_fleets(purchase)
 
@@ -432,7 +431,7 @@ def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
 def _refuted_fleets(purchase: BuyingPlan) -> list[str]:
     """The fleets that miss in simulation; where they are more than REFUTED, their number and the dearest few."""
     alike: dict[tuple[object, ...], list[Look]] = {}
-    for look in purchase.looks.refuted:
+    for look in purchase.refuted:
         alike.setdefault((look.fleet.rate, engine_counts(look.fleet.pools)), []).append(look)
     groups = sorted(alike.values(), key=lambda looks: -_list_price(purchase, looks[0]))
     more = len(groups) - REFUTED

@@ -11,7 +11,7 @@ from costmodel.metric import METRICS
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports.asked import readable_inputs
-from reports.document import Document, Section, Table, said, table_of
+from reports.document import Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label
 from reports.numbers import MISSING, hourly, is_number, money, quantity, signed_percent
 from reports.table import Column
@@ -126,22 +126,24 @@ def compare(before: Plan, after: Plan) -> Comparison:
     changes = list(_pool_changes(before.pools, after.pools))
     inputs = tuple(_input_changes((), *(readable_inputs(plan.provenance.inputs) for plan in plans)))
     differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
-    gpus, gaps = ([float(sum(plan.gpus.values())) for plan in plans], [gap_of_any_fleet(plan) for plan in plans])
+    fleets = [plan if has_fleet(plan) else None for plan in plans]
+    gpus = [None if plan is None else float(sum(plan.gpus.values())) for plan in fleets]
+    gaps = [None if plan is None else gap_of_any_fleet(plan) for plan in fleets]
     return Comparison(
         names=(_plan_name(before), _plan_name(after)),
         found=(has_fleet(before), has_fleet(after)),
         price=Figure("price", before.cost_usd_per_hour, after.cost_usd_per_hour, "$/h", "lower"),
         figures=(
-            *(_figure(name, plans, [getattr(plan, field) for plan in plans], *how) for name, field, *how in FIGURES),
-            _figure("GPUs", plans, gpus, "GPU", "lower"),
+            *(_figure(name, [getattr(plan, field, None) for plan in fleets], *how) for name, field, *how in FIGURES),
+            _figure("GPUs", gpus, "GPU", "lower"),
             Figure("demand", before.demand_rps, after.demand_rps, "req/s"),
-            _figure("gap to the bound on any fleet", plans, gaps, "1", "lower"),
+            _figure("gap to the bound on any fleet", gaps, "1", "lower"),
         ),
         pools=tuple(sorted(differing, key=lambda change: (-abs(change.difference), change.name, change.kind))),
         unchanged_pools=len(changes) - len(differing),
         classes=tuple(_slo_changes(before, after)),
         inputs=inputs,
-        note=" ".join(said(_question(inputs), _note(before, after))),
+        note=" ".join(_notes(before, after, inputs)),
     )
 
 
@@ -156,33 +158,21 @@ def _plan_name(plan: Plan) -> str:
     return f"{clean(plan.name)} ({basis})"
 
 
-def _question(inputs: Sequence[Change]) -> str:
-    """Say that the plans are of different problems, so that the prices do not tell which is the better answer."""
+def _notes(before: Plan, after: Plan, inputs: Sequence[Change]) -> tuple[str, ...]:
+    """Say that the plans are of different problems, or that one was simulated and the other was not."""
     sections = {change.name.partition(".")[0] for change in inputs}
-    words = [words for key, words in QUESTION.items() if key in sections]
-    verb = "differs" if words in (["the model"], ["the workload"]) else "differ"
-    return f"The plans answer different questions: {join_words(words)} {verb}." if words else ""
-
-
-def _note(before: Plan, after: Plan) -> str:
-    """Say that one plan was simulated and the other was not, where both have a fleet."""
+    subjects = [words for key, words in QUESTION.items() if key in sections]
+    verb = "differs" if subjects in (["the model"], ["the workload"]) else "differ"
+    question = f"The plans answer different questions: {join_words(subjects)} {verb}." if subjects else ""
     if not (has_fleet(before) and has_fleet(after)) or before.simulated == after.simulated:
-        return ""
+        return said(question)
     plain = "second" if before.simulated else "first"
-    return (
-        f"The {plain} plan is not simulated: its latencies, SLO shares and goodput are by formula, so their "
-        "differences are also those of the method."
-    )
+    return said(question, f"The {plain} plan is not simulated: its latencies, SLO shares and goodput are by formula.")
 
 
-def _figure(
-    name: str, plans: Sequence[Plan | ClassResult | None], values: Sequence[float | None], unit: str, better: str = ""
-) -> Figure:
-    """A figure of two fleets, or of two classes: None where there is none, or no number."""
-    before, after = (
-        value if is_number(value) and plan is not None and (not isinstance(plan, Plan) or has_fleet(plan)) else None
-        for plan, value in zip(plans, values, strict=True)
-    )
+def _figure(name: str, values: Sequence[float | None], unit: str, better: str = "") -> Figure:
+    """A figure of two fleets, or of two classes: None where there is no number."""
+    before, after = (value if is_number(value) else None for value in values)
     return Figure(name, before, after, unit, better)
 
 
@@ -196,50 +186,42 @@ def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[Poo
     unmatched = list(after)
     for pool in before:
         twins = [candidate for candidate in unmatched if shape_words(candidate) == shape_words(pool)]
-        if not twins:
-            yield _lone(pool, "removed")
+        twin = next((candidate for candidate in twins if candidate.id == pool.id), twins[0] if twins else None)
+        if twin is None:
+            replicas, price = (pool.replicas, 0), (pool.usd_per_hour, 0.0)
+            yield PoolChange("removed", clean(pool.id, 20), shape_words(pool), replicas, price)
             continue
-        twin = next((candidate for candidate in twins if candidate.id == pool.id), twins[0])
         unmatched.remove(twin)
         pairs = [(field, getattr(pool, field), getattr(twin, field)) for field in SETTINGS]
-        yield PoolChange(
-            kind="changed",
-            name=clean(twin.id, 20),
-            shape=shape_words(twin),
-            engines=(pool.replicas, twin.replicas),
-            usd_per_hour=(pool.usd_per_hour, twin.usd_per_hour),
-            settings=tuple(Change(field, value_words(a), value_words(b)) for field, a, b in pairs if a != b),
-        )
+        settings = tuple(Change(field, value_words(a), value_words(b)) for field, a, b in pairs if a != b)
+        replicas, price = (pool.replicas, twin.replicas), (pool.usd_per_hour, twin.usd_per_hour)
+        yield PoolChange("changed", clean(twin.id, 20), shape_words(twin), replicas, price, settings)
     for pool in unmatched:
-        yield _lone(pool, "added")
-
-
-def _lone(pool: Pool, kind: Kind) -> PoolChange:
-    """A pool that only one of the plans has."""
-    engines, price = (pool.replicas, 0), (pool.usd_per_hour, 0.0)
-    if kind == "added":
-        engines, price = engines[::-1], price[::-1]
-    return PoolChange(kind, clean(pool.id, 20), shape_words(pool), engines, price)
+        replicas, price = (0, pool.replicas), (0.0, pool.usd_per_hour)
+        yield PoolChange("added", clean(pool.id, 20), shape_words(pool), replicas, price)
 
 
 def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
-    old, new = ({item.name: item for item in plan.classes} for plan in (before, after))
+    old, new = ({item.name: item for item in plan.classes if has_fleet(plan)} for plan in (before, after))
     for name in {**old, **new}:
-        a, b = old.get(name), new.get(name)
-        label = goal_label((b or a or next(iter(old.values()))).attainment_goal)
-        held = tuple(None if item is None else item.attainment >= item.attainment_goal for item in (a, b))
-        pairs, figures = [{} if item is None else _class_values(item, label) for item in (a, b)], []
-        for key in {**pairs[0], **pairs[1]}:
-            unit = "1" if key in {"meet the SLO", "goal"} else "s"
-            better = "higher" if key == "meet the SLO" else "" if key == "goal" or key.endswith("limit") else "lower"
-            figures.append(_figure(key, (a, b), [values.get(key) for values in pairs], unit, better))
+        pair = old.get(name), new.get(name)
+        label = goal_label(next(item.attainment_goal for item in reversed(pair) if item is not None))
+        held = [None if item is None else item.attainment >= item.attainment_goal for item in pair]
+        values, figures = [{} if item is None else _class_values(item, label) for item in pair], []
+        for key in {**values[0], **values[1]}:
+            unit = "1" if key in {MEETING, "goal"} else "s"
+            better = "higher" if key == MEETING else "" if key == "goal" or key.endswith("limit") else "lower"
+            figures.append(_figure(key, [side.get(key) for side in values], unit, better))
         yield SloChange(clean(name, 30), (held[0], held[1]), tuple(figures))
+
+
+MEETING: Final = "meet the SLO"
 
 
 def _class_values(item: ClassResult, label: str) -> dict[str, float | None]:
     """What a class attains, and what it asks for; label: the quantile of its goal."""
     values: dict[str, float | None] = {
-        "meet the SLO": item.attainment,
+        MEETING: item.attainment,
         "goal": item.attainment_goal,
         f"TTFT {label}": getattr(item.ttft_s, label),
         "TTFT limit": item.ttft_limit_s,
@@ -329,33 +311,34 @@ def _differences(comparison: Comparison) -> tuple[Section, ...]:
         (f"{SIGNS[item.kind]} {item.kind}", pool_words(item), f"{signed_money(item.difference)}/h")
         for item in comparison.pools
     ]
-    classes = [
-        Section(
-            f"SLO: {outcome_words(item, comparison)}",
-            said(lone_words(item)),
-            None if None in item.held else _figures(item.figures),
-        )
-        for item in comparison.classes
-    ]
     inputs = [(item.name, item.before or MISSING, item.after or MISSING) for item in comparison.inputs]
     pool, *columns = (Column(name, shrink=True, lines=6) for name in ("pool", "input", "before", "after"))
+    figures = [("", figure) for figure in comparison.figures if figure.differs]
+    slos = [(item.name, figure) for item in comparison.classes for figure in item.figures if figure.differs]
+    classes = _figures(slos, dict(zip((item.name for item in comparison.classes), comparison.classes, strict=True)))
     return (
         Section("Fleet", table=table_of(("change", pool, "#price"), pools), notes=said(unchanged)),
-        Section("Figures", table=_figures(comparison.figures)),
-        Section("SLOs", sections=tuple(classes)),
+        Section("Figures", table=without_empty(_figures(figures, {}))),
+        Section("SLOs", table=classes),
         Section("Inputs", table=table_of(columns, inputs)),
     )
 
 
-def _figures(figures: Sequence[Figure]) -> Table:
-    """The figures that differ: both values, and the difference."""
-    differing = [figure for figure in figures if figure.differs]
-    rows = [
-        (figure.name, _value(figure, figure.before), _value(figure, figure.after), _difference_words(figure))
-        for figure in differing
-    ]
-    columns = (Column("figure", shrink=True, lines=2), "#before", "#after", "#difference")
-    return table_of(columns, rows, [tone(figure) for figure in differing])
+def _figures(figures: Sequence[tuple[str, Figure]], classes: Mapping[str, SloChange]) -> Table:
+    """Figures with their classes, if any: both values, and the difference; a share says whether the SLO is met."""
+    rows = []
+    for name, figure in figures:
+        held = classes[name].held if figure.name == MEETING else (None, None)
+        marks = [{True: "✓ ", False: "✗ ", None: ""}[outcome] for outcome in held]
+        values = [_value(figure, value) for value in (figure.before, figure.after)]
+        cells = (f"{mark}{value}" for mark, value in zip(marks, values, strict=True))
+        rows.append((name or MISSING, figure.name, *cells, _difference_words(figure)))
+    columns = (
+        Column("class", shrink=True),
+        Column("figure", shrink=True, lines=2),
+        *("#before", "#after", "#difference"),
+    )
+    return table_of(columns, rows, [tone(figure) for _, figure in figures])
 
 
 def signed_money(value: float) -> str:
@@ -394,20 +377,3 @@ def tone(figure: Figure) -> str:
     if not figure.better or not figure.differs or not is_number(figure.before) or not is_number(figure.after):
         return ""
     return "good" if (figure.after < figure.before) == (figure.better == "lower") else "bad"
-
-
-def outcome_words(item: SloChange, comparison: Comparison) -> str:
-    """Say whether each plan meets the SLO of a class, was asked for it at all, or has no fleet."""
-    before, after = (
-        "not asked for" if held is None and has else "no fleet" if held is None else "meets" if held else "misses"
-        for held, has in zip(item.held, comparison.found, strict=True)
-    )
-    return f"{item.name} {after}" if before == after else f"{item.name}: {before} → {after}"
-
-
-def lone_words(item: SloChange) -> str:
-    """Write the figures of a class that only one plan has; empty where both have it."""
-    if None not in item.held:
-        return ""
-    sides = [(figure, figure.after if item.held[0] is None else figure.before) for figure in item.figures]
-    return ", ".join(f"{figure.name} {_value(figure, value)}" for figure, value in sides if value is not None)

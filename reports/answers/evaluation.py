@@ -13,7 +13,7 @@ from reports.json_text import finite
 from reports.numbers import hourly, monthly, percent_beside, rate, signed_percent
 from reports.text import clean
 from reports.verdict import (
-    cost_sentence,
+    day_price_sentence,
     growth_sentence,
     losses_sentence,
     no_fleet_headline,
@@ -49,7 +49,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, next_step: str = "") -> 
             Section(table=class_table(plan, brief=True), notes=tuple(limit_sentences(plan))),
             Section(
                 sentences=said(
-                    cost_sentence(plan),
+                    day_price_sentence(plan),
                     growth_sentence(plan),
                     f"Binds first: {binding_sentence(limits[0])}" if limits else "",
                     provisioning_sentence(evaluation.provisioning, plan),

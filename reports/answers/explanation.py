@@ -47,7 +47,6 @@ def explanation_dict(config: str, assumed: Mapping[str, int | str], explanation:
             }
             for standing in explanation.standings
         ],
-        "other_offer": None if explanation.other is None else explanation_dict(config, assumed, explanation.other),
     }
 
 
@@ -89,7 +88,6 @@ def _config(assumed: Mapping[str, int | str], explanation: Explanation, title: s
     return Section(
         title,
         said(
-            "" if explanation.other is None else _offers(explanation, explanation.other),
             f"Assumed, as the config does not say: {settings}." if assumed else "",
             f"The search does not try it: {ranges}." if ranges else "",
             *map(_standing, explanation.standings),
@@ -129,16 +127,6 @@ def _verdict(explanation: Explanation) -> str:
         return "possible, but no fleet with it is ranked."
     best = min(standings, key=lambda standing: standing.rank or 0)
     return f"possible, at best number {best.rank} of {best.of} as a {best.role.value} replica."
-
-
-def _offers(explanation: Explanation, rival: Explanation) -> str:
-    """Which of the two offers of a GPU is meant, and what becomes of the config on the other."""
-    taken, left = (
-        f"{item.offer.accelerator.name} at {hourly(item.offer.usd_per_hour)} per GPU" for item in (explanation, rival)
-    )
-    unranked = all(standing.rank is None for standing in rival.standings)
-    why = "".join(f" As {standing.role.value}: {standing.why}." for standing in rival.standings if unranked)
-    return f"Taken for {taken}, the better of two offers. On {left}: {_verdict(rival)}{why}"
 
 
 def _standing(standing: Standing) -> str:

@@ -11,7 +11,6 @@ from costmodel.words import dearer
 from optimizer.plans.plan import Alternative, ClassResult, Plan, Pool, Range
 from optimizer.plans.records import EnginePool, Quantiles
 from reports import verdict
-from reports.answers.plan_charts import cost_charts
 from reports.asked import asked
 from reports.document import Document, Facts, Section, Table, said, table_of, without_empty
 from reports.figures import QUANTILES, Latencies, fleet_diagram, goal_label, goal_words, worst_tail
@@ -68,8 +67,15 @@ from reports.words import (
     why_not_sentence,
 )
 
-from .plan_charts import slo_charts, why_charts
-from .plan_details import pools_section, settings_section, simulation_sections, trust_sections, workload_section
+from .plan_charts import fleets_charts, slo_charts, why_charts
+from .plan_details import (
+    features_sentence,
+    hand_over_sentence,
+    settings_section,
+    simulation_sections,
+    trust_sections,
+    workload_section,
+)
 
 BRIEF_ROWS: Final = 4
 """Rows of a table in the brief answer: more of them would push the verdict off the screen."""
@@ -161,7 +167,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
         Section(
             "Cost and capacity",
             said(
-                verdict.cost_sentence(plan),
+                verdict.day_price_sentence(plan),
                 verdict.overload_sentence(plan),
                 verdict.disaggregation_sentence(plan),
                 verdict.proof_sentence(plan),
@@ -182,7 +188,12 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
             sections=simulation_sections(plan),
         ),
         Section("Latencies", table=latency_table(plan), notes=verdict.error_bar_sentences(plan)),
-        Section("What binds", table=_limits(plan), charts=why_charts(plan), sections=(pools_section(plan),)),
+        Section(
+            "What binds",
+            table=_limits(plan),
+            notes=said(hand_over_sentence(plan), features_sentence(plan)),
+            charts=why_charts(plan),
+        ),
         front_section(plan),
         _alternatives(plan, brief=False),
         sensitivity_section(plan),
@@ -262,24 +273,23 @@ def class_table(plan: Plan, *, brief: bool) -> Table:
         Column("limit", "right", beside=True),
         Column(f"TPOT{at}", "right"),
         Column("limit", "right", beside=True),
-        Column("share", "right", optional=True),
+        *([Column("share", "right", optional=True)] if len(plan.classes) > 1 else []),
     )
     rows = []
     for item in classes:
         label, mark = goal_label(item.attainment_goal), "✓" if item.attainment >= item.attainment_goal else "✗"
         before = "" if at else f"{label} "
-        rows.append(
-            (
-                clean(item.name, 30),
-                f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
-                percent(item.attainment_goal),
-                f"{before}{duration(getattr(item.ttft_s, label))}",
-                duration(item.ttft_limit_s),
-                f"{before}{duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
-                duration(item.tpot_limit_s),
-                percent(item.share),
-            )
+        cells = (
+            clean(item.name, 30),
+            f"{mark} {percent_beside(item.attainment, item.attainment_goal)}",
+            percent(item.attainment_goal),
+            f"{before}{duration(getattr(item.ttft_s, label))}",
+            duration(item.ttft_limit_s),
+            f"{before}{duration(getattr(item.tpot_s, label))}" if has_tpot(item) else MISSING,
+            duration(item.tpot_limit_s),
+            percent(item.share),
         )
+        rows.append(cells[: len(columns)])
     return table_of(columns, rows)
 
 
@@ -328,18 +338,9 @@ def limit_sentences(plan: Plan) -> list[str]:
 
 
 def _limits(plan: Plan) -> Table:
-    columns = (
-        Column("limit", shrink=True, lines=2),
-        *("where", "#slack"),
-        Column("because", shrink=True, lines=12),
-    )
+    columns = (Column("limit", shrink=True, lines=2), "where", "#slack", Column("because", shrink=True, lines=12))
     rows = [
-        (
-            constraint_words(item.constraint),
-            clean(item.where, 20),
-            percent(item.slack),
-            binding_sentence(item),
-        )
+        (constraint_words(item.constraint), clean(item.where, 20), percent(item.slack), binding_sentence(item))
         for item in by_slack(plan)
     ]
     return table_of(columns, rows)
@@ -361,45 +362,37 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
 
 def _alternatives(plan: Plan, *, brief: bool) -> Section:
     """The cheapest fleet of each kind; brief: without the recommended one, which stands above, and runners-up."""
-    numbered = list(enumerate(distinct_alternatives(plan), 1))
-    if not has_fleet(plan):
-        numbered = [(number, row) for number, row in numbered if row.kind not in {"recommended", "nearest_miss"}]
     left_out = {"recommended", "other_engines"} if brief else set[str]()
-    kinds = [(number, row) for number, row in numbered if row.kind not in left_out]
+    left_out |= set() if has_fleet(plan) else {"recommended", "nearest_miss"}
+    kinds = [(n, row) for n, row in enumerate(distinct_alternatives(plan), 1) if row.kind not in left_out]
     if all(row.kind == "recommended" for _, row in kinds):
         return Section()
-    columns = (
+    rows = kinds[:BRIEF_ROWS] if brief else kinds
+    cut = len(kinds) - len(rows)
+    notes = said(
+        f"{plural(cut, 'more alternative')}: see -v or plan.json." if cut else "",
+        "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one." if has_fleet(plan) else "",
+        *("" if brief or not (text := _reason(row, plan)) else f"{number}: {text}" for number, row in rows),
+    )
+    columns: list[Column | str] = [
         Column("#", "right"),
         Column("alternative", shrink=True, lines=6),
         Column(FLEET_WITH_LIMITS, shrink=True, lines=8),
-        Column("$/h", "right"),
-        Column("extra", "right"),
-        Column("SLO met", "right", optional=True),
-    )
-    rows = kinds[:BRIEF_ROWS] if brief else kinds
-    cut = len(kinds) - len(rows)
-    notes = [f"{plural(cut, 'more alternative')}: see -v or plan.json."] if cut else []
-    notes += (
-        ["--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."] if has_fleet(plan) else []
-    )
-    notes += [] if brief else [f"{number}: {text}" for number, row in rows if (text := _reason(row, plan))]
+        *("#$/h", "#extra"),
+        *([] if brief else [Column("SLO met", "right", optional=True)]),
+    ]
     tones = ["out" if not is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in rows]
-    table = table_of(columns, [(str(number), *_alternative_row(row, plan)) for number, row in rows], tones)
-    charts = () if brief else cost_charts(plan)
-    return Section("" if brief else "Alternatives", table=table, notes=tuple(notes), charts=charts)
+    cells = [(str(number), *_alternative_row(row, plan))[: len(columns)] for number, row in rows]
+    charts = () if brief else fleets_charts(plan)
+    return Section("" if brief else "Alternatives", table=table_of(columns, cells, tones), notes=notes, charts=charts)
 
 
 def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
     recommended, price, own = row.kind == "recommended", row.cost_usd_per_hour, plan.cost_usd_per_hour
     extra = signed_percent((price - own) / own) if is_feasible(row) and not recommended and price and own else MISSING
     fleet = " + ".join(limited_cell(pool) for pool in row.pools[:6])
-    return (
-        recommended_words(plan) if recommended else alternative_name(row),
-        fleet or why_not_sentence(row) or MISSING,
-        money(price),
-        extra,
-        percent(row.attainment),
-    )
+    name = recommended_words(plan) if recommended else alternative_name(row)
+    return name, fleet or why_not_sentence(row) or MISSING, money(price), extra, percent(row.attainment)
 
 
 def _reason(row: Alternative, plan: Plan) -> str:
@@ -420,39 +413,32 @@ def front_section(plan: Plan) -> Section:
 
     Looks of the plan's price differ from it in settings only, none of which were proven to be better.
     """
-    tuning = None if plan.simulation is None else plan.simulation.tuning
+    tuning, own = None if plan.simulation is None else plan.simulation.tuning, plan.cost_usd_per_hour or 0.0
     if tuning is None or "tail" not in tuning.objectives:
         return Section()
-    own, names = plan.cost_usd_per_hour or 0.0, {item.name for item in plan.classes}
-    own_tail = max(worst_tail(plan.classes, plan.classes, metric)[0] for metric in ("ttft", "tpot"))
-    others = [(result, goal_label(item.attainment_goal)) for item in plan.classes for result in item.metrics.values()]
-    own_tail = max(own_tail, *(getattr(row.quantiles_s, label) / row.limit_s for row, label in others), 0.0)
-    dearer = [
+    tails = [worst_tail(plan.classes, plan.classes, metric)[0] for metric in ("ttft", "tpot")]
+    for item in plan.classes:
+        label = goal_label(item.attainment_goal)
+        tails += [getattr(times, label) / limit for _, times, limit in other_metrics(item)]
+    own_tail, names = max(tails), {item.name for item in plan.classes}
+    dearer_fleets = [
         fleet
         for fleet in tuning.front
         if fleet.tail <= 1.0
         and fleet.cost_usd_per_hour > own * (1 + 1e-9)
         and names == {item.name for item in fleet.latencies}
     ]
-    faster = next((fleet for fleet in dearer if fleet.outcome == "meets" and fleet.tail < own_tail), None)
+    faster = next((fleet for fleet in dearer_fleets if fleet.outcome == "meets" and fleet.tail < own_tail), None)
     gain = "no dearer fleet is proven to meet the SLO and to be faster"
     if faster is not None:
-        dollars = f"+{hourly(faster.cost_usd_per_hour - own)} ({percent(faster.cost_usd_per_hour / own - 1)})"
-        gain = (
-            f"for {dollars} the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
-        )
+        more = faster.cost_usd_per_hour - own
+        latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
+        gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
     compared = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
     rows = [_front_row(plan, plan.pools, (own, own_tail), plan.classes, "recommended")]
-    rows += [
-        _front_row(
-            plan,
-            fleet.pools,
-            (fleet.cost_usd_per_hour, fleet.tail),
-            fleet.latencies,
-            OUTCOMES.get(fleet.outcome or "", "one short run"),
-        )
-        for fleet in dearer
-    ]
+    for fleet in dearer_fleets:
+        basis, figures = OUTCOMES.get(fleet.outcome or "", "one short run"), (fleet.cost_usd_per_hour, fleet.tail)
+        rows.append(_front_row(plan, fleet.pools, figures, fleet.latencies, basis))
     at = goal_words(plan.classes)
     headers = ("#price", "#extra", "#of limit", "#SLO met", f"#TTFT {at}", f"#TPOT {at}", "basis")
     several = ", of the class nearest to it" if len(plan.classes) > 1 else ""

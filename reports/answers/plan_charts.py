@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
-from optimizer.plans.records import EnginePool, Quantiles, SimulatedLatencies
+from optimizer.plans.records import EnginePool, SimulatedLatencies
 from reports.asked import HOURS, arrivals
-from reports.charts import Bar, Frame, HeatCell, Stack, draw_bars, draw_heat_map, draw_stacks, tone_of
-from reports.document import Chart, Table, table_of
-from reports.drawing import (
-    WIDTH,
-    Box,
-    Drawing,
-    Log,
-    Mark,
-    Path,
-    Plot,
-    Point,
-    Symbol,
-    Text,
-    axes,
-    decade_range,
-    headings,
-    line,
-    place_label,
-    plot,
-    round_steps,
+from reports.charts import (
+    Axis,
+    Bar,
+    Frame,
+    HeatCell,
+    Panel,
+    Series,
+    Stack,
+    draw_bars,
+    draw_heat_map,
+    draw_panels,
+    draw_stacks,
+    tone_of,
 )
+from reports.document import Chart, table_of
+from reports.drawing import Drawing, Log, decade_range, round_steps
 from reports.figures import (
     QUANTILES,
     LengthMap,
@@ -60,21 +55,18 @@ from reports.text import capital, clean, plural, sentence
 from reports.verdict import growth_sentence
 from reports.words import (
     HOLDS,
-    NOT_SHOWN,
+    UNPROVEN,
     busiest_words,
     dearest_of_each_role,
     distinct_alternatives,
-    has_fleet,
     has_tpot,
     in_words,
     is_feasible,
     limited_cell,
-    met_words,
     named_fleet,
     origin_words,
     other_metrics,
     outcome_words,
-    status_words,
     tightest_first,
     tried_fleets,
 )
@@ -95,12 +87,8 @@ BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 """What bounds a step, where that is not its own name."""
 TONES: Final = {"TTFT": "prefill", "TPOT": "decode"}
 LATENCIES: Final = tuple((tone, metric) for metric, tone in TONES.items())
-PANEL: Final = 200.0
-"""Height of one of two panels that stand below each other."""
-LEFT: Final = 46.0
-RIGHT: Final = WIDTH - 10
-OF_LIMIT: Final = [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)]
-"""Ticks of a latency as a share of its limit."""
+OF_LIMIT: Final = Axis("share of limit", 0.0, 1.5, [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)])
+AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
 FAR: Final = 2.5
 RECOMMENDED: Final = "recommended"
 BEYOND: Final = 4 / 3
@@ -109,18 +97,13 @@ BEYOND: Final = 4 / 3
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
     """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
-    classes = tightest_first(plan)
+    classes = tightest_first(plan)[:MOST_CLASSES]
     charts = [
-        *[chart for item in classes if (chart := _distribution_chart(plan, item)) is not None][:MOST_CLASSES],
+        *(_distribution_chart(plan, item) for item in classes),
         load_chart(plan),
-        *[chart for item in classes if (chart := _length_chart(plan, item)) is not None][:MOST_CLASSES],
+        *(_length_chart(plan, item) for item in classes),
     ]
     return tuple(chart for chart in charts if chart is not None)
-
-
-def cost_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw what other fleets cost, and cost against latency of those that were simulated."""
-    return tuple(chart for chart in (cost_chart(plan), fleets_chart(plan)) if chart is not None)
 
 
 def why_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -144,63 +127,40 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     case = next((case for case in simulation.classes if case.name == item.name), None) if simulation else None
     if simulation is None or case is None:
         return None
-    label, goal, name = goal_label(item.attainment_goal), item.attainment_goal, clean(item.name, 30)
-    metrics = (
-        ("TTFT", item.ttft_limit_s, case.ttft_cdf_s, case.by_formula.ttft_s),
-        ("TPOT", item.tpot_limit_s, case.tpot_cdf_s, case.by_formula.tpot_s),
-    )
-    marks: list[Mark] = []
-    rows: list[tuple[str, ...]] = []
-    panels: list[str] = []
-    for metric, limit, times, formula in metrics[: 1 + has_tpot(item)]:
+    goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
+    metrics = [("TTFT", item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
+    metrics += [("TPOT", item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if has_tpot(item) else []
+    panels, rows, spans = [], [], []
+    for metric, limit, times, quantiles in metrics:
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
         if not points or not is_number(limit):
             continue
-        marks += _distribution(metric, points, formula, (limit, goal), PANEL * len(panels))
+        spread = " to ".join(duration(points[at][0]) for at in (0, -1))
+        spans.append(f"{metric} from {spread}, limit {duration(limit)}")
         rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
-        ends = " to ".join(duration(points[at][0]) for at in (0, -1))
-        panels.append(f"{metric} from {ends}, limit {duration(limit)}")
+        hollow = [(getattr(quantiles, label), share) for label, share in QUANTILES.items()]
+        tips = [f"by formula: {percent(share)} within {duration(seconds)}" for seconds, share in hollow]
+        panels.append(
+            Panel(
+                Axis("", 0.0, limit * BEYOND, [(step, duration(step)) for step in round_steps(limit * BEYOND, 4)]),
+                Axis("", 0.0, 1.0, [(share, percent(share)) for share in (0.0, 0.5, 1.0)]),
+                (
+                    Series(points, line=f"curve {TONES[metric]}"),
+                    Series(hollow, symbol=f"hollow {TONES[metric]}", tips=tips),
+                ),
+                title=f"{metric}, share of requests that are faster",
+                levels=((goal, "goal", f"goal {percent(goal)}"),),
+                uprights=((limit, "limit", f"limit {duration(limit)}", "limit"),),
+            )
+        )
     if not panels:
         return None
-    summary = f"distribution of {name}: {'; '.join(panels)}"
     return Chart(
-        title=f"{name}: {_tail_words(item, label)}",
+        title=f"{name}: {_tail_words(item, goal_label(goal))}",
         caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {percent(goal)}.",
-        drawing=Drawing(WIDTH, PANEL * len(panels), summary, tuple(marks)),
+        drawing=draw_panels(panels, f"distribution of {name}: {'; '.join(spans)}"),
         table=table_of(("latency", "#share", "#within", "#limit"), rows),
     )
-
-
-def _distribution(
-    metric: str, points: Sequence[Point], formula: Quantiles, target: tuple[float, float], top: float
-) -> list[Mark]:
-    """One panel; target: the limit [s] and the share of requests that is to be within it."""
-    limit, goal = target
-    box = Box(LEFT, top + 43, RIGHT, top + PANEL - 40)
-    frame = plot(box, (0.0, limit * BEYOND), (0.0, 1.0))
-    times = [(seconds, duration(seconds)) for seconds in round_steps(limit * BEYOND, 4)]
-    marks = axes(frame, times, [(share, percent(share)) for share in (0.0, 0.5, 1.0)], "", "")
-    at_limit = frame.x(limit)
-    marks.append(Text(0, top + 14, f"{metric}, share of requests that are faster", "strong"))
-    marks.append(Path(((box.left, frame.y(goal)), (box.right, frame.y(goal))), "goal", f"goal {percent(goal)}"))
-    marks.append(Path(((at_limit, box.top), (at_limit, box.bottom)), "limit"))
-    marks.append(Text(at_limit, top + 32, f"limit {duration(limit)}", "limit", "middle"))
-    inside = [point for point in points if point[0] <= frame.x.high]
-    marks += line(frame, [*inside, *_leaving(points, frame.x.high)], f"curve {TONES[metric]}")
-    for label, share in QUANTILES.items():
-        seconds = getattr(formula, label)
-        if is_number(seconds) and seconds <= frame.x.high:
-            tip = f"by formula: {percent(share)} within {duration(seconds)}"
-            marks.append(Symbol(*frame.at((seconds, share)), f"hollow {TONES[metric]}", tip))
-    return marks
-
-
-def _leaving(points: Sequence[Point], high: float) -> list[Point]:
-    """Where a distribution leaves the plot at its right edge: a list of one point, or none where it stays inside."""
-    for before, after in itertools.pairwise(points):
-        if before[0] <= high < after[0]:
-            return [(high, before[1] + (high - before[0]) / (after[0] - before[0]) * (after[1] - before[1]))]
-    return []
 
 
 def _tail_words(item: ClassResult, label: str) -> str:
@@ -270,11 +230,26 @@ def load_chart(plan: Plan) -> Chart | None:
     points = loads(plan)
     if plan.simulation is None or not points:
         return None
-    at_knee = knee(points)
+    at_knee, goodput = knee(points), plan.simulation.goodput_rps
     knee_sentence = (
         "Throughput grows faster than a typical request's time at every rate but overload: no knee before it."
         if at_knee is None
         else f"Knee {rate(at_knee)}: beyond it a typical request's time grows faster than the throughput."
+    )
+    uprights = ((plan.demand_rps, "drop", "demand", "strong"), (goodput, "knee", "meets the SLO up to", "good"))
+    top = max([point.rate for point in points] + [plan.demand_rps]) * 1.06
+    series = []
+    for metric, tone in TONES.items():
+        heights = [(point.rate, getattr(point, metric.lower())) for point in points]
+        tips = [f"{rate(at)}: {metric} {percent(value)} of its limit" for at, value in heights]
+        series.append(Series(heights, f"curve {tone}", tone, tips))
+    panel = Panel(
+        Axis("requests per second", 0.0, top, [(value, significant(value)) for value in round_steps(top)]),
+        OF_LIMIT,
+        series,
+        levels=AT_LIMIT,
+        uprights=[(at, tone, f"{name} {rate(at)}", text) for at, tone, name, text in uprights if at is not None],
+        height=288.0,
     )
     worst = ", worst class" if len(plan.classes) > 1 else ""
     summary = "; ".join(f"{rate(p.rate)}: TTFT {percent(p.ttft)}, TPOT {percent(p.tpot)}" for p in points)
@@ -284,42 +259,10 @@ def load_chart(plan: Plan) -> Chart | None:
         caption=f"Latency at {goal_words(plan.classes).removeprefix('at ')} over its limit{worst}; one run of "
         f"{count(plan.simulation.curve_requests)} requests at each rate above the planned one, shorter ones below it. "
         f"{knee_sentence}",
-        drawing=Drawing(
-            WIDTH, 288, f"latency over limit against load: {summary}", tuple(_load_marks(plan, points, at_knee))
-        ),
+        drawing=draw_panels([panel], f"latency over limit against load: {summary}"),
         table=table_of(("#rate", "#TTFT of limit", "#TPOT of limit", "#typical time", "holds"), rows),
         legend=LATENCIES,
     )
-
-
-def _load_marks(plan: Plan, points: Sequence[Load], at_knee: float | None) -> list[Mark]:
-    box = Box(LEFT, 62, RIGHT, 250)
-    top = max([point.rate for point in points] + [plan.demand_rps]) * 1.06
-    frame = plot(box, (0.0, top), (0.0, 1.5))
-    steps = [(value, significant(value)) for value in round_steps(top)]
-    marks = axes(frame, steps, OF_LIMIT, "requests per second", "share of limit")
-    marks.append(Path(((box.left, frame.y(1.0)), (box.right, frame.y(1.0))), "limit", "the limits"))
-    goodput = None if plan.simulation is None else plan.simulation.goodput_rps
-    uprights = (
-        (plan.demand_rps, box.top, "drop", "demand", "strong"),
-        (goodput, box.top, "knee", "meets the SLO up to", "good"),
-        (at_knee, box.bottom - 12, "axis", "knee", "muted"),
-    )
-    names = []
-    for value, start, tone, name, text_tone in uprights:
-        if value is not None:
-            x = frame.x(value)
-            marks.append(Path(((x, start), (x, box.bottom)), tone))
-            names.append((x, f"{name} {rate(value)}", text_tone))
-    marks += headings(names, box, 14)
-    for metric, tone in TONES.items():
-        heights = [(point.rate, getattr(point, metric.lower())) for point in points]
-        marks += line(frame, heights, f"curve {tone}")
-        for at, value in heights:
-            if is_number(value) and value <= frame.y.high:
-                tip = f"{rate(at)}: {metric} {percent(value)} of its limit"
-                marks.append(Symbol(*frame.at((at, value)), tone, tip))
-    return marks
 
 
 def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
@@ -369,28 +312,6 @@ def draw_lengths(figure: LengthMap, tone: Callable[[float], str], summary: str) 
 # --- cost against other fleets ---------------------------------------------------------------------------------------
 
 
-def cost_chart(plan: Plan) -> Chart | None:
-    """Draw the price of each fleet, the recommended first; None where there are not two that meet the SLO."""
-    own, rows, bars = plan.cost_usd_per_hour, [], []
-    prices: list[float] = []
-    for row in distinct_alternatives(plan)[:MOST_ROWS]:
-        name, price = named_fleet(row), row.cost_usd_per_hour if is_feasible(row) else None
-        tone = "good" if row.kind == "recommended" else "other"
-        note = status_words(row) if price is None else hourly(price)
-        prices += [] if price is None else [price]
-        bars.append(Bar(name, note, Stack(() if price is None else ((tone, price, f"{name}: {note}"),))))
-        rows.append((name, hourly(price), note if price is None else "feasible"))
-    if not has_fleet(plan) or own is None or len(prices) < 2:
-        return None
-    summary = "; ".join(f"{bar.label} {bar.note}" for bar in bars)
-    return Chart(
-        title=f"{len(prices)} fleets that meet the SLO, from {hourly(min(prices))} to {hourly(max(prices))}",
-        caption="The line is the price of the recommended fleet.",
-        drawing=draw_bars(bars, f"dollars per hour: {summary}", own),
-        table=table_of(("fleet", "#price", "status"), rows),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class FleetPoint:
     """One simulated fleet: cost [$/h] and its latencies at the goal's quantile over their limits, worst class.
@@ -407,9 +328,14 @@ class FleetPoint:
     outcome: str
 
     @property
-    def recommended(self) -> bool:
-        """Whether it is the plan's own."""
-        return self.name == RECOMMENDED
+    def tone(self) -> str:
+        """How it is drawn."""
+        return "good" if self.name == RECOMMENDED else "other" if self.outcome == HOLDS else "over"
+
+    @property
+    def slowest(self) -> float:
+        """The slower of its latencies over the limit [1]."""
+        return max(self.ttft, self.tpot)
 
 
 def fleet_points(plan: Plan) -> list[FleetPoint]:
@@ -417,37 +343,22 @@ def fleet_points(plan: Plan) -> list[FleetPoint]:
     simulation, cost = plan.simulation, plan.cost_usd_per_hour
     if simulation is None or cost is None:
         return []
-    points: list[FleetPoint] = []
-
-    def add(
-        name: str, pools: Sequence[EnginePool], cost: float, latencies: Sequence[SimulatedLatencies], outcome: str
-    ) -> None:
-        several = len(plan.classes) > 1
-        shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in latencies]
-        fleet = " + ".join(limited_cell(pool) for pool in pools[:12])
-        points.append(FleetPoint(name, fleet, cost, *_tails(latencies, plan.classes), ", ".join(shares), outcome))
-
-    add(RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else NOT_SHOWN)
+    fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[SimulatedLatencies], str]] = []
+    fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else UNPROVEN))
     for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            outcome = HOLDS if is_feasible(row) else NOT_SHOWN
-            add(named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome)
+            outcome = HOLDS if is_feasible(row) else UNPROVEN
+            fleets.append((named_fleet(row), row.pools, row.cost_usd_per_hour, row.latencies, outcome))
     for fleet in tried_fleets(plan):
         if fleet.latencies:
-            add(origin_words(fleet), fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome_words(fleet, plan))
-    return sorted(points, key=lambda point: (point.cost, not point.recommended, point.name))
-
-
-def undominated(points: Iterable[FleetPoint], metric: str) -> list[FleetPoint]:
-    """The fleets that no other beats in both cost and one latency, cheapest first."""
-    best: list[FleetPoint] = []
-    least = math.inf
-    for point in sorted(points, key=lambda point: (point.cost, getattr(point, metric))):
-        value = getattr(point, metric)
-        if is_number(value) and value < least:
-            best.append(point)
-            least = value
-    return best
+            outcome = outcome_words(fleet, plan)
+            fleets.append((origin_words(fleet), fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
+    several, points = len(plan.classes) > 1, []
+    for name, pools, usd, cases, outcome in fleets:
+        shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
+        words = " + ".join(limited_cell(pool) for pool in pools[:12])
+        points.append(FleetPoint(name, words, usd, *_tails(cases, plan.classes), ", ".join(shares), outcome))
+    return sorted(points, key=lambda point: (point.cost, point.tone != "good", point.name))
 
 
 def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResult]) -> tuple[float, float]:
@@ -455,71 +366,53 @@ def _tails(latencies: Sequence[SimulatedLatencies], classes: Sequence[ClassResul
     return worst_tail(latencies, classes, "ttft")[0], worst_tail(latencies, classes, "tpot")[0]
 
 
-def fleets_chart(plan: Plan) -> Chart | None:
-    """Draw cost against latency of every simulated fleet, a panel for each latency; None where they are not two.
+FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": UNPROVEN}
+
+
+def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
+    """Draw cost against the slowest latency of every simulated fleet; none where they are not two.
 
     Fleets of more than `FAR` times the recommended one's price are left out, so that the others stand apart.
     """
     points, own = fleet_points(plan), plan.cost_usd_per_hour or 0.0
     if len(points) < 2:
-        return None
+        return ()
     near = [point for point in points if point.cost <= FAR * own]
     rows = [(p.name, p.pools, hourly(p.cost), percent(p.ttft), percent(p.tpot), p.met, p.outcome) for p in points]
     far = len(points) - len(near)
     note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
-    summary = "; ".join(
-        f"{p.name} {hourly(p.cost)}, TTFT {percent(p.ttft)} and TPOT {percent(p.tpot)} of the limit" for p in near[:8]
-    )
-    marks = [mark for number, metric in enumerate(TONES) for mark in _fleet_panel(near, metric, number * PANEL)]
-    return Chart(
+    series = []
+    for tone in reversed(FLEET_TONES):
+        members = [point for point in near if point.tone == tone]
+        places = [(point.cost, min(point.slowest, OF_LIMIT.high)) for point in members]
+        tips = [f"{p.name}: {hourly(p.cost)}, {percent(p.slowest)} of the limit, {p.outcome}" for p in members]
+        names = [f"{RECOMMENDED} {money(point.cost)}" for point in members] if tone == "good" else ()
+        series.append(Series(places, symbol=tone, tips=tips, names=names))
+    low, most = near[0].cost, near[-1].cost
+    room = max(0.12 * (most - low), 0.04 * most, 1e-9)
+    left, right = max(0.0, low - room), most + room
+    prices = [(value, f"${significant(value)}") for value in round_steps(right, 8) if value >= left]
+    panel = Panel(Axis("price per hour", left, right, prices), OF_LIMIT, series, levels=AT_LIMIT)
+    summary = "; ".join(f"{p.name} {hourly(p.cost)}, {percent(p.slowest)} of the limit" for p in near[:8])
+    headers = ("fleet", "pools (max seqs/chunk)", "#price", "#TTFT of limit", "#TPOT of limit", "#SLO met", "outcome")
+    chart = Chart(
         title=fleets_sentence(points),
-        caption=(
-            "Latency at the goal's quantile over its limit, worst class; the steps join fleets that meet the SLO "
-            f"and that none beats.{note}"
-        ),
-        drawing=Drawing(WIDTH, 2 * PANEL, f"cost against latency: {summary}", tuple(marks)),
-        table=table_of(
-            ("fleet", "pools (max seqs/chunk)", "#price", "#TTFT of limit", "#TPOT of limit", "#SLO met", "outcome"),
-            rows,
-        ),
-        legend=(("good", "recommended"), ("other", HOLDS), ("over", NOT_SHOWN)),
+        caption=f"The slower of TTFT and TPOT at the goal's quantile over its limit, in the worst class.{note}",
+        drawing=draw_panels([panel], f"cost against latency: {summary}"),
+        table=table_of(headers, rows),
+        legend=tuple(FLEET_TONES.items()),
     )
+    return (chart,)
 
 
 def fleets_sentence(points: Sequence[FleetPoint]) -> str:
     """Say how many simulated fleets cost less than the recommended one, and how many of those hold."""
-    own = next(point for point in points if point.recommended)
+    own = next(point for point in points if point.tone == "good")
     cheaper = [point for point in points if point.cost < own.cost]
     if not cheaper:
         return f"The cheapest of the {len(points)} fleets drawn"
-    words = met_words([point.outcome for point in cheaper])
-    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, of which {words}"
-
-
-def _fleet_panel(points: Sequence[FleetPoint], metric: str, top: float) -> list[Mark]:
-    box, key = Box(LEFT, top + 28, RIGHT, top + PANEL - 40), metric.lower()
-    low, high = min(p.cost for p in points), max(p.cost for p in points)
-    room = max(0.12 * (high - low), 0.04 * high, 1e-9)
-    frame = plot(box, (max(0.0, low - room), high + room), (0.0, 1.5))
-    prices = [(value, f"${significant(value)}") for value in round_steps(high + room, 8) if value >= frame.x.low]
-    marks = axes(frame, prices, OF_LIMIT, "price per hour", f"{metric} as a share of its limit")
-    marks.append(Path(((box.left, frame.y(1.0)), (box.right, frame.y(1.0))), "limit", "the limit"))
-    meeting = [point for point in points if point.outcome == HOLDS and getattr(point, key) <= frame.y.high]
-    front = [(point.cost, getattr(point, key)) for point in undominated(meeting, key)]
-    stairs = [corner for a, b in itertools.pairwise(front) for corner in (a, (b[0], a[1]))] + front[-1:]
-    marks += line(frame, stairs, "front")
-    boxes, places = [], {}
-    for point in sorted(points, key=lambda point: point.recommended):
-        share = getattr(point, key)
-        places[point.recommended] = x, y = frame.at((point.cost, min(share, frame.y.high)))
-        tone = "good" if point.recommended else "other" if point.outcome == HOLDS else "over"
-        tip = f"{point.name}: {hourly(point.cost)}, {metric} {percent(share)} of limit, {point.outcome}"
-        marks.append(Symbol(x, y, tone, tip))
-        margin = 6 if point.recommended else 24  # a label next to another fleet's mark would seem to be of that fleet
-        boxes.append(Box(x - margin, y - 6, x + margin, y + 6))
-    own = next(point for point in points if point.recommended)
-    label = place_label(*places[True], f"recommended {money(own.cost)}", boxes, plot=box, tone="halo")
-    return [*marks, *([label] if label else [])]
+    holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
+    return f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} proven to meet the SLO"
 
 
 def _worth_chart(plan: Plan) -> Chart:
@@ -549,59 +442,65 @@ def _worth_chart(plan: Plan) -> Chart:
 # --- how the pools run -----------------------------------------------------------------------------------------------
 
 
-def pools_table(plan: Plan) -> Table:
-    """Of each pool its share of the price, what it uses of its GPUs, and what holds it up; the dearest first."""
-    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
-    total, rows = plan.cost_usd_per_hour, []
-    for pool in dearest_first(plan.pools):
+def _roofline_chart(plan: Plan) -> Chart:
+    """Draw the roof of each GPU and every pool's typical step below it; its data is how each pool runs."""
+    pools, total = dearest_first(plan.pools), plan.cost_usd_per_hour
+    rows, ridges = [], {}
+    for pool in pools:
         at = pool.operating_point
+        ridges[clean(pool.accelerator, 24)] = significant(at.ridge_point)
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
         ends = (in_words(at.bound_by, BOUNDS), busiest_words(at))
         rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, *ends))
-    return table_of(headers, rows)
-
-
-ROOFLINE_HEIGHT: Final = 270.0
-ROOFLINE_BOX: Final = Box(LEFT, 26.0, WIDTH - 8, ROOFLINE_HEIGHT - 42)
-
-
-def _roofline_chart(plan: Plan) -> Chart:
-    roles = {pool.role for pool in plan.pools}
-    ridges = {clean(pool.accelerator, 24): pool.operating_point.ridge_point for pool in dearest_first(plan.pools)}
-    named = ", ".join(f"{name} {significant(ridge)}" for name, ridge in ridges.items())
+    headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, on average")
+    roles = {pool.role for pool in pools}
     return Chart(
         title=roofline_sentence(plan.pools),
         caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow. Ridges in "
-        f"FLOP/byte: {named}.",
+        f"FLOP/byte: {', '.join(map(' '.join, ridges.items()))}.",
         drawing=draw_roofline(plan.pools),
-        table=pools_table(plan),
+        table=table_of(headers, rows),
         legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if role in roles),
     )
 
 
 def draw_roofline(all_pools: Sequence[Pool]) -> Drawing:
-    """Draw the roof of each GPU, then each pool's operating point below its roof, then labels where they fit.
+    """Draw the roof of each GPU, then each pool's operating point below its roof.
 
     Pools without a positive intensity and MFU have no place on logarithmic axes.
     """
     pools = [pool for pool in dearest_first(all_pools) if _has_place(pool.operating_point)][:MOST_POINTS]
     points = [pool.operating_point for pool in pools]
-    roofs = sorted({(clean(pool.accelerator, 24), pool.operating_point.ridge_point) for pool in pools})
-    frame = _roofline_frame(points)
-    places = [frame.at((point.arithmetic_intensity, point.mfu)) for point in points]
+    intensities = [value for point in points for value in (point.arithmetic_intensity, point.ridge_point)]
+    low, high = decade_range([min(intensities) / 1.5, max(intensities) * 1.5] if intensities else [1.0, 1e3])
+    least, _ = decade_range([*(point.mfu / 1.2 for point in points), 0.5])
+    decades, shares = Log(low, high, 0.0, 1.0).decades(), Log(least, 1.0, 0.0, 1.0).decades()
+    series = []
+    for name, ridge in sorted({(clean(pool.accelerator, 24), pool.operating_point.ridge_point) for pool in pools}):
+        start = max(low, least * ridge)
+        corners = ((start, start / ridge), (ridge, 1.0), (high, 1.0))
+        series.append(Series(corners, "roof", tips=[f"{name}: ridge at {significant(ridge)} FLOP/byte"]))
+    for point in points:
+        x = point.arithmetic_intensity
+        series.append(Series(((x, point.mfu), (x, attainable(point))), "drop"))
     tips = [_roofline_tip(pool) for pool in pools]
-    marks = [*_roofline_axes(frame), *(_roof(name, ridge, frame) for name, ridge in roofs)]
-    for point, (x, y) in zip(points, places, strict=True):
-        marks.append(Path(((x, y), (x, frame.y(attainable(point)))), "drop"))
-    marks += [Symbol(x, y, pool.role, tip) for pool, tip, (x, y) in zip(pools, tips, places, strict=True)]
-    boxes = [Box(x - 6, y - 6, x + 6, y + 6) for x, y in places]
-    for pool, (x, y) in zip(pools, places, strict=True):
-        label = place_label(x, y, clean(pool.id, 20), boxes, plot=ROOFLINE_BOX, tone="halo")
-        if label is not None:
-            marks.append(label)
-            boxes.append(label.box)
-    return Drawing(WIDTH, ROOFLINE_HEIGHT, f"roofline: {'; '.join(tips[:6])}", tuple(marks))
+    for pool, tip in zip(pools, tips, strict=True):
+        place = (pool.operating_point.arithmetic_intensity, pool.operating_point.mfu)
+        series.append(Series([place], symbol=pool.role, tips=[tip], names=[clean(pool.id, 20)]))
+    panel = Panel(
+        Axis(
+            "arithmetic intensity, FLOP/byte",
+            low,
+            high,
+            [(at, si(at, "").replace(" ", "")) for at in decades],
+            log=True,
+        ),
+        Axis("share of peak FLOP/s (MFU)", least, 1.0, [(at, percent(at)) for at in shares], log=True),
+        series,
+        height=270.0,
+    )
+    return draw_panels([panel], f"roofline: {'; '.join(tips[:6])}")
 
 
 def _has_place(point: OperatingPoint) -> bool:
@@ -611,32 +510,6 @@ def _has_place(point: OperatingPoint) -> bool:
 def attainable(point: OperatingPoint) -> float:
     """Share of the peak FLOP/s that the roof allows at a point's intensity [1]."""
     return min(1.0, point.arithmetic_intensity / point.ridge_point)
-
-
-def _roofline_frame(points: Sequence[OperatingPoint]) -> Plot:
-    intensities = [value for point in points for value in (point.arithmetic_intensity, point.ridge_point)]
-    low_x, high_x = decade_range([min(intensities) / 1.5, max(intensities) * 1.5] if intensities else [1.0, 1e3])
-    low_y, _ = decade_range([*(point.mfu / 1.2 for point in points), 0.5])
-    box = ROOFLINE_BOX
-    return Plot(box, Log(low_x, high_x, box.left, box.right), Log(low_y, 1.0, box.bottom, box.top))
-
-
-def _roofline_axes(frame: Plot) -> list[Mark]:
-    if not isinstance(frame.x, Log) or not isinstance(frame.y, Log):
-        raise TypeError("a roofline has logarithmic axes")
-    ticks = [(decade, si(decade, "").replace(" ", "")) for decade in frame.x.decades()]
-    shares = [(decade, percent(decade)) for decade in frame.y.decades()]
-    marks = axes(frame, ticks, shares, "arithmetic intensity, FLOP/byte", "")
-    top, bottom = ROOFLINE_BOX.top, ROOFLINE_BOX.bottom
-    marks += [Path(((frame.x(decade), top), (frame.x(decade), bottom)), "grid") for decade, _ in ticks]
-    return [*marks, Text(0, 12, "share of peak FLOP/s (MFU)", "muted")]
-
-
-def _roof(name: str, ridge: float, frame: Plot) -> Path:
-    """Draw min(1, intensity / ridge) from where it enters the plot."""
-    start = max(frame.x.low, frame.y.low * ridge)
-    corners = ((start, start / ridge), (ridge, 1.0), (frame.x.high, 1.0))
-    return Path(tuple(map(frame.at, corners)), "roof", f"{name}: ridge at {significant(ridge)} FLOP/byte")
 
 
 def _roofline_tip(pool: Pool) -> str:

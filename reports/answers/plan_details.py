@@ -12,8 +12,8 @@ from typing import Any, Final
 from costmodel.errors import InputError
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Pool
-from optimizer.plans.records import LARGEST, AccuracyRecord
-from reports.answers.plan_charts import pools_table, workload_charts
+from optimizer.plans.records import LARGEST
+from reports.answers.plan_charts import workload_charts
 from reports.asked import arrival_facts, arrivals, offered, readable_inputs
 from reports.deploy.readme import settings
 from reports.document import Detail, Facts, Section, Table, said, table_of, without_empty
@@ -30,7 +30,7 @@ from reports.numbers import (
     signed_percent,
     significant,
 )
-from reports.text import capital, clean, plural, sentence
+from reports.text import clean, plural, sentence
 from reports.verdict import spread
 from reports.words import (
     gpus_per_engine,
@@ -83,7 +83,12 @@ ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
 def workload_section(plan: Plan) -> Section:
     """What was asked of the fleet, what there was to buy, and which pool serves what."""
-    load, offers = plan.workload, offered(plan)
+    load, cache, inputs = plan.workload, plan.prefix_cache, plan.provenance.inputs.get("workload")
+    lengths = inputs.get("lengths") if isinstance(inputs, Mapping) else None
+    source = lengths.get("source") if isinstance(lengths, Mapping) else None
+    hits = percent(load.prefix_hit_share)
+    if cache is not None and cache.sustained < cache.at_best - 1e-6:
+        hits = f"{percent(cache.sustained)}, of {hits} that the traffic allows"
     routing = ("pool", "stage", "class", "#share", "#mean input", "#mean output")
     shares = [
         (row.pool, row.stage, row.slo_class, percent(row.share), significant(row.isl), significant(row.osl))
@@ -93,37 +98,22 @@ def workload_section(plan: Plan) -> Section:
         ("request rate", rate(load.request_rate_rps)),
         ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
         *arrival_facts(plan),
-        ("input tokens found in the prefix cache", _prefix_hits(plan)),
+        ("input tokens found in the prefix cache", hits),
         ("mean input length", f"{significant(load.mean_isl)} tokens"),
         ("mean output length", f"{significant(load.mean_osl)} tokens"),
         ("longest request", f"{count(load.max_tokens)} tokens"),
-        *_lengths_source(plan),
+        *([("lengths from", clean(str(source), 200))] if source else []),
     )
     return Section(
         "Workload",
         charts=workload_charts(plan),
         sections=(
             Section("The demand", facts=demand),
-            Section("What was on offer", facts=offers),
+            Section("What was on offer", facts=offered(plan)),
             Section("How it is routed", table=table_of(routing, shares)),
         ),
         detail=Detail.PAGE,
     )
-
-
-def _prefix_hits(plan: Plan) -> str:
-    """What the memory finds, of what the traffic allows."""
-    best, cache = percent(plan.workload.prefix_hit_share), plan.prefix_cache
-    if cache is None or cache.sustained >= cache.at_best - 1e-6:
-        return best
-    return f"{percent(cache.sustained)}, of {best} that the traffic allows"
-
-
-def _lengths_source(plan: Plan) -> Facts:
-    workload: Any = plan.provenance.inputs.get("workload")
-    lengths = workload.get("lengths") if isinstance(workload, Mapping) else None
-    source = lengths.get("source") if isinstance(lengths, Mapping) else None
-    return (("lengths from", clean(str(source), 200)),) if source else ()
 
 
 def simulation_sections(plan: Plan) -> tuple[Section, ...]:
@@ -150,12 +140,13 @@ def simulation_sections(plan: Plan) -> tuple[Section, ...]:
     return (Section("The simulation", facts=runs_facts, detail=Detail.PAGE),)
 
 
-def pools_section(plan: Plan) -> Section:
-    """How each pool runs, and what a hand-over and serving's features are worth."""
-    hint = worth_hint(plan)
-    features = f"What chunked prefill, batching and disaggregation are each worth: {hint}" if hint else ""
-    notes = said(hand_over_sentence(plan), features)
-    return Section("How each pool runs", table=pools_table(plan), notes=notes, detail=Detail.PAGE)
+def features_sentence(plan: Plan) -> str:
+    """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
+    if plan.worth or plan.objective != "min_cost" or not plan.pools:
+        return ""
+    command = clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
+    again = f"{_EFFORT.sub('', command)} --effort thorough"
+    return f"What chunked prefill, batching and disaggregation are each worth: {again}"
 
 
 def hand_over_sentence(plan: Plan) -> str:
@@ -169,14 +160,6 @@ def hand_over_sentence(plan: Plan) -> str:
         f"Handing over the KV cache of a mean request takes {duration(longest.seconds_per_request)}, "
         f"{percent(longest.seconds_per_request / median)} of the median TTFT of {duration(median)}."
     )
-
-
-def worth_hint(plan: Plan) -> str:
-    """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
-    if plan.worth or plan.objective != "min_cost" or not plan.pools:
-        return ""
-    command = clean(plan.provenance.run.command, 300) or "pdplan optimize workload.yaml"
-    return f"{_EFFORT.sub('', command)} --effort thorough"
 
 
 def settings_section(plan: Plan) -> Section:
@@ -230,7 +213,9 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
     sections = (
         Section("How this plan was made", facts=_provenance(plan)),
         Section("Assumptions in force", assumed or ("None is stated.",)),
-        Section("Serving predicted against measured", accuracy_sentences(plan), accuracy_table(plan)),
+        Section(
+            "Serving predicted against measured", table=accuracy_table(plan), notes=(MEDIANS,) * bool(plan.accuracy)
+        ),
         Section("What the figures of each accelerator rest on", table=origins_table(plan)),
         Section("Words", facts=WORDS),
     )
@@ -298,41 +283,18 @@ def _origins(value: Any) -> Iterator[str]:
             yield from _origins(item)
 
 
-def accuracy_rows(plan: Plan) -> list[AccuracyRecord]:
-    """What is on record of the fleet's accelerators and ways of serving; of all that were on offer without a fleet."""
-    modes = {"colocated" if pool.role == "colocated" else "disaggregated" for pool in plan.pools}
-    used = {(pool.accelerator, mode) for pool in plan.pools for mode in modes}
-    return [row for row in plan.accuracy if not used or (row.accelerator, row.mode) in used]
-
-
-def accuracy_sentences(plan: Plan) -> tuple[str, ...]:
-    """Say on which of the fleet's accelerators serving this model with this engine was measured."""
-    own = [row for row in accuracy_rows(plan) if row.model and row.engine]
-    if not own:
-        return ()
-    what = f"{clean(plan.model)} on {clean(plan.engine, 20)}"
-    measured = list(dict.fromkeys(clean(row.accelerator, 24) for row in own if row.rows))
-    missing = [name for name in dict.fromkeys(clean(row.accelerator, 24) for row in own) if name not in measured]
-    measured_words = [f"Serving {what} was measured on {join_words(measured)}"] if measured else []
-    none = f"no measurement of serving {what} on {join_words(missing)} is on record"
-    text = "; ".join([*measured_words, *([none] if missing else [])])
-    medians = "Medians over models that the fit never saw, relative to the measured value."
-    return f"{capital(text)}.", medians
+MEDIANS: Final = "Medians over models that the fit never saw, relative to the measured value."
 
 
 def accuracy_table(plan: Plan) -> Table:
-    """Errors of predicted TTFT and TPOT on record, relative to the measured values."""
-    headers = (
-        "accelerator",
-        "mode",
-        "engine",
-        "model",
-        "#measured",
-        "#TTFT off by",
-        "#TTFT bias",
-        "#TPOT off by",
-        "#TPOT bias",
-    )
+    """Errors on record of TTFT and TPOT on the fleet's accelerators and ways of serving, relative to what was measured.
+
+    Of all that were on offer where there is no fleet.
+    """
+    modes = {"colocated" if pool.role == "colocated" else "disaggregated" for pool in plan.pools}
+    used = {(pool.accelerator, mode) for pool in plan.pools for mode in modes}
+    headers = ("accelerator", "mode", "engine", "model", "#measured")
+    errors = ("#TTFT off by", "#TTFT bias", "#TPOT off by", "#TPOT bias")
     rows = [
         (
             clean(row.accelerator),
@@ -345,6 +307,7 @@ def accuracy_table(plan: Plan) -> Table:
             percent(row.tpot_median_abs),
             signed_percent(row.tpot_bias),
         )
-        for row in accuracy_rows(plan)
+        for row in plan.accuracy
+        if not used or (row.accelerator, row.mode) in used
     ]
-    return table_of(headers, rows)
+    return table_of((*headers, *errors), rows)

@@ -20,8 +20,16 @@ from optimizer.fleets.evaluate import QUANTILES, Evaluation
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.verification.demand import SEEDS
-from optimizer.verification.goodput import TOLERANCE, Curve, Goodput, RatePoint
-from optimizer.verification.judge import ClassJudgement, Judgement, Outcome, half_width
+from optimizer.verification.judge import (
+    TOLERANCE,
+    ClassJudgement,
+    Curve,
+    Goodput,
+    Judgement,
+    Outcome,
+    RatePoint,
+    half_width,
+)
 from optimizer.verification.record import ClassGaps, FleetUse, Slot
 from reports.document import Document, Section, Table, said, table_of
 from reports.numbers import (
@@ -55,7 +63,7 @@ def simulation_document(simulation: Simulated) -> Document:
     return Document(
         headline=(verdict_sentence(judgement, simulation.behind, simulation.most),),
         sections=(
-            Section(sentences=(_requests_sentence(simulation), _precision_sentence(simulation))),
+            Section(sentences=_basis_sentences(simulation)),
             Section("SLOs", table=_classes(simulation), notes=_origins(simulation)),
             Section(
                 "Pools",
@@ -88,19 +96,15 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
     )
     if missed:
         return f"Misses the SLO of {join_words([clean(item.name, 30) for item in missed])} at {at}."
-    if undecided:
-        shares = "; ".join(map(_undecided_words, undecided))
-        return f"Undecided at {at}: {shares}. {deciding_words([judgement], most)}"
-    return f"Every class meets its SLO at {at}."
-
-
-def _undecided_words(item: ClassJudgement) -> str:
-    """Write the share of a class with its interval, in which the goal lies."""
-    share, low, high, goal = (
-        percent_beside(value, item.goal)
-        for value in (item.attainment.share, item.attainment.low, item.attainment.high, item.goal)
-    )
-    return f"{share} of {clean(item.name, 30)} meet the SLO ({goal} asked, 95 % interval {low} to {high})"
+    if not undecided:
+        return f"Every class meets its SLO at {at}."
+    shares = []
+    for item in undecided:
+        values = (item.attainment.share, item.goal, item.attainment.low, item.attainment.high)
+        share, goal, low, high = (percent_beside(value, item.goal) for value in values)
+        name = clean(item.name, 30)
+        shares.append(f"{share} of {name} meet the SLO ({goal} asked, 95 % interval {low} to {high})")
+    return f"Undecided at {at}: {'; '.join(shares)}. {deciding_words([judgement], most)}"
 
 
 def deciding_words(undecided: Sequence[Judgement], most: int) -> str:
@@ -111,26 +115,20 @@ def deciding_words(undecided: Sequence[Judgement], most: int) -> str:
     return f"If the shares stay, about {count(enough)} requests in each run decide: --requests {enough}."
 
 
-def _requests_sentence(simulation: Simulated) -> str:
-    judgement = simulation.judgement
+def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
+    """Say which requests were simulated, what is counted of them, and to what every class is known."""
+    judgement, until, seeds = simulation.judgement, simulation.until, simulation.seeds
     runs = f" in {len(judgement.runs)} runs" if len(judgement.runs) > 1 else ""
-    requests = count(sum(run.demand.trace.size for run in judgement.runs))
-    return (
-        f"{clean(simulation.plan.name, 30)}: {requests} requests{runs} at {rate(judgement.rate)}, {simulation.source}."
-    )
-
-
-def _precision_sentence(simulation: Simulated) -> str:
-    """Say what is counted, which seeds the runs had, and to what every class is known."""
-    width, until, seeds = half_width(simulation.judgement), simulation.until, simulation.seeds
-    listed = ", ".join(map(str, seeds[:2])) + (", ..." if len(seeds) > 2 else "")
+    requests = f"{count(sum(run.demand.trace.size for run in judgement.runs))} requests{runs}"
+    width, listed = half_width(judgement), ", ".join(map(str, seeds[:2])) + (", ..." if len(seeds) > 2 else "")
     drawn = f" (seed{'s' * (len(seeds) > 1)} {listed})" if seeds else ""
     precision = "" if until is None else f"; ±{percent(until)} was asked for"
     if until is not None and width > until:
         precision += " and takes too many requests"
     return (
+        f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {simulation.source}.",
         f"The first 10 % of each run{drawn} are warm-up and not counted. Every share is known to within "
-        f"{percent(width).removeprefix('<')} (95 % interval){precision}."
+        f"{percent(width).removeprefix('<')} (95 % interval){precision}.",
     )
 
 
@@ -237,13 +235,15 @@ def _share_of(events: int, per_request: float) -> str:
 
 def _facts(simulation: Simulated) -> tuple[str, ...]:
     """What the fleet did beyond the tables."""
-    unfinished = sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
+    use, unfinished = simulation.use, sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
     speeds = np.mean([steady_throughput(run.result) for run in simulation.judgement.runs], axis=0)
     lost = f"{plural(unfinished, 'request')} never ended, and count{'s' * (unfinished == 1)} as missed."
     return said(
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
         *_metric_sentences(simulation),
-        _energy_sentence(simulation),
+        f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
+        f"{si(use.power, 'W')} on average ({si(sum(pool.tdp for pool in use.pools), 'W')} TDP), {POWER.origin.value} "
+        "from published measurements.",
         _slot_sentence(simulation) if simulation.slots else "",
         lost if unfinished else "",
     )
@@ -251,32 +251,17 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
 
 def _metric_sentences(simulation: Simulated) -> list[str]:
     """Say how the other metrics were that a class limits, and how long the longest gap between two tokens."""
-    slos = simulation.instance.problem.slos
-    times = [(Metric.E2E, slo, values) for slo, values in zip(slos, simulation.e2e, strict=True) if is_number(slo.e2e)]
-    times += [
-        (metric, slo, tuple(values))
-        for slo, item in zip(slos, simulation.judgement.classes, strict=True)
-        for metric, values in item.metrics.items()
-    ]
-    gaps = [
-        f"Longest gap between tokens of {clean(slo.name, 30)} (ITL max, p50/p99/max): "
-        f"{latencies((gap.quantiles[0], gap.quantiles[3], gap.longest))}."
-        for slo, gap in zip(slos, simulation.gaps, strict=True)
-    ]
-    return [
-        f"{METRICS[metric].label} of {clean(slo.name, 30)} (p50/p90/p99): {_three(values)}, limit "
-        f"{duration(slo.limits[metric])}."
-        for metric, slo, values in times
-    ] + gaps
-
-
-def _energy_sentence(simulation: Simulated) -> str:
-    use = simulation.use
-    most = sum(pool.tdp for pool in use.pools)
-    return (
-        f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
-        f"{si(use.power, 'W')} on average ({si(most, 'W')} TDP), {POWER.origin.value} from published measurements."
-    )
+    sentences, gaps = [], []
+    cases = zip(simulation.judgement.classes, simulation.e2e, simulation.gaps, strict=True)
+    for slo, (item, e2e, gap) in zip(simulation.instance.problem.slos, cases, strict=True):
+        name = clean(slo.name, 30)
+        times = {Metric.E2E: e2e} if is_number(slo.e2e) else {}
+        for metric, values in (times | dict(item.metrics)).items():
+            limit = duration(slo.limits[metric])
+            sentences.append(f"{METRICS[metric].label} of {name} (p50/p90/p99): {_three(values)}, limit {limit}.")
+        longest = latencies((gap.quantiles[0], gap.quantiles[3], gap.longest))
+        gaps.append(f"Longest gap between tokens of {name} (ITL max, p50/p99/max): {longest}.")
+    return sentences + gaps
 
 
 def _slot_sentence(simulation: Simulated) -> str:
@@ -332,26 +317,26 @@ def _rates(simulation: Simulated) -> Section:
         )
     return Section(
         "Goodput" if curve is None else "Latency and throughput",
-        said(*(() if curve is None else (_saturation_sentence(curve), _knee_sentence(curve))), sentence),
+        said(*(() if curve is None else _curve_sentences(curve)), sentence),
         table_of(columns, [row for point in points for row in _point_rows(point)]),
         ("served: requests that ended per second; within SLO (in wide tables and --json): those that meet it.",),
     )
 
 
-def _saturation_sentence(curve: Curve) -> str:
-    if curve.saturation <= 0.0:
-        return f"Saturated at every rate down to {rate(curve.points[0].rate)}."
+def _curve_sentences(curve: Curve) -> tuple[str, str]:
+    """Say at which rate the fleet saturates, and where its knee is."""
     most = max(point.served for point in curve.points)
-    saturation = f"Saturation {rate(curve.saturation)}, to {percent(TOLERANCE)}: above it the fleet falls behind."
-    if curve.saturation > MISMATCH * most:
-        return f"{saturation} But it served {rate(most)} at most: the runs are too short; ask for more --requests."
-    return f"{saturation} It served {rate(most)} at most."
-
-
-def _knee_sentence(curve: Curve) -> str:
-    (point,) = [point for point in curve.points if point.rate == curve.knee]
-    return (
-        f"Knee {rate(point.rate)}: throughput over mean time in the system ({duration(point.e2e)}) is greatest here. "
+    saturation = f"Saturated at every rate down to {rate(curve.points[0].rate)}."
+    if curve.saturation > 0.0:
+        saturation = f"Saturation {rate(curve.saturation)}, to {percent(TOLERANCE)}: above it the fleet falls behind. "
+        saturation += (
+            f"But it served {rate(most)} at most: the runs are too short; ask for more --requests."
+            if curve.saturation > MISMATCH * most
+            else f"It served {rate(most)} at most."
+        )
+    knee = next(point for point in curve.points if point.rate == curve.knee)
+    return saturation, (
+        f"Knee {rate(knee.rate)}: throughput over mean time in the system ({duration(knee.e2e)}) is greatest here. "
         "Above it that time grows faster, in proportion, than the throughput."
     )
 
@@ -465,17 +450,15 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
             "source": POWER.source,
         },
         "slots": [{"rate_rps": slot.rate, "attainment": list(slot.attainment)} for slot in simulation.slots] or None,
-        "goodput": None
-        if goodput is None
-        else {
+        "goodput": goodput
+        and {
             "rate_rps": goodput.rate,
             "fails_at_rps": goodput.fails,
             "tolerance": goodput.tolerance,
             "points": [_point_json(point) for point in goodput.points],
         },
-        "curve": None
-        if curve is None
-        else {
+        "curve": curve
+        and {
             "saturation_rps": curve.saturation,
             "knee_rps": curve.knee,
             "goodput_rps": curve.goodput.rate,

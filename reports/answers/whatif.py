@@ -1,29 +1,26 @@
-"""What `pdplan whatif` answers: a sweep, break-even values, shadow prices, the tornado and near-optimal fleets."""
+"""What `pdplan whatif` and `map` answer: sweeps and maps, shadow prices, the tornado and near-optimal fleets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any, Final
 
 from costmodel.words import join_words
-from optimizer.plans.records import EnginePool, pool_records, read_pools, unpriced
-from optimizer.whatif.answer import Answer, Missed, answer_row, refuted_rows
-from optimizer.whatif.break_even import Pieces
-from optimizer.whatif.frontier import OVER
+from optimizer.plans.records import EnginePool, pool_records, read_pools
+from optimizer.whatif.answer import Answer, Missed
 from optimizer.whatif.sensitivity import NearOptimal, ShadowPrice, TornadoRow
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Detail, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, hourly, is_number, monthly, percent, quantity, rate, significant
+from reports.numbers import MISSING, hourly, is_number, monthly, percent, quantity, rate, signed_percent, significant
 from reports.sensitivity import (
-    FACTOR,
     TORNADO_KEY,
-    LeverBar,
     depends_words,
     draw_tornado,
     exact_words,
     fleet_line,
-    lever_bar,
     value_words,
 )
 from reports.table import Column
@@ -60,8 +57,6 @@ EFFORTS: Final = {
 GAP: Final = "No fleet of any shape saves more than the gap."
 MOST_MAPS: Final = 6
 """Heat maps of a page."""
-MOST_VALUES: Final = 3
-"""Values at which the fleet changes that the headline lists."""
 
 Row = Mapping[str, Any]
 
@@ -143,7 +138,8 @@ def _cost(cost: float | None) -> str:
     return "no fleet" if cost is None else hourly(cost)
 
 
-def _simulation_note(answers: Sequence[Answer]) -> str:
+def simulation_note(answers: Sequence[Answer]) -> str:
+    """How many of some fleets were simulated."""
     having = [answer for answer in answers if answer.cost is not None]
     return simulated_note(sum(answer.attainment is not None for answer in having), len(having))
 
@@ -344,105 +340,6 @@ def _heat_cell(row: Row, down: str, across: str, span: tuple[float, float]) -> H
     return HeatCell(*values, (number,), tone_of(cost, span), tip)
 
 
-# --- break-even -----------------------------------------------------------------------------------------------------
-
-
-def break_even_record(pieces: Pieces) -> dict[str, Any]:
-    """The pieces and the values at which the best fleet changes."""
-    changes = [
-        {
-            "value": below.high,
-            "cost_below_usd_per_hour": below.cost_high,
-            "cost_above_usd_per_hour": above.cost_low,
-            "below": pool_records(unpriced(below.answer.pools)),
-            "above": pool_records(unpriced(above.answer.pools)),
-        }
-        for below, above in pieces.changes
-    ]
-    stretches = [
-        {
-            "from": piece.low,
-            "to": piece.high,
-            "cost_from_usd_per_hour": piece.cost_low,
-            "cost_to_usd_per_hour": piece.cost_high,
-            "gpus": dict(piece.answer.gpus),
-            "pools": pool_records(unpriced(piece.answer.pools)),
-            "status": piece.answer.status.value,
-            "simulated_attainment": piece.answer.attainment,
-        }
-        for piece in pieces.pieces
-    ]
-    record = {"lever": pieces.key, "tolerance": pieces.tolerance, "changes": changes, "pieces": stretches}
-    return record | {"refuted": refuted_rows(pieces.refuted)}
-
-
-def break_even_document(pieces: Pieces, *, simulable: bool) -> Document:
-    """The best fleet over the range of a lever; simulable: whether fleets along the lever can be simulated."""
-    answers = [piece.answer for piece in pieces.pieces]
-    reasons = [
-        no_fleet_sentence(f"from {_at(pieces, piece.low)} to {_at(pieces, piece.high)}", piece.answer.binding)
-        for piece in pieces.pieces
-        if piece.answer.cost is None
-    ]
-    note = _simulation_note(answers)
-    if note and not simulable and all(answer.attainment is None for answer in answers):
-        note = _not_simulable(pieces.key)
-    notes = (*map(refuted_sentence, pieces.refuted), note)
-    return Document(
-        headline=(_changes_sentence(pieces),),
-        sections=(Section(table=_pieces_table(pieces)), Section(sentences=said(*reasons, *notes))),
-        positive=any(answer.cost is not None for answer in answers),
-    )
-
-
-def _at(pieces: Pieces, value: float) -> str:
-    return exact_words(pieces.key, value)
-
-
-def _changes_sentence(pieces: Pieces) -> str:
-    """At which values the cheapest fleet changes, and how exactly they are known."""
-    low, high = _at(pieces, pieces.pieces[0].low), _at(pieces, pieces.pieces[-1].high)
-    values = [_at(pieces, piece.low) for piece in pieces.pieces[1:]]
-    if not values:
-        return f"From {low} to {high}, {pieces.key} does not change the cheapest fleet."
-    times = "once" if len(values) == 1 else f"{len(values)} times"
-    where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
-    tolerance = exact_words(pieces.key, pieces.tolerance, 2).removeprefix(FACTOR)
-    return f"From {low} to {high}, {pieces.key} changes the cheapest fleet {times}{where} (exact to {tolerance})."
-
-
-def _pieces_table(pieces: Pieces) -> Table:
-    """Each stretch of the lever with its fleet, how many GPUs that buys, and the cost at both ends."""
-    name = pieces.key.partition(".")[2]
-    by_price = pieces.key.startswith("price.")
-    columns = (f"#{pieces.key} from", "#to", f"#{name} bought" if by_price else "#GPUs", "#cost from", "#to", FLEET)
-    rows = [
-        (
-            _at(pieces, piece.low),
-            _at(pieces, piece.high),
-            str(_bought(piece.answer, name) if by_price else sum(piece.answer.gpus.values())),
-            _cost(piece.cost_low),
-            _cost(piece.cost_high),
-            fleet_cell(piece.answer.pools),
-        )
-        for piece in pieces.pieces
-    ]
-    return fleet_table(columns, rows, [piece.answer.attainment for piece in pieces.pieces])
-
-
-def _bought(answer: Answer, name: str) -> int:
-    return next((count for card, count in answer.gpus.items() if card.casefold() == name.casefold()), 0)
-
-
-def _not_simulable(key: str) -> str:
-    """Say that no fleet along a lever is simulated, and what simulates it."""
-    also = f", and pdplan frontier --over {key} shows how far each meets the SLO" if key in OVER else ""
-    return (
-        f"Not simulated: --verify is for fleets along a price, not along {key}. --simulate simulates each of them, "
-        f"pdplan optimize the fleet at hand{also}."
-    )
-
-
 # --- shadow prices --------------------------------------------------------------------------------------------------
 
 
@@ -529,28 +426,19 @@ def tornado_document(rows: Sequence[TornadoRow]) -> Document:
         )
         for row in rows
     ]
-    here = rows[0].here
+    here, records = rows[0].here, [row.record() for row in rows]
     seen = [[best.attainment for best in (row.here, row.low, row.high) if best.attainment is not None] for row in rows]
-    note = simulated_note(sum(bool(shares) for shares in seen), len(rows), "levers") if here.cost is not None else ""
-    prices = "Prices are of one GPU." if any(row.lever.key.startswith("price.") for row in rows) else ""
     table = fleet_table(columns, cells, [min(shares, default=None) for shares in seen])
-    bars = [lever_bar(row.lever.key, row.lever.low, row.low.cost, row.lever.high, row.high.cost) for row in rows]
-    headline = _swing_sentence(rows[0], bars[0])
-    charts: tuple[Chart, ...] = ()
-    if here.cost is not None and rows[0].swing > 0.0:
-        moving = [bar for bar, row in zip(bars, rows, strict=True) if row.swing > 0.0]
-        charts = (Chart(headline, TORNADO_KEY, draw_tornado(moving, here.cost), table),)
+    prices = "Prices are of one GPU." if any(row.lever.key.startswith("price.") for row in rows) else ""
+    note = simulated_note(sum(map(bool, seen)), len(rows), "levers") if here.cost is not None else ""
+    depends = "" if here.cost is None else depends_words(records, here.cost)
+    charts = (
+        (Chart(f"{depends}.", TORNADO_KEY, draw_tornado(records, here.cost), table),) if here.cost and depends else ()
+    )
+    still = f"No lever changes the cost of {hourly(here.cost)}: the fleet has room."
+    headline = "No fleet meets the SLO." if here.cost is None else f"{depends}." if depends else still
     sections = Section(charts=charts), Section(table=table), Section(sentences=said(prices, note))
     return Document((headline,), sections, here.cost is not None)
-
-
-def _swing_sentence(row: TornadoRow, bar: LeverBar) -> str:
-    """What the lever of the largest swing does to the cost."""
-    if row.here.cost is None:
-        return "No fleet meets the SLO."
-    if row.swing <= 0.0:
-        return f"No lever changes the cost of {hourly(row.here.cost)}: the fleet has room."
-    return f"{depends_words(bar, row.here.cost)}."
 
 
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
@@ -559,8 +447,7 @@ def _swing_sentence(row: TornadoRow, bar: LeverBar) -> str:
 def alternatives_record(rows: Sequence[NearOptimal]) -> list[dict[str, Any]]:
     """Near-optimal fleets as records."""
     return [
-        {"condition": row.condition, "excess": row.excess, "within_slack": row.within} | answer_row(row.answer)
-        for row in rows
+        {"condition": row.condition, "excess": row.excess, "within_slack": row.within} | row.answer.row for row in rows
     ]
 
 
@@ -586,8 +473,230 @@ def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document
     refuted_fleets = [
         refuted_sentence(missed) for answer in answers if answer.cost is not None for missed in answer.refuted
     ]
-    notes = said(*reasons, *dict.fromkeys(refuted_fleets), _simulation_note(answers))
+    notes = said(*reasons, *dict.fromkeys(refuted_fleets), simulation_note(answers))
     table = fleet_table(columns, cells, [answer.attainment for answer in answers])
     if best.cost is None:
         headline = "No fleet meets the SLO."
     return Document((headline,), (Section(table=table), Section(sentences=notes)), best.cost is not None)
+
+
+# --- the map ----------------------------------------------------------------------------------------------------------
+
+ROLES: Final = "search.roles"
+"""Path of the roles that a search may use, which tells the two rows of a cell apart."""
+SHAPES: Final[Mapping[str, tuple[str, ...]]] = {"colocated": ("colocated",), "disaggregated": ("prefill", "decode")}
+"""Roles of each shape of fleet."""
+EQUAL: Final = 1e-9
+"""Share of the cost within which two fleets cost the same."""
+LEVER_DIGITS: Final = 3
+"""Of the values of a lever, as far as these tell them apart."""
+MOST_MIXES: Final = 3
+"""Mixes of GPU types that the headline counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of two values in words, and the cheapest fleet of each shape there, as rows of a sweep."""
+
+    down: str
+    across: str
+    colocated: Row
+    disaggregated: Row
+
+    @property
+    def shape(self) -> str | None:
+        """The cheaper shape; colocated, which has fewer pools, where both cost the same; None where neither is."""
+        alone, split = self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
+        if split is None or (alone is not None and alone <= split * (1.0 + EQUAL)):
+            return None if alone is None else "colocated"
+        return "disaggregated"
+
+    @property
+    def difference(self) -> float | None:
+        """How much more the cheapest disaggregated fleet costs than the cheapest colocated one, as a share [1]."""
+        alone, split = self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
+        return split / alone - 1.0 if alone and split else None
+
+    @property
+    def saving(self) -> float | None:
+        """What the cheaper shape saves against the other one, as a share of that [1]."""
+        alone, split = self.colocated["cost_usd_per_hour"], self.disaggregated["cost_usd_per_hour"]
+        return 1.0 - min(alone, split) / max(alone, split) if alone and split else None
+
+    @property
+    def best(self) -> Row:
+        """The row of the cheaper shape; the colocated one where there is no fleet."""
+        return self.disaggregated if self.shape == "disaggregated" else self.colocated
+
+    @property
+    def mix(self) -> str:
+        """The GPU types of the cheaper fleet."""
+        return " + ".join(sorted(self.best["gpus"]))
+
+
+def cells_of(keys: Sequence[str], rows: Sequence[Row]) -> list[Cell]:
+    """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated."""
+    down, across = (_lever_words(key, [row[key] for row in rows]) for key in keys)
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    return [Cell(down[str(alone[keys[0]])], across[str(alone[keys[1]])], alone, split) for alone, split in pairs]
+
+
+def _lever_words(key: str, values: Sequence[Any]) -> dict[str, str]:
+    """The values of a lever in words, to LEVER_DIGITS where these tell them apart."""
+    short = {str(value): varied_words(key, value, LEVER_DIGITS) for value in values}
+    distinct = len({*short.values()}) == len(short)
+    return short if distinct else {str(value): varied_words(key, value) for value in values}
+
+
+def map_record(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
+    """Every cell as a record: both rows, the cheaper shape, and the difference in cost."""
+    return {
+        "over": list(keys),
+        "cells": [
+            {key: cell.colocated[key] for key in keys}
+            | {"cheapest": cell.shape, "disaggregated_over_colocated": cell.difference}
+            | {shape: _answer(keys, getattr(cell, shape)) for shape in SHAPES}
+            for cell in cells_of(keys, rows)
+        ],
+    }
+
+
+def _answer(keys: Sequence[str], row: Row) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in {"number", ROLES, *keys}}
+
+
+def map_rows(keys: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A row for each shape of each cell, for `reports.rows`."""
+    return [
+        {key: cell.colocated[key] for key in keys}
+        | {"shape": shape, "cheapest": cell.shape == shape}
+        | _answer(keys, getattr(cell, shape))
+        for cell in cells_of(keys, rows)
+        for shape in SHAPES
+    ]
+
+
+def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Document:
+    """Three grids: the cheapest fleet, what disaggregation costs against colocated, and the GPUs."""
+    cells = cells_of(keys, rows)
+    having = [row for row in rows if row["cost_usd_per_hour"] is not None]
+    reasons = {cell.best["binding"].partition(":")[0]: cell for cell in cells if cell.shape is None}
+    grids = (
+        Section(charts=(map_chart(keys, rows),)),
+        Section("The cheapest fleet, C colocated or D disaggregated", table=_grid(keys, cells, _price)),
+        Section(
+            "Disaggregated against colocated", table=_grid(keys, cells, lambda cell: signed_percent(cell.difference))
+        ),
+        Section("GPUs of the cheapest fleet", table=_grid(keys, cells, _gpus)),
+    )
+    notes = said(
+        *(no_fleet_sentence(_cell_place(keys, cell), cell.best["binding"]) for cell in reasons.values()),
+        f"{EFFORTS[effort]} --csv and --json have both fleets of each cell with all settings.",
+        simulated_note(sum(row["simulated"] for row in having), len(having)),
+    )
+    return Document(
+        headline=said(map_headline(keys, cells), _mix_sentence(cells)),
+        sections=(*(grids if having else ()), Section(sentences=notes)),
+        positive=bool(having),
+    )
+
+
+def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
+    """In how many cells disaggregation is cheaper, and where it saves most."""
+    having = [cell for cell in cells if cell.shape is not None]
+    split = [cell for cell in having if cell.shape == "disaggregated"]
+    if not having:
+        return "No fleet meets the SLO in any cell."
+    total = plural(len(having), "cell") + ("" if len(having) == len(cells) else " with a fleet")
+    if not split:
+        return f"Colocated fleets are the cheapest in all {total}."
+    where = f"in {len(split)} of {total}" if len(split) < len(having) else f"in all {total}"
+    savings = [cell for cell in split if cell.difference is not None]
+    if not savings:
+        return f"Only disaggregated fleets meet the SLO {where}."
+    most = min(savings, key=lambda cell: cell.difference or 0.0)
+    by = percent(-(most.difference or 0.0))
+    return f"Disaggregation is cheaper {where}, by up to {by} ({_cell_place(keys, most)})."
+
+
+def _cell_place(keys: Sequence[str], cell: Cell) -> str:
+    return f"at {clean(keys[0])} {cell.down}, {clean(keys[1])} {cell.across}"
+
+
+def _mix_sentence(cells: Sequence[Cell]) -> str:
+    """Which GPU types the cheapest fleets are of, and in how many cells; empty where there is one type throughout."""
+    mixes = Counter(cell.mix for cell in cells if cell.shape is not None)
+    if len(mixes) == 1:
+        return f"All of them use {next(iter(mixes))}."
+    most = [f"{mix} in {plural(number, 'cell')}" for mix, number in mixes.most_common(MOST_MIXES)]
+    return f"Cheapest GPUs: {join_words(most)}." if most else ""
+
+
+def _grid(keys: Sequence[str], cells: Sequence[Cell], words: Callable[[Cell], str]) -> Table:
+    """A row for each value of the first lever, a column for each of the second."""
+    across = list(dict.fromkeys(cell.across for cell in cells))
+    rows = [[down, *map(words, group)] for down, group in groupby(cells, key=lambda cell: cell.down)]
+    head = Column(f"{clean(keys[0])} \\ {clean(keys[1])}", "right")
+    return table_of([head, *(Column(value, "right", shrink=True, lines=3) for value in across)], rows)
+
+
+def _price(cell: Cell) -> str:
+    return MISSING if cell.shape is None else f"{cell.shape[0].upper()} {hourly(cell.best['cost_usd_per_hour'])}"
+
+
+def _gpus(cell: Cell) -> str:
+    return " + ".join(f"{count} {name}" for name, count in cell.best["gpus"].items()) or MISSING
+
+
+def map_chart(keys: Sequence[str], rows: Sequence[Row]) -> Chart:
+    """The heat map: its hue is the cheaper shape, its strength the saving against the other one."""
+    cells = cells_of(keys, rows)
+    most = max((cell.saving for cell in cells if cell.saving is not None), default=0.0)
+    drawn = [
+        HeatCell(
+            cell.down,
+            cell.across,
+            (_price(cell).replace("$", "").removesuffix("/h"), signed_percent(cell.difference)),
+            _tone(cell, most),
+            f"{_cell_place(keys, cell)}: {_fleets_tip(cell)}",
+        )
+        for cell in cells
+    ]
+    title = map_headline(keys, cells)
+    table = [
+        (
+            cell.down,
+            cell.across,
+            cell.shape or MISSING,
+            signed_percent(cell.difference),
+            hourly(cell.colocated["cost_usd_per_hour"]),
+            fleet_cell(read_pools(cell.colocated["pools"])),
+            hourly(cell.disaggregated["cost_usd_per_hour"]),
+            fleet_cell(read_pools(cell.disaggregated["pools"])),
+        )
+        for cell in cells
+    ]
+    columns = ("cheapest", "#difference", "#colocated", "colocated fleet", "#disaggregated", "disaggregated fleet")
+    return Chart(
+        title=title,
+        caption="$/h of the cheapest fleet (C colocated, D disaggregated), and what disaggregated costs against "
+        "colocated. The stronger the color, the more the cheaper one saves.",
+        drawing=draw_heat_map(drawn, keys[0], keys[1], title),
+        table=table_of((*(clean(key) for key in keys), *columns), table),
+        legend=(("split-6", "disaggregated is cheaper"), ("alone-6", "colocated is cheaper")),
+    )
+
+
+def _tone(cell: Cell, most: float) -> str:
+    """The tone of a cell; the strongest where the other shape has no fleet."""
+    if cell.shape is None:
+        return "heat-0"
+    family = "split" if cell.shape == "disaggregated" else "alone"
+    return tone_of(most if cell.saving is None else cell.saving, (0.0, most), family)
+
+
+def _fleets_tip(cell: Cell) -> str:
+    rows = ((shape, getattr(cell, shape)) for shape in SHAPES)
+    return "; ".join(
+        f"{shape} {hourly(row['cost_usd_per_hour'])}, {fleet_line(read_pools(row['pools']))}" for shape, row in rows
+    )

@@ -45,6 +45,8 @@ def render_document(document: Document) -> str:
 def _section(section: Section) -> list[str]:
     blocks: list[list[str]] = [[f"**{escaped(section.title)}**"]] if section.title else []
     blocks += [[escaped(text)] for text in section.sentences]
+    if section.facts:
+        blocks.append([f"- {escaped(name)}: {escaped(value)}" for name, value in section.facts])
     if section.table is not None and section.table.rows:
         blocks.append(table(section.table.headers, section.table.rows))
     blocks += [[escaped(text)] for text in section.notes]

@@ -7,11 +7,13 @@ from typing import Final
 
 import click
 
-from reports.document import Document, Section, Table, read_sections
+from reports.document import Document, Facts, Section, Table, read_sections
 from reports.table import Style, render_table
 from reports.text import wrap
 
 LEAST_WIDTH: Final = 56
+LEAST_VALUE: Final = 20
+"""Columns of the value of a fact."""
 _COLORS: Final = {"✓": "green", "✗": "red"}
 
 
@@ -46,6 +48,7 @@ def _section(section: Section, width: int, *, color: bool) -> Iterator[str]:
         yield from wrap(section.title, width)
     for text in section.sentences:
         yield from _wrapped(text, width, indent)
+    yield from _facts(section.facts, width, indent)
     if section.table is not None and section.table.rows:
         style = _style(section.table, color=color)
         yield from render_table(section.table.rows, section.table.columns, width, indent=indent, style=style).split(
@@ -55,6 +58,15 @@ def _section(section: Section, width: int, *, color: bool) -> Iterator[str]:
         yield from _wrapped(text, width, indent)
     if section.code:
         yield " " * indent + section.code
+
+
+def _facts(facts: Facts, width: int, indent: int) -> Iterator[str]:
+    """Names and their values in two columns; long values are wrapped."""
+    room = max((len(name) for name, _ in facts), default=0) + 2
+    for name, value in facts:
+        first, *rest = wrap(value, max(width - indent - room, LEAST_VALUE))
+        yield f"{' ' * indent}{name:{room}}{first}".rstrip()
+        yield from (" " * (indent + room) + line for line in rest)
 
 
 def _wrapped(text: str, width: int, indent: int) -> list[str]:

@@ -7,20 +7,30 @@ its CPU takes per step, and what lies between the client and the engine. Each is
     minimise  sum_i rho((ln predicted_i - ln measured_i) / sigma_i) + sum_k (ln scale_k / tau_k)^2
 
 rho is Huber's loss, sigma the error that the model has anyway, tau the spread that a scale is expected to have.
+
+Scales are laid over an accelerator's efficiencies and an engine's host times, and checked against what no engine can
+beat: every weight is read once per step, every FLOP done at the data sheet's peak.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .search import pattern_search
+from .accelerator import Accelerator, KernelEfficiency
+from .engine import EngineConfig
+from .engine_arrays import part_dtype, vendor_peak
+from .estimate import used_efficiencies
+from .host import NO_OVERHEAD, EngineOverhead, ServingPolicy
+from .step import StepLoad, StepTime, step_time_one
+from .transformer import Part, Transformer
 
 Array = NDArray[np.float64]
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,3 +238,189 @@ def _linearised(
         influence = jacobian[block] @ inverse @ jacobian[block].T * weight[block]
         held[block] = np.linalg.solve(np.eye(block.size) - influence, after[block])
     return np.sqrt(np.diag(inverse)), held
+
+
+def pattern_search(
+    loss: Callable[[Array], float],
+    start: Array,
+    lower: Array,
+    upper: Array,
+    *,
+    step: float = 0.5,
+    tolerance: float = 1e-3,
+) -> tuple[Array, float]:
+    """Minimise `loss` in a box by Hooke and Jeeves' pattern search (1961); returns the point and its loss.
+
+    Tries +-step on each coordinate, keeps what helps, repeats a successful move as a whole, and halves the step when
+    nothing helps, until it is below `tolerance`. Deterministic; finds a local minimum.
+
+    >>> point, value = pattern_search(lambda x: abs(x[0] - 1) + abs(x[1]), np.zeros(2), -np.ones(2), 3 * np.ones(2))
+    >>> [round(float(x), 2) for x in point]
+    [1.0, 0.0]
+    """
+    best = np.clip(np.asarray(start, dtype=np.float64), lower, upper)
+    value = loss(best)
+    while step > tolerance:
+        moved, moved_value = _explore(loss, best, value, (lower, upper), step)
+        if moved_value >= value:
+            step /= 2
+            continue
+        leap = np.clip(2 * moved - best, lower, upper)
+        best, value = moved, moved_value
+        leap_value = loss(leap)
+        if leap_value < value:
+            best, value = leap, leap_value
+    return best, value
+
+
+def _explore(
+    loss: Callable[[Array], float], point: Array, value: float, box: tuple[Array, Array], step: float
+) -> tuple[Array, float]:
+    """Move along each coordinate in turn where that lowers the loss."""
+    lower, upper = box
+    point = point.copy()
+    for index in range(point.size):
+        for delta in (step, -step):
+            trial = point.copy()
+            trial[index] = min(max(trial[index] + delta, lower[index]), upper[index])
+            trial_value = loss(trial)
+            if trial_value < value * (1 - 1e-9):
+                point, value = trial, trial_value
+                break
+    return point, value
+
+
+COLLECTIVES = frozenset({"all_reduce", "all_reduce_large", "all_to_all"})
+"""Their `memory` is a share of a link, on which HBM and FLOP/s say nothing."""
+CARRIERS = frozenset({"gemm", "moe"})
+"""Kernels that read the weights and do most of the arithmetic."""
+MOST_EFFICIENCY = 1.05
+"""Efficiency from which a fit contradicts physics; up to here it is the noise of the runs [1]. With routed experts more
+is allowed, by the share of them that skewed traffic may leave untouched (`slack`)."""
+SHORTEST_ARRIVAL = 1e-3
+"""A TTFT overhead has to be something for a factor to act on [s]."""
+
+
+def calibrated_pairs(model: Transformer, configs: Iterable[EngineConfig]) -> tuple[Pair, ...]:
+    """(kernel class, dtype) of the efficiencies that these engines' kernels use, collectives apart.
+
+    Weights that the GPU expands before computing are read at the efficiency of their own dtype.
+    """
+    pairs: dict[Pair, None] = {}
+    for config in configs:
+        used = [*used_efficiencies(model, config)]
+        for part in Part:
+            stored = part_dtype(model, part, config.weight_dtype)
+            used += [(kind, stored) for kind in ("gemm", "moe") if kind == "gemm" or model.is_moe]
+        known = config.accelerator.efficiency
+        pairs.update(dict.fromkeys(pair for pair in used if pair in known and pair[0] not in COLLECTIVES))
+    return tuple(pairs)
+
+
+def scaled_figures(accelerator: Accelerator, pairs: Iterable[Pair], scales: Scales) -> dict[Pair, KernelEfficiency]:
+    """The efficiencies of `pairs`, scaled, never above the physical limit of 1."""
+    return _scaled(accelerator, pairs, scales, frozenset())
+
+
+def scaled_accelerator(
+    accelerator: Accelerator, pairs: Iterable[Pair], scales: Scales, *, limited: bool = True
+) -> Accelerator:
+    """The accelerator with those efficiencies scaled.
+
+    limited: none above 1. Without, the kernels that carry the weights may be: so data that asks for more than there is
+    shows (`above_physics`) instead of piling up at the limit.
+    """
+    figures = _scaled(accelerator, pairs, scales, frozenset() if limited else CARRIERS)
+    return replace(accelerator, efficiency={**accelerator.efficiency, **figures})
+
+
+def _scaled(
+    accelerator: Accelerator, pairs: Iterable[Pair], scales: Scales, unlimited: frozenset[str]
+) -> dict[Pair, KernelEfficiency]:
+    known = accelerator.efficiency
+
+    def limit(pair: Pair, share: float) -> float:
+        return share if pair[0] in unlimited else min(share, 1.0)
+
+    return {
+        pair: replace(
+            known[pair],
+            compute=limit(pair, known[pair].compute * scales.compute),
+            memory=limit(pair, known[pair].memory * scales.memory),
+        )
+        for pair in pairs
+    }
+
+
+def scaled_overhead(overhead: EngineOverhead, scales: Scales) -> EngineOverhead:
+    """The CPU time per step and per request, scaled."""
+    return replace(overhead, step=overhead.step * scales.host, per_request=overhead.per_request * scales.host)
+
+
+def scaled_policy(policy: ServingPolicy, scales: Scales) -> ServingPolicy:
+    """The policy with host times and TTFT overhead scaled."""
+    arrival = policy.arrival if scales.arrival == 1.0 else max(policy.arrival, SHORTEST_ARRIVAL) * scales.arrival
+    return replace(policy, overhead=scaled_overhead(policy.overhead, scales), arrival=arrival)
+
+
+def above_physics(
+    accelerator: Accelerator, model: Transformer, pairs: Iterable[Pair], scales: Scales
+) -> Mapping[str, float]:
+    """Efficiencies of the kernels that carry the weights that the scales would push beyond the limit, by parameter.
+
+    Kernels that the catalog has near 1 already are merely capped; these are what the times rest on.
+    """
+    carrier = "moe" if model.is_moe else "gemm"
+    carrying = [accelerator.efficiency[pair] for pair in pairs if pair[0] == carrier]
+    reached = {
+        "compute": min((each.compute for each in carrying), default=0.0) * scales.compute,
+        "memory": min((each.memory for each in carrying), default=0.0) * scales.memory,
+    }
+    most = MOST_EFFICIENCY * DENSE_SLACK / slack(model)
+    return {name: share for name, share in reached.items() if share > most and getattr(scales, name) > 1.0}
+
+
+DENSE_SLACK = 0.95
+"""Part of the counted work that surely must be done: kernels fuse, and a cache keeps a little [1]."""
+EXPERTS_SLACK = 0.6
+"""The same where routing decides which experts are read: skewed traffic reaches fewer of them [1]."""
+
+
+def least_tpot(model: Transformer, config: EngineConfig, running: float, context: float) -> float:
+    """Least time of a decode step of `running` requests at `context` tokens [s].
+
+    Weights and KV once over the memory bus of one GPU: bytes / bandwidth, at the data sheet's bandwidth, less the
+    slack above. Every pipeline stage holds its share of the requests.
+    """
+    batch = max(running / config.parallelism.pipeline, min(running, 1.0))
+    step = _step(model, config, StepLoad.decode(batch, context))
+    return slack(model) * float(step.traffic[0, 0]) / config.accelerator.bandwidth
+
+
+def least_ttft(model: Transformer, config: EngineConfig, isl: float) -> float:
+    """Least time of a prompt of `isl` tokens [s]: FLOP / peak of one GPU, all stages busy with chunks of it."""
+    step = _step(model, config, StepLoad.prefill(isl))
+    return slack(model) * float(step.flop[0, 0]) / (vendor_peak(config) * config.parallelism.pipeline)
+
+
+def least_step(model: Transformer, config: EngineConfig, load: StepLoad) -> float:
+    """Least time of any step of a single engine [s]: the longer of FLOP / peak and bytes / bandwidth."""
+    step = _step(model, config, load)
+    arithmetic = float(step.flop[0, 0]) / vendor_peak(config)
+    return slack(model) * max(arithmetic, float(step.traffic[0, 0]) / config.accelerator.bandwidth)
+
+
+def most_requests_per_second(model: Transformer, config: EngineConfig, isl: float) -> float:
+    """Most prompts of `isl` tokens that an engine's FLOP/s can take in [1/s], all lanes and stages busy."""
+    lanes = config.parallelism.pipeline * config.parallelism.data
+    flop = float(_step(model, config, StepLoad.prefill(isl)).flop[0, 0])
+    return lanes * vendor_peak(config) / (slack(model) * flop)
+
+
+def slack(model: Transformer) -> float:
+    """Part of the counted work that surely must be done [1]."""
+    return EXPERTS_SLACK if model.is_moe else DENSE_SLACK
+
+
+def _step(model: Transformer, config: EngineConfig, load: StepLoad) -> StepTime:
+    return step_time_one(model, config, NO_OVERHEAD, load)

@@ -1,1 +1,0 @@
-"""Fits the roofline's few physical coefficients to measured kernel times, and says how well they fit."""

@@ -1,0 +1,328 @@
+"""TTFT and TPOT of a deployment at fixed concurrency, in closed form up to a fixed point.
+
+C requests are in flight, each replaced when it ends; N of them, as many as memory holds, are inside, of which B decode:
+on one colocated engine (P = D = 1), or at P prefill workers that hand them to D decode workers. With s the seconds that
+a prompt keeps its worker busy, s' the prompt alone until its first token, d(B) a decode step, O tokens a request,
+n = N / P:
+
+    TPOT = d(B / D) + s B / (O - 1)                      colocated steps carry B / (O - 1) prompts each; s = 0 if apart
+    TTFT = front + s' + f w (n - 1) / 2 + (1 - f) W + entry + line
+    W    = wait of n requests that circulate, s at a time and away for the rest of R (`circulating_wait`)
+    B    = N (O - 1) TPOT / R,   R = TTFT' + (O - 1) TPOT   Little's law; TTFT' is TTFT without the line
+
+The first wave arrives at once, and each of n prompts that come at once waits for half of the others, w seconds each:
+f is the share of this wave in the run, 1 / waves, and of disaggregated requests that meet all others again (fitted).
+Later requests come back scattered by their lengths. Colocated requests of equal length start and end together: where
+prompts go first the whole wave stays one, and where they share steps with decodes each waits for those that came just
+before. `front` is what a request waits for whatever the load: arrival, and the hand-over and its transfer. `entry` is
+the decode step that it enters with. The line is what waits outside for memory. With a mean C below one, the deployment
+is idle at times and serves a single request at others: N = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.engine_arrays import EngineArrays
+from costmodel.host import Scheduler, ServingPolicy
+from costmodel.kernels import layer_kernels
+from costmodel.step import StepLoad, step_time
+from costmodel.transfer import step_in_progress
+from costmodel.transformer import Transformer
+
+FloatArray = NDArray[np.float64]
+
+ITERATIONS = 40
+"""Fixed-point steps, each averaged with the last: the map contracts by a half or better."""
+FULL_SPREAD = 0.2
+"""Width of a uniform length distribution, relative to its longest, that dissolves waves: InferenceX's [0.8, 1.0]."""
+MANY_WAVES = 10.0
+"""Requests of a benchmark over its concurrency where not stated: the habit of InferenceX and vLLM's benchmarks [1]."""
+MOST_PROMPTS = 8.0
+"""Prompts in one step beyond which sharing the weights saves nothing more [1]."""
+CROWDING, ROUNDING = 0.8, 0.56
+"""Figures of `circulating_wait` [1]: fitted to that queue, simulated at 54 loads of 4 to 400 requests and uniform
+lengths; mean error 5 %, at most 16 % of the time to the first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoad:
+    """What a load generator keeps in flight; arrays of shape (deployments, 1).
+
+    concurrency: of the whole deployment [1]; isl, osl: mean lengths [token]; spread: 1 - shortest / longest of evenly
+    spread lengths [1]; waves: requests of the whole run over its concurrency, without end for a median, which no first
+    wave touches [1]; looks: decode steps from one look of the scheduler at its queue to the next [1].
+    """
+
+    concurrency: FloatArray
+    isl: FloatArray
+    osl: FloatArray
+    spread: FloatArray
+    waves: FloatArray
+    looks: FloatArray = field(default_factory=lambda: np.ones((1, 1)))
+
+    @property
+    def gaps(self) -> FloatArray:
+        """Gaps between the tokens of a request: OSL - 1, at least one [1]."""
+        return np.asarray(np.maximum(self.osl - 1.0, 1.0))
+
+    @property
+    def scatter(self) -> FloatArray:
+        """Standard deviation of the output length over its mean, of evenly spread lengths [1]."""
+        return np.asarray(self.spread / np.sqrt(12.0) / (1.0 - self.spread / 2.0))
+
+    @property
+    def equality(self) -> FloatArray:
+        """1 for equal lengths, 0 for fully spread ones [1]."""
+        return np.asarray(1.0 - np.clip(self.spread / FULL_SPREAD, 0.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Workers and what lies between them; arrays of shape (deployments, 1).
+
+    prefill_workers, decode_workers [1]; transfer: time that a hand-over shows [s]; fits: requests that the memory of
+    one (decode) worker holds [1]; apart: whether prefill and decode are.
+    """
+
+    prefill_workers: FloatArray
+    decode_workers: FloatArray
+    transfer: FloatArray
+    fits: FloatArray
+    apart: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """A steady state; arrays of shape (deployments, 1).
+
+    ttft, tpot: means [s]; running: decoding requests [1]; admitted: requests that memory lets in [1];
+    rate: requests that end per second [1/s]; decode_step: a step without prompts [s]; prefill: one prompt alone [s];
+    shared: its share of a prefilling worker that all lanes keep busy [s];
+    prefill_share: share of the prefilling workers' time that prompts take [1]; line: part of TTFT spent waiting for
+    memory [s].
+    """
+
+    ttft: FloatArray
+    tpot: FloatArray
+    running: FloatArray
+    admitted: FloatArray
+    rate: FloatArray
+    decode_step: FloatArray
+    prefill: FloatArray
+    shared: FloatArray
+    prefill_share: FloatArray
+    line: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSteps:
+    """Steps with prompts only; arrays of shape (engines, 1).
+
+    alone: of a single prompt; together: of `group` prompts on each of `lanes` data-parallel ranks [s]; pipeline: stages
+    [1].
+    """
+
+    alone: FloatArray
+    together: FloatArray
+    group: FloatArray
+    lanes: FloatArray
+    pipeline: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt on an engine.
+
+    alone: until its first token [s]; wave: the same for its share of an engine that all lanes keep busy [s]; shared:
+    how long that share keeps the engine busy [s]; lockstep: a step in which every lane has a prompt, 0 where an engine
+    has a single lane [s].
+    """
+
+    alone: FloatArray
+    wave: FloatArray
+    shared: FloatArray
+    lockstep: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """All that the steady state needs of an engine: a prompt, and a decode step by the requests that run [1 -> s]."""
+
+    prompt: Prompt
+    decode: Callable[[FloatArray], FloatArray]
+
+
+def engine_times(
+    model: Transformer, prefill: EngineArrays, decode: EngineArrays, policy: ServingPolicy, load: ClosedLoad
+) -> Times:
+    """The times of engines under a load, from their steps: of a prompt where it is computed, of a step where decoded.
+
+    The host launches the kernels of a step with prompts one by one, which is the least that it takes.
+    """
+    steps, least = prompt_steps(model, prefill, policy, load), launching_time(model, policy)
+    prompt = prompt_of(steps, prefill.first_token, least, policy.lane_balance)
+    return Times(prompt, lambda running: decode_step(model, decode, running, load))
+
+
+def prompt_steps(model: Transformer, engines: EngineArrays, policy: ServingPolicy, load: ClosedLoad) -> PromptSteps:
+    """Steps of a prompt alone, and of as many as a step takes on every lane.
+
+    A step takes up to `token_budget` prompt tokens, so short prompts share one read of the weights.
+    """
+    group = np.minimum(policy.token_budget / load.isl, load.concurrency / engines.data)
+    group = np.asarray(np.clip(group, 1.0, MOST_PROMPTS))
+    alone = step_time(model, engines, StepLoad.prefill(load.isl)).total
+    together = step_time(model, engines, StepLoad.prefill(load.isl, group * engines.data)).total
+    return PromptSteps(alone, together, group, engines.data, engines.pipeline)
+
+
+def prompt_of(steps: PromptSteps, first_token: FloatArray, least: FloatArray | float, lane_balance: float) -> Prompt:
+    """A prompt from its steps, which take at least `least`, for no CUDA graph replays them [s].
+
+    Ranks of data-parallel attention go in step, each with its own prompts; they rarely are all as busy, which
+    `lane_balance` >= 1 makes up for. Pipeline stages hold one micro-batch each. first_token: how much later than its
+    steps a first token comes (`Accelerator.in_engine`) [1].
+    """
+    lanes = steps.lanes
+    share = uneven_lanes(lane_balance, lanes) / (steps.group * lanes * steps.pipeline)
+    shared = np.maximum(steps.together, least) * share
+    return Prompt(
+        alone=np.maximum(first_token * steps.alone, least),
+        wave=np.maximum(first_token * steps.together, least) * share,
+        shared=shared,
+        lockstep=np.where(lanes > 1, shared * lanes * steps.pipeline, 0.0),
+    )
+
+
+def launching_time(model: Transformer, policy: ServingPolicy) -> float:
+    """Least time of a step with prompts, whose kernels the host launches one by one [s]."""
+    return policy.launch * sum(layer_kernels(group) * group.count for group in model.layers)
+
+
+def uneven_lanes(lane_balance: float, lanes: FloatArray) -> FloatArray:
+    """Time of a prompt on data-parallel lanes over that on evenly busy ones [1]: min(lane_balance, lanes).
+
+    At worst one lane does all the work; an engine with a single lane has nothing to be uneven.
+
+    >>> uneven_lanes(1.2, np.array([1.0, 2.0, 8.0])).tolist(), uneven_lanes(3.0, np.array([2.0])).tolist()
+    ([1.0, 1.2, 1.2], [2.0])
+    """
+    return np.asarray(np.where(lanes > 1, np.minimum(lane_balance, lanes), 1.0))
+
+
+def decode_step(model: Transformer, engines: EngineArrays, running: FloatArray, load: ClosedLoad) -> FloatArray:
+    """A decode step of `running` requests in all, at the mean context ISL + OSL / 2 [s].
+
+    Every pipeline stage holds its share of the requests; a step that runs has at least one.
+    """
+    batch = np.maximum(running / engines.pipeline, 1.0)
+    return step_time(model, engines, StepLoad.decode(batch, load.isl + load.osl / 2.0)).total
+
+
+def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> Steady:
+    """The fixed point of the equations above, from the times of a prefilling and of a decoding worker.
+
+    Lanes of a prefill worker go in step: where they are busy, a prompt waits for half of a step in progress and then
+    takes as long as a step of all lanes does. A decode worker that pulls loads KV during a step of the others before
+    one has it (`transfer.step_in_progress`).
+    """
+    prompt, gaps = times.prompt, load.gaps
+    prefills_first = policy.scheduler is Scheduler.PREFILL_FIRST and not pools.apart
+    admitted = admitted_requests(policy, load, pools)
+    at_worker = np.maximum(admitted / pools.prefill_workers, 1.0)
+    together = wave_share(policy, load, pools)
+    front = policy.arrival + prompt.alone + together * (at_worker - 1.0) / 2.0 * prompt.wave
+    felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
+    stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
+    if pools.apart:
+        front = front + policy.handover + pools.transfer
+    elif not prefills_first:
+        front = front + policy.equal_wait * load.equality * (1.0 - 1.0 / admitted) * prompt.alone
+    lockstep = np.maximum(prompt.lockstep - prompt.alone, 0.0) + prompt.lockstep / 2.0
+    running, queue, busy = admitted, np.zeros_like(admitted), np.zeros_like(admitted)
+    for _ in range(ITERATIONS):
+        batch = (running + stays * (admitted - running)) / pools.decode_workers
+        step = times.decode(batch)
+        tpot = step + felt * (1.0 - 0.5 * stays) * batch
+        if pools.apart:
+            beside = running / pools.decode_workers * (1.0 - 1.0 / admitted)
+            entry = (1.0 + policy.hand_over_steps * step_in_progress(beside)) * step + busy * lockstep
+        else:
+            entry = (load.looks + 1.0) / 2.0 * step
+        inside = front + queue + entry
+        residence = inside + gaps * tpot
+        away = residence - queue - prompt.shared
+        wait = circulating_wait(at_worker, prompt.shared, away, load.scatter * gaps * tpot)
+        queue = 0.5 * queue + 0.5 * (1.0 - together) * wait
+        busy = 0.5 * busy + 0.5 * np.minimum(at_worker * prompt.shared / residence, 1.0)
+        running = 0.5 * running + 0.5 * admitted * gaps * tpot / residence
+    rate = np.minimum(load.concurrency, admitted) / residence
+    line = waiting_line(load, admitted, residence)
+    return Steady(
+        ttft=inside + line,
+        tpot=tpot,
+        running=running,
+        admitted=admitted,
+        rate=rate,
+        decode_step=step,
+        prefill=prompt.alone,
+        shared=prompt.shared,
+        prefill_share=np.minimum(rate * prompt.shared / pools.prefill_workers, 1.0),
+        line=line,
+    )
+
+
+def admitted_requests(policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> FloatArray:
+    """Requests inside a busy deployment [1]: what memory holds and the token budget keeps supplied, at least one."""
+    admitted = np.minimum(load.concurrency, pools.decode_workers * np.maximum(pools.fits, 1.0))
+    if policy.scheduler is Scheduler.TOKEN_BUDGET and not pools.apart:
+        admitted = np.minimum(admitted, load.gaps * policy.token_budget / load.isl)
+    return np.asarray(np.maximum(admitted, 1.0))
+
+
+def wave_share(policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> FloatArray:
+    """Share of requests that arrive together with all others [1]: the first wave, or all where it stays together."""
+    first = 1.0 / load.waves + np.zeros_like(load.isl)
+    if pools.apart:
+        return np.minimum(first + policy.handover_burst, 1.0)
+    if policy.scheduler is Scheduler.PREFILL_FIRST:
+        return np.asarray(first + (1.0 - first) * load.equality)
+    return first
+
+
+def circulating_wait(requests: FloatArray, service: FloatArray, away: FloatArray, scatter: FloatArray) -> FloatArray:
+    """Mean wait of n requests that circulate between a server and elsewhere, after the first round [s].
+
+    n s > Z + s: the server is never idle, and all others are ahead but for those away, W = x = n s - Z - s (Denning and
+    Buzen 1978). Otherwise requests come back s apart, as they left, and wait for as much as they scatter, of the order
+    of sqrt(sigma s), and less as they drift apart. With u = sqrt(sigma s) (1 - 1 / sqrt(n)), rho = n s / (Z + s):
+
+        W = 0.8 min(rho, 1) u + x / 2 + sqrt(x^2 / 4 + (0.56 u)^2)
+
+    requests: n [1]; service: s [s]; away: Z, time until a request is back [s]; scatter: sigma, standard deviation of
+    Z [s].
+
+    >>> four = [np.array([number]) for number in (4.0, 1.0, 9.0, 0.0)]
+    >>> float(circulating_wait(*four)[0]), float(circulating_wait(np.array([12.0]), *four[1:])[0])
+    (0.0, 2.0)
+    """
+    spare = requests * service - away - service
+    unit = np.sqrt(scatter * service) * (1.0 - 1.0 / np.sqrt(requests))
+    crowd = CROWDING * np.minimum(requests * service / (away + service), 1.0) * unit
+    return np.asarray(crowd + spare / 2.0 + np.sqrt(np.square(spare) / 4.0 + np.square(ROUNDING * unit)))
+
+
+def waiting_line(load: ClosedLoad, admitted: FloatArray, residence: FloatArray) -> FloatArray:
+    """Mean wait of a request for memory [s]: (C - N) R / N x (1 - (C + N) / (2 waves C)).
+
+    C requests in flight, N inside for `residence` R [s] each, so one is let in every R / N. The first N of the run
+    never waited and the next C - N waited for part of the line only.
+    """
+    outside = np.maximum(load.concurrency - admitted, 0.0)
+    first = (load.concurrency + admitted) / (2.0 * load.waves * load.concurrency)
+    return np.asarray(outside * residence / admitted * np.maximum(1.0 - first, 0.0))

@@ -1,0 +1,633 @@
+"""The best fleet along one lever, as steps on which it stays the same: frontiers, and break-even values.
+
+Along a lever that only makes the problem harder (`frontier`), the cheapest fleet stays the cheapest until it no longer
+holds; the evaluation of that one fleet says where. So each step takes one answer and one bisection. The next fleet is
+searched for RESOLUTION beyond that end: what would be the cheapest over less than that has no step. With simulation a
+step ends where its fleet was seen to hold, by bisection; one that holds nowhere in its stretch is refuted, and the
+cheapest of the others takes its place. At the problem's own value the whole search is made.
+
+Along a price (`break_even`) the cost of each fleet is a straight line, and two fleets meet where their lines cross
+(Eisner and Severance 1976). Along any other lever the range is halved wherever the fleets at its ends differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from costmodel.errors import ImpossibleError, InputError
+from costmodel.quoting import shown
+from costmodel.units import SECONDS_PER_HOUR
+from optimizer.fleets.evaluate import holds_at
+from optimizer.loads.flows import splits
+from optimizer.loads.instance import Instance
+from optimizer.plans.records import engine_counts
+from optimizer.search.search import SAME_COST, settled
+from optimizer.verification.bench import LEAST_RUNS
+from optimizer.verification.judge import MOST_RUNS
+from optimizer.verification.verify import ROUNDS
+from search_spaces.levers import LEVERS
+from search_spaces.problem import Billing, Goal, Problem
+from search_spaces.scenarios import Scenario, changed, scenario_problem
+
+from .answer import Answer, Case, Effort, Missed, answer, answer_at, is_simple, look, nothing, own_value, unproven
+
+Progress = Callable[[str, float], None]
+
+MOST_STEPS: Final = 300
+"""Of a curve; more are a range too wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stretch of a curve on which one fleet is the cheapest, from `start` to `end`; of a frontier, to its hardest.
+
+    costs: at the two ends [$/h]; promised: up to which the fleet holds by formula, where a simulation says less;
+    missed: where it was seen to miss then, at most RESOLUTION beyond `end`.
+    """
+
+    start: float
+    end: float
+    answer: Answer
+    costs: tuple[float | None, float | None]
+    promised: float | None = None
+    missed: float | None = None
+
+    @classmethod
+    def of(cls, start: float, end: float, best: Answer) -> Step:
+        """A step on which the cost stays the same."""
+        return cls(start, end, best, (best.cost, best.cost))
+
+
+# --- frontiers --------------------------------------------------------------------------------------------------------
+
+TOLERANCE: Final = 1e-4
+"""How exactly the end of a step is found by formula, relative [1]."""
+RESOLUTION: Final = 0.01
+"""Of the curve, relative to the lever's value (of attainment: to the misses that it permits) [1]: no step is narrower
+but by its range, and what simulation says of an end is found to it."""
+MOST_DOUBLINGS: Final = 20
+"""Of the rate at hand, or halvings, in search of a budget's."""
+SIMULATING: Final = 0.6
+"""Share of the work that is done when simulations begin."""
+LATENCY: Final = MappingProxyType({"ttft": "s", "tpot": "s"})
+OVER: Final = ("rate", *LATENCY, "attainment", "budget")
+"""What `pdplan frontier` goes over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Steps from the easiest value to the hardest; tolerance: relative, of each step's end by formula.
+
+    refuted: fleets of steps that are gone, as they did not hold when simulated; by_budget: whether it is over the rate
+    to be read the other way, see `by_budget`; here: the problem's own value, where the range has it; own: what the
+    whole search finds there, with its simulation, where it was made and found a fleet.
+    """
+
+    over: str
+    unit: str
+    steps: tuple[Step, ...]
+    tolerance: float
+    refuted: tuple[Missed, ...] = ()
+    by_budget: bool = False
+    here: float | None = None
+    own: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """A problem along a lever that makes it harder: its key, the unit that it is told in, and the direction of harder.
+
+    base: folder of the files that the problem names.
+    """
+
+    problem: Problem
+    base: Path
+    key: str
+    unit: str
+    upwards: bool
+
+    @property
+    def usual_range(self) -> tuple[float, float]:
+        """The range around the problem's own value."""
+        here = own_value(self.problem, self.key) or 1.0
+        return (0.5, 0.999) if self.key == "attainment" else (0.25 * here, 4.0 * here)
+
+    def at(self, value: float) -> Problem:
+        """The problem at a value; raises ImpossibleError where no engine can exist there."""
+        stated: Any = f"{value!r}s" if self.key in LATENCY else value
+        return scenario_problem(self.problem, Scenario("", {self.key: stated}), self.base)
+
+    def answer(self, value: float, effort: Effort, refuted: Sequence[Case] = ()) -> Answer:
+        """The answer by formula at a value; none where no engine can exist there."""
+        try:
+            return answer(self.at(value), effort, refuted)
+        except ImpossibleError as error:
+            return nothing(str(error))
+
+    def _instances(self, case: Case, value: float) -> list[Instance]:
+        """The instance of a fleet at a value, for each split of end-to-end limits."""
+        there = self.at(value)
+        return [replace(case.instance, problem=there, flows=flows) for flows in splits(there)]
+
+    def holds(self, case: Case, value: float) -> bool:
+        """Whether a fleet keeps every goal by formula at a value."""
+        return any(holds_at(instance, case.fleet) for instance in self._instances(case, value))
+
+    def look(self, case: Case, value: float, most: int) -> tuple[float, str]:
+        """Simulate a fleet at a value, with the batch limits that it would have there; most: see `answer.look`."""
+        instances = self._instances(case, value)
+        instance = next((item for item in instances if holds_at(item, case.fleet)), instances[0])
+        return look(instance, settled(instance, case.fleet), most)
+
+    def hardness(self, value: float) -> float:
+        """How hard it is at a value: two values differ by the logarithm of how many times as large one is.
+
+        Of attainment, those of the misses that it permits.
+        """
+        if self.key == "attainment":
+            return -math.log1p(-value)
+        return math.log(value) if self.upwards else -math.log(value)
+
+    def value_at(self, hardness: float) -> float:
+        """The value of some `hardness`."""
+        if self.key == "attainment":
+            return -math.expm1(-hardness)
+        return math.exp(hardness if self.upwards else -hardness)
+
+    def beyond(self, value: float, tolerance: float) -> float:
+        """The first value that is harder by a tolerance."""
+        return self.value_at(self.hardness(value) + math.log1p(tolerance))
+
+    def hardest(self, *values: float) -> float:
+        """The hardest of some values."""
+        return max(values, key=self.hardness)
+
+    def easiest(self, *values: float) -> float:
+        """The easiest of some values."""
+        return min(values, key=self.hardness)
+
+    def last(self, good: float, bad: float, holds: Callable[[float], bool], tolerance: float) -> tuple[float, float]:
+        """The hardest value at which something holds, and the next at which it does not, by bisection between two."""
+        while self.hardness(bad) - self.hardness(good) > math.log1p(tolerance) * (1.0 + 1e-9):
+            middle = self.value_at((self.hardness(good) + self.hardness(bad)) / 2.0)
+            good, bad = (middle, bad) if holds(middle) else (good, middle)
+        return good, bad
+
+
+def ramp_of(problem: Problem, base: Path, name: str) -> Ramp:
+    """The lever of a name; latency limits of several classes are scaled together."""
+    if name in {"rate", "budget"}:
+        return Ramp(problem, base, "rate", "req/s", upwards=True)
+    if name == "attainment":
+        return Ramp(problem, base, "attainment", "1", upwards=True)
+    if name not in LATENCY:
+        raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
+    key, unit = (f"{name}_scale", "1") if len(problem.slos) > 1 else (name, LATENCY[name])
+    return Ramp(problem, base, key, unit, upwards=False)
+
+
+def frontier(  # noqa: PLR0917
+    problem: Problem,
+    base: Path,
+    name: str,
+    bounds: tuple[float, float] | None = None,
+    looks: int = 0,
+    effort: Effort = Effort.FULL,
+    progress: Progress | None = None,
+) -> Frontier:
+    """The cheapest fleet for every value of a lever within bounds, in the lever's unit.
+
+    base: folder of the files that the problem names; looks: steps that are simulated at most, those in place of others
+    apart: the step at the own value, the ends of the curve, then those before its largest jumps. Raises InputError for
+    a goal other than the least cost.
+    """
+    if problem.objective.goal is not Goal.MIN_COST:
+        raise InputError(f"objective: a frontier is of the least cost, but the goal is {problem.objective.goal.value}")
+    if not is_simple(problem):
+        raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
+    tell = progress or (lambda _what, _share: None)
+    ramp, budgets = ramp_of(problem, base, name), bounds if name == "budget" else None
+    low, high = bounds or ramp.usual_range
+    _check_range(name, low, high)
+    if budgets is not None:
+        low, high = rates_for(ramp, budgets, effort)
+    own = own_value(problem, ramp.key)
+    here = own if own is not None and low <= own <= high else None
+    ends = (low, high) if ramp.upwards else (high, low)
+    stairs = Stairs(ramp, ends, effort, lambda what, share: tell(what, share * (SIMULATING if looks else 1.0)))
+    steps = stairs.climb()
+    if name == "budget" and budgets is None:  # it buys all that its last fleet serves, also beyond the range
+        steps[-1] = replace(steps[-1], end=max(steps[-1].end, steps[-1].answer.goodput))
+    steps = _within(_rising(steps), budgets)
+    curve = Frontier(ramp.key, ramp.unit, tuple(steps), TOLERANCE, by_budget=name == "budget", here=here)
+    if not looks or not steps:
+        return curve
+    chosen = {*list(dict.fromkeys(_fleet(step.answer) for step in _ranked(steps, ramp, here)))[:looks]}
+    again = Stairs(
+        ramp,
+        (steps[0].start, steps[-1].end),
+        effort,
+        lambda what, share: tell(what, SIMULATING + (1.0 - SIMULATING) * share),
+        trusted={_fleet(step.answer) for step in steps} - chosen,
+        further=[step.start for step in steps],
+        answers=stairs.answers,
+    )
+    best = _within(_rising(again.climb()), (0.0, steps[-1].answer.cost or math.inf) if budgets else None)
+    refuted = {fleet: missed for missed in again.refuted if (fleet := engine_counts(missed.pools)) in chosen}
+    curve = replace(curve, steps=tuple(best), refuted=tuple(refuted.values()))
+    if here is None:
+        return curve
+    tell("searching at the file's own value", 1.0)
+    return _with_own(ramp, curve, answer(problem, Effort.SIMULATED))
+
+
+def _check_range(name: str, low: float, high: float) -> None:
+    if not 0.0 < low < high:
+        raise InputError(f"--over {name}: the range from {low:g} to {high:g} is empty or not above zero")
+    if name == "attainment" and high >= 1.0:
+        meant = f"; did you mean {high:g}%?" if 1.0 < high < 100.0 else ""
+        raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999{meant}")
+
+
+def _fleet(best: Answer) -> object:
+    """What tells a fleet from others, whatever the demand."""
+    return engine_counts(best.pools)
+
+
+@dataclass(slots=True)
+class Stairs:
+    """The staircase of a lever between two values, the easiest first.
+
+    trusted: fleets that are not simulated, None: none is; further: harder values to go on from where ROUNDS fleets
+    missed; answers: by formula at each value, as no fleet is refuted; refuted: fleets without a step that did not hold.
+    """
+
+    ramp: Ramp
+    ends: tuple[float, float]
+    effort: Effort
+    tell: Progress
+    trusted: set[object] | None = None
+    further: Sequence[float] = ()
+    answers: dict[float, Answer] = field(default_factory=dict)
+    refuted: list[Missed] = field(default_factory=list)
+
+    def climb(self) -> list[Step]:
+        """The steps. Raises InputError where there are more than MOST_STEPS."""
+        ramp, (easy, hard), steps = self.ramp, self.ends, list[Step]()
+        width = ramp.hardness(hard) - ramp.hardness(easy)
+        value = at = easy
+        cases, misses = list[Case](), list[Missed]()
+        while ramp.hardness(value) < ramp.hardness(hard):
+            if len(steps) >= MOST_STEPS:
+                raise InputError(f"--over {ramp.key}: more than {MOST_STEPS} fleets; narrow the range with --between")
+            step = self._step(value, at, cases)
+            if isinstance(step, Missed):
+                misses.append(step)
+                self.refuted.append(step)
+                cases += [step.case] if step.case is not None else []
+                if len(misses) > ROUNDS:
+                    beyond = [stop for stop in self.further if ramp.hardness(stop) > ramp.hardness(at)]
+                    if not beyond:
+                        return [*steps, Step.of(at, hard, unproven(misses))]
+                    at, misses = beyond[0], []
+                continue
+            if step.answer.case is None:
+                gone = misses or [missed for before in steps[-1:] for missed in before.answer.refuted]
+                return [*steps, replace(step, answer=unproven(gone)) if gone else step]
+            misses.clear()
+            steps.append(step)
+            cases += [step.answer.case] if step.missed is not None else []
+            at = ramp.easiest(ramp.beyond(step.end, RESOLUTION), ramp.hardest(hard, step.end))
+            value = ramp.easiest(at, ramp.beyond(step.end, TOLERANCE))
+            label = f"{len(steps)} fleet{'s' * (len(steps) > 1)}, at {value:.4g}"
+            self.tell(label, (ramp.hardness(value) - ramp.hardness(easy)) / width)
+        return steps
+
+    def _step(self, easy: float, at: float, refuted: Sequence[Case]) -> Step | Missed:
+        """The step from `easy` on of the cheapest fleet at one value, as far as it holds; or that it holds nowhere.
+
+        Where there is no fleet, there is none further on, and the step begins there.
+        """
+        if refuted:
+            best = self.ramp.answer(at, self.effort, refuted)
+        else:
+            best = self.answers[at] = self.answers.get(at) or self.ramp.answer(at, self.effort)
+        case, hard = best.case, self.ends[1]
+        if case is None:
+            return Step.of(at, hard, best)
+        if not self.ramp.holds(case, hard):
+            hard = self.ramp.last(at, hard, lambda value: self.ramp.holds(case, value), 0.1 * TOLERANCE)[0]
+        step = Step.of(easy, hard, best)
+        trusted = self.trusted is None or _fleet(best) in self.trusted
+        return step if trusted else self._as_seen(step, case)
+
+    def _as_seen(self, step: Step, case: Case) -> Step | Missed:
+        """A step as far as its fleet holds when simulated; what it missed by, where that is hardly anywhere.
+
+        At its end by formula a fleet is near a goal, so that few runs have to tell; where the range ends it gets as
+        many as elsewhere. Where it misses there, it is looked at ever further back, then in between.
+        """
+        ramp, width = self.ramp, math.log1p(RESOLUTION)
+        shares: dict[float, float] = {}
+
+        def fault_at(value: float, most: int = MOST_RUNS) -> str:
+            shares[value], fault = ramp.look(case, value, most)
+            return fault
+
+        fault = fault_at(step.end, MOST_RUNS if step.end == self.ends[1] else LEAST_RUNS)
+        if not fault:
+            return replace(step, answer=replace(step.answer, attainment=shares[step.end]))
+        missed = step.answer.missed(shares[step.end], fault)
+        good, bad, back = step.end, step.end, width
+        while fault:
+            if good == step.start:
+                return missed
+            bad, good = good, ramp.hardest(step.start, ramp.value_at(ramp.hardness(good) - back))
+            fault, back = fault_at(good), 2.0 * back
+        good, bad = ramp.last(good, bad, lambda value: not fault_at(value), RESOLUTION)
+        if ramp.hardness(good) - ramp.hardness(step.start) < width:
+            return missed
+        seen = replace(step.answer, attainment=shares[good], refuted=(missed,))
+        return replace(step, end=good, answer=seen, promised=step.end, missed=bad)
+
+
+def _rising(steps: Sequence[Step]) -> list[Step]:
+    """A fleet that holds where it is harder holds where it is easier: no step costs more than the next."""
+    rising: list[Step] = []
+    for step in reversed(steps):
+        cost, harder = step.answer.cost, rising[-1].answer.cost if rising else None
+        if cost is not None and harder is not None and cost >= harder * (1.0 - SAME_COST):
+            rising[-1] = replace(rising[-1], start=step.start)
+        else:
+            rising.append(step)
+    return rising[::-1]
+
+
+def rates_for(ramp: Ramp, budgets: tuple[float, float], effort: Effort) -> tuple[float, float]:
+    """Rates between which a curve passes both of two budgets [$/h], as far as any rate does [1/s]."""
+
+    def dearer(rate: float, budget: float) -> bool:
+        cost = ramp.answer(rate, effort).cost
+        return cost is None or cost > budget * (1.0 + SAME_COST)
+
+    low = high = ramp.problem.workload.request_rate
+    for _ in range(MOST_DOUBLINGS):
+        if not dearer(low, budgets[0]):
+            break
+        low /= 2.0
+    for _ in range(MOST_DOUBLINGS):
+        if dearer(high, budgets[1]):
+            break
+        high *= 2.0
+    return low, max(high, low * 2.0)
+
+
+def _within(steps: Sequence[Step], budgets: tuple[float, float] | None) -> list[Step]:
+    """The steps between two budgets [$/h]: from what the first one buys to what the last one does."""
+    if budgets is None:
+        return list(steps)
+    low, high = (budget * (1.0 + SAME_COST) for budget in budgets)
+    affordable = [step for step in steps if step.answer.cost is not None and step.answer.cost <= high]
+    below = sum(step.answer.cost is not None and step.answer.cost <= low for step in affordable)
+    return affordable[max(below - 1, 0) :]
+
+
+def by_budget(curve: Frontier) -> list[Mapping[str, float]]:
+    """The curve over the rate read the other way: what each budget buys.
+
+    Each row: budget from which on [$/h], the highest rate [1/s], requests per dollar at it [1/$].
+    """
+    return [
+        {
+            "budget_usd_per_hour": step.answer.cost,
+            "rate_rps": step.end,
+            "requests_per_dollar": step.end * SECONDS_PER_HOUR / step.answer.cost,
+        }
+        for step in curve.steps
+        if step.answer.cost
+    ]
+
+
+def _ranked(steps: Sequence[Step], ramp: Ramp, here: float | None) -> list[Step]:
+    """The steps that have a fleet: at the own value, the last and the first, then before the largest jumps in cost."""
+    having = [step for step in steps if step.answer.case is not None]
+    jumps = [
+        (float(after.answer.cost or 0.0) - float(step.answer.cost or 0.0), step) for step, after in pairwise(having)
+    ]
+    own = [step for step in having if here is not None and ramp.hardness(here) <= ramp.hardness(step.end)][:1]
+    return [*own, *having[-1:], *having[:1], *(step for _, step in sorted(jumps, key=lambda jump: -jump[0]))]
+
+
+def _with_own(ramp: Ramp, curve: Frontier, own: Answer) -> Frontier:
+    """The curve with what the whole search finds at the own value, where its step there costs more.
+
+    How much further that fleet holds is not looked at: it has the values up to the own one, as far as others cost more.
+    """
+    here, last = curve.here, curve.steps[-1].answer.cost if curve.steps else None
+    if here is None or own.cost is None or own.attainment is None:
+        return curve
+    if curve.by_budget and last is not None and own.cost > last * (1.0 + SAME_COST):
+        return curve
+    curve = replace(curve, own=own)
+    before = [step for step in curve.steps if ramp.hardness(step.end) < ramp.hardness(here)]
+    after = curve.steps[len(before) :]
+    if after and after[0].answer.cost is not None and after[0].answer.cost <= own.cost * (1.0 + SAME_COST):
+        return curve
+    begins = ramp.beyond(here, curve.tolerance)
+    rest = [replace(step, start=ramp.hardest(step.start, begins)) for step in after[:1] if step.end != here]
+    easy = ramp.easiest(here, *(step.start for step in after[:1]))
+    return replace(curve, steps=tuple(_rising([*before, Step.of(easy, here, own), *rest, *after[1:]])))
+
+
+# --- break-even values ------------------------------------------------------------------------------------------------
+
+UNORDERED: Final = ("without", "with", "weight_dtype", "kv_dtype", "efficiency")
+"""Levers whose values have no order."""
+STARTS: Final = 9
+"""Values at which a lever of unknown manners is looked at first."""
+TIE: Final = 1e-9
+"""Share of the cost up to which two fleets cost the same."""
+EXACT, HALVED = 1e-6, 1e-4
+"""How exactly break-even prices are found, as lines cross; and other values, by halving, as a share of the range."""
+
+Point = tuple[float, Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEvens:
+    """Steps in ascending order of a lever, and how exactly their ends are known (in units of the lever).
+
+    refuted: fleets that hold by formula somewhere in the range and that did not when simulated.
+    """
+
+    key: str
+    steps: tuple[Step, ...]
+    tolerance: float
+    refuted: tuple[Missed, ...] = ()
+
+
+def break_even(  # noqa: PLR0917
+    problem: Problem,
+    base: Path,
+    key: str,
+    bounds: tuple[float, float] | None = None,
+    effort: Effort = Effort.SIMPLE,
+    own: Answer | None = None,
+    looks: int = 0,
+    tolerance: float | None = None,
+) -> BreakEvens:
+    """The best fleet for every value of a lever within bounds; None: the usual range.
+
+    own: a fleet for the problem as it is, whatever found it, that is taken along a price where none is cheaper and the
+    budget allows it; looks: fleets along a price that are simulated at most, apart from those in place of others;
+    tolerance: how exactly changes are found, as a share of the range. Raises InputError for a key without an order.
+    """
+    _check_order(key)
+    low, high = bounds or usual_range(problem, key)
+    if not low < high:
+        raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
+    price = own_value(problem, key) if key.startswith("price.") else None
+    exact = tolerance or (HALVED if price is None else EXACT)
+    along = Along(problem, base, key, effort, exact * (high - low), price, own, looks if by_price(problem, key) else 0)
+    ends = (low, along.at(low)), (high, along.at(high))
+    points = list(ends)
+    if price is None or None in {best.cost for _, best in ends}:
+        values = (low + (high - low) * step / (STARTS - 1) for step in range(1, STARTS - 1))
+        points[1:1] = [(value, along.at(value)) for value in values]
+    steps = [step for left, right in pairwise(points) for step in along.between(left, right)]
+    steps = along.joined(along.wide(along.joined(steps)))
+    if len(steps) > MOST_STEPS:
+        raise InputError(f"the best fleet changes more than {MOST_STEPS} times in this range; state a smaller one")
+    return BreakEvens(key, tuple(steps), along.least, tuple(along.missed.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The best fleet at any value of one lever; least: width below which two values are not told apart.
+
+    price: the problem's own, along a price; tried, missed: fleets that were simulated, and those that did not hold.
+    """
+
+    problem: Problem
+    base: Path
+    key: str
+    effort: Effort
+    least: float
+    price: float | None
+    own: Answer | None
+    looks: int
+    tried: set[str] = field(default_factory=set)
+    missed: dict[str, Missed] = field(default_factory=dict)
+
+    def at(self, value: float) -> Answer:
+        """The answer at a value."""
+        best = answer_at(self.problem, self.base, self.key, value, self.effort)
+        fleet = "" if best.case is None else best.case.key
+        if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
+            self.tried.add(fleet)
+            best = answer_at(self.problem, self.base, self.key, value, self.effort, simulated=True)
+            self.missed.update({missed.case.key: missed for missed in best.refuted if missed.case is not None})
+        if self.own is None or self.own.cost is None or self.price is None:
+            return best
+        cost = self.own.cost + self.bought(self.own) * (value - self.price)
+        budget = self.problem.constraints.budget
+        allowed = budget is None or cost <= budget * (1.0 + TIE)
+        cheap = best.cost is None or cost <= best.cost + TIE * abs(cost)
+        return replace(self.own, cost=cost) if allowed and cheap else best
+
+    def bought(self, best: Answer) -> float:
+        """How many GPUs a fleet rents of the accelerator whose price the lever is; none along another."""
+        name = self.key.partition(".")[2].casefold()
+        offer = next((item for item in self.problem.offers if item.accelerator.name.casefold() == name), None)
+        if self.price is None or offer is None:
+            return 0.0
+        size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
+        rented = max(best.gpus.get(offer.accelerator.name, 0) - offer.owned, 0)
+        return -(-rented // size) * size
+
+    def between(self, left: Point, right: Point) -> Iterator[Step]:
+        """Steps between two solved values: parted where lines of cost cross, or in the middle."""
+        (low, first), (high, last) = left, right
+        if dict(first.gpus) == dict(last.gpus):
+            yield Step(low, high, first, (first.cost, last.cost))
+            return
+        priced = self.price is not None and first.cost is not None and last.cost is not None
+        middle = self._crossing(left, right) if priced else (low + high) / 2.0
+        apart = min(middle - low, high - middle) > self.least if priced else high - low > self.least
+        between, met = self.at(middle) if apart else None, self._cost_at(first, middle - low)
+        cheaper = between is not None and (between.cost or math.inf) < (met or 0.0) * (1.0 - TIE)
+        if between is None or (priced and not cheaper):
+            middle = middle if priced else self._change(left, right)
+            yield Step(low, middle, first, (first.cost, self._cost_at(first, middle - low)))
+            yield Step(middle, high, last, (self._cost_at(last, middle - high), last.cost))
+            return
+        yield from self.between(left, (middle, between))
+        yield from self.between((middle, between), right)
+
+    def _crossing(self, left: Point, right: Point) -> float:
+        """The price at which two fleets cost the same; in the middle where both buy as many GPUs."""
+        (low, first), (high, last) = left, right
+        slope, flatter = self.bought(first), self.bought(last)
+        if slope <= flatter:
+            return high
+        cross = low + ((last.cost or 0.0) - flatter * (high - low) - (first.cost or 0.0)) / (slope - flatter)
+        return min(max(cross, low), high)
+
+    def _cost_at(self, best: Answer, further: float) -> float | None:
+        """What a fleet costs a little further along: along a price, as much more as GPUs are paid for."""
+        return None if best.cost is None else best.cost + self.bought(best) * further
+
+    def _change(self, left: Point, right: Point) -> float:
+        """Where the best fleet changes between two near values: half-way, or at the price that the budget allows it."""
+        (low, first), (high, last) = left, right
+        budget, bought = self.problem.constraints.budget, self.bought(first)
+        if not bought or budget is None or first.cost is None or last.cost is not None:
+            return (low + high) / 2.0
+        return min(max(low + (budget - first.cost) / bought, low), high)
+
+    def joined(self, steps: Sequence[Step]) -> list[Step]:
+        """Neighboring steps of one fleet as one: of equal GPUs none is cheaper, however engines are made of them."""
+        joined: list[Step] = []
+        for step in steps:
+            if joined and dict(joined[-1].answer.gpus) == dict(step.answer.gpus):
+                joined[-1] = replace(joined[-1], end=step.end, costs=(joined[-1].costs[0], step.costs[1]))
+            else:
+                joined.append(step)
+        return joined
+
+    def wide(self, steps: Sequence[Step]) -> list[Step]:
+        """The steps that are wider than their ends are exact; a narrower one is left to its neighbor."""
+        wide = [step for step in steps if step.end - step.start > self.least] or list(steps[:1])
+        ends = [*(step.start for step in wide[1:]), steps[-1].end]
+        starts = [steps[0].start, *ends[:-1]]
+        return [replace(step, start=start, end=end) for step, start, end in zip(wide, starts, ends, strict=True)]
+
+
+def _check_order(key: str) -> None:
+    if key.partition(".")[0] in UNORDERED:
+        ordered = ", ".join(lever for lever in LEVERS if lever not in UNORDERED)
+        raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered}")
+
+
+def usual_range(problem: Problem, key: str) -> tuple[float, float]:
+    """From a quarter to four times the value at hand; factors stand at 1.
+
+    Raises InputError for names and precisions, which have no order, and for what has no such value.
+    """
+    _check_order(key)
+    value = own_value(problem, key)
+    if value is None:
+        changed(problem.inputs, {key: 1.0})  # raises where there is no such value at all
+        raise InputError(f"{key}: say between which values, such as --between 1:8")
+    return 0.25 * value, 4.0 * value
+
+
+def by_price(problem: Problem, key: str) -> bool:
+    """Whether the key is a price, and fleets of one or two pools answer the question: then they can be simulated."""
+    return is_simple(problem) and key.startswith("price.") and own_value(problem, key) is not None

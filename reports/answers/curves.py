@@ -1,0 +1,500 @@
+"""What `pdplan frontier`, `whatif --break-even` and `whatif --chunk` answer: the best fleet along one lever."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
+
+from costmodel.words import join_words
+from optimizer.plans.records import pool_records, unpriced
+from optimizer.whatif.answer import Answer
+from optimizer.whatif.chunks import ChunkCurve
+from optimizer.whatif.curves import OVER, RESOLUTION, BreakEvens, Frontier, Step, by_budget
+from reports.charts import HEIGHT, PLOT
+from reports.document import Chart, Document, Section, Table, said, table_of
+from reports.drawing import WIDTH, Drawing, Path, Text, axes, plot, round_steps, round_ticks
+from reports.figures import goal_label
+from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
+from reports.sensitivity import FACTOR, exact_words, fleet_line
+from reports.table import Column
+from reports.text import clean
+from reports.words import cost_or_status, misses_used
+
+from .whatif import (
+    FLEET,
+    cost_words,
+    fleet_cell,
+    fleet_table,
+    no_fleet_sentence,
+    refuted_sentence,
+    simulated_note,
+    simulation_note,
+)
+
+QUESTIONS: Final[Mapping[str, str]] = {
+    "rate": "What does more demand cost?",
+    "ttft": "What does a tighter TTFT limit cost?",
+    "tpot": "What does a tighter TPOT limit cost?",
+    "attainment": "What does a higher attainment cost?",
+    "budget": "What does each budget serve?",
+}
+STEP_DIGITS: Final = 5
+"""Of the values at which steps end."""
+MOST_VALUES: Final = 3
+"""Values at which the fleet changes that the headline lists."""
+SEARCHED_ON: Final = (
+    "Where a fleet misses the SLO in simulation, the cheapest one that meets it is searched, a few times at most."
+)
+
+
+def _reasons(steps: Sequence[Step], at: Callable[[float], str]) -> list[str]:
+    """Why there is no fleet on some steps."""
+    none = [step for step in steps if step.answer.cost is None]
+    return [no_fleet_sentence(f"from {at(step.start)} to {at(step.end)}", step.answer.binding) for step in none]
+
+
+# --- frontiers --------------------------------------------------------------------------------------------------------
+
+
+def frontier_record(curve: Frontier) -> dict[str, Any]:
+    """The curve as a record; by budget: each step's cost, and the rate that it serves."""
+    own = {"value": curve.here, "found_usd_per_hour": None if curve.own is None else curve.own.cost}
+    exact = {"tolerance": curve.tolerance, "resolution": RESOLUTION, "own": own}
+    refuted = [missed.row for missed in curve.refuted]
+    if curve.by_budget:
+        shown = ("gpus", "pools", "simulated", "simulated_attainment")
+        steps: list[dict[str, Any]] = [
+            {**row, **{key: step.answer.row[key] for key in shown}}
+            for row, step in zip(by_budget(curve), _having(curve), strict=True)
+        ]
+        return {"over": "budget", "unit": "$/h"} | exact | {"steps": steps, "refuted": refuted}
+    steps = [
+        {"easiest": step.start, "hardest": step.end}
+        | {"hardest_by_formula": step.promised or step.end, "missed_at": step.missed}
+        | step.answer.row
+        for step in curve.steps
+    ]
+    return {"over": curve.over, "unit": curve.unit} | exact | {"steps": steps, "refuted": refuted}
+
+
+def frontier_rows(curve: Frontier) -> list[dict[str, Any]]:
+    """A row for each step, its ends named after the lever; `reports.rows` makes a table of them."""
+    ends = {"easiest": "from", "hardest": "to", "hardest_by_formula": "to_by_formula", "missed_at": "missed_at"}
+    names = {key: f"{curve.over}.{name}" for key, name in ends.items()}
+    return [{names.get(key, key): value for key, value in row.items()} for row in frontier_record(curve)["steps"]]
+
+
+def frontier_document(curve: Frontier) -> Document:
+    """A line per step of the staircase, the easiest first."""
+    reasons = _reasons(curve.steps, lambda value: _at(curve, value))
+    return Document(
+        headline=said(headline(curve), _jump_sentence(curve)),
+        sections=(
+            Section(charts=_staircase(curve)),
+            Section(table=steps_table(curve)),
+            Section(sentences=(*reasons, *_refuted_sentences(curve))),
+            Section(sentences=_frontier_notes(curve)),
+        ),
+        positive=bool(_having(curve)),
+    )
+
+
+def _having(curve: Frontier) -> list[Step]:
+    return [step for step in curve.steps if step.answer.cost]
+
+
+def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
+    """A value of the lever with its unit."""
+    return exact_words(curve.over, value or 0.0, digits)
+
+
+def headline(curve: Frontier) -> str:
+    """From what to what the cost goes over the range that has fleets."""
+    if not curve.steps:
+        return "No fleet at any of these budgets."
+    steps = _having(curve)
+    if not steps:
+        return f"No fleet meets the SLO from {_at(curve, curve.steps[0].start)} to {_at(curve, curve.steps[-1].end)}."
+    first, last = steps[0], steps[-1]
+    if curve.by_budget:
+        serves = list(dict.fromkeys(f"{hourly(step.answer.cost)} serves {rate(step.end)}" for step in (first, last)))
+        return f"{', '.join(serves)}."
+    ends = f"From {_at(curve, first.start, 3)} to {_at(curve, last.end, 3)}"
+    return f"{ends} the cheapest fleet costs {cost_words(first.answer.cost, last.answer.cost)}."
+
+
+def _jump_sentence(curve: Frontier) -> str:
+    """Where the cost jumps most; empty where nothing is found."""
+    steps = _having(curve)
+    jumps = [((after.answer.cost or 0.0) - (before.answer.cost or 0.0), before) for before, after in pairwise(steps)]
+    if not jumps:
+        return "One fleet is the cheapest over the whole range." if steps else ""
+    most, before = max(jumps, key=lambda jump: jump[0])
+    jump = f"the cost jumps most, by {hourly(most)}, at {_at(curve, before.end, 3)}"
+    return f"{len(steps)} fleets are the cheapest in turn; {jump}."
+
+
+def steps_table(curve: Frontier) -> Table:
+    """A row for each step; over a budget: what it serves."""
+    if curve.by_budget:
+        steps = _having(curve)
+        columns: list[Column | str] = ["#budget", "#serves up to", Column("per dollar", "right", optional=True), FLEET]
+        rows = [
+            [
+                hourly(row["budget_usd_per_hour"]),
+                rate(row["rate_rps"]),
+                f"{significant(row['requests_per_dollar'])} req/$",
+                fleet_cell(step.answer.pools),
+            ]
+            for row, step in zip(by_budget(curve), steps, strict=True)
+        ]
+    else:
+        steps = list(curve.steps)
+        columns = [f"#{curve.over} from", "#to", "#cost", FLEET]
+        rows = [
+            [
+                _at(curve, step.start),
+                _at(curve, step.end),
+                cost_or_status(step.answer.cost, step.answer.status.value),
+                fleet_cell(step.answer.pools),
+            ]
+            for step in steps
+        ]
+    return fleet_table(columns, rows, [step.answer.attainment for step in steps])
+
+
+def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
+    """What was searched, where steps end and how exactly, and what of it was simulated."""
+    having = [step for step in curve.steps if step.answer.cost is not None]
+    simulated = sum(step.answer.attainment is not None for step in having)
+    moved = bool(curve.refuted) or any(step.promised is not None for step in having)
+    fine, coarse = (f"{significant(100.0 * share)} %" for share in (curve.tolerance, RESOLUTION))
+    unit = " of the permitted misses" if curve.over == "attainment" else ""
+    whole = curve.own is not None and any(step.answer is curve.own for step in curve.steps)
+    but = ", except for the one at the file's own value" if whole else ""
+    sooner = f" A step whose fleet misses there in simulation ends earlier, to {coarse}{unit}." if simulated else ""
+    return said(
+        f"The search of pdplan optimize --effort quick, by formula{but}. Each step ends where its fleet "
+        f"misses the SLO by formula, to {fine}{unit}, or with the range.{sooner}",
+        f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
+        SEARCHED_ON if moved else "",
+        _own(curve),
+        simulated_note(simulated, len(having), "steps"),
+    )
+
+
+def _own(curve: Frontier) -> str:
+    """What the whole search finds for the problem as it stands, and what the curve shows there."""
+    if curve.here is None or curve.own is None:
+        return ""
+    here, cost = curve.here, hourly(curve.own.cost)
+    sentence = f"At {_at(curve, here)}, the file's own value, pdplan optimize finds {cost}"
+    step = next((step for step in curve.steps if sorted((step.start, here, step.end))[1] == here), None)
+    if step is None:
+        return f"{sentence}."
+    if step.answer is curve.own:
+        return f"{sentence}. Its fleet has the step that ends there; how much further it meets the SLO is unknown."
+    price = hourly(step.answer.cost)
+    return f"{sentence}, as this curve does." if price == cost else f"{sentence}, and this curve {price}."
+
+
+def _refuted_sentences(curve: Frontier) -> list[str]:
+    """A sentence for every fleet that misses the SLO though it meets it by formula."""
+    return [
+        f"Moved: by formula {fleet_line(missed.pools)} meets the SLO {'down' if step.end < step.start else 'up'} to "
+        f"{_at(curve, step.promised)}, but there it {missed.fault}. In simulation it meets the SLO at "
+        f"{_at(curve, step.end)} and misses it at {_at(curve, step.missed)}."
+        for step in curve.steps
+        if step.promised is not None and step.missed is not None
+        for missed in step.answer.refuted
+    ] + [refuted_sentence(missed) for missed in curve.refuted]
+
+
+def _staircase(curve: Frontier) -> tuple[Chart, ...]:
+    """The chart of the steps; none where there is no fleet."""
+    steps = _having(curve)
+    if not steps:
+        return ()
+    ends = [end for step in curve.steps for end in (step.start, step.end)]
+    low, high, top = min(ends), max(ends), max(step.answer.cost or 0.0 for step in steps)
+    drawn = plot(PLOT, (low, high), (0.0, 1.1 * top))
+    share = curve.over == "attainment"
+    unit = "" if curve.unit == "1" else f" [{curve.unit}]"
+    ticks = [(value, percent(value) if share else significant(value)) for value in round_ticks(low, high)]
+    heights = [(value, significant(value)) for value in round_steps(top)]
+    marks = axes(drawn, ticks, heights, f"{curve.over}{unit}", "least cost [$/h]")
+    for step in curve.steps:
+        cost, span = step.answer.cost, f"{_at(curve, step.start)} to {_at(curve, step.end)}"
+        if cost is None:
+            marks.append(Text(drawn.x((step.start + step.end) / 2.0), PLOT.bottom - 8, "no fleet", "muted", "middle"))
+        else:
+            tip = f"{curve.over} {span}: {hourly(cost)}, {fleet_line(step.answer.pools)}"
+            marks.append(Path((drawn.at((step.start, cost)), drawn.at((step.end, cost))), "curve decode", tip))
+    return (
+        Chart(
+            title=_jump_sentence(curve),
+            caption="Each line is one fleet; replicas are whole, so the cost jumps.",
+            drawing=Drawing(WIDTH, HEIGHT + 8.0, f"least cost by {curve.over}. {headline(curve)}", tuple(marks)),
+            table=steps_table(replace(curve, by_budget=False)),
+        ),
+    )
+
+
+# --- break-even values ------------------------------------------------------------------------------------------------
+
+
+def break_even_record(curve: BreakEvens) -> dict[str, Any]:
+    """The pieces and the values at which the best fleet changes."""
+    changes = [
+        {
+            "value": below.end,
+            "cost_below_usd_per_hour": below.costs[1],
+            "cost_above_usd_per_hour": above.costs[0],
+            "below": pool_records(unpriced(below.answer.pools)),
+            "above": pool_records(unpriced(above.answer.pools)),
+        }
+        for below, above in pairwise(curve.steps)
+    ]
+    pieces = [
+        {
+            "from": step.start,
+            "to": step.end,
+            "cost_from_usd_per_hour": step.costs[0],
+            "cost_to_usd_per_hour": step.costs[1],
+            "gpus": dict(step.answer.gpus),
+            "pools": pool_records(unpriced(step.answer.pools)),
+            "status": step.answer.status.value,
+            "simulated_attainment": step.answer.attainment,
+        }
+        for step in curve.steps
+    ]
+    record = {"lever": curve.key, "tolerance": curve.tolerance, "changes": changes, "pieces": pieces}
+    return record | {"refuted": [missed.row for missed in curve.refuted]}
+
+
+def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
+    """The best fleet over the range of a lever; simulable: whether fleets along the lever can be simulated."""
+    answers = [step.answer for step in curve.steps]
+    note = simulation_note(answers)
+    if note and not simulable and all(answer.attainment is None for answer in answers):
+        note = _not_simulable(curve.key)
+    sentences = (
+        *_reasons(curve.steps, lambda value: exact_words(curve.key, value)),
+        *map(refuted_sentence, curve.refuted),
+        note,
+    )
+    return Document(
+        headline=(_changes_sentence(curve),),
+        sections=(Section(table=_pieces_table(curve)), Section(sentences=said(*sentences))),
+        positive=any(answer.cost is not None for answer in answers),
+    )
+
+
+def _changes_sentence(curve: BreakEvens) -> str:
+    """At which values the cheapest fleet changes, and how exactly they are known."""
+    low, high, *values = (
+        exact_words(curve.key, value)
+        for value in (curve.steps[0].start, curve.steps[-1].end, *(step.start for step in curve.steps[1:]))
+    )
+    if not values:
+        return f"From {low} to {high}, {curve.key} does not change the cheapest fleet."
+    times = "once" if len(values) == 1 else f"{len(values)} times"
+    where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
+    tolerance = exact_words(curve.key, curve.tolerance, 2).removeprefix(FACTOR)
+    return f"From {low} to {high}, {curve.key} changes the cheapest fleet {times}{where} (exact to {tolerance})."
+
+
+def _pieces_table(curve: BreakEvens) -> Table:
+    """Each stretch of the lever with its fleet, how many GPUs that buys, and the cost at both ends."""
+    by_price, name = curve.key.startswith("price."), curve.key.partition(".")[2]
+
+    def gpus(best: Answer) -> int:
+        cards = best.gpus.items()
+        return sum(number for card, number in cards if not by_price or card.casefold() == name.casefold())
+
+    columns = (f"#{curve.key} from", "#to", f"#{name} bought" if by_price else "#GPUs", "#cost from", "#to", FLEET)
+    rows = [
+        (
+            exact_words(curve.key, step.start),
+            exact_words(curve.key, step.end),
+            str(gpus(step.answer)),
+            *("no fleet" if cost is None else hourly(cost) for cost in step.costs),
+            fleet_cell(step.answer.pools),
+        )
+        for step in curve.steps
+    ]
+    return fleet_table(columns, rows, [step.answer.attainment for step in curve.steps])
+
+
+def _not_simulable(key: str) -> str:
+    """Say that no fleet along a lever is simulated, and what simulates it."""
+    also = f", and pdplan frontier --over {key} shows how far each meets the SLO" if key in OVER else ""
+    return (
+        f"Not simulated: --verify is for fleets along a price, not along {key}. --simulate simulates each of them, "
+        f"pdplan optimize the fleet at hand{also}."
+    )
+
+
+# --- chunks -----------------------------------------------------------------------------------------------------------
+
+MARKS: Final = {"meets": "✓", "misses": "✗", "undecided": "?"}
+
+
+def chunk_record(curve: ChunkCurve) -> dict[str, Any]:
+    """The curve as a record."""
+    return {
+        "role": curve.role.value,
+        "own_chunk": curve.own,
+        "cost_usd_per_hour": curve.answer.cost,
+        "pools": pool_records(curve.answer.pools),
+        "rows": [
+            {
+                "chunk_tokens": row.chunk,
+                "outcome": row.outcome,
+                "simulated": row.simulated,
+                "classes": [item.model_dump(mode="json") for item in row.classes],
+                "goodput_rps": row.goodput,
+                "replicas_needed": row.replicas,
+                "cost_needed_usd_per_hour": row.cost,
+            }
+            for row in curve.rows
+        ],
+        "without_memory": list(curve.without_memory),
+    }
+
+
+def chunk_rows(curve: ChunkCurve) -> list[dict[str, Any]]:
+    """A flat row for each chunk."""
+    return [
+        {
+            "chunk_tokens": row.chunk,
+            "outcome": row.outcome,
+            "simulated": row.simulated,
+            **{
+                f"{item.name}.{metric}_{label}_s": getattr(values, label)
+                for item in row.classes
+                for metric, values in (("ttft", item.ttft_s), ("tpot", item.tpot_s))
+                for label in ("p50", "p90", "p95", "p99")
+            },
+            **{f"{item.name}.attainment": item.attainment for item in row.classes},
+            "goodput_rps": row.goodput,
+            "replicas_needed": row.replicas,
+            "cost_needed_usd_per_hour": row.cost,
+        }
+        for row in curve.rows
+    ]
+
+
+def chunk_document(curve: ChunkCurve) -> Document:
+    """What each chunk makes of the fleet, for the class with the least room: latencies, goodput, and what it costs."""
+    own, slos = next(row for row in curve.rows if row.chunk == curve.own), curve.problem.slos
+    used = [misses_used(item.attainment, slo.attainment) for item, slo in zip(own.classes, slos, strict=True)]
+    k = used.index(max(used))
+    label, cost = goal_label(slos[k].attainment), curve.answer.cost
+    cells = [
+        (
+            f"{'own ' if row.chunk == curve.own else ''}{count(row.chunk)}",
+            duration(getattr(row.classes[k].ttft_s, label)),
+            duration(getattr(row.classes[k].tpot_s, label)),
+            f"{MARKS[row.outcome]} {percent(row.classes[k].attainment)}",
+            rate(row.goodput),
+            MISSING if row.replicas is None else str(row.replicas),
+            hourly(row.cost),
+        )
+        for row in curve.rows
+    ]
+    columns = ["#chunk", f"#TTFT {label}", f"#TPOT {label}", "#SLO met", "#carries", "#replicas", "#cost"]
+    fleet = f"{fleet_line(curve.answer.pools)} for {hourly(cost)} ({monthly(cost)}/month)"
+    return Document(
+        headline=(
+            f"The cheapest fleet takes prompts in chunks of {count(curve.own)} tokens: {fleet}.",
+            _range_sentence(curve),
+        ),
+        sections=(
+            Section(charts=_chunk_charts(curve, k, label)),
+            Section(table=table_of(columns, cells)),
+            Section(sentences=_chunk_notes(curve, k, label)),
+        ),
+    )
+
+
+def _range_sentence(curve: ChunkCurve) -> str:
+    """From what to what the goodput of the same fleet goes, and with which chunks."""
+    worst, best = (pick(curve.rows, key=lambda row: row.goodput) for pick in (min, max))
+    if worst.goodput >= best.goodput:
+        return f"With any of these chunks it carries {rate(best.goodput)}."
+    return (
+        f"It carries most with {count(best.chunk)} tokens ({rate(best.goodput)}) and least with {count(worst.chunk)} "
+        f"({rate(worst.goodput)}, {signed_percent(worst.goodput / best.goodput - 1.0)})."
+    )
+
+
+def _limits(curve: ChunkCurve, k: int) -> dict[str, float]:
+    """The latency limits of a class that it has [s]."""
+    slo = curve.problem.slos[k]
+    return {name: limit for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot)) if math.isfinite(limit)}
+
+
+def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
+    slo = curve.problem.slos[k]
+    name = f" of class {clean(slo.name, 20)}, which has the least room" if len(curve.problem.slos) > 1 else ""
+    simulated = curve.rows[0].simulated
+    how = "of fresh simulated requests, the same for each chunk" if simulated else "by formula"
+    limits = ", ".join(f"{metric.upper()} {duration(limit)}" for metric, limit in _limits(curve, k).items())
+    none = ", ".join(map(count, curve.without_memory))
+    role, demand = f"{curve.role.value} replicas", rate(curve.problem.workload.request_rate)
+    return said(
+        f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
+        f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
+        "requests.",
+        "SLO met: ✓ meets, ✗ misses, ? undecided (the goal lies within the 95 % interval)." if simulated else "",
+        "Carries: the highest rate within the SLO, by formula.",
+        f"Replicas, cost: as many {role} as meet the SLO at {demand} by formula, and the fleet with them.",
+        f"No memory for a request beside a chunk of {none} tokens." if none else "",
+    )
+
+
+def _chunk_charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
+    """Latencies over their limits, and the highest rate, against the chunk."""
+    used = {
+        name: [getattr(getattr(row.classes[k], f"{name}_s"), label) / limit for row in curve.rows]
+        for name, limit in _limits(curve, k).items()
+    }
+    table = table_of(
+        ["#chunk", *(f"#{name.upper()} over its limit" for name in used), "#highest rate"],
+        [
+            (count(row.chunk), *(percent(shares[at]) for shares in used.values()), rate(row.goodput))
+            for at, row in enumerate(curve.rows)
+        ],
+    )
+    spans = [f"{name.upper()} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
+    title = f"At {label}, {' and '.join(spans)}" if spans else "No latency is limited"
+    demand, carried = curve.problem.workload.request_rate, [row.goodput for row in curve.rows]
+    latency, goodput = (
+        _lines(curve, used, 1.0, f"{label} over its limit"),
+        _lines(curve, {"rate": carried}, demand, "highest rate [req/s]"),
+    )
+    legend = (("prefill", "TTFT"), ("decode", "TPOT"))
+    return (
+        Chart(title, "The dashed line is the limit.", latency, table, legend),
+        Chart(_range_sentence(curve), "The dashed line is the demand.", goodput, table),
+    )
+
+
+def _lines(curve: ChunkCurve, values: Mapping[str, Sequence[float]], limit: float, name: str) -> Drawing:
+    """Lines over chunks, evenly apart, with a dashed line at a limit."""
+    sizes = [row.chunk for row in curve.rows]
+    high = 1.1 * max([limit, *(value for row in values.values() for value in row)])
+    drawn = plot(PLOT, (0.0, max(len(sizes) - 1.0, 1.0)), (0.0, high))
+    ticks = [(float(at), count(size)) for at, size in enumerate(sizes)]
+    marks = axes(drawn, ticks, [(v, significant(v)) for v in round_steps(high)], "chunk [tokens]", name)
+    for key, row in values.items():
+        points = tuple(drawn.at((float(at), value)) for at, value in enumerate(row))
+        tip = f"{key}: " + ", ".join(f"{count(size)} {significant(v)}" for size, v in zip(sizes, row, strict=True))
+        tone = "curve prefill" if key == "ttft" else "curve decode"
+        marks.append(Path(points if len(points) > 1 else points * 2, tone, tip))
+    marks.append(Path((drawn.at((0.0, limit)), drawn.at((len(sizes) - 1.0, limit))), "limit"))
+    return Drawing(WIDTH, HEIGHT, f"{name} against the chunk", tuple(marks))

@@ -1,0 +1,246 @@
+"""The search space: presets and stated ranges, the degrees that a model allows, and one engine config asked for.
+
+A preset is a data file in `presets/`. Of its degrees, those that the model does not allow are left out;
+degrees that the user writes are checked in `checks` and refused instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any
+
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError, nearest_name
+from costmodel.quoting import name_list, shortened
+from costmodel.transformer import SoftmaxAttention, Transformer
+
+from .bounds import DEGREE, GPUS_PER_ENGINE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
+from .catalog import normalized_name
+from .enumeration import Shape, attention_heads
+from .fields import Reader, Section, choice, count, member, stated
+from .problem import Problem, SearchSpace
+from .schema import KV_DTYPES, WEIGHT_DTYPES, Chunks, Degrees, SearchSection, Seqs, Span
+from .yaml_source import parse_source, parse_value
+
+SEQS_FACTOR = 2**0.5
+TOKENS_FACTOR = 2.0
+GRANULE = 8
+"""Batch sizes from twice this on are multiples of it, as engines capture CUDA graphs for those."""
+
+
+LARGE_MIXTURE = 200e9
+"""Weights from which engines spread a mixture's experts beyond a node [1]: the least of the models for which vLLM,
+SGLang and TensorRT-LLM publish recipes of wide expert parallelism (Qwen3-235B, GLM-4.5, DeepSeek, Kimi-K2)."""
+
+
+class _Experts(Section):
+    expert_parallel: Degrees
+    data_parallel: Degrees
+    max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)] | None = None
+
+
+class _Preset(Section):
+    roles: list[Annotated[Role, member(Role)]]
+    tensor_parallel: Degrees
+    pipeline_parallel: Degrees
+    dense: _Experts
+    mixture_of_experts: _Experts
+    large_mixture: _Experts | None = None
+    max_num_seqs: Seqs
+    max_num_batched_tokens: Chunks
+    max_gpus_per_engine: Annotated[int, count(GPUS_PER_ENGINE)]
+
+
+@cache
+def _preset(name: str) -> _Preset:
+    file = resources.files("search_spaces") / "presets" / f"{name}.yaml"
+    source, _ = parse_source(file.read_text(encoding="utf-8"), file.name)
+    return _Preset.model_validate(source.value)
+
+
+def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
+    """Return the ranges of the section's preset, with those that the section states in their place."""
+    preset = _preset(section.preset)
+    experts = _experts(preset, model)
+    roles = section.roles or preset.roles
+    tensor = [degree for degree in preset.tensor_parallel if tensor_parallel_fits(model, degree)]
+    pipeline = [degree for degree in preset.pipeline_parallel if degree <= model.num_layers]
+    expert = [degree for degree in experts.expert_parallel if model.redundant_experts(degree) == 0]
+    return SearchSpace(
+        roles=tuple(role for role in Role if role in roles),
+        tensor_parallel=tuple(section.tensor_parallel or tensor),
+        pipeline_parallel=tuple(section.pipeline_parallel or pipeline),
+        expert_parallel=tuple(section.expert_parallel or expert),
+        data_parallel=tuple(section.data_parallel or experts.data_parallel),
+        max_num_seqs=sizes(section.max_num_seqs or preset.max_num_seqs, SEQS_FACTOR),
+        max_num_batched_tokens=sizes(section.max_num_batched_tokens or preset.max_num_batched_tokens, TOKENS_FACTOR),
+        max_gpus_per_engine=section.max_gpus_per_engine or experts.max_gpus_per_engine or preset.max_gpus_per_engine,
+        weight_dtype=tuple(section.weight_dtype or ()),
+        kv_dtype=tuple(section.kv_dtype or ()),
+    )
+
+
+def _experts(preset: _Preset, model: Transformer) -> _Experts:
+    """Degrees that spread experts: wide ones for a mixture that is worth more than a node."""
+    if not model.is_moe:
+        return preset.dense
+    large = preset.large_mixture if model.parameters >= LARGE_MIXTURE else None
+    return large or preset.mixture_of_experts
+
+
+def sizes(stated: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
+    """Return the values as they are, or a span's: `from` times powers of `factor`, up to and with `to`.
+
+    >>> sizes(Span(low=8, high=512), SEQS_FACTOR)
+    (8, 16, 24, 32, 48, 64, 88, 128, 184, 256, 360, 512)
+    """
+    if not isinstance(stated, Span):
+        return tuple(stated)
+    values = {stated.low, stated.high}
+    value = float(stated.low)
+    while value < stated.high:
+        values.add(_rounded(value))
+        value *= factor
+    return tuple(sorted(value for value in values if stated.low <= value <= stated.high))
+
+
+def _rounded(value: float) -> int:
+    """Whole, and above 8 a multiple of 8 (11.3 becomes 16 and 22.6 becomes 24, both by the nearest of 16, 24, ...)."""
+    return round(value) if value <= GRANULE else max(2 * GRANULE, GRANULE * round(value / GRANULE))
+
+
+def tensor_parallel_fits(model: Transformer, degree: int) -> bool:
+    """Whether tensor parallelism of `degree` splits the query heads evenly, and splits or replicates the KV heads."""
+    softmax = [group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention)]
+    return all(heads % degree == 0 for heads in attention_heads(model)) and all(
+        attention.kv_heads % degree == 0 or degree % attention.kv_heads == 0 for attention in softmax
+    )
+
+
+def allowed_degrees(model: Transformer) -> Mapping[str, tuple[int, ...]]:
+    """Degrees that the model allows, by the key of the search section.
+
+    Expert parallelism need not divide the experts: engines fill up with second copies (redundant experts). A preset
+    has only degrees that divide them, as copies cost memory.
+    """
+    every = range(1, int(DEGREE.high) + 1)
+    many = tuple(every) if model.is_moe else (1,)
+    return {
+        "tensor_parallel": tuple(degree for degree in every if tensor_parallel_fits(model, degree)),
+        "pipeline_parallel": tuple(degree for degree in every if degree <= model.num_layers),
+        "expert_parallel": many,
+        "data_parallel": many,
+    }
+
+
+DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+DTYPES: Mapping[str, tuple[str, ...]] = {"weight_dtype": WEIGHT_DTYPES, "kv_dtype": KV_DTYPES}
+SETTINGS: Mapping[str, Reader] = {
+    "role": member(Role),
+    **dict.fromkeys(DEGREES, count(DEGREE)),
+    "max_num_seqs": count(MAX_NUM_SEQS),
+    "max_num_batched_tokens": count(MAX_NUM_BATCHED_TOKENS),
+    **{name: choice(*words) for name, words in DTYPES.items()},
+}
+"""Settings of an engine config on a command line (`gpu=H100,tp=4,role=decode`), and how each is read."""
+SHORT = {"gpu": "accelerator"} | dict(zip(("tp", "pp", "ep", "dp"), DEGREES, strict=True))
+KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTINGS)}
+"""What may be written, and the setting that it means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An engine config that somebody asks about; None: any role, batch limit or token budget of the space.
+
+    weight_dtype, kv_dtype: None where that of the model section is meant, or the first of the space if it lacks that.
+
+    offer: index into `Problem.offers`; unstated: degrees that are 1 because nobody said otherwise.
+    """
+
+    offer: int
+    parallelism: Parallelism
+    role: Role | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+    unstated: tuple[str, ...] = ()
+
+    def assumed(self, problem: Problem) -> dict[str, int | str]:
+        """Settings that nobody stated, and what they are taken for."""
+        shape = self.shape(problem)
+        usual = {"weight_dtype": shape.weight_dtype, "kv_dtype": shape.kv_dtype}
+        return dict.fromkeys(self.unstated, 1) | {
+            name: dtype for name, dtype in usual.items() if name not in self.settings
+        }
+
+    def shape(self, problem: Problem) -> Shape:
+        """The engine shape that is asked about."""
+        weights = self.weight_dtype or _usual(problem.weight_dtype, problem.weight_dtypes)
+        cache = self.kv_dtype or _usual(problem.kv_dtype, problem.kv_dtypes)
+        return Shape(self.offer, self.parallelism, weights, cache)
+
+    @property
+    def settings(self) -> dict[str, int | str]:
+        """The settings that are stated, by the key of the search section."""
+        split = self.parallelism
+        degrees = zip(DEGREES, (split.tensor, split.pipeline, split.expert, split.data), strict=True)
+        others = {name: getattr(self, name) for name in ("max_num_seqs", "max_num_batched_tokens", *DTYPES)}
+        return dict(degrees) | {name: value for name, value in others.items() if value is not None}
+
+
+def _usual(own: str, allowed: tuple[str, ...]) -> str:
+    return own if own in allowed else allowed[0]
+
+
+def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
+    """Read the settings of one engine config; degrees that are left out are 1.
+
+    Raises InputError for all unknown settings and values, one a line, each with those that are allowed.
+    """
+    read: dict[str, Any] = {}
+    faults: list[str] = []
+    for key, text in pairs.items():
+        try:
+            name = KEYS[stated(choice(*KEYS), key)]
+            if name in read:
+                raise InputError(f"states {name} twice")
+            read[name] = None  # stated, whatever it is worth
+            read[name] = _offer(text, problem) if name == "accelerator" else stated(SETTINGS[name], parse_value(text))
+        except InputError as error:
+            faults.append(f"--config {key}={shortened(text)}: {error}")
+    if "accelerator" not in read:
+        faults.append("--config names no accelerator; add gpu=NAME, such as gpu=H100")
+    if faults:
+        raise InputError("\n".join(faults))
+    unstated = tuple(name for name in DEGREES if name not in read)
+    parallelism = Parallelism(*(read.pop(name, 1) for name in DEGREES))
+    return Wanted(offer=read.pop("accelerator"), parallelism=parallelism, unstated=unstated, **read)
+
+
+def _offer(name: str, problem: Problem) -> int:
+    names = [offer.accelerator.name for offer in problem.offers]
+    offered = {normalized_name(offer): index for index, offer in enumerate(names)}
+    if normalized_name(name) in offered:
+        return offered[normalized_name(name)]
+    near = nearest_name(name, names)
+    hint = f"; did you mean {near}?" if near else ""
+    raise InputError(f"is not among the accelerators of the workload file: {name_list(names)}{hint}")
+
+
+def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
+    """The problem with the wanted settings in its search space, and the ranges that they were not in."""
+    space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
+    settings = wanted.settings
+    missing = {name: getattr(space, name) for name, value in settings.items() if value not in getattr(space, name)}
+    wider = {
+        name: tuple(sorted({*values, settings[name]}, key=DTYPES[name].index if name in DTYPES else None))
+        for name, values in missing.items()
+    }
+    roles = space.roles if wanted.role is None else tuple(role for role in Role if role in {*space.roles, wanted.role})
+    gpus = max(space.max_gpus_per_engine, wanted.parallelism.gpus)
+    extended: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)
+    return replace(problem, space=extended), missing
