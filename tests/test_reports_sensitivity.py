@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import AccuracyRecord, BreakEven, Sensitivity
+from optimizer.plans.records import BreakEven, Sensitivity
 from reports import sensitivity as said
 from reports.answers.plan import plan_page
-from reports.answers.plan_details import accuracy_sentences, accuracy_table
+from reports.answers.plan_details import accuracy_table
 from reports.deploy.files import SUMS, deploy_plan
 from reports.drawing import Rect, Text
 from reports.next_steps import deployment
@@ -164,10 +164,6 @@ def test_a_view_without_positive_prices_has_no_strips() -> None:
 
 def test_what_was_never_measured_is_said_plainly() -> None:
     plan = with_accuracy(PLAN)
-    names = list(dict.fromkeys(pool.accelerator for pool in plan.pools))
-    assert accuracy_sentences(plan)[0].startswith(
-        f"No measurement of serving {plan.model} on {plan.engine} on {names[0]}"
-    )
     table = accuracy_table(plan)
     assert {row[1] for row in table.rows} == {"disaggregated"}
     assert table.rows[0][3:6] == (plan.model, "no measurement", "–")
@@ -175,15 +171,7 @@ def test_what_was_never_measured_is_said_plainly() -> None:
     assert "no measurement" in plan_page(plan)
 
 
-def test_what_was_measured_is_said_too() -> None:
-    plan = with_accuracy(PLAN)
-    rows = [
-        AccuracyRecord.model_validate(row.model_dump() | {"rows": 7}) if row.model else row for row in plan.accuracy
-    ]
-    told = accuracy_sentences(plan.model_copy(update={"accuracy": rows}))[0]
-    assert told.startswith(f"Serving {plan.model} on {plan.engine} was measured on ")
-    assert "no measurement" not in told
-    assert accuracy_sentences(PLAN) == ()
+def test_a_plan_without_a_record_has_no_rows() -> None:
     assert accuracy_table(PLAN).rows == ()
 
 
