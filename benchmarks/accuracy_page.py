@@ -1,4 +1,4 @@
-"""Writes docs/accuracy.md: how wrong predictions are, of a data folder and of the catalog's own record of its fits.
+"""Writes docs/accuracy.md and docs/appendix/accuracy.md: how wrong predictions are, in brief and group by group.
 
 python benchmarks/accuracy_page.py DATA
 """
@@ -6,7 +6,7 @@ python benchmarks/accuracy_page.py DATA
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,18 @@ from search_spaces.measured_predictions import predict_serving, predict_steps
 from search_spaces.measurements import SCRIPTS, Format, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import ServingError, load_serving_error, step_widths
 
-INTRODUCTION = """# Accuracy
-
-Written by `python benchmarks/accuracy_page.py DATA`; every figure below is computed from the data folder given
-and from the catalog's own record of its fits. Errors are relative to the measured value. For TTFT and TPOT the tables
-have medians, and the bias is the median of predicted / measured − 1; for single steps both are means. "in 90 %" is the
-share of measured values inside the 90 % interval that every prediction carries.
+ORIGIN = """Written by `python benchmarks/accuracy_page.py DATA`: figures of the data folder given, and of the catalog's
+own record of its fits. Errors are relative to the measured value. For TTFT and TPOT the tables have medians, and the
+bias is the median of predicted / measured − 1; for single steps both are means. "in 90 %" is the share of measured
+values inside the 90 % interval that every prediction carries.
 """
+INTRODUCTION = f"# Accuracy\n\n{ORIGIN}\nEvery model and engine by itself: [the whole record](appendix/accuracy.md).\n"
+WHOLE = f"# Accuracy, the whole record\n\nThe tables behind [accuracy](../accuracy.md). {ORIGIN}"
 
 FLATTERED = """These figures flatter a little. Some choices saw every model's rows, and no refit undoes them: how FP4
-kernels of B200 move bytes, what expanding narrow weights costs, how unevenly experts are chosen, which rows are
-suspect,
-the form of the equations and where their parameters are drawn to. The shared parameters of disaggregation rest on
-DeepSeek alone; without it they are what they are drawn to."""
+kernels of B200 move bytes, what expanding narrow weights costs, and how unevenly experts are chosen. So did the list of
+suspect rows, the form of the equations and the priors. The shared parameters of disaggregation rest on DeepSeek alone;
+without it they keep their priors."""
 
 SUSPECT = """### Suspect rows
 
@@ -45,17 +44,22 @@ requests in flight take to prefill one after the other, with memory for all of t
 
 DISTRUST = """## Where not to trust it
 
-* **Warm-up and mislabeled load.** Some measured rows include compilation in their TTFT (seconds at concurrency 4), a
-  prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. They are scored
-  like all others; those that a rule detects are listed above and not fitted, and the fit lets go of other outliers.
+* **Warm-up and mislabeled load.** Some measured rows include compilation in their TTFT (seconds at concurrency 4).
+  Some have a prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. All
+  are scored like the others. Those that a rule detects are [listed](appendix/accuracy.md#suspect-rows) and not fitted;
+  the fit lets go of other outliers.
 * **Where the goals are missed** (disaggregated and SGLang's TTFT, vLLM's Qwen3-235B, experts of B200), the evidence
-  why stands in [calibration.md](calibration.md#what-is-still-missed-and-why).
+  why stands in [calibration.md](appendix/calibration.md#what-is-still-missed-and-why).
 * **Equal lengths or spread ones.** Whether requests that start together stay together decides TTFT at high concurrency
   by a factor of up to ten on engines that run prompts first. Real traffic is spread, fixed lengths are not.
 * **Disaggregated serving** was measured for one model with a stated load, so its hand-over time rests on it.
 * **Accelerators without measured kernels** take efficiencies from a relative; their intervals are widened.
 * **Beyond the data**: prompts over 10,000 tokens, more than 8 tensor ranks, speculative decoding, prefix caches, LoRA.
 """
+
+
+ENGINE_GROUP = 2
+"""Words in the name of a group of one mode and engine, all models together."""
 
 
 def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -74,11 +78,30 @@ def cells(value: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def accuracy_page(parts: dict[str, dict[str, Any]]) -> str:
-    """The page; `parts` holds the errors of each file by its name."""
+def accuracy_page(files: Mapping[str, dict[str, Any]]) -> str:
+    """The page in brief; `files` holds the errors of each file by its name."""
     error = load_serving_error()
-    sections = [INTRODUCTION, _fitted(error), _held_out(error), by_accelerator(error), _intervals(error)]
-    for name, value in parts.items():
+    groups = tuple(row for row in error.held_out if len(row.group.split()) <= ENGINE_GROUP)
+    brief = error.model_copy(
+        update={"held_out": groups, "held_out_on": tuple(row for row in error.held_out_on if not row.engine)}
+    )
+    rows = [
+        [name, *row[labels:]]
+        for name, value in files.items()
+        for labels, row in [(len(LABELS[value["format"]]), cells(value)[1][-1])]
+        if value["format"] == "serving"
+    ]
+    header = ["file", *cells(files[FILES[0]])[0][len(LABELS["serving"]) :]]
+    table = markdown_table(header, rows, 1)
+    scored = f"## Every measured row\n\nWith the fit to all models:\n\n{table}\n"
+    return "\n".join([INTRODUCTION, _fitted(error), _held_out(brief), by_accelerator(brief), scored, DISTRUST])
+
+
+def appendix_page(files: Mapping[str, dict[str, Any]]) -> str:
+    """The page with every group of rows."""
+    error = load_serving_error()
+    sections = [WHOLE, _held_out(error), by_accelerator(error), _intervals(error)]
+    for name, value in files.items():
         header, rows = cells(value)
         head = f"## {name}\n\n{value['predicted']} of {value['rows']} rows predicted."
         tau = value.get("throughput_kendall_tau")
@@ -86,15 +109,15 @@ def accuracy_page(parts: dict[str, dict[str, Any]]) -> str:
             head += f" Kendall's tau of throughput per GPU among the configs of one model and GPU: {tau:.2f}."
         sections.append(f"{head}\n\n{markdown_table(header, rows, 4)}\n")
         sections += _suspects(value)
-    return "\n".join([*sections, DISTRUST])
+    return "\n".join(sections)
 
 
 def _suspects(value: dict[str, Any]) -> list[str]:
     """Rows that contradict physics or their own description, and the errors without them."""
-    found, rest = value.get("suspect", []), value.get("without_suspect", {})
-    if not found:
+    suspects, rest = value.get("suspect", []), value.get("without_suspect", {})
+    if not suspects:
         return []
-    rows = [[str(one[key]) for key in ("rule", "model", "accelerator", "engine", "mode", "rows")] for one in found]
+    rows = [[str(row[key]) for key in ("rule", "model", "accelerator", "engine", "mode", "rows")] for row in suspects]
     table = markdown_table(["rule", "model", "accelerator", "engine", "mode", "rows"], rows, 5)
     errors = ", ".join(
         f"{name.upper()} {rest[f'{name}_median_abs_pct']:.1f} % (bias {rest[f'{name}_bias_pct']:+.1f} %)"
@@ -143,43 +166,43 @@ def _lane(policy: ServingPolicy) -> str:
 
 
 def by_accelerator(error: ServingError) -> str:
-    """The section on each accelerator and way of serving, which the report of a plan shows of its own ones."""
+    """The section on each accelerator and way of serving; of each engine and model too, where the record has them."""
+    named = any(row.engine for row in error.held_out_on)
     rows = [
         [
-            one.accelerator,
-            one.mode,
-            one.engine or "any",
-            one.model or "any",
-            str(one.rows),
-            f"{one.ttft_median_abs_pct:.1f} %",
-            f"{one.ttft_bias_pct:+.1f} %",
-            f"{one.tpot_median_abs_pct:.1f} %",
-            f"{one.tpot_bias_pct:+.1f} %",
+            row.accelerator,
+            row.mode,
+            *([row.engine or "any", row.model or "any"] if named else ()),
+            str(row.rows),
+            f"{row.ttft_median_abs_pct:.1f} %",
+            f"{row.ttft_bias_pct:+.1f} %",
+            f"{row.tpot_median_abs_pct:.1f} %",
+            f"{row.tpot_bias_pct:+.1f} %",
         ]
-        for one in error.held_out_on
+        for row in error.held_out_on
     ]
-    headers = ["accelerator", "mode", "engine", "model", "rows", "TTFT", "bias", "TPOT", "bias"]
+    labels = ["accelerator", "mode", *(["engine", "model"] if named else ())]
+    also = ": of all engines, of each engine, and of each engine with each model" if named else ", of all engines"
     return (
-        "## By accelerator and mode\n\nThe same predictions, on each accelerator that serving was measured on: of all "
-        "engines, of each engine, and of each engine with each model. This is the record that a report shows under "
-        "Trust; what has no row here was not measured, and the report says so.\n\n"
-        f"{markdown_table(headers, rows, 4)}\n"
+        f"## By accelerator and mode\n\nThe same predictions, on each accelerator that serving was measured on{also}. "
+        "A report shows this record under Trust; what was not measured has no row, and the report says so.\n\n"
+        f"{markdown_table([*labels, 'rows', 'TTFT', 'bias', 'TPOT', 'bias'], rows, len(labels))}\n"
     )
 
 
 def _held_out(error: ServingError) -> str:
     rows = [
         [
-            one.group,
-            str(one.rows),
-            f"{one.ttft_median_abs_pct:.1f} %",
-            f"{one.ttft_bias_pct:+.1f} %",
-            percentage(one.ttft_interval90_coverage),
-            f"{one.tpot_median_abs_pct:.1f} %",
-            f"{one.tpot_bias_pct:+.1f} %",
-            percentage(one.tpot_interval90_coverage),
+            row.group,
+            str(row.rows),
+            f"{row.ttft_median_abs_pct:.1f} %",
+            f"{row.ttft_bias_pct:+.1f} %",
+            percentage(row.ttft_interval90_coverage),
+            f"{row.tpot_median_abs_pct:.1f} %",
+            f"{row.tpot_bias_pct:+.1f} %",
+            percentage(row.tpot_interval90_coverage),
         ]
-        for one in error.held_out
+        for row in error.held_out
     ]
     table = markdown_table(["held out", "rows", "TTFT", "bias", "in 90 %", "TPOT", "bias", "in 90 %"], rows, 1)
     return (
@@ -193,9 +216,9 @@ def _held_out(error: ServingError) -> str:
 
 def _intervals(error: ServingError) -> str:
     rows = [
-        [quantity, key, str(one.rows), f"{one.low:.2f}", f"{one.high:.2f}"]
+        [quantity, key, str(factors.rows), f"{factors.low:.2f}", f"{factors.high:.2f}"]
         for quantity, strata in error.quantities.items()
-        for key, one in strata.items()
+        for key, factors in strata.items()
     ]
     for kind, widths in step_widths().items():
         for origin, width in widths.items():
@@ -216,14 +239,16 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: i
 
 
 def main(data: Path) -> None:
-    """Predict every measured row of a data folder, and write the page."""
-    catalog, parts = load_catalog(None), {}
+    """Predict every measured row of a data folder, and write both pages."""
+    catalog, files = load_catalog(None), {}
     for file in (data / "serving" / name for name in FILES):
         kind, rows = read_measurements(file)
         rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
         predict = predict_serving if kind is Format.SERVING else predict_steps
-        parts[file.name] = validation_dict(kind, predict(rows, catalog, data / "models"))
-    (Path(__file__).parent.parent / "docs" / "accuracy.md").write_text(accuracy_page(parts), "utf-8")
+        files[file.name] = validation_dict(kind, predict(rows, catalog, data / "models"))
+    docs = Path(__file__).parent.parent / "docs"
+    (docs / "accuracy.md").write_text(accuracy_page(files), "utf-8")
+    (docs / "appendix" / "accuracy.md").write_text(appendix_page(files), "utf-8")
 
 
 if __name__ == "__main__":

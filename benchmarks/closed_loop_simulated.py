@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.engine_arrays import engine_arrays, first_token_factor  # noqa: E402
+from costmodel.policy import SCHEDULERS  # noqa: E402
 from costmodel.queues.steady_state import (  # noqa: E402
     MANY_WAVES,
     ClosedLoad,
@@ -39,7 +40,7 @@ from costmodel.queues.steady_state import (  # noqa: E402
     engine_times,
     uneven_lanes,
 )
-from costmodel.simulator import SCHEDULERS, Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
+from costmodel.simulator import Fleet, Limits, Pool, make_trace, simulate  # noqa: E402
 from costmodel.simulator.steps import UNLIMITED, cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402

@@ -10,7 +10,7 @@ Data: serving/engine_steps.csv in PDPLAN_DATA, else ../shared/data. Its steps ho
 gaps or sampling), so the host overhead is zero here. Kernels run under the tables' conditions: routing by a power law,
 the busiest rank counts, no CUDA graph. Efficiencies of A100, H100 and H200 are fitted to kernel tables only;
 those of B200 and L40S to the class times of steps, and refitted with --leave-one-out. What was chosen by looking at
-these steps is said in docs/calibration.md; no refit undoes it.
+these steps is said in docs/appendix/calibration.md; no refit undoes it.
 """
 
 from __future__ import annotations

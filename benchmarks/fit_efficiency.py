@@ -1,6 +1,6 @@
 """Fits one efficiency curve per (accelerator, kernel class, dtype) to measured kernels and writes the catalog's file.
 
-    python benchmarks/fit_efficiency.py [--write]    print; also write catalog/efficiency.yaml and docs/calibration.md
+    python benchmarks/fit_efficiency.py [--write]    print; also write catalog/efficiency.yaml and its tables in docs
 
 Data: PDPLAN_DATA, else ../shared/data.
 """
@@ -377,7 +377,7 @@ def main() -> None:
         return
     text = yaml_text(complete(entries, default), default)
     (ROOT / "costmodel" / "catalog" / "efficiency.yaml").write_text(text, encoding="utf-8")
-    page = ROOT / "docs" / "calibration.md"
+    page = ROOT / "docs" / "appendix" / "calibration.md"
     content = page.read_text(encoding="utf-8")
     for name, table in tables.items():
         content = replace_between(content, name, table)

@@ -35,7 +35,8 @@ from benchmarks.vllm_2023 import host_times, one_gpu_host_times  # noqa: E402
 from costmodel.engine import EngineConfig, Parallelism, Role  # noqa: E402
 from costmodel.host import EngineOverhead  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
-from costmodel.simulator import VLLM_V0, Fleet, simulate  # noqa: E402
+from costmodel.policy import VLLM_V0  # noqa: E402
+from costmodel.simulator import Fleet, simulate  # noqa: E402
 from costmodel.simulator.steps import cost_steps  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.fleet import fleet_cost  # noqa: E402

@@ -49,7 +49,7 @@ class Scales:
 
 SPREAD: Mapping[str, float] = {"memory": 0.15, "compute": 0.2, "host": 0.5, "arrival": 0.7}
 """Standard deviation of the logarithm of each scale before any data; assumed: kernels of kindred GPUs differ by 10 to
-20 % (docs/calibration.md, relative's error), host times of machines by half, front ends by a factor of two."""
+20 % (docs/appendix/calibration.md, relative's error), host times of machines by half, front ends by a factor of two."""
 LIMITS: Mapping[str, tuple[float, float]] = {
     "memory": (0.2, 3.0),
     "compute": (0.2, 3.0),

@@ -2,7 +2,7 @@
 
 A prompt waits for an engine, or for the rest of a step that began without it. A handed-over request then waits for the
 network cards of both ends while they move others, and for the rest of the decode step in progress, if there is one, and
-takes its first own step. An engine that pulls (`simulator.Policy`) admits it at one step and loads its KV during it, so
+takes its first own step. An engine that pulls (`policy.Policy`) admits it at one step and loads its KV during it, so
 a step more passes, which hides as much of the transfer. With rho the busy share of a card, the card is a queue of one
 server: it is met busy with chance rho, and then waited for, theta on average (`queueing.conditional_wait`, taken
 exponential). A step in progress is met at any time with equal chance.

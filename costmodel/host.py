@@ -60,7 +60,7 @@ class ServingPolicy:
     handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
     handover_burst: share of requests after the first wave that find all others' prompts ahead of them at the prefill
     workers [1];
-    hand_over_steps: decode steps that pass while a decode worker loads the KV of a request (`simulator.Policy.pulls`)
+    hand_over_steps: decode steps that pass while a decode worker loads the KV of a request (`policy.Policy.pulls`)
     [1].
     """
 

@@ -58,7 +58,7 @@ ELEMENTWISE_SHARE = 0.8
 CONVERTED_OUTSIDE = 0.25
 """Share of an expert's inputs and outputs that separate kernels pass over where it computes in fewer than 16 bit [1]:
 a token is converted once and not for each of its experts, what lies between the two matrices for every row. Fitted: of
-1, 0.5, 0.25 and 0 the one with the least held-out error on H100 and H200 (docs/calibration.md)."""
+1, 0.5, 0.25 and 0 the one with the least held-out error on H100 and H200 (docs/appendix/calibration.md)."""
 EXPERT_KERNELS = 8
 """Kernels of a layer with routed experts: choosing and sorting tokens, two grouped GEMMs with conversions and the
 activation between them, and summing up; assumed."""

@@ -120,7 +120,7 @@ def store_read_time(store: KvStore, size: Value, prefix_share: float, network: f
 def step_in_progress(running: FloatArray | float) -> FloatArray:
     """Chance that a request meets a decode step in progress where so many run on average: 1 - exp(-running) [1].
 
-    An engine that pulls (`simulator.Policy`) then loads the KV during one whole step more than one that is sent it.
+    An engine that pulls (`policy.Policy`) then loads the KV during one whole step more than one that is sent it.
 
     >>> step_in_progress(np.array([0.0, 1.0, 50.0])).round(3).tolist()
     [0.0, 0.632, 1.0]

@@ -14,7 +14,7 @@ from costmodel.accelerator import Origin
 from costmodel.engine import EngineMemory, FractionOf
 from costmodel.errors import UnknownNameError
 from costmodel.host import EngineOverhead, Scheduler, ServingPolicy
-from costmodel.simulator import SCHEDULERS
+from costmodel.policy import SCHEDULERS
 from costmodel.units import GIB, MICRO, MILLI
 
 from .bounds import NOT_NEGATIVE

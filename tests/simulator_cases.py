@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.engine import Role
+from costmodel.policy import Policy
 from costmodel.simulator import (
     CoefficientSteps,
     FirstToken,
@@ -15,7 +16,6 @@ from costmodel.simulator import (
     KvStore,
     Limits,
     Pages,
-    Policy,
     Pool,
     Router,
     StepModel,

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.simulator import SCHEDULERS, Pool
+from costmodel.policy import SCHEDULERS
+from costmodel.simulator import Pool
 from costmodel.transformer import Transformer
 from optimizer.fleets.plan_fleet import fleet_of_plan
 from optimizer.plans.plan import Plan

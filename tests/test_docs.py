@@ -147,13 +147,13 @@ def test_python_of_the_readme_runs(
     assert re.match(r" +role accelerator .*\n\S+ .* H100 ", capsys.readouterr().out)
 
 
-# --- docs/accuracy.md says what the catalog's record of errors says, which is also what a report shows under Trust
+# --- the appendix on accuracy says what the catalog's record of errors says, which a report shows under Trust
 
 
 @pytest.fixture
 def section(root: Path) -> list[list[str]]:
-    """Cells of the table by accelerator and mode, as docs/accuracy.md has it."""
-    page = (root / "docs" / "accuracy.md").read_text("utf-8")
+    """Cells of the table by accelerator and mode, as the appendix has it."""
+    page = (root / "docs" / "appendix" / "accuracy.md").read_text("utf-8")
     text = page.split("## By accelerator and mode")[1].split("\n## ")[0]
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]

@@ -15,7 +15,7 @@ from reports.answers.plan_details import WORDS
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = {"accuracy.md", "calibration.md", "calibrate.md", "deploy.md", "production.md"}
+LONG = {"deploy.md"}
 """Pages that are still to be made short."""
 SHORT = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in LONG]
 GOLDENS = sorted(path for ending in ("txt", "md") for path in GOLDEN.rglob(f"*.{ending}"))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.lengths import fixed as tokens
+from costmodel.policy import VLLM_V1
 from costmodel.prefix_cache import (
     FARTHEST,
     Reuse,
@@ -26,7 +27,7 @@ from costmodel.prefix_cache import (
     uniform_reuse,
 )
 from costmodel.sessions import Sessions, draw_turns, requests_of
-from costmodel.simulator import VLLM_V1, CoefficientSteps, Trace, simulate
+from costmodel.simulator import CoefficientSteps, Trace, simulate
 from costmodel.workload import Workload
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.evaluate import evaluate

@@ -10,11 +10,8 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.policy import POLICIES, STATIC, VLLM_V0, VLLM_V1
 from costmodel.simulator import (
-    POLICIES,
-    STATIC,
-    VLLM_V0,
-    VLLM_V1,
     CoefficientSteps,
     FirstToken,
     Fleet,

@@ -17,7 +17,8 @@ from costmodel.simulator.run import prepare
 SCRIPT = """
 import hashlib
 from tests.simulator_cases import random_fleet, random_trace
-from costmodel.simulator import POLICIES, simulate
+from costmodel.policy import POLICIES
+from costmodel.simulator import simulate
 
 digest = hashlib.sha256()
 for seed, policy in enumerate(POLICIES.values()):

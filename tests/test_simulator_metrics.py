@@ -15,16 +15,8 @@ from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, PdplanError
 from costmodel.host import NO_OVERHEAD
 from costmodel.metric import limits_of
-from costmodel.simulator import (
-    VLLM_V1,
-    CoefficientSteps,
-    Limits,
-    StepNumbers,
-    StepWork,
-    make_trace,
-    simulate,
-    step_seconds,
-)
+from costmodel.policy import VLLM_V1
+from costmodel.simulator import CoefficientSteps, Limits, StepNumbers, StepWork, make_trace, simulate, step_seconds
 from costmodel.simulator.metrics import (
     loads,
     overload,

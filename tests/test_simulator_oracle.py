@@ -16,16 +16,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from costmodel.policy import POLICIES, SARATHI, STATIC, VLLM_V0, Policy
 from costmodel.simulator import (
-    POLICIES,
-    SARATHI,
-    STATIC,
-    VLLM_V0,
     CoefficientSteps,
     FirstToken,
     Fleet,
     Limits,
-    Policy,
     Result,
     Trace,
     make_trace,

@@ -15,8 +15,9 @@ import pytest
 from tests.simulator_cases import ONLY_PROMPTS, colocated
 
 # isort: split
+from costmodel.policy import SARATHI
 from costmodel.queues.erlang import erlang_c
-from costmodel.simulator import SARATHI, CoefficientSteps, Limits, Result, make_trace, simulate
+from costmodel.simulator import CoefficientSteps, Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import TAIL, batch_ends
 from costmodel.simulator.trace import gamma_arrivals
 

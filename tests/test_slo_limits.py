@@ -14,7 +14,8 @@ import pytest
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.metric import Metric, limits_of
-from costmodel.simulator import VLLM_V1, CoefficientSteps, Limits, Result, make_trace, simulate
+from costmodel.policy import VLLM_V1
+from costmodel.simulator import CoefficientSteps, Limits, Result, make_trace, simulate
 from costmodel.simulator.metrics import gap_edges, within
 from optimizer.fleets.evaluate import predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool

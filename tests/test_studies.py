@@ -10,7 +10,8 @@ import pytest
 from benchmarks.studies import batching, chunk_size, distserve, mooncake
 from benchmarks.studies.common import GOAL, gamma_lengths, highest_rate, poisson_trace, table
 from costmodel.metric import limits_of
-from costmodel.simulator import STATIC, VLLM_V0, simulate
+from costmodel.policy import STATIC, VLLM_V0
+from costmodel.simulator import simulate
 from costmodel.simulator.metrics import within
 
 

@@ -9,16 +9,8 @@ from typing import Any
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.simulator import (
-    CoefficientSteps,
-    FirstToken,
-    Fleet,
-    HandOver,
-    Limits,
-    Policy,
-    Pool,
-    simulate,
-)
+from costmodel.policy import Policy
+from costmodel.simulator import CoefficientSteps, FirstToken, Fleet, HandOver, Limits, Pool, simulate
 from costmodel.units import MILLI
 
 from .files import Comparison, columns_of, compare, rows_of, trace_of

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Role
 from costmodel.errors import UnknownNameError
-from costmodel.simulator import SARATHI, VLLM_V0, Fleet, Limits, Pool, Result, StepNumbers, Trace, simulate
+from costmodel.policy import SARATHI, VLLM_V0
+from costmodel.simulator import Fleet, Limits, Pool, Result, StepNumbers, Trace, simulate
 from costmodel.simulator.steps import TABLES
 from costmodel.units import MILLI
 

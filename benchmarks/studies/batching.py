@@ -15,7 +15,8 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.metric import limits_of
-from costmodel.simulator import STATIC, VLLM_V0, Fleet, Policy, make_trace, simulate
+from costmodel.policy import STATIC, VLLM_V0, Policy
+from costmodel.simulator import Fleet, make_trace, simulate
 from costmodel.simulator.metrics import throughput
 from search_spaces.models import load_model
 

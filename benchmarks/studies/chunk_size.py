@@ -16,7 +16,8 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.metric import limits_of
-from costmodel.simulator import SARATHI, Fleet, Result, simulate, step_seconds
+from costmodel.policy import SARATHI
+from costmodel.simulator import Fleet, Result, simulate, step_seconds
 from costmodel.simulator.metrics import attainment, overload, percentiles
 from search_spaces.models import load_model
 

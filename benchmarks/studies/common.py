@@ -12,7 +12,8 @@ from costmodel.accelerator import Accelerator, InEngine
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.memory import kv_bytes_per_token_per_gpu, kv_capacity_bytes
 from costmodel.metric import Metric
-from costmodel.simulator import Fleet, Limits, Policy, Pool, Result, Router, StepModel, Trace, make_trace, simulate
+from costmodel.policy import Policy
+from costmodel.simulator import Fleet, Limits, Pool, Result, Router, StepModel, Trace, make_trace, simulate
 from costmodel.simulator.metrics import attainment, overload, within
 from costmodel.simulator.steps import cost_steps
 from costmodel.simulator.trace import gamma_arrivals

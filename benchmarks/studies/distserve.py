@@ -24,7 +24,8 @@ import numpy as np
 from benchmarks.reference.simdistserve import steps_of
 from costmodel.engine import Role
 from costmodel.metric import Metric, limits_of
-from costmodel.simulator import VLLM_V0, VLLM_V1, CoefficientSteps, FirstToken, Fleet, HandOver, Policy, Pool, Router
+from costmodel.policy import VLLM_V0, VLLM_V1, Policy
+from costmodel.simulator import CoefficientSteps, FirstToken, Fleet, HandOver, Pool, Router
 from search_spaces.models import load_model
 
 from .common import Lengths, SloLimits, a100, engine_pool, gamma_lengths, goodput, short_goodput, table

@@ -21,15 +21,13 @@ import numpy as np
 
 from costmodel.accelerator import Accelerator, Link
 from costmodel.engine import Role
+from costmodel.policy import VLLM_V0, VLLM_V1, Policy
 from costmodel.simulator import (
-    VLLM_V0,
-    VLLM_V1,
     FirstToken,
     Fleet,
     HandOver,
     KvStore,
     Pages,
-    Policy,
     Pool,
     Result,
     Router,

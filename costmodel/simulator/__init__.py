@@ -7,20 +7,11 @@ and reads its result.
 from __future__ import annotations
 
 from .fleet import (
-    POLICIES,
-    SARATHI,
-    SCHEDULERS,
-    SGLANG,
-    STATIC,
-    TRTLLM,
-    VLLM_V0,
-    VLLM_V1,
     FirstToken,
     Fleet,
     HandOver,
     KvStore,
     Limits,
-    Policy,
     Pool,
     Router,
 )
@@ -30,15 +21,7 @@ from .steps import UNLIMITED, CoefficientSteps, StepModel, StepNumbers, StepWork
 from .trace import Pages, Trace, make_trace
 
 __all__ = [
-    "POLICIES",
-    "SARATHI",
-    "SCHEDULERS",
-    "SGLANG",
-    "STATIC",
-    "TRTLLM",
     "UNLIMITED",
-    "VLLM_V0",
-    "VLLM_V1",
     "CoefficientSteps",
     "EngineUse",
     "FirstToken",
@@ -47,7 +30,6 @@ __all__ = [
     "KvStore",
     "Limits",
     "Pages",
-    "Policy",
     "Pool",
     "Result",
     "Router",

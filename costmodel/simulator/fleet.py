@@ -1,9 +1,4 @@
-"""What is simulated: pools of engines, each with its policy, limits, step times (`steps`) and links.
-
-A policy is a set of answers; `scheduler` is the one scheduler that reads them. All policies are first come, first
-served, and let running requests go before waiting ones, except that an exclusive policy runs waiting prompts before the
-decodes. Recomputed requests go to the front of the queue.
-"""
+"""What is simulated: pools of engines, each with its policy, limits, step times (`steps`) and links."""
 
 from __future__ import annotations
 
@@ -13,77 +8,13 @@ from typing import Final
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.policy import Policy
 
 from .steps import UNLIMITED, StepModel
 
 AFFINE: Final = 0.5
 """Share of a prompt that an engine must have to get it for that [1]: `affinityThreshold` of llm-d's router, which the
 deployment files state; assumed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How an engine fills its next step.
-
-    exclusive_prefill: prompts and decodes never share a step, and prompts go first.
-    chunked: a prompt may be computed in parts that fill the token budget; otherwise whole (a prompt longer than the
-        budget then goes alone).
-    static: no admission before the whole batch has ended; ended requests go on being computed as padding.
-    padded_budget: a batch of n prompts counts n x longest tokens, not their sum.
-    whole_prompt_blocks: blocks of the whole prompt are taken at admission; otherwise chunk by chunk.
-    watermark: share of all blocks that admission leaves free [1].
-    reserve_output: share of its output for which a newcomer is promised blocks [1]; promises of running requests never
-        exceed all blocks, so with 1 nothing is ever preempted.
-    admit_after_preemption: new requests may enter in the step in which one was preempted.
-    spare_block: a decode needs one free block even if its last one has room.
-    partial_prompt_ends: a prompt that is preempted half-way counts as ending there, the rest as output (Vidur).
-    pulls: a decode engine admits a handed-over request at the begin of a step, when it has a sequence and the blocks
-        for it, loads its KV meanwhile, and decodes it in the first step that begins after that; until then the KV stays
-        on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
-    """
-
-    name: str
-    exclusive_prefill: bool = False
-    chunked: bool = True
-    static: bool = False
-    padded_budget: bool = False
-    whole_prompt_blocks: bool = True
-    watermark: float = 0.0
-    reserve_output: float = 0.0
-    admit_after_preemption: bool = True
-    spare_block: bool = False
-    partial_prompt_ends: bool = False
-    pulls: bool = False
-
-
-STATIC: Final = Policy("static", exclusive_prefill=True, chunked=False, static=True, reserve_output=1.0)
-"""Static batching: a batch enters together, runs until its longest request ends, then the next one enters."""
-VLLM_V0: Final = Policy("vllm_v0", exclusive_prefill=True, chunked=False, watermark=0.01)
-"""vLLM before 2025: whole prompts first, decodes when no prompt can enter; preempts the youngest."""
-VLLM_V1: Final = Policy("vllm_v1", whole_prompt_blocks=False, admit_after_preemption=False, pulls=True)
-"""vLLM since 2025: one token budget, running requests first, prompts in chunks, blocks as they are needed. A request
-that is handed over gets its blocks at one step, but no tokens of it (WAITING_FOR_REMOTE_KVS in
-vllm/v1/core/sched/scheduler.py); the connector reads its KV meanwhile and says at the end of a step what has come,
-which the next step schedules."""
-SARATHI: Final = Policy("sarathi", watermark=0.01)
-"""Sarathi-Serve: all decodes, then started prompts, then new ones, up to the chunk size; blocks of a prompt at once."""
-SGLANG: Final = Policy("sglang", exclusive_prefill=True, reserve_output=0.3)
-"""SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
-part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed. The decode engine gives a request its memory
-before the prompt is computed, the prefill engine writes there, and what has come joins the next decode batch
-(DecodePreallocQueue and get_new_prebuilt_batch in sglang/srt/disaggregation/decode.py)."""
-TRTLLM: Final = Policy("trtllm", reserve_output=1.0, pulls=True)
-"""TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission.
-Running requests take their tokens of a step first, prompts what is left, cut where it ends (`enable_chunked_prefill`;
-without it the server refuses prompts beyond max_num_tokens). Source: microBatchScheduler.cpp and capacityScheduler.cpp
-of TensorRT-LLM; chunks that do not end a prompt are whole KV blocks there, of any length here. A handed-over request
-that fits asks for its KV in one iteration and decodes in one after it has come (_prepare_disagg_gen_init and
-_prepare_disagg_gen_transmission_complete in tensorrt_llm/_torch/pyexecutor/py_executor.py)."""
-
-POLICIES: Final = {policy.name: policy for policy in (STATIC, VLLM_V0, VLLM_V1, SARATHI, SGLANG, TRTLLM)}
-"""All policies by name."""
-SCHEDULERS: Final = {"vllm": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
-"""How the serving engines of the catalog schedule."""
 
 
 class Router(StrEnum):

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.metric import METRICS, Metric
+from costmodel.policy import Policy
 
-from .fleet import FirstToken, Fleet, Limits, Policy, Pool, Router, caches, check_fleet, check_pages
+from .fleet import FirstToken, Fleet, Limits, Pool, Router, caches, check_fleet, check_pages
 from .metrics import EngineUse, Result
 from .records import (
     GAPS,

@@ -18,7 +18,7 @@ from costmodel.decode_queue import Steps
 from costmodel.engine import Role
 from costmodel.first_token import Delay, Entry, card_wait, hand_over_waits, hidden_transfer
 from costmodel.metric import Metric
-from costmodel.simulator import SCHEDULERS
+from costmodel.policy import SCHEDULERS
 from costmodel.transfer import step_in_progress
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import Instance

@@ -19,8 +19,9 @@ from costmodel.engine import Role
 from costmodel.errors import InputError, PdplanError
 from costmodel.memory import kv_bytes_per_request_per_gpu, kv_capacity_bytes
 from costmodel.metric import SHOWN_ALWAYS, Metric
-from costmodel.simulator import SCHEDULERS, Limits, Pool, Result, Router, simulate
+from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Fleet as SimulatedFleet
+from costmodel.simulator import Limits, Pool, Result, Router, simulate
 from costmodel.simulator.metrics import (
     TAIL,
     WARM_UP,
