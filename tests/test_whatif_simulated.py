@@ -289,7 +289,7 @@ def test_a_fleet_that_holds_nowhere_has_no_step(tight: Problem, by_formula: Fron
     shown = "Not taken: 1 × H100 TP1 colocated for $3.00/h misses when simulated."
     assert shown in render_document(frontier_document(curve), 100)
     judge(lambda _instance, fleet: MISSED if replicas(fleet) <= 2 else KEPT)
-    last = frontier(tight, BASE, "rate", (10.0, 24.0), looks=2).steps[-1]
+    last = frontier(tight, BASE, "rate", (20.0, 24.0), looks=2).steps[-1]
     assert (last.end, last.answer.attainment) == (24.0, 1.0)
 
 
