@@ -22,6 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "test_doc_samples",
+    "test_whatif_simulated",
     "test_cli",
     "test_whatif_answers",
     "test_calibrate",
@@ -29,7 +30,6 @@ LONGEST = (
     "test_whatif_cli",
     "test_deploy_engines",
     "test_monotonicity",
-    "test_whatif_simulated",
     "test_optimize",
     "test_rival_rows",
     "test_bad_input_cli",

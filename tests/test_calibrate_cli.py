@@ -52,7 +52,6 @@ def invoke(*words: str) -> Result:
     [
         ("vllm_bench_serve.json", "H100", MODEL),
         ("guidellm_benchmarks.json", "H100", MODEL),
-        ("inferencex_agg.json", "H200", "Llama-3.1-70B"),
         ("dynamo_self_benchmark.json", "H100", MODEL),
     ],
 )
