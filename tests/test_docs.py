@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.room_picture import PICTURE, levels, picture, reduced
+from benchmarks.room_picture import PICTURE, picture
 from pdplan.cli import cli
 from pdplan.console import Console
 from search_spaces.catalog import load_catalog
@@ -200,17 +200,6 @@ def test_every_type_is_in_its_room() -> None:
 def test_every_folder_of_the_page_exists() -> None:
     rooms = r"costmodel|search_spaces|optimizer|reports|templates|pdplan"
     assert [path for path in re.findall(rf"`((?:{rooms})/\w+)`", PAGE) if not (ROOT / path).is_dir()] == []
-
-
-def test_arrows_that_follow_from_others_are_left_out() -> None:
-    arrows = {"top": {"middle", "base"}, "middle": {"base"}, "base": set()}
-    assert reduced(arrows) == {"top": {"middle"}, "middle": {"base"}, "base": set()}
-    assert list(levels(arrows)) == ["base", "middle", "top"]
-
-
-def test_a_circle_is_refused() -> None:
-    with pytest.raises(ValueError, match="circle"):
-        reduced({"here": {"there"}, "there": {"here"}})
 
 
 # --- the list of benchmarks is complete, and the commands that the documentation names exist
