@@ -41,7 +41,6 @@ from costmodel.transformer import FeedForward, LayerGroup, LinearAttention, Tran
 from costmodel.units import TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
-from tests.step_cases import MODELS, loads, models
 from tests.toy import (
     OVERHEAD,
     deepseek_v3,
@@ -55,6 +54,19 @@ from tests.toy import (
     toy_efficiency,
     windowed,
 )
+
+MODELS = {model.name: model for model in (llama_8b(), llama_70b(), windowed(), mixtral(), deepseek_v3())}
+
+models = st.sampled_from(sorted(MODELS)).map(MODELS.__getitem__)
+counts = st.integers(0, 300)
+lengths = st.integers(1, 20_000)
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> StepLoad:
+    prompts, decodes = draw(st.integers(0, 4)), draw(counts)
+    return StepLoad.of(prompts, draw(st.integers(0, 4096)), draw(st.integers(0, 9000)), decodes, draw(lengths))
+
 
 PARTS = ("gemm", "attention_prefill", "attention_decode", "experts", "communication", "host")
 
