@@ -26,9 +26,6 @@ BASE: dict[str, Any] = {
 }
 """A small problem that one H100 solves."""
 
-GONE = object()
-"""Instead of a value: the key is left out."""
-
 
 def problem(**changes: object) -> str:
     """BASE as YAML, with values replaced by path: `workload__request_rate="-1/s"`."""
@@ -38,10 +35,7 @@ def problem(**changes: object) -> str:
         section = value
         for key in parents:
             section = section[key]
-        if given is GONE:
-            del section[last]
-        else:
-            section[last] = given
+        section[last] = given
     return yaml.safe_dump(value, sort_keys=False)
 
 

@@ -14,6 +14,7 @@ settings.register_profile("same", derandomize=True, print_blob=True)
 settings.register_profile("fresh", derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("PDPLAN_PROPERTIES", "same"))  # CI judges a change, not the luck of a draw
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a hundred programs are started: let the first one compile for all
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small matrices: threads would only wait for each other
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that tests interrupt inherit this
@@ -21,6 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "test_doc_samples",
+    "test_whatif_simulated",
     "test_cli",
     "test_whatif_answers",
     "test_calibrate",
@@ -28,7 +30,6 @@ LONGEST = (
     "test_whatif_cli",
     "test_deploy_engines",
     "test_monotonicity",
-    "test_whatif_simulated",
     "test_optimize",
     "test_rival_rows",
     "test_bad_input_cli",

@@ -195,9 +195,7 @@ def test_a_folder_of_any_bytes_may_be_worked_in(tmp_path: Path) -> None:
     refused(optimize_within(here, problem(model={"config": "config.json"})), "w.yaml:2:11: model.config: caf\\xe9: the")
 
 
-@pytest.mark.parametrize(
-    "name", ["日本語", "a b", "é", "it's", 'say "so"', "🙂", "a\u3000b", "#a: - b", ".hidden", "a\u200db"]
-)
+@pytest.mark.parametrize("name", ["日本語 é🙂", '#a: - it\'s "so"', ".hidden a\u3000b\u200dc"])
 def test_any_other_name_is_read_back(name: str, tmp_path: Path) -> None:
     named(tmp_path, name)
     assert within("workload", f"{name}.csv", "-o", f"{name}.new.yaml", "--rate", "2/s", cwd=tmp_path).returncode == 0

@@ -51,15 +51,11 @@ def invoke(*words: str) -> Result:
     ("name", "gpu", "model"),
     [
         ("vllm_bench_serve.json", "H100", MODEL),
-        ("sglang_bench_serving.jsonl", "H100", MODEL),
-        ("profile_export_aiperf.json", "H100", MODEL),
-        ("profile_export_genai_perf.json", "H100", MODEL),
         ("guidellm_benchmarks.json", "H100", MODEL),
-        ("inferencex_agg.json", "H200", "Llama-3.1-70B"),
         ("dynamo_self_benchmark.json", "H100", MODEL),
     ],
 )
-def test_every_format_becomes_a_catalog_file(tmp_path: Path, name: str, gpu: str, model: str) -> None:
+def test_results_of_runs_and_of_steps_become_a_catalog_file(tmp_path: Path, name: str, gpu: str, model: str) -> None:
     target = tmp_path / "overlay.yaml"
     done = invoke(str(FOLDER / name), "--model", model, "--gpu", gpu, "-o", str(target), "--json")
     assert done.exit_code == 0, done.output

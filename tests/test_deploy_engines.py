@@ -36,8 +36,7 @@ from reports.deploy.dynamo import router_words
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.flags import place_words, span_words
 from reports.deploy.hosts import place
-from reports.deploy.lint import faults
-from reports.deploy.readback import Launch, launches
+from reports.deploy.lint import Launch, faults, launches
 from reports.deploy.readme import page_notes
 from reports.deploy.words import words_of
 from search_spaces.engines import load_serving_policy
@@ -459,27 +458,6 @@ def test_everything_is_in_the_namespace(target: str) -> None:
     commands = re.findall(r"(?:kubectl (?:apply|logs|wait|create (?!namespace))|helm install).*", files["README.md"])
     assert len(commands) >= 5
     assert all("-n serving" in command for command in commands)
-
-
-@pytest.mark.parametrize(
-    ("target", "more", "sentence"),
-    [
-        ("vllm", {"claim": "models"}, "target vllm has none; or choose --target dynamo or llmd, which run this plan"),
-        ("dynamo", {"claim": "my models"}, "--claim 'my models' is not of the form"),
-        ("dynamo", {"claim": "models", "model": "/models/mine"}, "'/models/mine' is a folder of the nodes"),
-    ],
-)
-def test_a_claim_of_no_use_is_refused(target: str, more: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        deployment_files(plan_of(), options(target, **more))
-
-
-@pytest.mark.parametrize("folder", ["./mine", "../mine", "~/mine", "/a:b", "/a/../b", "/", "//"])
-def test_a_folder_that_servers_do_not_have_is_refused(folder: str) -> None:
-    with pytest.raises(
-        InputError, match=r"^--model .* (is relative to a folder that servers do not have|mount no such)"
-    ):
-        deployment_files(plan_of(), options("vllm", model=folder))
 
 
 def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:

@@ -138,12 +138,6 @@ def test_sizes_that_no_token_has_are_refused(size: float) -> None:
         deployment_files(parted_plan(), options("vllm", bytes_per_token=size))
 
 
-@pytest.mark.parametrize("plan", [plan_of((Case("colocated"),)), classes_plan()], ids=["one pool", "by class alone"])
-def test_a_router_that_does_not_look_at_sizes_takes_none(plan: Plan) -> None:
-    with pytest.raises(InputError, match="--bytes-per-token is for a router that chooses a pool by the size"):
-        deployment_files(plan, options("vllm", bytes_per_token=3.0))
-
-
 def write(plan: Plan, folder: Path, *more: str) -> Path:
     path = folder / "plan.json"
     path.write_text(plan.model_dump_json(by_alias=True), "utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.room_picture import PICTURE, picture
 from pdplan.cli import cli
 from pdplan.console import Console
 from search_spaces.catalog import load_catalog
 from search_spaces.loader import load_problem
+from search_spaces.serving_error import load_serving_error
 from tests.running import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,3 +145,79 @@ def test_python_of_the_readme_runs(
     assert code is not None
     exec(compile(code.group(1), "README.md", "exec"), {})
     assert re.match(r" +role accelerator .*\n\S+ .* H100 ", capsys.readouterr().out)
+
+
+# --- the appendix on accuracy says what the catalog's record of errors says, which a report shows under Trust
+
+
+@pytest.fixture
+def section(root: Path) -> list[list[str]]:
+    """Cells of the table by accelerator and mode, as the appendix has it."""
+    page = (root / "docs" / "appendix" / "accuracy.md").read_text("utf-8")
+    text = page.split("## By accelerator and mode")[1].split("\n## ")[0]
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def test_the_table_by_accelerator_is_the_catalogs_record(section: list[list[str]]) -> None:
+    record = load_serving_error().held_out_on
+    assert len(section) == len(record) > 20
+    for cells, one in zip(section, record, strict=True):
+        assert cells[:5] == [one.accelerator, one.mode, one.engine or "any", one.model or "any", str(one.rows)]
+        assert [float(cell.removesuffix(" %")) for cell in cells[5:]] == pytest.approx(
+            [one.ttft_median_abs_pct, one.ttft_bias_pct, one.tpot_median_abs_pct, one.tpot_bias_pct], abs=0.05
+        )
+
+
+def test_rows_of_all_engines_count_those_of_each(section: list[list[str]]) -> None:
+    for accelerator, mode in {(cells[0], cells[1]) for cells in section}:
+        rows = [cells for cells in section if cells[:2] == [accelerator, mode] and cells[3] == "any"]
+        total = next(int(cells[4]) for cells in rows if cells[2] == "any")
+        assert total == sum(int(cells[4]) for cells in rows if cells[2] != "any")
+
+
+# --- docs/architecture.md shows the code as it is: the picture of the imports, and where the types live
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+TYPES = re.findall(r"^\| `(\w+)` \| (\w+) \|", PAGE, re.M)
+
+
+def test_the_picture_shows_the_imports() -> None:
+    """PDPLAN_UPDATE_GOLDEN=1 draws it anew, as `python benchmarks/room_picture.py` does."""
+    drawn = picture()
+    if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
+        PICTURE.write_text(drawn, "utf-8")
+    assert PICTURE.read_text("utf-8") == drawn
+
+
+def test_every_type_is_in_its_room() -> None:
+    assert len(TYPES) > 10
+    for name, room in TYPES:
+        sources = (path.read_text("utf-8") for path in (ROOT / room).rglob("*.py"))
+        assert any(f"\nclass {name}" in source for source in sources), f"{room} has no {name}"
+
+
+def test_every_folder_of_the_page_exists() -> None:
+    rooms = r"costmodel|search_spaces|optimizer|reports|templates|pdplan"
+    assert [path for path in re.findall(rf"`((?:{rooms})/\w+)`", PAGE) if not (ROOT / path).is_dir()] == []
+
+
+# --- the list of benchmarks is complete, and the commands that the documentation names exist
+
+BENCHMARKS = ROOT / "benchmarks"
+COMMAND = re.compile(r"python (?:(benchmarks/\w+\.py)|-m (benchmarks(?:\.\w+)+))")
+
+
+def test_every_benchmark_is_in_the_list() -> None:
+    listed = (BENCHMARKS / "README.md").read_text("utf-8")
+    scripts = [path.name for path in BENCHMARKS.glob("*.py")]
+    studies = [f"benchmarks.studies.{path.stem}" for path in (BENCHMARKS / "studies").glob("[!_]*.py")]
+    studies[studies.index("benchmarks.studies.common")] = "studies/common.py"
+    assert [name for name in (*scripts, *studies) if name not in listed] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "benchmarks" / "README.md"], ids=lambda path: path.name)
+def test_every_benchmark_that_a_page_names_is_there(page: Path) -> None:
+    for script, module in COMMAND.findall(page.read_text("utf-8")):
+        path = ROOT / (script or module.replace(".", "/") + ".py")
+        assert path.is_file() or (path.with_suffix("") / "__main__.py").is_file(), f"{page.name}: {script or module}"

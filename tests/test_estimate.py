@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from costmodel.accelerator import Link, Origin
+from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.estimate import estimate
+from costmodel.estimate import Estimate, estimate
+from costmodel.step import StepLoad, step_time_one
 from costmodel.units import GIGA
+from pdplan.cli import run
 from tests.toy import (
     OVERHEAD,
+    deepseek_v3,
     llama_8b,
     llama_70b,
     toy_accelerator,
@@ -67,3 +74,141 @@ def test_estimate_refuses(
 ) -> None:
     with pytest.raises(InputError, match=message):
         estimate(llama_70b(), toy_config(**changes), OVERHEAD, *lengths, batch=batch)
+
+
+# --- `pdplan estimate` and the model under it: a role shows what it does and nothing else
+
+FLAGS = ("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100")
+
+
+def of(role: Role, isl: float = 2000, osl: float = 201, **changes: Any) -> Estimate:
+    return estimate(llama_8b(), toy_config(role=role), OVERHEAD, isl, osl, **changes)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    assert run([*FLAGS, *flags]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_prefill_engine_only_prefills() -> None:
+    found = of(Role.PREFILL)
+    assert found.decode is None
+    assert found.batch is None
+    assert found.prefill is not None
+    assert found.requests_per_second == pytest.approx(1 / found.prefill.time)
+    assert found.binds == found.prefill.bound_by == "compute"
+    assert found.max_batch == of(Role.PREFILL, osl=1).max_batch  # it holds prompts, however long the answers
+
+
+def test_a_decode_engine_only_decodes_all_tokens_but_the_first() -> None:
+    found = of(Role.DECODE, batch=50)
+    assert found.prefill is None
+    assert found.decode is not None
+    assert found.requests_per_second == pytest.approx(50 / (200 * found.decode.time))
+
+
+def test_a_colocated_engine_pays_both() -> None:
+    found = of(Role.COLOCATED, batch=50)
+    assert found.prefill is not None
+    assert found.decode is not None
+    assert 1 / found.requests_per_second == pytest.approx(found.prefill.time + 200 * found.decode.time / 50)
+
+
+def test_one_output_token_comes_from_the_prefill() -> None:
+    found = of(Role.COLOCATED, osl=1)
+    assert found.decode is None
+    assert found.prefill is not None
+    assert found.requests_per_second == pytest.approx(1 / found.prefill.time)
+    assert found.binds == found.prefill.bound_by
+
+
+@pytest.mark.parametrize(
+    ("role", "osl", "batch", "message"),
+    [
+        (Role.DECODE, 1, None, "a decode engine needs an OSL above 1 token: prefill emits the first"),
+        (Role.PREFILL, 100, 8, "batch 8 has no meaning: a prefill engine does not decode"),
+        (Role.COLOCATED, 1, 8, "batch 8 has no meaning: with an OSL of 1 nothing decodes"),
+    ],
+)
+def test_what_a_role_cannot_do_is_refused(role: Role, osl: float, batch: float | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        of(role, osl=osl, batch=batch)
+
+
+def test_stages_share_prompts() -> None:
+    """Prompts leave at stages / latency."""
+    found = estimate(llama_8b(), toy_config(role=Role.PREFILL, pipeline=2), OVERHEAD, 1000, 200)
+    assert found.prefill is not None
+    assert found.requests_per_second == pytest.approx(2.0 / found.prefill.time)
+
+
+def test_data_ranks_step_together() -> None:
+    """Eight prompts in the time of a step with one on every rank, which is longer than that of a prompt alone."""
+    roomy = toy_accelerator(memory=1e12)
+    config = toy_config(roomy, role=Role.PREFILL, data=8, expert=8, max_num_batched_tokens=8 * 4096)
+    found = estimate(deepseek_v3(), config, OVERHEAD, 4096, 200, lane_balance=1.2)
+    step = step_time_one(deepseek_v3(), config, OVERHEAD, StepLoad.prefill(4096, 8)).total[0, 0]
+    assert found.prefill is not None
+    assert step > 1.5 * found.prefill.time
+    assert found.requests_per_second == pytest.approx(8.0 / (1.2 * step))
+    chunked = replace(config, max_num_batched_tokens=8 * 1024)
+    steps = 4.0 * step_time_one(deepseek_v3(), config, OVERHEAD, StepLoad.prefill(1024, 8, 1536)).total[0, 0]
+    assert estimate(deepseek_v3(), chunked, OVERHEAD, 4096, 200).requests_per_second == pytest.approx(8.0 / steps)
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.COLOCATED])
+@given(
+    split=st.sampled_from([(1, 1, 1), (1, 8, 8), (2, 8, 4), (8, 8, 1), (1, 32, 32), (1, 72, 72)]),
+    pipeline=st.sampled_from([1, 2]),
+    isl=st.integers(1, 30_000),
+    budget=st.sampled_from([512, 2048, 8192]),
+)
+def test_no_engine_beats_the_floor_of_its_flop(
+    role: Role, split: tuple[int, int, int], pipeline: int, isl: int, budget: int
+) -> None:
+    """Prompts per second x FLOP of a prompt <= GPUs x peak, with the least FLOP: two per weight that a token meets."""
+    tensor, expert, data = split
+    memory = toy_accelerator(memory=1e13)
+    config = toy_config(
+        memory,
+        role=role,
+        tensor=tensor,
+        expert=expert,
+        data=data,
+        pipeline=pipeline,
+        max_num_seqs=16 * data,
+        max_num_batched_tokens=budget * data,
+    )
+    model = deepseek_v3()
+    found = estimate(model, config, OVERHEAD, isl, 200)
+    flop = 2.0 * (model.active_parameters - 2 * model.hidden * model.vocab) * isl
+    reached = memory.peak_flops["bf16"] * memory.efficiency["gemm", "bf16"].compute
+    assert found.requests_per_second * flop <= config.gpus * reached
+
+
+def test_the_page_of_a_prefill_engine_counts_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys, "--role", "prefill")
+    assert "prompts/s" in page
+    assert "prompt tokens/s" in page
+    assert "tokens\nthroughput" in page
+    assert not any(word in page for word in ("decode", "req/s", "max batch", "memory\norigins"))
+    value = json.loads(shown(capsys, "--role", "prefill", "--json"))
+    assert (value["decode"], value["batch"], value["output_tokens_per_second"]) == (None, None, None)
+    assert value["prompt_tokens_per_second"] == pytest.approx(value["requests_per_second"] * 2048)
+
+
+def test_the_page_of_a_decode_engine_has_no_prefill(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys, "--role", "decode", "--batch", "16")
+    assert "decode step of 16" in page
+    assert "output tokens/s" in page
+    assert "prefill" not in page
+    value = json.loads(shown(capsys, "--role", "decode", "--batch", "16", "--json"))
+    assert (value["prefill"], value["prompt_tokens_per_second"]) == (None, None)
+    assert value["output_tokens_per_second"] == pytest.approx(16 / value["decode"]["time_s"])
+
+
+def test_one_output_token_shows_no_decode_step(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys, "--osl", "1")
+    assert "decode" not in page
+    assert "prompts of 2,048 tokens" in page
+    assert "+ 1 tokens" not in page

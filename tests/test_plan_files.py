@@ -9,23 +9,42 @@ import os
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import pdplan
+from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
-from optimizer.plans.plan import Plan
+from costmodel.words import dollars
+from optimizer.fleets.binding import limits_by_use, pool_binding, volume_bindings
+from optimizer.fleets.evaluate import Headroom, pool_headroom
+from optimizer.fleets.fleet import billed_gpus
+from optimizer.loads.engine_table import Resource
+from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import engine_counts
+from optimizer.recommend.evaluate import plan_of_alternative
+from optimizer.recommend.optimize import optimize
+from optimizer.recommend.search import Level
 from pdplan.files import LARGEST_PLAN, read_plan
+from reports.answers.plan import plan_page as as_page
 from reports.answers.plan import plan_page as render_html
 from reports.json_text import plan_json
+from reports.verdict import volume_sentence
 from reports.whole_files import is_plan
-from tests.report_cases import text_of as render_text
-from tests.running import within
+from reports.words import distinct_alternatives
+from search_spaces.problem import Billing, Constraints, Goal, Objective
+from tests import report_cases as markdown
+from tests.optimizer_cases import accelerator, offer, problem
+from tests.report_cases import PLANS, load
+from tests.report_cases import text_of as as_text
+from tests.running import tiny, within
+from tests.small_fleets import apart, small
 
-PLANS = Path(__file__).parent / "plans"
 FLEET = json.loads((PLANS / "disaggregated.json").read_text("utf-8"))
 
 
@@ -183,7 +202,7 @@ def test_what_is_read_can_be_shown() -> None:
             continue
         shown += 1
         assert render_html(plan)
-        assert render_text(plan, width=80, color=False)
+        assert as_text(plan, width=80, color=False)
         assert Plan.model_validate(json.loads(plan_json(plan)))
     assert shown > 10
 
@@ -243,7 +262,7 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
     (tuned,) = plan.simulation.tuning.front[0].pools
     assert (tuned.max_num_seqs, tuned.max_num_batched_tokens) == (own.max_num_seqs, own.max_num_batched_tokens)
     assert engine_counts(plan.sensitivity.pools) == engine_counts(plan.pools)
-    told = render_text(plan, width=100, color=False)
+    told = as_text(plan, width=100, color=False)
     assert "1 × H100 TP1 fp8/bf16 colocated  " in told  # of the comparison, without limits
     assert "  colocated (256/2,048)" in told  # of the front
     assert Plan.model_validate_json(plan_json(plan)) == plan
@@ -280,3 +299,158 @@ def test_every_command_takes_an_earlier_plan(words: list[str], said: str, tmp_pa
     command, *options = words
     done = within(command, BEFORE, *options, *(["-o", tmp_path / "out"] if command == "deploy" else []))
     assert (done.returncode, said in done.stdout + done.stderr) == (0, True), done.stderr
+
+
+# --- what a plan says of its fleet: GPUs that are billed and idle, and what gives out first in a pool
+
+
+def test_of_whole_nodes_the_idle_gpus_are_billed_too() -> None:
+    given = problem(offers=(offer("H100", billing=Billing.NODE), offer("H200")))
+    assert billed_gpus(given, np.array([7, 3])) == {"H100": 8}
+    assert billed_gpus(given, np.array([9, 0])) == {"H100": 16}
+    assert billed_gpus(given, np.array([8, 3])) == {}
+
+
+def test_where_whole_nodes_are_billed_a_plan_says_what_its_limits_count() -> None:
+    nodes = (offer("H100", billing=Billing.NODE), offer("H200"))
+    assert limits_by_use(problem(offers=nodes)) == []
+    assert limits_by_use(problem(constraints=Constraints(max_gpus=12))) == []
+    (said,) = limits_by_use(problem(offers=nodes, constraints=Constraints(max_gpus=12)))
+    assert said.startswith("Whole nodes of H100 are billed: the budget pays for all of their GPUs; inventory, power")
+
+
+@pytest.mark.parametrize("volume", [0.5, 1.0, 4.0])
+def test_a_decode_pool_is_never_said_to_keep_prompts_waiting(volume: float) -> None:
+    instance = small()
+    fleet = apart(instance, 2, 2)
+    assert pool_headroom(instance, fleet, 0, volume).resource is Resource.TIME
+    decode = pool_headroom(instance, fleet, 1, volume)
+    assert decode.resource in {Resource.SLOTS, Resource.KV_MEMORY, Resource.ATTENTION_TIME}
+
+
+def test_headroom_beyond_the_time_with_prompts_says_why_it_is_there() -> None:
+    """97.8 % of the time and 26 % more load: prompts that wait share steps, so the time grows by less."""
+    (pool, *_) = apart(small(), 2, 2).pools
+    room = Headroom(1.26, Resource.TIME)
+    assert pool_binding(pool, room, 0.75).sentence.endswith("more load: prompts then wait too long for the TTFT limit.")
+    told = pool_binding(pool, room, 0.978).sentence
+    assert told.endswith("limit; its prompt time of 97.8 % grows by less, as prompts that wait share steps.")
+
+
+def test_a_plan_says_which_prices_of_its_fleet_are_no_quotes_on_demand() -> None:
+    """Of the GPUs bought alone; assumptions have those of every GPU on offer; a stated price needs no remark."""
+    listed = offer("H100", quote=accelerator("H100").price)
+    quote = accelerator("MI325X").price_on(PriceBasis.RESERVED)
+    assert quote is not None
+    reserved = replace(offer("MI325X", quote=quote), usd_per_hour=quote.usd_per_hour)
+    said = "The price of MI325X ($1.80/h) is a 3-year reserved quote."
+    plan = optimize(problem(offers=(listed, reserved)), level=Level.QUICK)
+    assert set(plan.gpus) == {"MI325X"}
+    assert plan.price_remarks == [said]
+    assert plan.warnings == [
+        "No accelerator of the generation of MI325X was measured: its error bars are wide.",
+    ]
+    assert said in plan.provenance.assumptions
+    other = optimize(problem(offers=(listed, replace(reserved, usd_per_hour=80.0))), level=Level.QUICK)
+    assert set(other.gpus) == {"H100"}
+    assert other.price_remarks == other.warnings == []
+    stated = optimize(problem(offers=(replace(reserved, quote=None),)), level=Level.QUICK)
+    assert stated.price_remarks == []
+
+
+# --- fleets of the comparison as plans of their own: `--alternative N`
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Plan]:
+    folder = tmp_path_factory.mktemp("alternatives")
+    workload = tiny(folder, accelerators=["H100", "L40S"], workload=LOAD, target="none")
+    done = within("optimize", workload, "--effort", "quick", "-o", folder / "plan")
+    assert done.returncode == 0, done.stderr
+    file = folder / "plan" / "plan.json"
+    return file, parse_plan(file.read_bytes())
+
+
+LOAD = {
+    "request_rate": "30/s",
+    "max_tokens": 8192,
+    "lengths": {"histogram": [{"isl": 800, "osl": 150, "share": 0.8}, {"isl": 3000, "osl": 80, "share": 0.2}]},
+}
+
+
+def test_an_alternative_has_the_cost_and_the_share_of_its_row(written: tuple[Path, Plan]) -> None:
+    _, plan = written
+    rows = [row for row in distinct_alternatives(plan)[1:] if row.pools]
+    assert len(rows) >= 2
+    for row in rows:
+        other = plan_of_alternative(plan, row)
+        assert other.status is Status.STATED
+        assert other.cost_usd_per_hour == pytest.approx(row.cost_usd_per_hour)
+        assert other.attainment == pytest.approx(row.attainment, abs=1e-9)
+        assert sum(pool.gpus for pool in row.pools) == sum(other.gpus.values())
+
+
+def test_report_compare_simulate_and_deploy_take_it(written: tuple[Path, Plan], tmp_path: Path) -> None:
+    file, plan = written
+    number, row = next((n, row) for n, row in enumerate(distinct_alternatives(plan), 1) if n > 1 and row.pools)
+    shown = within("report", file, "--alternative", number)
+    assert row.cost_usd_per_hour is not None
+    assert f"for {dollars(row.cost_usd_per_hour)}/h" in shown.stdout
+    assert shown.stdout.rstrip().endswith(f"Next: pdplan simulate {file} --alternative {number}")
+    compared = json.loads(within("compare", file, "--alternative", number, "--format", "json").stdout)
+    assert compared
+    served = json.loads(within("simulate", file, "--alternative", number, "--requests", 500, "--json").stdout)
+    assert served["requests"] == 500
+    deployed = within("deploy", file, "--alternative", number, "--target", "vllm", "-o", tmp_path / "deploy")
+    assert deployed.returncode == 0, deployed.stderr
+
+
+def test_a_number_that_names_no_fleet_is_one_sentence(written: tuple[Path, Plan]) -> None:
+    file, plan = written
+    count = len(distinct_alternatives(plan))
+    beyond = within("report", file, "--alternative", count + 1)
+    assert (beyond.returncode, beyond.stdout) == (2, "")
+    assert f"--alternative {count + 1}: the plan has {count} fleets;" in beyond.stderr
+    assert within("compare", file).returncode == 2
+    empty = next(row for row in parse_plan((PLANS / "disaggregated.json").read_bytes()).alternatives if not row.pools)
+    with pytest.raises(pdplan.InputError, match="has no fleet"):
+        plan_of_alternative(plan, empty)
+
+
+# --- a plan for goodput per dollar says which loads it was sought among, and which one its ratio is for
+
+
+def ratio(**objective: object) -> Plan:
+    """A plan of 10 $/h for 8 req/s that serves 31.4 req/s."""
+    plan = load("colocated")
+    source = plan.provenance
+    inputs = source.inputs | {"objective": {"goal": "max_goodput_per_dollar", **objective}}
+    changes = {"demand_rps": 8.0, "goodput_rps": 31.4, "cost_usd_per_hour": 10.0, "objective": "max_goodput_per_dollar"}
+    return plan.model_copy(update=changes | {"provenance": source.model_copy(update={"inputs": inputs})})
+
+
+def test_the_hidden_cap_and_the_load_of_the_ratio_stand_in_every_view() -> None:
+    plan = ratio(min_volume=1.0, max_volume=4.0)
+    said = volume_sentence(plan)
+    assert said == (
+        "Fleets were to serve 8 req/s to 32 req/s: max_volume is 4 (four times min_volume, as none is stated). The "
+        "ratio is for 31.4 req/s; at the demand of 8 req/s the fleet serves 2,880 requests per $."
+    )
+    for text in (as_text(plan), markdown.markdown_of(plan), as_page(plan)):
+        assert said in " ".join(text.split())
+
+
+@pytest.mark.parametrize("plan", [load("colocated"), ratio(), ratio(min_volume="1", max_volume=None)])
+def test_other_objectives_and_plans_that_do_not_say_have_no_such_sentence(plan: Plan) -> None:
+    assert volume_sentence(plan) == ""
+
+
+def test_the_cap_is_a_limit_of_the_plan() -> None:
+    asked = problem()
+    demand = asked.workload.request_rate
+    assert volume_bindings(asked, 1.0) == []
+    (row,) = volume_bindings(replace(asked, objective=Objective(Goal.MAX_GOODPUT_PER_DOLLAR, 1.0, 4.0)), 3.92)
+    assert (row.constraint, row.where, row.unit) == ("max_volume", "fleet", "req/s")
+    assert row.slack == pytest.approx(0.02)
+    assert row.used == pytest.approx(3.92 * demand)
+    assert row.sentence.endswith("req/s at most: max_volume is 4.")

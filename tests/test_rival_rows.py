@@ -62,7 +62,7 @@ MIXED = {"slos": (slo(1.0, 0.04, 0.9),), "offers": (offer("H100"), offer("A100-8
     ],
     ids=["mixtures", "end-to-end limit"],
 )
-def test_no_row_is_dearer_than_its_own_search(problem: Problem, effort: dict[str, Any]) -> None:
+def test_no_row_is_dearer_than_its_own_search(problem: Problem, effort: dict[str, Any], short_runs: None) -> None:
     rows = costs_apart(problem, **effort)
     assert len(rows) == 4
     assert all(alone >= 0.99 * cost for _, cost, alone in rows), rows

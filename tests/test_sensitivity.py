@@ -70,7 +70,7 @@ def own_fleet(gpus: dict[str, int], cost: float) -> Answer:
 
 
 @given(cost=st.floats(0.5, 1.5), bought=st.integers(0, 9), share=st.floats(0, 1))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=6)
 def test_with_the_plans_own_fleet_the_cost_is_the_lower_of_both(cost: float, bought: int, share: float) -> None:
     few = small(60.0)
     here = answer(few).cost or 0.0

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from costmodel.errors import InputError
+from costmodel.engine import Role
+from costmodel.errors import InputError, PdplanError
+from costmodel.metric import Metric, limits_of
+from costmodel.policy import VLLM_V1
+from costmodel.simulator import CoefficientSteps, Limits, Result, make_trace, simulate
+from costmodel.simulator.metrics import gap_edges, within
+from optimizer.fleets.evaluate import predict_misses
+from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.diagnose import check_floors
+from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
+from optimizer.verification.judge import judge
 from reports.asked import asked
-from reports.deploy.describe import limits_of
+from reports.deploy.describe import limits_of as replayed_limits
 from reports.json_text import plan_json
 from reports.words import slo_words
 from search_spaces.loader import load_problem, problem_of
-from search_spaces.problem import Slo
+from search_spaces.problem import Problem, Slo
+from search_spaces.scenarios import changed
 from search_spaces.schema import json_schema
-from tests.optimizer_cases import instance_of, slo, workload
+from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.report_cases import text_of as render_plan
-from tests.running import tiny
+from tests.running import QUICK, Done, tiny
+from tests.running import within as pdplan_within
+from tests.simulator_cases import colocated
 from tests.small_problems import given, optimize
 
 NONE = math.inf
@@ -112,9 +126,173 @@ def test_the_plan_file_and_its_views_show_no_limit_where_there_is_none(plan: Pla
 
 
 def test_a_deployment_gets_the_limits_that_the_whole_request_leaves(plan: Plan) -> None:
-    limits = limits_of(plan)
+    limits = replayed_limits(plan)
     assert limits.ttft == 6.0
     assert limits.tpot == pytest.approx(6.0 / (plan.workload.mean_osl - 1.0))
     tight = plan.classes[0].model_copy(update={"ttft_limit_s": 1.0, "e2e_limit_s": None, "tpot_limit_s": 0.05})
     both = plan.model_copy(update={"classes": [*plan.classes, tight]})
-    assert (limits_of(both).ttft, limits_of(both).tpot) == (1.0, min(0.05, limits.tpot))
+    assert (replayed_limits(both).ttft, replayed_limits(both).tpot) == (1.0, min(0.05, limits.tpot))
+
+
+# --- iTL p99 as a limit of an SLO: counted, judged, predicted and planned for; nothing changes where none is asked fo
+
+ITL = Metric.ITL_P99
+STEPS = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
+"""A step takes 10 ms, one with a prompt 100 ms or more."""
+
+
+def served(prompts: int, osl: int = 201, edges: tuple[float, ...] = ()) -> Result:
+    """One request of `osl` tokens whose steps so many other prompts join, one at a time and far apart."""
+    arrival = [0.0, *(0.3 + 0.3 * k for k in range(prompts))]
+    trace = make_trace(np.array(arrival), np.full(prompts + 1, 50), np.array([osl, *[1] * prompts]))
+    return simulate(trace, colocated(VLLM_V1, STEPS, Limits()), gap_edges=edges)
+
+
+@pytest.mark.parametrize(("prompts", "kept"), [(0, True), (2, True), (3, False)])
+def test_of_200_gaps_two_may_be_longer(prompts: int, kept: bool) -> None:
+    """By hand: quiet gaps take 10 ms, those with a prompt over 100 ms; 1 % of 200 gaps are two."""
+    result = served(prompts, edges=gap_edges([0.02]))
+    assert within(result, limits_of(itl_p99=0.02))[0] == kept
+    assert (result.itl_p99[0] < 0.02) == kept
+    assert (result.itl_max[0] > 0.09) == (prompts > 0)
+    assert np.isnan(result.itl_p99[1:]).all()
+    assert within(result, limits_of(itl_p99=0.02))[1:].all()
+
+
+def test_of_fewer_than_100_gaps_none_may_be_longer() -> None:
+    result = served(1, osl=100)
+    assert result.itl_p99[0] == result.itl_max[0] > 0.09
+    assert not within(result, limits_of(itl_p99=0.02))[0]
+
+
+def test_gaps_that_were_not_counted_are_no_verdict() -> None:
+    with pytest.raises(PdplanError, match="gap_edges"):
+        within(served(1), limits_of(itl_p99=0.02))
+
+
+def limited(limit: float | None) -> Instance:
+    return instance_of(problem(slos=(slo(itl_p99=limit),), workload=workload(6.0), space=space()))
+
+
+@cache
+def unlimited() -> Instance:
+    return limited(None)
+
+
+def fleets() -> dict[str, Fleet]:
+    everything = np.ones(unlimited().flows.isl.size)
+
+    def pool(role: Role, shape: int, replicas: int) -> FleetPool:
+        return FleetPool(role.value, role, shape, unlimited().tables.seqs.size - 1, 0, replicas, 0, everything)
+
+    return {
+        "colocated, 1 GPU": Fleet((pool(Role.COLOCATED, 0, 1),)),
+        "colocated, 2 GPUs": Fleet((pool(Role.COLOCATED, 1, 2),)),
+        "apart": Fleet((pool(Role.PREFILL, 0, 2), pool(Role.DECODE, 0, 1))),
+    }
+
+
+@pytest.mark.parametrize("name", fleets())
+def test_the_formula_accepts_what_the_simulation_accepts(name: str) -> None:
+    """At limits around what each fleet does: it rejects 10 % of the requests more at most, and in the end both agree.
+
+    It takes each prompt to have its steps for itself, so that it may accept limits up to a fifth below.
+    """
+    fleet = fleets()[name]
+    middle = judge(limited(0.02), fleet, requests=4_000).classes[0].metrics[ITL][1]
+    for factor in (0.5, 0.8, 0.95, 1.05, 1.3, 2.0):
+        instance = limited(middle * factor)
+        formula = float(predict_misses(instance, fleet).attainment[0])
+        simulated = judge(instance, fleet, requests=4_000).classes[0].attainment.share
+        assert formula >= simulated - 0.1, factor
+        if factor in (0.5, 2.0):
+            assert formula == pytest.approx(simulated, abs=0.1), factor
+
+
+@pytest.mark.parametrize("name", fleets())
+def test_a_tighter_limit_never_holds_for_more(name: str) -> None:
+    limits, fleet = np.geomspace(0.004, 1, 9), fleets()[name]
+    shares = [float(predict_misses(limited(limit), fleet).attainment[0]) for limit in limits]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.1
+    assert shares[-1] == pytest.approx(float(predict_misses(unlimited(), fleet).attainment[0]), abs=1e-12)
+
+
+def with_change(stated: Problem, key: str, value: float) -> Problem:
+    return problem_of(changed(stated.inputs, {key: value}), "changed", Path())
+
+
+CLASSES = [
+    {"name": "chat", "share": 0.5, "ttft": "1s", "tpot": "40ms", "itl_p99": "60ms"},
+    {"name": "batch", "share": 0.5, "ttft": "4s", "tpot": "80ms"},
+]
+
+
+def test_the_file_its_echo_and_its_levers_say_the_same(tmp_path: Path) -> None:
+    stated = load_problem(tiny(tmp_path, slo=CLASSES))
+    assert [found.limit(ITL) for found in stated.slos] == [0.06, math.inf]
+    echo = json.loads(json.dumps(stated.inputs, allow_nan=False))
+    assert ["itl_p99" in row for row in echo["slo"]] == [True, False]
+    assert problem_of(echo, "echo", tmp_path).slos == stated.slos
+    assert [found.limit(ITL) for found in with_change(stated, "itl_p99.batch", 0.1).slos] == [0.06, 0.1]
+    assert [found.limit(ITL) for found in with_change(stated, "slo_scale", 2.0).slos] == [0.12, math.inf]
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"itl_p99": "60ms"}, "needs ttft and tpot, or e2e"),
+        ({"ttft": "1s", "tpot": "40ms", "itl_p99": 150}, "write 150ms"),
+        ({"ttft": "1s", "tpot": "40ms", "itl_p99": "-1s"}, "at least 1us and at most 1h"),
+        ({"ttft": "1s", "tpot": "40ms", "itl_p9": "1s"}, "did you mean 'itl_p99'?"),
+    ],
+)
+def test_a_wrong_limit_is_named_with_its_place(limits: dict[str, Any], words: str, tmp_path: Path) -> None:
+    done = pdplan_within("optimize", tiny(tmp_path, slo=limits))
+    assert done.returncode == 2
+    assert "tiny.yaml:" in done.stderr
+    assert words in done.stderr
+
+
+def planned(folder: Path, limit: str | None, *flags: str) -> tuple[Done, Plan | None]:
+    """The plan at a limit on ITL p99; none without a folder that it wrote."""
+    limits = {"ttft": "1s", "tpot": "40ms"} | ({} if limit is None else {"itl_p99": limit})
+    out = folder / f"plan-{limit}"
+    done = pdplan_within("optimize", tiny(folder, slo=limits, accelerators=["H100", "L40S"]), *flags, "-o", out)
+    return done, parse_plan((out / "plan.json").read_bytes()) if (out / "plan.json").exists() else None
+
+
+def test_a_tighter_limit_never_makes_a_plan_cheaper(tmp_path: Path) -> None:
+    costs = []
+    for limit in (None, "300ms", "30ms", "10ms"):
+        done, plan = planned(tmp_path, limit, *QUICK)
+        assert (done.returncode, plan is not None) == (0, True), limit
+        assert plan is not None
+        assert all(("metrics" in row) == (limit is not None) for row in json.loads(plan_json(plan))["classes"])
+        costs.append(plan.cost_usd_per_hour)
+    assert costs == sorted(costs, key=float)
+    assert costs[0] == costs[1] < costs[-1]
+    done, _ = planned(tmp_path, "1ms", *QUICK)
+    assert done.returncode == 3
+    assert "itl_p99: 1 ms of class default is below the physical floor" in done.stderr
+
+
+def test_a_simulated_plan_keeps_it_and_says_so(tmp_path: Path, short_runs: None) -> None:
+    """Standard effort end to end: its own requests, fresh ones, and what `simulate` and the page say of them."""
+    done, plan = planned(tmp_path, "40ms")
+    assert done.returncode == 0, done.stderr
+    assert "ITL p99 of default: p" in done.stdout
+    assert plan is not None
+    assert plan.simulation is not None
+    (row,), (simulated,) = plan.classes, plan.simulation.classes
+    assert row.metrics[ITL].limit_s == 0.04
+    assert row.metrics[ITL].quantiles_s == simulated.metrics[ITL]
+    assert simulated.metrics[ITL].p90 <= 0.04
+    assert simulated.by_formula.metrics[ITL].p90 <= simulated.metrics[ITL].p90 * 1.05
+    folder = tmp_path / "plan-40ms"
+    assert "ITL p99" in (folder / "report.html").read_text("utf-8")
+    shown = pdplan_within("simulate", folder / "plan.json", "--json", "--requests", "4000")
+    assert shown.returncode == 0, shown.stderr
+    (found,) = json.loads(shown.stdout)["classes"]
+    assert found["itl_p99_s"]["p90"] <= 0.04
+    assert found["itl_p99_s"]["p99"] <= found["itl_max_s"]["p99"]

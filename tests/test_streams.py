@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
+import signal
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
-from pdplan.console import ReaderGoneError, guard_streams
+from costmodel.errors import InputError
+from optimizer.plans.plan import Plan
+from pdplan.console import Console, ReaderGoneError, guard_streams, part_of
+from reports import whole_files
+from reports.json_text import plan_json
+from reports.whole_files import check_directory, check_distinct, check_target, write_whole
+from tests.report_cases import load
 from tests.running import ROOT, SECONDS
 
 FULL = Path("/dev/full")
@@ -83,3 +95,282 @@ def test_a_stream_is_guarded_in_its_place(monkeypatch: pytest.MonkeyPatch) -> No
         sys.stdout.flush()
     sys.stdout.close()  # what is left goes nowhere
     assert isinstance(sys.stderr, io.StringIO)  # somebody's own stream is left alone
+
+
+# --- streams, colour and progress: who sees what, and when
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def on_terminal() -> Iterator[Terminal]:
+    """Make both streams a terminal, and give what is drawn on stderr; not a fixture, for pytest swaps streams too."""
+    with redirect_stdout(Terminal()), redirect_stderr(Terminal()) as drawn:
+        yield drawn
+
+
+@pytest.fixture(autouse=True)
+def term(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_a_dumb_terminal_gets_neither_colour_nor_a_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    with on_terminal() as drawn, Console().milestones() as progress:
+        assert progress is not None
+        assert not Console().colored
+        progress("pricing", 0.25)
+    assert drawn.getvalue() == " 25 %  pricing\n100 %  done\n"
+
+
+@pytest.mark.parametrize("console", [Console(quiet=True), Console(json_only=True)])
+def test_progress_is_absent_when_nobody_wants_it(console: Console) -> None:
+    with on_terminal(), console.progress() as progress:
+        assert progress is None
+
+
+def test_progress_redraws_one_line_on_stderr_and_clears_it() -> None:
+    with on_terminal() as drawn, Console().progress() as progress:
+        assert progress is not None
+        progress("pricing", 0.25)
+        progress("pricing", 2.0)
+    assert drawn.getvalue() == f"\r\x1b[K{'█' * 5}{'·' * 15} pricing\r\x1b[K{'█' * 20} pricing\r\x1b[K"
+
+
+def fail_at_once() -> None:
+    with Console().milestones() as progress:
+        assert progress is not None
+        progress("searching", 0.0)
+        raise InputError("no")
+
+
+def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console().milestones() as progress:
+        assert progress is not None
+        for number in range(41):
+            progress(f"step {number}", number / 80)
+    assert capsys.readouterr().err.splitlines() == [
+        "  0 %  step 0", " 10 %  step 8", " 20 %  step 16", " 30 %  step 24", " 40 %  step 32", " 50 %  step 40",
+        "100 %  done",
+    ]  # fmt: skip
+    with Console().milestones() as progress:
+        searching, moving = part_of(progress, 0.0, 0.8), part_of(progress, 0.8, 1.0)
+        assert searching is not None
+        assert moving is not None
+        searching("searching", 0.5)
+        searching("done", 1.0)  # with its part only, so that the next one tells
+        moving("moving prices", 0.0)
+        searching("searching once more", 0.75)  # what is gone through again stays where it was
+        moving("moving links", 0.5)
+    told = capsys.readouterr().err.splitlines()
+    assert told == [" 40 %  searching", " 80 %  moving prices", " 90 %  moving links", "100 %  done"]
+    with pytest.raises(InputError):
+        fail_at_once()
+    assert capsys.readouterr().err.splitlines() == ["  0 %  searching"]
+    with Console().milestones():
+        pass
+    assert capsys.readouterr().err == ""
+    with Console(json_only=True).milestones() as progress:
+        assert progress is None
+    with on_terminal() as drawn, Console().milestones() as progress:
+        assert progress is not None
+        progress("pricing", 1.0)
+    assert drawn.getvalue().startswith("\r")
+
+
+def test_color_needs_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert not Console().colored
+    with on_terminal():
+        assert Console().colored
+        assert not Console(plain=True).colored
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert not Console().colored
+
+
+@pytest.mark.parametrize(
+    ("console", "narrates"),
+    [
+        (Console(), True),
+        (Console(quiet=True), False),
+        (Console(json_only=True), False),
+        (Console(json_only=True, verbose=True), True),
+    ],
+)
+def test_narration(console: Console, narrates: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    console.note("once upon a time")
+    assert capsys.readouterr() == ("", "once upon a time\n" if narrates else "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_the_width_is_that_of_the_terminal_behind_the_guarded_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    import termios  # not on Windows
+
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as terminal, redirect_stdout(terminal):
+        termios.tcsetwinsize(theirs, (24, 73))
+        assert Console().width == 73
+        monkeypatch.setenv("COLUMNS", "61")
+        assert Console().width == 61
+    os.close(ours)
+
+
+def test_without_a_terminal_tables_are_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "47")
+    with redirect_stdout(io.StringIO()):
+        assert Console().width == 47
+
+
+# --- ctrl-C: 130 and one line, wherever it strikes
+
+needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+
+STRUCK_WHERE_IT_IS_SWALLOWED = """
+import os, signal
+from pdplan.exits import end_on_interrupt
+end_on_interrupt()
+{before}
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    pass
+print("nobody noticed")
+"""
+
+
+def struck(before: str = "", *, ignored: bool = False) -> tuple[int, bytes, bytes]:
+    """Run Python code that is interrupted where exceptions are lost, as in a compiled module on its way in."""
+    done = subprocess.run(
+        [sys.executable, "-c", STRUCK_WHERE_IT_IS_SWALLOWED.format(before=before)],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        timeout=SECONDS,
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@needs_signals
+def test_an_interrupt_cannot_be_swallowed() -> None:
+    assert struck() == (130, b"", b"pdplan: error: interrupted\n")
+
+
+@needs_signals
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    assert struck(ignored=True) == (0, b"nobody noticed\n", b"")
+
+
+@needs_signals
+def test_an_interrupt_removes_what_is_half_written(tmp_path: Path) -> None:
+    before = (
+        f"from pathlib import Path; from reports.whole_files import _write_beside as w; w(Path('{tmp_path}/a'), 'x')"
+    )
+    assert struck(before)[0] == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_signals
+def test_the_program_is_ready_for_it_before_it_is_imported() -> None:
+    code = "import sys, pdplan.exits; print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"click", "costmodel", "pathlib", "typing", "re"} & set(loaded.stdout.split())
+
+
+# --- files appear whole or not at all, and what cannot be written is said before the work
+
+
+def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "plan.json", tmp_path / "report.html"
+    first.write_text("old")
+    synced: list[int] = []
+
+    def full(handle: int) -> None:
+        synced.append(handle)
+        if len(synced) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(whole_files.os, "fsync", full)
+    with pytest.raises(InputError, match=r"report\.html cannot be written: No space left on device"):
+        write_whole({first: "new", second: "new"})
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    assert first.read_text() == "old"
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    place, link = tmp_path / "there" / "a.txt", tmp_path / "link"
+    place.parent.mkdir()
+    link.symlink_to(place)
+    write_whole({link: "new"})
+    assert link.is_symlink()
+    assert place.read_text() == "new"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o666 & ~whole_files._umask()
+
+
+def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def readonly(**_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(whole_files.tempfile, "TemporaryFile", readonly)
+    with pytest.raises(InputError, match="plan cannot be written: Read-only file system"):
+        check_directory(tmp_path / "plan", (), force=False)
+    with pytest.raises(InputError, match="a cannot be written: Read-only file system"):
+        check_target(tmp_path / "a", force=True)
+
+
+def test_what_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "ring").symlink_to("ring")
+    for name in ("link", "ring"):
+        with pytest.raises(InputError, match=f"{name} is a link that leads nowhere"):
+            check_target(tmp_path / name, force=True)
+
+
+def test_a_link_out_of_the_folder_is_refused_even_with_force(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "plan", tmp_path / "outside.html"
+    folder.mkdir()
+    outside.write_text("mine")
+    (folder / "report.html").symlink_to(outside)
+    for force in (False, True):
+        with pytest.raises(InputError, match=r"report\.html leads out of .*plan; nothing is written there"):
+            check_directory(folder, ("plan.json", "report.html"), force=force)
+    assert outside.read_text() == "mine"
+
+
+def test_two_files_of_a_folder_that_are_one_are_refused_even_with_force(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"schema": "pdplan.plan/1"')
+    (tmp_path / "report.html").symlink_to("plan.json")
+    with pytest.raises(InputError, match=r"plan\.json and report\.html name the same file; choose another directory"):
+        check_directory(tmp_path, ("plan.json", "report.html"), force=True)
+
+
+def test_names_of_a_file_that_is_not_there_yet_are_told_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("new")
+    with pytest.raises(InputError, match="--csv and --html name the same file"):
+        check_distinct({"--csv": tmp_path / "new", "--html": tmp_path / "link"}, {})
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return load("colocated")
+
+
+def test_json_keeps_the_models_order_and_has_no_nan(plan: Plan) -> None:
+    quantiles = plan.classes[0].ttft_s.model_copy(update={"p99": math.inf, "p95": math.nan})
+    text = plan_json(plan.model_copy(update={"ttft_s": quantiles}))
+    record = json.loads(text, parse_constant=pytest.fail)
+    assert list(record)[:3] == ["schema", "name", "model"]
+    assert record["ttft_s"]["p99"] is None
+    assert record["status"] == "optimal"
+    assert text.endswith("}\n")
+    again = Plan.model_validate_json(text)
+    assert again.ttft_s is not None
+    assert math.isnan(again.ttft_s.p99)
+    assert plan_json(again) == text

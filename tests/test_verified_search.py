@@ -94,7 +94,7 @@ def searched(bench: Any, *fleets: Fleet) -> SearchResult:
 counts = st.tuples(st.integers(1, 6), st.integers(1, 6))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=12)
 @given(counts, st.lists(counts, min_size=1, max_size=3), st.sampled_from([None, 4, 12]))
 def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
     needed: tuple[int, int], starts: list[tuple[int, int]], gpus: int | None
@@ -156,7 +156,7 @@ def test_where_not_all_pools_to_blame_can_grow_those_do_that_may() -> None:
     assert [replicas(fleet) for fleet in more_replicas(tight, many, 4)] == [(41, 40), (40, 41)]  # nineteen do not fit
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=8)
 @given(counts, counts)
 def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], start: tuple[int, int]) -> None:
     """Only with the first batch limit do fleets hold: repairs are of what came nearer."""

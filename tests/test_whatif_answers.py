@@ -105,7 +105,7 @@ def test_a_scenario_without_a_fleet_says_what_is_in_the_way(
     assert answer(changed(small(), **changes), Effort.FULL).binding == none.binding
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=5)
 @given(st.floats(0.5, 6.0), st.floats(0.5, 6.0), st.floats(0.2, 2.0))
 def test_dearer_gpus_never_make_a_fleet_cheaper_and_all_prices_scale(h100: float, a100: float, factor: float) -> None:
     prices = {"price__H100": h100, "price__A100-80": a100, "price__L4": 0.7}
@@ -121,7 +121,7 @@ def test_dearer_gpus_never_make_a_fleet_cheaper_and_all_prices_scale(h100: float
 # --- break-even -----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 @given(
     st.floats(5.0, 150.0),
     st.sampled_from([300, 800, 2000]),
