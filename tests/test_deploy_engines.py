@@ -34,11 +34,10 @@ from reports.deploy.deployment import DeployedPool
 from reports.deploy.describe import demand_of
 from reports.deploy.dynamo import router_words
 from reports.deploy.files import TARGETS, deployment_files
-from reports.deploy.flags import place_words, span_words
+from reports.deploy.flags import place_words, span_words, words_of
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
 from reports.deploy.readme import page_notes
-from reports.deploy.words import words_of
 from search_spaces.engines import load_serving_policy
 from search_spaces.problem import Balancing
 from tests.deploy_cases import (

@@ -19,13 +19,18 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
+from reports.answers.measured import comparison_dict
 from reports.deploy.benchmark import bucket_counts, drawn_rows, job_script, shared_blocks
 from reports.deploy.deployment import Demand
 from reports.deploy.describe import demand_of
 from reports.deploy.files import deployment_files
-from reports.deploy.measured import comparison_dict
 from reports.deploy.monitoring import watches
 from tests.deploy_cases import Case, deployment_of, example, options, parted_plan, plan_of, two_classes
+
+
+def rows_of(demand: Demand) -> list[dict[str, Any]]:
+    """The rows of a benchmark's trace, whatever their class."""
+    return [row for _, row in drawn_rows(demand)]
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -45,12 +50,12 @@ def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path)
 
 def test_the_trace_is_the_planned_workload() -> None:
     demand = Demand(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=1)
-    rows = [row for _, row in drawn_rows(demand)]
+    rows = rows_of(demand)
     assert len(rows) == 3000
     assert sum(row["input_length"] == 100 for row in rows) == 750
     span = (rows[-1]["timestamp"] - rows[0]["timestamp"]) / 1e3
     assert len(rows) / span == pytest.approx(10.0, rel=0.05)
-    assert rows == [row for _, row in drawn_rows(demand)]
+    assert rows == rows_of(demand)
     assert rows != [
         row for _, row in drawn_rows(Demand(10.0, 1.0, 0.0, (100.0, 3000.0), (10.0, 200.0), (0.25, 0.75), seed=2))
     ]
@@ -59,7 +64,7 @@ def test_the_trace_is_the_planned_workload() -> None:
 @settings(deadline=None, max_examples=30)
 @given(share=st.floats(0.05, 0.8), seed=st.integers(0, 50))
 def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
-    rows = [row for _, row in drawn_rows(Demand(5.0, 1.0, share, (4000.0, 9000.0), (10.0, 20.0), (0.5, 0.5), seed))]
+    rows = rows_of(Demand(5.0, 1.0, share, (4000.0, 9000.0), (10.0, 20.0), (0.5, 0.5), seed))
     seen: set[int] = set()
     hits = 0
     for row in rows:
@@ -82,7 +87,7 @@ def test_every_class_has_its_own_trace() -> None:
     traces = [[json.loads(line) for line in files[name].splitlines()] for name in names]
     assert [{row["input_length"] for row in rows} for rows in traces] == [{512}, {2048}]
     both = sorted(row["timestamp"] for rows in traces for row in rows)
-    assert both == [row["timestamp"] for row in [row for _, row in drawn_rows(demand_of(two_classes()))]]
+    assert both == [row["timestamp"] for row in rows_of(demand_of(two_classes()))]
 
 
 @pytest.mark.parametrize("mode", ["replay", "sweep"])
