@@ -224,9 +224,8 @@ def prefix_sentence(plan: Plan) -> str:
         )
     simulated = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
     share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found{simulated}"
-    if cache.at_best - cache.sustained < AS_GOOD:
-        return f"{share_words}, as many as the traffic allows; the KV memory keeps unused prefixes for {keeps}."
-    return f"{share_words}, of {best} that the traffic allows: the KV memory keeps unused prefixes for {keeps} only."
+    allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
+    return f"{share_words}, {allowed} the traffic allows; the KV memory keeps unused prefixes for {keeps}."
 
 
 AS_GOOD: Final = 0.02

@@ -272,7 +272,7 @@ def test_a_wrong_reuse_interval_is_named_and_no_think_time(folder: Path) -> None
     ("think", "words"),
     [
         ("10s", "as many as the traffic allows"),
-        ("5min", "that the traffic allows: the KV memory keeps unused prefixes"),
+        ("5min", "that the traffic allows; the KV memory keeps unused prefixes"),
     ],
 )
 def test_a_plan_says_what_its_memory_finds(folder: Path, think: str, words: str) -> None:
