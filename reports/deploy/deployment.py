@@ -348,6 +348,11 @@ class Deployment:
         return self.disaggregated or any(pool.nodes > 1 for pool in self.pools)
 
     @property
+    def scales(self) -> bool:
+        """Whether a pool may have fewer replicas in quiet hours."""
+        return any(pool.least < pool.replicas for pool in self.pools)
+
+    @property
     def local_weights(self) -> bool:
         """Whether the weights are a folder of the hosts, and nothing is fetched."""
         return self.weights.startswith("/")
