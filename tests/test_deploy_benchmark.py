@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from reports.deploy.benchmark import bucket_counts, drawn_rows, job_script, shared_blocks
 from reports.deploy.deployment import Demand
 from reports.deploy.describe import demand_of
 from reports.deploy.files import deployment_files
+from reports.deploy.measurement import bucket_counts, drawn_rows, job_script, shared_blocks
 from tests.deploy_cases import options, plan_of, two_classes
 
 

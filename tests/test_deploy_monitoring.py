@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from reports.deploy.files import deployment_files
-from reports.deploy.monitoring import watches
+from reports.deploy.measurement import watches
 from tests.deploy_cases import Ask, Case, deployment_of, options, parted_plan, plan_of
 
 PROMTOOL = shutil.which("promtool")

@@ -16,7 +16,6 @@ from reports.words import slo_words
 from search_spaces.targets import target_of
 
 from . import facts
-from .benchmark import FOLDER, behind, requests_of, results_folder, trace_file
 from .deployment import ClassLimits, Deployment, Options
 from .describe import describe, told_apart
 from .dynamo import can_plan
@@ -25,7 +24,7 @@ from .formats import Raw, objects, render
 from .gateway import bytes_per_token, chosen_by, class_names, pool_lines, sized, tolerance_sentence
 from .hosts import hosts_of, place, router_hosts
 from .kubernetes import AUTOSCALE_FILE, CACHE_FILE, SECRET, SUPPORT_FILE, vendor_fact
-from .monitoring import watches
+from .measurement import FOLDER, behind, requests_of, results_folder, trace_file, watches
 
 LONGEST_COMMAND: Final = 400
 """Characters of a command on the page."""
