@@ -34,9 +34,9 @@ KV_EVENTS: Final[Mapping[str, Any]] = {"publisher": "zmq", "topic": "kv-events",
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A component of a graph: its type for the operator, its program and arguments, and what it computes for.
+    """A component of a graph: its type for the operator, its program and arguments.
 
-    pool: whose engines it starts, None for the programs around them; volume, config_map, folder: what it reads.
+    pool: whose engines it starts, None for the programs around them; reads: a ConfigMap, and the folder where it lies.
     """
 
     name: str
@@ -46,9 +46,7 @@ class Component:
     image: str
     replicas: int = 1
     pool: DeployedPool | None = None
-    volume: str = ""
-    config_map: str = ""
-    folder: str = ""
+    reads: tuple[str, str] | None = None
 
 
 def dynamo_files(deployment: Deployment) -> dict[str, str]:
@@ -64,9 +62,7 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
         name = f"{deployment.name}-planner"
         config = ["--config", f"{PROFILE_FOLDER}/{PLANNER_CONFIG}"]
         image = facts.image("dynamo", deployment.options.version, "planner")
-        planner = Component(
-            "Planner", "planner", "planner", config, image, volume="pdplan", config_map=name, folder=PROFILE_FOLDER
-        )
+        planner = Component("Planner", "planner", "planner", config, image, reads=(name, PROFILE_FOLDER))
         graph = _graph(deployment, deployment.name, [fleet[0], planner, *fleet[1:]], planned=True)
         files["dgd-with-planner.yaml"] = manifest(f"{about} that the planner scales.", graph)
         about = "What the planner reads: its settings, and step times by our cost model in place of a profiling run."
@@ -89,32 +85,23 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
     space, image = f"{deployment.options.namespace}-{deployment.name}", _image(deployment)
     names = ["--namespace", space, "--model-name", deployment.weights]
     grid, config = f"{deployment.name}-grid", ["--config", f"{GRID_FOLDER}/{GRID_FILE}"]
+    router = _escaped([*config, *names])
     way_in = [
         _frontend(deployment, ["--router-mode", "round-robin", *names]),
-        Component(
-            "GlobalRouter",
-            "",
-            "global_router",
-            _escaped([*config, *names]),
-            image,
-            volume="grid",
-            config_map=grid,
-            folder=GRID_FOLDER,
-        ),
+        Component("GlobalRouter", "", "global_router", router, image, reads=(grid, GRID_FOLDER)),
     ]
     about = "The way in: a frontend, and the router that chooses a pool by the length of the prompt."
     lengths = "Which pool takes which prompt lengths, as the plan routes them."
+    mapping = {GRID_FILE: json.dumps(grid_config(deployment, space)) + "\n"}
     files = {
         "control.yaml": manifest(about, _graph(deployment, deployment.name, way_in)),
-        "router-configmap.yaml": _config_map(
-            deployment, grid, {GRID_FILE: json.dumps(grid_config(deployment, space)) + "\n"}, lengths
-        ),
+        "router-configmap.yaml": _config_map(deployment, grid, mapping, lengths),
     }
     for pool in deployment.pools:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
         words = ["--endpoint", f"{space}-{pool.name}.{component}.generate", "--no-router-kv-events"]
-        router = Component("LocalRouter", "", "router", _escaped(words), image)
-        graph = _graph(deployment, f"{deployment.name}-{pool.name}", [router, _worker(deployment, pool)])
+        local = Component("LocalRouter", "", "router", _escaped(words), image)
+        graph = _graph(deployment, f"{deployment.name}-{pool.name}", [local, _worker(deployment, pool)])
         about = "One pool behind its own router, reached through the control deployment."
         files[f"pools/{pool.name}.yaml"] = manifest(about, graph)
     return files
