@@ -64,10 +64,6 @@ def hidden(value: Any) -> str:
 _HIDDEN: Final = re.compile("\ue000([0-9a-f]+)\ue001")
 
 
-def _shown_value(match: re.Match[str]) -> Any:
-    return json.loads(bytes.fromhex(match[1]))
-
-
 def _revealed(value: Any) -> Any:
     """What a template of YAML says, with its values: one that stands alone as it is, others as text.
 
@@ -81,8 +77,9 @@ def _revealed(value: Any) -> Any:
         return [_revealed(inner) for inner in value]
     if not isinstance(value, str):
         return value
-    alone = _HIDDEN.fullmatch(value)
-    return _shown_value(alone) if alone else _HIDDEN.sub(lambda match: str(_shown_value(match)), value)
+    if alone := _HIDDEN.fullmatch(value):
+        return json.loads(bytes.fromhex(alone[1]))
+    return _HIDDEN.sub(lambda match: str(json.loads(bytes.fromhex(match[1]))), value)
 
 
 _QUOTING: Final[dict[str, Callable[[Any], str]]] = {

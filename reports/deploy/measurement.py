@@ -38,34 +38,31 @@ MOST_BLOCKS: Final = 100_000
 def benchmark_files(deployment: Deployment, url: str, *, in_cluster: bool) -> dict[str, str]:
     """The trace of each SLO class, a script that replays them or sweeps, and Kubernetes jobs for engines in pods.
 
-    url: where clients of the deployment send requests, as seen from where the benchmark runs.
+    url: where clients of the deployment send requests, as seen from where the benchmark runs. The sweep has two prompt
+    lengths, the mean and a quarter of it, which tell compute from what a request costs anyhow.
     """
+    demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
+    mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
     files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
         tool=Raw(facts.fact("benchmark", "tool")),
         url=url,
         tokenizer=deployment.weights,
-        runs=[replay_words(deployment, slo, Raw('"$url"'), Raw('"$tokenizer"')) for slo in deployment.classes],
-        sweep=sweep_words(deployment, Raw('"$url"'), Raw('"$tokenizer"')),
-        prompts=sweep_prompts(deployment.demand),
+        runs=[replay_words(deployment, slo, *variables) for slo in deployment.classes],
+        sweep=[*aiperf_words(deployment, *variables), "--osl", str(osl)],
+        prompts=sorted({max(mean // 4, 1), mean}),
         loads=sweep_loads(deployment),
         waves=SWEEP_WAVES,
     )
     if in_cluster:
-        jobs = [
-            (f"{deployment.name}-benchmark{slo.ending}", pod_text(_job_script(deployment, slo, url)))
-            for slo in deployment.classes
-        ]
+        jobs = []
+        for slo in deployment.classes:
+            words = replay_words(deployment, slo, url, deployment.weights, trace="/workload/", results="results")
+            jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(shlex.join(words)))))
         about = "Replays the workload inside the cluster, as README.md says; its log is the result."
         files[f"{FOLDER}/job.yaml"] = manifest(about, *fleet_objects("benchmark/job.yaml", deployment, jobs=jobs))
     return files
-
-
-def _job_script(deployment: Deployment, slo: ClassLimits, url: str) -> str:
-    """What a job's shell runs, where the trace is mounted and the result lies beside it."""
-    words = replay_words(deployment, slo, url, deployment.weights, trace="/workload/", results="results")
-    return job_script(shlex.join(words))
 
 
 def trace_file(slo: ClassLimits) -> str:
@@ -98,12 +95,6 @@ def job_script(command: str) -> str:
     return f'cd /tmp; {command} > log 2>&1 || {{ echo "$(<log)"; exit 1; }}; echo "$(<{result})"'
 
 
-def goodput_words(slo: ClassLimits) -> str:
-    """The limits of a class as AIPerf has them [ms]."""
-    limits = {"time_to_first_token": slo.ttft, "inter_token_latency": slo.tpot, "request_latency": slo.whole}
-    return " ".join(f"{name}:{limit / MILLI:g}" for name, limit in limits.items() if limit is not None)
-
-
 def aiperf_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
     """What every command of AIPerf begins with: tokens are those that the server counts, as the plan's are."""
     words = ["aiperf", "profile", "--model", deployment.weights, "--tokenizer", tokenizer, "--url", url]
@@ -119,10 +110,12 @@ def replay_words(
 
     trace: folder of the trace, if it is another; results: that of the result.
     """
+    limits = {"time_to_first_token": slo.ttft, "inter_token_latency": slo.tpot, "request_latency": slo.whole}
+    goals = " ".join(f"{name}:{limit / MILLI:g}" for name, limit in limits.items() if limit is not None)
     return [
         *aiperf_words(deployment, url, tokenizer),
         *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
-        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", "--goodput", goodput_words(slo)),
+        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", "--goodput", goals),
         *class_header(deployment, slo.label),
         *("--output-artifact-dir", results or results_folder(slo)),
     ]
@@ -134,18 +127,6 @@ SWEEP_LOADS: Final = 4
 """Concurrencies that are measured, from 1 to what the planned rate keeps in flight: `calibrate` fits four scales."""
 SWEEP_ANSWER: Final = 256
 """Longest answer of the sweep [token]: TPOT needs no longer one."""
-
-
-def sweep_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
-    """AIPerf's command line at a fixed concurrency, without that, its prompts and its folder."""
-    osl = min(max(round(deployment.demand.mean_osl), 2), SWEEP_ANSWER)
-    return [*aiperf_words(deployment, url, tokenizer), "--osl", str(osl)]
-
-
-def sweep_prompts(demand: Demand) -> list[int]:
-    """Two prompt lengths [token]: the mean and a quarter of it, which tell compute from what a request costs anyhow."""
-    mean = max(round(demand.mean_isl), 1)
-    return sorted({max(mean // 4, 1), mean})
 
 
 def sweep_loads(deployment: Deployment) -> list[int]:
@@ -300,17 +281,10 @@ def watches(deployment: Deployment) -> list[Watch]:
         percentile=f"p{100.0 * share:g}",
         ttft=ttft,
         tpot=tpot,
-        routers=router_count(deployment),
+        routers=int(facts.fact("routers")) if target == "dynamo" else len(router_hosts(place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
     )
     return [Watch(**row) for row in (rows[0] if rows else [])]
-
-
-def router_count(deployment: Deployment) -> int:
-    """Routers that clients can send to."""
-    if deployment.options.target == "dynamo":
-        return int(facts.fact("routers"))
-    return len(router_hosts(place(deployment)))
 
 
 def monitoring_files(deployment: Deployment, *, pods: bool) -> dict[str, str]:
