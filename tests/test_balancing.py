@@ -17,8 +17,8 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.records import JudgedFleet, Quantiles, SimulatedLatencies
 from optimizer.verification.bench import by_requests, make_bench
 from pdplan.cli import run
-from reports.deploy.benchmark import behind
 from reports.deploy.files import deployment_files
+from reports.deploy.measurement import behind
 from reports.next_steps import deploy_sentence
 from reports.verdict import router_sentence
 from search_spaces.problem import Balancing, Constraints

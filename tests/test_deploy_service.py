@@ -20,11 +20,10 @@ from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.answers.measured import comparison_dict
-from reports.deploy.benchmark import bucket_counts, drawn_rows, job_script, shared_blocks
 from reports.deploy.deployment import Demand
 from reports.deploy.describe import demand_of
 from reports.deploy.files import deployment_files
-from reports.deploy.monitoring import watches
+from reports.deploy.measurement import bucket_counts, drawn_rows, job_script, shared_blocks, watches
 from tests.deploy_cases import Case, deployment_of, example, options, parted_plan, plan_of, two_classes
 
 

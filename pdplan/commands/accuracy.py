@@ -278,7 +278,7 @@ def _measured(console: Console, flags: Checks, *, as_json: bool) -> int:
     """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
     from pdplan.files import read_plan
     from reports.answers.measured import Verdict, comparison_dict, comparison_document, watch_dict, watch_document
-    from reports.deploy.benchmark import behind
+    from reports.deploy.measurement import behind
     from search_spaces.problem import Balancing
 
     others = any([flags.data_dir, flags.models, flags.catalog, flags.with_rows])

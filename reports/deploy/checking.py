@@ -90,8 +90,6 @@ AS_WRITTEN: Final = "as_written"
 """The rule that files say what was written, whether or not another rule is about it."""
 ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
 """A host's name or address, as it may stand in a URL and in a shell's file of variables."""
-PROSE: Final = ".md"
-YAML: Final = ".yaml"
 PROGRAMS_READ: Final = frozenset((".yaml", ".yml", ".sh", ".json", ".env", ".cfg"))
 """Endings of files that somebody may apply or run along with ours."""
 RESULTS: Final = "benchmark/"
@@ -102,20 +100,21 @@ BEFORE: Final = 20
 """Characters before the place where two long texts part that are shown too."""
 
 
-def differences(planned: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
+def differences(planned: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each planned file that is missing, and for each value or key of it that is not the plan's.
 
-    planned, found: texts by path.
+    planned, present: texts by path.
     """
     for path, text in planned.items():
-        if path.endswith(PROSE):
+        if path.endswith(".md"):
             continue
-        if path not in found:
+        if path not in present:
             yield f"{path} is missing"
             continue
+        read = _READERS[PurePosixPath(path).suffix]  # what the program that a file is for makes of it
+        between = _between_documents if path.endswith(".yaml") else _between
         try:
-            between = _between_documents if path.endswith(YAML) else _between
-            yield from between(path, _meaning(path, text), _meaning(path, found[path]))
+            yield from between(path, read(path, text), read(path, present[path]))
         except InputError as error:
             yield str(error)
 
@@ -130,44 +129,43 @@ def strays(planned: Collection[str], there: Iterable[str]) -> list[str]:
     return [path for path in others if not any(part.startswith(".") for part in path.split("/"))]
 
 
-def _between_documents(path: str, planned: list[Any], found: list[Any]) -> Iterator[str]:
+def _between_documents(path: str, planned: list[Any], present: list[Any]) -> Iterator[str]:
     """The differences of a file of YAML, which may hold several objects: a benchmark has a job for each class."""
-    if len(planned) != len(found):
-        few = "1 document" if len(found) == 1 else f"{len(found):,} documents"
-        strange = _first_strange([title(one) for one in planned], [title(one) for one in found])
-        yield f"{path} has {few}, not {len(planned):,}: {strange}"
+    if len(planned) != len(present):
+        yield _lengths(path, ("document", "documents"), list(map(title, planned)), list(map(title, present)))
         return
-    for one, other in zip(planned, found, strict=True):
-        yield from _between(path if len(planned) == 1 else f"{path}: {title(one)}", one, other)
+    for wanted, stated in zip(planned, present, strict=True):
+        yield from _between(path if len(planned) == 1 else f"{path}: {title(wanted)}", wanted, stated)
 
 
-def _between(place: str, planned: Any, found: Any) -> Iterator[str]:
-    if isinstance(planned, dict) and isinstance(found, dict):
-        yield from (f"{place}: {_shown(key)} is missing" for key in planned if key not in found)
-        yield from (f"{place}: {_shown(key)} does not belong there" for key in found if key not in planned)
-        for key in planned:
-            if key in found:
-                yield from _between(f"{place}: {key}", planned[key], found[key])
-    elif isinstance(planned, list) and isinstance(found, list):
-        if len(planned) != len(found):
-            few = "1 entry" if len(found) == 1 else f"{len(found):,} entries"
-            yield f"{place} has {few}, not {len(planned):,}: {_first_strange(planned, found)}"
+def _between(place: str, planned: Any, present: Any) -> Iterator[str]:
+    if isinstance(planned, dict) and isinstance(present, dict):
+        yield from (f"{place}: {_shown(key)} is missing" for key in planned if key not in present)
+        yield from (f"{place}: {_shown(key)} does not belong there" for key in present if key not in planned)
+        for key in [key for key in planned if key in present]:
+            yield from _between(f"{place}: {key}", planned[key], present[key])
+    elif isinstance(planned, list) and isinstance(present, list):
+        if len(planned) != len(present):
+            yield _lengths(place, ("entry", "entries"), planned, present)
             return
-        for number, (one, other) in enumerate(zip(planned, found, strict=True)):
-            yield from (f"{told}{_line(other)}" for told in _between(f"{place}[{number}]", one, other))
-    elif type(planned) is not type(found) or planned != found:
-        yield f"{place} is {_beside(found, planned)}, not {_beside(planned, found)}"
+        for number, (wanted, stated) in enumerate(zip(planned, present, strict=True)):
+            yield from (f"{fault}{_line(stated)}" for fault in _between(f"{place}[{number}]", wanted, stated))
+    elif type(planned) is not type(present) or planned != present:
+        yield f"{place} is {_beside(present, planned)}, not {_beside(planned, present)}"
 
 
-def _first_strange(planned: list[Any], found: list[Any]) -> str:
-    """The entry at which two lists part: one too many at the end, one missing there, or another before it."""
-    places = (number for number, (one, other) in enumerate(zip(planned, found, strict=False)) if one != other)
-    at = next(places, min(len(planned), len(found)))
-    if at >= len(found):
-        return f"number {at + 1:,}, {_shown(planned[at])}, is missing"
-    if at >= len(planned):
-        return f"number {at + 1:,}, {_shown(found[at])}, is too many"
-    return f"they part at number {at + 1:,}, which is {_shown(found[at])}, not {_shown(planned[at])}"
+def _lengths(place: str, noun: tuple[str, str], planned: list[Any], present: list[Any]) -> str:
+    """That two lists have not as many members, and where they part: too many at the end, one missing, or another."""
+    few = f"1 {noun[0]}" if len(present) == 1 else f"{len(present):,} {noun[1]}"
+    places = (number for number, pair in enumerate(zip(planned, present, strict=False)) if pair[0] != pair[1])
+    at = next(places, min(len(planned), len(present)))
+    if at >= len(present):
+        strange = f"number {at + 1:,}, {_shown(planned[at])}, is missing"
+    elif at >= len(planned):
+        strange = f"number {at + 1:,}, {_shown(present[at])}, is too many"
+    else:
+        strange = f"they part at number {at + 1:,}, which is {_shown(present[at])}, not {_shown(planned[at])}"
+    return f"{place} has {few}, not {len(planned):,}: {strange}"
 
 
 def _line(value: Any) -> str:
@@ -187,19 +185,6 @@ def _beside(value: Any, other: Any) -> str:
         return _shown(value)
     at = next(k for k, pair in enumerate(itertools.zip_longest(value, other)) if pair[0] != pair[1]) - BEFORE
     return f"...{_shown(value[at:])}"
-
-
-def _meaning(path: str, text: str) -> Any:
-    """What the program that a file is for makes of it."""
-    return _READERS[PurePosixPath(path).suffix](path, text)
-
-
-def _json(path: str, text: str) -> Any:
-    return JsonText(path, text).value()
-
-
-def _json_lines(path: str, text: str) -> list[Any]:
-    return [_json(f"{path}: line {number}", line) for number, line in enumerate(text.splitlines(), start=1)]
 
 
 def _commands(path: str, text: str) -> list[list[str]]:
@@ -230,9 +215,13 @@ def _addresses(path: str, text: str) -> list[str]:
     return list(names)
 
 
+def _json_lines(path: str, text: str) -> list[Any]:
+    return [JsonText(f"{path}: line {number}", line).value() for number, line in enumerate(text.splitlines(), start=1)]
+
+
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    YAML: load_documents,
-    ".json": _json,
+    ".yaml": load_documents,
+    ".json": lambda path, text: JsonText(path, text).value(),
     ".jsonl": _json_lines,
     ".sh": _commands,
     ".env": _addresses,

@@ -169,16 +169,15 @@ class Demand:
     @property
     def mean_isl(self) -> float:
         """Mean prompt length [token]."""
-        return _weighted_mean(self.isl, self.share)
+        return self._mean(self.isl)
 
     @property
     def mean_osl(self) -> float:
         """Mean answer length [token]."""
-        return _weighted_mean(self.osl, self.share)
+        return self._mean(self.osl)
 
-
-def _weighted_mean(lengths: Sequence[float], share: Sequence[float]) -> float:
-    return sum(length * part for length, part in zip(lengths, share, strict=True)) / sum(share)
+    def _mean(self, lengths: Sequence[float]) -> float:
+        return sum(length * share for length, share in zip(lengths, self.share, strict=True)) / sum(self.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +345,11 @@ class Deployment:
     def leaves_nodes(self) -> bool:
         """Whether much travels between nodes: KV caches that are handed over, or what ranks of one engine exchange."""
         return self.disaggregated or any(pool.nodes > 1 for pool in self.pools)
+
+    @property
+    def scales(self) -> bool:
+        """Whether a pool may have fewer replicas in quiet hours."""
+        return any(pool.least < pool.replicas for pool in self.pools)
 
     @property
     def local_weights(self) -> bool:

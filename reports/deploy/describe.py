@@ -165,21 +165,18 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
 def _published(plan: Plan, problem: Problem) -> str:
     stated = plan.provenance.inputs.get("model") or {}
     config, architecture = stated.get("config"), stated.get("architecture")
+    name = str(stated.get("name") or problem.model.name)
+    described = f"the plan's model is described by {architecture or config}; name its checkpoint"
     if architecture:
-        raise InputError(f"the plan's model is described by {architecture}; name its checkpoint with --model")
+        raise InputError(f"{described} with --model")
     if config and not Path(config).is_absolute():
-        raise InputError(
-            f"the plan's model is described by {config}; name its checkpoint or its whole path with --model"
-        )
+        raise InputError(f"{described} or its whole path with --model")
     if config:
         return str(Path(config).parent) if Path(config).suffix == ".json" else str(config)
-    written = str(stated.get("name") or problem.model.name)
-    if "/" in written:
-        return written
-    found = served_checkpoint(written)
-    if found is None:
-        raise InputError(f"no published checkpoint of {written} is known; name one, or its folder, with --model")
-    return found
+    checkpoint = name if "/" in name else served_checkpoint(name)
+    if checkpoint is None:
+        raise InputError(f"no published checkpoint of {name} is known; name one, or its folder, with --model")
+    return checkpoint
 
 
 def _findable(text: str, what: str) -> str:
@@ -354,37 +351,35 @@ def limits_of(plan: Plan) -> Limits:
     request of mean length together.
     """
     gaps = max(plan.workload.mean_osl - 1.0, 1.0)
-    wholes = [one.e2e_limit_s or math.inf for one in plan.classes]
-    pairs = [(one.ttft_limit_s, one.tpot_limit_s) for one in plan.classes]
+    wholes = [(slo, slo.e2e_limit_s or math.inf) for slo in plan.classes]
     return Limits(
-        ttft=min(ttft if is_number(ttft) else whole for (ttft, _), whole in zip(pairs, wholes, strict=True)),
-        tpot=min(tpot if is_number(tpot) else whole / gaps for (_, tpot), whole in zip(pairs, wholes, strict=True)),
+        ttft=min(slo.ttft_limit_s if is_number(slo.ttft_limit_s) else whole for slo, whole in wholes),
+        tpot=min(slo.tpot_limit_s if is_number(slo.tpot_limit_s) else whole / gaps for slo, whole in wholes),
     )
 
 
 def classes_of(plan: Plan) -> tuple[ClassLimits, ...]:
     """The limits of every class, and what its files are called by; of all together where no route tells them apart."""
     if not told_apart(plan) and len(plan.classes) > 1:
-        tightest = limits_of(plan)
-        goal = min(one.attainment_goal for one in plan.classes)
+        tightest, goal = limits_of(plan), min(slo.attainment_goal for slo in plan.classes)
         return (ClassLimits("", "", tightest.ttft, tightest.tpot, None, goal),)
     return tuple(
         ClassLimits(
-            name=one.name,
-            ending=_ending(one.name, number) if told_apart(plan) else "",
-            ttft=one.ttft_limit_s if is_number(one.ttft_limit_s) else None,
-            tpot=one.tpot_limit_s if is_number(one.tpot_limit_s) else None,
-            whole=one.e2e_limit_s,
-            attainment=one.attainment_goal,
+            name=slo.name,
+            ending=_ending(slo.name, number) if told_apart(plan) else "",
+            ttft=slo.ttft_limit_s if is_number(slo.ttft_limit_s) else None,
+            tpot=slo.tpot_limit_s if is_number(slo.tpot_limit_s) else None,
+            whole=slo.e2e_limit_s,
+            attainment=slo.attainment_goal,
         )
-        for number, one in enumerate(plan.classes, start=1)
+        for number, slo in enumerate(plan.classes, start=1)
     )
 
 
 def told_apart(plan: Plan) -> bool:
     """Whether there are several classes, and the routes tell the requests of each."""
-    names = {one.name for one in plan.classes}
-    return len(names) > 1 and {one.slo_class for one in plan.routing if one.share > 0.0} == names
+    names = {slo.name for slo in plan.classes}
+    return len(names) > 1 and {route.slo_class for route in plan.routing if route.share > 0.0} == names
 
 
 def _ending(name: str, number: int) -> str:
@@ -399,23 +394,26 @@ def _ending(name: str, number: int) -> str:
 def demand_of(plan: Plan, slo_class: str | None = None, recorded: Recorded | None = None) -> Demand:
     """The workload at the planned volume; slo_class: only the requests of this one; recorded: those of a trace."""
     load, rate = plan.workload, plan.workload.request_rate_rps * planned_volume(plan)
-    names = [one.name for one in plan.classes]
+    names = [slo.name for slo in plan.classes]
     if slo_class is not None and slo_class not in names:
         raise UnknownNameError("--slo-class", slo_class, names)
-    wanted = names if slo_class is None else [slo_class]
-    rows = [(names.index(one.slo_class), one) for one in plan.routing if one.slo_class in wanted]
-    several = told_apart(plan)
+    isl, osl, share, numbers = load.isl, load.osl, load.share, []
+    if told_apart(plan):
+        routes = [route for route in plan.routing if slo_class in {None, route.slo_class}]
+        isl, osl, share = ([getattr(route, name) for route in routes] for name in ("isl", "osl", "share"))
+        numbers = [names.index(route.slo_class) for route in routes]
+        rate *= 1.0 if slo_class is None else sum(share)
     return Demand(
-        rate=rate * sum(one.share for _, one in rows) if several and slo_class is not None else rate,
+        rate=rate,
         burstiness=load.burstiness,
         prefix_share=load.prefix_hit_share if plan.prefix_cache is None else plan.prefix_cache.sustained,
-        sessions="sessions" in plan.provenance.inputs.get("workload", {}),
-        isl=tuple(one.isl for _, one in rows) if several else tuple(load.isl),
-        osl=tuple(one.osl for _, one in rows) if several else tuple(load.osl),
-        share=tuple(one.share for _, one in rows) if several else tuple(load.share),
+        isl=tuple(isl),
+        osl=tuple(osl),
+        share=tuple(share),
         seed=plan.provenance.seed,
-        slo_class=tuple(number for number, _ in rows) if several else (),
+        slo_class=tuple(numbers),
         recorded=recorded,
+        sessions="sessions" in plan.provenance.inputs.get("workload", {}),
         quietest=quietest(plan),
     )
 
@@ -426,67 +424,56 @@ def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -
     base: folder from which files that the plan's problem names are looked up. Raises InputError where an engine cannot
     go so far.
     """
-    path = _config_file(plan, base or Path())
-    if path is None:
+    described = (plan.provenance.inputs.get("model") or {}).get("config")
+    if not described:  # a model of the catalog
         return deployment
+    path = (base or Path()) / Path(str(described)).expanduser()
+    path = path / CONFIG_FILE if path.is_dir() else path
     config = read_config(path, str(path))
     scaling = context_scaling(config, path.name)
     if scaling is None:
         return deployment
     served = deployment.options.model is None and path.name == CONFIG_FILE
-    trtllm, family = plan.engine == "trtllm", config.get(scaling.section or "", config).get("model_type")
-    # TensorRT-LLM needs no telling where the file states the extended length, if it knows how to scale the model
-    able = trtllm and family not in facts.fact("passes_over_yarn")
-    own = _own_context(scaling, deployment.options.model, served=served and not trtllm, able=able)
+    own = _own_context(scaling, deployment, config, served=served)
     longest = max(pool.settings.max_model_len for pool in deployment.pools)
+    deployment = replace(deployment, own_context=own)
     if longest <= own:
-        return replace(deployment, own_context=own)
-    if trtllm:
+        return deployment
+    if plan.engine == "trtllm":
         raise InputError(
             f"requests of {longest} tokens need the rotary scaling of the model's config.json, which TensorRT-LLM "
             f"cannot be relied on to apply beyond {own} tokens; plan with engine: vllm or sglang"
         )
     check_limits(config, path.name, longest)
-    told = _overrides(scaling, {} if served else rope_parameters(config, path.name))
-    pools = [replace(one, settings=replace(one.settings, config_overrides=told)) for one in deployment.pools]
-    return replace(deployment, pools=tuple(pools), own_context=own)
+    rope = {} if served else rope_parameters(config, path.name)
+    overrides: dict[str, Any] = {ROPE_FIELDS[0]: rope} if rope else {}
+    if not scaling.multiplies:
+        overrides[STATED] = scaling.length
+    text = one_line({scaling.section: overrides} if overrides and scaling.section else overrides)
+    pools = (replace(pool, settings=replace(pool.settings, config_overrides=text)) for pool in deployment.pools)
+    return replace(deployment, pools=tuple(pools))
+
+
+def _own_context(scaling: ContextScaling, deployment: Deployment, config: Mapping[str, Any], *, served: bool) -> int:
+    """Longest request that engines surely take by the config.json of the weights that they load [token].
+
+    served: whether they load the described file. Else a checkpoint that nobody knows is taken to lack the scaling.
+    TensorRT-LLM needs no telling where the file states the extended length, if it knows how to scale the model.
+    """
+    checkpoint, trtllm = deployment.options.model, deployment.engine == "trtllm"
+    if checkpoint is not None and _is_known(checkpoint):
+        return load_model(checkpoint).max_position
+    if served and not trtllm:
+        return scaling.length if scaling.multiplies else scaling.stated
+    family = config.get(scaling.section or "", config).get("model_type")
+    able = trtllm and family not in facts.fact("passes_over_yarn")
+    return scaling.stated if able or scaling.length > scaling.stated else scaling.trained
 
 
 def reach(deployment: Deployment, settings: Settings) -> int:
     """Longest request that an engine starts with, by what it is told of the model's config.json [token]."""
-    told: dict[str, Any] = json.loads(settings.config_overrides or "{}")
-    inner = next((part for part in told.values() if isinstance(part, dict) and STATED in part), told)
-    if STATED in inner:
-        return int(inner[STATED])
-    return deployment.model.max_position if told else deployment.own_context
-
-
-def _config_file(plan: Plan, base: Path) -> Path | None:
-    """The config.json by which the user described the model; None for a model of the catalog."""
-    config = (plan.provenance.inputs.get("model") or {}).get("config")
-    if not config:
-        return None
-    path = base / Path(str(config)).expanduser()
-    return path / CONFIG_FILE if path.is_dir() else path
-
-
-def _own_context(scaling: ContextScaling, checkpoint: str | None, *, served: bool, able: bool) -> int:
-    """Longest request that engines surely take by the config.json of the weights that they load [token].
-
-    checkpoint: its name, None where it is that of the described model; served: whether they load the described file;
-    able: whether what that states as the extended length is taken to be the checkpoint's too. Else a checkpoint that
-    nobody knows is taken to lack the scaling.
-    """
-    if checkpoint is not None and _is_known(checkpoint):
-        return load_model(checkpoint).max_position
-    if served and scaling.multiplies:
-        return scaling.length
-    return scaling.stated if served or able or scaling.length > scaling.stated else scaling.trained
-
-
-def _overrides(scaling: ContextScaling, rope: dict[str, Any]) -> str:
-    """What is laid over the checkpoint's config.json, as one line of JSON; empty where nothing has to be."""
-    told: dict[str, Any] = {ROPE_FIELDS[0]: rope} if rope else {}
-    if not scaling.multiplies:
-        told[STATED] = scaling.length
-    return one_line({scaling.section: told} if told and scaling.section else told)
+    overrides: dict[str, Any] = json.loads(settings.config_overrides or "{}")
+    for section in (overrides, *overrides.values()):
+        if isinstance(section, dict) and STATED in section:
+            return int(section[STATED])
+    return deployment.model.max_position if overrides else deployment.own_context

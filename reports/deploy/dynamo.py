@@ -34,9 +34,9 @@ KV_EVENTS: Final[Mapping[str, Any]] = {"publisher": "zmq", "topic": "kv-events",
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A component of a graph: its type for the operator, its program and arguments, and what it computes for.
+    """A component of a graph: its type for the operator, its program and arguments.
 
-    pool: whose engines it starts, None for the programs around them; volume, config_map, folder: what it reads.
+    pool: whose engines it starts, None for the programs around them; reads: a ConfigMap, and the folder where it lies.
     """
 
     name: str
@@ -46,9 +46,7 @@ class Component:
     image: str
     replicas: int = 1
     pool: DeployedPool | None = None
-    volume: str = ""
-    config_map: str = ""
-    folder: str = ""
+    reads: tuple[str, str] | None = None
 
 
 def dynamo_files(deployment: Deployment) -> dict[str, str]:
@@ -64,13 +62,14 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
         name = f"{deployment.name}-planner"
         config = ["--config", f"{PROFILE_FOLDER}/{PLANNER_CONFIG}"]
         image = facts.image("dynamo", deployment.options.version, "planner")
-        planner = Component(
-            "Planner", "planner", "planner", config, image, volume="pdplan", config_map=name, folder=PROFILE_FOLDER
-        )
+        planner = Component("Planner", "planner", "planner", config, image, reads=(name, PROFILE_FOLDER))
         graph = _graph(deployment, deployment.name, [fleet[0], planner, *fleet[1:]], planned=True)
         files["dgd-with-planner.yaml"] = manifest(f"{about} that the planner scales.", graph)
         about = "What the planner reads: its settings, and step times by our cost model in place of a profiling run."
-        data = {PLANNER_CONFIG: planner_config(deployment), **profiles(deployment)}
+        limits = {"ttft_ms": deployment.limits.ttft, "itl_ms": deployment.limits.tpot}
+        rounded = {name: round(limit / MILLI, 3) for name, limit in limits.items()}
+        (settings,) = fleet_objects("dynamo/planner.yaml", deployment, folder=PROFILE_FOLDER, **rounded)
+        data = {PLANNER_CONFIG: settings, **profiles(deployment)}
         texts = {file: json.dumps(value, indent=1) + "\n" for file, value in data.items()}
         files["planner-configmap.yaml"] = _config_map(deployment, name, texts, about)
     return files | support
@@ -86,32 +85,23 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
     space, image = f"{deployment.options.namespace}-{deployment.name}", _image(deployment)
     names = ["--namespace", space, "--model-name", deployment.weights]
     grid, config = f"{deployment.name}-grid", ["--config", f"{GRID_FOLDER}/{GRID_FILE}"]
+    router = _escaped([*config, *names])
     way_in = [
         _frontend(deployment, ["--router-mode", "round-robin", *names]),
-        Component(
-            "GlobalRouter",
-            "",
-            "global_router",
-            _escaped([*config, *names]),
-            image,
-            volume="grid",
-            config_map=grid,
-            folder=GRID_FOLDER,
-        ),
+        Component("GlobalRouter", "", "global_router", router, image, reads=(grid, GRID_FOLDER)),
     ]
     about = "The way in: a frontend, and the router that chooses a pool by the length of the prompt."
     lengths = "Which pool takes which prompt lengths, as the plan routes them."
+    mapping = {GRID_FILE: json.dumps(grid_config(deployment, space)) + "\n"}
     files = {
         "control.yaml": manifest(about, _graph(deployment, deployment.name, way_in)),
-        "router-configmap.yaml": _config_map(
-            deployment, grid, {GRID_FILE: json.dumps(grid_config(deployment, space)) + "\n"}, lengths
-        ),
+        "router-configmap.yaml": _config_map(deployment, grid, mapping, lengths),
     }
     for pool in deployment.pools:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
         words = ["--endpoint", f"{space}-{pool.name}.{component}.generate", "--no-router-kv-events"]
-        router = Component("LocalRouter", "", "router", _escaped(words), image)
-        graph = _graph(deployment, f"{deployment.name}-{pool.name}", [router, _worker(deployment, pool)])
+        local = Component("LocalRouter", "", "router", _escaped(words), image)
+        graph = _graph(deployment, f"{deployment.name}-{pool.name}", [local, _worker(deployment, pool)])
         about = "One pool behind its own router, reached through the control deployment."
         files[f"pools/{pool.name}.yaml"] = manifest(about, graph)
     return files
@@ -188,43 +178,11 @@ def can_plan(deployment: Deployment) -> bool:
     return deployment.routing is Routing.ONE_WAY
 
 
-def planner_config(deployment: Deployment) -> dict[str, Any]:
-    """The planner's settings: the plan's GPUs, limits and engines, where its defaults would override them.
-
-    Its sweeping mode is that of a profile that lies in files: with "none" the planner takes it that there is none
-    (earlier versions do not start), with "rapid" it looks for another simulator's first.
-    """
-    prompts, tokens = _ends(deployment)
-    return {
-        "environment": "kubernetes",
-        "backend": deployment.engine,
-        "mode": "disagg" if deployment.disaggregated else "agg",
-        "optimization_target": "sla",
-        "ttft_ms": round(deployment.limits.ttft / MILLI, 3),
-        "itl_ms": round(deployment.limits.tpot / MILLI, 3),
-        "max_gpu_budget": sum(pool.gpus for pool in deployment.pools),
-        "max_throughput_scaling_replicas": max(pool.replicas for pool in deployment.pools),
-        "min_endpoint": 1,
-        "prefill_engine_num_gpu": prompts.settings.gpus,
-        "decode_engine_num_gpu": tokens.settings.gpus,
-        "pre_deployment_sweeping_mode": "thorough",
-        "profile_results_dir": PROFILE_FOLDER,
-        "model_name": deployment.weights,
-        "enable_throughput_scaling": True,
-    }
-
-
-def _ends(deployment: Deployment) -> tuple[DeployedPool, DeployedPool]:
-    """Who computes prompts, and who generates tokens."""
-    return deployment.prompt_pools[0], deployment.token_pools[0]
-
-
 def profiles(deployment: Deployment) -> dict[str, Any]:
     """The planner's profile data by file name."""
-    prompts, tokens = _ends(deployment)
     return {
-        "prefill_raw_data.json": prefill_profile(deployment, prompts.config),
-        "decode_raw_data.json": decode_profile(deployment, tokens.config),
+        "prefill_raw_data.json": prefill_profile(deployment, deployment.prompt_pools[0].config),
+        "decode_raw_data.json": decode_profile(deployment, deployment.token_pools[0].config),
     }
 
 
@@ -297,23 +255,17 @@ def grid(deployment: Deployment, role: Role) -> list[int]:
     return [int(number) for number in weight.argmax(axis=1)[nearest]]
 
 
-def grid_config(deployment: Deployment, space: str) -> dict[str, Any]:
+def grid_config(deployment: Deployment, space: str) -> Any:
     """The global router's configuration; space: what the pools' namespaces of Dynamo begin with."""
-    config: dict[str, Any] = {"mode": "disagg"}
-    for role, (stage, length, latency) in STAGES.items():
-        pools = deployment.of_role(role)
-        config[f"num_{stage}_pools"] = len(pools)
-        config[f"{stage}_pool_dynamo_namespaces"] = [f"{space}-{pool.name}" for pool in pools]
-        config[f"{stage}_pool_selection_strategy"] = {
-            f"{latency}_min_ms": 1,  # latency targets of requests make no difference
-            f"{latency}_max_ms": 1_000_000,
-            f"{latency}_resolution": 1,
-            f"{length}_min": 0,
-            f"{length}_max": _end(deployment),
-            f"{length}_resolution": CELLS,
-            f"{stage}_pool_mapping": [[number] for number in grid(deployment, role)],
-        }
-    return config
+    return fleet_objects(
+        "dynamo/grid.yaml",
+        deployment,
+        stages=[(role, *words) for role, words in STAGES.items()],
+        namespaces=lambda role: [f"{space}-{pool.name}" for pool in deployment.of_role(role)],
+        mapping=lambda role: [[number] for number in grid(deployment, role)],
+        end=_end(deployment),
+        cells=CELLS,
+    )[0]
 
 
 def coarse_words(deployment: Deployment) -> str:

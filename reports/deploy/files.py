@@ -26,14 +26,13 @@ from search_spaces.problem import Pools
 from search_spaces.targets import NO_TARGET, TARGET_NAMES, length_routers, target_of
 
 from . import facts, lint
-from .benchmark import benchmark_files
 from .deployment import Deployment, Device, Options, Reason, Routing, UndeployableError
 from .describe import describe
 from .dynamo import coarse_words, dynamo_files
 from .gateway import gateway_rules, sized
 from .hosts import sglang_files, trtllm_files, vllm_files
 from .kubernetes import llmd_files
-from .monitoring import monitoring_files
+from .measurement import benchmark_files, monitoring_files
 from .readme import readme_page
 
 README: Final = "README.md"

@@ -271,8 +271,11 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     """All flags of one engine that shaped its prediction, in the order of the settings table."""
     seqs, tokens = per_rank(pool)
     transfer = None
-    if pool.role is not Role.COLOCATED:
-        transfer = json.dumps(transfer_config(deployment, pool), separators=(",", ":"))
+    if pool.role is not Role.COLOCATED:  # the connector, and which end of it the pool is
+        ends = {"kv_connector": connector(deployment), "kv_role": KV_ROLES[pool.role]}
+        buffer = {"kv_buffer_device": "cpu" if deployment.on_cpu else "cuda"}
+        extra = {"kv_connector_extra_config": {"backends": ["UCX"]}}
+        transfer = json.dumps(ends | buffer | extra, separators=(",", ":"))
     counted = _common(deployment, pool) | {
         "expert": pool.settings.expert > 1,
         "redundant": _eplb_config(pool) if pool.settings.redundant else None,
@@ -347,7 +350,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
             f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which the files for "
             "TensorRT-LLM cannot ask for; plan again with an EP that divides the experts, or engine: vllm or sglang"
         )
-    seqs, tokens = _per_step(pool)
+    seqs, tokens = per_rank(pool, settings.pipeline)
     prefill = pool.role is Role.PREFILL
     transfer = {"backend": "NIXL", "max_tokens_in_buffer": settings.max_model_len}
     counted = _common(deployment, pool) | {
@@ -453,30 +456,25 @@ def graph_tokens(seqs: int) -> int:
     return max(min(2 * seqs, 512), -(-seqs // 16) * 16)
 
 
-def per_rank(pool: DeployedPool) -> tuple[int, int]:
-    """Running requests and batched tokens of one data rank, which is what vLLM and TensorRT-LLM are told."""
+def per_rank(pool: DeployedPool, stages: int = 1) -> tuple[int, int]:
+    """Running requests and batched tokens of one data rank, which is what vLLM and TensorRT-LLM are told.
+
+    stages: of those in flight, for requests of one step each.
+    """
     settings = pool.settings
-    for name, value in (
-        ("max_num_seqs", settings.max_num_seqs),
-        ("max_num_batched_tokens", settings.max_num_batched_tokens),
-    ):
-        if value % settings.data:
+    seqs, tokens, data = settings.max_num_seqs, settings.max_num_batched_tokens, settings.data
+    for name, value in (("max_num_seqs", seqs), ("max_num_batched_tokens", tokens)):
+        if value % data:
             raise InputError(
-                f"pool {pool.id}: {name} {value} is not a multiple of DP {settings.data}, and engines are told "
-                "it for each data rank"
+                f"pool {pool.id}: {name} {value} is not a multiple of DP {data}, and engines are told it for each data "
+                "rank"
             )
-    return settings.max_num_seqs // settings.data, settings.max_num_batched_tokens // settings.data
-
-
-def _per_step(pool: DeployedPool) -> tuple[int, int]:
-    """Requests and tokens of one step of a data rank."""
-    (seqs, tokens), stages = per_rank(pool), pool.settings.pipeline
-    if seqs % stages:
+    if seqs // data % stages:
         raise InputError(
-            f"pool {pool.id}: max_num_seqs {pool.settings.max_num_seqs} is not a multiple of DP {pool.settings.data} x "
-            f"PP {stages}, and TensorRT-LLM is told how many requests each step has"
+            f"pool {pool.id}: max_num_seqs {seqs} is not a multiple of DP {data} x PP {stages}, and TensorRT-LLM is "
+            "told how many requests each step has"
         )
-    return seqs // stages, tokens
+    return seqs // data // stages, tokens // data
 
 
 def span_words(pool: DeployedPool, head: str, port: Callable[[str], int]) -> list[str]:
@@ -500,16 +498,6 @@ def place_words(pool: DeployedPool, rank: int) -> list[str]:
 def node_ranks(pool: DeployedPool) -> int:
     """Data ranks of an engine on each of its nodes."""
     return pool.node_gpus // (pool.settings.tensor * pool.settings.pipeline)
-
-
-def transfer_config(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
-    """What --kv-transfer-config holds: the connector, and which end of it the pool is."""
-    return {
-        "kv_connector": connector(deployment),
-        "kv_role": KV_ROLES[pool.role],
-        "kv_buffer_device": "cpu" if deployment.on_cpu else "cuda",
-        "kv_connector_extra_config": {"backends": ["UCX"]},
-    }
 
 
 def connector(deployment: Deployment) -> str:

@@ -64,10 +64,6 @@ def hidden(value: Any) -> str:
 _HIDDEN: Final = re.compile("\ue000([0-9a-f]+)\ue001")
 
 
-def _shown_value(match: re.Match[str]) -> Any:
-    return json.loads(bytes.fromhex(match[1]))
-
-
 def _revealed(value: Any) -> Any:
     """What a template of YAML says, with its values: one that stands alone as it is, others as text.
 
@@ -81,8 +77,9 @@ def _revealed(value: Any) -> Any:
         return [_revealed(inner) for inner in value]
     if not isinstance(value, str):
         return value
-    alone = _HIDDEN.fullmatch(value)
-    return _shown_value(alone) if alone else _HIDDEN.sub(lambda match: str(_shown_value(match)), value)
+    if alone := _HIDDEN.fullmatch(value):
+        return json.loads(bytes.fromhex(alone[1]))
+    return _HIDDEN.sub(lambda match: str(json.loads(bytes.fromhex(match[1]))), value)
 
 
 _QUOTING: Final[dict[str, Callable[[Any], str]]] = {
@@ -193,19 +190,14 @@ def load_documents(path: str, text: str) -> list[Any]:
     >>> load_documents("x.yaml", "a: 1\n---\nb: 2\n---\n")
     [{'a': 1}, {'b': 2}]
     """
-    _refuse_mazes(path, text)
-    loader = _LOADER(text)
-    found = []
     try:
-        while loader.check_node():
-            node = loader.get_node()
+        _refuse_mazes(path, text)
+        for node in yaml.compose_all(text, Loader=_LOADER):
             _refuse_twice(path, node)
-            found.append(loader.construct_document(node))
+        documents = list(yaml.load_all(text, Loader=_LOADER))
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that is none
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    finally:
-        loader.dispose()
-    return [document for document in found if document is not None]
+    return [document for document in documents if document is not None]
 
 
 def title(document: Any) -> str:
@@ -221,28 +213,23 @@ def title(document: Any) -> str:
 def _refuse_mazes(path: str, text: str) -> None:
     """Refuse anchors, which can hold themselves or grow without end, and endless nesting."""
     depth = 0
-    try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            if isinstance(event, yaml.AliasEvent):
-                raise InputError(f"{path}: *{event.anchor} stands for another value; write it out")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise InputError(f"{path} is nested deeper than {DEEPEST} levels")
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            raise InputError(f"{path}: *{event.anchor} stands for another value; write it out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise InputError(f"{path} is nested deeper than {DEEPEST} levels")
 
 
-def _refuse_twice(path: str, node: yaml.Node | None) -> None:
+def _refuse_twice(path: str, node: yaml.Node) -> None:
+    inner = node.value if isinstance(node, yaml.CollectionNode) else []
     if isinstance(node, yaml.MappingNode):
         names = [str(key.value) for key, _ in node.value]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(f"{path}: {twice} stands twice")
-        for _, value in node.value:
-            _refuse_twice(path, value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _refuse_twice(path, value)
+        if len(set(names)) < len(names):
+            raise InputError(f"{path}: {next(name for name in names if names.count(name) > 1)} stands twice")
+        inner = [value for _, value in node.value]
+    for value in inner:
+        _refuse_twice(path, value)
 
 
 def dig(found: Any, *path: str) -> Any:

@@ -193,13 +193,11 @@ def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[
     return render(
         "plain/router.cfg",
         version=facts.fact("gateway", "version"),
-        port=facts.fact("ports", "http"),
+        ports=facts.fact("ports"),
         chosen_by=Raw(chosen_by(deployment)),
         bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
-        tolerated=Raw(tolerance_sentence(deployment)),
-        sized=by_size(rules),
+        tolerated=Raw(tolerance_sentence(deployment) if by_size(rules) else ""),
         connections=max(2 * running, LEAST_CONNECTIONS),  # twice what engines run, so that as many can wait
-        metrics_port=facts.fact("ports", "router_metrics"),
         check=Raw(" ".join(check_words())),
         check_timeout=Raw(f"{facts.fact('health', 'timeout')}s"),
         header=HEADER,
@@ -237,9 +235,8 @@ def pool_lines(deployment: Deployment) -> list[str]:
 def tolerance_sentence(deployment: Deployment) -> str:
     """How far off the assumed bytes per token may be."""
     low, high = tolerated(deployment, gateway_rules(deployment))
-    above = f"more than {low:.3g}" if low > 0.0 else ""
-    below = f"at most {high:.3g}" if high < math.inf else ""
-    span = " and ".join(filter(None, (above, below))) or "anything"
+    ends = [f"more than {low:.3g}"] * (low > 0.0) + [f"at most {high:.3g}"] * (high < math.inf)
+    span = " and ".join(ends) or "anything"
     return f"While it is {span}, no pool gets over {percentage(SURPLUS)} more requests than planned for it."
 
 
@@ -266,5 +263,4 @@ def class_header(deployment: Deployment, label: str) -> list[str]:
 def check_words() -> list[str]:
     """How HAProxy finds that a replica is down, or is there again."""
     health = facts.fact("health")
-    found = {"inter": f"{health['interval']}s", "fall": str(health["failures"]), "rise": str(health["successes"])}
-    return ["check", *(word for pair in found.items() for word in pair)]
+    return f"check inter {health['interval']}s fall {health['failures']} rise {health['successes']}".split()

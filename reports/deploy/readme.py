@@ -16,8 +16,7 @@ from reports.words import slo_words
 from search_spaces.targets import target_of
 
 from . import facts
-from .benchmark import FOLDER, behind, requests_of, results_folder, trace_file
-from .deployment import ClassLimits, Deployment, Options, Routing
+from .deployment import ClassLimits, Deployment, Options
 from .describe import describe, told_apart
 from .dynamo import can_plan
 from .flags import connector
@@ -25,7 +24,7 @@ from .formats import Raw, objects, render
 from .gateway import bytes_per_token, chosen_by, class_names, pool_lines, sized, tolerance_sentence
 from .hosts import hosts_of, place, router_hosts
 from .kubernetes import AUTOSCALE_FILE, CACHE_FILE, SECRET, SUPPORT_FILE, vendor_fact
-from .monitoring import watches
+from .measurement import FOLDER, behind, requests_of, results_folder, trace_file, watches
 
 LONGEST_COMMAND: Final = 400
 """Characters of a command on the page."""
@@ -84,32 +83,18 @@ def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
 
 def start_steps(deployment: Deployment, *, pods: bool) -> list[Raw]:
     """How the target is started, a sentence or more for each step; pods: in Kubernetes."""
-    options, instances = deployment.options, () if pods else place(deployment)
-    hosts = hosts_of(instances)
+    instances = () if pods else place(deployment)
     return _lines(
         "readme/steps.md",
         deployment,
-        title=target_of(options.target).title,
-        version=options.version,
-        name=deployment.name,
-        space=options.namespace,
+        title=target_of(deployment.options.target).title,
         pods=pods,
-        cpu=deployment.on_cpu,
-        fetched=not deployment.local_weights,
-        disaggregated=deployment.disaggregated,
-        spans=any(pool.nodes > 1 for pool in deployment.pools),
-        leaves_nodes=deployment.leaves_nodes,
-        by_length=deployment.routing is Routing.BY_LENGTH,
-        behind_gateway=deployment.behind_gateway,
         chosen_by=chosen_by(deployment) if deployment.behind_gateway else "",
         haproxy=facts.fact("gateway", "version"),
         port=facts.fact("ports", "http"),
-        many=len(hosts) > 1,
-        first=hosts[0].name if hosts else "",
+        hosts=[host.name for host in hosts_of(instances)],
         routers=[host.name for host in router_hosts(instances)],
-        claim=options.claim or "",
         can_plan=can_plan(deployment),
-        scales=any(pool.least < pool.replicas for pool in deployment.pools),
         watched=bool(watches(deployment)),
         secret=SECRET,
         cache=CACHE_FILE,

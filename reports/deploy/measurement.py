@@ -1,9 +1,15 @@
-"""The planned workload as a trace, the commands that replay it, and those that measure at fixed concurrency."""
+"""How the fleet is measured: the planned workload replayed, loads swept, and what Prometheus watches while it serves.
+
+Every series carries the labels `deployment` and `pool`, put there by what scrapes it: PodMonitors in Kubernetes, a
+configuration of Prometheus elsewhere. So the rules are the same for all, with alerts at the plan's own limits.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,9 +20,10 @@ from optimizer.plans.plan import Plan
 from search_spaces.problem import Balancing
 
 from . import facts
-from .deployment import ClassLimits, Demand, Deployment
-from .formats import Raw, manifest, pod_text, render
+from .deployment import ClassLimits, Demand, DeployedPool, Deployment
+from .formats import Raw, manifest, objects, pod_text, render
 from .gateway import class_header
+from .hosts import place, router_hosts
 from .kubernetes import fleet_objects
 
 FOLDER: Final = "benchmark"
@@ -31,34 +38,31 @@ MOST_BLOCKS: Final = 100_000
 def benchmark_files(deployment: Deployment, url: str, *, in_cluster: bool) -> dict[str, str]:
     """The trace of each SLO class, a script that replays them or sweeps, and Kubernetes jobs for engines in pods.
 
-    url: where clients of the deployment send requests, as seen from where the benchmark runs.
+    url: where clients of the deployment send requests, as seen from where the benchmark runs. The sweep has two prompt
+    lengths, the mean and a quarter of it, which tell compute from what a request costs anyhow.
     """
+    demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
+    mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
     files = {f"{FOLDER}/{name}": text for name, text in class_traces(deployment).items()}
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
         tool=Raw(facts.fact("benchmark", "tool")),
         url=url,
         tokenizer=deployment.weights,
-        runs=[replay_words(deployment, slo, Raw('"$url"'), Raw('"$tokenizer"')) for slo in deployment.classes],
-        sweep=sweep_words(deployment, Raw('"$url"'), Raw('"$tokenizer"')),
-        prompts=sweep_prompts(deployment.demand),
+        runs=[replay_words(deployment, slo, *variables) for slo in deployment.classes],
+        sweep=[*aiperf_words(deployment, *variables), "--osl", str(osl)],
+        prompts=sorted({max(mean // 4, 1), mean}),
         loads=sweep_loads(deployment),
         waves=SWEEP_WAVES,
     )
     if in_cluster:
-        jobs = [
-            (f"{deployment.name}-benchmark{slo.ending}", pod_text(_job_script(deployment, slo, url)))
-            for slo in deployment.classes
-        ]
+        jobs = []
+        for slo in deployment.classes:
+            words = replay_words(deployment, slo, url, deployment.weights, trace="/workload/", results="results")
+            jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(shlex.join(words)))))
         about = "Replays the workload inside the cluster, as README.md says; its log is the result."
         files[f"{FOLDER}/job.yaml"] = manifest(about, *fleet_objects("benchmark/job.yaml", deployment, jobs=jobs))
     return files
-
-
-def _job_script(deployment: Deployment, slo: ClassLimits, url: str) -> str:
-    """What a job's shell runs, where the trace is mounted and the result lies beside it."""
-    words = replay_words(deployment, slo, url, deployment.weights, trace="/workload/", results="results")
-    return job_script(shlex.join(words))
 
 
 def trace_file(slo: ClassLimits) -> str:
@@ -91,12 +95,6 @@ def job_script(command: str) -> str:
     return f'cd /tmp; {command} > log 2>&1 || {{ echo "$(<log)"; exit 1; }}; echo "$(<{result})"'
 
 
-def goodput_words(slo: ClassLimits) -> str:
-    """The limits of a class as AIPerf has them [ms]."""
-    limits = {"time_to_first_token": slo.ttft, "inter_token_latency": slo.tpot, "request_latency": slo.whole}
-    return " ".join(f"{name}:{limit / MILLI:g}" for name, limit in limits.items() if limit is not None)
-
-
 def aiperf_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
     """What every command of AIPerf begins with: tokens are those that the server counts, as the plan's are."""
     words = ["aiperf", "profile", "--model", deployment.weights, "--tokenizer", tokenizer, "--url", url]
@@ -112,10 +110,12 @@ def replay_words(
 
     trace: folder of the trace, if it is another; results: that of the result.
     """
+    limits = {"time_to_first_token": slo.ttft, "inter_token_latency": slo.tpot, "request_latency": slo.whole}
+    goals = " ".join(f"{name}:{limit / MILLI:g}" for name, limit in limits.items() if limit is not None)
     return [
         *aiperf_words(deployment, url, tokenizer),
         *("--input-file", f"{trace}{trace_file(slo)}", "--custom-dataset-type", "mooncake_trace"),
-        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", "--goodput", goodput_words(slo)),
+        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", "--goodput", goals),
         *class_header(deployment, slo.label),
         *("--output-artifact-dir", results or results_folder(slo)),
     ]
@@ -127,18 +127,6 @@ SWEEP_LOADS: Final = 4
 """Concurrencies that are measured, from 1 to what the planned rate keeps in flight: `calibrate` fits four scales."""
 SWEEP_ANSWER: Final = 256
 """Longest answer of the sweep [token]: TPOT needs no longer one."""
-
-
-def sweep_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
-    """AIPerf's command line at a fixed concurrency, without that, its prompts and its folder."""
-    osl = min(max(round(deployment.demand.mean_osl), 2), SWEEP_ANSWER)
-    return [*aiperf_words(deployment, url, tokenizer), "--osl", str(osl)]
-
-
-def sweep_prompts(demand: Demand) -> list[int]:
-    """Two prompt lengths [token]: the mean and a quarter of it, which tell compute from what a request costs anyhow."""
-    mean = max(round(demand.mean_isl), 1)
-    return sorted({max(mean // 4, 1), mean})
 
 
 def sweep_loads(deployment: Deployment) -> list[int]:
@@ -242,3 +230,88 @@ def behind(plan: Plan, router: Balancing) -> Plan:
     ]
     whole = {"ttft_s": classes[0].ttft_s, "tpot_s": classes[0].tpot_s} if len(classes) == 1 else {}
     return plan.model_copy(update={"classes": classes, **whole})
+
+
+WINDOW: Final = "5m"
+"""Over what quantiles and rates are taken: a few hundred requests at the rates of most plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One thing that is watched: what it is called, how Prometheus computes it, and the plan's line.
+
+    limit: the plan's line, above which values are bad, None where it has none; minutes: how long they may be; unit:
+    Grafana's; says: what is wrong above the line.
+    """
+
+    name: str
+    title: str
+    expression: str
+    unit: str
+    limit: float | None = None
+    says: str = ""
+    minutes: int = 5
+
+
+def watches(deployment: Deployment) -> list[Watch]:
+    """Everything that is watched of a deployment; nothing where no metrics of its engine are known.
+
+    Of several classes the loosest limits count, for engines do not tell classes apart.
+    """
+    target, metrics = deployment.options.target, facts.fact("metrics")
+    limits = [(slo.ttft, slo.tpot) for slo in deployment.classes]
+    ttft, tpot = (None if None in values else max(filter(None, values)) for values in zip(*limits, strict=True))
+    share = min(slo.attainment for slo in deployment.classes)
+    passed_over = facts.fact("router_metrics").get("haproxy" if deployment.parted else target, "")
+
+    def series(pools: Sequence[DeployedPool] = ()) -> str:
+        named = f', pool=~"{"|".join(pool.name for pool in pools)}"' if pools else ""
+        return f'{{deployment="{deployment.name}"{named}}}'
+
+    rows = objects(
+        "monitoring/watches.yaml",
+        fleet=deployment,
+        engine=metrics.get(deployment.engine, {}),
+        front=metrics["dynamo"] if target == "dynamo" else {},
+        series=series,
+        quantile=lambda name, where: (
+            f"histogram_quantile({share:g}, sum by (le) (rate({name}_bucket{where}[{WINDOW}])))"
+        ),
+        window=WINDOW,
+        percentile=f"p{100.0 * share:g}",
+        ttft=ttft,
+        tpot=tpot,
+        routers=int(facts.fact("routers")) if target == "dynamo" else len(router_hosts(place(deployment))),
+        passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
+    )
+    return [Watch(**row) for row in (rows[0] if rows else [])]
+
+
+def monitoring_files(deployment: Deployment, *, pods: bool) -> dict[str, str]:
+    """What watches a deployment; pods: in Kubernetes, by the objects of Prometheus's operator. None for no metrics."""
+    watched = watches(deployment)
+    if not watched:
+        return {}
+    (chart,) = objects("monitoring/dashboard.yaml", fleet=deployment, watches=watched)
+    (rules,) = objects("monitoring/rules.yaml", fleet=deployment, watches=watched)
+    files = {"dashboard.json": json.dumps(chart, indent=1) + "\n"}
+    if pods:
+        name = f"{deployment.name}-pdplan"
+        *monitors, listed = fleet_objects("monitoring/objects.yaml", deployment, name=name, rules=rules)
+        about = "What Prometheus's operator scrapes, and the alerts at the limits of the plan."
+        files["objects.yaml"] = manifest(about, *monitors)
+        files["kustomization.yaml"] = manifest("kubectl apply -k <this folder>", listed)
+    else:
+        about = "Recording rules, and alerts at the limits of the plan: rule_files of Prometheus."
+        files["rules.yaml"] = manifest(about, rules)
+        engines = place(deployment)
+        scraped = objects(
+            "monitoring/prometheus.yaml",
+            fleet=deployment,
+            fact=facts.fact,
+            engines=engines,
+            routers=router_hosts(engines),
+        )
+        about = "Whom Prometheus asks: let the names of hosts resolve to yours, by DNS or /etc/hosts."
+        files["prometheus.yaml"] = manifest(about, *scraped)
+    return {f"monitoring/{file}": text for file, text in files.items()}
