@@ -508,9 +508,7 @@ def prepare(folder: Path) -> None:
     (folder / "folder").mkdir()
     (folder / "empty").touch()
     (folder / "binary").write_bytes(bytes(range(256)))
-    (folder / "own.yaml").write_text(
-        "accelerators: {H100: {price: {usd_per_hour: 3, source: mine, date: 2026-01-01}}}\n"
-    )
+    (folder / "own.yaml").write_text("accelerators: {H100: {price_usd_per_hour: 3, date: 2026-01-01}}\n")
     rows = "Llama-3.1-8B,H100,vllm,1000,100,4,1,1,50,9\n"
     (folder / "measured.csv").write_text(
         f"model,accelerator,engine,isl,osl,concurrency,num_gpus,tp,ttft_ms,tpot_ms\n{rows}"
