@@ -394,10 +394,6 @@ TWICE: Final = {"--kv-block-size": "tokens_per_block", "--free-gpu-memory-fracti
 """What dynamo.trtllm wants to know of the KV cache beside the JSON."""
 
 
-def _dynamo_flags() -> dict[str, str]:
-    return {flag.name: flag.dynamo for flag in table("trtllm") if flag.dynamo}
-
-
 def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     """The options of TensorRT-LLM as dynamo.trtllm takes them: flags where it has some, and JSON for the rest."""
     options = trtllm_options(deployment, pool)
@@ -406,7 +402,7 @@ def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     words: list[tuple[str, str | None]] = [
         ("--model", deployment.weights),
         ("--served-model-name", deployment.weights),
-        *((flag, str(options.pop(name))) for name, flag in _dynamo_flags().items() if name in options),
+        *((row.dynamo, str(options.pop(row.name))) for row in table("trtllm") if row.dynamo and row.name in options),
         *((flag, str(cache[name])) for flag, name in TWICE.items()),
     ]
     if options.pop("enable_attention_dp"):
@@ -417,11 +413,11 @@ def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
 def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The options that dynamo.trtllm puts together from its flags and the JSON."""
     options = json_object(f"{where}: {OVERRIDES}", values.get(OVERRIDES) or "{}")
-    for name, flag in _dynamo_flags().items():
-        if name in options:
-            raise InputError(f"{where}: {name} is stated by {flag} and again in {OVERRIDES}")
-        if flag in values:
-            options[name] = values[flag]
+    for row in table("trtllm"):
+        if row.dynamo and row.name in options:
+            raise InputError(f"{where}: {row.name} is stated by {row.dynamo} and again in {OVERRIDES}")
+        if row.dynamo in values:
+            options[row.name] = values[row.dynamo]
     cache = options.get("kv_cache_config") or {}
     for flag, name in TWICE.items():
         if values.get(flag) != str(cache.get(name)):
