@@ -290,22 +290,17 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
 
 def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
     """The table of flags; a CPU has precisions and KV blocks of its own, whatever was planned."""
-    own = _own_flags(deployment)
+    own = facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
     return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in table("vllm"))
-
-
-def _own_flags(deployment: Deployment) -> Counted:
-    return facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
 
 
 def _vllm_settings(deployment: Deployment, reader: Reader) -> Settings:
     counted = _counted(_vllm(deployment), reader, experts=deployment.model.is_moe)
-    planned, own = deployment.pools[0].settings, _own_flags(deployment)
-    counted |= {
-        flag.setting: getattr(planned, flag.setting) for flag in table("vllm") if flag.setting and flag.name in own
-    }
+    for flag in table("vllm"):  # what a CPU has of its own is as planned
+        if flag.read is not None:
+            counted.setdefault(flag.setting, getattr(deployment.pools[0].settings, flag.setting))
     data = counted["data"]
-    counted["expert"] = counted["tensor"] * data if counted.get("expert") else 1
+    counted["expert"] = counted["tensor"] * data if counted["expert"] is True else 1
     counted["max_num_seqs"] *= data
     counted["max_num_batched_tokens"] *= data
     return Settings(**counted)
