@@ -276,7 +276,7 @@ def deployment_options(
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options
-    from reports.deploy.facts import checked_version, is_checked
+    from reports.deploy.facts import checked_version, versions_of
     from reports.deploy.files import planned_target
     from search_spaces.targets import TARGET_NAMES
 
@@ -297,7 +297,7 @@ def deployment_options(
         labels=dict(label or {}),
         claim=claim,
         bytes_per_token=bytes_per_token,
-        unchecked=not is_checked(name, version),
+        unchecked=version not in versions_of(name),
         device=Device(device),
     )
 

@@ -69,7 +69,11 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
         limits = {"ttft_ms": deployment.limits.ttft, "itl_ms": deployment.limits.tpot}
         rounded = {name: round(limit / MILLI, 3) for name, limit in limits.items()}
         (settings,) = fleet_objects("dynamo/planner.yaml", deployment, folder=PROFILE_FOLDER, **rounded)
-        data = {PLANNER_CONFIG: settings, **profiles(deployment)}
+        data = {
+            PLANNER_CONFIG: settings,
+            "prefill_raw_data.json": prefill_profile(deployment, deployment.prompt_pools[0].config),
+            "decode_raw_data.json": decode_profile(deployment, deployment.token_pools[0].config),
+        }
         texts = {file: json.dumps(value, indent=1) + "\n" for file, value in data.items()}
         files["planner-configmap.yaml"] = _config_map(deployment, name, texts, about)
     return files | support
@@ -176,14 +180,6 @@ POINTS: Final = 12
 def can_plan(deployment: Deployment) -> bool:
     """Whether Dynamo's planner can scale the fleet: it knows one pool of each role."""
     return deployment.routing is Routing.ONE_WAY
-
-
-def profiles(deployment: Deployment) -> dict[str, Any]:
-    """The planner's profile data by file name."""
-    return {
-        "prefill_raw_data.json": prefill_profile(deployment, deployment.prompt_pools[0].config),
-        "decode_raw_data.json": decode_profile(deployment, deployment.token_pools[0].config),
-    }
 
 
 def prefill_profile(deployment: Deployment, config: EngineConfig) -> dict[str, list[float]]:

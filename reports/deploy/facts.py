@@ -47,21 +47,9 @@ def checked_version(target: str, version: str | None, *, unchecked: bool = False
     raise InputError(f"{target_of(target).title} {shown(version)} is not known; known: {', '.join(known)}{way}")
 
 
-def is_checked(target: str, version: str) -> bool:
-    """Whether the flags of a version are known."""
-    return version in versions_of(target)
-
-
 def scatters(target: str, *, apart: bool) -> str:
-    """Why the target's router keeps no prefixes together, empty if it does; apart: between prefill and decode engines.
-
-    As seen in `benchmarks/router_policies.py --texts 12`; trtllm-serve has no colocated router at all.
-    """
-    if target == "vllm":
-        return "vllm-router 0.1.17 sends a request to the replica with the fewest requests"
-    if target == "sglang" and apart:
-        return "SGLang's router 0.3.2 does not keep them together in the prefill pool"
-    return "trtllm-serve's router only counts requests" if target == "trtllm" else ""
+    """Why the target's router keeps no prefixes together, empty if it does; apart: in prefill pools, else colocated."""
+    return str(fact("scatters").get(target, {}).get("apart" if apart else "together", ""))
 
 
 def engine_version(target: str, version: str, engine: str) -> str | None:
@@ -97,9 +85,9 @@ def legal_flag(engine: str, version: str, name: str, program: str | None = None)
     >>> legal_flag("vllm", "0.22.0", "--max-num-seqs"), legal_flag("vllm", "0.22.0", "--no-enable-prefix-caching")
     ('int', 'switch')
     """
+    flags = _data("flags.json")[engine]["flags"]
     if program is not None:
-        return _flags()[engine]["flags"][_around(_flags()[engine]["flags"], version)[-1]][program].get(name)
-    flags = _flags()[engine]["flags"]
+        return flags[_around(flags, version)[-1]][program].get(name)
     entry = flags["names"].get(name)
     if entry is None and engine == "vllm" and name.startswith("--no-"):
         positive = name.replace("--no-", "--", 1)
@@ -126,7 +114,7 @@ def off_switch(name: str) -> str:
 
 def transfer_facts(version: str) -> dict[str, set[str]]:
     """Connectors, fields of --kv-transfer-config and environment variables of one version of vLLM."""
-    transfer: dict[str, dict[str, list[str]]] = _flags()["vllm"]["transfer"]
+    transfer: dict[str, dict[str, list[str]]] = _data("flags.json")["vllm"]["transfer"]
     around = [transfer[dumped] for dumped in _around(transfer, version)]
     return {what: set.intersection(*(set(facts[what]) for facts in around)) for what in around[0]}
 
@@ -154,26 +142,17 @@ def fact(*path: str) -> Any:
     >>> fact("kv_dtypes", "vllm", "bf16")
     'bfloat16'
     """
-    found: Any = _facts()
-    for part in path:
-        found = found[part]
-    return found
-
-
-def _target(name: str) -> dict[str, Any]:
-    entry: dict[str, Any] = _facts()["targets"][target_of(name).name]
+    entry: Any = _data("targets.yaml")
+    for name in path:
+        entry = entry[name]
     return entry
 
 
-@cache
-def _facts() -> dict[str, Any]:
-    return dict(yaml.safe_load(_text("targets.yaml")))
+def _target(name: str) -> dict[str, Any]:
+    return dict(fact("targets", target_of(name).name))
 
 
 @cache
-def _flags() -> dict[str, Any]:
-    return dict(json.loads(_text("flags.json")))
-
-
-def _text(name: str) -> str:
-    return (resources.files("reports.deploy") / "data" / name).read_text(encoding="utf-8")
+def _data(name: str) -> dict[str, Any]:
+    text = (resources.files("reports.deploy") / "data" / name).read_text(encoding="utf-8")
+    return dict(json.loads(text) if name.endswith(".json") else yaml.safe_load(text))

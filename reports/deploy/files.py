@@ -29,7 +29,7 @@ from . import facts, lint
 from .deployment import Deployment, Device, Options, Reason, Routing, UndeployableError
 from .describe import describe
 from .dynamo import coarse_words, dynamo_files
-from .gateway import gateway_rules, sized
+from .gateway import by_size, gateway_rules
 from .hosts import sglang_files, trtllm_files, vllm_files
 from .kubernetes import llmd_files
 from .measurement import benchmark_files, monitoring_files
@@ -133,7 +133,7 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
         shared = f" --set constraints.pools={Pools.SHARED}" * apart
         sentence = "; and ".join(reason.full for reason in reasons)
         raise UndeployableError(sentence, f"--target {target.name}{shared}", reasons)
-    if options.bytes_per_token is not None and not (deployment.parted and sized(deployment)):
+    if options.bytes_per_token is not None and not (deployment.parted and by_size(gateway_rules(deployment))):
         raise InputError(
             "--bytes-per-token is for a router that chooses a pool by the size of a request, and this plan needs none"
         )
@@ -306,7 +306,6 @@ def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
 
 
 RECORD: Final = "deployment.json"
-SCHEMA: Final = "pdplan.deployment/1"
 
 
 class Record(BaseModel):
@@ -335,9 +334,8 @@ class Record(BaseModel):
 
 def record_text(deployment: Deployment) -> str:
     """The record of a deployment."""
-    record = Record(
-        schema=SCHEMA, plan=deployment.title, inputs_sha256=deployment.plan_sha, **asdict(deployment.options)
-    )
+    options = asdict(deployment.options)
+    record = Record(schema="pdplan.deployment/1", plan=deployment.title, inputs_sha256=deployment.plan_sha, **options)
     return json.dumps(record.model_dump(by_alias=True, exclude_defaults=True), indent=1) + "\n"
 
 

@@ -290,22 +290,17 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
 
 def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
     """The table of flags; a CPU has precisions and KV blocks of its own, whatever was planned."""
-    own = _own_flags(deployment)
+    own = facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
     return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in table("vllm"))
-
-
-def _own_flags(deployment: Deployment) -> Counted:
-    return facts.fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
 
 
 def _vllm_settings(deployment: Deployment, reader: Reader) -> Settings:
     counted = _counted(_vllm(deployment), reader, experts=deployment.model.is_moe)
-    planned, own = deployment.pools[0].settings, _own_flags(deployment)
-    counted |= {
-        flag.setting: getattr(planned, flag.setting) for flag in table("vllm") if flag.setting and flag.name in own
-    }
+    for flag in table("vllm"):  # what a CPU has of its own is as planned
+        if flag.read is not None:
+            counted.setdefault(flag.setting, getattr(deployment.pools[0].settings, flag.setting))
     data = counted["data"]
-    counted["expert"] = counted["tensor"] * data if counted.get("expert") else 1
+    counted["expert"] = counted["tensor"] * data if counted["expert"] is True else 1
     counted["max_num_seqs"] *= data
     counted["max_num_batched_tokens"] *= data
     return Settings(**counted)
@@ -394,10 +389,6 @@ TWICE: Final = {"--kv-block-size": "tokens_per_block", "--free-gpu-memory-fracti
 """What dynamo.trtllm wants to know of the KV cache beside the JSON."""
 
 
-def _dynamo_flags() -> dict[str, str]:
-    return {flag.name: flag.dynamo for flag in table("trtllm") if flag.dynamo}
-
-
 def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     """The options of TensorRT-LLM as dynamo.trtllm takes them: flags where it has some, and JSON for the rest."""
     options = trtllm_options(deployment, pool)
@@ -406,7 +397,7 @@ def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
     words: list[tuple[str, str | None]] = [
         ("--model", deployment.weights),
         ("--served-model-name", deployment.weights),
-        *((flag, str(options.pop(name))) for name, flag in _dynamo_flags().items() if name in options),
+        *((row.dynamo, str(options.pop(row.name))) for row in table("trtllm") if row.dynamo and row.name in options),
         *((flag, str(cache[name])) for flag, name in TWICE.items()),
     ]
     if options.pop("enable_attention_dp"):
@@ -417,11 +408,11 @@ def dynamo_trtllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
 def _options_of_dynamo(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The options that dynamo.trtllm puts together from its flags and the JSON."""
     options = json_object(f"{where}: {OVERRIDES}", values.get(OVERRIDES) or "{}")
-    for name, flag in _dynamo_flags().items():
-        if name in options:
-            raise InputError(f"{where}: {name} is stated by {flag} and again in {OVERRIDES}")
-        if flag in values:
-            options[name] = values[flag]
+    for row in table("trtllm"):
+        if row.dynamo and row.name in options:
+            raise InputError(f"{where}: {row.name} is stated by {row.dynamo} and again in {OVERRIDES}")
+        if row.dynamo in values:
+            options[row.name] = values[row.dynamo]
     cache = options.get("kv_cache_config") or {}
     for flag, name in TWICE.items():
         if values.get(flag) != str(cache.get(name)):

@@ -20,8 +20,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from costmodel.errors import InputError
 from costmodel.quoting import shown
 
-LONGEST_LINE: Final = 10**9
-
 
 class Raw(str):
     """Text that stands in the output as it is."""
@@ -163,8 +161,7 @@ def manifest(about: str, *documents: Any) -> str:
     b: null
     """
     texts = [
-        yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LONGEST_LINE)
-        for document in documents
+        yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9) for document in documents
     ]
     return f"# {about}\n" + "---\n".join(texts)
 

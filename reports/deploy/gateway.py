@@ -240,18 +240,10 @@ def tolerance_sentence(deployment: Deployment) -> str:
     return f"While it is {span}, no pool gets over {percentage(SURPLUS)} more requests than planned for it."
 
 
-def sized(deployment: Deployment) -> bool:
-    """Whether the gateway goes by the size of requests."""
-    return by_size(gateway_rules(deployment))
-
-
 def class_names(deployment: Deployment) -> str:
     """The names that requests give their classes, for the page; empty where the gateway does not ask."""
-    if not by_class(gateway_rules(deployment)):
-        return ""
-    return join_words(
-        [slo.label if slo.label == slo.name else f"{slo.label} for {slo.name}" for slo in deployment.classes]
-    )
+    classes = deployment.classes if by_class(gateway_rules(deployment)) else ()
+    return join_words([slo.label if slo.label == slo.name else f"{slo.label} for {slo.name}" for slo in classes])
 
 
 def class_header(deployment: Deployment, label: str) -> list[str]:

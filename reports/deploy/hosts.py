@@ -254,8 +254,7 @@ def sglang_files(deployment: Deployment) -> dict[str, str]:
 def trtllm_files(deployment: Deployment) -> dict[str, str]:
     """Every file of the target: trtllm-serve's router is for both stages; before engines of both stands HAProxy.
 
-    Its router sends to the engine with the fewest requests. By default engines take turns; chats are refused where it
-    counts tokens. A single engine takes the port that clients know; behind a router engines have their own.
+    A single engine takes the port that clients know; behind a router engines have their own.
     """
     engines, port = place(deployment), facts.fact("ports", "http")
     routed, alone = deployment.disaggregated or deployment.behind_gateway, len(hosts_of(engines)) == 1
@@ -285,14 +284,13 @@ def trtllm_files(deployment: Deployment) -> dict[str, str]:
         about = (
             "trtllm-serve disaggregated -c <this file>; the names of hosts must resolve to yours by DNS or /etc/hosts."
         )
-        split: dict[str, Any] = {"hostname": ANYWHERE, "port": port, "backend": "pytorch"}
-        for section, role in (("context_servers", Role.PREFILL), ("generation_servers", Role.DECODE)):
-            router = {"type": "load_balancing"}
-            split[section] = {"num_instances": len(urls[role]), "router": router, "urls": urls[role]}
-        files["disagg_config.yaml"] = manifest(about, split)
+        sections = [("context_servers", urls[Role.PREFILL]), ("generation_servers", urls[Role.DECODE])]
+        split = objects("trtllm/split.yaml", port=port, sections=sections)
+        files["disagg_config.yaml"] = manifest(about, *split)
         files[ROUTER_FILE] = render("trtllm/router.sh", port=port)
     if deployment.behind_gateway:
-        files |= {**_hosts_file(engines), **_gateway_files(deployment, engines)}
+        files["hosts.env"] = render("plain/hosts.env", hosts=hosts_of(engines))
+        files |= _gateway_files(deployment, engines)
     return files
 
 
@@ -320,7 +318,7 @@ def _script_files(
         package = Raw(facts.fact("router", program))
         sends = router_words(deployment, engines)
         files = {ROUTER_FILE: render(f"{program}/router.sh", words=sends, port=port, package=package)}
-    files |= _hosts_file(engines)
+    files["hosts.env"] = render("plain/hosts.env", hosts=hosts)
     for engine in engines:
         for rank, host in enumerate(engine.hosts):
             environment = [*_device_env(engine, program), *env(engine, host)]
@@ -346,11 +344,6 @@ def _script_files(
             routers=router_hosts(engines),
         )
     }
-
-
-def _hosts_file(engines: Sequence[Instance]) -> dict[str, str]:
-    """The addresses that the user fills in; one host needs none."""
-    return {"hosts.env": render("plain/hosts.env", hosts=hosts_of(engines))}
 
 
 def _gateway_files(deployment: Deployment, engines: Sequence[Instance]) -> dict[str, str]:

@@ -28,7 +28,6 @@ POOL: Final = "pdplan.dev/pool"
 DEPLOYMENT: Final = "pdplan.dev/deployment"
 SUPPORT_FILE: Final = "support.yaml"
 CACHE_FILE: Final = "model-cache.yaml"
-KUSTOMIZATION: Final = "kustomization.yaml"
 
 
 def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[Any]:
@@ -42,7 +41,7 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
         named=partial(metadata, deployment),
         channel=lambda pool: f"{deployment.name}-{pool.name}-nvlink",
         security=container_security,
-        probes=probes,
+        probes=lambda port, live="/health": objects("kubernetes/probes.yaml", fact=facts.fact, port=port, live=live)[0],
         resources=partial(resources, deployment),
         weights=objects("kubernetes/weights.yaml", fleet=deployment, cache=CACHE),
         grace=grace_seconds(deployment),
@@ -111,11 +110,6 @@ def container_security(*, rdma: bool) -> dict[str, Any]:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
 
 
-def probes(port: int, live: str = "/health") -> Any:
-    """Startup, liveness and readiness of a container; live: the path that tells whether it must be restarted."""
-    return objects("kubernetes/probes.yaml", fact=facts.fact, port=port, live=live)[0]
-
-
 def notice_seconds() -> int:
     """How long routers take to see that a pod goes [s]."""
     return int(facts.fact("health", "interval")) * int(facts.fact("health", "failures"))
@@ -147,13 +141,8 @@ def support_files(deployment: Deployment, applied: Sequence[str], *, account: bo
         about = "The weights, fetched once for all pods; add the storageClassName of yours."
         files[CACHE_FILE] = manifest(about, *claim)
     about = "All of the fleet: kubectl apply -k <this folder>; a base for an overlay per environment."
-    return files | {KUSTOMIZATION: manifest(about, kustomization([*applied, *files]))}
-
-
-def kustomization(listed: Sequence[str], **more: Any) -> dict[str, Any]:
-    """The list of files that are applied together."""
     kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-    return {**kind, **more, "resources": list(listed)}
+    return files | {"kustomization.yaml": manifest(about, {**kind, "resources": [*applied, *files]})}
 
 
 PICKER_FILE: Final = "epp-config.yaml"

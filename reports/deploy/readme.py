@@ -21,7 +21,7 @@ from .describe import describe, told_apart
 from .dynamo import can_plan
 from .flags import connector
 from .formats import Raw, objects, render
-from .gateway import bytes_per_token, chosen_by, class_names, pool_lines, sized, tolerance_sentence
+from .gateway import by_size, bytes_per_token, chosen_by, class_names, gateway_rules, pool_lines, tolerance_sentence
 from .hosts import hosts_of, place, router_hosts
 from .kubernetes import AUTOSCALE_FILE, CACHE_FILE, SECRET, SUPPORT_FILE, vendor_fact
 from .measurement import FOLDER, behind, requests_of, results_folder, trace_file, watches
@@ -109,7 +109,7 @@ def page_notes(deployment: Deployment) -> list[Raw]:
         "readme/notes.md",
         deployment,
         scattered=scattered_words(deployment),
-        tolerance=tolerance_sentence(deployment) if gateway and sized(deployment) else "",
+        tolerance=tolerance_sentence(deployment) if gateway and by_size(gateway_rules(deployment)) else "",
         bytes_per_token=f"{bytes_per_token(deployment):g}",
         names=class_names(deployment) if gateway else "",
         monitoring=facts.fact("monitoring", "namespace"),
@@ -138,14 +138,13 @@ def readme_page(plan: Plan, deployment: Deployment, *, pods: bool) -> str:
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
         for pool in deployment.pools
     ]
-    stated = plan.status is Status.STATED
     return render(
         "readme/README.md",
         title=deployment.title,
         target=target_of(options.target).title,
         version=options.version,
         sha=deployment.plan_sha,
-        file=Raw("<the fleet.yaml, or the plan.json with --alternative N>" if stated else "<the plan.json>"),
+        stated=plan.status is Status.STATED,
         pools=deployment.pools,
         routes=pool_lines(deployment) if deployment.parted else [],
         steps=start_steps(deployment, pods=pods),
