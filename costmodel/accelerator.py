@@ -81,17 +81,17 @@ class Price:
             own = f"The price of {name} ({listed(self.usd_per_hour)}) is of your own {self.basis_words} quotes."
             return "" if self.basis is PriceBasis.ON_DEMAND else own
         if self.borrowed_from is not None:
-            what = f"borrowed from {self.borrowed_from}: nobody quotes one for {name}"
+            origin_words = f"borrowed from {self.borrowed_from}: nobody quotes one for {name}"
         elif self.guessed:
-            what = f"assumed: nobody quotes one for {name}"
+            origin_words = f"assumed: nobody quotes one for {name}"
         elif self.basis is PriceBasis.ON_DEMAND:
             return ""
         elif self.basis is PriceBasis.TCO:
-            what = "a modelled cost of ownership, not a quote"
+            origin_words = "a modelled cost of ownership, not a quote"
         else:
-            what = f"{'a' if self.quotes == 1 else f'the median of {self.quotes}'} {self.basis_words} quote"
-            what += "s" if self.quotes > 1 else ""
-        return f"The price of {name} ({listed(self.usd_per_hour)}) is {what}."
+            origin_words = f"{'a' if self.quotes == 1 else f'the median of {self.quotes}'} {self.basis_words} quote"
+            origin_words += "s" if self.quotes > 1 else ""
+        return f"The price of {name} ({listed(self.usd_per_hour)}) is {origin_words}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +194,14 @@ class Accelerator:
         """Its price on a basis; the usual one for None, and the user's own on any; None where nobody quotes one."""
         if basis is None:
             return self.price
-        quoted = next((price for price in self.quotes if price.basis is basis), None)
-        return self.price if quoted is None and self.price.origin is Origin.STATED else quoted
+        quote = next((price for price in self.quotes if price.basis is basis), None)
+        return self.price if quote is None and self.price.origin is Origin.STATED else quote
 
     @property
     def measured(self) -> bool:
         """Whether any matrix kernel of this very accelerator was fitted to measurements, not taken from a relative."""
-        known = (Origin.FITTED, Origin.MEASURED)
-        return any(figures.origin in known for (kernel, _), figures in self.efficiency.items() if kernel == "gemm")
+        origins = (Origin.FITTED, Origin.MEASURED)
+        return any(figures.origin in origins for (kernel, _), figures in self.efficiency.items() if kernel == "gemm")
 
     def ridge_point(self, dtype: str) -> float:
         """Arithmetic intensity at which compute and bandwidth balance [FLOP/byte] (Williams 2009).

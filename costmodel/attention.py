@@ -292,7 +292,7 @@ class CompressedAttention:
         width, apart = self.heads * self.head_dim, Sharding.REPLICATED
         outputs = self.output_groups * self.output_rank
         overlap = 2 if self.index_heads else 1  # windows of the indexed layers overlap
-        compressed = 2 * overlap * self.head_dim if self.ratio else 0
+        compressor_width = 2 * overlap * self.head_dim if self.ratio else 0
         indexer = (
             (
                 Matrix("index_q", self.query_rank, self.index_heads * self.index_dim, apart, Part.ATTENTION),
@@ -304,7 +304,7 @@ class CompressedAttention:
         return (
             Matrix("q_a", self.hidden, self.query_rank, apart, Part.ATTENTION),
             Matrix("q_b", self.query_rank, width, Sharding.COLUMN, Part.ATTENTION),
-            Matrix("kv", self.hidden, self.head_dim + compressed, apart, Part.ATTENTION, merged=True),
+            Matrix("kv", self.hidden, self.head_dim + compressor_width, apart, Part.ATTENTION, merged=True),
             Matrix("o_a", width // self.output_groups, outputs, Sharding.COLUMN, Part.ATTENTION),
             Matrix("o_b", outputs, self.hidden, Sharding.ROW, Part.ATTENTION),
             *indexer,

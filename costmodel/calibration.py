@@ -150,17 +150,17 @@ def free_parameters(observations: Sequence[Observation]) -> tuple[str, ...]:
     decodes = _points(observations, Quantity.TPOT, Quantity.DECODE_STEP)
     prompts = _points(observations, Quantity.TTFT, Quantity.PREFILL_STEP)
     arrivals = _points(observations, Quantity.TTFT)
-    wanted = {
+    evidence = {
         "memory": decodes >= 1,
         "compute": prompts >= 1,
         "host": decodes >= 2,
         "arrival": arrivals >= 2,
     }
-    return tuple(name for name, seen in wanted.items() if seen)
+    return tuple(name for name, is_shown in evidence.items() if is_shown)
 
 
 def _points(observations: Sequence[Observation], *quantities: Quantity) -> int:
-    return len({each.point for each in observations if each.quantity in quantities})
+    return len({observation.point for observation in observations if observation.quantity in quantities})
 
 
 def fit_scales(
@@ -171,12 +171,12 @@ def fit_scales(
     free: names of Scales to fit; default: those that the observations show (`free_parameters`).
     """
     names = tuple(free_parameters(observations) if free is None else free)
-    measured = np.log([each.seconds for each in observations])
-    sigma = np.array([SIGMA[each.quantity] for each in observations])
+    log_seconds = np.log([observation.seconds for observation in observations])
+    sigma = np.array([SIGMA[observation.quantity] for observation in observations])
     spread = np.array([SPREAD[name] for name in names])
 
     def residual(point: Array) -> Array:
-        return np.asarray(np.log(predict(_scales(names, point * spread))) - measured)
+        return np.asarray(np.log(predict(_scales(names, point * spread))) - log_seconds)
 
     def loss(point: Array) -> float:
         return float(huber(residual(point) / sigma).sum() + point @ point)
@@ -186,21 +186,21 @@ def fit_scales(
     before = residual(start)
     best, _ = pattern_search(loss, start, lower, upper, step=1.0, tolerance=0.02) if names else (start, 0.0)
     after = residual(best)
-    deviation, held = _linearised(residual, best, after, sigma, [each.row for each in observations])
+    deviation, jackknife = _uncertainty(residual, best, after, sigma, [observation.row for observation in observations])
     return ScaleFit(
         scales=_scales(names, best * spread),
         free=names,
         spread=dict(zip(names, (deviation * spread).tolist(), strict=True)),
         before=before,
         after=after,
-        held=held,
+        held=jackknife,
         strain=strain_of(after, observations),
     )
 
 
 def strain_of(logs: Array, observations: Sequence[Observation]) -> float:
     """Median of |ln(predicted / measured)| over the error that the model has anyway [1]."""
-    return float(np.median(np.abs(logs) / np.array([SIGMA[each.quantity] for each in observations])))
+    return float(np.median(np.abs(logs) / np.array([SIGMA[observation.quantity] for observation in observations])))
 
 
 def huber(value: Array) -> Array:
@@ -217,7 +217,7 @@ def _scales(names: Sequence[str], logarithms: Array) -> Scales:
     return replace(Scales(), **dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
 
 
-def _linearised(
+def _uncertainty(
     residual: Callable[[Array], Array], point: Array, after: Array, sigma: Array, rows: Sequence[int]
 ) -> tuple[Array, Array]:
     """Standard deviations of the point after the data, and residuals of each row had it been left out.
@@ -232,12 +232,12 @@ def _linearised(
     size = np.abs(after) / sigma
     weight = np.minimum(1.0, HUBER / np.maximum(size, 1e-12)) / sigma**2
     inverse = np.linalg.inv(jacobian.T @ (weight[:, None] * jacobian) + np.eye(point.size))
-    held = after.copy()
+    jackknife = after.copy()
     for row in dict.fromkeys(rows):
         block = np.flatnonzero(np.asarray(rows) == row)
         influence = jacobian[block] @ inverse @ jacobian[block].T * weight[block]
-        held[block] = np.linalg.solve(np.eye(block.size) - influence, after[block])
-    return np.sqrt(np.diag(inverse)), held
+        jackknife[block] = np.linalg.solve(np.eye(block.size) - influence, after[block])
+    return np.sqrt(np.diag(inverse)), jackknife
 
 
 def pattern_search(
@@ -261,12 +261,12 @@ def pattern_search(
     best = np.clip(np.asarray(start, dtype=np.float64), lower, upper)
     value = loss(best)
     while step > tolerance:
-        moved, moved_value = _explore(loss, best, value, (lower, upper), step)
-        if moved_value >= value:
+        trial, trial_value = _explore(loss, best, value, (lower, upper), step)
+        if trial_value >= value:
             step /= 2
             continue
-        leap = np.clip(2 * moved - best, lower, upper)
-        best, value = moved, moved_value
+        leap = np.clip(2 * trial - best, lower, upper)
+        best, value = trial, trial_value
         leap_value = loss(leap)
         if leap_value < value:
             best, value = leap, leap_value
@@ -310,10 +310,10 @@ def calibrated_pairs(model: Transformer, configs: Iterable[EngineConfig]) -> tup
     for config in configs:
         used = [*used_efficiencies(model, config)]
         for part in Part:
-            stored = part_dtype(model, part, config.weight_dtype)
-            used += [(kind, stored) for kind in ("gemm", "moe") if kind == "gemm" or model.is_moe]
-        known = config.accelerator.efficiency
-        pairs.update(dict.fromkeys(pair for pair in used if pair in known and pair[0] not in COLLECTIVES))
+            weight_dtype = part_dtype(model, part, config.weight_dtype)
+            used += [(kind, weight_dtype) for kind in ("gemm", "moe") if kind == "gemm" or model.is_moe]
+        efficiencies = config.accelerator.efficiency
+        pairs.update(dict.fromkeys(pair for pair in used if pair in efficiencies and pair[0] not in COLLECTIVES))
     return tuple(pairs)
 
 
@@ -335,18 +335,18 @@ def scaled_accelerator(
 
 
 def _scaled(
-    accelerator: Accelerator, pairs: Iterable[Pair], scales: Scales, unlimited: frozenset[str]
+    accelerator: Accelerator, pairs: Iterable[Pair], scales: Scales, uncapped_kernels: frozenset[str]
 ) -> dict[Pair, KernelEfficiency]:
-    known = accelerator.efficiency
+    efficiencies = accelerator.efficiency
 
     def limit(pair: Pair, share: float) -> float:
-        return share if pair[0] in unlimited else min(share, 1.0)
+        return share if pair[0] in uncapped_kernels else min(share, 1.0)
 
     return {
         pair: replace(
-            known[pair],
-            compute=limit(pair, known[pair].compute * scales.compute),
-            memory=limit(pair, known[pair].memory * scales.memory),
+            efficiencies[pair],
+            compute=limit(pair, efficiencies[pair].compute * scales.compute),
+            memory=limit(pair, efficiencies[pair].memory * scales.memory),
         )
         for pair in pairs
     }
@@ -372,12 +372,12 @@ def above_physics(
     """
     carrier = "moe" if model.is_moe else "gemm"
     carrying = [accelerator.efficiency[pair] for pair in pairs if pair[0] == carrier]
-    reached = {
-        "compute": min((each.compute for each in carrying), default=0.0) * scales.compute,
-        "memory": min((each.memory for each in carrying), default=0.0) * scales.memory,
+    shares = {
+        "compute": min((efficiency.compute for efficiency in carrying), default=0.0) * scales.compute,
+        "memory": min((efficiency.memory for efficiency in carrying), default=0.0) * scales.memory,
     }
     most = MOST_EFFICIENCY * DENSE_SLACK / slack(model)
-    return {name: share for name, share in reached.items() if share > most and getattr(scales, name) > 1.0}
+    return {name: share for name, share in shares.items() if share > most and getattr(scales, name) > 1.0}
 
 
 DENSE_SLACK = 0.95

@@ -171,9 +171,9 @@ def kernel_efficiency(accelerator: Accelerator, kernel_class: str, dtype: str) -
     """Efficiency of a kernel class, or of the nearest thing known: 16 bit instead of `dtype`, then a kindred class."""
     for name in (kernel_class, _STANDS_IN.get(kernel_class, kernel_class)):
         for kind in (dtype, ACTIVATION_DTYPE):
-            found = accelerator.efficiency.get((name, kind))
-            if found is not None:
-                return found
+            efficiency = accelerator.efficiency.get((name, kind))
+            if efficiency is not None:
+                return efficiency
     raise InputError(
         f"accelerator {accelerator.name!r} has no efficiency for {kernel_class!r} in {dtype!r} or {ACTIVATION_DTYPE!r}"
     )
@@ -258,15 +258,15 @@ def _matrix_rates(
     experts = max(group.feed_forward.experts for group in model.layers)
     pairs: list[tuple[KernelEfficiency, KernelEfficiency]] = []
     for config in configs:
-        stored = part_dtype(model, part, config.weight_dtype)
-        computed = compute_dtype(stored, config.accelerator)
-        grouped = part is not Part.EXPERTS or config.parallelism.expert < experts
-        kernels = conditions.fp8_kernels if computed == "fp8" and grouped else computed
+        weight_dtype = part_dtype(model, part, config.weight_dtype)
+        unit_dtype = compute_dtype(weight_dtype, config.accelerator)
+        has_groups = part is not Part.EXPERTS or config.parallelism.expert < experts
+        kernels = conditions.fp8_kernels if unit_dtype == "fp8" and has_groups else unit_dtype
         compute = kernel_efficiency(config.accelerator, kernel_class, kernels)
-        if conditions.in_engine and computed != ACTIVATION_DTYPE and not apart:
-            compute = _fused(compute, kernel_efficiency(config.accelerator, kernel_class, ACTIVATION_DTYPE))
-        weight_only = config.accelerator.efficiency.get((kernel_class, stored), compute)
-        pairs.append((compute, weight_only if stored != computed else compute))
+        if conditions.in_engine and unit_dtype != ACTIVATION_DTYPE and not apart:
+            compute = _with_fused_cast(compute, kernel_efficiency(config.accelerator, kernel_class, ACTIVATION_DTYPE))
+        weight_only = config.accelerator.efficiency.get((kernel_class, weight_dtype), compute)
+        pairs.append((compute, weight_only if weight_dtype != unit_dtype else compute))
     accelerators = [config.accelerator for config in configs]
     shares = [_expanding(model, config, part) for config in configs]
     peaks = [_unit_rate(model, config, part) * share for config, share in zip(configs, shares, strict=True)]
@@ -276,30 +276,30 @@ def _matrix_rates(
     return replace(rates, compute_half=rates.compute_half * _column(shares))
 
 
-def _fused(narrow: KernelEfficiency, wide: KernelEfficiency) -> KernelEfficiency:
+def _with_fused_cast(narrow: KernelEfficiency, wide: KernelEfficiency) -> KernelEfficiency:
     """A narrow GEMM without the separate kernel that converts its inputs, which engines make part of the one before."""
     return replace(narrow, memory=max(narrow.memory, wide.memory), launch=min(narrow.launch, wide.launch))
 
 
 def _unit_rate(model: Transformer, config: EngineConfig, part: Part) -> float:
     """Data-sheet FLOP/s of the units that a part computes on [FLOP/s]."""
-    stored = part_dtype(model, part, config.weight_dtype)
-    return config.accelerator.peak_flops[compute_dtype(stored, config.accelerator)]
+    weight_dtype = part_dtype(model, part, config.weight_dtype)
+    return config.accelerator.peak_flops[compute_dtype(weight_dtype, config.accelerator)]
 
 
 def _expanding(model: Transformer, config: EngineConfig, part: Part) -> float:
     """Share of those that expanding narrower weights leaves; what half fills the GPU takes as long with it."""
-    stored = part_dtype(model, part, config.weight_dtype)
-    if stored == compute_dtype(stored, config.accelerator):
+    weight_dtype = part_dtype(model, part, config.weight_dtype)
+    if weight_dtype == compute_dtype(weight_dtype, config.accelerator):
         return 1.0
     return EXPANDING_EXPERTS if part is Part.EXPERTS else EXPANDING
 
 
 def _attention_rates(configs: Sequence[EngineConfig], kernel_class: str, conditions: Conditions) -> KernelRates:
-    found = [kernel_efficiency(config.accelerator, kernel_class, config.kv_dtype) for config in configs]
+    fits = [kernel_efficiency(config.accelerator, kernel_class, config.kv_dtype) for config in configs]
     accelerators = [config.accelerator for config in configs]
     peaks = [accelerator.peak_flops[ACTIVATION_DTYPE] for accelerator in accelerators]
-    return _kernel_rates(accelerators, peaks, [(one, one) for one in found], conditions, eager=not conditions.graphs)
+    return _kernel_rates(accelerators, peaks, [(fit, fit) for fit in fits], conditions, eager=not conditions.graphs)
 
 
 def _kernel_rates(
@@ -312,23 +312,23 @@ def _kernel_rates(
 ) -> KernelRates:
     """Rates from (efficiency of the arithmetic, of the traffic) of each accelerator."""
     arithmetic = [compute for compute, _ in pairs]
-    traffic = [moved for _, moved in pairs]
+    traffic = [memory for _, memory in pairs]
     bandwidth = [accelerator.bandwidth for accelerator in accelerators]
-    floors, singles = ([getattr(one, name) * eager for one in arithmetic] for name in ("floor", "single"))
+    floors, singles = ([getattr(fit, name) * eager for fit in arithmetic] for name in ("floor", "single"))
     longer = [accelerator.in_engine if conditions.in_engine else InEngine() for accelerator in accelerators]
     return KernelRates(
         peak=_column(
-            [peak * one.compute / more.arithmetic for peak, one, more in zip(peaks, arithmetic, longer, strict=True)]
+            [peak * fit.compute / more.arithmetic for peak, fit, more in zip(peaks, arithmetic, longer, strict=True)]
         ),
         bandwidth=_column(
-            [width * one.memory / more.traffic for width, one, more in zip(bandwidth, traffic, longer, strict=True)]
+            [width * fit.memory / more.traffic for width, fit, more in zip(bandwidth, traffic, longer, strict=True)]
         ),
-        launch=_column([one.launch + (one.eager if eager else 0.0) for one in traffic]),
-        compute_half=_column([one.compute_half for one in arithmetic]),
-        depth_half=_column([one.depth_half for one in arithmetic]),
-        fill_half=_column([one.fill_half for one in arithmetic]),
-        cast=_column([one.cast / width for width, one in zip(bandwidth, arithmetic, strict=True)]),
-        spill=_column([one.spill / width for width, one in zip(bandwidth, arithmetic, strict=True)]),
+        launch=_column([fit.launch + (fit.eager if eager else 0.0) for fit in traffic]),
+        compute_half=_column([fit.compute_half for fit in arithmetic]),
+        depth_half=_column([fit.depth_half for fit in arithmetic]),
+        fill_half=_column([fit.fill_half for fit in arithmetic]),
+        cast=_column([fit.cast / width for width, fit in zip(bandwidth, arithmetic, strict=True)]),
+        spill=_column([fit.spill / width for width, fit in zip(bandwidth, arithmetic, strict=True)]),
         floor=_column(floors) if any(floors) else None,
         single=_column(singles) if any(singles) else None,
     )

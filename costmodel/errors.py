@@ -31,10 +31,10 @@ class InputError(PdplanError):
     """The user's input is wrong; the message says where and how to mend it."""
 
 
-def name_hint(name: str, known: Iterable[str], otherwise: str = "known") -> str:
+def name_hint(name: str, names: Iterable[str], otherwise: str = "known") -> str:
     """What may have been meant by a name, as the end of a sentence: the nearest one, or all that are known."""
-    close = nearest_name(name, known)
-    return f"did you mean {shown(close)}?" if close else f"{otherwise}: {name_list(known)}"
+    close = nearest_name(name, names)
+    return f"did you mean {shown(close)}?" if close else f"{otherwise}: {name_list(names)}"
 
 
 class UnknownNameError(InputError):
@@ -66,7 +66,7 @@ class InfeasibleError(PdplanError):
     """No fleet meets the SLOs within the constraints; the message names the one that binds."""
 
 
-def nearest_name(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
+def nearest_name(name: str, names: Iterable[str], least: float = 0.6) -> str | None:
     """Return the known name most like `name`, or None if nothing is close; case and O for 0 make no difference.
 
     least: likeness [1] that counts as close, as `difflib` has it.
@@ -76,7 +76,7 @@ def nearest_name(name: str, known: Iterable[str], least: float = 0.6) -> str | N
     >>> nearest_name("foo", ["BLOOM-176B", "H800"]) is None
     True
     """
-    by_plain = {_plain(candidate): candidate for candidate in known}
+    by_plain = {_plain(candidate): candidate for candidate in names}
     close = difflib.get_close_matches(_plain(name[:LONGEST_NAME]), by_plain, n=1, cutoff=least)
     return by_plain[close[0]] if close else None
 

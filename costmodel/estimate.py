@@ -179,12 +179,12 @@ def _batch(model: Transformer, config: EngineConfig, most: int, batch: float | N
     """The batch asked for, or the largest; an error says what does not fit."""
     if most == 0:
         free = kv_capacity_bytes(model, config)
-        what = (
+        contents = (
             "the weights and activations" if free <= 0 else "the weights, activations and the KV cache of one request"
         )
         raise InputError(
             f"{model.name} in {config.weight_dtype} does not fit on {config.gpus} x {config.accelerator.name}: "
-            f"{what} need more than {percentage(config.memory_fraction)} of "
+            f"{contents} need more than {percentage(config.memory_fraction)} of "
             f"{config.accelerator.memory / 2**30:.0f} GiB per GPU; a smaller max_num_batched_tokens "
             f"(now {config.max_num_batched_tokens:,}) needs less for activations"
         )

@@ -61,9 +61,9 @@ def card_wait(
         return 0.0, 0.0
     scv = 1.0 + max(arrival_scv - 1.0, 0.0) / cards
     ahead = (together - 1.0) / 2.0
-    queued = min(busy, 1.0) * float(conditional_wait(1.0, busy, mean, second, scv)) + ahead * mean
+    mean_wait = min(busy, 1.0) * float(conditional_wait(1.0, busy, mean, second, scv)) + ahead * mean
     chance = min(busy + ahead / (1.0 + ahead), 1.0)
-    return chance, queued / chance
+    return chance, mean_wait / chance
 
 
 def waits_of(chance: float, mean: float, levels: FloatArray) -> FloatArray:
@@ -120,9 +120,9 @@ class Delay:
 
     def exceeds(self, slack: FloatArray) -> FloatArray:
         """P(delay > slack) of each flow, slack (..., flows) or (..., 1) [s]."""
-        left = slack[..., None, :] - self.later[:, None]
-        free = sum((chance * rest_exceeds(left, length) for chance, length in self.rests), np.zeros(left.shape))
-        late = self.wait.chance * self.wait.exceeds(left) + (1.0 - self.wait.chance) * free
+        margin = slack[..., None, :] - self.later[:, None]
+        free = sum((chance * rest_exceeds(margin, length) for chance, length in self.rests), np.zeros(margin.shape))
+        late = self.wait.chance * self.wait.exceeds(margin) + (1.0 - self.wait.chance) * free
         return np.asarray(late.mean(axis=-2))
 
 

@@ -106,19 +106,19 @@ def matrix_work(engines: EngineArrays, matrix: Matrix, tokens: FloatArray) -> Wo
     width = matrix.n / (engines.tensor if matrix.sharding is Sharding.COLUMN else 1.0)
     depth = matrix.k / (engines.tensor if matrix.sharding is Sharding.ROW else 1.0)
     weights = width * depth * engines.weight_bytes[matrix.part]
-    moved = depth * engines.input_bytes[matrix.part] + width * ACTIVATION_BYTES
+    token_bytes = depth * engines.input_bytes[matrix.part] + width * ACTIVATION_BYTES
     per_output = 2.0 * (depth + rates.depth_half) / rates.peak
     cast = rates.cast * depth
     time = np.maximum(
         tokens * (per_output * width + cast) + (per_output * rates.compute_half + rates.launch),
-        tokens * (moved / rates.bandwidth + cast) + (weights / rates.bandwidth + rates.launch),
+        tokens * (token_bytes / rates.bandwidth + cast) + (weights / rates.bandwidth + rates.launch),
     )
     active = np.sign(tokens)
     if rates.floor is not None:
         time = np.maximum(time, rates.floor)
     if rates.single is not None:
         time = time + rates.single * np.clip(2.0 - tokens, 0.0, 1.0)
-    return Work(active * time, 2.0 * width * depth * tokens, active * weights + moved * tokens)
+    return Work(active * time, 2.0 * width * depth * tokens, active * weights + token_bytes * tokens)
 
 
 def elementwise_kernels(group: LayerGroup) -> int:
@@ -186,19 +186,19 @@ def prefill_attention_work(
         + tokens * attention.flop_per_token / engines.tensor
     )
     shards = np.minimum(engines.tensor, attention.kv_shards)
-    read = new + (past if attention.selected is None else np.minimum(past, attention.selected))
+    kv_tokens = new + (past if attention.selected is None else np.minimum(past, attention.selected))
     traffic = requests * (
-        read * attention.kv_elements_per_token * engines.kv_bytes / shards
+        kv_tokens * attention.kv_elements_per_token * engines.kv_bytes / shards
         + (new + past) * attention.index_bytes_per_token
         + 2.0 * attention.state_bytes / shards
     ) + tokens * (_query_output_width(attention) * ACTIVATION_BYTES / engines.tensor)
     keys = np.maximum(np.minimum(new + past, attention.selected) if attention.selected else new + past, 1.0)
     heads, width = _heads(attention)
     queries = np.maximum(tokens * (heads / engines.tensor), 1.0)
-    slowed = flop * (
+    effective_flop = flop * (
         (1.0 + rates.compute_half / keys) * (1.0 + rates.fill_half / queries) * (1.0 + rates.depth_half / width)
     )
-    time = active * (kernel_time(slowed, traffic, rates.peak, rates.bandwidth, rates.launch) + ROTARY_LAUNCH)
+    time = active * (kernel_time(effective_flop, traffic, rates.peak, rates.bandwidth, rates.launch) + ROTARY_LAUNCH)
     return Work(time, active * flop, active * traffic)
 
 
@@ -237,14 +237,14 @@ def decode_attention_work(
     """
     rates = engines.attention["latent_decode" if attention.is_latent else "attention_decode"]
     shards = np.minimum(engines.tensor, attention.kv_shards)
-    attended = context if attention.selected is None else np.minimum(context, attention.selected)
+    keys = context if attention.selected is None else np.minimum(context, attention.selected)
     flop = requests * (
-        attended * attention.decode_flop_per_pair / engines.tensor
+        keys * attention.decode_flop_per_pair / engines.tensor
         + context * attention.index_flop_per_pair
         + attention.flop_per_token / engines.tensor
     )
     traffic = requests * (
-        attended * attention.kv_elements_per_token * engines.kv_bytes / shards
+        keys * attention.kv_elements_per_token * engines.kv_bytes / shards
         + context * attention.index_bytes_per_token
         + 2.0 * attention.state_bytes / shards
     )
@@ -267,21 +267,21 @@ def expert_work(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -
     slots = expert_slots(block.experts, engines.expert)
     factor = imbalance(slots, block.experts_per_token, engines.expert, engines.expert_largest, engines.expert_skew)
     spread = sampled_spread(tokens) if engines.expert_spread is None else engines.expert_spread
-    routed = busiest_expert_rank(slots, block.experts_per_token, tokens, engines.expert, factor, spread=spread)
+    rank_load = busiest_expert_rank(slots, block.experts_per_token, tokens, engines.expert, factor, spread=spread)
     elements = block.elements_per_expert / split
     outer, between = 2.0 * block.expert_hidden, (3.0 if block.gated else 2.0) * block.expert_intermediate / split
-    width, converted = outer + between, converted_width(outer, between, engines.input_bytes[Part.EXPERTS])
+    width, cast_width = outer + between, converted_width(outer, between, engines.input_bytes[Part.EXPERTS])
     active = np.sign(tokens)
     half = rates.compute_half * np.minimum(engines.weight_bytes[Part.EXPERTS] / engines.input_bytes[Part.EXPERTS], 1.0)
-    arithmetic = 2.0 * elements * (routed.rows + half * routed.touched)
-    traffic = routed.touched * (elements * engines.weight_bytes[Part.EXPERTS]) + routed.rows * (
+    arithmetic = 2.0 * elements * (rank_load.rows + half * rank_load.touched)
+    traffic = rank_load.touched * (elements * engines.weight_bytes[Part.EXPERTS]) + rank_load.rows * (
         width * ACTIVATION_BYTES
     )
-    passes = routed.rows * (rates.cast * converted)
+    passes = rank_load.rows * (rates.cast * cast_width)
     if np.any(rates.spill):
-        passes = passes + routed.elsewhere * np.where(engines.data > 1, 0.0, rates.spill * width)
+        passes = passes + rank_load.elsewhere * np.where(engines.data > 1, 0.0, rates.spill * width)
     time = kernel_time(arithmetic, traffic, rates.peak, rates.bandwidth, rates.launch) + passes
-    return Work(active * time, active * (2.0 * elements * routed.rows), active * traffic)
+    return Work(active * time, active * (2.0 * elements * rank_load.rows), active * traffic)
 
 
 def converted_width(outer: Figure, between: Figure, input_bytes: Figure) -> FloatArray:

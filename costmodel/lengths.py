@@ -109,9 +109,9 @@ def _lognormal_sigma(
 ) -> float:
     """Return sigma [1] from whichever spread is given; from mean and p99 it is the smaller root of the quadratic."""
     if sigma is not None:
-        found = sigma
+        log_sigma = sigma
     elif cv is not None:
-        found = math.sqrt(math.log1p(cv**2)) if cv >= 0 else cv
+        log_sigma = math.sqrt(math.log1p(cv**2)) if cv >= 0 else cv
     else:
         assert p99 is not None  # noqa: S101 - the caller counted the spreads
         z = STANDARD_NORMAL.inv_cdf(0.99)
@@ -123,10 +123,10 @@ def _lognormal_sigma(
                 f"lognormal length: p99 {p99:g} is {p99 / centre:.1f} times the mean {centre:g}, "
                 f"a log-normal has at most {math.exp(z**2 / 2):.1f} times"
             )
-        found = z - math.sqrt(z**2 - 2 * ratio) if centre_is_mean else ratio / z
-    if not 0 <= found <= MAX_TAIL_SIGMA:
-        raise InputError(f"lognormal length: sigma {found:g} must lie between 0 and {MAX_TAIL_SIGMA:g}")
-    return found
+        log_sigma = z - math.sqrt(z**2 - 2 * ratio) if centre_is_mean else ratio / z
+    if not 0 <= log_sigma <= MAX_TAIL_SIGMA:
+        raise InputError(f"lognormal length: sigma {log_sigma:g} must lie between 0 and {MAX_TAIL_SIGMA:g}")
+    return log_sigma
 
 
 def from_quantiles(quantiles: Mapping[float, float], buckets: int = 16) -> Lengths:
@@ -149,13 +149,13 @@ def from_quantiles(quantiles: Mapping[float, float], buckets: int = 16) -> Lengt
     score = np.array([STANDARD_NORMAL.inv_cdf(p) for p, _ in inner])
     log_length = np.log([x for _, x in inner])
     slope = np.diff(log_length) / np.diff(score)
-    bounded = knots[-1][0] == 1
-    if not bounded and slope[-1] > MAX_TAIL_SIGMA:
+    has_longest = knots[-1][0] == 1
+    if not has_longest and slope[-1] > MAX_TAIL_SIGMA:
         raise InputError("quantiles of the lengths rise too steeply to extrapolate; give the longest as quantile 1")
     slope = slope[np.r_[0, np.arange(len(slope)), len(slope) - 1]]
     origin = log_length[np.r_[0, np.arange(len(score))]] - slope * score[np.r_[0, np.arange(len(score))]]
     shortest = knots[0][1] if knots[0][0] == 0 else 1.0
-    longest = knots[-1][1] if bounded else math.inf
+    longest = knots[-1][1] if has_longest else math.inf
     return _discretise(score, origin=origin, slope=slope, shortest=shortest, longest=longest, buckets=buckets)
 
 
@@ -183,12 +183,12 @@ def coarsen(isl: FloatArray, osl: FloatArray, weight: FloatArray, target_buckets
     groups = _tail_groups(axes, weight) if target_buckets >= 8 else [np.arange(isl.size)]
     queue = [_best_cut(group, axes, features, weight, order) for order, group in enumerate(groups)]
     heapq.heapify(queue)
-    made = len(queue)
+    next_order = len(queue)
     while len(queue) < target_buckets and queue[0].gain > 0:
         worst = heapq.heappop(queue)
         for half in (worst.cells[: worst.split], worst.cells[worst.split :]):
-            heapq.heappush(queue, _best_cut(half, axes, features, weight, made))
-            made += 1
+            heapq.heappush(queue, _best_cut(half, axes, features, weight, next_order))
+            next_order += 1
     return _representatives([cut.cells for cut in queue], isl, osl, weight)
 
 
@@ -230,27 +230,27 @@ def _tail_groups(axes: FloatArray, weight: FloatArray) -> list[IndexArray]:
         order = np.argsort(values, kind="stable")
         edge = int(np.searchsorted(np.cumsum(weight[order]), TAIL))
         beyond.append(values > values[order[min(edge, order.size - 1)]])
-    parts = (~beyond[0] & ~beyond[1], ~beyond[0] & beyond[1], beyond[0])
-    return [np.flatnonzero(part) for part in parts if part.any()]
+    regions = (~beyond[0] & ~beyond[1], ~beyond[0] & beyond[1], beyond[0])
+    return [np.flatnonzero(region) for region in regions if region.any()]
 
 
 def _best_cut(cells: IndexArray, axes: FloatArray, features: FloatArray, weight: FloatArray, order: int) -> _Cut:
     """Return the cut, along ISL or OSL, that removes most weighted variance of the features from `cells`."""
     best = _Cut(0.0, order, cells, cells.size)
     for values in axes.T:
-        ranked = cells[np.argsort(values[cells], kind="stable")]
-        cuts = np.flatnonzero(np.diff(values[ranked]) > 0) + 1
+        sorted_cells = cells[np.argsort(values[cells], kind="stable")]
+        cuts = np.flatnonzero(np.diff(values[sorted_cells]) > 0) + 1
         if not cuts.size:
             continue
-        mass = weight[ranked]
-        centre = (mass[:, None] * features[ranked]).sum(axis=0) / mass.sum()
-        moment = np.cumsum(mass[:, None] * (features[ranked] - centre), axis=0)[cuts - 1]
-        left, right = np.cumsum(mass)[cuts - 1], np.cumsum(mass[::-1])[::-1][cuts]
+        mass = weight[sorted_cells]
+        centre = (mass[:, None] * features[sorted_cells]).sum(axis=0) / mass.sum()
+        moment = np.cumsum(mass[:, None] * (features[sorted_cells] - centre), axis=0)[cuts - 1]
+        lower_mass, upper_mass = np.cumsum(mass)[cuts - 1], np.cumsum(mass[::-1])[::-1][cuts]
         # With the mean at 0 both halves carry the same moment, of opposite sign.
-        gains = (moment**2).sum(axis=1) * (1 / left + 1 / right)
+        gains = (moment**2).sum(axis=1) * (1 / lower_mass + 1 / upper_mass)
         place = int(np.argmax(gains))
         if gains[place] > best.gain:
-            best = _Cut(float(gains[place]), order, ranked, int(cuts[place]))
+            best = _Cut(float(gains[place]), order, sorted_cells, int(cuts[place]))
     return best
 
 
@@ -304,6 +304,6 @@ def _total(values: FloatArray) -> float:
     return float(values.sum())
 
 
-def _positive(what: str, tokens: float) -> None:
+def _positive(label: str, tokens: float) -> None:
     if not (math.isfinite(tokens) and tokens >= 1):
-        raise InputError(f"{what} is {tokens:g}, it must be a finite number of at least 1 token")
+        raise InputError(f"{label} is {tokens:g}, it must be a finite number of at least 1 token")

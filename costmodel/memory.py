@@ -47,7 +47,7 @@ def stage_groups(model: Transformer, stages: int) -> tuple[tuple[LayerGroup, ...
     result: list[tuple[LayerGroup, ...]] = []
     for end, size in zip(ends, stage_layers(len(layers), stages), strict=True):
         members = layers[int(end) - size : int(end)]
-        result.append(tuple(replace(one, count=members.count(one)) for one in dict.fromkeys(members)))
+        result.append(tuple(replace(layer, count=members.count(layer)) for layer in dict.fromkeys(members)))
     return tuple(result)
 
 
@@ -94,12 +94,12 @@ def kv_capacity_by_limit(model: Transformer, config: EngineConfig, seqs: Tokens)
     startup = hbm - runtime_bytes(config)
     weights = weight_bytes_per_gpu(model, config)
     free = startup - weights - _activations(model, config, seqs)
-    granted: Tokens = free - (1.0 - share) * hbm
+    capacity: Tokens = free - (1.0 - share) * hbm
     if rule is FractionOf.FREE:
-        granted = np.minimum(share * free, free)
+        capacity = np.minimum(share * free, free)
     if rule is FractionOf.STARTUP:
-        granted = np.minimum(share * startup - weights, free)
-    return granted
+        capacity = np.minimum(share * startup - weights, free)
+    return capacity
 
 
 def kv_bytes_per_token_per_gpu(model: Transformer, config: EngineConfig) -> float:
@@ -107,7 +107,7 @@ def kv_bytes_per_token_per_gpu(model: Transformer, config: EngineConfig) -> floa
 
     Beyond `kv_shards` tensor ranks the cache is replicated: grouped-query with few heads, latents always.
     """
-    return _worst_stage(model, config, lambda part: part.kv_bytes_per_token(config.kv_dtype))
+    return _worst_stage(model, config, lambda submodel: submodel.kv_bytes_per_token(config.kv_dtype))
 
 
 def kv_bytes_per_request_per_gpu(model: Transformer, config: EngineConfig, isl: Tokens, osl: Tokens) -> Tokens:
@@ -116,12 +116,12 @@ def kv_bytes_per_request_per_gpu(model: Transformer, config: EngineConfig, isl: 
     Without windows (ISL + OSL / 2) x kv_bytes_per_token / min(tp, KV shards); see `Transformer.mean_kv_bytes`.
     isl, osl [token] may be arrays.
     """
-    return _worst_stage(model, config, lambda part: part.mean_kv_bytes(isl, osl, config.kv_dtype))
+    return _worst_stage(model, config, lambda submodel: submodel.mean_kv_bytes(isl, osl, config.kv_dtype))
 
 
 def kv_bytes_peak_per_gpu(model: Transformer, config: EngineConfig, tokens: Tokens) -> Tokens:
     """KV of one request with `tokens` tokens in the cache, on one GPU of its data rank [byte]."""
-    return _worst_stage(model, config, lambda part: part.kv_bytes(tokens, config.kv_dtype))
+    return _worst_stage(model, config, lambda submodel: submodel.kv_bytes(tokens, config.kv_dtype))
 
 
 def max_requests(model: Transformer, config: EngineConfig, isl: float, osl: float) -> int:
@@ -133,10 +133,10 @@ def max_requests(model: Transformer, config: EngineConfig, isl: float, osl: floa
     free = kv_capacity_bytes(model, config)
     if isl + osl > config.max_model_len or free < kv_bytes_peak_per_gpu(model, config, isl + osl):
         return 0
-    each = kv_bytes_per_request_per_gpu(model, config, isl, osl)
-    if not each:
+    request_bytes = kv_bytes_per_request_per_gpu(model, config, isl, osl)
+    if not request_bytes:
         return config.max_num_seqs
-    return min(config.max_num_seqs, config.parallelism.data * int(free // each))
+    return min(config.max_num_seqs, config.parallelism.data * int(free // request_bytes))
 
 
 def max_whole_requests(model: Transformer, config: EngineConfig, isl: float, osl: float) -> int:
@@ -145,20 +145,20 @@ def max_whole_requests(model: Transformer, config: EngineConfig, isl: float, osl
     min(max_num_seqs, dp x floor(KV capacity / KV of a whole request)), at most `max_requests`.
     """
     most = max_requests(model, config, isl, osl)
-    each = float(kv_bytes_peak_per_gpu(model, config, isl + osl))
-    if not most or not each:
+    request_bytes = float(kv_bytes_peak_per_gpu(model, config, isl + osl))
+    if not most or not request_bytes:
         return most
-    return min(most, config.parallelism.data * int(kv_capacity_bytes(model, config) // each))
+    return min(most, config.parallelism.data * int(kv_capacity_bytes(model, config) // request_bytes))
 
 
-def _worst_stage(model: Transformer, config: EngineConfig, held: Callable[[Transformer], Tokens]) -> Tokens:
-    """Largest over pipeline stages of the KV that `held` reports for a stage's layers, shared over tensor ranks."""
+def _worst_stage(model: Transformer, config: EngineConfig, kv_bytes_of: Callable[[Transformer], Tokens]) -> Tokens:
+    """Largest over pipeline stages of the KV that `kv_bytes_of` gives for its layers, shared over tensor ranks."""
     split = config.parallelism
 
     def stage(groups: tuple[LayerGroup, ...]) -> Tokens:
-        parts = (held(_only(model, one)) * _stored(one, config) for one in groups)
-        shards = (min(split.tensor, one.attention.kv_shards) for one in groups)
-        return reduce(add, (part / ranks for part, ranks in zip(parts, shards, strict=True)))
+        sizes = (kv_bytes_of(_only(model, group)) * _storage_factor(group, config) for group in groups)
+        shards = (min(split.tensor, group.attention.kv_shards) for group in groups)
+        return reduce(add, (size / ranks for size, ranks in zip(sizes, shards, strict=True)))
 
     worst: Tokens = reduce(np.maximum, map(stage, dict.fromkeys(stage_groups(model, split.pipeline))))
     return worst
@@ -180,7 +180,7 @@ def _activations(model: Transformer, config: EngineConfig, seqs: Tokens) -> Toke
     return layer + logits
 
 
-def _stored(group: LayerGroup, config: EngineConfig) -> float:
+def _storage_factor(group: LayerGroup, config: EngineConfig) -> float:
     """Bytes that the engine stores for a token of these layers over those of its elements [1]."""
     attention = group.attention
     if config.kv_dtype != "fp8" or not isinstance(attention, LatentAttention) or not attention.index_topk:
@@ -221,7 +221,7 @@ def _layer_weight_bytes(
     )
     block, gpus = group.feed_forward, split.tensor * split.data
     elements = expert_slots(block.experts, split.expert) * block.elements_per_expert
-    each = model.bytes_per_element(Part.EXPERTS, weight_dtype)
+    element_bytes = model.bytes_per_element(Part.EXPERTS, weight_dtype)
     if model.is_mxfp4(model.part_dtype(Part.EXPERTS, weight_dtype)):
-        each *= block.padding(multiples, split.expert_ranks)  # steps count none: see `FeedForward.padding`
-    return dense + elements * each / gpus
+        element_bytes *= block.padding(multiples, split.expert_ranks)  # steps count none: see `FeedForward.padding`
+    return dense + elements * element_bytes / gpus

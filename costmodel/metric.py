@@ -105,5 +105,5 @@ def limits_of(**limits: float | None) -> dict[Metric, float]:
     >>> limits_of(tpot=0.05, ttft=1.0, e2e=None)
     {<Metric.TTFT: 'ttft'>: 1.0, <Metric.TPOT: 'tpot'>: 0.05}
     """
-    stated = {Metric(name): limit for name, limit in limits.items() if limit is not None and not math.isinf(limit)}
-    return {metric: stated[metric] for metric in Metric if metric in stated}
+    by_metric = {Metric(name): limit for name, limit in limits.items() if limit is not None and not math.isinf(limit)}
+    return {metric: by_metric[metric] for metric in Metric if metric in by_metric}

@@ -55,9 +55,9 @@ class Times:
         beyond = 1.0 - np.interp(at, self.seconds, self.share, left=0.0)
         return float(np.trapezoid(beyond, at))
 
-    def held(self, followed: float, limit: float) -> float:
+    def held(self, next_share: float, limit: float) -> float:
         """Mean time in a cache that keeps what is not used for `limit`, where a share is used again [s]."""
-        return followed * self.mean_within(limit) + (1.0 - followed) * limit
+        return next_share * self.mean_within(limit) + (1.0 - next_share) * limit
 
     @property
     def mean(self) -> float:
@@ -136,44 +136,44 @@ class Cached:
     keeps: float
 
 
-def characteristic_time(written: Rate, followed: float, times: Times, capacity: float) -> Rate:
-    """T of a cache of `capacity` [token] into which `written` tokens come per second [s].
+def characteristic_time(inflow: Rate, next_share: float, times: Times, capacity: float) -> Rate:
+    """T of a cache of `capacity` [token] into which `inflow` tokens come per second [s].
 
-    followed: share of them that are used again, after `times` [1]; others stay until they are the oldest. Between two
+    next_share: share of them that are used again, after `times` [1]; others stay until they are the oldest. Between two
     knots what fills the cache is quadratic in T.
 
     >>> written, capacity = 20.0 * 100.0 / 10.0, 500.0  # 20 equal entries of 100 tokens, each used every 10 s
     >>> round(characteristic_time(written, 1.0, exponential(10.0), capacity), 2), round(-10.0 * float(np.log(0.75)), 2)
     (2.88, 2.88)
     """
-    held = capacity / np.maximum(np.asarray(written, dtype=np.float64), 1e-300)  # mean time that memory is enough for
+    stay = capacity / np.maximum(np.asarray(inflow, dtype=np.float64), 1e-300)  # mean time that memory is enough for
     knot, share = np.insert(times.seconds, 0, 0.0), np.insert(times.share, 0, 0.0)
     width = np.diff(knot)
-    unused = np.append(0.0, np.cumsum(width * (1.0 - (share[1:] + share[:-1]) / 2.0)))
-    filled = followed * unused + (1.0 - followed) * knot
-    at = np.clip(np.searchsorted(filled, held, side="right") - 1, 0, knot.size - 1)
+    unused_time = np.append(0.0, np.cumsum(width * (1.0 - (share[1:] + share[:-1]) / 2.0)))
+    stay_at_knot = next_share * unused_time + (1.0 - next_share) * knot
+    at = np.clip(np.searchsorted(stay_at_knot, stay, side="right") - 1, 0, knot.size - 1)
     slope = np.append(np.diff(share) / np.maximum(width, 1e-300), 0.0)[at]
     slope = np.where(np.append(width, 1.0)[at] > 0.0, slope, 0.0)
-    rise, missing = followed * (1.0 - share[at]) + 1.0 - followed, np.maximum(held - filled[at], 0.0)
-    root = np.sqrt(np.maximum(rise**2 - 2.0 * followed * slope * missing, 0.0))
+    rise, missing = next_share * (1.0 - share[at]) + 1.0 - next_share, np.maximum(stay - stay_at_knot[at], 0.0)
+    root = np.sqrt(np.maximum(rise**2 - 2.0 * next_share * slope * missing, 0.0))
     limit = np.minimum(knot[at] + 2.0 * missing / np.maximum(rise + root, 1e-300), FARTHEST)
-    found = np.where(capacity > 0.0, limit, 0.0)
-    return found if isinstance(written, np.ndarray) else float(found)
+    keep_time = np.where(capacity > 0.0, limit, 0.0)
+    return keep_time if isinstance(inflow, np.ndarray) else float(keep_time)
 
 
 def cached(
-    reuse: Reuse, weight: FloatArray, kept: FloatArray, capacity: float, *, service: float, replicas: float
+    reuse: Reuse, weight: FloatArray, sizes: FloatArray, capacity: float, *, service: float, replicas: float
 ) -> Cached:
     """What each of several equal replicas finds.
 
-    weight (buckets,): requests of one replica [1/s]; kept (buckets,): tokens that each leaves in the cache, those that
+    weight (buckets,): requests of one replica [1/s]; sizes (buckets,): tokens that each leaves in the cache, those that
     all prompts share left out; capacity: of one replica [token]; service: from one turn to the next beside the pause
     [s]; replicas: among which the turns of a session are spread, 1 where the router sends them to the one that has
     their history.
 
     A replica has as many entries as sessions happen to be at it, a Poisson number, for as long as these last: where all
     just fit on average, some replicas lack room. So hits are means over a normal number of them, of prompts of their
-    variation: variance / mean^2 = E[kept^2] / E[kept]^2 / entries.
+    variation: variance / mean^2 = E[size^2] / E[size]^2 / entries.
 
     Spread at random, the last visit of a session was j turns ago with chance (1/n) (1 - 1/n)^(j - 1): what it left is
     shorter by j - 1 turns, and older.
@@ -183,24 +183,24 @@ def cached(
     visits, chance = visits[elsewhere >= LEAST_SHARE], elsewhere[elsewhere >= LEAST_SHARE] / replicas
     again = chance * reuse.followed[: visits.size]
     ages = [reuse.pause.later((visit - 1) * (reuse.pause.mean + service)) for visit in visits]
-    times, followed, written = _mixture(ages, again), float(again.sum()), float(weight @ kept)
-    keeps = characteristic_time(written, followed, times, capacity)
-    entries = float(weight.sum()) * times.held(followed, keeps)
-    spread = float(weight @ kept**2) * float(weight.sum()) / max(written**2, 1e-300) / max(entries, 1.0)
+    times, next_share, inflow = _mixture(ages, again), float(again.sum()), float(weight @ sizes)
+    keeps = characteristic_time(inflow, next_share, times, capacity)
+    entries = float(weight.sum()) * times.held(next_share, keeps)
+    spread = float(weight @ sizes**2) * float(weight.sum()) / max(inflow**2, 1e-300) / max(entries, 1.0)
     points, mass = np.polynomial.hermite_e.hermegauss(POINTS)
     load = np.maximum(1.0 + np.sqrt(spread) * points, LIGHTEST)
-    found, mass = np.zeros(reuse.history.size), mass * load / float(mass @ load)
-    for part, limit in zip(mass, characteristic_time(written * load, followed, times, capacity).tolist(), strict=True):
+    hit_tokens, mass = np.zeros(reuse.history.size), mass * load / float(mass @ load)
+    for atom, limit in zip(mass, characteristic_time(inflow * load, next_share, times, capacity).tolist(), strict=True):
         for visit, share, age in zip(visits, chance, ages, strict=True):
             length = np.maximum(reuse.history - (visit - 1) * reuse.growth, 0.0)
-            found += part * share * age.within(limit) * length
-    return Cached(np.minimum(found / np.maximum(reuse.history, 1e-12), 1.0), keeps)
+            hit_tokens += atom * share * age.within(limit) * length
+    return Cached(np.minimum(hit_tokens / np.maximum(reuse.history, 1e-12), 1.0), keeps)
 
 
-def _mixture(parts: list[Times], weight: FloatArray) -> Times:
-    """The mixture of distributions in proportion to `weight` (parts,) [1]."""
-    if len(parts) == 1:
-        return parts[0]
-    seconds = np.unique(np.concatenate([part.seconds for part in parts]))
-    each = np.array([np.interp(seconds, part.seconds, part.share, left=0.0) for part in parts])
-    return Times(seconds, np.asarray(weight @ each / max(float(weight.sum()), 1e-300)))
+def _mixture(ages: list[Times], weight: FloatArray) -> Times:
+    """The mixture of distributions in proportion to `weight` (ages,) [1]."""
+    if len(ages) == 1:
+        return ages[0]
+    seconds = np.unique(np.concatenate([age.seconds for age in ages]))
+    shares = np.array([np.interp(seconds, age.seconds, age.share, left=0.0) for age in ages])
+    return Times(seconds, np.asarray(weight @ shares / max(float(weight.sum()), 1e-300)))

@@ -49,11 +49,11 @@ def name_list(names: Iterable[str]) -> str:
     >>> name_list(["H100", "H200"]), name_list(letter * 40 for letter in "ABC")[80:]
     ('H100, H200', 'BB, ... (3 in all)')
     """
-    every = [shortened(name) for name in names]
-    text = whole = ", ".join(every)
+    short_names = [shortened(name) for name in names]
+    text = whole = ", ".join(short_names)
     while len(text) > LONGEST_LIST:
         text = text.rpartition(", ")[0]
-    return whole if text == whole else f"{text}, ... ({len(every)} in all)"
+    return whole if text == whole else f"{text}, ... ({len(short_names)} in all)"
 
 
 def shortened(text: str, most: int = LONGEST_SHOWN) -> str:

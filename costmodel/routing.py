@@ -57,8 +57,8 @@ def touched_experts(
     >>> [round(float(touched_experts(256, 8, np.float64(64), s)), 1) for s in (0.0, 0.5, 1.0)]
     [222.4, 207.0, 173.3]
     """
-    chosen = np.minimum(per_token / experts, 1.0 - 1e-15)
-    further = -np.maximum(tokens - 1.0, 0.0) * np.log1p(-chosen)
+    choice_share = np.minimum(per_token / experts, 1.0 - 1e-15)
+    further = -np.maximum(tokens - 1.0, 0.0) * np.log1p(-choice_share)
     if spread is not None and np.any(spread):
         variance = np.maximum(np.square(spread), 1e-9)
         further = np.log1p(variance * further) / variance
@@ -106,9 +106,9 @@ def imbalance(experts: Count, per_token: Count, ranks: FloatArray, largest: Floa
     >>> [round(float(imbalance(e, 8, eight, peak, np.float64(1.0))), 2) for e in (64, 256)]
     [1.47, 1.24]
     """
-    held = experts / ranks
-    room = np.maximum(ranks * np.minimum(per_token, held) / per_token - 1.0, 0.0)
-    above = largest * skew / np.sqrt(held)
+    rank_experts = experts / ranks
+    room = np.maximum(ranks * np.minimum(per_token, rank_experts) / per_token - 1.0, 0.0)
+    above = largest * skew / np.sqrt(rank_experts)
     return np.asarray(1.0 + above * room / np.maximum(above + room, 1e-12))
 
 
@@ -126,8 +126,8 @@ def busiest_expert_rank(
     spread: of the popularity of experts within a rank, as in `touched_experts`. The rank holds E / ep experts and sees
     rows = tokens k / ep x factor; it touches at least one expert, and no more than it holds or the tokens choose.
     """
-    held = experts / ranks
-    most = np.minimum(held, tokens * np.minimum(per_token, held))
-    touched = np.minimum(np.maximum(touched_experts(experts, per_token, tokens * factor, spread) / ranks, 1.0), most)
-    rows = np.maximum(tokens * per_token / ranks * factor, touched)
-    return Routed(rows, touched, np.maximum(tokens * per_token - rows, 0.0))
+    rank_experts = experts / ranks
+    most = np.minimum(rank_experts, tokens * np.minimum(per_token, rank_experts))
+    busy_count = np.minimum(np.maximum(touched_experts(experts, per_token, tokens * factor, spread) / ranks, 1.0), most)
+    rows = np.maximum(tokens * per_token / ranks * factor, busy_count)
+    return Routed(rows, busy_count, np.maximum(tokens * per_token - rows, 0.0))

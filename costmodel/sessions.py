@@ -78,8 +78,8 @@ def requests_of(sessions: Sessions) -> tuple[Buckets, Reuse]:
         share.append(float(weight.sum()) / mean * new.share)
         history.append(np.full(new.isl.size, max(grown - sessions.answer.mean, 0.0)))
     buckets = Buckets(*map(np.concatenate, (isl, osl, share)))
-    followed = reach[::-1].cumsum()[::-1][1:] / mean
-    reuse = Reuse(sessions.system_prompt, np.concatenate(history), sessions.growth, followed, sessions.pause)
+    later_share = reach[::-1].cumsum()[::-1][1:] / mean
+    reuse = Reuse(sessions.system_prompt, np.concatenate(history), sessions.growth, later_share, sessions.pause)
     return buckets, reuse
 
 
@@ -130,17 +130,17 @@ def draw_turns(
     isl = np.floor(sessions.system_prompt) + sum_before(user + answer) + user
     gaps = np.where(place > 0, pause + service, 0.0)
     arrival = starts[session] + sum_before(gaps) + gaps
-    kept = np.flatnonzero((isl + answer <= most) & (arrival >= begin) & (arrival <= max(starts[-1], begin + 1e-9)))
-    kept = kept[np.argsort(arrival[kept], kind="stable")][:count]
+    order = np.flatnonzero((isl + answer <= most) & (arrival >= begin) & (arrival <= max(starts[-1], begin + 1e-9)))
+    order = order[np.argsort(arrival[order], kind="stable")][:count]
     number = np.full(session.size, -1, dtype=np.int64)
-    number[kept] = np.arange(kept.size)
-    after = np.where(place[kept] > 0, number[kept - 1], -1)
+    number[order] = np.arange(order.size)
+    after = np.where(place[order] > 0, number[order - 1], -1)
     return Turns(
-        arrival=arrival[kept] - arrival[kept[0]],
+        arrival=arrival[order] - arrival[order[0]],
         after=after,
-        pause=np.where(place[kept] > 0, pause[kept], 0.0),
-        isl=isl[kept].astype(np.int64),
-        osl=answer[kept].astype(np.int64),
-        session=session[kept],
-        place=place[kept],
+        pause=np.where(place[order] > 0, pause[order], 0.0),
+        isl=isl[order].astype(np.int64),
+        osl=answer[order].astype(np.int64),
+        session=session[order],
+        place=place[order],
     )

@@ -139,9 +139,9 @@ class StepTime:
         return _ratio(self.traffic, self.total * engines.bandwidth)
 
 
-def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+def _ratio(numerator: FloatArray, whole: FloatArray) -> FloatArray:
     """Quotient, 0 where the step is empty."""
-    return np.asarray(np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0))
+    return np.asarray(np.divide(numerator, whole, out=np.zeros_like(whole), where=whole > 0))
 
 
 def busiest_rank(requests: FloatArray, data: FloatArray) -> FloatArray:
@@ -191,8 +191,8 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
     work = gemm + prefill + decode + experts
     total = work.time + communication + host
 
-    def full(part: FloatArray) -> FloatArray:
-        return np.broadcast_to(part, total.shape)
+    def full(component: FloatArray) -> FloatArray:
+        return np.broadcast_to(component, total.shape)
 
     return StepTime(
         gemm=full(gemm.time),

@@ -44,8 +44,8 @@ def hand_over_cards(model: Transformer, config: EngineConfig, isl: Value, share:
     SGLang's `disaggregation/common/conn.py` ("for MLA models, we can retrieve KVCache from only one prefill rank").
     """
     whole = float(np.sum(model.kv_bytes(isl, config.kv_dtype) * share))
-    each = float(np.sum(kv_bytes_peak_per_gpu(model, config, isl) * share))
-    return whole / each if each else float(config.parallelism.rank_gpus)
+    card_bytes = float(np.sum(kv_bytes_peak_per_gpu(model, config, isl) * share))
+    return whole / card_bytes if card_bytes else float(config.parallelism.rank_gpus)
 
 
 def transfer_bandwidth(sender: Link, receiver: Link, sender_nics: float = 1.0, receiver_nics: float = 1.0) -> float:
@@ -86,8 +86,8 @@ def exposed_transfer_time(transfer: Value, prefill: Value, layers: int) -> Value
     >>> float(exposed_transfer_time(2.0, 1.0, 1))  # nothing overlaps
     2.0
     """
-    exposed: Value = np.maximum(transfer / layers, transfer - prefill * (1.0 - 1.0 / layers))
-    return exposed
+    visible: Value = np.maximum(transfer / layers, transfer - prefill * (1.0 - 1.0 / layers))
+    return visible
 
 
 def step_in_progress(running: FloatArray | float) -> FloatArray:

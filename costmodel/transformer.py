@@ -266,15 +266,15 @@ class Transformer:
 
     def bytes_per_element(self, part: Part, weight_dtype: str) -> float:
         """Bytes of one weight of `part` when the model is served in `weight_dtype`; embeddings stay at 16 bit."""
-        stored = self.part_dtype(part, weight_dtype)
-        if stored != self.native_weight_dtype:
-            return STORED_BYTES[stored]
-        return ELEMENT_BYTES[stored] + (self.weight_scale.bytes_per_element if self.weight_scale else 0.0)
+        dtype = self.part_dtype(part, weight_dtype)
+        if dtype != self.native_weight_dtype:
+            return STORED_BYTES[dtype]
+        return ELEMENT_BYTES[dtype] + (self.weight_scale.bytes_per_element if self.weight_scale else 0.0)
 
-    def is_mxfp4(self, stored: str) -> bool:
+    def is_mxfp4(self, dtype: str) -> bool:
         """Whether weights stored in a dtype are MXFP4: 4-bit floats of which 32 share a scale."""
-        scale = self.weight_scale if stored == "fp4" == self.native_weight_dtype else None
-        return stored == "mxfp4" or (scale is not None and scale.inputs == MXFP4_GROUP)
+        scale = self.weight_scale if dtype == "fp4" == self.native_weight_dtype else None
+        return dtype == "mxfp4" or (scale is not None and scale.inputs == MXFP4_GROUP)
 
     def part_dtype(self, part: Part, weight_dtype: str) -> str:
         """Dtype in which the weights of `part` are stored when the model is served in `weight_dtype`."""
@@ -328,11 +328,11 @@ class Transformer:
         >>> [float(model.kv_bytes(tokens, "bf16")) / 2**10 for tokens in (1000.0, 9000.0)]  # 128 KiB per token
         [128000.0, 524288.0]
         """
-        held = 0.0 * context + self.state_bytes
+        size = 0.0 * context + self.state_bytes
         for group, per_token in self._growing(kv_dtype):
-            kept = group.attention.kept
-            held = held + per_token * (context if kept is None else np.minimum(context, float(kept)))
-        return held
+            window = group.attention.kept
+            size = size + per_token * (context if window is None else np.minimum(context, float(window)))
+        return size
 
     def mean_kv_bytes(self, isl: Tokens, osl: Tokens, kv_dtype: str) -> Tokens:
         """Cache held by one request, averaged over its generation [byte].
@@ -341,10 +341,10 @@ class Transformer:
         layer that keeps w tokens adds (integral of min(x, w)) / osl, exact also where generation fills the window.
         isl, osl [token] may be arrays that broadcast together.
         """
-        held = 0.0 * (isl + osl) + self.state_bytes
+        size = 0.0 * (isl + osl) + self.state_bytes
         for group, per_token in self._growing(kv_dtype):
-            held = held + per_token * _mean_kept(isl, osl, group.attention.kept)
-        return held
+            size = size + per_token * _mean_kept(isl, osl, group.attention.kept)
+        return size
 
     def _growing(self, kv_dtype: str) -> list[tuple[LayerGroup, float]]:
         """Layers whose cache grows, with the bytes that one token adds in all of the group's layers."""
@@ -355,11 +355,11 @@ class Transformer:
         return [(group, group.count * rate) for group, rate in zip(self.layers, rates, strict=True) if rate]
 
 
-def _mean_kept(isl: Tokens, osl: Tokens, kept: int | None) -> Tokens:
-    """Mean of min(x, kept) for x from isl to isl + osl [token]; min(isl, kept) where osl is 0."""
-    if kept is None:
+def _mean_kept(isl: Tokens, osl: Tokens, window: int | None) -> Tokens:
+    """Mean of min(x, window) for x from isl to isl + osl [token]; min(isl, window) where osl is 0."""
+    if window is None:
         return isl + 0.5 * osl
-    start: Tokens = np.minimum(isl, float(kept))
-    filling: Tokens = np.minimum(np.maximum(float(kept) - isl, 0.0), osl)  # generated before the window is full
-    lost: Tokens = 0.5 * filling / np.maximum(osl, sys.float_info.min)
-    return start + filling * (1.0 - lost)
+    start: Tokens = np.minimum(isl, float(window))
+    filling: Tokens = np.minimum(np.maximum(float(window) - isl, 0.0), osl)  # generated before the window is full
+    missing_share: Tokens = 0.5 * filling / np.maximum(osl, sys.float_info.min)
+    return start + filling * (1.0 - missing_share)

@@ -61,8 +61,8 @@ def percentage(share: float, places: int = 0) -> str:
     >>> percentage(0.0451), percentage(0.0451, 2), percentage(-0.21), percentage(16.42)
     ('5 %', '4.51 %', '-21 %', '1,640 %')
     """
-    scaled = round(100.0 * share, places) + 0.0  # never -0
-    return f"{scaled:g} %" if abs(scaled) < 100 else f"{float(f'{scaled:.3g}'):,.0f} %"
+    percent = round(100.0 * share, places) + 0.0  # never -0
+    return f"{percent:g} %" if abs(percent) < 100 else f"{float(f'{percent:.3g}'):,.0f} %"
 
 
 def dearer(cost: float, base: float) -> str:

@@ -205,11 +205,11 @@ def whatif(
     problem, base = _problem(problem, base, settings, {"prices": prices})
     problem = without_recording(problem)
     axes = [parse_axis(text) for text in _axes(vary)]
-    named = chosen_scenarios(problem, [scenario] if isinstance(scenario, str) else scenario)
-    if not axes and not named:
+    scenarios = chosen_scenarios(problem, [scenario] if isinstance(scenario, str) else scenario)
+    if not axes and not scenarios:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
     effort = Effort.SIMULATED if simulate else Effort.FULL if full else None
-    sweep = sweep_of(problem, base, axes, named, effort, gap, verify)
+    sweep = sweep_of(problem, base, axes, scenarios, effort, gap, verify)
     with local_executor(jobs) as executor:
         return run_sweep(sweep, executor, jobs)
 
@@ -280,9 +280,11 @@ def deployment_options(
     from reports.deploy.files import planned_target
     from search_spaces.targets import TARGET_NAMES
 
-    name, known = target or planned_target(plan), TARGET_NAMES
-    if name not in known:
-        raise InputError(f"the plan's engine {shown(name)} is none of {', '.join(known)}; name a target with --target")
+    name, targets = target or planned_target(plan), TARGET_NAMES
+    if name not in targets:
+        raise InputError(
+            f"the plan's engine {shown(name)} is none of {', '.join(targets)}; name a target with --target"
+        )
     try:
         version = checked_version(name, engine_version, unchecked=unchecked)
     except InputError as error:

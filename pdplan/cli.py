@@ -184,12 +184,12 @@ def _message(error: click.ClickException) -> str:
 
 
 def _report_bug(error: Exception, console: Console) -> int:
-    shown = console.verbose or bool(os.environ.get("PDPLAN_DEBUG"))
-    if shown:
+    has_traceback = console.verbose or bool(os.environ.get("PDPLAN_DEBUG"))
+    if has_traceback:
         click.echo(harmless("".join(traceback.format_exception(error))), err=True, nl=False)
-    what = "and its input files" if shown else "its input files, and the traceback that -v shows"
+    attachments = "and its input files" if has_traceback else "its input files, and the traceback that -v shows"
     return _fail(
         f"this is a bug of pdplan {__version__}, not of your input: {type(error).__name__}: {error}; "
-        f"please report it with the command line, {what}",
+        f"please report it with the command line, {attachments}",
         ExitCode.BUG,
     )

@@ -79,7 +79,7 @@ class Console:
         else:
             text = value if isinstance(value, str) else json.dumps(finite(value), indent=2)
         self.shown = True
-        click.echo(harmless(text, styled=self.colored), color=self.colored, nl=not text.endswith("\n"))
+        click.echo(harmless(text, keeps_style=self.colored), color=self.colored, nl=not text.endswith("\n"))
 
     def render(self, document: Document, *, color: bool) -> str:
         """An answer as text as wide as this terminal."""
@@ -134,15 +134,15 @@ class Console:
                 tell("done", 1.0)
 
 
-def harmless(text: str, *, styled: bool = False) -> str:
+def harmless(text: str, *, keeps_style: bool = False) -> str:
     r"""Text for a terminal: what a user's value could tell the terminal to do is written as an escape.
 
-    styled: whether colours and weights, which are ours, stay.
+    keeps_style: whether colours and weights, which are ours, stay.
 
     >>> harmless("\x1b]0;title\x07 \x1b[31mred\n"), harmless("\x1b[1mbold\x1b[0m \x1b[2J", styled=True)
     ('\\x1b]0;title\\x07 \\x1b[31mred\n', '\x1b[1mbold\x1b[0m \\x1b[2J')
     """
-    pieces = _STYLE.split(text) if styled else [text]
+    pieces = _STYLE.split(text) if keeps_style else [text]
     return "".join(piece if at % 2 else escaped(piece, kept="\n\t") for at, piece in enumerate(pieces))
 
 

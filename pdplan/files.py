@@ -123,8 +123,8 @@ class Output:
     def check(self, **inputs: Path | None) -> None:
         """Refuse files that cannot be written; inputs: files that are read, by argument or option."""
         outputs = {"--csv": self.csv, "--parquet": self.parquet, "--html": self.html}
-        read = {name if name.isupper() else f"--{name}": path for name, path in inputs.items()}
-        check_files(outputs, read, force=self.force)
+        read_files = {name if name.isupper() else f"--{name}": path for name, path in inputs.items()}
+        check_files(outputs, read_files, force=self.force)
 
     def show(
         self, console: Console, document: Document, record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()

@@ -62,8 +62,8 @@ class Choice(click.Choice[str]):
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Click's sentence, with the nearest name where there is one."""
         close = nearest_name(str(value), self.choices)
-        said = super().get_invalid_choice_message(value, ctx)
-        return f"{said.rstrip('.')}; did you mean {shown(close)}?" if close else said
+        sentence = super().get_invalid_choice_message(value, ctx)
+        return f"{sentence.rstrip('.')}; did you mean {shown(close)}?" if close else sentence
 
 
 class Prices(Choice):
@@ -90,11 +90,11 @@ def read_as(reader: Callable[[], Any]) -> Callback:
         from search_spaces.fields import stated
         from search_spaces.yaml_source import parse_value
 
-        given: object = None
+        parsed_value: object = None
         with suppress(InputError):  # a text that is no YAML is refused as it is
-            given = parse_value(value)
+            parsed_value = parse_value(value)
         try:
-            return stated(reader(), value if given is None else given)
+            return stated(reader(), value if parsed_value is None else parsed_value)
         except InputError as error:
             raise click.BadParameter(str(error)) from None
 
@@ -166,13 +166,13 @@ def pairs(text: str, flag: str) -> dict[str, str]:
     return settings
 
 
-def collected(texts: Iterable[str], read: Callable[[str], Value]) -> list[Value]:
+def collected(texts: Iterable[str], reader: Callable[[str], Value]) -> list[Value]:
     """Read every text; raise InputError for all that cannot be read, one a line."""
     values: list[Value] = []
     faults: list[str] = []
     for text in texts:
         try:
-            values.append(read(text))
+            values.append(reader(text))
         except InputError as error:
             faults.append(str(error))
     if faults:
@@ -201,8 +201,8 @@ def parse_settings(settings: tuple[str, ...], **flags: str | float | None) -> di
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
             raise InputError(f"--set {shown(setting)} is not KEY=VALUE, such as workload.request_rate=25")
-        named = key.strip() in FILE_SETTINGS and value.strip().lower().endswith(FILE_ENDINGS)
-        pairs[key.strip()] = str(Path(value.strip()).absolute()) if named else value.strip()
+        is_file = key.strip() in FILE_SETTINGS and value.strip().lower().endswith(FILE_ENDINGS)
+        pairs[key.strip()] = str(Path(value.strip()).absolute()) if is_file else value.strip()
     return pairs | {key: str(value) for key, value in flags.items() if value is not None}
 
 

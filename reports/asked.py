@@ -135,8 +135,8 @@ def readable_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recording(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
     workload = inputs.get("workload")
-    recorded = workload.get("recorded") if isinstance(workload, Mapping) else None
-    return recorded if isinstance(recorded, Mapping) else None
+    recording = workload.get("recorded") if isinstance(workload, Mapping) else None
+    return recording if isinstance(recording, Mapping) else None
 
 
 HOURS: Final = 24

@@ -84,19 +84,22 @@ class Box:
     right: float
     bottom: float
 
-    def overlaps(self, other: Box) -> bool:
+    def overlaps(self, neighbor: Box) -> bool:
         """Tell whether two boxes share any area."""
         return (
-            self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
+            self.left < neighbor.right
+            and neighbor.left < self.right
+            and self.top < neighbor.bottom
+            and neighbor.top < self.bottom
         )
 
-    def inside(self, other: Box) -> bool:
+    def inside(self, outer: Box) -> bool:
         """Tell whether this box lies within another."""
         return (
-            self.left >= other.left
-            and self.right <= other.right
-            and self.top >= other.top
-            and self.bottom <= other.bottom
+            self.left >= outer.left
+            and self.right <= outer.right
+            and self.top >= outer.top
+            and self.bottom <= outer.bottom
         )
 
 

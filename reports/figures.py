@@ -162,11 +162,15 @@ ROLES: Final = ("prefill", "decode", "colocated")
 
 
 def _entry(plan: Plan) -> tuple[str, str]:
-    served, length = served_rate(plan), f"{significant(plan.workload.mean_isl)} input tokens each"
+    entry_rate, length = served_rate(plan), f"{significant(plan.workload.mean_isl)} input tokens each"
     if plan.objective == "min_cost":
-        return rate(served), length
-    of = f"served of {rate(plan.demand_rps)}" if served < plan.demand_rps else f"the demand is {rate(plan.demand_rps)}"
-    return rate(served), f"{of}; {length}"
+        return rate(entry_rate), length
+    of = (
+        f"served of {rate(plan.demand_rps)}"
+        if entry_rate < plan.demand_rps
+        else f"the demand is {rate(plan.demand_rps)}"
+    )
+    return rate(entry_rate), f"{of}; {length}"
 
 
 def _exit(plan: Plan) -> tuple[str, str]:
@@ -232,10 +236,10 @@ def routed(plan: Plan) -> tuple[ClassShare, ...]:
     """Sum the routes by stage, pool and class; the shares of each stage sum to the share of all routes."""
     sums: dict[tuple[str, str, str], list[float]] = {}
     for route in plan.routing:
-        colocated = route.prefill == route.decode
+        is_colocated = route.prefill == route.decode
         stages = (
             (("prefill and decode", route.prefill),)
-            if colocated
+            if is_colocated
             else (("prefill", route.prefill), ("decode", route.decode))
         )
         for stage, fractions in stages:

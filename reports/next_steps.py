@@ -54,20 +54,20 @@ def deployable(plan: Plan) -> Deployable | None:
     """The first target that runs a plan with every choice left to its default; None where views cannot tell."""
     if not described_by_catalog(plan):
         return None
-    refused: dict[str, list[str]] = {}
+    refusals: dict[str, list[str]] = {}
     again: tuple[str | None, str] = None, ""
     for target in targets_of(plan):
         try:
             files = target_files(plan, Options(target, facts.checked_version(target, None)))
         except UndeployableError as error:
             for reason in error.reasons:
-                refused.setdefault(clean(reason, REASON_LIMIT), []).append(target_of(target).title)
+                refusals.setdefault(clean(reason, REASON_LIMIT), []).append(target_of(target).title)
             again = again if again[0] else (target, error.again)
         except InputError as error:
-            refused.setdefault(clean(str(error), REASON_LIMIT), []).append(target_of(target).title)
+            refusals.setdefault(clean(str(error), REASON_LIMIT), []).append(target_of(target).title)
         else:
-            return Deployable(target, tuple(sorted(files)), refused, *again)
-    return Deployable(None, (), refused, *again)
+            return Deployable(target, tuple(sorted(files)), refusals, *again)
+    return Deployable(None, (), refusals, *again)
 
 
 def deploy_sentence(plan: Plan) -> str:
@@ -141,6 +141,6 @@ def deployment(plan: Plan) -> tuple[tuple[str, ...], str]:
         return (), ""
     words = _words(plan)
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
-    chosen = "" if target == planned_target(plan) else f" --target {target}"
-    command = f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{chosen} -o deploy"
+    target_flag = "" if target == planned_target(plan) else f" --target {target}"
+    command = f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
     return () if runs is None else runs.files, command

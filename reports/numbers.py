@@ -175,15 +175,15 @@ def percent(share: float | None) -> str:
     return "<0.1 %" if 0 < share < 0.0005 else percentage(share, 1)
 
 
-def percent_beside(share: float, other: float) -> str:
+def percent_beside(share: float, rival: float) -> str:
     """Write a share as a percentage, with up to two decimals more where it would read as another share does.
 
     >>> percent_beside(0.9994, 0.999), percent_beside(0.9994, 0.99), percent_beside(0.9, 0.9)
     ('99.94 %', '99.9 %', '90 %')
     """
     for decimals in (2, 3):
-        texts = [f"{round(value * 100, decimals):g} %" for value in (share, other)]
-        if percent(share) == percent(other) and texts[0] != texts[1]:
+        texts = [f"{round(value * 100, decimals):g} %" for value in (share, rival)]
+        if percent(share) == percent(rival) and texts[0] != texts[1]:
             return texts[0]
     return percent(share)
 

@@ -123,8 +123,8 @@ def _like(values: list[Any]) -> list[Any]:
     """Values of one type: numbers stay numbers, with a text among them all become texts."""
     if any(isinstance(value, str) for value in values):
         return [None if value is None else str(value) for value in values]
-    mixed = any(isinstance(value, float) for value in values)
-    return [float(value) if mixed and value is not None else value for value in values]
+    has_floats = any(isinstance(value, float) for value in values)
+    return [float(value) if has_floats and value is not None else value for value in values]
 
 
 def requests_csv(instance: Instance, pools: Sequence[str], judgement: Judgement) -> str:

@@ -253,16 +253,16 @@ def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """
     rows = [(row, *change) for row in sensitivity.break_even if row.usd_per_gpu_hour > 0 for change in _changes(row)]
     if not rows:
-        owned = any(entry.get("owned") for entry in plan.provenance.inputs.get("accelerators", ()))
-        which = "a GPU to rent (what owned ones cost was not moved)" if owned else "a GPU"
-        return f"By formula no price of {which}, from a quarter to four times as much, changes the cheapest fleet"
+        owns_gpus = any(entry.get("owned") for entry in plan.provenance.inputs.get("accelerators", ()))
+        gpu_phrase = "a GPU to rent (what owned ones cost was not moved)" if owns_gpus else "a GPU"
+        return f"By formula no price of {gpu_phrase}, from a quarter to four times as much, changes the cheapest fleet"
     row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
     away, own = at / row.usd_per_gpu_hour - 1.0, plan.cost_usd_per_hour
     change = (
         f"{'above' if away >= 0 else 'below'} {hourly(at)} per {clean(row.accelerator, 24)} ({signed_percent(away)})"
     )
-    same = _alike(own_pools(plan), piece.pools)
-    fleet = "the recommended fleet" if same else fleet_line(piece.pools)
+    is_own_fleet = _alike(own_pools(plan), piece.pools)
+    fleet = "the recommended fleet" if is_own_fleet else fleet_line(piece.pools)
     takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
     if own is None or own < sensitivity.usd_per_hour or hourly(own) == hourly(sensitivity.usd_per_hour):
         return f"Break-even by formula: {change}, {takes_over}"
@@ -344,8 +344,8 @@ def swing_sentence(sensitivity: Sensitivity) -> str:
     """Say which lever moves the cost most."""
     if not sensitivity.levers:
         return "No lever was moved"
-    unmoved = f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
-    return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or unmoved
+    no_swing = f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
+    return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or no_swing
 
 
 def flips(sensitivity: Sensitivity) -> list[tuple[LeverSensitivity, Flip]]:

@@ -67,8 +67,8 @@ def disaggregation_sentence(plan: Plan) -> str:
     own = plan.cost_usd_per_hour
     if len(roles) != 1 or not own or plan.objective != "min_cost":
         return ""
-    colocated = roles == {True}
-    name = "disaggregated" if colocated else "colocated"
+    is_colocated = roles == {True}
+    name = "disaggregated" if is_colocated else "colocated"
     row = next((row for row in plan.alternatives if row.kind == f"{name}_only"), None)
     if row is None:
         return ""
@@ -77,7 +77,7 @@ def disaggregation_sentence(plan: Plan) -> str:
     difference = row.cost_usd_per_hour - own
     if money(own) == money(row.cost_usd_per_hour):
         return f"The cheapest {name} fleet found costs the same."
-    if colocated:
+    if is_colocated:
         more = f"{hourly(difference)} more ({signed_percent(difference / own)})"
         return f"Disaggregation does not pay: the cheapest disaggregated fleet found costs {more}."
     saving = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
@@ -139,12 +139,12 @@ def precision_sentence(plan: Plan) -> str:
     savings = []
     for row in plan.precision:
         weights, cache = f"{clean(row.weight_dtype, 8)} weights", f"an {clean(row.kv_dtype, 8)} KV cache"
-        what = f"{weights} with {cache}"
+        dtype_words = f"{weights} with {cache}"
         if all(pool.weight_dtype == row.weight_dtype for pool in plan.pools):
-            what = cache
+            dtype_words = cache
         elif all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
-            what = weights
-        savings.append(f"{what} would save {percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)}")
+            dtype_words = weights
+        savings.append(f"{dtype_words} would save {percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)}")
     return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
 
 
@@ -222,8 +222,8 @@ def prefix_sentence(plan: Plan) -> str:
             f"Prefix cache: the stated {best} of the input tokens are found only where a prefix is used again within "
             f"{keeps}, for the KV memory keeps no unused one longer."
         )
-    simulated = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
-    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found{simulated}"
+    simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
+    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are found{simulated_words}"
     allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
     return f"{share_words}, {allowed} the traffic allows; the KV memory keeps unused prefixes for {keeps}."
 
@@ -402,13 +402,13 @@ def growth_sentence(plan: Plan) -> str:
     capacity, simulation = capacity_sentence(plan), plan.simulation
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0 or plan.goodput_rps <= 0.0:
         return capacity
-    served = f"{capacity.removesuffix('.')}: {significant(plan.goodput_per_dollar)} requests per $"
+    per_dollar = f"{capacity.removesuffix('.')}: {significant(plan.goodput_per_dollar)} requests per $"
     if plan.objective != "min_cost" or simulation is None or simulation.goodput_fails_rps is None:
-        return f"{served}."
+        return f"{per_dollar}."
     fails = simulation.goodput_fails_rps
     points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
-    undecided = any(not point.missed for point in points)
-    return f"{served}; at {rate(fails)} {'the SLO is not proven' if undecided else 'an SLO is missed'}."
+    is_undecided = any(not point.missed for point in points)
+    return f"{per_dollar}; at {rate(fails)} {'the SLO is not proven' if is_undecided else 'an SLO is missed'}."
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:

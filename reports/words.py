@@ -139,8 +139,10 @@ def fleet_words(plan: Plan) -> str:
 def gpu_words(plan: Plan) -> str:
     """Write the GPUs by type, such as "8 H100 and 6 H200 GPUs", and how many are paid for where that is more."""
     most = sorted(plan.gpus.items(), key=lambda item: (-item[1], item[0]))
-    billed = {name: f" ({number:,d} billed, {plan.gpus[name]:,d} used)" for name, number in plan.gpus_billed.items()}
-    words = [f"{number:,d} {clean(name)}{billed.get(name, '')}" for name, number in most[:4]]
+    bill_notes = {
+        name: f" ({number:,d} billed, {plan.gpus[name]:,d} used)" for name, number in plan.gpus_billed.items()
+    }
+    words = [f"{number:,d} {clean(name)}{bill_notes.get(name, '')}" for name, number in most[:4]]
     if words:
         words[-1] += " GPU" if len(most) == 1 and most[0][1] == 1 else " GPUs"
     if len(most) > 4:
@@ -198,9 +200,9 @@ def distinct_alternatives(plan: Plan) -> list[Alternative]:
         price = row.cost_usd_per_hour or 0.0
         return row.kind != "recommended", row.kind == "other_engines", not is_feasible(row), price, row.label
 
-    same = same_fleets(plan)
+    repeats = same_fleets(plan)
     groups: dict[object, list[Alternative]] = {}
-    for number, row in enumerate(sorted((row for row in plan.alternatives if row not in same), key=order)):
+    for number, row in enumerate(sorted((row for row in plan.alternatives if row not in repeats), key=order)):
         alike = row.kind != "recommended" and is_feasible(row) and row.pools
         groups.setdefault((engine_counts(row.pools), row.cost_usd_per_hour) if alike else number, []).append(row)
     rows = []
@@ -245,10 +247,10 @@ def misses_used(attainment: float, goal: float) -> float:
     >>> round(misses_used(0.977, 0.9), 3), round(misses_used(0.999, 0.95), 3), misses_used(1.0, 1.0)
     (0.23, 0.02, 0.0)
     """
-    misses, permitted = 1.0 - attainment, 1.0 - goal
+    misses, miss_limit = 1.0 - attainment, 1.0 - goal
     if misses <= 0.0:
         return 0.0
-    return misses / permitted if permitted > 0.0 and not math.isnan(misses) else math.inf
+    return misses / miss_limit if miss_limit > 0.0 and not math.isnan(misses) else math.inf
 
 
 def tightest_first(plan: Plan) -> list[ClassResult]:
@@ -349,8 +351,8 @@ def undecided(fleet: JudgedFleet, plan: Plan) -> bool:
     if fleet.outcome is not None:
         return fleet.outcome == "undecided"
     goals = {item.name: item.attainment_goal for item in plan.classes}
-    reached = all(share >= goals.get(name, 0.0) for name, share in fleet.attainment.items())
-    return reached and not fleet.held and not fleet.overloaded
+    meets_goals = all(share >= goals.get(name, 0.0) for name, share in fleet.attainment.items())
+    return meets_goals and not fleet.held and not fleet.overloaded
 
 
 def limit_words(binding: Binding) -> str:
@@ -435,8 +437,8 @@ def demand_sentence(plan: Plan) -> str:
 
 def slo_words(item: ClassTarget) -> str:
     """Say what one class asks for."""
-    others = [(METRICS[metric].label, limit) for metric, limit in item.others.items()]
-    limits_of_metrics = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *others)
+    other_limits = [(METRICS[metric].label, limit) for metric, limit in item.others.items()]
+    limits_of_metrics = (("TTFT", item.ttft), ("TPOT", item.tpot), ("the whole request", item.e2e), *other_limits)
     limits = [f"{name} within {duration(limit)}" for name, limit in limits_of_metrics if limit is not None]
     return f"{clean(item.name, 30)}: {join_words(limits) or 'no limit'} for {percent(item.goal)} of its requests"
 

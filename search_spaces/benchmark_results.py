@@ -472,15 +472,15 @@ class Format(BaseModel):
     def _tpot(self, document: Document, osl: float, ttft: Latency, e2e: Latency) -> Latency:
         """TPOT of the tokens that were generated [s].
 
-        A client counts tokens of its own tokenizer, or chunks of the stream: its TPOT is (counted - 1) / (OSL - 1) of
+        A client counts tokens of its own tokenizer, or chunks of the stream: its TPOT is (tokens - 1) / (OSL - 1) of
         the true one. Where it does not say what it counted, or has no TPOT, the whole request tells.
         """
         tpot, whole = self.time(document, self.tpot), _tpot_of(ttft, e2e, osl)
         if tpot.typical is None:
             return whole
         if self.counted:
-            counted = document.figure((self.counted,)) or 0.0
-            return tpot.times((counted - 1.0) / (osl - 1.0)) if counted > 1.0 and osl > 1.0 else tpot
+            token_count = document.figure((self.counted,)) or 0.0
+            return tpot.times((token_count - 1.0) / (osl - 1.0)) if token_count > 1.0 and osl > 1.0 else tpot
         if not self.chunks or whole.typical is None or abs(tpot.typical / whole.typical - 1.0) <= OTHER_COUNT:
             return tpot
         return tpot.times(whole.typical / tpot.typical)
@@ -587,8 +587,8 @@ def _guidellm(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     for index, run in enumerate(document["benchmarks"]):
         if not isinstance(run, Mapping) or not isinstance(run.get("metrics"), Mapping):
             raise document.error("has no metrics", "benchmarks", index)
-        read = form.run(document.item("benchmarks", index))
-        yield replace(read, model=read.model or model)
+        benchmark = form.run(document.item("benchmarks", index))
+        yield replace(benchmark, model=benchmark.model or model)
 
 
 def _dynamo(_form: Format, document: Document) -> Iterator[MeasuredStep]:
@@ -609,7 +609,7 @@ def _pass(point: Document, number: int) -> MeasuredStep | None:
     """One forward pass, or None where it held no request."""
     document = point.item("fpms", number)
     names = ("num_prefill_requests", "num_decode_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens")
-    prompts, decodes, new, cached, context = (
+    prompts, decodes, new, past, context = (
         document.number(f"scheduled_requests.{name}") or 0.0 for name in (*names, "sum_decode_kv_tokens")
     )
     if not prompts and not decodes:
@@ -619,7 +619,7 @@ def _pass(point: Document, number: int) -> MeasuredStep | None:
         tool=Tool.DYNAMO,
         prompts=prompts,
         new=new / prompts if prompts else 0.0,
-        past=cached / prompts if prompts else 0.0,
+        past=past / prompts if prompts else 0.0,
         decodes=decodes,
         context=context / decodes if decodes else 0.0,
         seconds=document.needed("wall_time"),
@@ -634,7 +634,7 @@ def _inferencex(form: Format, document: Document) -> Iterator[BenchmarkRun]:
     mean = (1.0 + SHORTEST) / 2.0
     isl, osl = (length * mean for length in _nominal_lengths(document))
     split = document.get("disagg") is True
-    stated = Stated(
+    own_layout = Stated(
         accelerator=document.text("hw") or "",
         precision=document.text("precision") or "",
         prefill=_workers(document, "prefill_" if split or "prefill_tp" in document else ""),
@@ -653,9 +653,9 @@ def _inferencex(form: Format, document: Document) -> Iterator[BenchmarkRun]:
         spread=1.0 - SHORTEST,
         concurrency=document.needed("conc"),
         request_rate=math.inf,
-        request_throughput=None if output is None else output * (stated.decode or stated.prefill).gpus / osl,
+        request_throughput=None if output is None else output * (own_layout.decode or own_layout.prefill).gpus / osl,
         speculative=(document.text("spec_decoding", "mtp") or "").lower() not in _WITHOUT_DRAFT,
-        stated=stated,
+        stated=own_layout,
     )
 
 

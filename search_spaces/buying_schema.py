@@ -71,8 +71,8 @@ class DemandSection(Section):
         low = self.growth if self.low is None else self.low
         high = self.growth if self.high is None else self.high
         if not low <= self.growth <= high:
-            stated = f"low is {100 * low:g}%, growth {100 * self.growth:g}% and high {100 * high:g}%"
-            raise house_error(f"needs low <= growth <= high, but {stated}; an end that is not stated is as growth")
+            figures = f"low is {100 * low:g}%, growth {100 * self.growth:g}% and high {100 * high:g}%"
+            raise house_error(f"needs low <= growth <= high, but {figures}; an end that is not stated is as growth")
         if self.low_probability + self.high_probability > 1.0 + 1e-9:
             raise house_error("has low_probability + high_probability above 1")
         return self

@@ -41,15 +41,15 @@ def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[
     path: the file of terms; changes: values of `demand` that replace what both say.
     Raises InputError with all faults of the file, and where there are terms in neither place.
     """
-    stated = problem.inputs.get("procurement")
+    block = problem.inputs.get("procurement")
     if basis_of(problem.inputs.get("prices")) not in {None, PriceBasis.ON_DEMAND}:
         sentence = "compares on-demand prices with the contracts under procurement; leave it out"
         raise problem.refusal([Fault(("prices",), f"{problem.inputs['prices']}: pdplan buy {sentence}")])
-    if stated is None and path is None:
+    if block is None and path is None:
         raise InputError(_missing(problem))
     section, source = ProcurementSection(), "default"
-    if stated is not None:
-        section, source = ProcurementSection.model_validate(stated), "workload file, procurement"
+    if block is not None:
+        section, source = ProcurementSection.model_validate(block), "workload file, procurement"
         faults = _unknown(section.accelerators, problem, ("procurement",)) + _conflicts(section, problem)
         if faults:
             raise problem.refusal(faults)
@@ -63,14 +63,14 @@ def load_terms(problem: Problem, path: FilePath | None = None, changes: Mapping[
 def _missing(problem: Problem) -> str:
     """What to add to a workload file without terms, ready to paste."""
     offer = problem.offers[0]
-    name, reserved = offer.accelerator.name, 0.7 * offer.usd_per_hour
+    name, reserved_price = offer.accelerator.name, 0.7 * offer.usd_per_hour
     return (
         f"{problem.source.name if problem.source else problem.name}: has no block procurement:, which says what "
         f"contracts cost and how the demand may grow; add one with the prices that you are offered, such as\n\n"
         f"procurement:\n"
         f"  demand: {{months: 24, growth: 5%, low: 0%, high: 8%}}   # growth per month, and the ends of its band\n"
         f"  accelerators:\n"
-        f"    - {{name: {name}, reserved_1_year: {dollars(reserved)}/h}}\n\n"
+        f"    - {{name: {name}, reserved_1_year: {dollars(reserved_price)}/h}}\n\n"
         f"or put what stands below procurement: into a file for --terms; docs/buying.md explains the keys, "
         f"`pdplan schema` lists them all"
     )
@@ -84,8 +84,8 @@ def _read_terms(path: FilePath, problem: Problem) -> TermsFile:
         file = TermsFile.model_validate(source.value)
     except ValidationError as error:
         places = {fault.path for fault in faults}
-        found = faults_of(error, TermsFile.model_json_schema())
-        faults = [*faults, *(fault for fault in found if source.settle(fault.path) not in places)]
+        new_faults = faults_of(error, TermsFile.model_json_schema())
+        faults = [*faults, *(fault for fault in new_faults if source.settle(fault.path) not in places)]
     faults += _unknown(file.accelerators, problem)
     if faults:
         raise InputError(source.render(faults))
@@ -149,9 +149,9 @@ def terms_of(section: ProcurementSection, problem: Problem, source: str = "") ->
     draw = []
     for index, offer in enumerate(problem.offers):
         entry = entries.pop(normalized_name(offer.accelerator.name), TypeSection(name=offer.accelerator.name))
-        contracts += [replace(one, offer=index) for one in _contracts(entry, offer, section, source)]
+        contracts += [replace(item, offer=index) for item in _contracts(entry, offer, section, source)]
         if entry.owned is None and offer.owned:
-            contracts.append(_held(offer, index, _owned_running(offer, section, problem)))
+            contracts.append(_owned_contract(offer, index, _owned_running(offer, section, problem)))
         own = entry.owned or entry.purchase
         draw.append((own.power if own and own.power else offer.accelerator.tdp) * section.electricity.pue)
     demand, power = section.demand, section.electricity
@@ -187,10 +187,10 @@ def _paths(demand: DemandSection) -> tuple[DemandPath, ...]:
     return tuple(sorted(paths, key=lambda path: path.growth))
 
 
-def _by_hour(stated: list[float] | None, problem: Problem) -> tuple[float, ...]:
+def _by_hour(profile: list[float] | None, problem: Problem) -> tuple[float, ...]:
     """The shape of a day: stated, or the workload's own, or flat. The rate of the problem is that of the value 1."""
-    if stated is not None:
-        return tuple(value / max(stated) for value in stated)
+    if profile is not None:
+        return tuple(value / max(profile) for value in profile)
     diurnal = problem.inputs.get("workload", {}).get("diurnal")
     if diurnal is None:
         return (1.0,) * HOURS_PER_DAY
@@ -199,36 +199,36 @@ def _by_hour(stated: list[float] | None, problem: Problem) -> tuple[float, ...]:
 
 def _contracts(entry: TypeSection, offer: Offer, section: ProcurementSection, source: str) -> list[Contract]:
     """Every way to have one accelerator."""
-    price, listed = offer.usd_per_hour, offer.quote
+    price, quote = offer.usd_per_hour, offer.quote
     own = source
     if entry.on_demand is not None:
         price = entry.on_demand
-    elif listed is None:
+    elif quote is None:
         own = "workload file, accelerators"
     else:
-        remark = listed.remark(offer.accelerator.name).removesuffix(".")
-        own = f"catalog: {remark}" if remark else f"catalog, median of {listed.quotes} list prices, {listed.date}"
+        remark = quote.remark(offer.accelerator.name).removesuffix(".")
+        own = f"catalog: {remark}" if remark else f"catalog, median of {quote.quotes} list prices, {quote.date}"
     contracts = [Contract(0, Tier.ON_DEMAND, running=price, source=own)]
     if entry.spot is not None:
         there = availability(entry.spot.interruptions_per_day, entry.spot.recovery)
         headroom = Spot(there, entry.spot.gpus_per_instance, entry.spot.target)
         contracts.append(Contract(0, Tier.SPOT, running=entry.spot.price, spot=headroom, source=source))
-    for tier, stated, years in (
+    for tier, stated_price, years in (
         (Tier.RESERVED_1, entry.reserved_1_year, 1),
         (Tier.RESERVED_3, entry.reserved_3_years, 3),
     ):
-        quoted = _own_reserved(offer.accelerator, years)
-        reserved = stated if stated is not None or quoted is None else quoted.usd_per_hour
-        if reserved is not None:
-            monthly, term = reserved * HOURS_PER_MONTH, years * MONTHS_PER_YEAR
-            origin = source if stated is not None or quoted is None else quoted.source
+        own_quote = _own_reserved(offer.accelerator, years)
+        reserved_price = stated_price if stated_price is not None or own_quote is None else own_quote.usd_per_hour
+        if reserved_price is not None:
+            monthly, term = reserved_price * HOURS_PER_MONTH, years * MONTHS_PER_YEAR
+            origin = source if stated_price is not None or own_quote is None else own_quote.source
             contracts.append(Contract(0, tier, monthly=monthly, term=term, source=origin))
     if entry.purchase is not None:
         contracts.append(_purchase(entry.purchase, _power_cost(entry.purchase, offer.accelerator, section), source))
     if entry.owned is not None:
         running, hosting = _power_cost(entry.owned, offer.accelerator, section), entry.owned.hosting_usd_per_month
-        held = Contract(0, Tier.OWNED, running=running, monthly=hosting, held=entry.owned.gpus, source=source)
-        contracts.append(held)
+        ownership = Contract(0, Tier.OWNED, running=running, monthly=hosting, held=entry.owned.gpus, source=source)
+        contracts.append(ownership)
     return contracts
 
 
@@ -238,7 +238,7 @@ def _own_reserved(accelerator: Accelerator, years: int) -> Price | None:
     return next((price for price in prices if price.term_years == years and price.origin is Origin.STATED), None)
 
 
-def _held(offer: Offer, index: int, running: float) -> Contract:
+def _owned_contract(offer: Offer, index: int, running: float) -> Contract:
     """GPUs that the accelerators of the workload file say are owned; index: of their offer."""
     source = "workload file, accelerators"
     return Contract(index, Tier.OWNED, running=running, held=offer.owned, source=source)
@@ -251,16 +251,16 @@ def _owned_running(offer: Offer, section: ProcurementSection, problem: Problem) 
     return owned_price(offer.accelerator, section) if follows else offer.owned_usd_per_hour
 
 
-def _purchase(stated: PurchaseSection, running: float, source: str) -> Contract:
+def _purchase(purchase: PurchaseSection, running: float, source: str) -> Contract:
     return Contract(
         0,
         Tier.PURCHASE,
         running=running,
-        monthly=stated.hosting_usd_per_month,
-        once=stated.capex_usd,
-        life=stated.depreciation_years * MONTHS_PER_YEAR,
-        delay=stated.delivery_months,
-        interest=(1.0 + stated.interest_per_year) ** (1.0 / MONTHS_PER_YEAR) - 1.0,
+        monthly=purchase.hosting_usd_per_month,
+        once=purchase.capex_usd,
+        life=purchase.depreciation_years * MONTHS_PER_YEAR,
+        delay=purchase.delivery_months,
+        interest=(1.0 + purchase.interest_per_year) ** (1.0 / MONTHS_PER_YEAR) - 1.0,
         source=source,
     )
 
@@ -274,13 +274,13 @@ def owned_price(accelerator: Accelerator, section: ProcurementSection) -> float:
     0.052
     """
     name = accelerator.name
-    held = next((entry.owned for entry in section.accelerators if _is(entry, name) and entry.owned), HostingSection())
-    return _power_cost(held, accelerator, section) + held.hosting_usd_per_month / HOURS_PER_MONTH
+    upkeep = next((entry.owned for entry in section.accelerators if _is(entry, name) and entry.owned), HostingSection())
+    return _power_cost(upkeep, accelerator, section) + upkeep.hosting_usd_per_month / HOURS_PER_MONTH
 
 
-def _power_cost(held: HostingSection, accelerator: Accelerator, section: ProcurementSection) -> float:
+def _power_cost(upkeep: HostingSection, accelerator: Accelerator, section: ProcurementSection) -> float:
     """Electricity of one GPU in use [$/h]: power x PUE x price."""
-    power = accelerator.tdp if held.power is None else held.power
+    power = accelerator.tdp if upkeep.power is None else upkeep.power
     return power / KILO * section.electricity.pue * section.electricity.usd_per_kwh
 
 

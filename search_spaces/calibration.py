@@ -194,15 +194,15 @@ def in_flight(run: BenchmarkRun) -> tuple[float | None, bool]:
 
 
 def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRun | None, list[str]]:
-    refused = _unusable(run, setup)
-    if refused:
-        return None, [f"left out: {refused}"]
-    flight, closed = in_flight(run)
+    reason = _unusable(run, setup)
+    if reason:
+        return None, [f"left out: {reason}"]
+    flight, is_closed_loop = in_flight(run)
     if flight is None:
         return None, ["left out: neither a concurrency nor a throughput from which to tell how many were in flight"]
     notes = []
     ttft = run.ttft.typical
-    if not closed and ttft is not None:
+    if not is_closed_loop and ttft is not None:
         ttft = None
         notes.append(
             "TTFT not used: requests arrived at a rate, whose bursts the fixed-concurrency model does not know"
@@ -237,9 +237,9 @@ def _unusable(run: BenchmarkRun, setup: Setup) -> str:
     return ""
 
 
-def _accelerator_named(written: str, catalog: AcceleratorCatalog) -> Accelerator | None:
+def _accelerator_named(runner_name: str, catalog: AcceleratorCatalog) -> Accelerator | None:
     """The accelerator of a runner's name (h200-nb_0, b200-trt): what stands before the first mark that fits."""
-    words = written.replace("_", "-").split("-")
+    words = runner_name.replace("_", "-").split("-")
     for length in range(len(words), 0, -1):
         try:
             return catalog.accelerator("-".join(words[:length]))
@@ -248,19 +248,19 @@ def _accelerator_named(written: str, catalog: AcceleratorCatalog) -> Accelerator
     return None
 
 
-def _model_named(written: str | None) -> Transformer | None:
-    if not written:
+def _model_named(name: str | None) -> Transformer | None:
+    if not name:
         return None
     try:
-        return measured_model(written)
+        return measured_model(name)
     except InputError:
         return None
 
 
 def _deployment(run: BenchmarkRun, setup: Setup, flight: float) -> Deployment:
-    stated = run.stated
-    prefill, decode = (setup.layout, None) if stated is None else (stated.prefill, stated.decode)
-    dtype = setup.weight_dtype or (stated.precision if stated else "") or setup.model.native_weight_dtype
+    own_layout = run.stated
+    prefill, decode = (setup.layout, None) if own_layout is None else (own_layout.prefill, own_layout.decode)
+    dtype = setup.weight_dtype or (own_layout.precision if own_layout else "") or setup.model.native_weight_dtype
     row = ServingRow(
         line=0,
         source="",
@@ -332,12 +332,12 @@ def predictor(rows: Sequence[Row], catalog: AcceleratorCatalog, *, limited: bool
     """
     pairs = used_pairs(rows)
 
-    def scaled(config: EngineConfig, scales: Scales) -> EngineConfig:
+    def with_scales(config: EngineConfig, scales: Scales) -> EngineConfig:
         return replace(config, accelerator=scaled_accelerator(config.accelerator, pairs, scales, limited=limited))
 
     counts = [1 if isinstance(row, TimedStep) else (row.ttft is not None) + (row.tpot is not None) for row in rows]
     starts = np.cumsum([0, *counts]).tolist()
-    pieces = [*_run_parts(rows, starts, scaled, catalog), *_step_parts(rows, starts, scaled, catalog)]
+    pieces = [*_run_parts(rows, starts, with_scales, catalog), *_step_parts(rows, starts, with_scales, catalog)]
 
     def predict(scales: Scales) -> FloatArray:
         seconds = np.empty(starts[-1])
@@ -355,7 +355,7 @@ def step_load(row: TimedStep) -> StepLoad:
 
 
 def _run_parts(
-    rows: Sequence[Row], starts: Sequence[int], scaled: Scaled, catalog: AcceleratorCatalog
+    rows: Sequence[Row], starts: Sequence[int], with_scales: Scaled, catalog: AcceleratorCatalog
 ) -> Iterator[Part]:
     """Runs of one model on one engine in one mode are one batch of steady states.
 
@@ -374,16 +374,16 @@ def _run_parts(
             times = [position] * (row.ttft is not None) + [position + len(batch.deployments)] * (row.tpot is not None)
             used += times
             places += range(start, start + len(times))
-        yield np.array(places), _run_predictor(batch, np.array(used), scaled, catalog)
+        yield np.array(places), _run_predictor(batch, np.array(used), with_scales, catalog)
 
 
-def _run_predictor(batch: Batch, used: IntArray, scaled: Scaled, catalog: AcceleratorCatalog) -> Predict:
+def _run_predictor(batch: Batch, used: IntArray, with_scales: Scaled, catalog: AcceleratorCatalog) -> Predict:
     """used: which of the TTFTs, then the TPOTs, of the batch are wanted."""
     policy = load_serving_policy(batch.engine, catalog.engines)
 
     def side(deployment: Deployment, scales: Scales) -> Deployment:
-        decode = None if deployment.decode is None else scaled(deployment.decode, scales)
-        return replace(deployment, prefill=scaled(deployment.prefill, scales), decode=decode)
+        decode = None if deployment.decode is None else with_scales(deployment.decode, scales)
+        return replace(deployment, prefill=with_scales(deployment.prefill, scales), decode=decode)
 
     def predict(scales: Scales) -> FloatArray:
         candidate = replace(batch, deployments=tuple(side(deployment, scales) for deployment in batch.deployments))
@@ -394,7 +394,7 @@ def _run_predictor(batch: Batch, used: IntArray, scaled: Scaled, catalog: Accele
 
 
 def _step_parts(
-    rows: Sequence[Row], starts: Sequence[int], scaled: Scaled, catalog: AcceleratorCatalog
+    rows: Sequence[Row], starts: Sequence[int], with_scales: Scaled, catalog: AcceleratorCatalog
 ) -> Iterator[Part]:
     """Passes of one engine are points of one evaluation; they come from the same flags, so they share one engine."""
     groups: dict[tuple[str, Transformer], list[tuple[int, TimedStep]]] = defaultdict(list)
@@ -407,14 +407,14 @@ def _step_parts(
         load = StepLoad(*(np.concatenate([getattr(load_of, name) for load_of in loads], axis=1) for name in names))
         overhead = load_engine_overhead(engine, catalog.engines)
         places = np.array([start for start, _ in members])
-        yield places, _step_predictor(model, members[0][1].config, overhead, load, scaled)
+        yield places, _step_predictor(model, members[0][1].config, overhead, load, with_scales)
 
 
 def _step_predictor(
-    model: Transformer, config: EngineConfig, overhead: EngineOverhead, load: StepLoad, scaled: Scaled
+    model: Transformer, config: EngineConfig, overhead: EngineOverhead, load: StepLoad, with_scales: Scaled
 ) -> Predict:
     def predict(scales: Scales) -> FloatArray:
-        time = step_time_one(model, scaled(config, scales), scaled_overhead(overhead, scales), load)
+        time = step_time_one(model, with_scales(config, scales), scaled_overhead(overhead, scales), load)
         return np.asarray(time.total[0])
 
     return predict
@@ -438,9 +438,9 @@ def check_possible(rows: Sequence[Row]) -> None:
 
 def check_littles_law(run: BenchmarkRun) -> None:
     """Throughput x residence must be what the generator kept in flight; a wrong unit shows here at once."""
-    flight, closed = in_flight(run)
+    flight, is_closed_loop = in_flight(run)
     occupancy = run.occupancy
-    if occupancy is None or flight is None or not closed or run.residence is None:
+    if occupancy is None or flight is None or not is_closed_loop or run.residence is None:
         return
     share = occupancy / flight
     if share > FULLEST or share < EMPTIEST:
@@ -451,16 +451,16 @@ def check_littles_law(run: BenchmarkRun) -> None:
         )
 
 
-def check_near(predicted: NDArray[np.float64], times: Sequence[Observation], rows: Sequence[Row]) -> None:
+def check_near(forecast: NDArray[np.float64], times: Sequence[Observation], rows: Sequence[Row]) -> None:
     """Refuse data that is further from the prediction than any machine of the kind can be."""
-    logs = np.abs(np.log(predicted / np.array([time.seconds for time in times])))
+    logs = np.abs(np.log(forecast / np.array([time.seconds for time in times])))
     if float(np.median(logs)) <= math.log(FARTHEST):
         return
     worst = int(np.argmax(logs))
     observation = times[worst]
     raise InputError(
         f"{where_of(rows[observation.row])}: {observation.quantity.value} is {_time_text(observation.seconds)}, the "
-        f"prediction {_time_text(float(predicted[worst]))}, and most rows are as far off; check units, --model, --gpu "
+        f"prediction {_time_text(float(forecast[worst]))}, and most rows are as far off; check units, --model, --gpu "
         "and layout"
     )
 

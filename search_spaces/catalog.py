@@ -322,10 +322,10 @@ def _overlaid(catalog: AcceleratorCatalog, spelling: str, entry: Any, file: str)
         base = {key: value for key, value in base.items() if key != "aliases"}
     figures = {(kind, dtype): row for kind, rows in (entry.efficiency or {}).items() for dtype, row in rows.items()}
     try:
-        merged = _merged_entry(base, change, file, relative)
+        full_entry = _merged_entry(base, change, file, relative)
         if prices:
-            return catalog.with_entry(name or spelling, merged, prices, relative, (figures, file))
-        AcceleratorEntry.model_validate(merged)
+            return catalog.with_entry(name or spelling, full_entry, prices, relative, (figures, file))
+        AcceleratorEntry.model_validate(full_entry)
         raise FaultsError(Fault((), f"is new and lacks {PRICE_SHORT}", on_key=True))
     except ValidationError as error:
         faults = faults_of(error, AcceleratorEntry.model_json_schema())

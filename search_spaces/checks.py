@@ -150,8 +150,8 @@ def objective_faults(
         yield Fault(
             ("objective", "max_volume"), f"{objective.max_volume:g} is below min_volume {objective.min_volume:g}"
         )
-    limited = constraints.budget or constraints.power or constraints.max_gpus
-    if goal is Goal.MAX_GOODPUT and not limited and any(entry.inventory is None for entry in entries):
+    fleet_limit = constraints.budget or constraints.power or constraints.max_gpus
+    if goal is Goal.MAX_GOODPUT and not fleet_limit and any(entry.inventory is None for entry in entries):
         yield Fault(
             ("objective",),
             "max_goodput needs a limit: constraints.budget, power or max_gpus, or an inventory for every accelerator; "
@@ -211,10 +211,10 @@ def _limit_hint(lengths: LengthsSection | None) -> str:
     """How to end lengths that no one stated an end of: a lognormal reaches far beyond its p99."""
     if lengths is None:
         return "; state fewer turns, or fewer tokens of each"
-    stated = {"isl": lengths.isl, "osl": lengths.osl}
+    length_limits = {"isl": lengths.isl, "osl": lengths.osl}
     endless = [
         f"workload.lengths.{name}.lognormal.maximum"
-        for name, limit in stated.items()
+        for name, limit in length_limits.items()
         if limit is not None and limit.lognormal is not None and limit.lognormal.maximum is None
     ]
     if not endless:

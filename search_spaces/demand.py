@@ -83,24 +83,24 @@ def read_demand(section: WorkloadSection, base: FilePath, context_length: int) -
     if section.recorded is None:
         return workload, None
     longest = section.max_tokens or context_length or MAX_TOKENS.high
-    recorded = _recording(section.recorded, base, int(longest))
-    return replace(workload, max_tokens=section.max_tokens or max(workload.max_tokens, recorded.longest)), recorded
+    recording = _recording(section.recorded, base, int(longest))
+    return replace(workload, max_tokens=section.max_tokens or max(workload.max_tokens, recording.longest)), recording
 
 
-def _from_sessions(section: WorkloadSection, stated: SessionsSection) -> Workload:
+def _from_sessions(section: WorkloadSection, session_section: SessionsSection) -> Workload:
     """Return the workload that sessions make."""
     sessions = Sessions(
-        turns=_lengths(stated.turns, (*SESSIONS, "turns")),
-        pause=_times(stated.think_time, (*SESSIONS, "think_time")),
-        system_prompt=stated.system_prompt,
-        user=_lengths(stated.user_tokens, (*SESSIONS, "user_tokens")),
-        answer=_lengths(stated.answer_tokens, (*SESSIONS, "answer_tokens")),
+        turns=_lengths(session_section.turns, (*SESSIONS, "turns")),
+        pause=_times(session_section.think_time, (*SESSIONS, "think_time")),
+        system_prompt=session_section.system_prompt,
+        user=_lengths(session_section.user_tokens, (*SESSIONS, "user_tokens")),
+        answer=_lengths(session_section.answer_tokens, (*SESSIONS, "answer_tokens")),
     )
     if not TURNS.holds(sessions.turns.longest):
         raise FaultsError(Fault((*SESSIONS, "turns"), f"{sessions.turns.longest:g} {TURNS.sentence()}"))
     buckets, reuse = requests_of(sessions)
     hit_share = float(buckets.share @ (reuse.shared + reuse.history)) / float(buckets.share @ buckets.isl)
-    by_session = (stated.rate or 0.0) * sessions.turns.mean
+    by_session = (session_section.rate or 0.0) * sessions.turns.mean
     return Workload(
         isl=buckets.isl,
         osl=buckets.osl,

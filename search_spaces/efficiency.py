@@ -120,10 +120,10 @@ class EfficiencyTable:
         return next(self.engines[owner] for owner in self._owners(name) if owner in self.engines)
 
     def _owners(self, name: str) -> Iterator[str]:
-        visited: set[str] = set()
+        owners: set[str] = set()
         owner: str | None = name
-        while owner is not None and owner not in visited:
-            visited.add(owner)
+        while owner is not None and owner not in owners:
+            owners.add(owner)
             yield owner
             owner = self.relatives.get(owner)
         yield DEFAULT

@@ -153,12 +153,12 @@ def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> Servi
     return serving_policy(name, overhead, _with_change(_entries()[name], changes.get(name)).serving.fitted)
 
 
-def serving_policy(name: str, overhead: EngineOverhead, fitted: FittedServing) -> ServingPolicy:
+def serving_policy(name: str, overhead: EngineOverhead, serving_fit: FittedServing) -> ServingPolicy:
     """The policy of a known engine with other fitted figures."""
     serving = _entries()[name].serving
     return ServingPolicy(
         **serving.model_dump(exclude={"fitted"}),
-        **in_base_units(fitted.model_dump()),
+        **in_base_units(serving_fit.model_dump()),
         overhead=overhead,
         hand_over_steps=float(SCHEDULERS[name].pulls),
     )
@@ -171,8 +171,8 @@ def _with_change(entry: _Entry, change: EngineChange | None) -> _Entry:
     figures = change.model_dump(exclude_none=True, exclude={"launch_us", "arrival_ms"})
     if change.arrival_ms is None:
         return entry.model_copy(update=figures)
-    fitted = entry.serving.fitted.model_copy(update={"arrival_ms": change.arrival_ms})
-    return entry.model_copy(update={**figures, "serving": entry.serving.model_copy(update={"fitted": fitted})})
+    serving_fit = entry.serving.fitted.model_copy(update={"arrival_ms": change.arrival_ms})
+    return entry.model_copy(update={**figures, "serving": entry.serving.model_copy(update={"fitted": serving_fit})})
 
 
 @cache

@@ -336,7 +336,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
     exists: the shapes are kept, for the search to find which limit stands in the way.
     """
     shapes: list[Shape] = []
-    unsupplied: list[Shape] = []
+    supply_refusals: list[Shape] = []
     reasons: Counter[str] = Counter()
     count = 0
     for index, offer in enumerate(problem.offers):
@@ -348,5 +348,5 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
             else:
                 reasons[f"{offer.accelerator.name}: {ruling[1]}"] += 1
                 if ruling[0] == limits_allow_an_engine.__name__:
-                    unsupplied.append(shape)
-    return Enumeration(tuple(shapes or unsupplied), count, dict(sorted(reasons.items())))
+                    supply_refusals.append(shape)
+    return Enumeration(tuple(shapes or supply_refusals), count, dict(sorted(reasons.items())))

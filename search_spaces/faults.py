@@ -146,19 +146,19 @@ def taken_by(kind: str, name: str) -> str:
     return f"; {COMMANDS[kind]} {name} takes it" if kind in COMMANDS else ""
 
 
-def check_kind(source: Source, what: str, schema: str = "") -> None:
+def check_kind(source: Source, label: str, schema: str = "") -> None:
     """Raise InputError for another of our own files, a plan above all, of which every key would be a fault.
 
-    what: is wanted; schema: that of such files, where they have one.
+    label: what is wanted; schema: that of such files, where they have one.
     """
     value = source.value if isinstance(source.value, Mapping) else {}
     schema_id = value.get("schema")
     kind = schema_id.partition("/")[0] if isinstance(schema_id, str) else ""
-    title = f"{what} ({schema})" if schema else what
+    title = f"{label} ({schema})" if schema else label
     if kind.startswith(OURS) and kind != schema.partition("/")[0]:
         hint = taken_by(kind.removeprefix(OURS), source.name)
         raise InputError(source.render([Fault(("schema",), f"{schema_id} is not a {title}{hint}")]))
-    if what == "workload" and not kind and "pools" in value:
+    if label == "workload" and not kind and "pools" in value:
         sentence = f"a file with pools is a fleet file, not a {title}{taken_by('fleet', source.name)}"
         raise InputError(source.render([Fault(("pools",), sentence)]))
 

@@ -88,9 +88,9 @@ class Reader:
         return dict(self.schema)
 
 
-def reader(read: Callable[[object], Any]) -> Reader:
+def reader(parser: Callable[[object], Any]) -> Reader:
     """A text that a function reads, or refuses with a `house_error`."""
-    return Reader(read, {"type": "string"})
+    return Reader(parser, {"type": "string"})
 
 
 def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reader:
@@ -168,23 +168,23 @@ LIKELY_PERCENT = 2.0
 """From here on a number in the place of a share is a percentage that lacks its sign; 1.5 is just as likely a slip."""
 
 
-def _share_hint(found: float, limits: Bounds, *, plain: bool) -> str:
+def _share_hint(fraction: float, limits: Bounds, *, plain: bool) -> str:
     """What the writer of a share out of range may have meant: 90 for 90%, or 0.9% for 90%."""
-    meant = found / 100 if plain else 100 * found
-    likely = limits.holds(meant) and (not plain or abs(found) >= LIKELY_PERCENT)
-    return f"; did you mean {meant:g} ({100 * meant:g}%)?" if likely else ""
+    correction = fraction / 100 if plain else 100 * fraction
+    likely = limits.holds(correction) and (not plain or abs(fraction) >= LIKELY_PERCENT)
+    return f"; did you mean {correction:g} ({100 * correction:g}%)?" if likely else ""
 
 
-def _within(number: float, given: object, bounds: Bounds) -> float:
+def _within(number: float, value: object, bounds: Bounds) -> float:
     if not bounds.holds(number):
-        raise house_error(f"{shown(given)} is out of range; {bounds.sentence()}")
+        raise house_error(f"{shown(value)} is out of range; {bounds.sentence()}")
     return number
 
 
-def _finite(value: object, accepted: Callable[[float], bool], what: str = "a number") -> float:
+def _finite(value: object, accepts: Callable[[float], bool], label: str = "a number") -> float:
     """A number; one in quotes only where it would be refused without them too, for a better reason.
 
-    accepted: whether the number may stand here; what: is wanted.
+    accepts: whether the number may stand here; label: what is wanted.
     """
     number = _number_in(value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
@@ -195,8 +195,8 @@ def _finite(value: object, accepted: Callable[[float], bool], what: str = "a num
         as_float = math.inf
     if not math.isfinite(as_float):
         raise house_error(f"{shown(value)} is not a finite number")
-    if isinstance(value, str) and accepted(as_float):
-        raise house_error(f"{shown(value)} is not {what}; write {plain_number(as_float)} without quotes")
+    if isinstance(value, str) and accepts(as_float):
+        raise house_error(f"{shown(value)} is not {label}; write {plain_number(as_float)} without quotes")
     return as_float
 
 
@@ -254,15 +254,15 @@ MAX_TEXT = 1000
 Text = Annotated[str, Reader(_read_text, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
 
 
-def word_of(value: object, allowed: tuple[str, ...]) -> str:
+def word_of(value: object, words: tuple[str, ...]) -> str:
     """Return the allowed word equal to `value` but for case, else raise an error that names the nearest one and all."""
     text = value if isinstance(value, str) else ""
-    for word in allowed:
+    for word in words:
         if word.lower() == text.lower():
             return word
-    close = nearest_name(text, allowed)
+    close = nearest_name(text, words)
     hint = f"did you mean {shown(close)}? " if close else ""
-    raise house_error(f"{shown(value)} is not known; {hint}allowed: {name_list(allowed)}")
+    raise house_error(f"{shown(value)} is not known; {hint}allowed: {name_list(words)}")
 
 
 def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Reader:
@@ -310,12 +310,12 @@ def listed(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
-def at_most(items: int, what: str) -> BeforeValidator:
+def at_most(items: int, label: str) -> BeforeValidator:
     """Refuse a longer list before its items are read."""
 
     def check(value: object) -> object:
         if isinstance(value, list) and len(value) > items:
-            raise house_error(f"has {len(value):,} {what}, but at most {items:,} are read here")
+            raise house_error(f"has {len(value):,} {label}, but at most {items:,} are read here")
         return value
 
     return BeforeValidator(check)
@@ -403,10 +403,10 @@ def _meaning(schema: dict[str, Any], path: Path) -> str:
 def _properties(schema: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the keys that the schema allows at `path`, with their schemas."""
     nodes = list(_variants(schema, schema))
-    for part in path:
-        if isinstance(part, str) and part.startswith("<"):
+    for place in path:
+        if isinstance(place, str) and place.startswith("<"):
             continue
-        steps = [step for node in nodes if isinstance(step := _below(node, part), dict)]
+        steps = [step for node in nodes if isinstance(step := _below(node, place), dict)]
         nodes = [variant for step in steps for variant in _variants(step, schema)]
     return {key: value for node in nodes for key, value in node.get("properties", {}).items()}
 

@@ -49,7 +49,7 @@ def check_name(path: str | os.PathLike[str]) -> None:
         )
 
 
-def regular_size(path: str | os.PathLike[str], wanted: str = "a file") -> int:
+def regular_size(path: str | os.PathLike[str], label: str = "a file") -> int:
     """Return the size of a regular file [byte]; raise InputError, which names the path, if it is none."""
     where = shown_path(path)
     try:
@@ -59,18 +59,18 @@ def regular_size(path: str | os.PathLike[str], wanted: str = "a file") -> int:
     except ValueError as error:  # a NUL, or half a character, in the path
         raise InputError(f"{where!r}: cannot be the name of a file") from error
     if stat.S_ISDIR(status.st_mode):
-        raise InputError(f"{where}: is a folder, but must be {wanted}")
+        raise InputError(f"{where}: is a folder, but must be {label}")
     if not stat.S_ISREG(status.st_mode):
         kind = next((name for holds, name in _KINDS if holds(status.st_mode)), "a device")
         mend = "; save what it gives to a file first" if kind == "a pipe" else ""
-        raise InputError(f"{where}: is not a regular file but {kind}, but must be {wanted}{mend}")
+        raise InputError(f"{where}: is not a regular file but {kind}, but must be {label}{mend}")
     return status.st_size
 
 
 @contextmanager
-def open_file(path: str | os.PathLike[str], wanted: str = "a file") -> Iterator[BinaryIO]:
+def open_file(path: str | os.PathLike[str], label: str = "a file") -> Iterator[BinaryIO]:
     """Open a regular file for reading its bytes; raise InputError if it is none, or cannot be read."""
-    regular_size(path, wanted)
+    regular_size(path, label)
     try:
         with Path(path).open("rb") as stream:
             yield stream
@@ -78,15 +78,15 @@ def open_file(path: str | os.PathLike[str], wanted: str = "a file") -> Iterator[
         raise _unreadable(shown_path(path), error) from error
 
 
-def read_file(path: str | os.PathLike[str], largest: int, wanted: str = "a file", mend: str = "") -> bytes:
+def read_file(path: str | os.PathLike[str], largest: int, label: str = "a file", mend: str = "") -> bytes:
     """Return the bytes of a regular file; raise InputError, which names the path, if it is none or cannot be read.
 
     largest: size above which it is refused unread [byte]; mend: what such a file should be instead, to end the
     sentence with.
     """
-    size, data = regular_size(path, wanted), b""
+    size, data = regular_size(path, label), b""
     if size <= largest:
-        with open_file(path, wanted) as stream:
+        with open_file(path, label) as stream:
             data = stream.read(largest + 1)
         size = max(size, len(data))
     if size > largest:
@@ -94,9 +94,9 @@ def read_file(path: str | os.PathLike[str], largest: int, wanted: str = "a file"
     return data
 
 
-def read_text(path: str | os.PathLike[str], largest: int, wanted: str = "a file", mend: str = "") -> str:
+def read_text(path: str | os.PathLike[str], largest: int, label: str = "a file", mend: str = "") -> str:
     """The text of a regular file in UTF-8, as `read_file` reads it."""
-    return decoded(read_file(path, largest, wanted, mend), shown_path(path))
+    return decoded(read_file(path, largest, label, mend), shown_path(path))
 
 
 def _unreadable(where: str, error: OSError) -> InputError:

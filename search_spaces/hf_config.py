@@ -344,11 +344,11 @@ def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[st
     newer = fields.get(ROPE_FIELDS[0])
     places = (fields.values, newer if isinstance(newer, Mapping) else {})
     for name, names in (("rope_theta", THETA), ("partial_rotary_factor", PARTIAL)):
-        beside = next(
+        outer_value = next(
             (place[spelling] for place in places for spelling in names if place.get(spelling) is not None), None
         )
-        if whole.get(name) is None and beside is not None:
-            whole[name] = beside
+        if whole.get(name) is None and outer_value is not None:
+            whole[name] = outer_value
     if whole.get("rope_theta") is None:
         raise fields.missing("rope_theta", f"engines that are told {shown(where)} need the base with it")
     if whole["rope_type"] == "yarn":
@@ -365,17 +365,17 @@ def context_length(fields: ConfigFields) -> int:
     position_limit = fields.count(STATED)
     if fields.flag("context_is_scaled"):
         return position_limit
-    scaled = {name: length for name, _, length in _extensions(fields)}
-    if len(set(scaled.values())) > 1:
-        lengths = ", ".join(f"{length} by {shown(name)}" for name, length in scaled.items())
+    context_lengths = {name: length for name, _, length in _extensions(fields)}
+    if len(set(context_lengths.values())) > 1:
+        lengths = ", ".join(f"{length} by {shown(name)}" for name, length in context_lengths.items())
         raise fields.error(f"config.json gives a context of {lengths}, which must agree")
-    return next(iter(scaled.values()), position_limit)
+    return next(iter(context_lengths.values()), position_limit)
 
 
 def _extensions(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
     """The rotary embeddings that extend the context, with where they stand and to what length [token]."""
-    stated = fields.count(STATED)
-    lengths = [(where, rope, _scaled_length(fields, where, rope, stated)) for where, rope in _ropes(fields)]
+    position_limit = fields.count(STATED)
+    lengths = [(where, rope, _scaled_length(fields, where, rope, position_limit)) for where, rope in _ropes(fields)]
     return [(where, rope, length) for where, rope, length in lengths if length]
 
 
@@ -391,10 +391,10 @@ def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from by_layer or [(field, rope)]
 
 
-def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any], stated: int) -> int | None:
+def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any], position_limit: int) -> int | None:
     """The context that one rotary embedding extends to [token]; None where it extends nothing.
 
-    stated: `max_position_embeddings` [token].
+    position_limit: `max_position_embeddings` [token].
     """
     kind, factor = _kind(rope), rope.get("factor")
     if kind in EXTENDED or ((factor is None or factor == 1) and kind != "yarn"):
@@ -403,7 +403,7 @@ def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any], sta
         raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
         raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
-    length = int((_trained_length(fields, name, rope) if kind == "yarn" else stated) * factor)
+    length = int((_trained_length(fields, name, rope) if kind == "yarn" else position_limit) * factor)
     if length > LARGEST:
         raise fields.error(f"{shown(name)} extends the context to {length} tokens, but at most {LARGEST} are believed")
     return length

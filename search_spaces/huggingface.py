@@ -63,7 +63,7 @@ def parse_config(
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
     groups, sets = Counter(layers), fields.optional("num_mem_blocks", low=1) or 0
-    weight_dtype, quantized, own_dtypes = _quantization(fields, layers)
+    weight_dtype, main_parts, own_dtypes = _quantization(fields, layers)
     return Transformer(
         name=name,
         hidden=hidden,
@@ -76,7 +76,7 @@ def parse_config(
         max_position=context_length(fields),
         position_embeddings=_position_rows(fields),
         native_weight_dtype=weight_dtype,
-        quantized=quantized,
+        quantized=main_parts,
         own_dtypes=own_dtypes,
         weight_scale=weight_scale(fields.get("quantization_config"), weight_dtype, fields.where),
         source="; ".join(filter(None, (source, *(f"without {tower}" for tower in other_towers(config))))),
@@ -276,10 +276,10 @@ def _ties_embeddings(fields: ConfigFields, hidden: int) -> bool:
         raise fields.error(
             f"'word_embed_proj_dim' {projection} differs from 'hidden_size' {hidden}, which is not modeled"
         )
-    tied = fields.flag("tie_word_embeddings")
-    if tied is None:
+    is_tied = fields.flag("tie_word_embeddings")
+    if is_tied is None:
         raise fields.missing("tie_word_embeddings", "it says whether the output head shares the embedding")
-    return tied
+    return is_tied
 
 
 def _position_rows(fields: ConfigFields) -> int:
@@ -298,8 +298,8 @@ def _quantization(
             Part.EXPERTS if Part.EXPERTS in formats and any(block.experts for _, block in layers) else Part.FEED_FORWARD
         )
         weight_dtype = formats.get(main) or next(iter(formats.values()))
-        quantized = frozenset(piece for piece, dtype in formats.items() if dtype == weight_dtype)
-        return weight_dtype, quantized, frozenset((piece, formats[piece]) for piece in formats.keys() - quantized)
+        main_parts = frozenset(piece for piece, dtype in formats.items() if dtype == weight_dtype)
+        return weight_dtype, main_parts, frozenset((piece, formats[piece]) for piece in formats.keys() - main_parts)
     weight_dtype = weight_format(quantization, fields.where)
     if weight_dtype == "bf16":
         return weight_dtype, QUANTIZABLE, frozenset()
@@ -394,7 +394,7 @@ def _switched_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None
 
 def _periodic_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
     interval = fields.optional("full_attention_interval", low=1)
-    return None if interval is None else _every(interval, layers, "linear_attention")
+    return None if interval is None else _kinds_by_interval(interval, layers, "linear_attention")
 
 
 def _coded_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
@@ -419,7 +419,7 @@ def _compressed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | No
     return tuple(kinds[ratio] for ratio in ratios[:layers])
 
 
-def _every(interval: int, layers: int, otherwise: str) -> tuple[str, ...]:
+def _kinds_by_interval(interval: int, layers: int, otherwise: str) -> tuple[str, ...]:
     """Full attention in every `interval`-th layer, `otherwise` in the rest."""
     return tuple("full_attention" if (layer + 1) % interval == 0 else otherwise for layer in range(layers))
 
@@ -432,7 +432,7 @@ def _chunked_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
         rope = fields.sequence("no_rope_layers", layers) or []
         return tuple("chunked_attention" if code else "full_attention" for code in rope)
     interval = fields.count("no_rope_layer_interval", "it says which layers 'attention_chunk_size' does not apply to")
-    return _every(interval, layers, "chunked_attention")
+    return _kinds_by_interval(interval, layers, "chunked_attention")
 
 
 def _windowed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
@@ -441,7 +441,7 @@ def _windowed_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...] | None
         return None
     pattern = fields.optional("sliding_window_pattern", low=1)
     if pattern is not None:
-        return _every(pattern, layers, "sliding_attention")
+        return _kinds_by_interval(pattern, layers, "sliding_attention")
     first = fields.optional("max_window_layers")
     if first is not None:
         return tuple("sliding_attention" if layer >= first else "full_attention" for layer in range(layers))
@@ -458,13 +458,13 @@ def mixers_of(fields: ConfigFields, hidden: int, kinds: tuple[str, ...]) -> list
         return _latent(fields, hidden, kinds)
     sparse = _sparse_layers(fields, len(kinds))
     mixers: dict[tuple[str, bool], Attention] = {}
-    for kind, indexed in set(zip(kinds, sparse, strict=True)):
+    for kind, has_index in set(zip(kinds, sparse, strict=True)):
         if fields.get("o_lora_rank") is not None:
-            mixers[kind, indexed] = _compressed_attention(fields, hidden, kind)
+            mixers[kind, has_index] = _compressed_attention(fields, hidden, kind)
         elif kind == "linear_attention":
-            mixers[kind, indexed] = _linear(fields, hidden)
+            mixers[kind, has_index] = _linear(fields, hidden)
         else:
-            mixers[kind, indexed] = _softmax(fields, hidden, kind, indexed)
+            mixers[kind, has_index] = _softmax(fields, hidden, kind, has_index)
     return [mixers[key] for key in zip(kinds, sparse, strict=True)]
 
 
@@ -484,7 +484,7 @@ WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attentio
 """Fields that say how many tokens a layer of a kind attends."""
 
 
-def _softmax(fields: ConfigFields, hidden: int, kind: str, indexed: bool) -> SoftmaxAttention:
+def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool) -> SoftmaxAttention:
     """Attention with heads; fields of sliding layers (MiMo) or of full ones (Gemma 4) outweigh the common ones."""
     own = {"sliding_attention": "swa_{}", "full_attention": "global_{}"}.get(kind, "{}")
 
@@ -509,7 +509,7 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, indexed: bool) -> Sof
         window=fields.count(WINDOWS[kind]) if kind in WINDOWS else None,
         output_gate=bool(fields.flag("attn_output_gate")),
         shared_kv=kind == "full_attention" and bool(fields.flag("attention_k_eq_v")),
-        **(_index(fields) if indexed else {}),
+        **(_index(fields) if has_index else {}),
     )
 
 
@@ -564,7 +564,7 @@ def _index_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     return (True,) * layers
 
 
-def _latent_layer(fields: ConfigFields, hidden: int, indexed: bool) -> LatentAttention:
+def _latent_layer(fields: ConfigFields, hidden: int, has_index: bool) -> LatentAttention:
     topk = fields.optional("index_topk") or 0
     query_rank = fields.optional("q_lora_rank") or 0
     if topk and not query_rank:
@@ -573,7 +573,7 @@ def _latent_layer(fields: ConfigFields, hidden: int, indexed: bool) -> LatentAtt
         hidden=hidden,
         query_rank=query_rank,
         **fields.widths("latent"),
-        **(fields.widths("index") if topk and indexed else NO_INDEX),
+        **(fields.widths("index") if topk and has_index else NO_INDEX),
         index_topk=topk,
         output_gate=bool(fields.flag("attn_output_gate")),
     )
@@ -583,13 +583,13 @@ def _compressed_attention(fields: ConfigFields, hidden: int, kind: str) -> Compr
     """DeepSeek-V4: latents of a window, of every few tokens with an indexer, or of many tokens."""
     rates = fields.get("compress_rates")
     ratios = {**notation().layers["ratios"], **(rates if isinstance(rates, Mapping) else {})}
-    indexed = kind == "compressed_sparse_attention"
+    has_index = kind == "compressed_sparse_attention"
     return CompressedAttention(
         hidden=hidden,
         ratio=ratios.get(kind, 0),
         **fields.widths("compressed"),
-        **(fields.widths("index") if indexed else NO_INDEX),
-        index_topk=fields.count("index_topk") if indexed else 0,
+        **(fields.widths("index") if has_index else NO_INDEX),
+        index_topk=fields.count("index_topk") if has_index else 0,
     )
 
 

@@ -151,10 +151,10 @@ def _children(text: str, place: int) -> Iterator[_Child]:
     if text[place] not in "{[":
         return
     decode = json.JSONDecoder().raw_decode
-    keyed, at, number = text[place] == "{", _after_space(text, place + 1), 0
+    is_object, at, number = text[place] == "{", _after_space(text, place + 1), 0
     while text[at] not in "}]":
         key, start = number, at
-        if keyed:
+        if is_object:
             key, at = decode(text, at)
             at = _after_space(text, _after_space(text, at) + 1)
         yield key, start, at

@@ -57,36 +57,36 @@ class Lever:
         self.setter(inputs, name, value)
 
 
-def below(here: Any, name: str, dotted: str) -> Any:
+def below(here: Any, name: str, key_path: str) -> Any:
     """What stands under one part of a dotted path; items of lists are told by their name or number."""
     if isinstance(here, dict) and name in here:
         return here[name]
     if isinstance(here, list):
-        return here[place_in(here, name, dotted)]
+        return here[place_in(here, name, key_path)]
     raise InputError(
-        f"{shortened(dotted)}: there is no {shown(name)}{_meant(name, LEVERS) or ';'} levers: {name_list(LEVERS)}"
+        f"{shortened(key_path)}: there is no {shown(name)}{_name_hint(name, LEVERS) or ';'} levers: {name_list(LEVERS)}"
     )
 
 
-def place_in(items: list[Any], part: str, dotted: str) -> int:
+def place_in(items: list[Any], key: str, key_path: str) -> int:
     """Where in a list an item stands that is told by its name or number."""
-    if _INDEX.fullmatch(part) and int(part) < len(items):
-        return int(part)
-    stated = ((at, item.get("name") if isinstance(item, dict) else item) for at, item in enumerate(items))
-    names = {at: name for at, name in stated if isinstance(name, str)}
-    places = [at for at, name in names.items() if normalized_name(name) == normalized_name(part)]
+    if _INDEX.fullmatch(key) and int(key) < len(items):
+        return int(key)
+    labels = ((at, item.get("name") if isinstance(item, dict) else item) for at, item in enumerate(items))
+    names = {at: name for at, name in labels if isinstance(name, str)}
+    places = [at for at, name in names.items() if normalized_name(name) == normalized_name(key)]
     if places:
         return places[0]
-    if re.fullmatch("[0-9]+", part) or not names:
+    if re.fullmatch("[0-9]+", key) or not names:
         raise InputError(
-            f"{shortened(dotted)}: {shortened(part)} is not one of the {len(items)} items (0 is the first)"
+            f"{shortened(key_path)}: {shortened(key)} is not one of the {len(items)} items (0 is the first)"
         )
-    known = list(names.values())
-    raise InputError(f"{shortened(dotted)}: {shown(part)} is not one of {name_list(known)}{_meant(part, known)}")
+    words = list(names.values())
+    raise InputError(f"{shortened(key_path)}: {shown(key)} is not one of {name_list(words)}{_name_hint(key, words)}")
 
 
-def _meant(part: str, known: Iterable[str]) -> str:
-    near = nearest_name(part, known)
+def _name_hint(key: str, names: Iterable[str]) -> str:
+    near = nearest_name(key, names)
     return f"; did you mean {shown(near)}?" if near else ""
 
 
@@ -208,9 +208,9 @@ def _demand(load: Inputs, change: Callable[[float], float]) -> None:
         day = Diurnal.model_validate(load["diurnal"])
     except ValidationError as error:
         raise InputError("; ".join(f"workload.diurnal: {refusal_of(details)}" for details in error.errors())) from None
-    planned = planned_rate(day)
-    rate = change(planned)
-    hours = [rate * (hour / planned) for hour in day.requests_per_second_by_hour]  # the hour planned for: rate exactly
+    old_rate = planned_rate(day)
+    rate = change(old_rate)
+    hours = [rate * (hour / old_rate) for hour in day.requests_per_second_by_hour]  # the hour planned for: rate exactly
     load["diurnal"] = {"requests_per_second_by_hour": hours, "percentile": day.percentile}
 
 
@@ -260,7 +260,7 @@ def _without(inputs: Inputs, name: str, value: Any) -> None:
         inputs["accelerators"].remove(entry)
 
 
-def _added(inputs: Inputs, name: str, value: Any) -> None:
+def _add_offer(inputs: Inputs, name: str, value: Any) -> None:
     """Offer one more accelerator of the catalog at a price [$/h]."""
     inputs["accelerators"].append({"name": name, "price": value})
 
@@ -277,8 +277,8 @@ def _share(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     try:
-        written = as_share(value) if isinstance(value, str) else None
-        return float(value) if written is None else written
+        share = as_share(value) if isinstance(value, str) else None
+        return float(value) if share is None else share
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -312,7 +312,7 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
         "link_scale": Lever(_scaled_links, "link_scale=0.5,1,2", "that of all GPU types, times a factor"),
         "without": Lever(_without, "without.H100=true", "a GPU type left out"),
         "with": Lever(
-            _added, "with.B200=4:8:5", "one more GPU type, of the catalog or your own, at a price [$/h]", Kind.PRICE
+            _add_offer, "with.B200=4:8:5", "one more GPU type, of the catalog or your own, at a price [$/h]", Kind.PRICE
         ),
         "rate": Lever(_rate, "rate=5/s,10/s,20/s", "requests per second", Kind.RATE),
         "rate_scale": Lever(_scaled_rate, "rate_scale=1,1.5,2", "the demand times a factor"),

@@ -165,12 +165,12 @@ def _catalog(value: Any, base: FilePath) -> tuple[AcceleratorCatalog, list[Fault
     return catalog, faults
 
 
-def _sections_of(source: Source, context: Context, known: list[Fault]) -> tuple[WorkloadFile | None, list[Fault]]:
+def _sections_of(source: Source, context: Context, file_faults: list[Fault]) -> tuple[WorkloadFile | None, list[Fault]]:
     """Return the file as sections; or the faults, less those at places that already have one."""
     try:
         return WorkloadFile.model_validate(source.value, context=context), []
     except ValidationError as error:
-        places = {fault.path for fault in known}
+        places = {fault.path for fault in file_faults}
         faults = [fault for fault in faults_of(error, json_schema()) if source.settle(fault.path) not in places]
         return None, faults
 
@@ -189,17 +189,17 @@ def _workload(
     if section is None or (not read_trace and (trace or section.recorded) is not None):
         return None, []
     try:
-        workload, recorded = read_demand(section, base, model.max_position if model is not None else 0)
+        workload, recording = read_demand(section, base, model.max_position if model is not None else 0)
     except FaultsError as error:
         return None, list(error.faults)
     if model is None:
-        return (workload, recorded), []
-    return (workload, recorded), list(length_faults(workload, section, model))
+        return (workload, recording), []
+    return (workload, recording), list(length_faults(workload, section, model))
 
 
 def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand, offers: tuple[Offer, ...]) -> Problem:
     """The problem of a sound file; stem: its name, unless it has one."""
-    workload, recorded = demand
+    workload, recording = demand
     slos = _slos(file.slo)
     target = _target(file)
     space, constraints = search_space(file.search, model), _constraints(file.constraints)
@@ -208,8 +208,8 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         constraints = target.limits(constraints, len(slos), prefixes=workload.prefix_hit_share > 0.0)
     if workload.sessions is not None and constraints.pools is Pools.SHARED:
         constraints = replace(constraints, gateway=Gateway(1, 1))  # prompts grow: a split by length would part sessions
-    if recorded is not None and file.workload.burstiness is None:
-        workload = replace(workload, burstiness=bunching(recorded, workload, slos))
+    if recording is not None and file.workload.burstiness is None:
+        workload = replace(workload, burstiness=bunching(recording, workload, slos))
     return Problem(
         name=file.name or stem,
         model=model,
@@ -226,7 +226,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
-        recorded=recorded,
+        recorded=recording,
     )
 
 
@@ -237,15 +237,15 @@ def _target(file: WorkloadFile) -> Target | None:
     return any_target(file.engine) if file.target is None else target_of(file.target)
 
 
-def bunching(recorded: Recorded, workload: Workload, slos: Sequence[Slo]) -> float:
+def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> float:
     """The burstiness by which the formulas see recorded requests [1]: of their counts while one of them may be served.
 
     Requests that come while another one is in the system meet it. The root of the dispersion is the coefficient of
     variation of gaps that would bunch as much if each were drawn by itself.
     """
     lasts = sum(slo.share * min(slo.ttft + workload.mean_osl * slo.tpot, slo.e2e) for slo in slos)
-    window = lasts * workload.request_rate / recorded.rate
-    return min(math.sqrt(recorded.dispersion(window)), BURSTINESS.high)
+    window = lasts * workload.request_rate / recording.rate
+    return min(math.sqrt(recording.dispersion(window)), BURSTINESS.high)
 
 
 def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
@@ -289,12 +289,12 @@ def _offer(entry: AcceleratorSection, accelerator: Accelerator, basis: PriceBasi
     return Offer(here, quote.usd_per_hour, entry.inventory, entry.billing, quote=quote)
 
 
-def _link(stated: LinkSection | None, link: Link) -> Link:
-    if stated is None:
+def _link(section: LinkSection | None, link: Link) -> Link:
+    if section is None:
         return link
     return Link(
-        bandwidth=stated.bandwidth or link.bandwidth,
-        latency=link.latency if stated.latency is None else stated.latency,
+        bandwidth=section.bandwidth or link.bandwidth,
+        latency=link.latency if section.latency is None else section.latency,
     )
 
 
@@ -342,19 +342,19 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
     return replace(source, value=value, overridden=overridden)
 
 
-def _override_words(dotted: str, given: Any) -> str:
+def _override_words(key_path: str, new_value: Any) -> str:
     """How a message names an override: as it was written, or by its key alone where no line of text wrote it."""
-    if isinstance(given, Mapping | list | tuple):
-        return dotted
-    text = f"{dotted}={given if isinstance(given, str) and given.isprintable() else shown(given)}"
+    if isinstance(new_value, Mapping | list | tuple):
+        return key_path
+    text = f"{key_path}={new_value if isinstance(new_value, str) and new_value.isprintable() else shown(new_value)}"
     return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
 
 
-def _override_value(dotted: str, given: Any) -> Any:
+def _override_value(key_path: str, new_value: Any) -> Any:
     try:
-        return parse_value(given) if isinstance(given, str) else given
+        return parse_value(new_value) if isinstance(new_value, str) else new_value
     except InputError as error:
-        raise InputError(f"override {shown(dotted)}: {error}") from error
+        raise InputError(f"override {shown(key_path)}: {error}") from error
 
 
 def _place(value: Any, keys: list[str], where: str) -> Path:
@@ -380,13 +380,13 @@ def _mapping_of(value: Any, path: Path) -> Any:
     return {key: value} if key is not None and isinstance(value, str) else value
 
 
-def _with_value(value: Any, path: Path, given: Any, above: Path = ()) -> Any:
+def _with_value(value: Any, path: Path, new_value: Any, above: Path = ()) -> Any:
     if not path:
-        return given
+        return new_value
     head, rest, value = path[0], path[1:], _mapping_of(value, above)
     here = (*above, head)
     if isinstance(value, list):
-        return [_with_value(item, rest, given, here) if place == head else item for place, item in enumerate(value)]
+        return [_with_value(item, rest, new_value, here) if place == head else item for place, item in enumerate(value)]
     mapping = dict(value or {})
-    mapping[str(head)] = _with_value(mapping.get(str(head)), rest, given, here)
+    mapping[str(head)] = _with_value(mapping.get(str(head)), rest, new_value, here)
     return mapping

@@ -62,26 +62,26 @@ USUAL_SEQS = 1024
 """Requests for which a measured engine keeps logits: vLLM's default on large GPUs; no row states it."""
 
 
-def stored_dtype(written: str) -> str:
+def stored_dtype(word: str) -> str:
     """The weight format meant by a benchmark's word for it; empty means the 16-bit default.
 
     >>> [stored_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "int8_wo", "sq", "")]
     ['fp4', 'fp8', 'mxfp4', 'int4', 'w8a16', 'int8', 'bf16']
     """
-    plain = written.strip().lower()
+    plain = word.strip().lower()
     for dtype, pattern in DTYPE_WORDS:
         if pattern.search(plain):
             return dtype
-    raise InputError(f"dtype {shown(written)} is not known; known: bf16, fp8, int8, int4, fp4 and their usual variants")
+    raise InputError(f"dtype {shown(word)} is not known; known: bf16, fp8, int8, int4, fp4 and their usual variants")
 
 
-def weight_dtype(written: str) -> str:
+def weight_dtype(word: str) -> str:
     """The same as a dtype that a whole engine may have.
 
     >>> [weight_dtype(word) for word in ("nvfp4", "fp8_block", "w4a16_mxfp4", "int4_wo", "")]
     ['fp4', 'fp8', 'fp4', 'int4', 'bf16']
     """
-    dtype = stored_dtype(written)
+    dtype = stored_dtype(word)
     return SERVED_AS.get(dtype, dtype)
 
 
@@ -181,19 +181,19 @@ def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, 
     native = dtype == model.native_weight_dtype and dense in (expert_dtype, "bf16")
     if native and expert_dtype == dtype:
         return model, dtype
-    quantized = {Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS}
+    quantized_parts = {Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS}
     if native:
-        quantized &= model.quantized
+        quantized_parts &= model.quantized
     elif dtype == "fp4" and dense == expert_dtype and model.is_latent:
-        quantized -= {Part.ATTENTION}
+        quantized_parts -= {Part.ATTENTION}
     elif dense == "bf16" and dtype != "bf16":
-        quantized = {Part.EXPERTS}
+        quantized_parts = {Part.EXPERTS}
     if dtype == "fp4" and dense == expert_dtype and model.native_weight_dtype != "bf16":
-        quantized = (quantized & model.quantized) or quantized
-    own = {piece: dense for piece in quantized - {Part.EXPERTS} if dense not in (dtype, "bf16")}
+        quantized_parts = (quantized_parts & model.quantized) or quantized_parts
+    own = {piece: dense for piece in quantized_parts - {Part.EXPERTS} if dense not in (dtype, "bf16")}
     if expert_dtype != dtype:
-        own |= dict.fromkeys(quantized & {Part.EXPERTS}, expert_dtype)
-    return replace(model, quantized=frozenset(quantized), own_dtypes=frozenset(own.items())), dtype
+        own |= dict.fromkeys(quantized_parts & {Part.EXPERTS}, expert_dtype)
+    return replace(model, quantized=frozenset(quantized_parts), own_dtypes=frozenset(own.items())), dtype
 
 
 def measured_engine(
@@ -334,7 +334,7 @@ def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
 
 def deployment_of(
     row: ServingRow,
-    published: Transformer,
+    published_model: Transformer,
     catalog: AcceleratorCatalog,
     *,
     kv_dtype: str | None = None,
@@ -344,7 +344,7 @@ def deployment_of(
 
     InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
     """
-    model, dtype = in_dtype(published, row.gemm_dtype, row.moe_dtype)
+    model, dtype = in_dtype(published_model, row.gemm_dtype, row.moe_dtype)
     engine = _engine(row)
     policy = load_serving_policy(engine)
     settings = row.settings

@@ -128,13 +128,13 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
     return _in_order(rows_out, refusals)
 
 
-def _in_order(predicted: list[Predicted], refused: list[Refused]) -> Outcome:
+def _in_order(predictions: list[Predicted], refusals: list[Refused]) -> Outcome:
     line = attrgetter("line")
-    return Outcome(tuple(sorted(predicted, key=line)), tuple(sorted(refused, key=line)))
+    return Outcome(tuple(sorted(predictions, key=line)), tuple(sorted(refusals, key=line)))
 
 
-def _value(predicted: float, measured: float, factors: tuple[float, float]) -> Value:
-    return Value(predicted, predicted * factors[0], predicted * factors[1], measured)
+def _value(prediction: float, measurement: float, factors: tuple[float, float]) -> Value:
+    return Value(prediction, prediction * factors[0], prediction * factors[1], measurement)
 
 
 MOST_PREFILL = 1.25

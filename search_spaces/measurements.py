@@ -209,12 +209,12 @@ class _Cells:
         return math.nan if time is None else float(time) / KILO
 
 
-def _plain(written: str) -> int | float | str:
+def _plain(text: str) -> int | float | str:
     """A number where the text is one."""
     for kind in (int, float):
         with suppress(ValueError):
-            return kind(written)
-    return written
+            return kind(text)
+    return text
 
 
 def read_measurements(path: Path) -> tuple[Format, list[Row]]:

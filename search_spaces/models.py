@@ -117,7 +117,7 @@ def served_checkpoint(name: str) -> str | None:
         return name
     lower = name.strip().lower()
     served_by_name = {
-        key.lower(): served for model in model_names() for key, served in _entry(model).get("served", {}).items()
+        key.lower(): target for model in model_names() for key, target in _entry(model).get("served", {}).items()
     }
     if lower in served_by_name:
         checkpoint: str | None = served_by_name[lower]
@@ -180,12 +180,12 @@ def nearest_model(name: str) -> str | None:
     slip = nearest_name(name.strip(), known_names(), SLIP)
     if slip is not None:
         return slip
-    wanted = _words_of(name)
+    name_words = _words_of(name)
 
     def likeness(candidate: str) -> tuple[int, int, str, str]:
         words = _words_of(candidate)
         entry, _ = _aliases().get(candidate, (candidate, None))
-        return len(wanted & words), -len(words - wanted), str(_entry(entry)["date"]), candidate
+        return len(name_words & words), -len(words - name_words), str(_entry(entry)["date"]), candidate
 
     best = max((candidate for candidate in known_names() if "/" not in candidate), key=likeness)
     enough = likeness(best)[0] >= LEAST_SHARED
@@ -285,14 +285,14 @@ def _aliases() -> dict[str, tuple[str, str | None]]:
     return table
 
 
-def _catalog_model(wanted: str) -> Transformer | None:
+def _catalog_model(model_name: str) -> Transformer | None:
     """The catalog's model of that name in lower case, with the publisher of a checkpoint or without; or None."""
-    exact = next((name for name in _files() if name.lower() == wanted), None)
+    exact = next((name for name in _files() if name.lower() == model_name), None)
     if exact is not None:
         return _build(exact, None)
     spellings = {alias.lower(): target for alias, target in reversed(_aliases().items())}
     checkpoints = {alias.rpartition("/")[2]: target for alias, target in spellings.items()}
-    alias = spellings.get(wanted) or checkpoints.get(wanted)
+    alias = spellings.get(model_name) or checkpoints.get(model_name)
     return _build(*alias) if alias else None
 
 
@@ -304,25 +304,25 @@ def _build(name: str, variant: str | None) -> Transformer:
     return replace(model, name=variant.rpartition("/")[2]) if variant else model
 
 
-def _load_file(path: Path, wanted: str) -> Transformer:
+def _load_file(path: Path, model_name: str) -> Transformer:
     if path.suffix.lower() in ARCHITECTURES:
         return read_architecture(path)
-    config, name = _named_config(path, wanted)
+    config, name = _named_config(path, model_name)
     try:
-        return parse_config(config, name, source=wanted)
+        return parse_config(config, name, source=model_name)
     except ArchitectureError as error:
-        raise ArchitectureError(f"model {shown(wanted)}: {str(error).removeprefix(f'{name}: ')}") from error
+        raise ArchitectureError(f"model {shown(model_name)}: {str(error).removeprefix(f'{name}: ')}") from error
 
 
-def _named_config(path: Path, wanted: str) -> tuple[dict[str, Any], str]:
+def _named_config(path: Path, model_name: str) -> tuple[dict[str, Any], str]:
     """A user's config.json, with the quantiser's note beside it where there is one, and what the model is called."""
     folder = path if path.is_dir() else path.parent
     file = path / CONFIG_FILE if path.is_dir() else path
-    config = read_config(file, wanted)
+    config = read_config(file, model_name)
     if file.name == CONFIG_FILE and "quantization_config" not in config and (folder / MODELOPT_FILE).is_file():
-        note = read_config(folder / MODELOPT_FILE, wanted).get("quantization")
+        note = read_config(folder / MODELOPT_FILE, model_name).get("quantization")
         config = {**config, "quantization_config": note}
-    name = (folder.resolve().name if file.name == CONFIG_FILE else file.stem) or wanted
+    name = (folder.resolve().name if file.name == CONFIG_FILE else file.stem) or model_name
     check_name(name)
     return config, name
 
@@ -340,12 +340,12 @@ def model_to_edit(name_or_path: str) -> tuple[Transformer, tuple[str, ...]]:
         return model, not_understood(open_config(config, name, lenient=True))
 
 
-def read_config(path: Path, wanted: str) -> dict[str, Any]:
+def read_config(path: Path, model_name: str) -> dict[str, Any]:
     """The JSON object of a model's file; InputError where it is missing, huge, malformed or ambiguous.
 
-    wanted: the model as the user named it.
+    model_name: the model as the user named it.
     """
-    where = f"model {shown(wanted)}: {path.name}"
+    where = f"model {shown(model_name)}: {path.name}"
     try:
         if not path.exists():
             raise InputError(f"{where} is not there; give a catalog name, a config.json or a directory with one")

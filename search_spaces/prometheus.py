@@ -142,9 +142,9 @@ class Scrape:
     file: str
     series: Mapping[str, tuple[tuple[Mapping[str, str], FloatArray], ...]]
 
-    def histogram(self, wanted: Series) -> Histogram | None:
+    def histogram(self, series: Series) -> Histogram | None:
         """The histogram of the first name that has observations; None where none has."""
-        for name in NAMES[wanted]:
+        for name in NAMES[series]:
             rows = self.series.get(f"{name}_bucket", ())
             histogram = _histogram(self.file, name, rows) if rows else None
             if histogram is not None and histogram.total > 0.0:
@@ -232,12 +232,12 @@ def _bound(file: str, name: str, labels: Mapping[str, str]) -> float:
         raise InputError(f"{file}: a series of {name}_bucket has no label le with the end of its bucket") from None
 
 
-def needed_series(scrape: Scrape, wanted: Series) -> Histogram:
+def needed_series(scrape: Scrape, series: Series) -> Histogram:
     """The histogram, which must be there."""
-    histogram = scrape.histogram(wanted)
+    histogram = scrape.histogram(series)
     if histogram is None:
-        names = name_list([f"{name}_bucket" for name in NAMES[wanted]])
-        raise InputError(f"{scrape.file}: has no observations of {wanted.value}; query {names} over time with traffic")
+        names = name_list([f"{name}_bucket" for name in NAMES[series]])
+        raise InputError(f"{scrape.file}: has no observations of {series.value}; query {names} over time with traffic")
     return histogram
 
 

@@ -189,9 +189,9 @@ def check_plain(value: object, seconds: float, limit: float, accepted: Callable[
 
 
 def _parse_text(text: str, kind: Kind, forms: str) -> float:
-    trimmed = text.strip()
-    dollar = kind is Kind.PRICE and trimmed.startswith("$")
-    body = trimmed.removeprefix("$").lstrip() if dollar else trimmed
+    content = text.strip()
+    dollar = kind is Kind.PRICE and content.startswith("$")
+    body = content.removeprefix("$").lstrip() if dollar else content
     match = _NUMBER.match(body)
     if match is None:
         raise QuantityError(f"{shown(text)} is not a {kind}; write a number and a unit, for example {forms}")

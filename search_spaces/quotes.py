@@ -152,9 +152,9 @@ def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, t
         if None in cells or None in cells.values():
             faults.append(f"{where}:{reader.line_num}: has more or fewer cells than the header")
             continue
-        filled = {key: text.strip() for key, text in cells.items() if text.strip() or key == "accelerator"}
+        values = {key: text.strip() for key, text in cells.items() if text.strip() or key == "accelerator"}
         try:
-            row = QuoteRow.model_validate(filled, context=name_of).model_dump()
+            row = QuoteRow.model_validate(values, context=name_of).model_dump()
             quotes.append(Quote(**row | {"source": row["source"] or where}))
         except ValidationError as error:
             sentences = (fault.told() for fault in faults_of(error, QuoteRow.model_json_schema()))
@@ -239,14 +239,14 @@ def shipped_prices() -> Mapping[str, tuple[Price, ...]]:
     }
 
 
-def _on_demand(other: Price, quoted: Iterable[Sequence[Price]]) -> Price:
+def _on_demand(base_price: Price, price_lists: Iterable[Sequence[Price]]) -> Price:
     """An on-demand price for want of a quote, made of a price on another basis."""
-    pairs = [({price.basis: price.usd_per_hour for price in prices}) for prices in quoted if not prices[0].guessed]
+    pairs = [({price.basis: price.usd_per_hour for price in prices}) for prices in price_lists if not prices[0].guessed]
     on_demand = PriceBasis.ON_DEMAND
-    ratio = median(of[on_demand] / of[other.basis] for of in pairs if on_demand in of and other.basis in of)
-    usd = round(other.usd_per_hour * ratio, 4)
-    why = f"{other.source}, x {ratio:.2f}, the median ratio of on-demand to {other.basis_words} prices"
-    return Price(usd, usd, usd, other.quotes, Origin.ASSUMED, f"assumed on-demand price: {why}", other.date)
+    ratio = median(of[on_demand] / of[base_price.basis] for of in pairs if on_demand in of and base_price.basis in of)
+    usd = round(base_price.usd_per_hour * ratio, 4)
+    why = f"{base_price.source}, x {ratio:.2f}, the median ratio of on-demand to {base_price.basis_words} prices"
+    return Price(usd, usd, usd, base_price.quotes, Origin.ASSUMED, f"assumed on-demand price: {why}", base_price.date)
 
 
 def borrowed(price: Price, name: str) -> Price:

@@ -56,53 +56,53 @@ def parse_axis(text: str) -> Axis:
     if not equals or not key or not spec:
         raise InputError(f"--vary {shown(text)} is not KEY=LOW:HIGH:COUNT or KEY=VALUE,VALUE, such as price.H200=1:8:8")
     if ":" in spec:
-        return Axis(key, _spaced(text, key, spec.split(":")))
+        return Axis(key, _range_values(text, key, spec.split(":")))
     return Axis(key, tuple(_value(text, item.strip()) for item in spec.split(",")))
 
 
-def _value(text: str, part: str) -> Any:
-    if not part:
+def _value(text: str, field: str) -> Any:
+    if not field:
         raise InputError(f"--vary {shown(text)} has an empty value")
-    return parse_value(part)
+    return parse_value(field)
 
 
-def _spaced(text: str, key: str, parts: list[str]) -> tuple[float, ...]:
+def _range_values(text: str, key: str, fields: list[str]) -> tuple[float, ...]:
     """Values from low to high, evenly spaced or evenly in their logarithms; units as the key takes them."""
-    if not 3 <= len(parts) <= 4 or (len(parts) == 4 and parts[3] != "log"):
+    if not 3 <= len(fields) <= 4 or (len(fields) == 4 and fields[3] != "log"):
         raise InputError(f"--vary {shown(text)}: a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log")
     try:
-        low, high = (number_of(key, part) for part in parts[:2])
+        low, high = (number_of(key, field) for field in fields[:2])
     except QuantityError as error:
         raise InputError(f"--vary {shown(text)}: {error}") from None
     try:
-        count = int(parts[2])
+        count = int(fields[2])
     except ValueError:
-        raise InputError(f"--vary {shown(text)}: COUNT is a whole number, not {shown(parts[2])}") from None
-    wrong = _wrong_range(parts, low, high, count)
+        raise InputError(f"--vary {shown(text)}: COUNT is a whole number, not {shown(fields[2])}") from None
+    wrong = _wrong_range(fields, low, high, count)
     if wrong:
         raise InputError(f"--vary {shown(text)}: {', and '.join(wrong)}")
     if count == 1:
         return (low,)
-    if len(parts) == 4:
+    if len(fields) == 4:
         if min(low, high) <= 0.0:
             raise InputError(f"--vary {shown(text)}: LOW and HIGH of a log range must be above zero")
         return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
     return tuple(low + (high - low) * step / (count - 1) for step in range(count))
 
 
-def _wrong_range(parts: list[str], low: float, high: float, count: int) -> list[str]:
-    """Everything that is wrong with a range, as clauses; parts: as they were written."""
+def _wrong_range(fields: list[str], low: float, high: float, count: int) -> list[str]:
+    """Everything that is wrong with a range, as clauses; fields: as they were written."""
     wrong = []
     if not (math.isfinite(low) and math.isfinite(high)):
         wrong.append("LOW and HIGH must be finite")
     elif low > high:
-        wrong.append(f"LOW {parts[0]} is above HIGH {parts[1]}")
+        wrong.append(f"LOW {fields[0]} is above HIGH {fields[1]}")
     if not 1 <= count <= MOST_SCENARIOS:
         wrong.append(f"COUNT is {count:,}, but must be at least 1 and at most {MOST_SCENARIOS:,}")
     return wrong
 
 
-def grid(axes: Sequence[Axis], named: Sequence[Scenario] = ()) -> Iterator[Scenario]:
+def grid(axes: Sequence[Axis], scenarios: Sequence[Scenario] = ()) -> Iterator[Scenario]:
     """Every combination of the axes' values, the last axis fastest, for each of the named scenarios (or none).
 
     Raises InputError when two axes have one key, or when there are too many.
@@ -111,10 +111,10 @@ def grid(axes: Sequence[Axis], named: Sequence[Scenario] = ()) -> Iterator[Scena
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
         raise InputError(f"--vary {twice} is stated twice; list all its values in one")
-    count = math.prod(len(axis.values) for axis in axes) * max(len(named), 1)
+    count = math.prod(len(axis.values) for axis in axes) * max(len(scenarios), 1)
     if count > MOST_SCENARIOS:
         raise InputError(f"the axes make {count:,} scenarios, but at most {MOST_SCENARIOS:,} are allowed")
-    for base in named or (Scenario("", {}),):
+    for base in scenarios or (Scenario("", {}),):
         for values in product(*(axis.values for axis in axes)):
             yield Scenario(base.name, {**base.changes, **dict(zip(keys, values, strict=True))})
 
@@ -124,8 +124,8 @@ def named_scenarios(problem: Problem) -> dict[str, Scenario]:
 
     Raises InputError where one extends a name that there is not, or itself.
     """
-    stated = (problem.source.value if problem.source is not None else {}).get("scenarios") or {}
-    return {name: Scenario(name, _with_extended(stated, name, ())) for name in stated}
+    definitions = (problem.source.value if problem.source is not None else {}).get("scenarios") or {}
+    return {name: Scenario(name, _with_extended(definitions, name, ())) for name in definitions}
 
 
 def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
@@ -141,17 +141,17 @@ def chosen_scenarios(problem: Problem, names: Sequence[str]) -> list[Scenario]:
     return [scenarios[name] for name in dict.fromkeys(names)]
 
 
-def _with_extended(stated: Mapping[str, Mapping[str, Any]], name: str, below: tuple[str, ...]) -> dict[str, Any]:
+def _with_extended(definitions: Mapping[str, Mapping[str, Any]], name: str, below: tuple[str, ...]) -> dict[str, Any]:
     """Changes of a scenario laid over those that it extends, in the order in which it names them."""
     if name in below:
         raise InputError(f"scenarios.{name}: extends itself ({' -> '.join([*below, name])})")
-    if name not in stated:
-        raise UnknownNameError("scenario", name, stated)
-    own = dict(stated[name])
+    if name not in definitions:
+        raise UnknownNameError("scenario", name, definitions)
+    own = dict(definitions[name])
     above = own.pop("extends", [])
     changes: dict[str, Any] = {}
-    for other in [above] if isinstance(above, str) else above:
-        changes |= _with_extended(stated, str(other), (*below, name))
+    for parent in [above] if isinstance(above, str) else above:
+        changes |= _with_extended(definitions, str(parent), (*below, name))
     return changes | own
 
 
@@ -198,29 +198,29 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
             yield key, value
             continue
         classes = {str(slo["name"]) for slo in inputs["slo"]}
-        for part, each in value.items():
-            every = key == "slo" and part not in classes
-            yield from _flat(inputs, {part if every else f"{key}.{part}": each})
+        for inner_key, inner_value in value.items():
+            for_all = key == "slo" and inner_key not in classes
+            yield from _flat(inputs, {inner_key if for_all else f"{key}.{inner_key}": inner_value})
 
 
-def _set(inputs: Inputs, dotted: str, value: Any) -> None:
+def _set(inputs: Inputs, key_path: str, value: Any) -> None:
     """Set the value at a dotted path that is there already; items of lists are told by their name or number."""
-    *path, last = dotted.split(".")
+    *path, last = key_path.split(".")
     here: Any = inputs
     for key in path:
-        here = below(here, key, dotted)
+        here = below(here, key, key_path)
     if isinstance(here, list):
-        here[place_in(here, last, dotted)] = value
+        here[place_in(here, last, key_path)] = value
     elif isinstance(here, dict) and last in here:
         here[last] = value
     else:
-        raise _unknown(inputs, dotted)
+        raise _unknown(inputs, key_path)
 
 
-def _unknown(inputs: Inputs, dotted: str) -> InputError:
-    near = difflib.get_close_matches(dotted, [*LEVERS, *_paths(inputs)], n=1)
+def _unknown(inputs: Inputs, key_path: str) -> InputError:
+    near = difflib.get_close_matches(key_path, [*LEVERS, *_paths(inputs)], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return InputError(f"{shortened(dotted)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")
+    return InputError(f"{shortened(key_path)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")
 
 
 def _paths(inputs: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -334,14 +334,14 @@ def _values_form(value: object) -> str:
     return "<span>" if isinstance(value, dict | Span) else "<values>"
 
 
-def _within_bounds(allowed: Bounds) -> AfterValidator:
+def _within_bounds(limits: Bounds) -> AfterValidator:
     """Check the values, or the ends of the span, against the bounds of their key."""
 
     def check(values: list[int] | Span) -> list[int] | Span:
         ends = (values.low, values.high) if isinstance(values, Span) else values
-        beyond = next((value for value in ends if not allowed.holds(value)), None)
+        beyond = next((value for value in ends if not limits.holds(value)), None)
         if beyond is not None:
-            raise house_error(f"{beyond} is out of range; {allowed.sentence()}")
+            raise house_error(f"{beyond} is out of range; {limits.sentence()}")
         return values
 
     return AfterValidator(check)

@@ -91,20 +91,20 @@ def _experts(preset: _Preset, model: Transformer) -> _Experts:
     return large or preset.mixture_of_experts
 
 
-def sizes(stated: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
+def sizes(span: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
     """Return the values as they are, or a span's: `from` times powers of `factor`, up to and with `to`.
 
     >>> sizes(Span(low=8, high=512), SEQS_FACTOR)
     (8, 16, 24, 32, 48, 64, 88, 128, 184, 256, 360, 512)
     """
-    if not isinstance(stated, Span):
-        return tuple(stated)
-    values = {stated.low, stated.high}
-    value = float(stated.low)
-    while value < stated.high:
+    if not isinstance(span, Span):
+        return tuple(span)
+    values = {span.low, span.high}
+    value = float(span.low)
+    while value < span.high:
         values.add(_whole_size(value))
         value *= factor
-    return tuple(sorted(value for value in values if stated.low <= value <= stated.high))
+    return tuple(sorted(value for value in values if span.low <= value <= span.high))
 
 
 def _whole_size(value: float) -> int:
@@ -193,8 +193,8 @@ class Wanted:
         return dict(degrees) | {name: value for name, value in numbers.items() if value is not None}
 
 
-def _usual(own: str, allowed: tuple[str, ...]) -> str:
-    return own if own in allowed else allowed[0]
+def _usual(own: str, choices: tuple[str, ...]) -> str:
+    return own if own in choices else choices[0]
 
 
 def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
@@ -219,9 +219,9 @@ def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
         faults.append("--config names no accelerator; add gpu=NAME, such as gpu=H100")
     if faults:
         raise InputError("\n".join(faults))
-    defaulted = tuple(name for name in DEGREES if name not in settings)
+    default_degrees = tuple(name for name in DEGREES if name not in settings)
     parallelism = Parallelism(*(settings.pop(name, 1) for name in DEGREES))
-    return Wanted(offer=settings.pop("accelerator"), parallelism=parallelism, unstated=defaulted, **settings)
+    return Wanted(offer=settings.pop("accelerator"), parallelism=parallelism, unstated=default_degrees, **settings)
 
 
 def _offer(name: str, problem: Problem) -> int:
@@ -234,16 +234,16 @@ def _offer(name: str, problem: Problem) -> int:
     raise InputError(f"is not among the accelerators of the workload file: {name_list(names)}{hint}")
 
 
-def with_wanted(problem: Problem, wanted: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
+def with_wanted(problem: Problem, config: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
     """The problem with the wanted settings in its search space, and the ranges that they were not in."""
     space = replace(problem.space, weight_dtype=problem.weight_dtypes, kv_dtype=problem.kv_dtypes)
-    settings = wanted.settings
+    settings = config.settings
     missing = {name: getattr(space, name) for name, value in settings.items() if value not in getattr(space, name)}
     wider = {
         name: tuple(sorted({*values, settings[name]}, key=DTYPES[name].index if name in DTYPES else None))
         for name, values in missing.items()
     }
-    roles = space.roles if wanted.role is None else tuple(role for role in Role if role in {*space.roles, wanted.role})
-    gpus = max(space.max_gpus_per_engine, wanted.parallelism.gpus)
+    roles = space.roles if config.role is None else tuple(role for role in Role if role in {*space.roles, config.role})
+    gpus = max(space.max_gpus_per_engine, config.parallelism.gpus)
     space_of: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)
     return replace(problem, space=space_of), missing

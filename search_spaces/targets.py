@@ -47,28 +47,28 @@ class Target:
         """The pools that its router can choose among."""
         return Gateway(MANY if Role.COLOCATED in self.parts else 1, MANY if Role.PREFILL in self.parts else 1)
 
-    def balancing(self, planned: Balancing, *, prefixes: bool) -> Balancing:
+    def balancing(self, plan_balancing: Balancing, *, prefixes: bool) -> Balancing:
         """How its router chooses an engine: as planned, where it can; prefixes: whether the plan counts on them.
 
         Dynamo's router counts the blocks of prompts where it knows which ones engines hold, else requests.
         """
         counts_blocks = self.name == "dynamo" and prefixes
-        return planned if counts_blocks or self.counts is Balancing.FEWEST_TOKENS else self.counts
+        return plan_balancing if counts_blocks or self.counts is Balancing.FEWEST_TOKENS else self.counts
 
-    def limits(self, stated: Constraints, classes: int, *, prefixes: bool) -> Constraints:
+    def limits(self, constraints: Constraints, classes: int, *, prefixes: bool) -> Constraints:
         """The limits on a fleet that it is to run, for so many SLO classes: its router goes before what is stated."""
-        apart = stated.pools is Pools.PER_CLASS and classes > 1
+        apart = constraints.pools is Pools.PER_CLASS and classes > 1
         return replace(
-            stated,
+            constraints,
             gateway=None if apart else self.gateway,  # which is told the class; `space` leaves out prefill engines
-            routing=Routing.THRESHOLD if self.parts else stated.routing,
-            balancing=self.balancing(stated.balancing, prefixes=prefixes),
+            routing=Routing.THRESHOLD if self.parts else constraints.routing,
+            balancing=self.balancing(constraints.balancing, prefixes=prefixes),
         )
 
-    def space(self, stated: SearchSpace, constraints: Constraints, classes: int) -> SearchSpace:
+    def space(self, full_space: SearchSpace, constraints: Constraints, classes: int) -> SearchSpace:
         """The search space without roles that it could not run: no router tells classes apart for prefill pools."""
-        apart = constraints.pools is Pools.PER_CLASS and classes > 1 and Role.COLOCATED in stated.roles
-        return replace(stated, roles=(Role.COLOCATED,)) if apart else stated
+        apart = constraints.pools is Pools.PER_CLASS and classes > 1 and Role.COLOCATED in full_space.roles
+        return replace(full_space, roles=(Role.COLOCATED,)) if apart else full_space
 
 
 _APART: Final = frozenset({Role.PREFILL, Role.DECODE})

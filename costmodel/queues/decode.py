@@ -156,11 +156,11 @@ class MixedEngine:
     @cached_property
     def apart(self) -> float:
         """s^2 and 1 / 12, variance of the batches of engines about their mean [1]: nothing for one engine."""
-        others, all_busy = 1.0 - 1.0 / self.engines, min(self.busy, 1.0) * min(self.sent, 1.0)
+        other_share, all_busy = 1.0 - 1.0 / self.engines, min(self.busy, 1.0) * min(self.sent, 1.0)
         low = (1.0 - all_busy) * largest_of(max(self.engines * (1.0 - self.busy), 1.0))
-        due = others * (1.0 + all_busy)
+        due = other_share * (1.0 + all_busy)
         spread = self.batch / 2.0 * (np.sqrt(low**2 + 4.0 * due / max(self.batch, 1e-12)) - low)
-        return float(spread**2) + others / 12.0 * min(self.batch, 1.0) ** 2
+        return float(spread**2) + other_share / 12.0 * min(self.batch, 1.0) ** 2
 
     @cached_property
     def peaked(self) -> float:
@@ -206,8 +206,8 @@ def dispersion(engine: MixedEngine) -> float:
     >>> dispersion(engine)
     1.0
     """
-    carried = engine.carried * engine.quiet * engine.mixed_steps
-    jobs = engine.extra * (1.0 - engine.load) - engine.load * carried
+    carried_time = engine.carried * engine.quiet * engine.mixed_steps
+    jobs = engine.extra * (1.0 - engine.load) - engine.load * carried_time
     square = max(float(engine.weight @ (jobs**2 * _extended(engine))), 1e-30)
     alone = min((1.0 - engine.joined) * square / engine.second, 1.0)
     together = 1.0 + (engine.arrival_scv - 1.0) * engine.mean**2 / engine.second
@@ -276,8 +276,8 @@ class Steps:
         """
         time = self.time
         above = gamma_exceeds(limit - self.quiet - time.own, time.mean, time.spread)
-        disturbed = np.where(limit >= self.ceiling, 0.0, above)
-        usual = time.undisturbed * self.calm_exceeds(limit) + (1.0 - time.undisturbed) * disturbed
+        late_chance = np.where(limit >= self.ceiling, 0.0, above)
+        usual = time.undisturbed * self.calm_exceeds(limit) + (1.0 - time.undisturbed) * late_chance
         return np.minimum(usual, normal_exceeds((limit - self.ceiling) / max(self.jitter, 1e-12)))
 
     def calm_exceeds(self, limit: FloatArray) -> FloatArray:
@@ -305,10 +305,10 @@ class Steps:
         return np.maximum(self.calm_exceeds(limit), np.minimum(late, 1.0 - self.time.undisturbed))
 
 
-def decode_time(engine: MixedEngine, left: FloatArray, first: float, together: float = 1.0) -> DecodeTime:
+def decode_time(engine: MixedEngine, line: FloatArray, first: float, together: float = 1.0) -> DecodeTime:
     """Distribution of the mean step of requests of each flow.
 
-    left (flows,): prompts that wait at the engine when a request begins to decode, on average [1]; first: what they add
+    line (flows,): prompts that wait at the engine when a request begins to decode, on average [1]; first: what they add
     to its first step where there are any (`erlang.any_of`) [s]; together: prompts of a step, who do not meet each other
     [1].
     """
@@ -316,19 +316,19 @@ def decode_time(engine: MixedEngine, left: FloatArray, first: float, together: f
     work = dispersion(engine)
     usual = engine.step - engine.quiet
     drift = engine.quiet * engine.rate * engine.second * engine.swing**2 * work / (1.0 - load) ** 3
-    square, smoothed, first_left = _memory(engine, usual, drift)
+    square, smoothing, first_left = _memory(engine, usual, drift)
     first = first if engine.carried else first / (1.0 - engine.joined)
-    any_left = any_of(left, engine.arrival_scv, engine.engines)
-    behind, others = any_left * first * first_left, 1.0 - any_left * first_left
+    any_left = any_of(line, engine.arrival_scv, engine.engines)
+    behind, rest_share = any_left * first * first_left, 1.0 - any_left * first_left
     meets = max(engine.meets + 1.0 - together, 0.0) * engine.mean
     tokens = engine.weight * n
-    mean = behind + others * max(meets - float(tokens @ behind), 0.0) / max(float(tokens @ others), 1e-12)
+    mean = behind + rest_share * max(meets - float(tokens @ behind), 0.0) / max(float(tokens @ rest_share), 1e-12)
     spread_now = np.maximum(mean * square / max(usual, 1e-30) - mean**2, 0.0)
-    variance = spread_now * smoothed + (engine.slope / (1.0 - load)) ** 2 * engine.variance
-    undisturbed = (1.0 - any_left) * engine.none_comes
-    met = np.maximum(1.0 - undisturbed, 1e-9)
+    variance = spread_now * smoothing + (engine.slope / (1.0 - load)) ** 2 * engine.variance
+    calm_share = (1.0 - any_left) * engine.none_comes
+    met = np.maximum(1.0 - calm_share, 1e-9)
     spread = np.sqrt(np.maximum((variance + mean**2) / met - (mean / met) ** 2, 0.0))
-    return DecodeTime(mean / met, spread, undisturbed, np.maximum(engine.company * engine.slope + engine.reads, 0.0))
+    return DecodeTime(mean / met, spread, calm_share, np.maximum(engine.company * engine.slope + engine.reads, 0.0))
 
 
 def _memory(engine: MixedEngine, usual: float, drift: float) -> tuple[float, FloatArray, FloatArray]:
@@ -341,10 +341,10 @@ def _memory(engine: MixedEngine, usual: float, drift: float) -> tuple[float, Flo
     alone = engine.rate * engine.step * float(engine.weight @ engine.square) - usual**2 / engine.lanes
     forgets = max(2.0 * max(alone, 1e-30) / max(drift, 1e-30), 1e-9)
     first_left = np.expm1(-forgets * engine.steps) / (engine.steps * np.expm1(-forgets))
-    return usual**2 + max(alone, 1e-30), _smoothed(forgets * engine.steps), first_left
+    return usual**2 + max(alone, 1e-30), _smoothing(forgets * engine.steps), first_left
 
 
-def _smoothed(y: FloatArray) -> FloatArray:
+def _smoothing(y: FloatArray) -> FloatArray:
     """Variance of a mean over y memories, over that of one value: h(y) = 2 (y - 1 + exp(-y)) / y^2 [1]."""
     long = np.maximum(y, 1e-3)
     return np.where(y < 1e-3, 1.0 - y / 3.0, 2.0 * (long - 1.0 + np.exp(-long)) / long**2)
@@ -408,9 +408,9 @@ def pascal(number: float, mean: float, variance: float) -> float:
     >>> round(pascal(2.0, 1.0, 2.0), 6)  # geometric: 1 / 2^3
     0.125
     """
-    peaked = max(variance / mean - 1.0, LEAST_PEAKED)
-    size = mean / peaked
-    least = number * math.log(peaked) - (size + number) * math.log1p(peaked)
+    overdispersion = max(variance / mean - 1.0, LEAST_PEAKED)
+    size = mean / overdispersion
+    least = number * math.log(overdispersion) - (size + number) * math.log1p(overdispersion)
     return math.exp(least + math.lgamma(number + size) - math.lgamma(size) - math.lgamma(number + 1.0))
 
 

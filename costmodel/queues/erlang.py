@@ -35,11 +35,11 @@ def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
     """
     count, rho = np.asarray(servers, dtype=np.int64), np.asarray(utilization, dtype=np.float64)
     below, most, offered = np.minimum(rho, 1.0), int(count.max(initial=0)), np.maximum(rho * count, 1e-300)
-    left = count - np.arange(min(most, MANY_SERVERS)).reshape(-1, *(1,) * offered.ndim)
+    factors = count - np.arange(min(most, MANY_SERVERS)).reshape(-1, *(1,) * offered.ndim)
     with np.errstate(over="ignore"):
-        terms = np.cumprod(np.maximum(left, 1) / offered, axis=0)
-        blocked = 1.0 / (1.0 + np.where(left > 0, terms, 0.0).sum(axis=0))
-    waits = blocked / (1.0 - below * (1.0 - blocked))
+        terms = np.cumprod(np.maximum(factors, 1) / offered, axis=0)
+        blocking = 1.0 / (1.0 + np.where(factors > 0, terms, 0.0).sum(axis=0))
+    waits = blocking / (1.0 - below * (1.0 - blocking))
     if most > MANY_SERVERS:
         waits = np.where(count > MANY_SERVERS, _many_servers(count, below), waits)
     return np.where(rho >= 1.0, 1.0, waits)
@@ -101,9 +101,9 @@ def _idle_share(rho: FloatArray, arrival_scv: float) -> FloatArray:
     """
     idle = np.ones(rho.shape)
     for _ in range(NEWTON):
-        part = idle * arrival_scv / rho
-        exponent = -np.log1p(part) / arrival_scv
-        step = (idle + np.expm1(exponent)) / (1.0 - np.exp(exponent) / (rho * (1.0 + part)))
+        ratio = idle * arrival_scv / rho
+        exponent = -np.log1p(ratio) / arrival_scv
+        step = (idle + np.expm1(exponent)) / (1.0 - np.exp(exponent) / (rho * (1.0 + ratio)))
         idle = np.maximum(idle - step, 1e-12)
         if (np.abs(step) <= 1e-9 * idle).all():
             break
@@ -121,8 +121,8 @@ def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: Ar
     if few.any():
         few, count, rho, scv = np.broadcast_arrays(few, count, rho, scv)
         for bursts in sorted(set(scv[few].tolist())):
-            same = few & (scv == bursts)
-            result[same] = np.where(rho[same] >= 1.0, 1.0, gamma_wait(count[same], rho[same], bursts))
+            mask = few & (scv == bursts)
+            result[mask] = np.where(rho[mask] >= 1.0, 1.0, gamma_wait(count[mask], rho[mask], bursts))
     return result
 
 
@@ -245,8 +245,8 @@ def lockstep_excess(step: FloatArray, weight: FloatArray, rho: FloatArray, lanes
     >>> lockstep_excess(np.array([[1.0, 3.0]]), np.array([[0.5, 0.5]]), np.array([0.5]), np.array([2.0])).tolist()
     [[0.5, 0.0]]
     """
-    busy, others = rho[:, None], lanes[:, None] - 1.0
-    return _mean_excess(step, weight, lambda below: (1.0 - busy * (1.0 - below)) ** others)
+    busy, other_lanes = rho[:, None], lanes[:, None] - 1.0
+    return _mean_excess(step, weight, lambda below: (1.0 - busy * (1.0 - below)) ** other_lanes)
 
 
 def _mean_excess(service: FloatArray, weight: FloatArray, chance: Callable[[FloatArray], FloatArray]) -> FloatArray:
@@ -256,7 +256,7 @@ def _mean_excess(service: FloatArray, weight: FloatArray, chance: Callable[[Floa
     share = np.cumsum(np.take_along_axis(np.broadcast_to(weight, service.shape), order, axis=1), axis=1)
     beyond = 1.0 - chance(np.minimum(share, 1.0))
     steps = np.diff(sorted_service, axis=1, append=sorted_service[:, -1:])
-    lost = np.cumsum((beyond * steps)[:, ::-1], axis=1)[:, ::-1]
+    excess = np.cumsum((beyond * steps)[:, ::-1], axis=1)[:, ::-1]
     result = np.empty_like(service)
-    np.put_along_axis(result, order, np.maximum(lost, 0.0), axis=1)
+    np.put_along_axis(result, order, np.maximum(excess, 0.0), axis=1)
     return result

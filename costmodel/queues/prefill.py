@@ -162,13 +162,13 @@ def shared_steps(prompts: Prompts) -> tuple[float, float, float]:
     rate, alone, shared = prompts.per_engine, prompts.mean_alone, prompts.mean_shared
     if rate * shared >= BUSIEST:
         return rate * shared, 1.0, float(wait_probability(prompts.engines, BUSIEST, prompts.arrival_scv))
-    bunched = bunching(prompts.arrival_scv, prompts.engines)
+    bunch_factor = bunching(prompts.arrival_scv, prompts.engines)
     low, high = 1e-9, 1.0
     for _ in range(2):
         level = low + (high - low) * LEVELS
         busy = rate * (shared + (alone - shared) * level)
         chance = wait_probability(prompts.engines, np.minimum(busy, BUSIEST), prompts.arrival_scv)
-        none = np.exp(-(chance / level * bunched)[:, None] * (prompts.alone / alone)) @ prompts.weight
+        none = np.exp(-(chance / level * bunch_factor)[:, None] * (prompts.alone / alone)) @ prompts.weight
         excess = none * level - (1.0 - chance)
         at = max(np.flatnonzero(excess[1:-1] < 0.0) + 1, default=0)
         low, high = level[at], level[at + 1]
@@ -191,16 +191,16 @@ def work_ahead(prompts: Prompts, together: float, alike: float) -> tuple[FloatAr
     edges = np.linspace(0.0, top, CELLS + 1)
     again = float(decay * (weight @ jobs) / (weight @ np.expm1(decay * jobs)))  # p = 1 / E exp(eta R)
     length, met = shortest_of(prompts.alone, weight, engines)
-    gathered = (together - 1.0) * (1.0 - 1.0 / engines) * shared
-    whole = length + np.minimum(gathered, np.maximum(prompts.full_step - length, 0.0))
+    extra_work = (together - 1.0) * (1.0 - 1.0 / engines) * shared
+    whole = length + np.minimum(extra_work, np.maximum(prompts.full_step - length, 0.0))
     residuals = residual_below(whole, met * length / whole, edges), residual_below(jobs, weight, edges)
-    first, others = transform(centred(np.array(residuals)))
-    queued = (1.0 - again) / (1.0 - again * others)
+    first, job_transform = transform(centred(np.array(residuals)))
+    queue = (1.0 - again) / (1.0 - again * job_transform)
     if alike > 0.0:
         even = edges[:-1]
         turns = shared * np.floor(np.rint(even * engines / shared) / engines)
-        queued = transform(placed(np.maximum(even - alike * (even - turns), 0.0), cells_of(queued), edges))
-    ahead = np.maximum(cells_of(first * queued), 0.0)
+        queue = transform(placed(np.maximum(even - alike * (even - turns), 0.0), cells_of(queue), edges))
+    ahead = np.maximum(cells_of(first * queue), 0.0)
     return edges, ahead / ahead.sum()
 
 
@@ -232,10 +232,10 @@ def decay_rate(jobs: FloatArray, weight: FloatArray, rate: float, arrival_scv: f
 
     def growth(eta: float) -> tuple[float, float]:
         """The logarithm and its derivative."""
-        tilted = weight * np.exp(eta * (jobs - longest))
-        whole = float(tilted.sum())
+        tilted_weight = weight * np.exp(eta * (jobs - longest))
+        whole = float(tilted_weight.sum())
         value = eta * longest + np.log(whole) - np.log1p(eta * scv / rate) / scv
-        return float(value), float(tilted @ jobs) / whole - 1.0 / (rate + eta * scv)
+        return float(value), float(tilted_weight @ jobs) / whole - 1.0 / (rate + eta * scv)
 
     eta = 1.0 / longest
     while growth(eta)[0] < 0.0 and eta * longest < STEEPEST:
@@ -285,9 +285,9 @@ def last_step(
     has room while x mod K < K - work, (parts, cells) [1].
     """
     own, full, job = prompts.mean_alone, prompts.full_step, prompts.mean_shared
-    queued = np.maximum(queued_share * ahead, 1e-9 * job)[:, None]
-    none = np.exp(-queued / job)
-    most, least = 2.0 * queued / (1.0 - none), np.maximum(full - work, 0.0)
+    queue_work = np.maximum(queued_share * ahead, 1e-9 * job)[:, None]
+    none = np.exp(-queue_work / job)
+    most, least = 2.0 * queue_work / (1.0 - none), np.maximum(full - work, 0.0)
 
     def area(x: FloatArray | float) -> FloatArray:
         return np.asarray(np.floor(x / full) * full**2 / 2.0 + (x % full) ** 2 / 2.0)
@@ -309,10 +309,10 @@ def with_company(
     it, as much as its step has room for. In a pipeline a step goes through all stages: its company counts k times.
     """
     member = np.searchsorted(1.0 - np.array(BEYOND), np.cumsum(ahead) - 0.5 * ahead)
-    parts = np.where(member == np.arange(len(BEYOND) + 1)[:, None], ahead, 0.0)
-    parts = parts[parts.any(axis=1)]
-    share = parts.sum(axis=1)
-    mean = parts @ edges[:-1] / share
+    slices = np.where(member == np.arange(len(BEYOND) + 1)[:, None], ahead, 0.0)
+    slices = slices[slices.any(axis=1)]
+    share = slices.sum(axis=1)
+    mean = slices @ edges[:-1] / share
     job = placed(prompts.stages * prompts.shared, prompts.weight, edges)
     cells = min(int(prompts.stages * prompts.full_step / edges[1]) + 1, CELLS - 1)  # beyond, no step has room
     begins, room = last_step(prompts, mean, queued_share, edges[:cells] / prompts.stages)
@@ -322,7 +322,7 @@ def with_company(
     above = np.clip((1.0 - below) * room, 0.0, 1.0)
     coming = -np.diff(above, axis=-1, prepend=1.0, append=0.0)
     behind = float(above.sum(axis=-1) @ share) * float(edges[1]) / (prompts.stages * prompts.mean_shared)
-    return (transform(parts) * transform(coming)).sum(axis=0), behind
+    return (transform(slices) * transform(coming)).sum(axis=0), behind
 
 
 def in_turn(number: FloatArray, engines: float) -> FloatArray:
@@ -335,8 +335,8 @@ def in_turn(number: FloatArray, engines: float) -> FloatArray:
     """
     count = np.rint(min(engines, DEALT))
     mean, turn = number * count, np.arange(count)
-    left = np.fft.fft(np.exp(mean[..., None] * (np.exp(2j * np.pi * turn / count) - 1.0))).real @ turn / count
-    return np.asarray((mean - left) / count)
+    remainder = np.fft.fft(np.exp(mean[..., None] * (np.exp(2j * np.pi * turn / count) - 1.0))).real @ turn / count
+    return np.asarray((mean - remainder) / count)
 
 
 def compound_below(mean: FloatArray, job: FloatArray, cells: int) -> FloatArray:

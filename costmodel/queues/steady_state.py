@@ -233,8 +233,8 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
     """
     prompt, gaps = times.prompt, load.gaps
     prefills_first = policy.scheduler is Scheduler.PREFILL_FIRST and not pools.apart
-    admitted = admitted_requests(policy, load, pools)
-    at_worker = np.maximum(admitted / pools.prefill_workers, 1.0)
+    residents = admitted_requests(policy, load, pools)
+    at_worker = np.maximum(residents / pools.prefill_workers, 1.0)
     together = wave_share(policy, load, pools)
     front = policy.arrival + prompt.alone + together * (at_worker - 1.0) / 2.0 * prompt.wave
     felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
@@ -242,16 +242,16 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
     if pools.apart:
         front = front + policy.handover + pools.transfer
     elif not prefills_first:
-        front = front + policy.equal_wait * load.equality * (1.0 - 1.0 / admitted) * prompt.alone
+        front = front + policy.equal_wait * load.equality * (1.0 - 1.0 / residents) * prompt.alone
     lockstep = np.maximum(prompt.lockstep - prompt.alone, 0.0) + prompt.lockstep / 2.0
-    running, queue, busy = admitted, np.zeros_like(admitted), np.zeros_like(admitted)
+    running, queue, busy = residents, np.zeros_like(residents), np.zeros_like(residents)
     for _ in range(ITERATIONS):
-        batch = (running + stays * (admitted - running)) / pools.decode_workers
+        batch = (running + stays * (residents - running)) / pools.decode_workers
         step = times.decode(batch)
         tpot = step + felt * (1.0 - 0.5 * stays) * batch
         if pools.apart:
-            beside = running / pools.decode_workers * (1.0 - 1.0 / admitted)
-            entry = (1.0 + policy.hand_over_steps * step_in_progress(beside)) * step + busy * lockstep
+            neighbors = running / pools.decode_workers * (1.0 - 1.0 / residents)
+            entry = (1.0 + policy.hand_over_steps * step_in_progress(neighbors)) * step + busy * lockstep
         else:
             entry = (load.looks + 1.0) / 2.0 * step
         inside = front + queue + entry
@@ -260,14 +260,14 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
         wait = circulating_wait(at_worker, prompt.shared, away, load.scatter * gaps * tpot)
         queue = 0.5 * queue + 0.5 * (1.0 - together) * wait
         busy = 0.5 * busy + 0.5 * np.minimum(at_worker * prompt.shared / residence, 1.0)
-        running = 0.5 * running + 0.5 * admitted * gaps * tpot / residence
-    rate = np.minimum(load.concurrency, admitted) / residence
-    line = waiting_line(load, admitted, residence)
+        running = 0.5 * running + 0.5 * residents * gaps * tpot / residence
+    rate = np.minimum(load.concurrency, residents) / residence
+    line = waiting_line(load, residents, residence)
     return Steady(
         ttft=inside + line,
         tpot=tpot,
         running=running,
-        admitted=admitted,
+        admitted=residents,
         rate=rate,
         decode_step=step,
         prefill=prompt.alone,
@@ -279,10 +279,10 @@ def closed_loop(times: Times, policy: ServingPolicy, load: ClosedLoad, pools: Po
 
 def admitted_requests(policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> FloatArray:
     """Requests inside a busy deployment [1]: what memory holds and the token budget keeps supplied, at least one."""
-    admitted = np.minimum(load.concurrency, pools.decode_workers * np.maximum(pools.fits, 1.0))
+    residents = np.minimum(load.concurrency, pools.decode_workers * np.maximum(pools.fits, 1.0))
     if policy.scheduler is Scheduler.TOKEN_BUDGET and not pools.apart:
-        admitted = np.minimum(admitted, load.gaps * policy.token_budget / load.isl)
-    return np.asarray(np.maximum(admitted, 1.0))
+        residents = np.minimum(residents, load.gaps * policy.token_budget / load.isl)
+    return np.asarray(np.maximum(residents, 1.0))
 
 
 def wave_share(policy: ServingPolicy, load: ClosedLoad, pools: Pools) -> FloatArray:
@@ -317,12 +317,12 @@ def circulating_wait(requests: FloatArray, service: FloatArray, away: FloatArray
     return np.asarray(crowd + spare / 2.0 + np.sqrt(np.square(spare) / 4.0 + np.square(ROUNDING * unit)))
 
 
-def waiting_line(load: ClosedLoad, admitted: FloatArray, residence: FloatArray) -> FloatArray:
+def waiting_line(load: ClosedLoad, residents: FloatArray, residence: FloatArray) -> FloatArray:
     """Mean wait of a request for memory [s]: (C - N) R / N x (1 - (C + N) / (2 waves C)).
 
     C requests in flight, N inside for `residence` R [s] each, so one is let in every R / N. The first N of the run
     never waited and the next C - N waited for part of the line only.
     """
-    outside = np.maximum(load.concurrency - admitted, 0.0)
-    first = (load.concurrency + admitted) / (2.0 * load.waves * load.concurrency)
-    return np.asarray(outside * residence / admitted * np.maximum(1.0 - first, 0.0))
+    outside = np.maximum(load.concurrency - residents, 0.0)
+    first = (load.concurrency + residents) / (2.0 * load.waves * load.concurrency)
+    return np.asarray(outside * residence / residents * np.maximum(1.0 - first, 0.0))

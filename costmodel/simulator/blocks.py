@@ -55,13 +55,13 @@ def take_page(w: World, cache: int, page: int) -> None:
 @compiled
 def keep_pages(w: World, cache: int, most: int) -> int:
     """Drop the longest unused pages until `most` unreferenced ones are left; how many were dropped."""
-    dropped = 0
+    drop_count = 0
     while w.cached[cache].references > most:
         page = w.cached[cache].next
         take_page(w, cache, page)
         w.cached[cache + 1 + page].references = -1
-        dropped += 1
-    return dropped
+        drop_count += 1
+    return drop_count
 
 
 @compiled
@@ -72,11 +72,11 @@ def evict(w: World, engine: Engine, free: int) -> None:
 
 
 @compiled
-def leading_pages(w: World, cache: int, request: Request, staged_from: int, staged: int) -> int:
+def leading_pages(w: World, cache: int, request: Request, staged_from: int, staged_end: int) -> int:
     """How many of the prompt's first pages are cached or staged; the last token of a prompt is always computed."""
     count, most = 0, min(request.pages, (request.isl - 1) // w.rules.page)
     while count < most and (
-        staged_from <= count < staged or w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0
+        staged_from <= count < staged_end or w.cached[cache + 1 + w.pages[request.page_at + count]].references >= 0
     ):
         count += 1
     return count

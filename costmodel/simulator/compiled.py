@@ -53,8 +53,8 @@ PASSES = (
 
 def compiled(function: Function) -> Function:
     """Make the function a part of the loop."""
-    made: Function = numba.njit(pipeline_class=_Compiler, **OPTIONS)(function)
-    return made
+    dispatcher: Function = numba.njit(pipeline_class=_Compiler, **OPTIONS)(function)
+    return dispatcher
 
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,24 +63,24 @@ def entry(function: Callable[..., Any]) -> Callable[..., Any]:
     Its first argument is a `World` inside, and the arrays of it outside.
     """
     try:
-        made = numba.njit(pipeline_class=_Compiler, error_model="numpy", cache=True)(function)
+        dispatcher = numba.njit(pipeline_class=_Compiler, error_model="numpy", cache=True)(function)
     except RuntimeError:  # there is no folder that takes files
-        made = numba.njit(pipeline_class=_Compiler, error_model="numpy")(function)
-    index = _index(made)
+        dispatcher = numba.njit(pipeline_class=_Compiler, error_model="numpy")(function)
+    index = _index(dispatcher)
     if index is not None:
         index._source_stamp = sources_digest()
 
     @wraps(function)
     def call(state: State, *rest: Any) -> Any:
-        return made(_packed(state), *rest)
+        return dispatcher(_world_argument(state), *rest)
 
-    call.__dict__["made"] = made
+    call.__dict__["made"] = dispatcher
     return call
 
 
-def _index(made: Any) -> Any:
+def _index(dispatcher: Any) -> Any:
     """The file in which numba lists what it has kept of a function; None where nothing is."""
-    return getattr(getattr(made, "_cache", None), "_cache_file", None)
+    return getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
 
 
 def sources_digest() -> str:
@@ -91,12 +91,12 @@ def sources_digest() -> str:
 
 def is_kept(call: Callable[..., Any]) -> bool:
     """Whether an entry compiled for this version of Python and of the sources is there, in this process or on disk."""
-    made = call.__dict__["made"]
-    index = _index(made)
-    return bool(getattr(made, "signatures", ())) or (index is not None and bool(index._load_index()))
+    dispatcher = call.__dict__["made"]
+    index = _index(dispatcher)
+    return bool(getattr(dispatcher, "signatures", ())) or (index is not None and bool(index._load_index()))
 
 
-def _packed(state: State) -> Any:
+def _world_argument(state: State) -> Any:
     """The arrays as the loop takes them: addresses, or records by name in plain Python."""
     if not numba.config.DISABLE_JIT:
         return np.array([state[name].ctypes.data if name in state else 0 for name in World._fields], dtype=np.int64)
@@ -104,9 +104,9 @@ def _packed(state: State) -> Any:
     return World(**{name: views[name][0] if name == "rules" else views.get(name) for name in World._fields})  # type: ignore[arg-type]
 
 
-def opened(packed: Any) -> World:
+def opened(addresses: Any) -> World:
     """The world that was packed."""
-    world: World = packed
+    world: World = addresses
     return world
 
 
@@ -124,12 +124,12 @@ class _Whole(JITCodeLibrary):  # type: ignore[misc]
     """Code of an entry and of all that it calls, each function once."""
 
     def finalize(self) -> None:
-        reached, waiting = dict[Any, None](), [*self._linking_libraries]
+        libraries, waiting = dict[Any, None](), [*self._linking_libraries]
         while waiting:
             library = waiting.pop()
-            waiting += library._linking_libraries if isinstance(library, _Part) and library not in reached else []
-            reached[library] = None
-        self._linking_libraries: list[Any] = list(reached)
+            waiting += library._linking_libraries if isinstance(library, _Part) and library not in libraries else []
+            libraries[library] = None
+        self._linking_libraries: list[Any] = list(libraries)
         super().finalize()
 
 
@@ -157,9 +157,9 @@ class _Compile(typed_passes.LoweringPass):  # type: ignore[misc]
 def _callable(state: Any) -> Any:
     """What other functions know a part by, which has no machine code to be called by Python."""
     name = state.cr.fndesc
-    made = make_function(name.lookup_module(), name.qualname, "", 0, state.cr.environment, (state.library,))
-    state.targetctx.insert_user_function(made, name, [state.library])
-    return made
+    stub = make_function(name.lookup_module(), name.qualname, "", 0, state.cr.environment, (state.library,))
+    state.targetctx.insert_user_function(stub, name, [state.library])
+    return stub
 
 
 class _Compiler(CompilerBase):  # type: ignore[misc]
@@ -244,9 +244,9 @@ def _field(context: Any, builder: Any, _of: Any, world: Any, name: str) -> Any:
     pointer = context.get_value_type(FIELDS[name])
     addresses = builder.bitcast(world, pointer.as_pointer())
     place = ir.Constant(ir.IntType(64), list(FIELDS).index(name))
-    loaded = builder.load(builder.gep(addresses, [place]))
-    loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
-    return loaded
+    address = builder.load(builder.gep(addresses, [place]))
+    address.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return address
 
 
 def _place(context: Any, builder: Any, of: _Rows, pointer: Any, index: Any) -> Any:

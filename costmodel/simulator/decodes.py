@@ -62,9 +62,9 @@ def run_time(lane: Lane, steps: int) -> float:
 @compiled
 def steps_by(lane: Lane, t: float) -> int:
     """Number of the step of the run that ends first at or after t: k = 2 s / (h + sqrt(h^2 + 2 g s)), h = d - g / 2."""
-    growth, elapsed = lane.growth, t - lane.start
+    growth, span = lane.growth, t - lane.start
     half = lane.first_duration - 0.5 * growth
-    steps = max(1, min(lane.run, int(2.0 * elapsed / (half + math.sqrt(half * half + 2.0 * growth * elapsed)))))
+    steps = max(1, min(lane.run, int(2.0 * span / (half + math.sqrt(half * half + 2.0 * growth * span)))))
     while steps > 1 and lane.start + run_time(lane, steps - 1) >= t:
         steps -= 1
     while steps < lane.run and lane.start + run_time(lane, steps) < t:
@@ -73,14 +73,14 @@ def steps_by(lane: Lane, t: float) -> int:
 
 
 @compiled
-def join(w: World, lane: Lane, s: int, processed: int) -> None:
+def join(w: World, lane: Lane, s: int, processed_tokens: int) -> None:
     """The request in slot s, already among the running, begins to decode with so many tokens processed."""
     slot = w.slots[s]
-    slot.offset = processed - lane.steps
+    slot.offset = processed_tokens - lane.steps
     slot.joined = lane.steps
     lane.decodes += 1
     lane.live += 1
-    lane.context += processed
+    lane.context += processed_tokens
     if lane.rotating == 0:
         count_lazily(w, lane, s)
         lane.heap = heap_push(w, lane.heap, s)
@@ -134,16 +134,16 @@ def settle(w: World, lane: Lane, s: int) -> None:
 @compiled
 def uncount(w: World, lane: Lane, slot: Slot) -> int:
     """Take the request and its blocks out of the counts; tokens it has processed. The heap is the caller's to mend."""
-    processed = slot.offset + lane.steps
+    processed_tokens = slot.offset + lane.steps
     lane.decodes -= 1
     lane.live -= 1
-    lane.context -= processed
+    lane.context -= processed_tokens
     if lane.rotating == 0:
         uncount_blocks(w, lane, slot)
     slot.joined = -1
     if lane.decodes == 0:
         lane.depth = 0
-    return processed
+    return processed_tokens
 
 
 @compiled
@@ -182,16 +182,16 @@ def count_gaps(w: World, lane: Lane, steps: int) -> None:
     """
     longer = edges_below(w, lane.first_duration + lane.growth)
     most = edges_below(w, lane.first_duration + (steps - 1) * lane.growth)
-    counted, at = 0, lane.index * w.rules.edges - 1
+    start, at = 0, lane.index * w.rules.edges - 1
     while longer < most:
         upto = int((w.gap_edges[longer] - lane.first_duration) / lane.growth)
-        upto = max(counted, min(upto, steps - 1))
+        upto = max(start, min(upto, steps - 1))
         if longer > 0:
-            w.lane_gaps[at + longer] += upto - counted
-        counted = upto
+            w.lane_gaps[at + longer] += upto - start
+        start = upto
         longer += 1
     if most > 0:
-        w.lane_gaps[at + most] += steps - 1 - counted
+        w.lane_gaps[at + most] += steps - 1 - start
 
 
 @compiled
@@ -291,19 +291,19 @@ def choose_rotated(w: World, lane: Lane) -> None:
     """
     if lane.rotating == 0:
         stop_counting(w, lane)
-    taken, context = 0, 0
+    batch, context = 0, 0
     s = w.chains[lane.running].head
     while s >= 0:
         slot = w.slots[s]
         tokens = slot.offset + lane.steps
-        if taken > 0 and context + tokens + taken + 1 > lane.decode_token_cap:
+        if batch > 0 and context + tokens + batch + 1 > lane.decode_token_cap:
             break
-        taken, context = taken + 1, context + tokens
+        batch, context = batch + 1, context + tokens
         following = slot.next
         remove(w, lane.running, s)
         append(w, lane.rotated, s)
         s = following
-    lane.rotated_count = taken
+    lane.rotated_count = batch
     lane.step_context = context
 
 
@@ -326,9 +326,9 @@ def stop_counting(w: World, lane: Lane) -> None:
 @compiled
 def collect_rotated(w: World, lane: Lane) -> None:
     """Put the requests of the last step back, last; count all lazily again if they fit into one step."""
-    rotated = w.chains[lane.rotated]
-    while rotated.head >= 0:
-        s = rotated.head
+    chain = w.chains[lane.rotated]
+    while chain.head >= 0:
+        s = chain.head
         remove(w, lane.rotated, s)
         append(w, lane.running, s)
     if lane.context + lane.decodes > lane.decode_token_cap:

@@ -58,29 +58,29 @@ SLACK = 1.0 + 1e-9
 def run_loop(world: Any, until: float) -> int:
     """Simulate the world until all is done or `until` [s]. Events handled."""
     w = opened(world)
-    handled = 0
+    event_count = 0
     coming = next_opened(w, ZERO)
     while coming < w.rules.opened or w.rules.events > 0:
-        first, which = w.events[1], coming
+        first, subject = w.events[1], coming
         kind, t = ARRIVAL, 0.0
         if coming < w.rules.opened and (w.rules.events == 0 or w.requests[coming].arrival <= first.time):
             t = w.requests[coming].arrival
             coming = next_opened(w, coming + 1)
         else:
-            t, kind, which = first.time, first.kind, first.which
+            t, kind, subject = first.time, first.kind, first.which
             take_event(w)
         if t > until:
             break
-        handled += 1
+        event_count += 1
         come = -1
         if kind == ARRIVAL:
-            come = arrive(w, which, choose_engine(w, w.requests[which], ZERO, t), t)
+            come = arrive(w, subject, choose_engine(w, w.requests[subject], ZERO, t), t)
         elif kind == HAND_OVER:
-            come = receive(w, which, t)
+            come = receive(w, subject, t)
         elif kind == FETCHED:
-            come = which
+            come = subject
         else:
-            lane = w.lanes[which]
+            lane = w.lanes[subject]
             end_step(w, lane, w.engines[lane.engine], t)
             while w.chains[w.rules.computed].head >= 0:
                 s = w.chains[w.rules.computed].head
@@ -89,7 +89,7 @@ def run_loop(world: Any, until: float) -> int:
             start_step(w, lane, t)
         if come >= 0:
             enqueue(w, come, t)
-    return handled
+    return event_count
 
 
 @compiled
@@ -420,16 +420,16 @@ def end_prompt(w: World, lane: Lane, engine: Engine, s: int, t: float) -> bool:
         engine.uncomputed -= slot.prompt
     if w.rules.store >= 0:
         store_pages(w, request)
-    processed = slot.prompt + lane.yields
+    processed_tokens = slot.prompt + lane.yields
     engine.yielded += lane.yields
     if lane.yields == 1 or (lane.early == 1 and request.first < 0.0):
         note_token(w, slot, t)
-    if processed < slot.total and lane.hands_over == 0:
+    if processed_tokens < slot.total and lane.hands_over == 0:
         engine.free += blocks_of(slot.prompt, lane.block_size)
-        join(w, lane, s, processed)
+        join(w, lane, s, processed_tokens)
         return False
     remove(w, lane.running, s)
-    if processed < slot.total:
+    if processed_tokens < slot.total:
         engine.requests -= 1
         return True
     engine.free += blocks_of(slot.prompt, lane.block_size)
@@ -478,16 +478,16 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
     engine.busy += t - lane.start
     engine.prompt_steps += 1 if lane.step_tokens > 0 else 0
     tokens, rows, context = lane.step_tokens + batch, lane.step_prompts + batch, lane.step_context
-    capped = min(tokens, work.knee)
+    capped_tokens = min(tokens, work.knee)
     engine.tokens += steps * tokens
-    engine.capped += steps * capped
+    engine.capped += steps * capped_tokens
     engine.rows += steps * rows
     engine.pairs += lane.step_pairs
     engine.reach += lane.step_reach
     engine.decodes += steps * batch
     engine.context += steps * context + batch * (steps * (steps - 1) // 2)
     if work.peak > 0.0:
-        content = StepContent(1, tokens, capped, rows, lane.step_pairs, lane.step_reach, batch, context)
+        content = StepContent(1, tokens, capped_tokens, rows, lane.step_pairs, lane.step_reach, batch, context)
         check_floors(w, lane, content, steps)
     if rules.logged < rules.log_rows:
         row = w.log[rules.logged]
@@ -508,10 +508,10 @@ def check_floors(w: World, lane: Lane, content: StepContent, steps: int) -> None
     Of a run, whose first step holds `content`, the first and the last: in between its time and its floors are affine.
     """
     rules, work = w.rules, w.models[lane.model]
-    flop, moved = least_flop(work, content), least_bytes(work, content)
+    flop, traffic = least_flop(work, content), least_bytes(work, content)
     for k in range(0, steps, max(steps - 1, 1)):
         later = k * content.decodes
-        bandwidth_floor = (moved + work.context_bytes * later) / work.bandwidth
+        bandwidth_floor = (traffic + work.context_bytes * later) / work.bandwidth
         floor = max((flop + work.context_flop * later) / work.peak, bandwidth_floor)
         duration = lane.first_duration + k * lane.growth
         if duration * SLACK < floor:
@@ -539,8 +539,8 @@ def grown_block_seconds(w: World, lane: Lane, steps: int) -> float:
         if count > 0:
             cycles = (steps - 1 - j) // lane.block_size
             extent = lane.block_size * cycles
-            kept = whole - half * (j + 0.5 * extent)
-            kept -= growth * (j * j + j * extent + extent * (2 * extent + lane.block_size) / 6.0)
-            total += count * (cycles + 1) * kept
+            hold_time = whole - half * (j + 0.5 * extent)
+            hold_time -= growth * (j * j + j * extent + extent * (2 * extent + lane.block_size) / 6.0)
+            total += count * (cycles + 1) * hold_time
         phase = phase - 1 if phase > 0 else lane.block_size - 1
     return total

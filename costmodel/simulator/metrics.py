@@ -146,13 +146,13 @@ class Result:
         Raises PdplanError where a request has more and no gaps were counted.
         """
         gaps = self.trace.osl - 1
-        allowed = ((1.0 - GAP_SHARE) * gaps + 1e-9).astype(np.int64)
-        if not self.gap_edges.size and allowed.any():
+        gap_allowance = ((1.0 - GAP_SHARE) * gaps + 1e-9).astype(np.int64)
+        if not self.gap_edges.size and gap_allowance.any():
             raise PdplanError("simulator: ITL p99 needs gap_edges, the lengths at which gaps are counted")
         over = np.cumsum(self.gap_counts[:, ::-1], axis=1)[:, ::-1]
         edges = np.append(self.gap_edges, np.inf)
-        least = edges[(over > allowed[:, None]).sum(axis=1)]
-        p99 = np.where(allowed > 0, np.minimum(self.itl_max, least), self.itl_max)
+        least = edges[(over > gap_allowance[:, None]).sum(axis=1)]
+        p99 = np.where(gap_allowance > 0, np.minimum(self.itl_max, least), self.itl_max)
         return np.where((gaps > 0) & self.finished, p99, np.nan)
 
     @cached_property
@@ -236,13 +236,13 @@ def steady(result: Result, warm_up: float = WARM_UP, cool_down: float = 0.0) -> 
 
 def percentiles(values: FloatArray, shares: tuple[float, ...] = (0.5, 0.9, 0.99)) -> tuple[float, ...]:
     """Percentiles, linear between order statistics; infinity where a request never got that far (NaN)."""
-    ordered = np.sort(np.where(np.isnan(values), np.inf, values))
-    if not ordered.size:
+    sorted_values = np.sort(np.where(np.isnan(values), np.inf, values))
+    if not sorted_values.size:
         return tuple(math.nan for _ in shares)
     values_at = []
     for share in shares:
-        place = share * (ordered.size - 1)
-        low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
+        place = share * (sorted_values.size - 1)
+        low, high = sorted_values[math.floor(place)], sorted_values[math.ceil(place)]
         values_at.append(float(low if low == high else low + (high - low) * (place - math.floor(place))))
     return tuple(values_at)
 
@@ -292,15 +292,15 @@ def share_of(runs: Sequence[BoolArray | FloatArray], tail: float = TAIL) -> Atta
     >>> share_of([np.ones(1000)]).high, round(share_of([np.ones(1000)]).low, 3)
     (1.0, 0.996)
     """
-    counted = [np.asarray(run, dtype=np.float64) for run in runs if len(run)]
-    count = sum(run.size for run in counted)
+    outcomes = [np.asarray(run, dtype=np.float64) for run in runs if len(run)]
+    count = sum(run.size for run in outcomes)
     if not count:
         return Attainment(math.nan, 0.0, 1.0, 0)
-    share = math.fsum(float(run.sum()) for run in counted) / count
+    share = math.fsum(float(run.sum()) for run in outcomes) / count
     wide = NormalDist().inv_cdf(1.0 - tail) ** 2 / count
     middle = (share + wide / 2.0) / (1.0 + wide)
     half = math.sqrt(share * (1.0 - share) * wide + wide**2 / 4.0) / (1.0 + wide)
-    low, high = batch_ends(counted, share, tail)
+    low, high = batch_ends(outcomes, share, tail)
     return Attainment(share, max(0.0, min(low, middle - half)), min(1.0, max(high, middle + half)), count)
 
 
@@ -327,14 +327,14 @@ def batch_ends(runs: Sequence[FloatArray], share: float, tail: float) -> tuple[f
     square = float((off**2).sum())
     if square <= 0.0:
         return share, share
-    error = math.sqrt(square / (count - 1) * _correlated(off) / count)
+    error = math.sqrt(square / (count - 1) * _correlation_factor(off) / count)
     bent = float((off**3).sum()) / count / (square / count) ** 1.5 / (6.0 * math.sqrt(count))
     student = student_quantile(1.0 - tail, count - 1)
     down, up = max(student, _bent(student, bent)), max(student, -_bent(-student, bent))
     return share - down * error, share + up * error
 
 
-def _correlated(off: FloatArray) -> float:
+def _correlation_factor(off: FloatArray) -> float:
     """Factor on the variance of the mean for batches (runs, batches) that are correlated with the next of their run.
 
     The estimate of r is low by (1 + 3 r) / B on average (Marriott and Pope 1954).
@@ -370,23 +370,23 @@ def student_quantile(share: float, freedom: float) -> float:
     return z + sum(term / freedom**k for k, term in enumerate(terms, start=1))
 
 
-def overload(results: Sequence[Result], parts: Sequence[BoolArray] | None = None) -> Overload:
+def overload(results: Sequence[Result], subsets: Sequence[BoolArray] | None = None) -> Overload:
     """Whether requests pile up over all runs: both their number in the system and their delay grow while they come.
 
     growth = (in system at the last arrival - at a quarter of the time) / arrivals in between, each summed over the
     runs; drift: least-squares slope of the end-to-end time over the arrival time, one for all runs. So chance matters
-    less in several runs than in one. parts: only these requests of each run count, and they must also pile up by more
+    less in several runs than in one. subsets: only these requests of each run count, and they must also pile up by more
     than CHANCE.
     """
-    chosen = parts or [np.ones(result.arrival.size, dtype=np.bool_) for result in results]
-    piled, came = np.sum([_piled_up(*pair) for pair in zip(results, chosen, strict=True)], axis=0).tolist()
-    growth = piled / max(came, 1)
-    permitted = GROWTH if parts is None else max(GROWTH, CHANCE / math.sqrt(max(came, 1)))
-    piling = growth > permitted
-    drift = _slope(results, chosen, lambda result: result.e2e) if piling or parts is None else 0.0
+    masks = subsets or [np.ones(result.arrival.size, dtype=np.bool_) for result in results]
+    backlog, came = np.sum([_piled_up(*pair) for pair in zip(results, masks, strict=True)], axis=0).tolist()
+    growth = backlog / max(came, 1)
+    growth_limit = GROWTH if subsets is None else max(GROWTH, CHANCE / math.sqrt(max(came, 1)))
+    piling = growth > growth_limit
+    drift = _slope(results, masks, lambda result: result.e2e) if piling or subsets is None else 0.0
     if not (piling and drift > GROWTH):
         return Overload(overloaded=False, growth=growth, drift=drift, where="")
-    where = max(STAGES, key=lambda name: _slope(results, chosen, STAGES[name]))
+    where = max(STAGES, key=lambda name: _slope(results, masks, STAGES[name]))
     return Overload(overloaded=True, growth=growth, drift=drift, where=where)
 
 
@@ -401,19 +401,19 @@ def last_start(result: Result) -> float:
     return float((result.arrival if after is None else result.arrival[after < 0]).max())
 
 
-def _piled_up(result: Result, counted: BoolArray) -> tuple[int, int]:
+def _piled_up(result: Result, mask: BoolArray) -> tuple[int, int]:
     """Requests that piled up after the first quarter of the time, and those that came then."""
-    arrival, finish = result.arrival[counted], np.where(result.finished, result.finish, np.inf)[counted]
+    arrival, finish = result.arrival[mask], np.where(result.finished, result.finish, np.inf)[mask]
     times = _quarter(result), last_start(result)
     inside = [int((arrival <= t).sum() - (finish <= t).sum()) for t in times]
     return inside[1] - inside[0], int(((arrival > times[0]) & (arrival <= times[1])).sum())
 
 
-def _slope(results: Sequence[Result], parts: Sequence[BoolArray], delay: Callable[[Result], FloatArray]) -> float:
+def _slope(results: Sequence[Result], masks: Sequence[BoolArray], delay: Callable[[Result], FloatArray]) -> float:
     """Least-squares slope of a delay over the arrival time, one for all runs."""
     rise, square = 0.0, 0.0
-    for result, counted in zip(results, parts, strict=True):
-        late = counted & (result.arrival >= _quarter(result)) & result.finished
+    for result, mask in zip(results, masks, strict=True):
+        late = mask & (result.arrival >= _quarter(result)) & result.finished
         arrival = result.arrival[late]
         spread = arrival - arrival.mean() if arrival.size else arrival
         rise, square = rise + float(spread @ delay(result)[late]), square + float(spread @ spread)
@@ -455,8 +455,8 @@ def loads(result: Result, fleet: Fleet) -> tuple[Load, ...]:
 def throughput(result: Result) -> tuple[float, float]:
     """Requests and output tokens ended per second, from the first arrival to the last token [1/s]."""
     span = run_span(result)
-    done = result.finished
-    return (float(done.sum()) / span, float(result.trace.osl[done].sum()) / span) if span > 0 else (0.0, 0.0)
+    mask = result.finished
+    return (float(mask.sum()) / span, float(result.trace.osl[mask].sum()) / span) if span > 0 else (0.0, 0.0)
 
 
 def steady_throughput(result: Result, ends: float = 0.1) -> tuple[float, float]:
@@ -464,8 +464,8 @@ def steady_throughput(result: Result, ends: float = 0.1) -> tuple[float, float]:
 
     So neither the filling of the fleet nor its emptying counts; beyond saturation it is what the fleet can do.
     """
-    done = np.flatnonzero(result.finished)
-    order = done[np.argsort(result.finish[done], kind="stable")]
+    indices = np.flatnonzero(result.finished)
+    order = indices[np.argsort(result.finish[indices], kind="stable")]
     low, high = int(ends * order.size), order.size - 1 - int(ends * order.size)
     span = float(result.finish[order[high]] - result.finish[order[low]]) if high > low else 0.0
     if span <= 0.0:

@@ -88,14 +88,14 @@ def heap_merge(w: World, a: int, b: int) -> int:
         return b
     if b < 0:
         return a
-    left, right = w.slots[a], w.slots[b]
-    first, second = left.total - left.offset, right.total - right.offset
-    if second < first or (second == first and right.request < left.request):
-        left.sibling = right.child
-        right.child = a
+    slot_a, slot_b = w.slots[a], w.slots[b]
+    first, second = slot_a.total - slot_a.offset, slot_b.total - slot_b.offset
+    if second < first or (second == first and slot_b.request < slot_a.request):
+        slot_a.sibling = slot_b.child
+        slot_b.child = a
         return b
-    right.sibling = left.child
-    left.child = b
+    slot_b.sibling = slot_a.child
+    slot_a.child = b
     return a
 
 
@@ -113,12 +113,12 @@ def heap_pop(w: World, root: int) -> int:
     """Root after removing the root: children are merged in pairs, then from the last pair to the first."""
     s, pairs = w.slots[root].child, -1
     while s >= 0:
-        merged, neighbor, following = s, w.slots[s].sibling, -1
+        pair_root, neighbor, following = s, w.slots[s].sibling, -1
         if neighbor >= 0:
             following = w.slots[neighbor].sibling
-            merged = heap_merge(w, s, neighbor)
-        w.slots[merged].sibling = pairs
-        pairs, s = merged, following
+            pair_root = heap_merge(w, s, neighbor)
+        w.slots[pair_root].sibling = pairs
+        pairs, s = pair_root, following
     root = NONE
     while pairs >= 0:
         following = w.slots[pairs].sibling
@@ -138,7 +138,7 @@ def is_earlier(event: Event, time: float, kind: int, sequence: int) -> bool:
 
 
 @compiled
-def place(w: World, at: int, time: float, kind: int, sequence: int, which: int) -> None:  # noqa: PLR0917 -- an event
+def place(w: World, at: int, time: float, kind: int, sequence: int, subject: int) -> None:  # noqa: PLR0917 -- an event
     """Put an event into the hole at place `at` of the heap: the hole moves up, or else down, to where it belongs."""
     events = w.events
     while at > 1 and not is_earlier(events[at // 2], time, kind, sequence):
@@ -157,9 +157,9 @@ def place(w: World, at: int, time: float, kind: int, sequence: int, which: int) 
     event.time = time
     event.kind = kind
     event.sequence = sequence
-    event.which = which
+    event.which = subject
     if kind in (STEP_END, WAKE):
-        w.lanes[which].event = at
+        w.lanes[subject].event = at
 
 
 @compiled
@@ -187,12 +187,12 @@ def set_event(w: World, lane: Lane, kind: int, t: float) -> None:
 
 
 @compiled
-def add_event(w: World, kind: int, which: int, t: float) -> None:
+def add_event(w: World, kind: int, subject: int, t: float) -> None:
     """A request arrives, or the KV of the request in a slot, at t."""
     rules = w.rules
     rules.sequence += 1
     rules.events += 1
-    place(w, rules.events, t, kind, rules.sequence, which)
+    place(w, rules.events, t, kind, rules.sequence, subject)
 
 
 @compiled

@@ -432,7 +432,7 @@ def dtype_of(kind: type) -> np.dtype[Any]:
 
 def records(kind: type, size: int, columns: Mapping[str, Column]) -> Array:
     """`size` records; a field is filled from its column or constant, or else from its default or 0."""
-    made = np.zeros(size, dtype=dtype_of(kind))
+    rows = np.zeros(size, dtype=dtype_of(kind))
     for entry in fields(kind):
-        made[entry.name] = columns.get(entry.name, 0 if entry.default is MISSING else entry.default)
-    return made
+        rows[entry.name] = columns.get(entry.name, 0 if entry.default is MISSING else entry.default)
+    return rows

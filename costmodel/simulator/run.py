@@ -125,7 +125,7 @@ def _result(trace: Trace, fleet: Fleet, world: State, events: int, gap_edges: Se
     times = ("prompt_start", "prompt_end", "moved", "first", "finish")
     for name in times:
         q[name][q[name] < 0.0] = np.nan
-    logged = world["log"][: int(world["rules"]["logged"][0])]
+    log_entries = world["log"][: int(world["rules"]["logged"][0])]
     longer = np.array([fleet.pools[pool].first_token - 1.0 for pool in world["engines"]["pool"]])
     return Result(
         trace=trace,
@@ -136,7 +136,7 @@ def _result(trace: Trace, fleet: Fleet, world: State, events: int, gap_edges: Se
         gap_counts=world["request_gaps"].reshape(trace.size, len(gap_edges)),
         engines=tuple(_use(engine, world["models"][engine["pool"]], fleet) for engine in world["engines"]),
         events=events,
-        steps_log=logged.view(np.float64).reshape(-1, len(LogRow.__dataclass_fields__)),
+        steps_log=log_entries.view(np.float64).reshape(-1, len(LogRow.__dataclass_fields__)),
     )
 
 
@@ -145,9 +145,9 @@ def _use(engine: Any, model: Any, fleet: Fleet) -> EngineUse:
     work = StepWork(*(model[name].item() for name in StepWork.__dataclass_fields__))
     content = StepContent(*(engine[name].item() for name in StepContent._fields))
     stages = fleet.pools[engine["pool"]].pipeline
-    counted = set(EngineUse.__dataclass_fields__) & set(Engine.__dataclass_fields__)
+    counters = set(EngineUse.__dataclass_fields__) & set(Engine.__dataclass_fields__)
     return EngineUse(
-        **{name: engine[name].item() for name in counted},
+        **{name: engine[name].item() for name in counters},
         output_tokens=(engine["decode_tokens"] + engine["yielded"]).item(),
         flop=least_flop(work, content),
         hbm_bytes=least_bytes(work, content),
@@ -180,7 +180,7 @@ def make_world(
     engines = [pool for pool in fleet.pools for _ in range(pool.replicas)]
     lanes = [pool for pool in engines for _ in range(pool.pipeline)]
     models, tables = _pack([pool.steps.numbers() for pool in fleet.pools])
-    cached, cache_at = _caches(trace, fleet, engines)
+    cache_pages, cache_at = _caches(trace, fleet, engines)
     rules = _rules(trace, fleet) | {
         "fast_forward": int(fast_forward),
         "log_rows": log_rows,
@@ -202,7 +202,7 @@ def make_world(
         lane_gaps=np.zeros(len(gap_edges) * len(lanes), dtype=np.int64),
         slot_gaps=np.empty(len(gap_edges) * trace.size, dtype=np.int64),
         request_gaps=np.zeros(len(gap_edges) * trace.size, dtype=np.int64),
-        cached=cached,
+        cached=cache_pages,
         log=np.empty(log_rows, dtype=dtype_of(LogRow)),
         tables=tables,
         free_at=np.zeros(sum(pool.pipeline + 2 * pool.nics for pool in engines)),
@@ -250,7 +250,7 @@ def _caches(trace: Trace, fleet: Fleet, engines: list[Pool]) -> tuple[Array, lis
 def _lanes(fleet: Fleet, engines: list[Pool], lanes: list[Pool]) -> dict[str, Column]:
     """Settings of each lane, and where its lists and its parts of arrays begin."""
     index = np.arange(len(lanes))
-    first, colocated = fleet.hand_over.first_token, [pool.role is Role.COLOCATED for pool in lanes]
+    first, is_colocated = fleet.hand_over.first_token, [pool.role is Role.COLOCATED for pool in lanes]
     settings = set(Lane.__dataclass_fields__)
     columns: dict[str, Column] = {
         name: [getattr(pool.policy, name) for pool in lanes] for name in settings & set(Policy.__dataclass_fields__)
@@ -268,8 +268,8 @@ def _lanes(fleet: Fleet, engines: list[Pool], lanes: list[Pool]) -> dict[str, Co
         "model": np.repeat(np.arange(len(fleet.pools)), [pool.replicas * pool.pipeline for pool in fleet.pools]),
         "seqs": [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in lanes],
         "hands_over": [pool.role is Role.PREFILL for pool in lanes],
-        "yields": [first is FirstToken.PREFILL or (here and first is FirstToken.DECODE) for here in colocated],
-        "early": [here or first is not FirstToken.DECODE for here in colocated],
+        "yields": [first is FirstToken.PREFILL or (here and first is FirstToken.DECODE) for here in is_colocated],
+        "early": [here or first is not FirstToken.DECODE for here in is_colocated],
         "stages": [pool.pipeline for pool in lanes],
     }
 

@@ -65,21 +65,21 @@ def start_step(w: World, lane: Lane, t: float) -> None:
         collect_rotated(w, lane)
     if lane.stages > 1 and lane.chunked == 1:
         gather_prompts(w, lane, engine)
-    preempted = make_room(w, lane, engine) if lane.exclusive_prefill == 0 else 0
-    if preempted < 0:
+    preemptions = make_room(w, lane, engine) if lane.exclusive_prefill == 0 else 0
+    if preemptions < 0:
         return
-    chosen = fill_prompts(w, lane, engine, t, preempted)
-    while chosen.prompts == 0 and lane.decodes == 0 and lane.prompts > (1 if lane.stages == 1 else 0):
+    chunks = fill_prompts(w, lane, engine, t, preemptions)
+    while chunks.prompts == 0 and lane.decodes == 0 and lane.prompts > (1 if lane.stages == 1 else 0):
         preempt(w, lane, engine, w.chains[lane.running].tail)
-        preempted += 1
-        chosen = fill_prompts(w, lane, engine, t, preempted)
-    if chosen.prompts > 0:
-        begin_mixed(w, lane, engine, t, chosen)
+        preemptions += 1
+        chunks = fill_prompts(w, lane, engine, t, preemptions)
+    if chunks.prompts > 0:
+        begin_mixed(w, lane, engine, t, chunks)
         return
     room = make_room(w, lane, engine) if lane.exclusive_prefill == 1 else 0
     if room >= 0 and lane.decodes > 0:
-        begin_run(w, lane, engine, t, preempted + room)
-    elif lane.stages > 1 and preempted + room > 0:
+        begin_run(w, lane, engine, t, preemptions + room)
+    elif lane.stages > 1 and preemptions + room > 0:
         wake_stalled(w, engine, t)
 
 
@@ -92,15 +92,15 @@ def enter_ready(w: World, lane: Lane, engine: Engine) -> None:
     s = w.chains[engine.waiting].head
     while s >= 0 and has_slot(w, lane, engine):
         slot = w.slots[s]
-        processed = slot.done + lane.yields
-        need = blocks_of(processed - 1, lane.block_size)
+        processed_tokens = slot.done + lane.yields
+        need = blocks_of(processed_tokens - 1, lane.block_size)
         if slot.done < slot.prompt or not (slot.gated == 1 or has_blocks(lane, engine, slot, need)):
             break
         queue_pop(w, engine, lane)
         if slot.gated == 1:
             come_in(engine, slot)
         insert(w, lane.running, s, mark)
-        join(w, lane, s, processed)
+        join(w, lane, s, processed_tokens)
         s = w.chains[engine.waiting].head
 
 
@@ -197,11 +197,11 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
         while s >= 0:
             slot = w.slots[s]
             following = slot.next_prompt
-            computed = slot.done + (slot.chunk if donor.mode == STEP else 0)
-            if computed < slot.prompt:
+            computed_tokens = slot.done + (slot.chunk if donor.mode == STEP else 0)
+            if computed_tokens < slot.prompt:
                 remove(w, donor.running, s)
                 prompt_remove(w, donor, s)
-                slot.done = computed
+                slot.done = computed_tokens
                 slot.chunk = 0
                 slot.lane = lane.index
                 append(w, lane.running, s)
@@ -210,31 +210,31 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
 
 
 @compiled
-def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preempted: int) -> Chosen:
+def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preemptions: int) -> Chosen:
     """Choose the prompt tokens of the next step, begun prompts before waiting ones."""
-    model, chosen = w.models[lane.model], no_prompts()
+    model, chunks = w.models[lane.model], no_prompts()
     room = lane.max_num_batched_tokens - (0 if lane.exclusive_prefill == 1 else lane.decodes)
     s = lane.prompt_head
     while s >= 0:
         slot = w.slots[s]
-        slot.chunk = next_chunk(lane, engine, slot, room - chosen.tokens)
+        slot.chunk = next_chunk(lane, engine, slot, room - chunks.tokens)
         if slot.chunk > 0:
-            chosen = add_chunk(model, w.tables, chosen, slot.chunk, slot.done)
+            chunks = add_chunk(model, w.tables, chunks, slot.chunk, slot.done)
         s = slot.next_prompt
-    if (preempted > 0 and lane.admit_after_preemption == 0) or (lane.static == 1 and lane.decodes > 0):
-        return chosen
+    if (preemptions > 0 and lane.admit_after_preemption == 0) or (lane.static == 1 and lane.decodes > 0):
+        return chunks
     s = w.chains[engine.waiting].head
     while s >= 0 and has_slot(w, lane, engine):
         slot = w.slots[s]
-        slot.chunk = admit_prompt(w, lane, engine, s, room, chosen)
+        slot.chunk = admit_prompt(w, lane, engine, s, room, chunks)
         if slot.chunk < 0:
             break
-        chosen = add_chunk(model, w.tables, chosen, slot.chunk, slot.done)
+        chunks = add_chunk(model, w.tables, chunks, slot.chunk, slot.done)
         request = w.requests[slot.request]
         if request.prompt_start < 0.0:
             request.prompt_start = t
         s = w.chains[engine.waiting].head
-    return chosen
+    return chunks
 
 
 @compiled
@@ -250,7 +250,7 @@ def next_chunk(lane: Lane, engine: Engine, slot: Slot, room: int) -> int:
 
 
 @compiled
-def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen: Chosen) -> int:  # noqa: PLR0917 -- compiled
+def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chunks: Chosen) -> int:  # noqa: PLR0917 -- compiled
     """Admit the first waiting request if its prompt, or a chunk of it, fits into the step and its blocks are there.
 
     Tokens of the chunk, -1 if it is refused. Some blocks may be shared; a whole prompt longer than the budget may go
@@ -261,10 +261,10 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chosen
         shared = find_prefix(w, engine, slot)
     size = slot.prompt - slot.done
     if lane.chunked == 1:
-        size = min(size, room - chosen.tokens, lane.long_prefill_threshold)
+        size = min(size, room - chunks.tokens, lane.long_prefill_threshold)
     else:
-        used = (chosen.prompts + 1) * max(chosen.longest, size) if lane.padded_budget == 1 else chosen.tokens + size
-        if used > room and (chosen.prompts > 0 or size <= lane.max_num_batched_tokens):
+        used = (chunks.prompts + 1) * max(chunks.longest, size) if lane.padded_budget == 1 else chunks.tokens + size
+        if used > room and (chunks.prompts > 0 or size <= lane.max_num_batched_tokens):
             return -1
     if size <= 0:
         return -1
@@ -295,17 +295,17 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
     """
     if lane.live == 0 or lane.rotating == 1:
         return 0
-    preempted = 0
-    needed = next_blocks(w, lane)
-    if engine.free - needed < lane.spare_block:
-        taken = 0
+    preemptions = 0
+    need = next_blocks(w, lane)
+    if engine.free - need < lane.spare_block:
+        used_blocks = 0
         s = w.chains[lane.running].head
         while s >= 0:
             slot = w.slots[s]
             if slot.joined >= 0 and slot.ended == 0:
-                wanted = 1 if (slot.offset + lane.steps - 1) % lane.block_size == 0 else 0
+                own_need = 1 if (slot.offset + lane.steps - 1) % lane.block_size == 0 else 0
                 stays = True
-                while stays and engine.free - taken < max(wanted, lane.spare_block):
+                while stays and engine.free - used_blocks < max(own_need, lane.spare_block):
                     giver = giving_lane(w, lane, engine)
                     if giver < 0:
                         rebuild_heap(w, lane)
@@ -315,15 +315,15 @@ def make_room(w: World, lane: Lane, engine: Engine) -> int:
                     preempt(w, w.lanes[giver], engine, victim)
                     if giver != lane.index:
                         rebuild_heap(w, w.lanes[giver])
-                    preempted += 1
+                    preemptions += 1
                 if not stays:
                     break
-                taken += wanted
+                used_blocks += own_need
             s = slot.next
         rebuild_heap(w, lane)
-        needed = next_blocks(w, lane)
-    engine.free -= needed
-    return preempted
+        need = next_blocks(w, lane)
+    engine.free -= need
+    return preemptions
 
 
 @compiled
@@ -356,8 +356,8 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
     if slot.joined >= 0:
         settle(w, lane, s)
         unfreshen(w, lane, s)
-        processed = uncount(w, lane, slot)
-        slot.prompt = processed
+        processed_tokens = uncount(w, lane, slot)
+        slot.prompt = processed_tokens
         slot.done = 0
     else:
         engine.free += blocks_of(slot.prompt if lane.whole_prompt_blocks == 1 else slot.done, lane.block_size)
@@ -373,18 +373,18 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
 
 
 @compiled
-def begin_mixed(w: World, lane: Lane, engine: Engine, t: float, chosen: Chosen) -> None:
+def begin_mixed(w: World, lane: Lane, engine: Engine, t: float, chunks: Chosen) -> None:
     """Begin a step with prompts and, unless the policy keeps them apart, all decodes."""
     batch = 0 if lane.exclusive_prefill == 1 else lane.decodes
     context = lane.context if batch > 0 else 0
     lane.mode = STEP
     lane.run = 1 if batch > 0 else 0
-    lane.step_tokens = chosen.tokens
-    lane.step_prompts = chosen.prompts
-    lane.step_pairs = chosen.pairs
-    lane.step_reach = chosen.reach
+    lane.step_tokens = chunks.tokens
+    lane.step_prompts = chunks.prompts
+    lane.step_pairs = chunks.pairs
+    lane.step_reach = chunks.reach
     lane.step_context = context
-    launch(w, lane, engine, t, mixed_time(w.models[lane.model], w.tables, chosen, batch, context))
+    launch(w, lane, engine, t, mixed_time(w.models[lane.model], w.tables, chunks, batch, context))
     if lane.stages > 1 and has_unfinished(w, lane):
         wake_idle(w, engine, t)
 
@@ -401,7 +401,7 @@ def has_unfinished(w: World, lane: Lane) -> bool:
 
 
 @compiled
-def begin_run(w: World, lane: Lane, engine: Engine, t: float, preempted: int) -> None:
+def begin_run(w: World, lane: Lane, engine: Engine, t: float, preemptions: int) -> None:
     """Begin as many decode steps as are alike: to the first end, the last free block, or the end of the piece."""
     batch, context, steps = lane.decodes, lane.context, 1
     rotates = lane.decode_token_cap > 0 and context + batch > lane.decode_token_cap
@@ -411,7 +411,7 @@ def begin_run(w: World, lane: Lane, engine: Engine, t: float, preempted: int) ->
         choose_rotated(w, lane)
         batch, context = lane.rotated_count, lane.step_context
     duration, slope, limit = decode_piece(w.models[lane.model], w.tables, batch, context)
-    if not rotates and w.rules.fast_forward == 1 and lane.stages == 1 and preempted == 0:
+    if not rotates and w.rules.fast_forward == 1 and lane.stages == 1 and preemptions == 0:
         root = w.slots[lane.heap]
         steps = min(root.total - root.offset - lane.steps, (limit - context) // batch + 1)
         if lane.decode_token_cap > 0:

@@ -46,13 +46,13 @@ def lone_step(
     total: int,
 ) -> float:
     """Time of a step with these prompt chunks and `batch` decodes with a context of `total` [s]."""
-    w, chosen = opened(world), no_prompts()
+    w, chunks = opened(world), no_prompts()
     m, data = w.models[0], w.tables
     for k in range(lengths.size):
-        chosen = add_chunk(m, data, chosen, lengths[k], past[k])
+        chunks = add_chunk(m, data, chunks, lengths[k], past[k])
     if lengths.size == 0:
         return decode_piece(m, data, batch, total)[0]
-    return mixed_time(m, data, chosen, batch, total)
+    return mixed_time(m, data, chunks, batch, total)
 
 
 @compiled
@@ -62,7 +62,7 @@ def no_prompts() -> Chosen:
 
 
 @compiled
-def add_chunk(m: StepRecord, data: Floats, chosen: Chosen, new: int, past: int) -> Chosen:
+def add_chunk(m: StepRecord, data: Floats, chunks: Chosen, new: int, past: int) -> Chosen:
     """The step with one chunk more: `new` tokens after `past` cached ones.
 
     first, second sum up what `mixed_time` computes prompt attention from. Coefficients: q (q + 2 p) and the context.
@@ -74,10 +74,10 @@ def add_chunk(m: StepRecord, data: Floats, chosen: Chosen, new: int, past: int) 
         first, second = float(new) * new, 64.0 * ((past + 63) // 64)
     else:
         first, second = prefill_grid(m, data, new, past), 0.0
-    longest = max(chosen.longest, new)
-    tokens = chosen.tokens + new
-    pairs, reach = chosen.pairs + new * past + new * (new + 1) // 2, chosen.reach + new + past
-    return Chosen(chosen.prompts + 1, tokens, longest, chosen.first + first, chosen.second + second, pairs, reach)
+    longest = max(chunks.longest, new)
+    tokens = chunks.tokens + new
+    pairs, reach = chunks.pairs + new * past + new * (new + 1) // 2, chunks.reach + new + past
+    return Chosen(chunks.prompts + 1, tokens, longest, chunks.first + first, chunks.second + second, pairs, reach)
 
 
 @compiled
@@ -100,9 +100,9 @@ def decode_rest(m: StepRecord, data: Floats, batch: int) -> float:
 
 
 @compiled
-def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: int) -> float:
+def mixed_time(m: StepRecord, data: Floats, chunks: Chosen, batch: int, total: int) -> float:
     """Time of a step with the chosen prompt tokens and `batch` decodes with a context of `total`."""
-    tokens, prompts, first, second = chosen.tokens, chosen.prompts, chosen.first, chosen.second
+    tokens, prompts, first, second = chunks.tokens, chunks.prompts, chunks.first, chunks.second
     if m.kind == COEFFICIENTS:
         time = m.a0 + m.a1 * tokens + m.a2 * first
         if batch > 0:
@@ -115,7 +115,7 @@ def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: i
             time += decode_table(m, data, batch, total)[0]
         return time
     if m.a0 > 1.0:
-        time, share = lane_time(m, data, chosen, batch)
+        time, share = lane_time(m, data, chunks, batch)
         first *= share
     else:
         time = line(data, m.at0, m.at1, float(tokens + batch))
@@ -127,18 +127,18 @@ def mixed_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int, total: i
 
 
 @compiled
-def lane_time(m: StepRecord, data: Floats, chosen: Chosen, batch: int) -> tuple[float, float]:
+def lane_time(m: StepRecord, data: Floats, chunks: Chosen, batch: int) -> tuple[float, float]:
     """Time of the tokens of a step on data-parallel lanes, and the busiest lane's share of prompt attention.
 
     With R = a0 lanes, T prompt tokens and L of them in the longest chunk, which keeps to one lane: prompts fill the
     share min(1, T / (R L)) of the lanes, are uneven by up to a1 - 1 in proportion, and cost as much as that many more
     tokens. What each lane does for its own tokens takes at least as long as L.
     """
-    longest = m.a0 * chosen.longest
-    loaded = chosen.tokens * (1.0 + (m.a1 - 1.0) * min(1.0, chosen.tokens / longest))
-    busiest = max(longest, loaded)
-    beyond = line(data, m.at9, m.at10, busiest + batch) - line(data, m.at9, m.at10, loaded + batch)
-    return line(data, m.at0, m.at1, loaded + batch) + beyond, busiest / (m.a0 * chosen.tokens)
+    longest = m.a0 * chunks.longest
+    uneven_tokens = chunks.tokens * (1.0 + (m.a1 - 1.0) * min(1.0, chunks.tokens / longest))
+    busiest = max(longest, uneven_tokens)
+    beyond = line(data, m.at9, m.at10, busiest + batch) - line(data, m.at9, m.at10, uneven_tokens + batch)
+    return line(data, m.at0, m.at1, uneven_tokens + batch) + beyond, busiest / (m.a0 * chunks.tokens)
 
 
 @compiled
@@ -192,9 +192,9 @@ def segment(data: Floats, start: int, size: int, x: float) -> int:
 def line(data: Floats, nodes: int, values: int, x: float) -> float:
     """Piecewise linear function; its values follow its nodes."""
     k = segment(data, nodes, values - nodes, x)
-    left, right = data[nodes + k], data[nodes + k + 1]
+    left_node, right_node = data[nodes + k], data[nodes + k + 1]
     low, high = data[values + k], data[values + k + 1]
-    return low + (high - low) * ((x - left) / (right - left))
+    return low + (high - low) * ((x - left_node) / (right_node - left_node))
 
 
 @compiled
@@ -206,11 +206,11 @@ def decode_grid(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[fl
     mean = total / batch
     k = segment(data, nodes, size, mean)
     base = values + (min(batch, count) - 1) * size + k
-    left, right = data[nodes + k], data[nodes + k + 1]
+    left_node, right_node = data[nodes + k], data[nodes + k + 1]
     scale = max(batch, count) / count
-    growth = scale * (data[base + 1] - data[base]) / (right - left)
-    limit = UNLIMITED if k == size - 2 else math.floor(right * batch)
-    return scale * data[base] + growth * (mean - left), growth / batch, max(limit, total)
+    growth = scale * (data[base + 1] - data[base]) / (right_node - left_node)
+    limit = UNLIMITED if k == size - 2 else math.floor(right_node * batch)
+    return scale * data[base] + growth * (mean - left_node), growth / batch, max(limit, total)
 
 
 @compiled
@@ -220,9 +220,9 @@ def prefill_grid(m: StepRecord, data: Floats, new: int, past: int) -> float:
     wide = values - pasts
     a = segment(data, chunks, pasts - chunks, float(new))
     b = segment(data, pasts, wide, float(past))
-    left, right = data[chunks + a], data[chunks + a + 1]
+    left_node, right_node = data[chunks + a], data[chunks + a + 1]
     down, up = data[pasts + b], data[pasts + b + 1]
-    x = min(max((new - left) / (right - left), 0.0), 1.0)
+    x = min(max((new - left_node) / (right_node - left_node), 0.0), 1.0)
     y = min(max((past - down) / (up - down), 0.0), 1.0)
     row = values + a * wide + b
     low = data[row] + (data[row + 1] - data[row]) * y

@@ -233,19 +233,19 @@ class GridSteps:
         pairs = new * past + new * (new + 1.0) / 2.0
         traffic = work.step_bytes + work.capped_bytes * np.minimum(tokens, work.knee) + work.token_bytes * tokens
 
-        def floored(times: FloatArray, flops: FloatArray, moved: FloatArray) -> FloatArray:
-            least = np.maximum(flops / work.peak, moved / work.bandwidth) if work.peak > 0.0 else 0.0
+        def floored(times: FloatArray, flops: FloatArray, hbm_bytes: FloatArray) -> FloatArray:
+            least = np.maximum(flops / work.peak, hbm_bytes / work.bandwidth) if work.peak > 0.0 else 0.0
             return np.asarray(np.maximum(times * factor, least))
 
         flop = work.decode_flop + work.context_flop * self.context_nodes
-        read = work.decode_bytes + work.context_bytes * self.context_nodes
+        attention_bytes = work.decode_bytes + work.context_bytes * self.context_nodes
         return replace(
             self,
             token_times=floored(
                 self.token_times, work.token_flop * tokens + work.row_flop * first, traffic + work.row_bytes * first
             ),
             row_times=floored(self.row_times, work.row_flop * (rows - first), work.row_bytes * (rows - first)),
-            decode_attention=floored(self.decode_attention, np.outer(batch, flop), np.outer(batch, read)),
+            decode_attention=floored(self.decode_attention, np.outer(batch, flop), np.outer(batch, attention_bytes)),
             pair_times=floored(
                 self.pair_times,
                 np.full_like(pairs, self.lanes * work.pair_flop),
@@ -334,14 +334,14 @@ def cost_work(
     even = replace(engine, expert_largest=np.zeros_like(engine.expert_largest))
     ranks = config.parallelism.data
     gpus = config.parallelism.tensor * ranks
-    dense = _summed(model, lambda group: _layer(even, group, tokens / ranks, tokens))
+    dense = _layer_sum(model, lambda group: _layer(even, group, tokens / ranks, tokens))
     head = matrix_work(even, head_matrix(model), np.array([1.0, 2.0]))
     past = np.concatenate([[0.0], contexts])
     new, old = np.repeat(chunks, past.size), np.tile(past, chunks.size)
-    prompts = _summed(model, lambda group: prefill_attention_work(even, group.attention, np.ones(1), new, old))
-    decodes = _summed(model, lambda group: decode_attention_work(even, group.attention, np.ones(1), contexts))
+    prompts = _layer_sum(model, lambda group: prefill_attention_work(even, group.attention, np.ones(1), new, old))
+    decodes = _layer_sum(model, lambda group: decode_attention_work(even, group.attention, np.ones(1), contexts))
     tensor = config.parallelism.tensor
-    constant, capped, token, knee = _kneed(tokens, gpus * dense.traffic[0])
+    constant, capped_bytes, token_bytes, knee = _knee_fit(tokens, gpus * dense.traffic[0])
     row_bytes = head.traffic[0, 1] - head.traffic[0, 0]
     context_flop, context_bytes = (_slope(contexts, values[0]) for values in (decodes.flop, decodes.traffic))
     return StepWork(
@@ -354,8 +354,8 @@ def cost_work(
         decode_flop=tensor * float(decodes.flop[0, 0] - context_flop * contexts[0]),
         context_flop=tensor * context_flop,
         step_bytes=constant + gpus * float(head.traffic[0, 0] - row_bytes),
-        capped_bytes=capped,
-        token_bytes=token,
+        capped_bytes=capped_bytes,
+        token_bytes=token_bytes,
         row_bytes=tensor * float(row_bytes),
         reach_bytes=tensor * float(np.min(prompts.traffic[0] / (new + old))),
         decode_bytes=tensor * float(decodes.traffic[0, 0] - context_bytes * contexts[0]),
@@ -363,7 +363,7 @@ def cost_work(
     )
 
 
-def _summed(model: Transformer, layer: Callable[[LayerGroup], Work]) -> Work:
+def _layer_sum(model: Transformer, layer: Callable[[LayerGroup], Work]) -> Work:
     """Work of all layers on one GPU of each stage."""
     return reduce(add, (layer(group).times(group.count) for group in model.layers), NOTHING)
 
@@ -382,7 +382,7 @@ def _slope(x: FloatArray, y: FloatArray) -> float:
     return float(np.min((y[1:] - y[0]) / (x[1:] - x[0])))
 
 
-def _kneed(x: FloatArray, y: FloatArray) -> tuple[float, float, float, int]:
+def _knee_fit(x: FloatArray, y: FloatArray) -> tuple[float, float, float, int]:
     """Lower bound of y: constant + a min(x, knee) + b x, with the knee that comes closest (least mean log ratio).
 
     Of the chords from the first node to the knee and from there on; exact where y is affine.

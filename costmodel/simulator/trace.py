@@ -136,9 +136,9 @@ def make_trace(
     return trace
 
 
-def _sorted_pages(pages: Pages, order: IntArray, cached: IntArray | None) -> Pages:
+def _sorted_pages(pages: Pages, order: IntArray, cached_tokens: IntArray | None) -> Pages:
     """The pages in the order of the requests, numbered 0, 1, ..."""
-    if cached is not None:
+    if cached_tokens is not None:
         raise InputError("trace: it has both cached tokens and hash blocks; hits follow from the blocks, so give one")
     counts = np.asarray(pages.counts, dtype=np.int64)
     if counts.shape != order.shape or counts.min() < 0 or counts.sum() != np.size(pages.ids):
@@ -189,10 +189,10 @@ def diurnal_arrivals(count: int, profile: FloatArray, cv: float = 1.0, seed: int
         raise InputError("arrivals: a profile needs finite rates of 0 or more, one of them above 0")
     unit = gamma_arrivals(count, 1.0, cv, seed)
     slot = count / float(rates.sum())
-    expected = np.concatenate([[0.0], np.cumsum(rates * slot)])
-    wanted = unit / unit[-1] * expected[-1]
-    k = np.searchsorted(expected, wanted, side="left") - 1
-    return np.asarray(slot * (k + (wanted - expected[k]) / (expected[k + 1] - expected[k])))
+    expected_count = np.concatenate([[0.0], np.cumsum(rates * slot)])
+    arrival_count = unit / unit[-1] * expected_count[-1]
+    k = np.searchsorted(expected_count, arrival_count, side="left") - 1
+    return np.asarray(slot * (k + (arrival_count - expected_count[k]) / (expected_count[k + 1] - expected_count[k])))
 
 
 def draw_lengths(

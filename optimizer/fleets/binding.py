@@ -65,11 +65,11 @@ def pool_binding(pool: FleetPool, headroom: Headroom, prompt_time: float = 0.0) 
     return binding(str(headroom.resource), pool.name, share, 1.0, "1", sentence)
 
 
-def attainment_binding(name: str, missed: float, permitted: float, seen: str = "") -> Binding:
-    """How many requests of a class miss an SLO, and how many may [1]; seen: how that is known."""
-    share = "None" if missed <= 0.0 else percentage(missed, 2) if missed >= 5e-5 else "Less than 0.01 %"
-    sentence = f"{share} of class {name} miss the SLO{seen}; {percentage(permitted, 2)} may."
-    return binding("attainment", name, missed, permitted, "1", sentence)
+def attainment_binding(name: str, miss_share: float, miss_limit: float, source: str = "") -> Binding:
+    """How many requests of a class miss an SLO, and how many may [1]; source: how that is known."""
+    share = "None" if miss_share <= 0.0 else percentage(miss_share, 2) if miss_share >= 5e-5 else "Less than 0.01 %"
+    sentence = f"{share} of class {name} miss the SLO{source}; {percentage(miss_limit, 2)} may."
+    return binding("attainment", name, miss_share, miss_limit, "1", sentence)
 
 
 def binding_limits(
@@ -104,8 +104,8 @@ def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, 
     """One limit on the fleet, None where there is none; a fleet that breaks it needs, one that keeps it uses."""
     if limit is None:
         return None
-    what = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
-    name, most = what.get(constraint, f"the {constraint}"), amount(limit, unit)
+    limit_names = {"inventory": f"the {where} inventory", "power": "the board power limit", "max_gpus": "max_gpus"}
+    name, most = limit_names.get(constraint, f"the {constraint}"), amount(limit, unit)
     if used <= limit * (1.0 + 1e-9):
         sentence = f"{amount(used, unit)} used; {name} is {most}."
     else:
@@ -115,20 +115,20 @@ def _fleet_limit(constraint: str, where: str, used: float, limit: float | None, 
 
 def volume_bindings(problem: Problem, volume: float) -> list[Binding]:
     """The most that a plan for goodput per dollar may serve, against what it serves, `volume` times the demand [1]."""
-    asked, demand = problem.objective, problem.workload.request_rate
-    if asked.goal is not Goal.MAX_GOODPUT_PER_DOLLAR:
+    objective, demand = problem.objective, problem.workload.request_rate
+    if objective.goal is not Goal.MAX_GOODPUT_PER_DOLLAR:
         return []
-    served, most = volume * demand, asked.max_volume * demand
-    sentence = f"{served:.3g} req/s served, of {most:.3g} req/s at most: max_volume is {asked.max_volume:g}."
-    return [binding("max_volume", "fleet", served, most, "req/s", sentence)]
+    served_rate, most = volume * demand, objective.max_volume * demand
+    sentence = f"{served_rate:.3g} req/s served, of {most:.3g} req/s at most: max_volume is {objective.max_volume:g}."
+    return [binding("max_volume", "fleet", served_rate, most, "req/s", sentence)]
 
 
 def limits_by_use(problem: Problem) -> list[str]:
     """What the limits count where whole nodes are billed; nothing where none is stated that could count otherwise."""
     by_node = [offer for offer in problem.offers if offer.billing is Billing.NODE]
     limits = problem.constraints
-    stated = [limits.power, limits.max_gpus, *(offer.inventory for offer in by_node)]
-    if not by_node or all(limit is None for limit in stated):
+    limit_values = [limits.power, limits.max_gpus, *(offer.inventory for offer in by_node)]
+    if not by_node or all(limit is None for limit in limit_values):
         return []
     names = join_words([offer.accelerator.name for offer in by_node])
     return [

@@ -162,8 +162,8 @@ def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[s
         used[Resource.SLOTS] = state.running / float(tables.seqs[pool.seqs])
         used[Resource.KV_MEMORY] = state.memory
     if pool.role is not Role.COLOCATED:
-        moved = float(state.rate @ tables.kv_transferred[pool.shape])
-        used[Resource.LINK] = moved / (pool.replicas * float(tables.links[pool.shape]))
+        kv_rate = float(state.rate @ tables.kv_transferred[pool.shape])
+        used[Resource.LINK] = kv_rate / (pool.replicas * float(tables.links[pool.shape]))
     return {str(resource): float(use) for resource, use in used.items()}
 
 
@@ -208,8 +208,8 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
 def _bound_by(split: TimeSplit, *, compute: bool) -> str:
     """The largest part of the step: kernels (compute or bandwidth, by the ridge point), network, or host."""
     kernels = split.gemm + split.attention + split.experts
-    parts = {"kernels": kernels, "network": split.communication, "host": split.host}
-    largest = max(parts, key=lambda part: parts[part])
+    times = {"kernels": kernels, "network": split.communication, "host": split.host}
+    largest = max(times, key=lambda resource: times[resource])
     if largest != "kernels":
         return largest
     return "compute" if compute else "bandwidth"
@@ -222,22 +222,22 @@ def plan_transfers(instance: Instance, fleet: Fleet, volume: float) -> list[Tran
     shared = np.maximum(sum((pool.route for pool in decodes), np.zeros(flows.isl.size)), 1e-12)
     transfers = []
     for source, mix in zip(fleet.of(Role.PREFILL), hand_over_mix(instance, fleet), strict=True):
-        for target, part in zip(decodes, mix, strict=True):
-            rate = flows.rate * volume * source.route * target.route / shared * part
+        for target, factor in zip(decodes, mix, strict=True):
+            rate = flows.rate * volume * source.route * target.route / shared * factor
             total = float(rate.sum())
             if total <= 1e-9:
                 continue
             link = float(min(tables.link[source.shape], tables.link[target.shape]))
             ends = min(source.replicas * tables.links[source.shape], target.replicas * tables.links[target.shape])
-            moved = float(rate @ tables.kv_transferred[source.shape])
+            kv_rate = float(rate @ tables.kv_transferred[source.shape])
             transfers.append(
                 Transfer(
                     source=source.name,
                     target=target.name,
                     requests_per_second=total,
-                    bytes_per_second=moved,
-                    seconds_per_request=moved / total / link,
-                    link_utilization=moved / float(ends),
+                    bytes_per_second=kv_rate,
+                    seconds_per_request=kv_rate / total / link,
+                    link_utilization=kv_rate / float(ends),
                 )
             )
     return transfers
@@ -248,19 +248,19 @@ def plan_prefix_cache(instance: Instance, fleet: Fleet, states: tuple[PoolState,
     flows, load = instance.flows, instance.problem.workload
     if load.prefix_hit_share == 0.0:
         return None
-    sustained, keeps = 0.0, []
+    hit_tokens, keeps = 0.0, []
     for pool, state in zip(fleet.pools, states, strict=True):
         if pool.role is not Role.DECODE:
-            lost = (
+            lost_tokens = (
                 0.0
                 if flows.reuse is None or state.hit_chance is None
                 else (1.0 - state.hit_chance) * flows.reuse.history
             )
-            sustained += float((flows.share * pool.route) @ (flows.past_tokens - lost))
+            hit_tokens += float((flows.share * pool.route) @ (flows.past_tokens - lost_tokens))
             keeps.append(prefix_keeps(instance, pool, state))
-    asked = float(flows.share @ flows.isl)
-    at_best = float(flows.share @ flows.past_tokens) / asked
-    return PrefixCache(at_best=at_best, sustained=min(sustained / asked, at_best), keeps_s=min(keeps))
+    prompt_tokens = float(flows.share @ flows.isl)
+    at_best = float(flows.share @ flows.past_tokens) / prompt_tokens
+    return PrefixCache(at_best=at_best, sustained=min(hit_tokens / prompt_tokens, at_best), keeps_s=min(keeps))
 
 
 def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> list[Route]:
@@ -360,10 +360,10 @@ def owned_remarks(problem: Problem, gpus: NDArray[np.int64]) -> list[str]:
     """Of which GPU types a fleet takes owned ones, and how many it rents beside them; gpus (offers,)."""
     remarks = []
     for offer, count in zip(problem.offers, gpus.tolist(), strict=True):
-        rented, price = max(count - offer.owned, 0), f"at {dollars(offer.owned_usd_per_hour)}/h each"
-        if offer.owned and rented:
+        rented_gpus, price = max(count - offer.owned, 0), f"at {dollars(offer.owned_usd_per_hour)}/h each"
+        if offer.owned and rented_gpus:
             remarks.append(
-                f"Of {count} {offer.accelerator.name}, {offer.owned} are owned, {price}; {rented} are rented."
+                f"Of {count} {offer.accelerator.name}, {offer.owned} are owned, {price}; {rented_gpus} are rented."
             )
         elif offer.owned and count:
             remarks.append(f"All {count} {offer.accelerator.name} are owned, {price}.")
@@ -412,8 +412,8 @@ def build_plan(
     common["certified_gap"] = gap_of(bound_for(proof.floor, cost), cost)
     goodput = demand * goodput_volume(instance, fleet)
     tokens_per_hour = demand * volume * problem.workload.mean_osl * SECONDS_PER_HOUR
-    others = 1.0 if holds(instance, evaluation) else LIGHT  # so that of a fleet that misses, pools tell of themselves
-    headrooms = [pool_headroom(instance, fleet, at, volume, others=others) for at in range(len(fleet.pools))]
+    share = 1.0 if holds(instance, evaluation) else LIGHT  # so that of a fleet that misses, pools tell of themselves
+    headrooms = [pool_headroom(instance, fleet, at, volume, others=share) for at in range(len(fleet.pools))]
     count = fleet_gpus(instance, fleet)
     limits = binding_limits(instance, fleet, evaluation, headrooms) + fleet_bindings(instance, cost, count)
     limits += volume_bindings(problem, volume)

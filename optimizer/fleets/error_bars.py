@@ -144,8 +144,8 @@ def step_errors(instance: Instance) -> list[StepError]:
         accelerator, intervals = config.accelerator, step_intervals(instance.problem, config)
         prefill, decode = (Range(low=low, high=high) for low, high in (intervals.prefill, intervals.decode))
         row = StepError(accelerator=accelerator.name, measured=accelerator.measured, prefill=prefill, decode=decode)
-        known = rows.setdefault(row.accelerator, row)
-        if _width(row.decode) > _width(known.decode):
+        widest = rows.setdefault(row.accelerator, row)
+        if _width(row.decode) > _width(widest.decode):
             rows[row.accelerator] = row
     return list(rows.values())
 
@@ -213,8 +213,8 @@ def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
 
 def price_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
     """What a buyer has to know of prices that are no quotes on demand; offers: those that matter, default: all."""
-    chosen = problem.offers if offers is None else [problem.offers[number] for number in offers]
-    remarks = [offer.quote.remark(offer.accelerator.name) for offer in chosen if offer.quote is not None]
+    relevant_offers = problem.offers if offers is None else [problem.offers[number] for number in offers]
+    remarks = [offer.quote.remark(offer.accelerator.name) for offer in relevant_offers if offer.quote is not None]
     return [remark for remark in (*remarks, _two_price_lists(problem)) if remark]
 
 
@@ -224,8 +224,8 @@ def _two_price_lists(problem: Problem) -> str:
         return ""
     quotes = {offer.accelerator.name: offer.quote for offer in problem.offers if offer.quote is not None}
     own = [gpu for gpu, quote in quotes.items() if quote.origin is Origin.STATED]
-    others = [gpu for gpu in quotes if gpu not in own]
-    return f"{join_words(own)} at your price, {join_words(others)} at the catalog's." if own and others else ""
+    rest = [gpu for gpu in quotes if gpu not in own]
+    return f"{join_words(own)} at your price, {join_words(rest)} at the catalog's." if own and rest else ""
 
 
 def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
@@ -233,9 +233,9 @@ def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> l
 
     offers: those that matter, default: all.
     """
-    chosen = problem.offers if offers is None else [problem.offers[number] for number in offers]
+    relevant_offers = problem.offers if offers is None else [problem.offers[number] for number in offers]
     remarks = []
-    for accelerator in (offer.accelerator for offer in chosen):
+    for accelerator in (offer.accelerator for offer in relevant_offers):
         name = accelerator.name
         if accelerator.assumed:
             remarks.append(f"Assumed of {name}, as no data sheet states it: {accelerator.assumed}.")
@@ -248,7 +248,7 @@ def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> l
 def assumptions(instance: Instance) -> list[str]:
     """What the predictions take for granted, stated with the numbers in force."""
     problem, overhead, memory = instance.problem, instance.overhead, load_engine_memory(instance.problem.engine)
-    stated = [
+    sentences = [
         ANALYTIC,
         f"{problem.engine} spends {overhead.step * 1e6:.0f} µs of host time per step and "
         f"{overhead.per_request * 1e6:.0f} µs per request in it ({overhead.origin}).",
@@ -262,11 +262,11 @@ def assumptions(instance: Instance) -> list[str]:
     for offer in problem.offers:
         if offer.accelerator.efficiency["gemm", "bf16"].origin is Origin.ASSUMED:
             name = offer.accelerator.name
-            stated.append(f"The kernel efficiencies of {name} are assumed from other accelerators, not measured.")
-    stated += limits_by_use(problem)
+            sentences.append(f"The kernel efficiencies of {name} are assumed from other accelerators, not measured.")
+    sentences += limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:
-        stated.append(_prefix_hits(problem))
-    return stated + _arrivals(problem)
+        sentences.append(_prefix_hits(problem))
+    return sentences + _arrivals(problem)
 
 
 def _prefix_hits(problem: Problem) -> str:
@@ -282,13 +282,13 @@ def _prefix_hits(problem: Problem) -> str:
 
 def _arrivals(problem: Problem) -> list[str]:
     """How requests come, unless they are Poisson."""
-    recorded, variation = problem.recorded, problem.workload.burstiness
-    if recorded is None:
+    recording, variation = problem.recorded, problem.workload.burstiness
+    if recording is None:
         return [f"Arrivals are independent with a coefficient of variation of {variation:g}."] * (variation != 1.0)
-    left_out = f", less {recorded.too_long:,} of too many tokens" if recorded.too_long else ""
-    pace = problem.workload.request_rate / recorded.rate
+    left_out = f", less {recording.too_long:,} of too many tokens" if recording.too_long else ""
+    pace = problem.workload.request_rate / recording.rate
     return [
-        f"Requests are simulated as {recorded.source} recorded them{left_out}, {pace:.3g} times as fast; by "
+        f"Requests are simulated as {recording.source} recorded them{left_out}, {pace:.3g} times as fast; by "
         f"formula they come each by itself, with a coefficient of variation of {variation:.3g}."
     ]
 
@@ -296,16 +296,16 @@ def _arrivals(problem: Problem) -> list[str]:
 def other_precisions(instance: Instance, fleet: Fleet) -> list[str]:
     """Precisions that the search chose for a fleet and the checkpoint does not have: they change the answers."""
     problem, model = instance.problem, instance.problem.model
-    stated = []
+    sentences = []
     for config in (pool_config(instance, pool) for pool in fleet.pools):
         if problem.space.weight_dtype and config.weight_dtype != model.native_weight_dtype:
-            stated.append(
+            sentences.append(
                 f"Weights are served in {config.weight_dtype}, but {model.name} is published in "
                 f"{model.native_weight_dtype}: {COMPARE}"
             )
         if problem.space.kv_dtype and config.kv_dtype != ACTIVATION_DTYPE:
-            stated.append(
+            sentences.append(
                 f"The KV cache is kept in {config.kv_dtype}, but {model.name} computes it in "
                 f"{ACTIVATION_DTYPE}: {COMPARE}"
             )
-    return list(dict.fromkeys(stated))
+    return list(dict.fromkeys(sentences))

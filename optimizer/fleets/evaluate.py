@@ -85,8 +85,8 @@ def _misses(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...], fir
     """The same from TTFT at each pool."""
     ttft, tpot = _exceeds(first, instance.flows.ttft), _slow_tokens(instance, fleet, states)
     full, stable = _full(instance, fleet, states), all(state.stable for state in states)
-    kept = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(full.size)
-    return Misses(states, ttft, tpot, full, kept, class_attainment(instance, kept), stable)
+    flow_attainment = np.clip(1.0 - ttft - tpot - full, 0.0, 1.0) if stable else np.zeros(full.size)
+    return Misses(states, ttft, tpot, full, flow_attainment, class_attainment(instance, flow_attainment), stable)
 
 
 def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluation:
@@ -97,8 +97,8 @@ def evaluate(instance: Instance, fleet: Fleet, volume: float = 1.0) -> Evaluatio
     rows = np.array([*_class_shares(instance), flows.share])
     tokens, steps = rows * (flows.osl > 1.0), [pool.steps for pool in later]
     longest = max((float(pool.offset.max()) + pool.delay.most for pool in first), default=0.0)
-    slowest = max((float(each.ceiling.max()) + 8.0 * each.jitter for each in steps), default=0.0)
-    gap = max((float(np.max(each.prompt_step)) for each in steps), default=0.0)
+    slowest = max((float(pool_steps.ceiling.max()) + 8.0 * pool_steps.jitter for pool_steps in steps), default=0.0)
+    gap = max((float(np.max(pool_steps.prompt_step)) for pool_steps in steps), default=0.0)
     return Evaluation(
         states=states,
         flow_attainment=misses.flow_attainment,
@@ -150,13 +150,13 @@ def reach(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> fl
         return 0.0
 
     def share(late: FloatArray) -> float:
-        kept = class_attainment(instance, np.clip(1.0 - late, 0.0, 1.0))
-        return float(((kept + 1e-9) / class_goals(instance)).min())
+        attainment = class_attainment(instance, np.clip(1.0 - late, 0.0, 1.0))
+        return float(((attainment + 1e-9) / class_goals(instance)).min())
 
     late = _slow_tokens(instance, fleet, states) + _full(instance, fleet, states)
-    reached = share(late)
-    if reached < 1.0:
-        return reached
+    goal_share = share(late)
+    if goal_share < 1.0:
+        return goal_share
     return share(late + _exceeds(_first_tokens(instance, fleet, states), instance.flows.ttft))
 
 
@@ -227,8 +227,8 @@ def fuller(instance: Instance, pool: FleetPool, state: PoolState) -> Resource:
 
 
 def _states(instance: Instance, fleet: Fleet, loads: FloatArray | float) -> tuple[PoolState, ...]:
-    each = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
-    return tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, each, strict=True))
+    pool_loads = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
+    return tuple(pool_state(instance, pool, float(load)) for pool, load in zip(fleet.pools, pool_loads, strict=True))
 
 
 def _class_shares(instance: Instance) -> FloatArray:
@@ -321,11 +321,11 @@ def _quantiles(pools: _Latencies, shares: FloatArray, top: float) -> FloatArray:
     """
     shares, alike = np.unique(shares, axis=0, return_inverse=True)
     total = shares.sum(axis=1)
-    allowed = (1.0 - np.array(QUANTILES)) * total[:, None]
-    low, high = np.zeros(allowed.shape), np.full(allowed.shape, top)
+    tail_share = (1.0 - np.array(QUANTILES)) * total[:, None]
+    low, high = np.zeros(tail_share.shape), np.full(tail_share.shape, top)
     for _ in range(40):
         middle = (low + high) / 2.0
-        above = np.einsum("rf,rqf->rq", shares, _exceeds(pools, middle[:, :, None])) > allowed
+        above = np.einsum("rf,rqf->rq", shares, _exceeds(pools, middle[:, :, None])) > tail_share
         low, high = np.where(above, middle, low), np.where(above, high, middle)
     return np.asarray(np.where(total[:, None] > 0.0, high, 0.0)[alike.ravel()])
 
@@ -339,8 +339,8 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
             continue
         offset, later, idle = state.latency * instance.tables.first_token_of(pool.role, pool.shape), np.zeros(1), 0.0
         if pool.role is Role.PREFILL:
-            moved, later = _handed_over(instance, (pool, state), decodes, next(mixes))
-            offset = offset + moved
+            transfer, later = _handed_over(instance, (pool, state), decodes, next(mixes))
+            offset = offset + transfer
         elif state.steps is not None:
             idle = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
         rests = ((1.0 - state.under_way, idle), (state.under_way, state.lane_step))
@@ -358,21 +358,21 @@ def _handed_over(
 ) -> tuple[FloatArray, FloatArray]:
     """Transfer of each flow (flows,), and what follows their prompts beside it (points,) [s]."""
     tables, (pool, state) = instance.tables, sender
-    taken = np.array([to.route for to, _ in decodes]).reshape(len(decodes), mix.shape[-1]) * mix
-    taken = taken[:, instance.flows.source]
+    intake = np.array([to.route for to, _ in decodes]).reshape(len(decodes), mix.shape[-1]) * mix
+    intake = intake[:, instance.flows.source]
     links = np.array([tables.link[to.shape] for to, _ in decodes])
-    shares = taken / np.maximum(taken.sum(axis=0), 1e-12)
+    shares = intake / np.maximum(intake.sum(axis=0), 1e-12)
     seconds = tables.kv_transferred[pool.shape] / np.clip(links @ shares, 1.0, tables.link[pool.shape])
     sent, scv = tables.kv_transferred[pool.shape], instance.flows.arrival_scv
     together = 1.0 if state.wait is None else state.wait.together
     ranks = float(pool.replicas * tables.ranks[pool.shape])
     cards = [card_wait(state.rate, sent / tables.link[pool.shape], ranks, scv, together)]
-    entries, parts = [], shares @ state.rate / max(float(state.rate.sum()), 1e-300)
-    for (to, at), part in zip(decodes, parts, strict=True):
+    entries, decode_shares = [], shares @ state.rate / max(float(state.rate.sum()), 1e-300)
+    for (to, at), decode_share in zip(decodes, decode_shares, strict=True):
         ranks = float(to.replicas * tables.ranks[to.shape])
         chance, mean = card_wait(at.rate, sent / tables.link[to.shape], ranks, scv, 1.0)
-        cards.append((chance * float(part), mean))
+        cards.append((chance * float(decode_share), mean))
         step = 0.0 if at.steps is None else at.steps.met(at.rate)
-        entries.append(Entry(max(float(step_in_progress(at.running)), 1e-12), step, float(part)))
+        entries.append(Entry(max(float(step_in_progress(at.running)), 1e-12), step, float(decode_share)))
     loading = float(SCHEDULERS[instance.problem.engine].pulls)
     return np.maximum(seconds - hidden_transfer(entries, loading), 0.0), hand_over_waits(cards, entries, loading)

@@ -77,21 +77,21 @@ def prefill_seqs(instance: Instance, shape: int) -> int:
     return tables.limit_for(steps * np.ceil(tables.rank_chunks[shape, -1] / short))
 
 
-def even_mix(talks: BoolArray, sent: FloatArray, taken: FloatArray) -> FloatArray:
+def even_mix(talks: BoolArray, sent: FloatArray, intake: FloatArray) -> FloatArray:
     """How much more of a flow goes from one pool to another than sent x taken / all that is taken, (P, D, F).
 
     1 everywhere where all can talk; else 0 where two cannot, and the rest as even as the pools' shares allow (iterative
-    proportional fitting, Deming and Stephan 1940). talks (P, D); sent (P, F) by prefill pools, taken (D, F) by decode
+    proportional fitting, Deming and Stephan 1940). talks (P, D); sent (P, F) by prefill pools, intake (D, F) by decode
     pools, of each flow as much as is sent.
     """
     factor = np.broadcast_to(talks[:, :, None], (*talks.shape, sent.shape[1])).astype(np.float64)
     if talks.all():
         return factor
-    all_sent, all_taken = (np.maximum(share.sum(axis=0), 1e-300) for share in (sent, taken))
+    all_sent, all_intake = (np.maximum(share.sum(axis=0), 1e-300) for share in (sent, intake))
     for _ in range(MIX_ROUNDS):
         came = np.einsum("pdf,pf->df", factor, sent) / all_sent
-        factor = np.minimum(factor / np.where(taken > 0.0, np.maximum(came, 1.0 / MOST_MIX), 1.0), MOST_MIX)
-        went = np.einsum("pdf,df->pf", factor, taken) / all_taken
+        factor = np.minimum(factor / np.where(intake > 0.0, np.maximum(came, 1.0 / MOST_MIX), 1.0), MOST_MIX)
+        went = np.einsum("pdf,df->pf", factor, intake) / all_intake
         factor = np.minimum(factor / np.where(sent > 0.0, np.maximum(went, 1.0 / MOST_MIX), 1.0)[:, None], MOST_MIX)
         if np.abs(np.where(sent > 0.0, went - 1.0, 0.0)).max(initial=0.0) <= 1e-12:
             break
@@ -109,10 +109,10 @@ def can_hand_over(instance: Instance, fleet: Fleet) -> bool:
     mix = hand_over_mix(instance, fleet)
     if (mix == 1.0).all():
         return True
-    sent, taken = _handed_over(instance, fleet)
-    pairs = mix * taken / np.maximum(taken.sum(axis=0), 1e-300)
+    sent, intake = _handed_over(instance, fleet)
+    pairs = mix * intake / np.maximum(intake.sum(axis=0), 1e-300)
     out = np.where(sent > 0.0, pairs.sum(axis=1), 1.0)
-    into = np.where(taken > 0.0, (mix * sent[:, None] / np.maximum(sent.sum(axis=0), 1e-300)).sum(axis=0), 1.0)
+    into = np.where(intake > 0.0, (mix * sent[:, None] / np.maximum(sent.sum(axis=0), 1e-300)).sum(axis=0), 1.0)
     return bool(max(np.abs(out - 1.0).max(), np.abs(into - 1.0).max()) <= UNMATCHED)
 
 
@@ -126,9 +126,9 @@ def _handed_over(instance: Instance, fleet: Fleet) -> list[FloatArray]:
 def with_names(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, ...]:
     """Sort the pools and give each a stable name such as decode-1."""
     share = instance.flows.share
-    ordered = sorted(pools, key=lambda pool: (ROLES.index(pool.role), -float(pool.route @ share), pool.shape))
+    sorted_pools = sorted(pools, key=lambda pool: (ROLES.index(pool.role), -float(pool.route @ share), pool.shape))
     numbers = {role: count(1) for role in ROLES}
-    return tuple(replace(pool, name=f"{pool.role.value}-{next(numbers[pool.role])}") for pool in ordered)
+    return tuple(replace(pool, name=f"{pool.role.value}-{next(numbers[pool.role])}") for pool in sorted_pools)
 
 
 def owned_and_rented(problem: Problem, gpus: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:
@@ -136,12 +136,12 @@ def owned_and_rented(problem: Problem, gpus: FloatArray | IntArray) -> tuple[Flo
 
     Where whole nodes are rented, their GPUs are used before the owned ones.
     """
-    rented = np.maximum(gpus - np.array([float(offer.owned) for offer in problem.offers]), 0.0)
+    rented_gpus = np.maximum(gpus - np.array([float(offer.owned) for offer in problem.offers]), 0.0)
     for index, offer in enumerate(problem.offers):
         if offer.billing is Billing.NODE:
             size = offer.accelerator.node_size
-            rented[..., index] = np.ceil(rented[..., index] / size) * size
-    return np.maximum(gpus - rented, 0.0), rented
+            rented_gpus[..., index] = np.ceil(rented_gpus[..., index] / size) * size
+    return np.maximum(gpus - rented_gpus, 0.0), rented_gpus
 
 
 def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
@@ -151,10 +151,10 @@ def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
 
 def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
     """Price of so many GPUs of each offer in use [$/h], (..., offers)."""
-    owned, rented = owned_and_rented(problem, gpus)
+    owned_gpus, rented_gpus = owned_and_rented(problem, gpus)
     prices = ((offer.owned_usd_per_hour, offer.usd_per_hour) for offer in problem.offers)
     own, rent = np.array(list(prices)).reshape(-1, 2).T
-    return np.asarray(owned * own + rented * rent)
+    return np.asarray(owned_gpus * own + rented_gpus * rent)
 
 
 def billed_gpus(problem: Problem, gpus: IntArray) -> dict[str, int]:

@@ -97,9 +97,9 @@ def engines_of(
 def _shape(instance: Instance, pool: EnginePool | StatedPool, name: str) -> int:
     split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
     for number, shape in enumerate(instance.tables.shapes):
-        named = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator
+        same_accelerator = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator
         dtypes = (shape.weight_dtype, shape.kv_dtype) == (pool.weight_dtype, pool.kv_dtype)
-        if named and dtypes and shape.parallelism == split:
+        if same_accelerator and dtypes and shape.parallelism == split:
             return number
     raise InputError(
         f"pool {name}: no engine on {pool.accelerator} with these parallel degrees, {pool.weight_dtype} weights and "
@@ -107,8 +107,8 @@ def _shape(instance: Instance, pool: EnginePool | StatedPool, name: str) -> int:
     )
 
 
-def _setting(values: FloatArray, wanted: int, pool: str, name: str) -> int:
-    places = np.flatnonzero(values == wanted)
+def _setting(values: FloatArray, value: int, pool: str, name: str) -> int:
+    places = np.flatnonzero(values == value)
     if not places.size:
-        raise InputError(f"pool {pool}: {name} {wanted} is not in the plan's search space")
+        raise InputError(f"pool {pool}: {name} {value} is not in the plan's search space")
     return int(places[0])

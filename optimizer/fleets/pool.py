@@ -182,12 +182,12 @@ class _Engines:
     def memory(self, resident: FloatArray) -> tuple[float, float]:
         """Mean share of KV memory that requests (flows,) use, and the chance that it is full (compound Poisson)."""
         tables, pool = self.tables, self.pool
-        capacity, held, once = self.kv_capacity, tables.kv_held[pool.shape], 0.0
+        capacity, kv_per_request, once = self.kv_capacity, tables.kv_held[pool.shape], 0.0
         if self.flows.shared and pool.role is Role.COLOCATED:
             once = self.flows.shared * float(self.kv_of_token.mean())
-            held = held - self.flows.shared * self.kv_of_token
-        total = float(resident @ held) + once
-        spread = float(np.sqrt(peakedness(self.flows) * max(float(resident @ held**2), 1e-300)))
+            kv_per_request = kv_per_request - self.flows.shared * self.kv_of_token
+        total = float(resident @ kv_per_request) + once
+        spread = float(np.sqrt(peakedness(self.flows) * max(float(resident @ kv_per_request**2), 1e-300)))
         return total / max(capacity, 1e-12), float(normal_exceeds((capacity - total) / spread))
 
     @property
@@ -244,8 +244,8 @@ def _state(engines: _Engines) -> PoolState:
     state, busy = cached_state(engines), _busy_share(engines, reuse)
     if busy == 1.0:
         return state
-    loaded = cached_state(replace(engines, key=(*engines.key, busy), rate=engines.rate * busy))
-    return replace(loaded, rate=state.rate, hit_chance=state.hit_chance, keeps=state.keeps)
+    busy_state = cached_state(replace(engines, key=(*engines.key, busy), rate=engines.rate * busy))
+    return replace(busy_state, rate=state.rate, hit_chance=state.hit_chance, keeps=state.keeps)
 
 
 def _busy_share(engines: _Engines, reuse: Reuse) -> float:
@@ -274,11 +274,11 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
         rate = flows.with_misses(engines.rate, chance)
         split = replace(engines, key=(*engines.key, chance.tobytes()), rate=rate)
         state = state_of(split)
-        found = _prefix_cache(split, state, flows.reuse)
-        if not state.stable or np.abs(found.chance - chance).max() < SAME_CHANCE:
+        cache = _prefix_cache(split, state, flows.reuse)
+        if not state.stable or np.abs(cache.chance - chance).max() < SAME_CHANCE:
             break
-        chance = found.chance
-    return replace(state, hit_chance=chance, keeps=found.keeps)
+        chance = cache.chance
+    return replace(state, hit_chance=chance, keeps=cache.keeps)
 
 
 def prefix_keeps(instance: Instance, pool: FleetPool, state: PoolState) -> float:
@@ -307,13 +307,13 @@ def _prefix_cache(engines: _Engines, state: PoolState, reuse: Reuse) -> Cached:
         answer = PACE * float(engines.weight @ (flows.osl * flows.tpot))
         reuse, step = replace(reuse, pause=reuse.pause.later(answer)), 0.0
     prompts = float((weight * seconds * per_token) @ np.maximum(new - flows.new_tokens / 2.0, 0.0))
-    left = engines.kv_capacity * max(1.0 - state.memory, 0.0) - prompts
+    free_memory = engines.kv_capacity * max(1.0 - state.memory, 0.0) - prompts
     if pool.role is Role.PREFILL:
-        left -= reuse.shared * float(per_token.mean())
+        free_memory -= reuse.shared * float(per_token.mean())
     mean = float((weight * new) @ per_token) / max(float(weight @ new), 1e-300)
     service = float(engines.weight @ (state.latency + flows.osl * step))
     replicas = float(pool.replicas) if _spread(engines.instance) else 1.0
-    return cached(reuse, weight, new, left / max(mean, 1e-300), service=service, replicas=replicas)
+    return cached(reuse, weight, new, free_memory / max(mean, 1e-300), service=service, replicas=replicas)
 
 
 def _overloaded(rate: FloatArray) -> PoolState:
@@ -379,12 +379,12 @@ def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, Lockstep]:
 def _decode_state(engines: _Engines) -> PoolState:
     """The step t = b + a with a = t sum rate osl slope: no prompts are in the way; all replicas share one queue."""
     tables, rate, work = engines.tables, engines.rate, engines.work
-    read, total = float(work @ engines.slope), float(work.sum())
-    if read >= 1.0:
+    read_share, total = float(work @ engines.slope), float(work.sum())
+    if read_share >= 1.0:
         return _overloaded(rate)
-    running = _settled_batch(tables.seqs, tables.decode_base[engines.pool.shape], total / (1.0 - read))
+    running = _settled_batch(tables.seqs, tables.decode_base[engines.pool.shape], total / (1.0 - read_share))
     base = engines.base(running)
-    step = base / (1.0 - read)
+    step = base / (1.0 - read_share)
     own, jitter = _company_of_requests(engines, running, base)
     nothing = np.zeros(rate.size)
     time = DecodeTime(nothing, nothing, nothing + 1.0, own)
@@ -411,8 +411,8 @@ def _settled_batch(seqs: FloatArray, base: FloatArray, tokens: float) -> float:
     if not enough.size or enough[0] == 0:
         return float(tokens * base[-1 if not enough.size else 0])
     at = int(enough[0])
-    part = -excess[at - 1] / (excess[at] - excess[at - 1])
-    return float(seqs[at - 1] + part * (seqs[at] - seqs[at - 1]))
+    fraction = -excess[at - 1] / (excess[at] - excess[at - 1])
+    return float(seqs[at - 1] + fraction * (seqs[at] - seqs[at - 1]))
 
 
 def _company_of_requests(engines: _Engines, running: float, base: float) -> tuple[FloatArray, float]:
@@ -574,15 +574,15 @@ def _colocated_state(engines: _Engines) -> PoolState:
 def _mean_engine(engines: _Engines) -> _Mean | None:
     """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None where there is none."""
     per_engine, stages, ranks, work = engines.per_engine, engines.stages, engines.ranks, engines.work
-    read, most = float(work @ engines.slope), float(engines.tables.seqs[-1])
+    read_share, most = float(work @ engines.slope), float(engines.tables.seqs[-1])
     running, busy, attention = 1.0, 0.0, 0.0
     for _ in range(MOST_ROUNDS):
         mixed = _mixed(engines, running, attention, busy)
-        free = 1.0 - float(per_engine @ mixed.extra) - read
+        free = 1.0 - float(per_engine @ mixed.extra) - read_share
         if free <= 0.0:
             return None
         step, before = mixed.base / free, (running, busy)
-        attention = step * read
+        attention = step * read_share
         latency, service = mixed.turns(mixed.carried * attention, stages)
         busy = float(per_engine @ service) / ranks
         running = step * float(work.sum()) + float(per_engine @ latency)
@@ -603,30 +603,30 @@ def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> 
     up the steps behind it for as long as it takes longer than they: by what it adds to the decodes that it carries;
     where it carries none by its whole length, less the decode step that they do meanwhile.
     """
-    tables, shape, chunk, carried = engines.tables, engines.pool.shape, engines.pool.chunk, engines.tables.carried
+    tables, shape, chunk, carried_share = engines.tables, engines.pool.shape, engines.pool.chunk, engines.tables.carried
     new, budget, ranks, per_engine = engines.flows.new_tokens, engines.budget, engines.ranks, engines.per_engine
     base, lanes = engines.base(running), engines.stages * ranks
     above = int(np.clip(np.searchsorted(tables.seqs, running), 1, max(tables.seqs.size - 1, 1))) % tables.seqs.size
     near = np.array([max(above - 1, 0), above])
     less, more = tables.seqs[near]
-    part = float(np.clip((running - less) / max(float(more - less), 1e-12), 0.0, 1.0))
+    fraction = float(np.clip((running - less) / max(float(more - less), 1e-12), 0.0, 1.0))
 
     def read(values: FloatArray) -> FloatArray:
-        return np.asarray((1.0 - part) * values[0] + part * values[1])
+        return np.asarray((1.0 - fraction) * values[0] + fraction * values[1])
 
-    room = max(budget - carried * running / lanes, 1.0)
+    room = max(budget - carried_share * running / lanes, 1.0)
     count = np.ceil(new / room)
     at = (shape, near, chunk)
     steps = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
-    longer = np.maximum(steps - carried * tables.decode_base[shape, near][:, None], 0.0)
+    longer = np.maximum(steps - carried_share * tables.decode_base[shape, near][:, None], 0.0)
     work = read(longer * tables.chunk_count[at])
     chunks = float(per_engine @ count) / max(float(per_engine.sum()), 1e-12) if ranks == 1.0 else 1.0
     pace = float(lanes_held_up(np.array(lanes), np.array(min(busy, 1.0)), np.array(chunks)))
-    turn = carried * base + work / count
+    turn = carried_share * base + work / count
     full = max(float(read(tables.full_base[at])), float(turn.max()))
-    passed = (1.0 - carried) * (base + attention) if engines.stages > 1.0 else 0.0
-    held = (pace - 1.0) * np.maximum(work - count * passed, 0.0)
-    return _Mixed(base, carried, turn, count, (work + held) / lanes, full, room)
+    decode_step = (1.0 - carried_share) * (base + attention) if engines.stages > 1.0 else 0.0
+    hold_up = (pace - 1.0) * np.maximum(work - count * decode_step, 0.0)
+    return _Mixed(base, carried_share, turn, count, (work + hold_up) / lanes, full, room)
 
 
 def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> MixedEngine:
@@ -678,11 +678,11 @@ def _swing(engines: _Engines, mean: _Mean) -> float:
 
 def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
     """Distribution of the TPOT of each flow beside prompts; full_step: of a batch that takes all seats [s]."""
-    engines, mixed, engine, left = mean.engines, mean.mixed, mean.mixed_engine, mean.left
-    each = float(engine.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
-    number = float(engine.weight @ left)
+    engines, mixed, engine, prompts_left = mean.engines, mean.mixed, mean.mixed_engine, mean.left
+    mean_extra = float(engine.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
+    number = float(engine.weight @ prompts_left)
     several = max(number / max(float(any_of(np.array(number), engine.arrival_scv, engine.engines)), 1e-12), 1.0)
-    time = decode_time(engine, left, min(several * each, mixed.most), mean.queue[0].together)
+    time = decode_time(engine, prompts_left, min(several * mean_extra, mixed.most), mean.queue[0].together)
     calm = mean.quiet + time.own
     longest = np.clip(ceiling(engine, seats, full_step), calm, max(mean.step, mean.quiet + mixed.most) + time.own)
     lengths, rates = _prompt_steps(mean)

@@ -56,15 +56,15 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
     flows, slo = instance.flows, instance.problem.slos[k]
     own = flows.slo == k
     share, later = flows.share[own], flows.osl[own] - 1.0
-    included = f"that attainment {slo.attainment:g} includes"
+    scope = f"that attainment {slo.attainment:g} includes"
     least = {
-        Metric.TTFT: (_share_quantile(prompt[own], share, slo.attainment), " alone", f"the prompts {included}"),
+        Metric.TTFT: (_share_quantile(prompt[own], share, slo.attainment), " alone", f"the prompts {scope}"),
         Metric.TPOT: (step, "", "a decode step of one request"),
         Metric.ITL_P99: (step, "", "a decode step of one request"),
         Metric.E2E: (
             _share_quantile(prompt[own] + later * step, share, slo.attainment),
             " alone",
-            f"the requests {included}",
+            f"the requests {scope}",
         ),
     }
     if share[later > 0.0].sum() / share.sum() <= 1.0 - slo.attainment:
@@ -108,8 +108,8 @@ def fastest_prompt(instance: Instance) -> FloatArray:
 def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> float:
     """Smallest value that covers `goal` of the share."""
     order = np.argsort(values, kind="stable")
-    covered = np.cumsum(share[order]) / share.sum()
-    return float(values[order][min(int(np.searchsorted(covered, goal - 1e-12)), order.size - 1)])
+    cumulative_share = np.cumsum(share[order]) / share.sum()
+    return float(values[order][min(int(np.searchsorted(cumulative_share, goal - 1e-12)), order.size - 1)])
 
 
 def without_limits(problem: Problem) -> Problem:
@@ -122,7 +122,7 @@ def with_looser_slos(problem: Problem, factor: float, metrics: Sequence[Metric] 
     """The same problem with the limits on these metrics multiplied by `factor`."""
 
     def looser(slo: Slo) -> Slo:
-        scaled = {metric: limit * (factor if metric in metrics else 1.0) for metric, limit in slo.limits.items()}
-        return replace(slo, limits=scaled)
+        limits = {metric: limit * (factor if metric in metrics else 1.0) for metric, limit in slo.limits.items()}
+        return replace(slo, limits=limits)
 
     return replace(problem, slos=tuple(looser(slo) for slo in problem.slos))

@@ -263,14 +263,14 @@ class _Steps:
 
         All chunks of a prompt but its last fill the room. prompts (S,): in a step, one per rank at most [1].
         """
-        new, cached, room = self.flows.new_tokens, self.flows.past_tokens, self.room[..., None]
-        each, decodes = prompts[:, None, None, None], self.carried_decodes[..., None]
+        new, past, room = self.flows.new_tokens, self.flows.past_tokens, self.room[..., None]
+        prompts_per_step, decodes = prompts[:, None, None, None], self.carried_decodes[..., None]
         count = np.ceil(new / room)
         before = (count - 1.0) * room
-        last = self.times(each, new - before, cached + before, decodes)[0]
+        last = self.times(prompts_per_step, new - before, past + before, decodes)[0]
         if not before.any():
             return last, count
-        full = self.times(each, room, cached + np.maximum(before - room, 0.0) / 2.0, decodes)[0]
+        full = self.times(prompts_per_step, room, past + np.maximum(before - room, 0.0) / 2.0, decodes)[0]
         return ((count - 1.0) * full + last) / count, count
 
     def full(self) -> FloatArray:
@@ -290,23 +290,25 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         for name in ("gpus", "pipeline", "data")
     )
     policy = load_serving_policy(problem.engine)
-    uneven, carried = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
-    steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried)
+    uneven, carried_share = uneven_lanes(policy.lane_balance, ranks), CARRIED[policy.scheduler]
+    steps = _Steps(model, engine_arrays(model, configs, overhead), flows, seqs, chunks, ranks, carried_share)
     base = steps.times(decodes=seqs / pipeline[:, None])[0]
     reference = np.full((1, flows.isl.size), REFERENCE_BATCH)
-    loaded, empty = (steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0))
+    with_context, without_context = (
+        steps.times(decodes=reference, context=context)[2] for context in (flows.mean_context, 0.0)
+    )
 
     def unevenly(times: FloatArray) -> FloatArray:
         """What prompts add to the decodes that are carried, as much longer as the lanes are uneven."""
         axes = (..., *(None,) * (times.ndim - 2))
-        longer, decodes = uneven[:, None][axes], (carried * base)[axes]
+        longer, decodes = uneven[:, None][axes], (carried_share * base)[axes]
         return np.asarray(np.where(longer > 1.0, decodes + (times - decodes) * longer, times))
 
     def later(role: Role) -> FloatArray:
         return np.array([first_token_factor(model, config.accelerator, role) for config in configs])
 
     even, count = steps.mixed(ranks)
-    mixed = unevenly(even)
+    mixed_steps = unevenly(even)
     talks, domain, group, hands_over = hand_over(problem, shapes)
     offers = [problem.offers[shape.offer] for shape in shapes]
     cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
@@ -340,16 +342,16 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], overh
         prefill_shared=steps.shared() * uneven[:, None, None],
         decode_base=base,
         decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / base[:, 0],
-        attention_slope=(loaded - empty) / REFERENCE_BATCH / pipeline[:, None],
+        attention_slope=(with_context - without_context) / REFERENCE_BATCH / pipeline[:, None],
         kv_held=np.array(kv_held).reshape(len(shapes), flows.isl.size),
         kv_capacity=np.array(kv_capacity).reshape(len(shapes), chunks.size, seqs.size).swapaxes(1, 2),
         kv_longest=np.array([kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)) for config in configs]),
-        mixed_base=mixed,
-        mixed_alone=steps.mixed(np.ones_like(ranks))[0] if (ranks > 1.0).any() else mixed,
+        mixed_base=mixed_steps,
+        mixed_alone=steps.mixed(np.ones_like(ranks))[0] if (ranks > 1.0).any() else mixed_steps,
         chunk_count=count,
-        full_base=np.maximum(unevenly(steps.full()), mixed.max(axis=3)),
+        full_base=np.maximum(unevenly(steps.full()), mixed_steps.max(axis=3)),
         kv_transferred=np.array(kv_transferred, dtype=np.float64).reshape(len(shapes), flows.isl.size),
-        carried=carried,
+        carried=carried_share,
     )
 
 
@@ -368,13 +370,13 @@ def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, Int
     families = [(end.kv_domain, end.weight_dtype, end.kv_dtype) for end in distinct]
     family = np.array([sorted(set(families)).index(own) for own in families], dtype=np.int64)
     sends, takes = _labels(between, family), _labels(between.T, family)
-    linked = np.zeros((int(sends.max(initial=-1)) + 1, int(takes.max(initial=-1)) + 1), dtype=np.bool_)
+    links = np.zeros((int(sends.max(initial=-1)) + 1, int(takes.max(initial=-1)) + 1), dtype=np.bool_)
     sender, taker = np.nonzero(between)
-    linked[sends[sender], takes[taker]] = True
+    links[sends[sender], takes[taker]] = True
     index = np.array([distinct.index(end) for end in ends], dtype=np.int64)
     domain = family[index]
     group = np.stack([np.maximum(sends, 0)[index], np.maximum(takes, 0)[index], domain])
-    return between[np.ix_(index, index)], domain, group, linked
+    return between[np.ix_(index, index)], domain, group, links
 
 
 def _labels(between: BoolArray, family: IntArray) -> IntArray:

@@ -72,17 +72,17 @@ class Flows:
 
     def with_misses(self, rate: FloatArray, chance: FloatArray) -> FloatArray:
         """Rates (flows,) of requests that find their history with a chance (flows,), and of those that do not [1/s]."""
-        lost = np.where(self.missed != np.arange(rate.size), rate * (1.0 - chance), 0.0)
-        return np.asarray(rate - lost + np.bincount(self.missed, lost, rate.size))
+        miss_rate = np.where(self.missed != np.arange(rate.size), rate * (1.0 - chance), 0.0)
+        return np.asarray(rate - miss_rate + np.bincount(self.missed, miss_rate, rate.size))
 
     def take(self, members: BoolArray) -> Flows:
         """Only some of the flows, (flows,), each with the one for its misses."""
         place = np.cumsum(members) - 1
         arrays = {name: getattr(self, name)[members] for name in BY_FLOW}
         arrays |= {name: place[getattr(self, name)[members]] for name in ("missed", "source")}
-        others = {metric: limits[members] for metric, limits in self.others.items()}
+        other_limits = {metric: limits[members] for metric, limits in self.others.items()}
         reuse = None if self.reuse is None else replace(self.reuse, history=self.reuse.history[members])
-        return replace(self, others=others, reuse=reuse, **arrays)
+        return replace(self, others=other_limits, reuse=reuse, **arrays)
 
     @property
     def mean_context(self) -> FloatArray:
@@ -163,19 +163,19 @@ def _with_misses(flows: Flows) -> Flows:
     size, history = flows.isl.size, flows.reuse.history
     of = np.flatnonzero(history > 0.0)
     source = np.concatenate([np.arange(size), of])
-    missed = np.arange(source.size)
-    missed[of] = size + np.arange(of.size)
+    miss_flow = np.arange(source.size)
+    miss_flow[of] = size + np.arange(of.size)
     there = np.where(np.arange(source.size) < size, 1.0, 0.0)
     arrays = {name: getattr(flows, name)[source] for name in BY_FLOW}
     arrays |= {name: arrays[name] * there for name in ("share", "rate")}
-    lost = history[source] * (1.0 - there)
-    arrays |= {"new_tokens": arrays["new_tokens"] + lost, "past_tokens": arrays["past_tokens"] - lost}
-    others = {metric: limits[source] for metric, limits in flows.others.items()}
+    lost_tokens = history[source] * (1.0 - there)
+    arrays |= {"new_tokens": arrays["new_tokens"] + lost_tokens, "past_tokens": arrays["past_tokens"] - lost_tokens}
+    other_limits = {metric: limits[source] for metric, limits in flows.others.items()}
     reuse = replace(flows.reuse, history=history[source] * there)
-    return replace(flows, others=others, reuse=reuse, missed=missed, source=source, **arrays)
+    return replace(flows, others=other_limits, reuse=reuse, missed=miss_flow, source=source, **arrays)
 
 
 def splits(problem: Problem) -> Iterator[Flows]:
     """The flows with each part of their end-to-end limits that is tried for the first token; once without any."""
-    limited = any(Metric.E2E in slo.limits for slo in problem.slos)
-    return (make_flows(problem, share) for share in (FIRST_SHARES if limited else FIRST_SHARES[:1]))
+    has_e2e = any(Metric.E2E in slo.limits for slo in problem.slos)
+    return (make_flows(problem, share) for share in (FIRST_SHARES if has_e2e else FIRST_SHARES[:1]))

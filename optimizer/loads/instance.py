@@ -127,14 +127,14 @@ def make_settings(instance: Instance, *, every_limit: bool = False) -> Settings:
     largest batch limit, as by formula a smaller one only makes requests wait; `every_limit`: all of them.
     """
     table, roomy = instance.tables, instance.tables.roomy
-    listed = roomy & np.isin(np.arange(table.seqs.size), table.limits)[:, None]
+    at_limits = roomy & np.isin(np.arange(table.seqs.size), table.limits)[:, None]
     prompts = np.zeros_like(roomy)
     prompts[:, :1] = roomy[:, :1] & ((table.pipeline > 1.0)[:, None, None] | _last(roomy[:, :1], axis=2))
     tokens = np.zeros_like(roomy)
-    tokens[:, :, :1] = listed[:, :, :1] if every_limit else _last(listed[:, :, :1], axis=1)
+    tokens[:, :, :1] = at_limits[:, :, :1] if every_limit else _last(at_limits[:, :, :1], axis=1)
     sends, takes = (np.asarray(table.talks.any(axis=axis))[:, None, None] for axis in (1, 0))
     rows = [np.zeros((4, 0), dtype=np.int64)]
-    for role, possible in enumerate((prompts & sends, tokens & takes, listed)):
+    for role, possible in enumerate((prompts & sends, tokens & takes, at_limits)):
         if ROLES[role] in instance.problem.space.roles:
             shape, chunk, back = np.nonzero(possible.swapaxes(1, 2)[:, :, ::-1])
             rows.append(np.stack([np.full_like(shape, role), shape, table.seqs.size - 1 - back, chunk]))
@@ -160,6 +160,6 @@ def _possible(instance: Instance, settings: Settings) -> BoolArray:
         fits &= gpus <= ceiling.max_gpus
     if ceiling.budget is not None:
         fits &= price <= ceiling.budget * (1.0 + 1e-9)
-    longest, colocated = instance.flows.tpot.max(), settings.role == COLOCATED
+    longest, is_colocated = instance.flows.tpot.max(), settings.role == COLOCATED
     fits &= (settings.role == PREFILL) | (table.decode_base.min(axis=1)[shape] < longest)
-    return np.asarray(fits & ~(colocated & (table.seqs[settings.seqs] > table.chunks[settings.chunk])))
+    return np.asarray(fits & ~(is_colocated & (table.seqs[settings.seqs] > table.chunks[settings.chunk])))

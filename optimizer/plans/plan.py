@@ -394,10 +394,10 @@ class Plan(Record):
         """Where GPUs do not add up: of a pool, or of all pools of an accelerator."""
         total = Counter[str]()
         for number, pool in enumerate(self.pools):
-            each = pool.tensor_parallel * pool.pipeline_parallel * pool.data_parallel
+            replica_gpus = pool.tensor_parallel * pool.pipeline_parallel * pool.data_parallel
             total[pool.accelerator] += pool.gpus
-            if pool.gpus != (all_gpus := pool.replicas * each):
-                engines = f"replicas ({pool.replicas}) of {each} GPUs each"
+            if pool.gpus != (all_gpus := pool.replicas * replica_gpus):
+                engines = f"replicas ({pool.replicas}) of {replica_gpus} GPUs each"
                 yield ("pools", number, "gpus"), f"{pool.gpus} is not {all_gpus}, which {engines} have"
         for name in sorted(total.keys() | self.gpus.keys()):
             if self.gpus.get(name, 0) != total[name]:

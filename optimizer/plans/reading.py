@@ -57,7 +57,7 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
     _check_schema(text, record)
     try:
         if record["schema"] == PLAN_1:  # settings that it does not state are null
-            fleets = {key: _structured(text, record[key], (key,)) for key in _PLACES if key in record}
+            fleets = {key: _with_pools(text, record[key], (key,)) for key in _PLACES if key in record}
             record = {**record, **fleets, "schema": PLAN_SCHEMA}
         return Plan.model_validate(record)
     except ValidationError as error:
@@ -90,7 +90,7 @@ def first_fault(error: ValidationError) -> Fault:
 
 def _sentence(details: Mapping[str, Any]) -> str:
     """What is wrong, of an error of the validation library."""
-    kind, given, context = details["type"], json_shown(details["input"]), details.get("ctx", {})
+    kind, value, context = details["type"], json_shown(details["input"]), details.get("ctx", {})
     if kind == "value_error":
         return str(details["msg"]).removeprefix("Value error, ")
     if kind == "missing":
@@ -99,20 +99,20 @@ def _sentence(details: Mapping[str, Any]) -> str:
         return "is not known to this version of pdplan"
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
-        return f"{given} is {words} {context[key]:g}"
+        return f"{value} is {words} {context[key]:g}"
     if kind in {"enum", "literal_error"}:
-        return f"{given} is none of {context['expected']}"
+        return f"{value} is none of {context['expected']}"
     field_type = _TYPES.get(kind.partition("_")[0])
-    return f"{given} is not {field_type}" if field_type else f"{given} cannot stand here"
+    return f"{value} is not {field_type}" if field_type else f"{value} cannot stand here"
 
 
-def _structured(text: JsonText, value: Any, path: Path) -> Any:
+def _with_pools(text: JsonText, value: Any, path: Path) -> Any:
     """A value of a record, with every fleet in it as pools."""
     if isinstance(value, list):
-        return [_structured(text, item, (*path, index)) for index, item in enumerate(value)]
+        return [_with_pools(text, item, (*path, index)) for index, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    fields = {key: _structured(text, item, (*path, key)) for key, item in value.items()}
+    fields = {key: _with_pools(text, item, (*path, key)) for key, item in value.items()}
     if rival := _RIVAL.fullmatch(str(fields.get("what"))):
         fields["what"] = "a rival" if rival[2] == rival[3] else f"a rival, {rival[1]} cut to {rival[2]} of {rival[3]}"
     if isinstance(fields.get("pools"), list):

@@ -77,8 +77,8 @@ class WithMetrics(Record):
 
     @model_serializer(mode="wrap")
     def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = write(self)
-        return {name: value for name, value in written.items() if name != "metrics" or value}
+        record: dict[str, Any] = write(self)
+        return {name: value for name, value in record.items() if name != "metrics" or value}
 
 
 class EnginePool(Record):

@@ -82,16 +82,16 @@ def autoscale(
     request [s]; least: replicas that every pool keeps; requests: simulated for each rate and fleet, more where these
     are too few to tell (`judge_long`), 0: by formula.
     """
-    tell = progress or (lambda _what, _share: None)
-    scaled = _Scaled(instance, fleet, volume, requests)
+    tell = progress or (lambda _label, _share: None)
+    scaler = _Scaled(instance, fleet, volume, requests)
     needs: dict[float, IntArray] = {}
     for number, level in enumerate(dict.fromkeys(volume.tolist())):
         tell(f"replicas at {level * instance.problem.workload.request_rate:.3g} req/s", 0.7 * number / volume.size)
-        needs[level] = scaled.need(level, least)
+        needs[level] = scaler.need(level, least)
     need = np.array([needs[level] for level in volume.tolist()])
-    attainment, late = scaled.over(_stretches(need, start_up, ahead=False), need)
+    attainment, late = scaler.over(_stretches(need, start_up, ahead=False), need)
     tell("longest start-up time", 0.8)
-    intervals = np.array([scaled.attained(level, row) for level, row in zip(volume.tolist(), need, strict=True)])
+    intervals = np.array([scaler.attained(level, row) for level, row in zip(volume.tolist(), need, strict=True)])
     hourly, low, high = intervals.transpose(1, 0, 2)
     proven, possible = (np.array([keeps_goals(instance, row) for row in rows]) for rows in (low, high))
     return Day(
@@ -99,15 +99,15 @@ def autoscale(
         need=need,
         start_up=start_up,
         fixed=fleet_cost(instance, fleet) * volume.size,
-        ahead=scaled.cost(_stretches(need, start_up, ahead=True)),
-        on_load=scaled.cost(_stretches(need, 0.0, ahead=True)),
+        ahead=scaler.cost(_stretches(need, start_up, ahead=True)),
+        on_load=scaler.cost(_stretches(need, 0.0, ahead=True)),
         hourly=hourly,
         low=low,
         high=high,
         attainment=attainment,
         late=late,
         longest=longest_start_up(
-            lambda time: keeps_goals(instance, scaled.over(_stretches(need, time, ahead=False), need)[0])
+            lambda time: keeps_goals(instance, scaler.over(_stretches(need, time, ahead=False), need)[0])
         ),
         short=tuple(np.flatnonzero(~possible).tolist()),
         unsure=tuple(np.flatnonzero(possible & ~proven).tolist()),
@@ -128,8 +128,8 @@ def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1)
         low, high = min(least, int(replicas[index])) - 1, int(replicas[index])
         while high - low > 1:
             replicas[index] = (low + high) // 2
-            kept = holds_at(instance, with_replicas(fleet, replicas), volume)
-            low, high = (low, int(replicas[index])) if kept else (int(replicas[index]), high)
+            meets_goals = holds_at(instance, with_replicas(fleet, replicas), volume)
+            low, high = (low, int(replicas[index])) if meets_goals else (int(replicas[index]), high)
         replicas[index] = high
     return replicas
 
@@ -182,7 +182,7 @@ class _Scaled:
         if not self.requests or not misses.stable:
             return np.array([misses.attainment] * 3)
         judgement = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
-        shares = [judged.attainment for judged in judgement.classes]
+        shares = [class_result.attainment for class_result in judgement.classes]
         rows = np.array([[share.share, share.low, share.high] for share in shares])
         return np.asarray(rows.T * (not judgement.overloaded))
 
@@ -205,11 +205,11 @@ class _Scaled:
         day = list(stretches)
         for number, (share, hour, replicas) in enumerate([*day, *day]):  # the first day leaves its queue at midnight
             volume = float(self.volume[hour])
-            queued, backlog = queue_share(volume, self.limit(replicas), share, backlog)
+            wait_share, backlog = queue_share(volume, self.limit(replicas), share, backlog)
             if number >= len(day) and share:
                 small = bool((replicas < need[hour]).any())
-                late += share * volume * (1.0 if small else queued)
-                total += share * volume * (1.0 - queued) * self.attained(volume, replicas)[0]
+                late += share * volume * (1.0 if small else wait_share)
+                total += share * volume * (1.0 - wait_share) * self.attained(volume, replicas)[0]
         return np.asarray(total / self.volume.sum()), float(late / self.volume.sum())
 
 

@@ -173,14 +173,16 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
             raise InfeasibleError(fault)
         plan = buy_at(problem, terms, levels, progress)
         fleets = _serving(plan.outcomes)
-        new = [sized for key, sized in fleets.items() if key not in looked][: max(looks - len(looked), 0)]
-        for number, sized in enumerate(new):
+        new = [sized_fleet for key, sized_fleet in fleets.items() if key not in looked][: max(looks - len(looked), 0)]
+        for number, sized_fleet in enumerate(new):
             if progress is not None:
-                progress(f"simulating {sized.gpus} at {sized.rate:.3g} req/s", 0.7 + 0.3 * number / len(new))
-            looked[sized.key] = _look(sized)
-        seen = [looked[key] for key in dict.fromkeys((*fleets, *looked)) if key in looked]
+                progress(
+                    f"simulating {sized_fleet.gpus} at {sized_fleet.rate:.3g} req/s", 0.7 + 0.3 * number / len(new)
+                )
+            looked[sized_fleet.key] = _look(sized_fleet)
+        all_looks = [looked[key] for key in dict.fromkeys((*fleets, *looked)) if key in looked]
         plan = replace(
-            plan, fleets=len(fleets), looks=tuple(replace(item, used=item.fleet.key in fleets) for item in seen)
+            plan, fleets=len(fleets), looks=tuple(replace(item, used=item.fleet.key in fleets) for item in all_looks)
         )
         if not plan.missed:
             break
@@ -201,23 +203,23 @@ def _serving(outcomes: Sequence[Outcome]) -> dict[tuple[object, ...], SizedFleet
     """Fleets that serve some hour: those of the highest level first, then of the most hours."""
     rows: dict[tuple[object, ...], tuple[int, float, SizedFleet]] = {}
     for hours in (hours for outcome in outcomes for hours in outcome.bill.hours):
-        for sized in hours.option.fleets:
-            level, sum_of_hours, first = rows.get(sized.key, (hours.level, 0.0, sized))
-            rows[sized.key] = max(level, hours.level), sum_of_hours + hours.hours, first
+        for sized_fleet in hours.option.fleets:
+            level, sum_of_hours, first = rows.get(sized_fleet.key, (hours.level, 0.0, sized_fleet))
+            rows[sized_fleet.key] = max(level, hours.level), sum_of_hours + hours.hours, first
     return {key: row[2] for key, row in sorted(rows.items(), key=lambda item: (-item[1][0], -item[1][1]))}
 
 
-def _look(sized: SizedFleet) -> Look:
+def _look(sized_fleet: SizedFleet) -> Look:
     """Simulate a fleet at the rate that it is sized for, with the batch limits that `pdplan optimize` gives it."""
-    problem = sized.instance.problem
-    load = replace(problem.workload, request_rate=sized.rate)
-    here = replace(sized.instance, problem=replace(problem, workload=load))
-    return Look(sized, *look(here, settled(sized.instance, sized.fleet)))
+    problem = sized_fleet.instance.problem
+    load = replace(problem.workload, request_rate=sized_fleet.rate)
+    here = replace(sized_fleet.instance, problem=replace(problem, workload=load))
+    return Look(sized_fleet, *look(here, settled(sized_fleet.instance, sized_fleet.fleet)))
 
 
 def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> BuyingPlan:
     """The same with the fleets of every level given."""
-    tell = progress or (lambda _what, _share: None)
+    tell = progress or (lambda _label, _share: None)
     paths = [path_of(terms, levels, path.growth) for path in terms.forecast.paths]
     prospect = _Prospect(Dispatcher(terms, levels), paths, terms.forecast.probabilities)
     middle, now = terms.forecast.expected, prospect.first
@@ -226,8 +228,8 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
     sure = [_Prospect(prospect.dispatcher, [path], np.ones(1)) for path in paths]
     alone = [joint if len(paths) == 1 else case.plan()[0] for case in sure]
     tell("the same for the expected growth", 0.65)
-    expected = alone[middle][0]
-    mean = joint if (expected[now] == joint[0, now]).all() else prospect.plan(expected)[0]
+    expected_plan = alone[middle][0]
+    mean = joint if (expected_plan[now] == joint[0, now]).all() else prospect.plan(expected_plan)[0]
     plans = [joint, mean, np.zeros_like(joint)]
     costs = [prospect.cost(plan) for plan in plans]
     best = plans[int(np.argmin(costs))]
@@ -309,14 +311,14 @@ class _Prospect:
             solution = solve(program, gap=GAP, nodes=NODES)
             none = np.tile(np.where(self.first, 0 if now is None else now, 0), (len(self.paths), 1))
             plan = np.round(solution.x[variables]).astype(np.int64) if solution.x.size else none
-            plans.append(self._lean(plan, settled=now is not None))
+            plans.append(self._lean(plan, keep_first=now is not None))
             bounds.append(max(solution.bound, 0.0))
         return min(plans, key=self.cost), bounds[0]
 
-    def _lean(self, plan: IntArray, *, settled: bool) -> IntArray:
+    def _lean(self, plan: IntArray, *, keep_first: bool) -> IntArray:
         """The plan less the GPUs without which it costs no more: the search may stop a hair above the best."""
         paths = np.arange(len(plan))
-        places = [] if settled else [(paths, start) for start in np.flatnonzero(self.first).tolist()]
+        places = [] if keep_first else [(paths, start) for start in np.flatnonzero(self.first).tolist()]
         places += [(paths[[path]], start) for path in paths for start in np.flatnonzero(~self.first).tolist()]
         least = self.cost(plan)
         for rows, start in places:
@@ -405,8 +407,8 @@ def _serve(builder: Builder, terms: Terms, options: Sequence[Option], name: str,
     """
     shares = builder.variables([f"y{name}_{o}" for o in range(len(options))], 0.0, 1.0, whole=True)
     builder.entries(builder.rows([f"serve{name}"], 1.0, 1.0), shares, 1.0)
-    held = [float(contract.held) for contract in terms.contracts]
-    upper = np.where([contract.tier is Tier.OWNED for contract in terms.contracts], held, np.inf)
+    held_gpus = [float(contract.held) for contract in terms.contracts]
+    upper = np.where([contract.tier is Tier.OWNED for contract in terms.contracts], held_gpus, np.inf)
     use = builder.variables([f"u{name}_{k}" for k in range(upper.size)], cost, upper)
     need = builder.rows([f"need{name}_{t}" for t in range(len(terms.draw))], 0.0, np.inf)
     builder.entries(need[[contract.offer for contract in terms.contracts]], use, 1.0)
@@ -510,14 +512,14 @@ class Dispatcher:
     def use(self, offer: int, need: int, capacity: IntArray) -> tuple[float, IntArray]:
         """The least cost of `need` GPUs of an offer [$/h], and GPUs paid for of each contract, (contracts,)."""
         own = self._own[offer]
-        held = capacity[own]
-        key = offer, need, tuple(held.tolist())
+        held_gpus = capacity[own]
+        key = offer, need, tuple(held_gpus.tolist())
         if key not in self._uses:
-            rent, rented = self._rentals[offer]
-            running = np.append(0.0, np.cumsum(np.repeat(self._running[own], held)[:need]))
+            rent, rented_gpus = self._rentals[offer]
+            running = np.append(0.0, np.cumsum(np.repeat(self._running[own], held_gpus)[:need]))
             total = running + rent[need - np.arange(running.size)]
             used = total.size - 1 - int(np.argmin(total[::-1]))
-            paid = rented[need - used].copy()
-            paid[own] = np.clip(used - (np.cumsum(held) - held), 0, held)
+            paid = rented_gpus[need - used].copy()
+            paid[own] = np.clip(used - (np.cumsum(held_gpus) - held_gpus), 0, held_gpus)
             self._uses[key] = float(total[used]), paid
         return self._uses[key]

@@ -86,7 +86,7 @@ class Option:
     @property
     def pools(self) -> tuple[EnginePool, ...]:
         """The pools of all its fleets."""
-        return tuple(pool for sized in self.fleets for pool in sized.pools)
+        return tuple(pool for sized_fleet in self.fleets for pool in sized_fleet.pools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +117,22 @@ def level_rates(rates: FloatArray, count: int) -> FloatArray:
         return distinct
     if count == 1:
         return distinct[-1:]
-    spaced = np.geomspace(distinct[0], distinct[-1], count)
-    spaced[[0, -1]] = distinct[[0, -1]]
-    return spaced
+    grid = np.geomspace(distinct[0], distinct[-1], count)
+    grid[[0, -1]] = distinct[[0, -1]]
+    return grid
 
 
 def make_levels(
     rates: FloatArray,
     fleets: Sequence[Sequence[Option]],
     prices: Sequence[Sequence[float]] | None = None,
-    allowed: Callable[[Option], bool] = lambda _option: True,
+    fits: Callable[[Option], bool] = lambda _option: True,
 ) -> Levels:
     """Levels from the fleets found at each rate.
 
     A fleet serves every lower rate too, and two fleets side by side serve the sum of their rates, for each gets a
     random part of the arrivals. One that needs as much of every type as another one is left out, and of very many the
-    dearest. prices: sets of $/h of one GPU of each type by which they are ranked; None: all alike. allowed: whether two
+    dearest. prices: sets of $/h of one GPU of each type by which they are ranked; None: all alike. fits: whether two
     fleets side by side are within the limits on a fleet.
     """
     usable = [
@@ -146,14 +146,14 @@ def make_levels(
                 usable[low], usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - SAME)))]
             )
         )
-        usable[level] = _best([*usable[level], *filter(allowed, pairs)], prices)
+        usable[level] = _best([*usable[level], *filter(fits, pairs)], prices)
     return Levels(rates, tuple(usable))
 
 
 def side_by_side(options: Sequence[Option]) -> Option:
     """Several options as one."""
     gpus = (sum(counts) for counts in zip(*(option.gpus for option in options), strict=True))
-    return Option(tuple(gpus), tuple(sized for option in options for sized in option.fleets))
+    return Option(tuple(gpus), tuple(sized_fleet for option in options for sized_fleet in option.fleets))
 
 
 def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -> tuple[Option, ...]:
@@ -165,14 +165,14 @@ def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -
     cost = gpus @ np.atleast_2d(np.ones(gpus.shape[1]) if prices is None else np.array(prices)).T
     dearness = (cost / np.maximum(cost.min(axis=0), 1e-12)).min(axis=1)
     order = np.lexsort((*gpus.T, dearness))[:MOST_RANKED]
-    ranked = gpus[order]
-    beaten = (ranked[:, None, :] >= ranked[None, :, :]).all(axis=2).sum(axis=1) > 1
-    return tuple(first[tuple(row)] for row in ranked[~beaten][:MOST_OPTIONS].astype(int).tolist())
+    gpu_rows = gpus[order]
+    beaten = (gpu_rows[:, None, :] >= gpu_rows[None, :, :]).all(axis=2).sum(axis=1) > 1
+    return tuple(first[tuple(row)] for row in gpu_rows[~beaten][:MOST_OPTIONS].astype(int).tolist())
 
 
 def within_limits(problem: Problem, option: Option) -> bool:
     """Whether an option is within every limit of the problem; its pools are counted as they are, none merged."""
-    pools_fit = problem.constraints.fits(pool.role for sized in option.fleets for pool in sized.fleet.pools)
+    pools_fit = problem.constraints.fits(pool.role for sized_fleet in option.fleets for pool in sized_fleet.fleet.pools)
     return pools_fit and bool(gpus_within_limits(problem, np.array(option.gpus)))
 
 
@@ -181,12 +181,12 @@ def search_levels(
     rates: FloatArray,
     prices: Sequence[Sequence[float]],
     progress: Progress | None = None,
-    refuted: Sequence[SizedFleet] = (),
+    misses: Sequence[SizedFleet] = (),
 ) -> Levels:
     """Search for the cheapest fleet at each rate, by formula: of all types together, and of one or two pools of each.
 
     Of so many for each SLO class where no pool may serve two. rates: ascending [1/s]; prices: sets of $/h of one GPU
-    of each offer; the cheapest fleet at each set is found. refuted: fleets that did not hold when simulated; neither do
+    of each offer; the cheapest fleet at each set is found. misses: fleets that did not hold when simulated; neither do
     they at higher rates. Raises InputError where no engine can exist, or keep the SLOs even when idle.
     """
     markets = [market for usd in prices for market in _markets(problem, usd)]
@@ -198,8 +198,12 @@ def search_levels(
         apart = []
         for group, ways in enumerate(groups):
             searches = [FleetSearch.of(at_volume(way, rate), settings) for way, settings in ways]
-            missed = [sized for sized in refuted if sized.group == group and sized.whole_rate <= rate * (1.0 + SAME)]
-            out = [Case("", sized.instance, sized.fleet) for sized in missed]
+            missed_fleets = [
+                sized_fleet
+                for sized_fleet in misses
+                if sized_fleet.group == group and sized_fleet.whole_rate <= rate * (1.0 + SAME)
+            ]
+            out = [Case("", sized_fleet.instance, sized_fleet.fleet) for sized_fleet in missed_fleets]
             cheapest = (_cheapest(group, searches, market, out) for market in markets)
             apart.append({option.gpus: option for option in cheapest if option is not None}.values())
         together = [side_by_side(options) for options in product(*apart)]
@@ -231,19 +235,21 @@ def _groups(problem: Problem) -> list[list[Instance]]:
     return [[replace(group, flows=flows) for flows in splits(group.problem)] for group in slow]
 
 
-def _cheapest(group: int, searches: Sequence[FleetSearch], market: Problem, refuted: Sequence[Case]) -> Option | None:
+def _cheapest(
+    group: int, searches: Sequence[FleetSearch], market: Problem, known_misses: Sequence[Case]
+) -> Option | None:
     """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
     best, least = None, np.inf
     for search in searches:
-        cheapest = cheapest_held(WithoutRefuted.of_cases(search, refuted), market, least)
+        cheapest = cheapest_held(WithoutRefuted.of_cases(search, known_misses), market, least)
         if cheapest is not None:
             best, least = (search, search.fleet(cheapest[0])), cheapest[1]
     if best is None:
         return None
     search, fleet = best
     if all(offer.inventory != 0 for offer in market.offers):
-        mixed = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
-        missed = is_refuted(Case("", search.instance, mixed), map(engines_of, refuted))
-        fleet = fleet if missed or len(mixed.pools) == len(fleet.pools) else mixed
-    sized = SizedFleet(group, search.instance, fleet)
-    return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized,))
+        mixture = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
+        missed = is_refuted(Case("", search.instance, mixture), map(engines_of, known_misses))
+        fleet = fleet if missed or len(mixture.pools) == len(fleet.pools) else mixture
+    sized_fleet = SizedFleet(group, search.instance, fleet)
+    return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized_fleet,))

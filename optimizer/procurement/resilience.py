@@ -78,9 +78,9 @@ class Resilience:
         """Whether every goal is shown to be met, without a loss and after each."""
         return self.whole.proven and all(loss.held for loss in self.losses)
 
-    def spare_cost(self, what: str, *, only_where_needed: bool) -> float:
+    def spare_cost(self, unit: str, *, only_where_needed: bool) -> float:
         """What N+k costs more [$/h]: for every pool or type, or for those of which a loss is not shown to be borne."""
-        losses = [loss for loss in self.losses if loss.what == what and not (only_where_needed and loss.held)]
+        losses = [loss for loss in self.losses if loss.what == unit and not (only_where_needed and loss.held)]
         return sum({loss.of: loss.spare for loss in losses}.values())
 
 
@@ -100,19 +100,19 @@ def resilience(
     spares: engines of every pool beyond those that the demand needs, at work like the others; default: none. requests:
     of each run, more where these are too few to tell (`judge_long`).
     """
-    needed = tuple(pool.replicas for pool in fleet.pools)
-    engines = needed if spares is None else tuple(map(sum, zip(needed, spares, strict=True)))
+    needed_engines = tuple(pool.replicas for pool in fleet.pools)
+    engines = needed_engines if spares is None else tuple(map(sum, zip(needed_engines, spares, strict=True)))
     fleet = with_replicas(fleet, engines)
 
     @cache
-    def judged(left: Engines) -> Judgement | None:
-        fewer = without(instance, fleet, left)
+    def judged(engines_left: Engines) -> Judgement | None:
+        fewer = without(instance, fleet, engines_left)
         return None if fewer is None else judge_long(instance, fewer, requests=requests, seed=seed, volume=volume)
 
     whole = judged(engines)
     if whole is None:
         raise ValueError("the fleet does not serve all of its requests")
-    cases = list(_losses(instance, fleet, count, needed))
+    cases = list(_losses(instance, fleet, count, needed_engines))
     losses = []
     for number, case in enumerate(cases):
         if progress is not None:
@@ -128,8 +128,8 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     it is made longer until that ends or the queue has made them late. Where a goal lies within its interval, other runs
     are added, up to SEVERAL.
     """
-    filled = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
-    requests = max(requests, min(filled, MOST_REQUESTS))
+    fill_requests = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
+    requests = max(requests, min(fill_requests, MOST_REQUESTS))
     judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
     while judgement.overloaded and not judgement.missed and requests < MOST_JUDGED:
         requests = min(2 * requests, MOST_JUDGED)
@@ -140,8 +140,8 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     def drawn(number: int) -> Demand:
         return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
 
-    wanted = until_decided(requests, most=SEVERAL * requests)
-    longer = judge_until(instance, judgement.engines, drawn, wanted, before=judgement.runs)
+    rule = until_decided(requests, most=SEVERAL * requests)
+    longer = judge_until(instance, judgement.engines, drawn, rule, before=judgement.runs)
     return replace(longer, rate=judgement.rate)
 
 
@@ -150,32 +150,34 @@ def with_replicas(fleet: Fleet, replicas: Sequence[int] | IntArray) -> Fleet:
     return Fleet(tuple(replace(pool, replicas=int(n)) for pool, n in zip(fleet.pools, replicas, strict=True)))
 
 
-def _losses(instance: Instance, fleet: Fleet, count: int, needed: Engines) -> Iterator[Loss]:
+def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: Engines) -> Iterator[Loss]:
     """Every loss, not judged yet: of replicas of each pool, then of nodes that stand side by side, of each type.
 
     Of `count`, or all that there are; nodes with the same engines once.
     """
     engines = np.array([pool.replicas for pool in fleet.pools])
 
-    def loss(lost: Engines, *, what: str, number: int, of: str, everything: bool, spare: float) -> Loss:
-        left = tuple((engines - lost).tolist())
-        price = fleet_cost(instance, with_replicas(fleet, left))
-        return Loss(what, number, of, lost, left, everything, price, None, spare)
+    def loss(lost_engines: Engines, *, unit: str, number: int, of: str, everything: bool, spare: float) -> Loss:
+        engines_left = tuple((engines - lost_engines).tolist())
+        price = fleet_cost(instance, with_replicas(fleet, engines_left))
+        return Loss(unit, number, of, lost_engines, engines_left, everything, price, None, spare)
 
     for index, pool in enumerate(fleet.pools):
         number, more = min(count, pool.replicas), engines.copy()
-        more[index] = max(needed[index] + count, pool.replicas)
+        more[index] = max(needed_engines[index] + count, pool.replicas)
         spare = fleet_cost(instance, with_replicas(fleet, more)) - fleet_cost(instance, fleet)
-        lost = tuple(number * (k == index) for k in range(engines.size))
+        lost_engines = tuple(number * (k == index) for k in range(engines.size))
         everything = pool.replicas <= count
-        yield loss(lost, what="replica", number=number, of=pool.name, everything=everything, spare=spare)
+        yield loss(lost_engines, unit="replica", number=number, of=pool.name, everything=everything, spare=spare)
     for offer, nodes in nodes_of(instance, fleet).items():
         name, number = instance.problem.offers[offer].accelerator.name, min(count, len(nodes))
-        spare, everything = _node_spare_cost(instance, fleet, offer, count, needed), len(nodes) <= count
+        spare, everything = _node_spare_cost(instance, fleet, offer, count, needed_engines), len(nodes) <= count
         windows = [nodes[start : start + number] for start in range(len(nodes) - number + 1)]
         pools = [[pool for pool, _ in set[tuple[int, int]]().union(*window)] for window in windows]
-        for lost in dict.fromkeys(tuple(np.bincount(gone, minlength=engines.size).tolist()) for gone in pools):
-            yield loss(lost, what="node", number=number, of=name, everything=everything, spare=spare)
+        for lost_engines in dict.fromkeys(
+            tuple(np.bincount(lost_pools, minlength=engines.size).tolist()) for lost_pools in pools
+        ):
+            yield loss(lost_engines, unit="node", number=number, of=name, everything=everything, spare=spare)
 
 
 def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[set[tuple[int, int]]]]:
@@ -219,18 +221,18 @@ def engines_against_nodes(needed: int, on_node: int, count: int) -> tuple[int, i
     return engines, nodes
 
 
-def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, needed: Engines) -> float:
+def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, needed_engines: Engines) -> float:
     """Price of the engines more, each pool on nodes of its own, that make up for any `count` nodes of a type [$/h]."""
-    stated = instance.problem.offers[offer]
-    size, more, nodes = stated.accelerator.node_size, [pool.replicas for pool in fleet.pools], 0
+    offer_terms = instance.problem.offers[offer]
+    size, more, nodes = offer_terms.accelerator.node_size, [pool.replicas for pool in fleet.pools], 0
     for index, pool in enumerate(fleet.pools):
         if int(instance.tables.offer[pool.shape]) == offer:
             gpus = int(instance.tables.gpus[pool.shape])
-            engines, filled = engines_against_nodes(needed[index], max(size // gpus, 1), count)
+            engines, pool_nodes = engines_against_nodes(needed_engines[index], max(size // gpus, 1), count)
             more[index] = max(engines, pool.replicas)
-            nodes += filled * -(-gpus // size)
-    if stated.billing is Billing.NODE:
-        return max(nodes * size * stated.usd_per_hour - float(offer_costs(instance, fleet)[offer]), 0.0)
+            nodes += pool_nodes * -(-gpus // size)
+    if offer_terms.billing is Billing.NODE:
+        return max(nodes * size * offer_terms.usd_per_hour - float(offer_costs(instance, fleet)[offer]), 0.0)
     return fleet_cost(instance, with_replicas(fleet, more)) - fleet_cost(instance, fleet)
 
 
@@ -258,8 +260,8 @@ def rerouted(route: FloatArray, roles: list[Role], domains: list[int], left: Flo
     stages = [(prefill & here, decode & here) for here in (np.array(domains) == d for d in np.unique(domains))]
     weight = route * left[:, None]
     for senders, takers in stages:
-        gone = (weight[takers].sum(axis=0) <= 0.0) & (route[takers].sum(axis=0) > 0.0)
-        weight[np.ix_(senders, gone)] = 0.0
+        lost_flows = (weight[takers].sum(axis=0) <= 0.0) & (route[takers].sum(axis=0) > 0.0)
+        weight[np.ix_(senders, lost_flows)] = 0.0
     first = weight[~decode].sum(axis=0)
     if (first <= 0.0).any():
         return None

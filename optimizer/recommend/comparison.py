@@ -73,23 +73,25 @@ LAST: Final = MOST_CONFIRMED + 1
 
 def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[JudgedRival]:
     """The rivals whose restriction does not allow the winner, each with the result of its search."""
-    priced = [rival for rival in result.rivals if rival.fleets]
+    feasible_rivals = [rival for rival in result.rivals if rival.fleets]
     for rival in result.rivals[1:]:
         restriction = rival.restriction
         if restriction is None or restriction.allows(winner.fleet):
             continue
-        fleets = [fleet for other in priced for fleet in other.fleets if restriction.allows(fleet)]
+        fleets = [fleet for candidate in feasible_rivals for fleet in candidate.fleets if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
         near = [fleet for fleet in rival.near if restriction.allows(fleet)]
         yield rival, cheapest_confirmed(bench, fleets, effort.inner, near=near, eligible=restriction.allows)
 
 
-def with_cheaper_rival(bench: Bench, best: SearchResult, judged: Iterable[JudgedRival], stopped: Late) -> SearchResult:
+def with_cheaper_rival(
+    bench: Bench, best: SearchResult, rival_results: Iterable[JudgedRival], stopped: Late
+) -> SearchResult:
     """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
 
     A search under a restriction may find a fleet that the free search passed over.
     """
-    for _, rival in sorted(judged, key=lambda row: math.inf if row[1].winner is None else row[1].winner.cost):
+    for _, rival in sorted(rival_results, key=lambda row: math.inf if row[1].winner is None else row[1].winner.cost):
         if best.winner is None or rival.winner is None or rival.winner.cost >= best.winner.cost * (1.0 - SAME_COST):
             break
         verdict = confirmed_once(bench, rival.winner, LAST, MOST_RUNS, MOST_BETWEEN)
@@ -118,10 +120,10 @@ def formula_rows(instance: Instance, fleet: Fleet, best: Alternative, rivals: Se
 
 
 def compared(
-    result: FormulaResult, bench: Bench, winner: Verdict, proof: Proof, judged: Iterable[JudgedRival]
+    result: FormulaResult, bench: Bench, winner: Verdict, proof: Proof, rival_results: Iterable[JudgedRival]
 ) -> list[Alternative]:
     """The comparison, simulated as far as possible: the winner first, then the best under each restriction by price."""
-    instance, results = bench.instance, {id(rival): search for rival, search in judged}
+    instance, results = bench.instance, {id(rival): search for rival, search in rival_results}
     best, rows = recommended(instance, winner.fleet, proof, bench.volume, winner), []
     for rival in result.rivals[1:]:
         search = results.get(id(rival))
@@ -147,11 +149,11 @@ def _same(best: Alternative, rival: Rival) -> Alternative:
 
 def _formula_row(instance: Instance, rival: Rival, best: Fleet) -> Alternative:
     """The row of a restriction by formula; best: the recommended fleet."""
-    named = _named(rival)
+    heading = _named(rival)
     if rival.fleets:
         why_not = _why_not(rival.cost(instance), fleet_cost(instance, best))
-        return fleet_row(instance, rival.fleets[0], None, named, why_not)
-    return _without_fleet(*named, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
+        return fleet_row(instance, rival.fleets[0], None, heading, why_not)
+    return _without_fleet(*heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
 
 
 def _named(rival: Rival) -> tuple[str, str]:
@@ -162,19 +164,19 @@ def _named(rival: Rival) -> tuple[str, str]:
 def _simulated_row(instance: Instance, rival: Rival, verdict: Verdict, best: float) -> Alternative:
     """The row of a restriction whose search was simulated; best: cost of the recommended fleet [$/h]."""
     row = fleet_row(instance, verdict.fleet, verdict, _named(rival), _why_not(verdict.cost, best))
-    return row if row.confirmed else _unconfirmed(row)
+    return row if row.confirmed else _unconfirmed_row(row)
 
 
 def _missed_row(row: Alternative, search: SearchResult) -> Alternative:
     """The row of a restriction under which no fleet holds when simulated; row: by formula."""
-    first = next((missed for what, missed in search.others if what == CANDIDATE), search.nearest)
+    first = next((verdict for label, verdict in search.others if label == CANDIDATE), search.nearest)
     if first is None or search.undecided is not None:  # the time was up
-        return row if row.cost_usd_per_hour is None else _unconfirmed(row)
+        return row if row.cost_usd_per_hour is None else _unconfirmed_row(row)
     reason = f"the cheapest found by formula ({dollars(first.cost)}/h) {miss_words(first)}"
     return _without_fleet(row.kind, row.label, Status.TIME_LIMIT, reason).model_copy(update={"simulated": True})
 
 
-def _unconfirmed(row: Alternative) -> Alternative:
+def _unconfirmed_row(row: Alternative) -> Alternative:
     """The row of a fleet that was not put to fresh requests, which it says."""
     return row.model_copy(update={"why_not": f"{row.why_not}{UNCONFIRMED}"})
 
@@ -193,20 +195,20 @@ def _why_not(cost: float, best: float) -> str:
 # --- slow GPUs ------------------------------------------------------------------------------------------------------
 
 
-def safe_fleet(expected: Instance, fleet: Fleet, late: Late, effort: Effort) -> SafeFleet | None:
+def safe_fleet(instance: Instance, fleet: Fleet, late: Late, effort: Effort) -> SafeFleet | None:
     """The plan's own fleet where it survives slow GPUs, else the cheapest found that does; None where the time is up.
 
-    expected: the instance that the plan's own `fleet` was found in, with expected step times; late: whether the search
+    instance: the instance that the plan's own `fleet` was found in, with expected step times; late: whether the search
     by formula is to end.
     """
-    stopped = effort.brake.stopped
-    if stopped():
+    is_stopped = effort.brake.stopped
+    if is_stopped():
         return None
-    problem = replace(expected.problem, confidence=CONFIDENCE)
-    slow = at_quantile(replace(expected, problem=problem), slow_end(CONFIDENCE))
-    own = sure_verdict(make_bench(slow, late=stopped), fleet)
-    survivor = own if own.held or stopped() else _survivor(slow, fleet, late, effort)
-    return None if stopped() else _safe_record(slow, own, survivor)
+    problem = replace(instance.problem, confidence=CONFIDENCE)
+    slow = at_quantile(replace(instance, problem=problem), slow_end(CONFIDENCE))
+    own = sure_verdict(make_bench(slow, late=is_stopped), fleet)
+    survivor = own if own.held or is_stopped() else _survivor(slow, fleet, late, effort)
+    return None if is_stopped() else _safe_record(slow, own, survivor)
 
 
 def _survivor(slow: Instance, own: Fleet, late: Late, effort: Effort) -> Verdict | None:
@@ -240,12 +242,12 @@ def safe_sentence(own: Verdict, survivor: Verdict | None, classes: int) -> str:
     if survivor is own:
         return f"{slow}, this fleet still meets {'the SLO' if classes == 1 else 'every SLO'}."
     misses = "misses" if own.outcome is Outcome.MISSES else "may miss"
-    missed = f"{slow}, this fleet {misses} {'the SLO' if classes == 1 else 'an SLO'}."
+    miss_sentence = f"{slow}, this fleet {misses} {'the SLO' if classes == 1 else 'an SLO'}."
     if survivor is None:
-        return f"{missed} No fleet was found that survives."
+        return f"{miss_sentence} No fleet was found that survives."
     more = survivor.cost / own.cost - 1.0
     change = "the same" if abs(more) <= SAME_COST else f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
-    return f"{missed} A fleet that survives costs {dollars(survivor.cost)}/h ({change})."
+    return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change})."
 
 
 # --- narrower precisions --------------------------------------------------------------------------------------------
@@ -260,17 +262,17 @@ def precision_savings(instance: Instance, base: float, late: Late) -> list[Preci
     savings: list[PrecisionSaving] = []
     for problem in narrower(instance.problem):
         least = min([base, *(saving.cost_usd_per_hour for saving in savings)]) * (1.0 - NOTABLE)
-        priced = None if late() else _priced(problem, instance)
-        if priced is None:
+        narrow_instance = None if late() else _priced(problem, instance)
+        if narrow_instance is None:
             continue
-        fleet = cheapest_of_few_pools(evaluated(priced, late), least * NO_DEARER)
+        fleet = cheapest_of_few_pools(evaluated(narrow_instance, late), least * NO_DEARER)
         if fleet.pools:
             saving = PrecisionSaving(
                 weight_dtype=problem.weight_dtype,
                 kv_dtype=problem.kv_dtype,
-                cost_usd_per_hour=fleet_cost(priced, fleet),
+                cost_usd_per_hour=fleet_cost(narrow_instance, fleet),
                 base_usd_per_hour=base,
-                pools=engine_pools(priced, fleet),
+                pools=engine_pools(narrow_instance, fleet),
             )
             savings.append(saving)
     return [] if late() else savings
@@ -333,11 +335,11 @@ def formula_price(problem: Problem) -> float | None:
     """Price of the cheapest fleet that holds by formula [$/h]; None where none was found."""
     try:
         check_shapes(problem, enumerate_shapes(problem))
-        expected = instance_of_problem(problem)
-        check_floors(expected)
+        expected_instance = instance_of_problem(problem)
+        check_floors(expected_instance)
     except InputError:  # no engine of what is left is possible at all
         return None
-    solution = by_formula(at_quantile(expected, slow_end(problem.confidence)))
+    solution = by_formula(at_quantile(expected_instance, slow_end(problem.confidence)))
     return None if solution is None else fleet_cost(solution.instance, solution.fleet)
 
 

@@ -65,10 +65,10 @@ def evaluate(
     report("simulating the fleet", 0.05)
     bench = make_bench(subject.instance, subject.volume)
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
-    shown = replace(verdict, judgement=judgement)
-    plan = with_simulation(plan_of(subject), bench, shown, SearchResult(), Effort(Level.STANDARD, Brake()))
+    plan_verdict = replace(verdict, judgement=judgement)
+    plan = with_simulation(plan_of(subject), bench, plan_verdict, SearchResult(), Effort(Level.STANDARD, Brake()))
     report("simulating other replicas", 0.2)
-    needed = _provisioning(bench, subject, verdict)
+    provisioning = _provisioning(bench, subject, verdict)
     report("simulating twice the rate", 0.3)
     twice = _provisioning(make_bench(subject.instance, 2.0 * subject.volume), subject)
     cheapest, why = (None, "") if effort is None else _cheapest(subject, effort, report)
@@ -80,7 +80,7 @@ def evaluate(
         replayed=verdict.replayed,
         plan=plan,
         usd_per_month=cost * HOURS_PER_MONTH,
-        provisioning=needed,
+        provisioning=provisioning,
         twice=twice,
         cheapest=cheapest,
         saving_usd_per_hour=None if cheapest_cost is None else cost - cheapest_cost,
@@ -138,25 +138,28 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     def too_few(counts: tuple[int, ...], index: int, count: int) -> bool:
         return not verdict(_with(counts, index, count)).held
 
-    def judged(what: str, counts: tuple[int, ...]) -> JudgedFleet:
-        return judged_fleet(subject.instance, what, verdict(counts))
+    def judged(label: str, counts: tuple[int, ...]) -> JudgedFleet:
+        return judged_fleet(subject.instance, label, verdict(counts))
 
     more = (tuple(count * 2**times for count in start) for times in range(DOUBLINGS + 1))
-    needed: tuple[int, ...] = next((counts for counts in more if verdict(counts).held), ())
+    needed_replicas: tuple[int, ...] = next((counts for counts in more if verdict(counts).held), ())
     prices = [float(subject.instance.tables.usd_per_hour[pool.shape]) for pool in pools]
-    for index in sorted(range(len(pools)), key=lambda index: (-prices[index], index)) if needed else ():
-        needed = _with(needed, index, bisected(0, needed[index], partial(too_few, needed, index))[1])
-    less = [(pool.name, index) for index, pool in enumerate(pools) if needed and needed[index] > 1]
+    for index in sorted(range(len(pools)), key=lambda index: (-prices[index], index)) if needed_replicas else ():
+        needed_replicas = _with(
+            needed_replicas, index, bisected(0, needed_replicas[index], partial(too_few, needed_replicas, index))[1]
+        )
+    less = [(pool.name, index) for index, pool in enumerate(pools) if needed_replicas and needed_replicas[index] > 1]
     return Provisioning(
         rate_rps=subject.instance.problem.workload.request_rate * bench.volume,
         stated=judged("as stated", start),
         pools=[
             PoolNeed(pool=pool.name, replicas=pool.replicas, needed=count)
-            for pool, count in zip(pools, needed, strict=False)
+            for pool, count in zip(pools, needed_replicas, strict=False)
         ],
-        cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(needed)) if needed else None,
+        cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(needed_replicas)) if needed_replicas else None,
         one_replica_fewer=[
-            judged(f"{name}: one replica fewer", _with(needed, at, needed[at] - 1)) for name, at in less
+            judged(f"{name}: one replica fewer", _with(needed_replicas, at, needed_replicas[at] - 1))
+            for name, at in less
         ],
         judged=len(bench.verdicts),
         most=2.0**DOUBLINGS,
@@ -188,39 +191,41 @@ class Subject:
     volume: float = 1.0
 
 
-def subject_of(stated: StatedFleet) -> Subject:
+def subject_of(stated_fleet: StatedFleet) -> Subject:
     """A stated fleet; each flow is split over the pools of a stage that may get it, in proportion to their capacity.
 
     Raises InputError for requests that no pool gets, and for pools that cannot hand over what they get.
     """
-    expected = instance_of_problem(stated.problem)
-    instance = at_quantile(expected, slow_end(stated.problem.confidence))
-    masks = [_served(instance, pool) for pool in stated.pools]
-    _check_served(instance, stated, masks)
+    expected_instance = instance_of_problem(stated_fleet.problem)
+    instance = at_quantile(expected_instance, slow_end(stated_fleet.problem.confidence))
+    masks = [_served(instance, pool) for pool in stated_fleet.pools]
+    _check_served(instance, stated_fleet, masks)
 
     def resize(replicas: tuple[int, ...]) -> Fleet:
-        pools = zip(stated.pools, replicas, masks, strict=True)
+        pools = zip(stated_fleet.pools, replicas, masks, strict=True)
         return routed(instance, [engines_of(instance, pool, pool.id, number, mask) for pool, number, mask in pools])
 
-    fleet = resize(tuple(pool.replicas for pool in stated.pools))
+    fleet = resize(tuple(pool.replicas for pool in stated_fleet.pools))
     if not can_hand_over(instance, fleet):
-        raise InputError(f"{stated.name}: its prefill pools cannot hand all their requests over to its decode pools")
-    return Subject(expected, instance, fleet, resize, stated.wanted, stated.name)
+        raise InputError(
+            f"{stated_fleet.name}: its prefill pools cannot hand all their requests over to its decode pools"
+        )
+    return Subject(expected_instance, instance, fleet, resize, stated_fleet.wanted, stated_fleet.name)
 
 
 def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
     """The fleet of a plan with its spares, routed as the plan has it; base: see `problem_of_plan`."""
-    expected, serving = fleet_of_plan(plan, base)
-    instance = at_quantile(expected, slow_end(expected.problem.confidence))
+    expected_instance, serving = fleet_of_plan(plan, base)
+    instance = at_quantile(expected_instance, slow_end(expected_instance.problem.confidence))
     spares = {pool.id: pool.spare_replicas for pool in plan.pools}
     fleet = Fleet(tuple(replace(pool, spares=spares[pool.name]) for pool in serving.pools))
 
     def resize(replicas: tuple[int, ...]) -> Fleet:
         return Fleet(tuple(replace(pool, replicas=n) for pool, n in zip(fleet.pools, replicas, strict=True)))
 
-    wanted = expected.problem
-    volume = 1.0 if wanted.objective.goal is Goal.MIN_COST else planned_volume(plan)
-    return Subject(expected, instance, fleet, resize, wanted, plan.name, volume)
+    problem = expected_instance.problem
+    volume = 1.0 if problem.objective.goal is Goal.MIN_COST else planned_volume(plan)
+    return Subject(expected_instance, instance, fleet, resize, problem, plan.name, volume)
 
 
 def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) -> Plan:
@@ -233,8 +238,8 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     if not row.pools:
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
     problem = problem_of_plan(plan, base)
-    expected = instance_of_problem(problem)
-    instance = at_quantile(expected, slow_end(problem.confidence))
+    expected_instance = instance_of_problem(problem)
+    instance = at_quantile(expected_instance, slow_end(problem.confidence))
     flows, spares = instance.flows.isl.size, problem.constraints.spare_replicas
     routes = np.array(row.routes or np.ones((len(row.pools), flows)))
     if routes.shape != (len(row.pools), flows):
@@ -248,7 +253,7 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
     fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")
-    return _stated_plan(Draft(expected, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
+    return _stated_plan(Draft(expected_instance, plan.provenance), instance, fleet, f"{plan.name}: {row.label}")
 
 
 def _served(instance: Instance, pool: StatedPool) -> FloatArray:
@@ -259,23 +264,23 @@ def _served(instance: Instance, pool: StatedPool) -> FloatArray:
     return np.asarray(np.isin(flows.slo, classes) & (flows.isl >= low) & (flows.isl < high), dtype=np.float64)
 
 
-def _check_served(instance: Instance, stated: StatedFleet, masks: list[FloatArray]) -> None:
+def _check_served(instance: Instance, fleet: StatedFleet, masks: list[FloatArray]) -> None:
     """Raise InputError for requests whose prompt no pool computes, or whose tokens none generates."""
     flows = instance.flows
-    roles = [pool.role for pool in stated.pools]
+    roles = [pool.role for pool in fleet.pools]
     colocated, prefill, decode = (
-        sum((mask for mask, other in zip(masks, roles, strict=True) if other == role), np.zeros(flows.isl.size))
+        sum((mask for mask, pool_role in zip(masks, roles, strict=True) if pool_role == role), np.zeros(flows.isl.size))
         for role in (Role.COLOCATED, Role.PREFILL, Role.DECODE)
     )
-    for what, lost in (
+    for fault, lost_flows in (
         ("no pool computes the prompts", (colocated == 0.0) & (prefill == 0.0)),
         ("no decode pool takes the requests", (prefill > 0.0) & (decode == 0.0)),
     ):
-        if lost.any():
-            flow = int(np.argmax(lost))
+        if lost_flows.any():
+            flow = int(np.argmax(lost_flows))
             name = instance.problem.slos[int(flows.slo[flow])].name
             raise InputError(
-                f"{stated.name}: {what} of class {name} with an ISL of {flows.isl[flow]:,.0f}; widen slo_classes or "
+                f"{fleet.name}: {fault} of class {name} with an ISL of {flows.isl[flow]:,.0f}; widen slo_classes or "
                 "isl of a pool"
             )
 

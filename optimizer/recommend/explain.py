@@ -91,22 +91,22 @@ def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanatio
     Settings outside the search space are tried all the same, and named; a search space is priced once, for all configs
     within it.
     """
-    priced: dict[SearchSpace, FleetSearch] = {}
-    return [_explain(problem, config, priced) for config in configs]
+    searches: dict[SearchSpace, FleetSearch] = {}
+    return [_explain(problem, config, searches) for config in configs]
 
 
-def _explain(problem: Problem, config: Wanted, priced: dict[SearchSpace, FleetSearch]) -> Explanation:
-    wider, unsearched = with_wanted(problem, config)
+def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, FleetSearch]) -> Explanation:
+    wider, unsearched_settings = with_wanted(problem, config)
     offer, shape = wider.offers[config.offer], config.shape(wider)
     rulings = tuple(Ruling(name, rule(wider, shape)) for name, rule in RULES.items())
     if any(ruling.reason is not None for ruling in rulings):
-        return Explanation(offer, rulings, unsearched, ())
-    if wider.space not in priced:
+        return Explanation(offer, rulings, unsearched_settings, ())
+    if wider.space not in searches:
         overhead = load_engine_overhead(wider.engine, wider.engine_changes)
-        priced[wider.space] = at_best_split(planned_instance(wider, overhead))
+        searches[wider.space] = at_best_split(planned_instance(wider, overhead))
     roles = wider.space.roles if config.role is None else (config.role,)
-    standings = tuple(_standing(priced[wider.space], config, role) for role in roles)
-    return Explanation(offer, rulings, unsearched, standings)
+    standings = tuple(_standing(searches[wider.space], config, role) for role in roles)
+    return Explanation(offer, rulings, unsearched_settings, standings)
 
 
 def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
@@ -123,14 +123,14 @@ def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:
     rivals = engines[engines != instance.tables.shapes.index(config.shape(instance.problem))]
     best = _cheapest_with(space, in_role, role)
     own = FleetSearch.of(instance, _with_config(instance, config, number))
-    held = _cheapest_with(own, own.settings.role == number, role)
-    if held is None:
+    cheapest = _cheapest_with(own, own.settings.role == number, role)
+    if cheapest is None:
         why = _why_none(own, config, role)
         return Standing(role, None, (), None, rivals.size + 1, None if best is None else best[1], None, None, why)
-    fleet, cost = own.fleet(held[0]), held[1]
+    fleet, cost = own.fleet(cheapest[0]), cheapest[1]
     least = cost if best is None else min(best[1], cost)
     rivals_in_role = in_role & (space.settings.shape == rivals[:, None])  # its own settings are none
-    rank = 1 + sum(_cheapest_with(space, other, role, cost) is not None for other in rivals_in_role)
+    rank = 1 + sum(_cheapest_with(space, rival, role, cost) is not None for rival in rivals_in_role)
     binding, used = _busiest(instance, fleet, role)
     why = _why_rank(cost, least, binding, used)
     return Standing(role, cost, tuple(engine_pools(instance, fleet)), rank, rivals.size + 1, least, binding, used, why)
@@ -169,8 +169,8 @@ def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[str, float]:
 
 
 def _why_rank(cost: float, best: float, binding: str, used: float) -> str:
-    share, timed = percentage(used), binding == IN_WORDS[Resource.TIME]
-    full = f"its pool has prompts for {share} of the time" if timed else f"its pool uses {share} of its {binding}"
+    share, by_time = percentage(used), binding == IN_WORDS[Resource.TIME]
+    full = f"its pool has prompts for {share} of the time" if by_time else f"its pool uses {share} of its {binding}"
     if cost <= best * (1.0 + SAME_COST):
         return f"no engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
@@ -196,15 +196,15 @@ def _why_none(space: FleetSearch, config: Wanted, role: Role) -> str:
         return f"too many requests miss their SLO even with {most:,} engines of it, beside the best of partners"
     constraints = instance.problem.constraints
     limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if getattr(constraints, name) is not None]
-    held = join_words(limits) if limits else "the inventory or the links of its possible partners"
-    return f"no fleet with it that serves the whole demand keeps {held}"
+    limit_words = join_words(limits) if limits else "the inventory or the links of its possible partners"
+    return f"no fleet with it that serves the whole demand keeps {limit_words}"
 
 
 def _why_silent(instance: Instance, shape: int, role: Role) -> str:
     """Why an engine cannot hand over, or take in: what keeps it from another one just like it."""
     problem, shapes = instance.problem, instance.tables.shapes
     own = shapes[shape]
-    pairs = [(own, own), *((own, other) if role is Role.PREFILL else (other, own) for other in shapes)]
+    pairs = [(own, own), *((own, partner) if role is Role.PREFILL else (partner, own) for partner in shapes)]
     return next(reason for pair in pairs if (reason := pair_refusal(problem, *pair)) is not None)
 
 

@@ -67,17 +67,21 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
     share = most_of_demand(instance, make_settings(instance)) if miss.shortfalls and limits else None
     if share is None:
         return miss
-    worst, *others = miss.shortfalls
+    worst, *other_shortfalls = miss.shortfalls
     most = f"At most {share * instance.problem.workload.request_rate:.3g} req/s with {join_words(limits)}."
-    return replace(miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *others])
+    return replace(
+        miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *other_shortfalls]
+    )
 
 
 def _limit_words(problem: Problem) -> list[str]:
     """What the limits on the fleet leave, such as "8 × H100"; routers aside."""
     units = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_pools": "pools"}
     limits = list(_limits(problem))
-    counted = [f"{most:,} × {problem.offers[name].accelerator.name}" for name, most in limits if isinstance(name, int)]
-    return counted + [amount(most, units[name]) for name, most in limits if name in units]
+    gpu_words = [
+        f"{most:,} × {problem.offers[name].accelerator.name}" for name, most in limits if isinstance(name, int)
+    ]
+    return gpu_words + [amount(most, units[name]) for name, most in limits if name in units]
 
 
 def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
@@ -105,14 +109,14 @@ def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
     """The nearest fleet without each limit on it, or without all where no single one would do; None without any."""
     nearest: list[tuple[Solution, list[Binding]]] = []
     pairs = lifts(least_demand(instance.problem))
-    for place, (freed, alone) in enumerate(pairs):
+    for place, (free_problem, alone) in enumerate(pairs):
         if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
             break
-        planned = planned_instance(freed, instance.overhead)
-        solution = solution_of(costing_what_is_short(alone, planned), effort)
+        free_instance = planned_instance(free_problem, instance.overhead)
+        solution = solution_of(costing_what_is_short(alone, free_instance), effort)
         if solution is None:
             continue
-        solution = replace(solution, instance=replace(planned, flows=solution.instance.flows))
+        solution = replace(solution, instance=replace(free_instance, flows=solution.instance.flows))
         broken = _broken_limits(instance, solution)
         if broken:
             nearest.append((solution, broken))
@@ -234,13 +238,13 @@ def _with_looser_latencies(instance: Instance, effort: Effort) -> Miss | None:
     All together are loosened only where no single one would do, however far: the report names what is in the way.
     """
     slos, late = instance.problem.slos, effort.brake.stopped
-    limited = tuple(metric for metric in Metric if any(metric in slo.limits for slo in slos))
-    alone: list[tuple[Metric, ...]] = [(metric,) for metric in limited]
-    alone = [metrics for metrics in alone if by_formula(_loosened(instance, LOOSER[-1], metrics), late)]
-    for factor, metrics in product(LOOSER, alone or [limited]):
+    limited_metrics = tuple(metric for metric in Metric if any(metric in slo.limits for slo in slos))
+    alone: list[tuple[Metric, ...]] = [(metric,) for metric in limited_metrics]
+    alone = [metrics for metrics in alone if by_formula(_loose_instance(instance, LOOSER[-1], metrics), late)]
+    for factor, metrics in product(LOOSER, alone or [limited_metrics]):
         if late():
             return None
-        solution = solution_of(_loosened(instance, factor, metrics), effort)
+        solution = solution_of(_loose_instance(instance, factor, metrics), effort)
         if solution is None:
             continue
         broken = _broken_limits(instance, solution)
@@ -258,17 +262,17 @@ def _too_tight(slo: Slo, metric: Metric, factor: float) -> Binding:
     return binding(metric, slo.name, limit * factor, limit, "s", sentence)
 
 
-def _loosened(instance: Instance, factor: float, metrics: Sequence[Metric]) -> Instance:
+def _loose_instance(instance: Instance, factor: float, metrics: Sequence[Metric]) -> Instance:
     """The instance without limits on the fleet, and the limits on these metrics multiplied by `factor`."""
     free = without_limits(least_demand(instance.problem))
     return planned_instance(with_looser_slos(free, factor, metrics), instance.overhead)
 
 
-def goal_missed(name: str, reached: float, goal: float) -> Binding:
-    """How far a class is from its goal; reached: share of its requests that is sure to be in time [1].
+def goal_missed(name: str, attainment: float, goal: float) -> Binding:
+    """How far a class is from its goal; attainment: share of its requests that is sure to be in time [1].
 
     What may miss is rounded up to hundredths of a per cent, so that what is read off it is no lower than what is kept.
     """
-    missed = math.ceil(round((1.0 - reached) / FINE, 6)) * FINE
-    sentence = f"{percentage(1.0 - missed, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
-    return binding("attainment", name, missed, 1.0 - goal, "1", sentence)
+    miss_share = math.ceil(round((1.0 - attainment) / FINE, 6)) * FINE
+    sentence = f"{percentage(1.0 - miss_share, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
+    return binding("attainment", name, miss_share, 1.0 - goal, "1", sentence)

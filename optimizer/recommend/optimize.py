@@ -122,11 +122,11 @@ class Draft:
         shortfalls: Sequence[Binding] = (),
     ) -> Plan:
         """The plan of a fleet, or of none, by formula."""
-        expected = replace(instance, tables=self.expected.tables)
+        expected_instance = replace(instance, tables=self.expected.tables)
         return build_plan(
             instance,
             fleet,
-            bars=class_error_bars(expected, fleet, volume) if fleet.pools else [],
+            bars=class_error_bars(expected_instance, fleet, volume) if fleet.pools else [],
             proof=proof,
             volume=volume,
             alternatives=list(rows),
@@ -167,13 +167,13 @@ def optimize(
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines", 0.05)
     check_shapes(problem, enumerate_shapes(problem))
-    expected = instance_of_problem(problem)
-    check_floors(expected)
+    expected_instance = instance_of_problem(problem)
+    check_floors(expected_instance)
     first = effort.deadline if effort_level is Level.QUICK else effort.deadline.part(BY_FORMULA)
-    space = at_best_split(at_quantile(expected, slow_end(problem.confidence)), first.late)
+    space = at_best_split(at_quantile(expected_instance, slow_end(problem.confidence)), first.late)
     result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
     origin = origin_of(space.instance, search_summary(space))
-    plan = _plan(Draft(expected, origin, effort), result)
+    plan = _plan(Draft(expected_instance, origin, effort), result)
     if effort_level is not Level.QUICK:
         plan = as_unconfirmed(plan)
     plan = as_cut(plan, brake)
@@ -205,14 +205,14 @@ def _plan(draft: Draft, result: FormulaResult) -> Plan:
         result = with_near_fleets(result, effort.brake.stopped)
     if not result.rivals:
         impossible = result.proof.status is Status.INFEASIBLE
-        missed = describe_impossible if impossible else describe_miss
-        return _without_fleet(draft, result, missed(result.instance, effort))
+        describe = describe_impossible if impossible else describe_miss
+        return _without_fleet(draft, result, describe(result.instance, effort))
     effort.report("simulating fleets", 0.65)
     bench, best = simulated(result, effort)
     if best.winner is not None:
-        return _confirmed(draft, result, bench, best, best.winner)
+        return _confirmed_plan(draft, result, bench, best, best.winner)
     if best.undecided is not None and holds_at(result.instance, best.undecided, result.volume):
-        return _undecided(draft, result, best.undecided)
+        return _undecided_plan(draft, result, best.undecided)
     nearest = Miss() if best.nearest is None else nearest_simulated(result.instance, best.nearest)
     miss = explain(result.instance, effort) or Miss()
     none = replace(result, rivals=(), proof=replace(result.proof, status=Status.TIME_LIMIT, gap=None))
@@ -232,16 +232,16 @@ def _by_formula(draft: Draft, result: FormulaResult) -> Plan:
     )
 
 
-def _confirmed(draft: Draft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
+def _confirmed_plan(draft: Draft, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict) -> Plan:
     """The plan of the winner, beside the best of each other kind."""
     effort = draft.effort
     effort.brake.armed = True
     effort.report("simulating alternatives", 0.85)
-    judged = list(judged_rivals(result, bench, winner, effort))
-    best = with_cheaper_rival(bench, best, judged, effort.brake.stopped)
+    rival_results = list(judged_rivals(result, bench, winner, effort))
+    best = with_cheaper_rival(bench, best, rival_results, effort.brake.stopped)
     winner = best.winner or winner
     proof = proof_of(result, winner, bench.volume)
-    rows = compared(result, bench, winner, proof, judged)
+    rows = compared(result, bench, winner, proof, rival_results)
     plan = draft.plan(result.instance, winner.fleet, proof, bench.volume, rows)
     plan = with_simulation(plan, bench, winner, best, effort)
     return _with_extras(plan, bench, winner, fleet_cost(result.instance, result.fleet), effort)
@@ -268,7 +268,7 @@ def _with_extras(plan: Plan, bench: Bench, winner: Verdict, by_formula_cost: flo
     return plan.model_copy(update=changes)
 
 
-def _undecided(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
+def _undecided_plan(draft: Draft, result: FormulaResult, fleet: Fleet) -> Plan:
     """The plan of the best by formula that no simulation refuted before the time was up."""
     instance, cost, proof = result.instance, fleet_cost(result.instance, fleet), result.proof
     if fleet is not result.fleet:
@@ -322,8 +322,8 @@ def as_unconfirmed(plan: Plan) -> Plan:
 
 def origin_of(instance: Instance, size: dict[str, Any]) -> Provenance:
     """Where a plan comes from that is made now; size: of the search."""
-    created = datetime.now(tz=UTC).isoformat(timespec="seconds")
-    return provenance(instance, size, RunInfo(created=created, command="", timings_s={}))
+    timestamp = datetime.now(tz=UTC).isoformat(timespec="seconds")
+    return provenance(instance, size, RunInfo(created=timestamp, command="", timings_s={}))
 
 
 def plan_below_floor(problem: Problem) -> Plan:

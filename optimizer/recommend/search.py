@@ -169,8 +169,8 @@ def cheapest_by_formula(space: FleetSearch) -> Fleet:
     if not classes_apart(space.instance.problem):
         return leanest(space)
     fleet = by_class(space.instance, lambda alone: leanest(evaluated(alone, space.late)))
-    held = fleet.pools and holds_at(space.instance, fleet)
-    return fleet if held else Fleet(())
+    meets_goals = fleet.pools and holds_at(space.instance, fleet)
+    return fleet if meets_goals else Fleet(())
 
 
 def cheapest_of_few_pools(space: FleetSearch, below: float = math.inf) -> Fleet:
@@ -221,17 +221,20 @@ def _most_goodput(space: FleetSearch, deadline: Deadline) -> FormulaResult:
     """
     instance, objective = space.instance, space.instance.problem.objective
     by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    fleet, served = best_serving(space)
+    fleet, served_volume = best_serving(space)
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
         return FormulaResult(instance, Proof(status, None, None))
     if by_price:
-        value, ceiling = per_dollar(instance, (fleet, served)), most_per_dollar_at_all(space)
+        value, ceiling = per_dollar(instance, (fleet, served_volume)), most_per_dollar_at_all(space)
     else:
-        value, ceiling = served, most_served_at_all(space, served, deadline.left())
+        value, ceiling = served_volume, most_served_at_all(space, served_volume, deadline.left())
         deadline.late()
     gap = max(0.0, 1.0 - value / ceiling) if ceiling < math.inf else None
-    proof, volume = Proof(status_of(gap), None, gap), float(min(served, objective.max_volume)) if by_price else served
+    proof, volume = (
+        Proof(status_of(gap), None, gap),
+        float(min(served_volume, objective.max_volume)) if by_price else served_volume,
+    )
     return FormulaResult(instance, proof, volume, (Rival((fleet,)),))
 
 
@@ -267,8 +270,8 @@ def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None =
     problem, fleets = instance.problem, dict[object, Fleet]()
     easier = [with_looser_slos(problem, factor) for factor in LOOSER]
     easier += [replace(problem, workload=scale_rate(problem.workload, factor)) for factor in LESS]
-    for relaxed in easier:
-        solution = None if late() else by_formula(planned_instance(relaxed, instance.overhead), late, usable)
+    for easier_problem in easier:
+        solution = None if late() else by_formula(planned_instance(easier_problem, instance.overhead), late, usable)
         if solution is not None:
             fleets.setdefault(fleet_key(solution.fleet), solution.fleet)
     return list(fleets.values())
@@ -340,15 +343,15 @@ def cheapest_confirmed(
         effort.brake.armed = True
         effort.report("simulating smaller fleets", 0.75)
 
-    numbers, stopped = iter(range(1, MOST_CONFIRMED + 1)), effort.brake.stopped
-    loop = Loop(bench, fleets, near, eligible, stopped, armed)
+    numbers, is_stopped = iter(range(1, MOST_CONFIRMED + 1)), effort.brake.stopped
+    loop = Loop(bench, fleets, near, eligible, is_stopped, armed)
     number = next(numbers, None)
     while number is not None:
         lean = loop.run()
         if lean is None or loop.undecided is not None:
             return loop.result(lean)
-        winner = with_larger_batches(bench, lean, stopped) if effort.whole else lean
-        if stopped():
+        winner = with_larger_batches(bench, lean, is_stopped) if effort.whole else lean
+        if is_stopped():
             return loop.result(winner)
         effort.report("confirming the fleet", 0.8)
         verdict = without_room(bench, winner, number)
@@ -356,8 +359,10 @@ def cheapest_confirmed(
             verdict = confirmed(bench, winner, itertools.chain([number], numbers), effort.runs)
             number = None if verdict.held else next(numbers, None)
         if verdict.held:
-            result = loop.result(verdict, without_one_replica(bench, lean.fleet, stopped) if effort.whole else ())
-            return result if effort.tune is None or stopped() else _tuned(loop, result, verdict, effort, numbers)
+            result = loop.result(verdict, without_one_replica(bench, lean.fleet, is_stopped) if effort.whole else ())
+            return (
+                result if effort.tune is None or is_stopped() else _tuned_result(loop, result, verdict, effort, numbers)
+            )
         loop.refute(verdict)
     return replace(loop.result(None), nearest=verdict)
 
@@ -391,15 +396,15 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
     Raises OutOfTimeError where it is late before one is.
     """
     instance, objective, fleet = result.instance, result.instance.problem.objective, result.fleet
-    limited = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    volume = min(volume, objective.max_volume) if limited else volume
+    by_price = objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    volume = min(volume, objective.max_volume) if by_price else volume
     numbers, nearest = itertools.count(1), None
-    for served in (volume * (1.0 - step) for step in STEPS_DOWN):
-        if served <= 0.0 or (limited and served < objective.min_volume):
+    for served_volume in (volume * (1.0 - step) for step in STEPS_DOWN):
+        if served_volume <= 0.0 or (by_price and served_volume < objective.min_volume):
             break
         if effort.brake.stopped():
             raise OutOfTimeError(f"{fleet}: the time is up")
-        bench = make_bench(instance, served, effort.runs)
+        bench = make_bench(instance, served_volume, effort.runs)
         verdict = bench.verdict(fleet)
         verdict = confirmed(bench, verdict, numbers) if verdict.held else verdict
         if verdict.held:
@@ -442,23 +447,25 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
     return wish
 
 
-def _tuned(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort, numbers: Iterator[int]) -> SearchResult:
+def _tuned_result(
+    loop: Loop, result: SearchResult, winner: Verdict, effort: Effort, numbers: Iterator[int]
+) -> SearchResult:
     """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm that too; else as it was.
 
     numbers: of the confirmations that are left.
     """
-    bench, stopped, wish = loop.bench, effort.brake.stopped, effort.tune or Wish()
+    bench, is_stopped, wish = loop.bench, effort.brake.stopped, effort.tune or Wish()
     effort.report("tuning", 0.8)
-    best = tuned(bench, winner, stopped, wish)
+    best = tuned(bench, winner, is_stopped, wish)
     verdict, number, lean = winner, None, winner
     if best.winner is not winner:
         loop.take(best.winner)
         lean = loop.run() or best.winner
         number = None if fleet_key(lean.fleet) == fleet_key(winner.fleet) else next(numbers, None)
-    if number is not None and not stopped():
+    if number is not None and not is_stopped():
         verdict = confirmed(bench, lean, itertools.chain([number], numbers), effort.runs)
     if verdict.held and verdict is not winner:
-        one_less = without_one_replica(bench, lean.fleet, stopped)
+        one_less = without_one_replica(bench, lean.fleet, is_stopped)
         return replace(loop.result(verdict, one_less), tuning=replace(best, improved=True))
-    refuted = () if verdict is winner else ((TUNED, verdict),)
-    return replace(result, tuning=best, others=(*result.others, *refuted))
+    refuted_rows = () if verdict is winner else ((TUNED, verdict),)
+    return replace(result, tuning=best, others=(*result.others, *refuted_rows))

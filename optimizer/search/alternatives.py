@@ -86,13 +86,13 @@ def compare(search: FleetSearch, best: Rival) -> list[Rival]:
         *(
             replace(best, restriction=restriction)
             if restriction.allows(best.fleets[0])
-            else _restricted(search, restriction)
+            else _best_rival(search, restriction)
             for restriction in restrictions(search.instance, search.settings)
         ),
     ]
 
 
-def _restricted(search: FleetSearch, restriction: Restriction) -> Rival:
+def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
     """The best fleet under a restriction."""
     late = "the time was up before it was looked for"
     if search.late():
@@ -114,23 +114,23 @@ def candidates(space: FleetSearch, fleet: Fleet, simple: Fleet) -> tuple[tuple[F
     return fleets, tuple(near_fleets(space, fleet_cost(space.instance, fleet))[:MOST_NEAR])
 
 
-def other_fleets(search: FleetSearch, shown: Sequence[Rival]) -> list[Rival]:
+def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival]:
     """The cheapest fleets that lack an engine of the best one, and are not shown already.
 
-    For buyers who cannot get what is recommended. shown: the best fleet first, as in the comparison.
+    For buyers who cannot get what is recommended. comparison: the best fleet first, as in the comparison.
     """
-    instance, best = search.instance, shown[0]
-    seen = {_bought(instance, fleet) for rival in shown for fleet in rival.fleets[:1]}
-    others: list[Rival] = []
+    instance, best = search.instance, comparison[0]
+    purchases = {_bought(instance, fleet) for rival in comparison for fleet in rival.fleets[:1]}
+    alternatives: list[Rival] = []
     for pool in best.fleets[0].pools:
-        rival = _restricted(search, _without_engines(instance, pool))
+        rival = _best_rival(search, _without_engines(instance, pool))
         bought = [_bought(instance, fleet) for fleet in rival.fleets[:1]]
-        if not bought or bought[0] in seen:
+        if not bought or bought[0] in purchases:
             continue
-        seen.update(bought)
+        purchases.update(bought)
         if rival.cost(instance) >= best.cost(instance) * (1.0 - SAME_COST):
-            others.append(rival)
-    return sorted(others, key=lambda rival: rival.cost(instance))[:OTHERS]
+            alternatives.append(rival)
+    return sorted(alternatives, key=lambda rival: rival.cost(instance))[:OTHERS]
 
 
 def with_cheapest_first(instance: Instance, rivals: Sequence[Rival]) -> list[Rival]:
@@ -138,10 +138,10 @@ def with_cheapest_first(instance: Instance, rivals: Sequence[Rival]) -> list[Riv
 
     A search under a restriction may find a mixture that saves enough there, and that the free search passed over.
     """
-    chosen = min(rivals, key=lambda rival: rival.cost(instance))
-    if chosen.cost(instance) >= rivals[0].cost(instance) * (1.0 - SAME_COST):
+    cheapest = min(rivals, key=lambda rival: rival.cost(instance))
+    if cheapest.cost(instance) >= rivals[0].cost(instance) * (1.0 - SAME_COST):
         return list(rivals)
-    best = replace(chosen, restriction=None)
+    best = replace(cheapest, restriction=None)
     return [best, *(rival for rival in rivals[1:] if not lacks_other_engines(rival, best.fleets[0]))]
 
 

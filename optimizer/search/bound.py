@@ -141,8 +141,8 @@ def prompt_work(instance: Instance, settings: Settings) -> FloatArray:
     extra = (np.minimum(longer, alone) * tables.chunk_count).min(axis=1)
     extra = np.minimum(extra, tables.prefill_time / lanes[:, 0])[shape, settings.chunk]
     if not tables.carried:
-        each = tables.full_base.min(axis=1) / (tables.chunks * tables.pipeline[:, None])
-        extra = np.minimum(extra, flows.new_tokens * each[shape, settings.chunk][:, None])
+        token_time = tables.full_base.min(axis=1) / (tables.chunks * tables.pipeline[:, None])
+        extra = np.minimum(extra, flows.new_tokens * token_time[shape, settings.chunk][:, None])
     return np.where((settings.role == COLOCATED)[:, None], extra, 0.0)
 
 
@@ -156,20 +156,20 @@ def generating_work(instance: Instance, settings: Settings, tau: float) -> Float
     slope, most = tables.attention_slope[settings.shape], tables.seqs[settings.seqs][:, None]
     memory = tables.kv_capacity[settings.shape, settings.seqs, settings.chunk] * tables.ranks[settings.shape]
     own = np.where((settings.role == COLOCATED)[:, None], 1.0 - flows.shared / flows.mean_context, 1.0)
-    held = own * tables.kv_held[settings.shape] / np.maximum(memory, 1e-300)[:, None]
-    part = 1.0 / np.maximum(1.0 - lines.height / tau, 1e-9)
+    memory_share = own * tables.kv_held[settings.shape] / np.maximum(memory, 1e-300)[:, None]
+    load_factors = 1.0 / np.maximum(1.0 - lines.height / tau, 1e-9)
     weight = flows.rate * flows.osl
 
     def tightest(need: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         at = np.arange(settings.size), need.argmax(axis=1)
-        return lines.height[at][:, None], lines.rise[at][:, None], part[at][:, None]
+        return lines.height[at][:, None], lines.rise[at][:, None], load_factors[at][:, None]
 
     height, rise, _ = tightest(lines.rise + lines.height / most)
     slots = slope + rise + height / most
-    height, rise, _ = tightest(lines.rise * weight.sum() + lines.height * (held @ weight)[:, None])
-    memories = slope + rise + height * held
-    _, rise, each = tightest(part * ((slope @ weight)[:, None] + lines.rise * weight.sum()))
-    tokens = each * (slope + rise)
+    height, rise, _ = tightest(lines.rise * weight.sum() + lines.height * (memory_share @ weight)[:, None])
+    memories = slope + rise + height * memory_share
+    _, rise, load_factor = tightest(load_factors * ((slope @ weight)[:, None] + lines.rise * weight.sum()))
+    tokens = load_factor * (slope + rise)
     work = prompt_work(instance, settings)[:, None] + flows.osl * np.stack([slots, memories, tokens], axis=1)
     slow = np.asarray((lines.height > tau).any(axis=1))
     return np.where(slow[:, None, None], np.inf, work)
@@ -232,8 +232,8 @@ def _colocated_prompt(instance: Instance) -> FloatArray:
     steps = np.maximum(np.minimum(tables.mixed_alone, tables.mixed_base) - base, 0.0)
     count = instance.flows.chunks_of(tables.rank_chunks)
     whole = (count[:, None] * base + steps * tables.chunk_count).min(axis=1) / stages
-    mixed = whole + tables.decode_base.min(axis=1)[:, None, None] * (1.0 - 1.0 / stages)
-    return np.asarray(np.minimum(mixed, prompt_latency(tables.prefill_alone, count, tables.pipeline[:, None])))
+    mixed_latency = whole + tables.decode_base.min(axis=1)[:, None, None] * (1.0 - 1.0 / stages)
+    return np.asarray(np.minimum(mixed_latency, prompt_latency(tables.prefill_alone, count, tables.pipeline[:, None])))
 
 
 def least_cost(
@@ -288,15 +288,15 @@ def floor_matrices(instance: Instance, settings: Settings) -> Matrices:
     key = instance.tables.alike, flows.alike, *(array.tobytes() for array in arrays)
     role, shape, need, late = _columns(_Unpriced(key, instance, settings))
     share = np.bincount(flows.slo, flows.share, len(problem.slos))
-    permitted: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share
+    miss_limit: FloatArray = np.array([1.0 - slo.attainment + SLACK for slo in problem.slos]) * share
     return Matrices(
         role=role,
         domain=instance.tables.group[role, shape],
         price=engine_cost(instance)[shape],
         need=need * flows.rate,
-        late=_counted_once(role, late, np.asarray(flows.share <= permitted[flows.slo])) * flows.share,
+        late=_counted_once(role, late, np.asarray(flows.share <= miss_limit[flows.slo])) * flows.share,
         slo=flows.slo,
-        permitted=permitted,
+        permitted=miss_limit,
         talks=instance.tables.hands_over,
         limits=tuple(replace(limit, weight=limit.weight[shape]) for limit in fleet_limits(instance)),
         spares=problem.constraints.spare_replicas,
@@ -326,13 +326,13 @@ def _bands(instance: Instance, settings: Settings) -> Iterator[tuple[Settings, F
     flows, prefills = instance.flows, settings.role == PREFILL
     limits = np.unique(flows.tpot[(flows.osl > 1.0) & np.isfinite(flows.tpot)]) * WITHIN
     bands = np.unique(limits[np.linspace(0, limits.size - 1, min(limits.size, LEVELS)).astype(np.int64)])
-    first, later, unserved = settings.take(prefills), settings.take(~prefills), late_first_tokens(instance, settings)
+    first, later, late_first = settings.take(prefills), settings.take(~prefills), late_first_tokens(instance, settings)
     time, nothing = prefill_work(instance, first), np.zeros((first.size, flows.isl.size))
-    yield first, np.stack([time, nothing, nothing, sending_work(instance, first)], axis=1), unserved[prefills]
+    yield first, np.stack([time, nothing, nothing, sending_work(instance, first)], axis=1), late_first[prefills]
     for above, tau in zip([0.0, *bands], [*bands, np.inf], strict=True):
         need = generating_work(instance, later, tau)
         need = np.concatenate([need, sending_work(instance, later)[:, None]], axis=1)
-        yield later, need, np.minimum(unserved[~prefills] + late_tokens(instance, later, above), 1.0)
+        yield later, need, np.minimum(late_first[~prefills] + late_tokens(instance, later, above), 1.0)
 
 
 def _merged(

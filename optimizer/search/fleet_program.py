@@ -160,8 +160,8 @@ def fleet_limits(instance: Instance) -> tuple[Limit, ...]:
         if offer.inventory is not None:
             limits.append(Limit(f"inventory {name}", offer.stock, gpus))
         if _by_stock(offer):
-            owned = offer.owned, offer.owned_usd_per_hour
-            limits.append(Limit(f"nodes {name}", 0.0, gpus, size, size * offer.usd_per_hour, *owned))
+            owned_stock = offer.owned, offer.owned_usd_per_hour
+            limits.append(Limit(f"nodes {name}", 0.0, gpus, size, size * offer.usd_per_hour, *owned_stock))
     if ceiling.budget is not None:
         limits.append(Limit("budget", ceiling.budget, engine_cost(instance)))
     if ceiling.power is not None:
@@ -253,8 +253,8 @@ def _hand_over_rows(matrices: Matrices, builder: Builder, routes: tuple[IntArray
         sends = builder.rows([f"sends{sender}_{f}" for f in flows], 0.0, 0.0)
         builder.entries(sends[flow[prefills]], variables[prefills], 1.0)
         for taker in np.flatnonzero(partners):
-            moved = builder.variables([f"z{sender}_{taker}_{f}" for f in flows], 0.0)
-            builder.entries(np.stack([sends, takes[taker]]), moved, -1.0)
+            transfers = builder.variables([f"z{sender}_{taker}_{f}" for f in flows], 0.0)
+            builder.entries(np.stack([sends, takes[taker]]), transfers, -1.0)
 
 
 def _load_rows(
@@ -266,8 +266,8 @@ def _load_rows(
     for r in range(count):
         weaker = np.all(need[:, r : r + 1] <= need, axis=2) & (np.arange(count) != r)
         equal = np.all(need[:, r : r + 1] == need, axis=2)
-        implied = (weaker & ~(equal & (np.arange(count) > r))).any(axis=1)
-        limiting = np.flatnonzero(~implied & (need[:, r].max(axis=1) > 0.0))
+        redundant = (weaker & ~(equal & (np.arange(count) > r))).any(axis=1)
+        limiting = np.flatnonzero(~redundant & (need[:, r].max(axis=1) > 0.0))
         row_of = np.full(matrices.size, -1)
         row_of[limiting] = loads_of = builder.rows([f"load{c}_{r}" for c in limiting], -np.inf, 0.0)
         column, flow, variable = (values[row_of[routes[0]] >= 0] for values in routes)
@@ -449,9 +449,9 @@ def relax(matrices: Matrices, aim: Aim, time_limit: float = math.inf) -> Prices 
     need = np.where(matrices.possible[:, None, :], matrices.need, 1.0)
     need = np.concatenate([need, need.mean(axis=1, keepdims=True)], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        earned = np.where(gain[:, None] > 0.0, gain[:, None] / need, 0.0).max(axis=2).min(axis=1)
+        earnings = np.where(gain[:, None] > 0.0, gain[:, None] / need, 0.0).max(axis=2).min(axis=1)
     bought = np.flatnonzero(solution.x[model.engines] > 0.0)
-    return Prices(solution.objective, cost, np.maximum(cost - earned, 0.0), bought)
+    return Prices(solution.objective, cost, np.maximum(cost - earnings, 0.0), bought)
 
 
 def undominated(matrices: Matrices) -> IntArray:

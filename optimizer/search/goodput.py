@@ -45,14 +45,14 @@ def best_serving(search: FleetSearch) -> Serving:
         return best
     if _by_price(instance):
         sold = min(best[1], instance.problem.objective.max_volume)
-        mixed = _mixed(search, best[0], sold, fleet_cost(instance, best[0]))
-        return best if mixed is None else (mixed, max(sold, goodput_volume(instance, mixed)))
+        mixture = _mixed(search, best[0], sold, fleet_cost(instance, best[0]))
+        return best if mixture is None else (mixture, max(sold, goodput_volume(instance, mixture)))
     waiting = list(BEYOND)
     while waiting and not search.late():
         more = best[1] * waiting.pop(0)
-        mixed = _mixed(search, best[0], more, math.inf)
-        if mixed is not None:
-            best, waiting = (mixed, max(more, goodput_volume(instance, mixed))), list(BEYOND)
+        mixture = _mixed(search, best[0], more, math.inf)
+        if mixture is not None:
+            best, waiting = (mixture, max(more, goodput_volume(instance, mixture))), list(BEYOND)
     return best
 
 
@@ -71,11 +71,11 @@ def best_of_few_pools(search: FleetSearch) -> Serving:
         below = high / value / (1.0 + MORE) if by_price and value else math.inf  # what costs more has no more
         fleet = unmixed(FleetSearch.of(at_volume(instance, volume), search.settings, search.late), below)
         if fleet.pools:
-            cost, served = fleet_cost(instance, fleet), max(volume, goodput_volume(instance, fleet))
-            worth = min(served, high) / cost if by_price else served
-            best, value = ((fleet, served), worth) if worth > value else (best, value)
-            if served < high:
-                heapq.heappush(waiting, (-high / cost if by_price else -high, served, high, cost))
+            cost, served_volume = fleet_cost(instance, fleet), max(volume, goodput_volume(instance, fleet))
+            worth = min(served_volume, high) / cost if by_price else served_volume
+            best, value = ((fleet, served_volume), worth) if worth > value else (best, value)
+            if served_volume < high:
+                heapq.heappush(waiting, (-high / cost if by_price else -high, served_volume, high, cost))
         if low < volume:
             heapq.heappush(waiting, (-volume / least if by_price else -volume, low, volume, least))
     return best

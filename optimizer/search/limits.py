@@ -70,8 +70,8 @@ def still_holds(instance: Instance, fleet: Fleet) -> bool:
         for pool in fleet.pools
         if pool.role is not Role.COLOCATED
     ]
-    carried = all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy)
-    return carried and holds_at(instance, fleet)
+    cards_suffice = all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy)
+    return cards_suffice and holds_at(instance, fleet)
 
 
 def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:
@@ -108,10 +108,10 @@ def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fle
     pairs = list(zip(pools, weights, strict=True))
     nothing = np.zeros_like(weights[0])
     first = sum((weight for pool, weight in pairs if pool.role is not Role.DECODE), nothing)
-    handed = sum((weight / first for pool, weight in pairs if pool.role is Role.PREFILL), nothing)
+    transfer_share = sum((weight / first for pool, weight in pairs if pool.role is Role.PREFILL), nothing)
     later = np.maximum(sum((weight for pool, weight in pairs if pool.role is Role.DECODE), nothing), 1e-300)
 
     def share(pool: FleetPool, weight: FloatArray) -> FloatArray:
-        return weight / later * handed if pool.role is Role.DECODE else weight / first
+        return weight / later * transfer_share if pool.role is Role.DECODE else weight / first
 
     return Fleet(tuple(replace(pool, route=share(pool, weight)) for pool, weight in pairs))

@@ -174,10 +174,10 @@ class Mixing:
         if not rows:
             return
         stage, split = self.stages[place], self.split
-        every = np.array([second for _, second, _ in rows], dtype=np.int64)
+        seconds = np.array([second for _, second, _ in rows], dtype=np.int64)
         picks, need = np.array([first for first, _, _ in rows], dtype=np.int64), split.need * stage.route
-        most = self._most(stage, picks, every)
-        good, sides = most > 0, (picks, np.stack([every, most], axis=1))
+        most = self._most(stage, picks, seconds)
+        good, sides = most > 0, (picks, np.stack([seconds, most], axis=1))
         good[good] = _busy(need, np.ones(self.usual.size), *(side[good] for side in sides)) <= 1.0
         rows = [row for row, fits in zip(rows, good.tolist(), strict=True) if fits]
         if not rows:
@@ -194,10 +194,10 @@ class Mixing:
         """Of each two engines that may be mixed, sizes of the pool of the dearer one that can be paid for."""
         settings, tables = self.search.settings, self.search.instance.tables
         role = ROLES[stage.role]
-        piped = any(pool.role is Role.PREFILL and tables.pipeline[pool.shape] > 1 for pool in stage.others)
+        has_pipelines = any(pool.role is Role.PREFILL and tables.pipeline[pool.shape] > 1 for pool in stage.others)
         if not self.problem.constraints.fits([role, role, *(pool.role for pool in stage.others)]):
             return []
-        if piped and self.no_pipelines:
+        if has_pipelines and self.no_pipelines:
             return []
         offer, price = tables.offer[settings.shape], tables.usd_per_hour[settings.shape]
         pairs = [
@@ -246,9 +246,9 @@ class Mixing:
             nobody = np.zeros(shape.size)
             budgets += [(float(flows.tpot[members].min()), nobody) for members in by_limits(flows)[1:]]
         best = [np.zeros(0, dtype=np.int64)]
-        for limit, preferred in budgets:
+        for limit, preference in budgets:
             harms = tables.full_base[shape, 0, settings.chunk] > limit
-            order = np.lexsort((np.where(harms, settings.chunk, -1 - settings.chunk), -preferred))
+            order = np.lexsort((np.where(harms, settings.chunk, -1 - settings.chunk), -preference))
             order = order[usable[order]]
             best.append(order[np.unique(shape[order], return_index=True)[1]])
         return np.unique(np.concatenate(best))
@@ -285,15 +285,15 @@ class Mixing:
 
         Or as much, where that fleet is less simple. firsts (rows, pools, 2): settings and engines.
         """
-        each, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
-        fixed = (each[firsts[..., 0]] * (firsts[..., 1:] + spares)).sum(axis=1)
-        fixed += fleet_gpus(self.search.instance, Fleet(stage.others))
+        engine_gpus, spares = self.search.gpus_each(), self.problem.constraints.spare_replicas
+        other_gpus = (engine_gpus[firsts[..., 0]] * (firsts[..., 1:] + spares)).sum(axis=1)
+        other_gpus += fleet_gpus(self.search.instance, Fleet(stage.others))
         top = TIMES * self.search.least[seconds] + BESIDE
         cost = self.cost * (NO_DEARER if self._simpler(stage) else 1.0)
         fewer = self.pools if self.best is None else len(self.best.fleet.pools)
         if self.kind is not Kind.TYPES and len(stage.others) + 2 > fewer:
             cost *= 1.0 - WORTH
-        return most_engines(self.problem, fixed, each[seconds], top, cost)
+        return most_engines(self.problem, other_gpus, engine_gpus[seconds], top, cost)
 
     def _simpler(self, stage: Stage) -> bool:
         """Whether a stage of two pools and all others are fewer pools of the same roles than the best mixture has."""
@@ -311,12 +311,12 @@ def _busy(
     seconds (rows, 2): settings and engines of either side; worse: by how much more the first side shuns a flow than
     what it needs says.
     """
-    other, counts = seconds.T
-    busy, second = np.zeros(other.size), need[other]
+    second_settings, counts = seconds.T
+    busy, second = np.zeros(second_settings.size), need[second_settings]
     for settings, engines in np.moveaxis(firsts, (1, 2), (0, 1)):
         first, bears = need[settings], (engines * usual[settings])[:, None]
         order = first / np.maximum(second, 1e-300) * worse
-        busy = np.maximum(busy, balance(first / bears, second / (counts * usual[other])[:, None], order))
+        busy = np.maximum(busy, balance(first / bears, second / (counts * usual[second_settings])[:, None], order))
     return busy
 
 
@@ -349,9 +349,9 @@ def stages_of(fleet: Fleet) -> Iterator[Stage]:
     for size in (1, 2):
         for pools in combinations(fleet.pools, size):
             if len({pool.role for pool in pools}) == 1:
-                others = tuple(pool for pool in fleet.pools if not any(pool is taken for taken in pools))
+                other_pools = tuple(pool for pool in fleet.pools if not any(pool is member for member in pools))
                 route = np.asarray(sum(pool.route for pool in pools))
-                yield Stage(ROLES.index(pools[0].role), route, others)
+                yield Stage(ROLES.index(pools[0].role), route, other_pools)
 
 
 def cheaper_mixture(
@@ -391,8 +391,8 @@ def with_room(search: FleetSearch, mixture: Mixture) -> Fleet:
     best = [roomiest(search.instance, whole)] if whole else []
     if best and holds_at(search.instance, best[0], ROOM):
         return best[0]
-    others = [fleet for order in split.orders(stage, *settings) for fleet in cut(order)]
-    return roomiest(search.instance, [*best, mixture.fleet, *others])
+    cut_fleets = [fleet for order in split.orders(stage, *settings) for fleet in cut(order)]
+    return roomiest(search.instance, [*best, mixture.fleet, *cut_fleets])
 
 
 def cheaper_of_more_pools(search: FleetSearch, starts: Sequence[Fleet], below: float) -> Fleet | None:
@@ -407,8 +407,8 @@ def cheaper_of_more_pools(search: FleetSearch, starts: Sequence[Fleet], below: f
 def or_mixed(search: FleetSearch, best: Fleet) -> Fleet:
     """A fleet that holds, or a cheaper mixture."""
     cost = fleet_cost(search.instance, best) if best.pools else math.inf
-    mixed = cheaper_of_more_pools(search, [best] if best.pools else [], cost)
-    return best if mixed is None else settled(search.instance, mixed)
+    mixture = cheaper_of_more_pools(search, [best] if best.pools else [], cost)
+    return best if mixture is None else settled(search.instance, mixture)
 
 
 def leanest(search: FleetSearch) -> Fleet:

@@ -49,25 +49,25 @@ def by_class(instance: Instance, solve: Solve) -> Fleet:
     if most is not None and most < len(classes):
         return Fleet(())
     turns = (_in_turn(instance, solve, order) for order in (classes, classes[::-1]))
-    fleets = (_together(instance, parts) for parts in turns if parts)
+    fleets = (_together(instance, class_fleets) for class_fleets in turns if class_fleets)
     return next((fleet for fleet in fleets if keeps_every_limit(instance, fleet)), Fleet(()))
 
 
 def _in_turn(instance: Instance, solve: Solve, order: Sequence[int]) -> Parts:
     """A fleet for each class within what those before it left over; empty where one gets none."""
-    parts: list[tuple[int, Fleet]] = []
+    class_fleets: list[tuple[int, Fleet]] = []
     for place, k in enumerate(order):
-        fleet = solve(of_class(instance, k, _together(instance, parts), later=len(order) - place - 1))
+        fleet = solve(of_class(instance, k, _together(instance, class_fleets), later=len(order) - place - 1))
         if not fleet.pools:
             return []
-        parts.append((k, fleet))
-    return parts
+        class_fleets.append((k, fleet))
+    return class_fleets
 
 
-def _together(instance: Instance, parts: Parts) -> Fleet:
+def _together(instance: Instance, class_fleets: Parts) -> Fleet:
     """The fleets of classes as one, each pool with its shares of all flows."""
     pools: list[FleetPool] = []
-    for k, fleet in parts:
+    for k, fleet in class_fleets:
         members = instance.flows.slo == k
         for pool in fleet.pools:
             route = np.zeros(members.size)
@@ -76,7 +76,7 @@ def _together(instance: Instance, parts: Parts) -> Fleet:
     return Fleet(with_names(instance, pools))
 
 
-def of_class(instance: Instance, k: int, taken: Fleet, later: int) -> Instance:
+def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> Instance:
     """The instance of one class alone, within what the fleets of other classes leave; `later` classes are to come."""
     problem, slo = instance.problem, instance.problem.slos[k]
     members = instance.flows.slo == k
@@ -88,14 +88,14 @@ def of_class(instance: Instance, k: int, taken: Fleet, later: int) -> Instance:
         problem,
         slos=(replace(slo, share=1.0),),
         workload=replace(problem.workload, request_rate=rate),
-        offers=_offers_left(instance, taken),
-        constraints=_limits_left(instance, taken, later),
+        offers=_offers_left(instance, earlier_fleet),
+        constraints=_limits_left(instance, earlier_fleet, later),
     )
     return Instance(alone, flows, instance.enumeration, tables, instance.overhead)
 
 
-def _offers_left(instance: Instance, taken: Fleet) -> tuple[Offer, ...]:
-    used = fleet_gpus(instance, taken)
+def _offers_left(instance: Instance, earlier_fleet: Fleet) -> tuple[Offer, ...]:
+    used = fleet_gpus(instance, earlier_fleet)
     return tuple(
         replace(
             offer,
@@ -107,16 +107,16 @@ def _offers_left(instance: Instance, taken: Fleet) -> tuple[Offer, ...]:
     )
 
 
-def _limits_left(instance: Instance, taken: Fleet, later: int) -> Constraints:
+def _limits_left(instance: Instance, earlier_fleet: Fleet, later: int) -> Constraints:
     """The limits on the whole fleet less what is taken; every later class needs a pool."""
-    limits, gpus = instance.problem.constraints, fleet_gpus(instance, taken)
+    limits, gpus = instance.problem.constraints, fleet_gpus(instance, earlier_fleet)
     power = float(sum(offer.accelerator.tdp * n for offer, n in zip(instance.problem.offers, gpus, strict=True)))
-    spent = fleet_cost(instance, taken) if taken.pools else 0.0
+    spent = fleet_cost(instance, earlier_fleet) if earlier_fleet.pools else 0.0
     return replace(
         limits,
         pools=Pools.SHARED,
         budget=None if limits.budget is None else max(limits.budget - spent, 0.0),
         power=None if limits.power is None else max(limits.power - power, 0.0),
         max_gpus=None if limits.max_gpus is None else max(limits.max_gpus - int(gpus.sum()), 0),
-        max_pools=None if limits.max_pools is None else max(limits.max_pools - len(taken.pools) - later, 0),
+        max_pools=None if limits.max_pools is None else max(limits.max_pools - len(earlier_fleet.pools) - later, 0),
     )

@@ -99,7 +99,7 @@ class Builder:
         from ortools.math_opt import model_pb2
 
         nothing = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
-        rows, columns, values = (np.concatenate(parts) for parts in zip(nothing, *self.blocks, strict=True))
+        rows, columns, values = (np.concatenate(arrays) for arrays in zip(nothing, *self.blocks, strict=True))
         order, cost = np.lexsort((columns, rows)), np.array(self.cost)
         proto = model_pb2.ModelProto()
         proto.variables.ids.extend(range(cost.size))

@@ -84,8 +84,8 @@ Picks = tuple[tuple[int, int], ...]
 def _hopeless(instance: Instance, settings: Settings) -> BoolArray:
     """Whether more requests are late than some class permits even on idle engines, beside the best of partners."""
     late = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
-    permitted = 1.0 - class_goals(instance) + 1e-6
-    return np.array([(class_attainment(instance, row) > permitted).any() for row in late], dtype=np.bool_)
+    miss_limit = 1.0 - class_goals(instance) + 1e-6
+    return np.array([(class_attainment(instance, row) > miss_limit).any() for row in late], dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,9 +117,9 @@ class FleetSearch:
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
         return cls(instance, settings, least, late=late, hopeless=_hopeless(instance, settings))
 
-    def restricted(self, allowed: BoolArray) -> FleetSearch:
+    def restricted(self, usable: BoolArray) -> FleetSearch:
         """The search among some of the settings (settings,), nothing evaluated yet."""
-        return FleetSearch.of(self.instance, self.settings.take(allowed), self.late)
+        return FleetSearch.of(self.instance, self.settings.take(usable), self.late)
 
     def pool(self, setting: int, engines: int) -> FleetPool:
         """So many engines of a setting as a pool that serves all of its stage."""
@@ -152,10 +152,10 @@ class FleetSearch:
         key = picks, volume
         if key not in self.held:
             states = tuple(self.state(*pick, volume) for pick in picks)
-            reached = reach(self.instance, self.fleet(picks), states)
-            self.held[key] = reached >= 1.0
-            if NEAR <= reached < 1.0 and volume == 1.0:
-                self.near[picks] = reached
+            goal_share = reach(self.instance, self.fleet(picks), states)
+            self.held[key] = goal_share >= 1.0
+            if NEAR <= goal_share < 1.0 and volume == 1.0:
+                self.near[picks] = goal_share
         return self.held[key]
 
     def enough(self, setting: int, most: int) -> int | None:
@@ -182,9 +182,9 @@ class FleetSearch:
         """Whether a colocated pool misses for its long steps alone: without late tokens it would keep every goal."""
         if engines < self.least[setting]:
             return False
-        missed = misses_of(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
-        in_time = np.clip(1.0 - missed.ttft - missed.full, 0.0, 1.0)
-        return missed.stable and keeps_goals(self.instance, class_attainment(self.instance, in_time))
+        misses = misses_of(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
+        in_time = np.clip(1.0 - misses.ttft - misses.full, 0.0, 1.0)
+        return misses.stable and keeps_goals(self.instance, class_attainment(self.instance, in_time))
 
     def cut_short(self, looks: int = 0) -> bool:
         """Whether looks or time are up; a search that ends so has not seen all, which is kept in `cut`."""
@@ -219,30 +219,32 @@ class FleetSearch:
 def near_fleets(search: FleetSearch, below: float) -> list[Fleet]:
     """Fleets within the limits that cost less than `below` [$/h] and come near every goal by formula, nearest first."""
     problem = search.instance.problem
-    priced = [(picks, reached) for picks, reached in search.near.items() if _price(search, problem, picks) < below]
-    return [search.fleet(picks) for picks, _ in sorted(priced, key=lambda row: (-row[1], row[0]))]
+    affordable = [
+        (picks, goal_share) for picks, goal_share in search.near.items() if _price(search, problem, picks) < below
+    ]
+    return [search.fleet(picks) for picks, _ in sorted(affordable, key=lambda row: (-row[1], row[0]))]
 
 
 def cheapest_held(
-    search: FleetSearch, problem: Problem, below: float = np.inf, allowed: BoolArray | None = None
+    search: FleetSearch, problem: Problem, below: float = np.inf, usable: BoolArray | None = None
 ) -> tuple[Picks, float] | None:
     """The cheapest fleet of one pool or two that holds, within the limits and below some cost, and its cost [$/h].
 
-    problem: the instance's own, or one that differs in prices and limits alone; allowed (settings,): which may be used.
+    problem: the instance's own, or one that differs in prices and limits alone; usable (settings,): which may be used.
     Of fleets that cost the same, one that survives the loss of a replica and has the most room (`preferred`).
     """
-    free = np.ones(search.settings.size, dtype=np.bool_) if allowed is None else allowed
-    held = _cheapest_pairs(search, problem, below, free)
-    most = min((cost * NO_DEARER for _, cost in held), default=below)
-    held += _cheapest_alone(search, problem, most, free)
-    if not held:
+    free = np.ones(search.settings.size, dtype=np.bool_) if usable is None else usable
+    candidates = _cheapest_pairs(search, problem, below, free)
+    most = min((cost * NO_DEARER for _, cost in candidates), default=below)
+    candidates += _cheapest_alone(search, problem, most, free)
+    if not candidates:
         return None
-    least = min(cost for _, cost in held)
-    tied = [picks for picks, cost in held if cost <= least * (1.0 + SAME_COST)]
-    tied.sort(key=lambda picks: (_names(search, picks), picks))
-    fleets = [search.fleet(picks) for picks in tied]
+    least = min(cost for _, cost in candidates)
+    cheapest = [picks for picks, cost in candidates if cost <= least * (1.0 + SAME_COST)]
+    cheapest.sort(key=lambda picks: (_names(search, picks), picks))
+    fleets = [search.fleet(picks) for picks in cheapest]
     best = preferred(search.instance, fleets)
-    picks = next(picks for picks, fleet in zip(tied, fleets, strict=True) if fleet is best)
+    picks = next(picks for picks, fleet in zip(cheapest, fleets, strict=True) if fleet is best)
     return picks, _price(search, problem, picks)
 
 
@@ -264,33 +266,33 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
     ceiling = below * (1.0 - SAME_COST)
     cheapest: list[tuple[Picks, float]] = []
 
-    def wait(picks: Picks, *, held: bool) -> float:
+    def wait(picks: Picks, *, feasible: bool) -> float:
         price = _price(search, problem, picks)
         if price < ceiling:
-            heapq.heappush(waiting, (price, picks, held))
+            heapq.heappush(waiting, (price, picks, feasible))
         return price
 
     for looks in range(MOST_LOOKS + 1):
         if not waiting or waiting[0][0] >= ceiling or search.cut_short(looks):
             break
-        cost, picks, held = heapq.heappop(waiting)
-        if held:
+        cost, picks, feasible = heapq.heappop(waiting)
+        if feasible:
             cheapest.append((picks, cost))
             continue
         enough = [search.enough(setting, search.most(setting)) for setting, _ in picks]
-        raised = tuple((pick[0], max(pick[1], count or 0)) for pick, count in zip(picks, enough, strict=True))
+        enough_picks = tuple((pick[0], max(pick[1], count or 0)) for pick, count in zip(picks, enough, strict=True))
         if None in enough:
             continue
-        if raised != picks:
-            wait(raised, held=False)
+        if enough_picks != picks:
+            wait(enough_picks, feasible=False)
             continue
         (prefill, engines), decode = picks
         most = _affordable(search, problem, (prefill, engines), ceiling, (decode,))
         if search.holds(((prefill, most), decode)):
-            price = wait(_fewest_beside(search, (prefill, engines), most, decode), held=True)
+            price = wait(_fewest_beside(search, (prefill, engines), most, decode), feasible=True)
             ceiling = min(ceiling, price * (1.0 + SAME_COST))
         if decode[1] < search.most(decode[0]):
-            wait(((prefill, engines), (decode[0], decode[1] + 1)), held=False)
+            wait(((prefill, engines), (decode[0], decode[1] + 1)), feasible=False)
     return cheapest
 
 
@@ -310,28 +312,28 @@ def bisected(low: int, high: int, good: Callable[[int], bool]) -> tuple[int, int
 
 
 def most_engines(
-    problem: Problem, others: FloatArray | IntArray, each: FloatArray, top: IntArray, below: float = np.inf
+    problem: Problem, other_gpus: FloatArray | IntArray, engine_gpus: FloatArray, top: IntArray, below: float = np.inf
 ) -> IntArray:
     """Engines, `top` at most, that the limits allow beside other GPUs for less than `below` [$/h], (rows,).
 
-    others, each (rows, offers): GPUs of the other pools, and of one engine; its pool has spares too.
+    other_gpus, engine_gpus (rows, offers): GPUs of the other pools, and of one engine; its pool has spares too.
     """
     low, high, spares = np.zeros(top.size, dtype=np.int64), top + 1, problem.constraints.spare_replicas
     while (high - low > 1).any():
         middle = np.maximum((low + high) // 2, 1)
-        gpus = others + each * (middle + spares)[:, None]
+        gpus = other_gpus + engine_gpus * (middle + spares)[:, None]
         fits = within_limits(problem, gpus) & (gpu_cost(problem, gpus) < below * (1.0 - SAME_COST))
         low, high = np.where(fits & (high > middle), middle, low), np.where(fits, high, middle)
     return low
 
 
 def _affordable(
-    search: FleetSearch, problem: Problem, pick: tuple[int, int], ceiling: float, others: Picks = ()
+    search: FleetSearch, problem: Problem, pick: tuple[int, int], ceiling: float, other_picks: Picks = ()
 ) -> int:
     """Engines of a setting that cost less than `ceiling` beside others, `FleetSearch.most` at most; those picked do."""
     setting, least = pick
     most = max(search.most(setting), least) + 1
-    return bisected(least, most, lambda count: _price(search, problem, ((setting, count), *others)) < ceiling)[0]
+    return bisected(least, most, lambda count: _price(search, problem, ((setting, count), *other_picks)) < ceiling)[0]
 
 
 def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
@@ -341,12 +343,16 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
     that makes long steps shorter, so it is looked at only for fewer engines, and only where TPOT was what was missed.
     """
     cheapest: list[tuple[Picks, float]] = []
-    settings, fewest, spoiled = search.settings, dict[tuple[int, int], tuple[int, int]](), dict[tuple[int, int], bool]()
+    settings, fewest, long_steps = (
+        search.settings,
+        dict[tuple[int, int], tuple[int, int]](),
+        dict[tuple[int, int], bool](),
+    )
     alone = np.flatnonzero(free & (settings.role == COLOCATED))
-    each, engines = search.gpus_each()[alone], search.least[alone]
-    gpus = each * (engines + problem.constraints.spare_replicas)[:, None]
+    engine_gpus, engines = search.gpus_each()[alone], search.least[alone]
+    gpus = engine_gpus * (engines + problem.constraints.spare_replicas)[:, None]
     least = np.where(within_limits(problem, gpus), gpu_cost(problem, gpus), np.inf)
-    affordable = most_engines(problem, 0.0 * each, each, TIMES * engines + BESIDE, below)
+    affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, TIMES * engines + BESIDE, below)
     for place in np.lexsort((-settings.seqs[alone], least)):
         setting, most = int(alone[place]), int(affordable[place])
         alike = int(settings.shape[setting]), int(settings.chunk[setting])
@@ -355,9 +361,9 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
         first, enough = fewest.get(alike, (setting, most + 1))
         most = min(most, enough - 1)
         if first != setting:
-            if (first, most) not in spoiled:
-                spoiled[first, most] = search.spoiled_by_steps(first, most)
-            if not spoiled[first, most]:
+            if (first, most) not in long_steps:
+                long_steps[first, most] = search.spoiled_by_steps(first, most)
+            if not long_steps[first, most]:
                 continue
         count = search.enough(setting, most)
         fewest[alike] = first, most + 1 if count is None else count
@@ -366,7 +372,7 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
             cheapest.append((picks, _price(search, problem, picks)))
             if cheapest[-1][1] * NO_DEARER < below:
                 below = cheapest[-1][1] * NO_DEARER
-                affordable = most_engines(problem, 0.0 * each, each, TIMES * engines + BESIDE, below)
+                affordable = most_engines(problem, 0.0 * engine_gpus, engine_gpus, TIMES * engines + BESIDE, below)
     return cheapest
 
 
@@ -459,10 +465,10 @@ def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
     between `low` and `high`, and found more exactly only as far as it takes to tell that another has less, or more.
     """
     best, low, high = fleets[0], 1.0, MOST_ROOM
-    for other in fleets[1:]:
-        while (more := low * (1.0 + AS_MUCH)) < MOST_ROOM and holds_at(instance, other, more):
-            if high <= more or (high < MOST_ROOM and holds_at(instance, other, high)):
-                best, low, high = other, max(more, high), MOST_ROOM
+    for rival in fleets[1:]:
+        while (more := low * (1.0 + AS_MUCH)) < MOST_ROOM and holds_at(instance, rival, more):
+            if high <= more or (high < MOST_ROOM and holds_at(instance, rival, high)):
+                best, low, high = rival, max(more, high), MOST_ROOM
                 break
             middle = min(low * ROOM_STEP, (low + high) / 2.0)
             low, high = (middle, high) if holds_at(instance, best, middle) else (low, middle)

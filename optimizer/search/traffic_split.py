@@ -147,8 +147,8 @@ class TrafficSplit:
             side = (replace(self.search.pool(setting, 1), route=stage.route) for setting in settings)
             idle = (self.search.state(setting, 1, IDLE) for setting in settings)
             rest = (pool_state(self.search.instance, pool, 1.0) for pool in stage.others)
-            missed = misses_of(self.search.instance, Fleet((*side, *stage.others)), (*idle, *rest))
-            self.penalties[key] = 1.0 + UNABLE * (1.0 - missed.flow_attainment)
+            misses = misses_of(self.search.instance, Fleet((*side, *stage.others)), (*idle, *rest))
+            self.penalties[key] = 1.0 + UNABLE * (1.0 - misses.flow_attainment)
         return self.penalties[key]
 
     def orders(self, stage: Stage, first: Settings, second: Settings) -> tuple[Order, ...]:
@@ -183,8 +183,12 @@ class TrafficSplit:
     def _length(self, stage: Stage, first: Settings, second: Settings) -> FloatArray:
         """Prompt lengths, negative where the first of two sides should take the longer ones, (flows,)."""
         isl = self.search.instance.flows.isl
-        strain, other, short = self._strain(stage, first), self._strain(stage, second), isl < isl.mean()
-        return isl if strain[short].sum() * other.sum() <= other[short].sum() * strain.sum() else -isl
+        first_strain, second_strain, short = self._strain(stage, first), self._strain(stage, second), isl < isl.mean()
+        return (
+            isl
+            if first_strain[short].sum() * second_strain.sum() <= second_strain[short].sum() * first_strain.sum()
+            else -isl
+        )
 
     def _strain(self, stage: Stage, settings: Settings) -> FloatArray:
         """What a side needs of each flow of a stage [$/h], far more where that is late anyway, (flows,)."""
@@ -222,9 +226,9 @@ class TrafficSplit:
         """Where an order is cut for the first side to serve as large a share of the requests as in a fleet."""
         shapes = {int(self.search.settings.shape[setting]) for setting, _ in sides[0]}
         role, share = ROLES[int(self.search.settings.role[sides[0][0][0]])], self.search.instance.flows.share
-        served = sum(float(pool.route @ share) for pool in fleet.of(role) if pool.shape in shapes)
+        served_share = sum(float(pool.route @ share) for pool in fleet.of(role) if pool.shape in shapes)
         before = np.cumsum((share * stage.route)[order.flows])
-        return float(np.interp(served, np.append(0.0, before), np.arange(before.size + 1.0)))
+        return float(np.interp(served_share, np.append(0.0, before), np.arange(before.size + 1.0)))
 
     def fleet(self, stage: Stage, sides: Sides, order: Order, place: float) -> Fleet | None:
         """The fleet with the cut at a place, if it holds there."""

@@ -100,11 +100,11 @@ def run_length(instance: Instance, volume: float) -> int:
 
     Bursts make requests share their fate, so that of so many only one in (ca^2 + 1) / 2 tells something new.
     """
-    recorded, load = instance.problem.recorded, instance.problem.workload
+    recording, load = instance.problem.recorded, instance.problem.workload
     pause = 0.0 if load.sessions is None else load.sessions.pause.mean * volume * load.request_rate
-    stated = 0 if recorded is None else recorded.arrival.size
-    least = max(LEAST_REQUESTS, stated, math.ceil(LIFETIMES * pause))
-    alike = max(1.0, (instance.flows.arrival_scv + 1.0) / 2.0) if recorded is None else 1.0
+    recording_size = 0 if recording is None else recording.arrival.size
+    least = max(LEAST_REQUESTS, recording_size, math.ceil(LIFETIMES * pause))
+    alike = max(1.0, (instance.flows.arrival_scv + 1.0) / 2.0) if recording is None else 1.0
     return math.ceil(max(LIFETIMES * in_system(instance, volume), least) * alike)
 
 
@@ -151,8 +151,8 @@ def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
 
 def full_length(instance: Instance, fleet: Fleet, least: int, volume: float) -> int:
     """Requests of a run in which the slowest queue and batch of a fleet forget often enough; `least` at least."""
-    remembered = RELAXATIONS * max(memory(instance, fleet, volume), settling(instance, fleet, volume))
-    return max(least, math.ceil(min(remembered, MOST_RELAXED)))
+    memory_length = RELAXATIONS * max(memory(instance, fleet, volume), settling(instance, fleet, volume))
+    return max(least, math.ceil(min(memory_length, MOST_RELAXED)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +291,11 @@ class Bench:
         if look.judgement.missed or self.late():
             return replace(look, held=False)
         judgement = self._until_decided(portion)
-        held = judgement.proven and len(judgement.runs) >= self.least
-        stuck = self.stays_behind(portion, judgement.runs, 0) if held else None
-        if held and stuck is None:
+        is_proven = judgement.proven and len(judgement.runs) >= self.least
+        stuck = self.stays_behind(portion, judgement.runs, 0) if is_proven else None
+        if is_proven and stuck is None:
             return self._in_order(fleet, judgement)
-        return self.settled(fleet, judgement, stuck=stuck, held=held)
+        return self.settled(fleet, judgement, stuck=stuck, held=is_proven)
 
     def _in_order(self, fleet: Fleet, judgement: Judgement) -> Verdict:
         """The verdict on a fleet that keeps its goals, unless the recorded requests in their own order say otherwise.
@@ -336,13 +336,13 @@ class Bench:
 
         All of the fleet where requests were recorded, whose waves have no parts.
         """
-        counts, parts = [pool.replicas for pool in fleet.pools], 1
+        counts, part_count = [pool.replicas for pool in fleet.pools], 1
         if self.instance.problem.recorded is None:
             most = min(math.ceil(self.requests / MOST_REQUESTS), *counts)
-            parts = next(n for n in range(most, 0, -1) if all(have // n * n >= WHOLE * have for have in counts))
-        sliced = Fleet(tuple(replace(pool, replicas=pool.replicas // parts) for pool in fleet.pools))
-        requests = min(math.ceil(self.requests / parts), MOST_JUDGED)
-        return Slice(sliced, parts, self.volume / parts, requests, self.engines_of(sliced))
+            part_count = next(n for n in range(most, 0, -1) if all(have // n * n >= WHOLE * have for have in counts))
+        slice_fleet = Fleet(tuple(replace(pool, replicas=pool.replicas // part_count) for pool in fleet.pools))
+        requests = min(math.ceil(self.requests / part_count), MOST_JUDGED)
+        return Slice(slice_fleet, part_count, self.volume / part_count, requests, self.engines_of(slice_fleet))
 
     def full(self, portion: Slice) -> int:
         """Requests of a full run of the fleet: its queues and batches forget often enough, as far as MOST_RELAXED."""
@@ -364,8 +364,8 @@ class Bench:
             alone = judge_runs(self.instance, portion.engines, self.runs(portion, portion.requests, 0, 1))
             if alone.missed:
                 return alone
-        wanted = until_decided(requests, least=self.least, late=self.late)
-        return judge_until(self.instance, portion.engines, lambda number: self.drawn(portion, requests, number), wanted)
+        rule = until_decided(requests, least=self.least, late=self.late)
+        return judge_until(self.instance, portion.engines, lambda number: self.drawn(portion, requests, number), rule)
 
     def stays_behind(self, portion: Slice, runs: Sequence[Run], number: int) -> Judgement | None:
         """What a run with a crowd, of requests `number`, says of a fleet that does not come out of it; else None.
@@ -385,12 +385,12 @@ class Bench:
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
         """What the recorded requests say of a fleet when they come in order; None where there are none."""
-        recorded, key = self.instance.problem.recorded, fleet_key(fleet)
-        if recorded is None:
+        recording, key = self.instance.problem.recorded, fleet_key(fleet)
+        if recording is None:
             return None
         if key not in self.replays:
             engines = self.engines_of(fleet)
-            run = Run.of(recorded_trace(self.instance, fleet, recorded, self.volume), engines)
+            run = Run.of(recorded_trace(self.instance, fleet, recording, self.volume), engines)
             self.replays[key] = judge_runs(self.instance, engines, [run])
         return self.replays[key]
 
@@ -419,8 +419,10 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, late: Late, *, hel
     by_formula: what the formulas expect [1/s], which is tried first; held: whether it meets the SLO as planned.
     """
     portion, step = bench.part(fleet), 1.0 + 4.0 * TOLERANCE
-    expected = by_formula / bench.instance.problem.workload.request_rate / portion.parts
-    start = max(portion.volume * step, expected) if held else min(portion.volume, expected or portion.volume)
+    formula_volume = by_formula / bench.instance.problem.workload.request_rate / portion.parts
+    start = (
+        max(portion.volume * step, formula_volume) if held else min(portion.volume, formula_volume or portion.volume)
+    )
     trials = bench.trials_of(fleet, late)
     return goodput_among(trials, TOLERANCE, proven=portion.volume if held else 0.0, start=start, step=step)
 
@@ -456,11 +458,13 @@ def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
     Each stays in the engine that holds it to its end, half-way through its output.
     """
     flows, room = instance.flows, 0.0
-    for pool, simulated in zip(fleet.pools, engines.pools, strict=True):
+    for pool, simulated_pool in zip(fleet.pools, engines.pools, strict=True):
         weight = flows.share * pool.route
         if pool.role is not Role.PREFILL and weight.any():
             tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
-            room += simulated.replicas * simulated.limits.kv_blocks * simulated.limits.block_size / tokens
+            room += (
+                simulated_pool.replicas * simulated_pool.limits.kv_blocks * simulated_pool.limits.block_size / tokens
+            )
     return max(1, math.ceil(FULL * room))
 
 
@@ -536,11 +540,11 @@ def on_fresh_requests(
     first, count = APART * number, enough(bench, portion, candidate, tail, runs=runs, most=most)
     fresh, last = bench.runs(portion, bench.full(portion), first, first + count), first + MOST_RUNS
     judgement = judge_runs(instance, portion.engines, fresh)
-    held = judge_runs(instance, portion.engines, fresh, tail=tail).proven
-    stuck = bench.stays_behind(portion, fresh, last) if held else None
-    behind = gives_way(bench, portion, last) if held and stuck is None else None
-    kept = held and behind is None
-    verdict = bench.settled(candidate.fleet, behind or judgement, stuck=stuck, held=kept, number=number)
+    is_proven = judge_runs(instance, portion.engines, fresh, tail=tail).proven
+    stuck = bench.stays_behind(portion, fresh, last) if is_proven else None
+    behind = gives_way(bench, portion, last) if is_proven and stuck is None else None
+    holds = is_proven and behind is None
+    verdict = bench.settled(candidate.fleet, behind or judgement, stuck=stuck, held=holds, number=number)
     bench.verdicts[fleet_key(candidate.fleet)] = verdict
     return verdict, judgement
 
@@ -554,14 +558,14 @@ def enough(
     chance of POWER, whose normal quantile is y, by (1 + y / z)^2 h^2 / (p - g)^2 times as many requests.
     """
     before, full = candidate.judgement.runs, bench.full(portion)
-    least, wanted = max(len(before), bench.least), float(runs)
+    least, wanted_runs = max(len(before), bench.least), float(runs)
     if before:
         wider = 1.0 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1.0 - tail)
         judgement = judge_runs(bench.instance, portion.engines, before, tail=tail)
         classes = [(item.attainment, item.goal) for item in judgement.classes]
         short = max((share.share - share.low) / max(share.share - goal, 1e-9) for share, goal in classes)
-        wanted = max(wanted, (wider * short) ** 2 * sum(run.demand.trace.size for run in before) / full)
-    return min(max(least, math.ceil(wanted)), max(least, min(most // full, MOST_RUNS)))
+        wanted_runs = max(wanted_runs, (wider * short) ** 2 * sum(run.demand.trace.size for run in before) / full)
+    return min(max(least, math.ceil(wanted_runs)), max(least, min(most // full, MOST_RUNS)))
 
 
 def gives_way(bench: Bench, portion: Slice, number: int) -> Judgement | None:
@@ -588,8 +592,8 @@ def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
         return None
     counting = replace(engines, pools=tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines.pools))
     runs = [Run.of(proof.demand, counting) for proof in winner.judgement.runs]
-    held = judge_runs(instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
-    return bench.settled(winner.fleet, judge_runs(instance, counting, runs), held=held)
+    is_proven = judge_runs(instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
+    return bench.settled(winner.fleet, judge_runs(instance, counting, runs), held=is_proven)
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
@@ -609,8 +613,8 @@ def miss_words(verdict: Verdict) -> str:
         f"{'' if verdict.replayed else f'; 95 % interval {interval_words(item)}'})"
         for item in behind
     ]
-    missed = any(not item.held if verdict.replayed else item.outcome is Outcome.MISSES for item in behind)
-    verb = "misses the SLO" if missed else "is not proven to meet the SLO"
+    is_miss = any(not item.held if verdict.replayed else item.outcome is Outcome.MISSES for item in behind)
+    verb = "misses the SLO" if is_miss else "is not proven to meet the SLO"
     return f"{verb} when {where}: {join_words(shares)}"
 
 

@@ -42,10 +42,10 @@ def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, 
 
     Of a demand that was recorded they are stretches of the recording, at the rate of the demand.
     """
-    flows, load, recorded = instance.flows, instance.problem.workload, instance.problem.recorded
-    if recorded is not None:
-        arrival, places = recorded.drawn(requests, load.request_rate * volume, seed)
-        return replayed_trace(instance, fleet, arrival, recorded.isl[places], recorded.osl[places], seed=seed)
+    flows, load, recording = instance.flows, instance.problem.workload, instance.problem.recorded
+    if recording is not None:
+        arrival, places = recording.drawn(requests, load.request_rate * volume, seed)
+        return replayed_trace(instance, fleet, arrival, recording.isl[places], recording.osl[places], seed=seed)
     if load.sessions is not None:
         return _session_trace(instance, fleet, load.sessions, requests, seed=seed, volume=volume)
     isl, osl, flow = draw_lengths(flows.isl, flows.osl, flows.share, requests, seed)
@@ -58,17 +58,17 @@ def _session_trace(
 ) -> Demand:
     """Turns of sessions that are under way, and of new ones; each session is of a class drawn by share."""
     flows, load = instance.flows, instance.problem.workload
-    stated = flows.share > 0.0
-    permitted = flows.ttft + flows.osl * flows.tpot
-    service = PACE * float(flows.share[stated] @ permitted[stated] / flows.share.sum())
+    stated_flows = flows.share > 0.0
+    permitted_time = flows.ttft + flows.osl * flows.tpot
+    service = PACE * float(flows.share[stated_flows] @ permitted_time[stated_flows] / flows.share.sum())
     mean, rate = sessions.turns.mean, load.request_rate * volume / sessions.turns.mean
     begin = float(np.ceil(sessions.turns.longest)) * (sessions.pause.mean + service)
     starts = gamma_arrivals(int(1.2 * requests / mean + begin * rate) + 20, rate, load.burstiness, seed)
     turns = draw_turns(sessions, starts, requests, begin=begin, service=service, most=load.max_tokens, seed=seed)
     flow = _flows_of(instance, _classes(instance, starts.size, seed)[turns.session], turns.isl, turns.osl)
-    made = _demand(instance, fleet, (turns.arrival, turns.isl, turns.osl), flow, seed=seed, volume=volume)
+    demand = _demand(instance, fleet, (turns.arrival, turns.isl, turns.osl), flow, seed=seed, volume=volume)
     pages = _pages(instance, sessions, turns)
-    return replace(made, trace=replace(made.trace, cached=None, pages=pages, after=turns.after, pause=turns.pause))
+    return replace(demand, trace=replace(demand.trace, cached=None, pages=pages, after=turns.after, pause=turns.pause))
 
 
 def _pages(instance: Instance, sessions: Sessions, turns: Turns) -> Pages:
@@ -92,10 +92,10 @@ def _pages(instance: Instance, sessions: Sessions, turns: Turns) -> Pages:
     return Pages(ids, counts, size, common if bool((counts >= common).any()) else 0)
 
 
-def recorded_trace(instance: Instance, fleet: Fleet, recorded: Recorded, volume: float = 1.0) -> Demand:
+def recorded_trace(instance: Instance, fleet: Fleet, recording: Recorded, volume: float = 1.0) -> Demand:
     """Recorded requests in their own order, at the rate of the demand times `volume`."""
-    pace = recorded.rate / (instance.problem.workload.request_rate * volume)
-    return replayed_trace(instance, fleet, recorded.arrival * pace, recorded.isl, recorded.osl)
+    pace = recording.rate / (instance.problem.workload.request_rate * volume)
+    return replayed_trace(instance, fleet, recording.arrival * pace, recording.isl, recording.osl)
 
 
 def replayed_trace(
@@ -156,14 +156,16 @@ def _demand(
     arrival, isl, osl = requests
     draw = np.random.default_rng([seed, 3]).random((2, flow.size))
     first = _routed(fleet, flow, draw[0], decode=False)
-    later = _decoded(instance, fleet, first, flow, draw[1])
-    colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
-    found = isl * instance.problem.workload.prefix_hit_share
+    later = _decode_pools(instance, fleet, first, flow, draw[1])
+    is_colocated = np.array([pool.role is Role.COLOCATED for pool in fleet.pools])[first]
+    found_tokens = isl * instance.problem.workload.prefix_hit_share
     if instance.flows.reuse is not None:
         chance = _found_chance(instance, fleet, volume)[first, flow]
-        found = found * (np.random.default_rng([seed, 6]).random(flow.size) < chance)
-    cached = np.minimum(np.floor(found).astype(np.int64), isl - 1)
-    trace = make_trace(arrival, isl, osl, cached=cached, pool=first, decode_pool=np.where(colocated, -1, later))
+        found_tokens = found_tokens * (np.random.default_rng([seed, 6]).random(flow.size) < chance)
+    cached_tokens = np.minimum(np.floor(found_tokens).astype(np.int64), isl - 1)
+    trace = make_trace(
+        arrival, isl, osl, cached=cached_tokens, pool=first, decode_pool=np.where(is_colocated, -1, later)
+    )
     limits = [slo.limits[Metric.ITL_P99] for slo in instance.problem.slos if Metric.ITL_P99 in slo.limits]
     return Demand(trace, flow[np.argsort(arrival, kind="stable")], gap_edges(limits))
 
@@ -176,7 +178,7 @@ def _found_chance(instance: Instance, fleet: Fleet, volume: float) -> FloatArray
     )
 
 
-def _decoded(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:
+def _decode_pools(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:
     """Pool that decodes each request whose prompt `first` computed: by the plan's shares among those it can talk to."""
     later = _routed(fleet, flow, draw, decode=True)
     mixes = hand_over_mix(instance, fleet)
@@ -199,8 +201,8 @@ def _routed(fleet: Fleet, flow: IntArray, draw: FloatArray, *, decode: bool) -> 
     share = np.array([pool.route * ((pool.role is Role.DECODE) == decode) for pool in fleet.pools], dtype=np.float64)
     upto = np.cumsum(share, axis=0)
     total = np.maximum(upto[-1], 1e-300)
-    chosen = (draw * total[flow] >= upto[:, flow]).sum(axis=0)
-    return np.asarray(np.minimum(chosen, len(fleet.pools) - 1), dtype=np.int64)
+    pool_index = (draw * total[flow] >= upto[:, flow]).sum(axis=0)
+    return np.asarray(np.minimum(pool_index, len(fleet.pools) - 1), dtype=np.int64)
 
 
 def planned_profile(instance: Instance) -> FloatArray | None:

@@ -221,8 +221,8 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
 def _pool(instance: Instance, pool: FleetPool, probability: float) -> Pool:
     config, tables = pool_config(instance, pool), instance.tables
     by_tokens = pool.role is not Role.DECODE and instance.problem.constraints.balancing is Balancing.FEWEST_TOKENS
-    handed = tables.kv_transferred[pool.shape]
-    per_token = float(handed @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
+    kv_bytes = tables.kv_transferred[pool.shape]
+    per_token = float(kv_bytes @ instance.flows.share / (instance.flows.isl @ instance.flows.share))
     return Pool(
         role=pool.role,
         steps=_steps(instance, pool, probability),
@@ -248,11 +248,13 @@ def _steps(instance: Instance, pool: FleetPool, probability: float) -> GridSteps
     """Step times of one engine."""
     uneven = float(instance.tables.uneven[pool.shape])
     config = pool_config(instance, pool)
-    expected = cost_steps(instance.problem.model, config, instance.overhead, uneven)
+    expected_steps = cost_steps(instance.problem.model, config, instance.overhead, uneven)
     if probability == 0.5:
-        return expected
+        return expected_steps
     intervals = step_intervals(instance.problem, config)
-    return expected.scaled(factor_at(intervals.prefill if pool.role is Role.PREFILL else intervals.decode, probability))
+    return expected_steps.scaled(
+        factor_at(intervals.prefill if pool.role is Role.PREFILL else intervals.decode, probability)
+    )
 
 
 def judge(
@@ -306,9 +308,11 @@ def falls_behind(runs: Sequence[Run], pools: int) -> Overload:
     if whole.overloaded or any(run.demand.trace.pool is None for run in runs):
         return whole
     routes = [_pools(run) for run in runs]
-    served = [[(first == number) | (later == number) for first, later in routes] for number in range(pools)]
-    parts = [overload(results, own) for own in served if any(map(np.any, own)) and not all(map(np.all, own))]
-    return max((pool for pool in parts if pool.overloaded), key=lambda pool: pool.growth, default=whole)
+    pool_requests = [[(first == number) | (later == number) for first, later in routes] for number in range(pools)]
+    pool_overloads = [
+        overload(results, own) for own in pool_requests if any(map(np.any, own)) and not all(map(np.all, own))
+    ]
+    return max((pool for pool in pool_overloads if pool.overloaded), key=lambda pool: pool.growth, default=whole)
 
 
 def counted(
@@ -373,8 +377,8 @@ def _relative(instance: Instance, run: Run, number: int) -> FloatArray:
     """Latencies of one class's requests in units of their limits, the largest of each request [1]."""
     result, limits = run.result, instance.problem.slos[number].limits
     counts = steady(result) & (instance.flows.slo[run.demand.flow] == number)
-    parts = np.stack([measured(result, metric)[counts] / limit for metric, limit in limits.items()])
-    return np.asarray(np.nan_to_num(parts, nan=WORST, posinf=WORST).max(axis=0))
+    ratios = np.stack([measured(result, metric)[counts] / limit for metric, limit in limits.items()])
+    return np.asarray(np.nan_to_num(ratios, nan=WORST, posinf=WORST).max(axis=0))
 
 
 def in_time(instance: Instance, run: Run) -> BoolArray:
@@ -449,8 +453,8 @@ def pool_behind(judgement: Judgement) -> int | None:
     if not judgement.overloaded:
         return None
     roles = [pool.role for pool in judgement.engines.pools]
-    piled = [sum(piled_up(run, number, role) for run in judgement.runs) for number, role in enumerate(roles)]
-    return int(np.argmax(piled))
+    backlogs = [sum(piled_up(run, number, role) for run in judgement.runs) for number, role in enumerate(roles)]
+    return int(np.argmax(backlogs))
 
 
 def piled_up(run: Run, number: int, role: Role) -> int:
@@ -459,11 +463,13 @@ def piled_up(run: Run, number: int, role: Role) -> int:
     One is in a prefill pool until its prompt is computed, then in its decode pool until it ends.
     """
     result, trace = run.result, run.demand.trace
-    computed, ended = (np.where(np.isnan(times), np.inf, times) for times in (result.prompt_end, result.finish))
-    chosen = trace.decode_pool if role is Role.DECODE else trace.pool
-    requests = np.ones(trace.size, dtype=np.bool_) if chosen is None else chosen == number
-    came: FloatArray = (computed if role is Role.DECODE else result.arrival)[requests]
-    departure: FloatArray = (computed if role is Role.PREFILL else ended)[requests]
+    prompt_ends, finish_times = (
+        np.where(np.isnan(times), np.inf, times) for times in (result.prompt_end, result.finish)
+    )
+    pool_index = trace.decode_pool if role is Role.DECODE else trace.pool
+    requests = np.ones(trace.size, dtype=np.bool_) if pool_index is None else pool_index == number
+    came: FloatArray = (prompt_ends if role is Role.DECODE else result.arrival)[requests]
+    departure: FloatArray = (prompt_ends if role is Role.PREFILL else finish_times)[requests]
     first, last = float(result.arrival.min()), last_start(result)
     quarter, end = (int((came <= t).sum() - (departure <= t).sum()) for t in (first + 0.25 * (last - first), last))
     return end - quarter
@@ -491,10 +497,10 @@ class Blame:
 def blame(instance: Instance, judgement: Judgement) -> Blame:
     """Count the misses of every class that has too many; of all classes where each has few enough."""
     behind = [not item.proven for item in judgement.classes]
-    wanted = np.array(behind if any(behind) else [True] * len(behind))
+    class_mask = np.array(behind if any(behind) else [True] * len(behind))
     pools, first, later = np.zeros(len(judgement.engines.pools)), 0.0, 0.0
     for run in judgement.runs:
-        late_first, late_next = _late(instance, run, wanted)
+        late_first, late_next = _late(instance, run, class_mask)
         first, later = first + float(late_first.sum()), later + float(late_next.sum())
         np.add.at(pools, _late_in(run, late_first), 1.0)
         np.add.at(pools, _pools(run)[1][late_next], 1.0)
@@ -508,15 +514,15 @@ def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, B
     first, later = np.zeros(slo.size, dtype=np.bool_), np.zeros(slo.size, dtype=np.bool_)
     for number, objective in enumerate(instance.problem.slos):
         counts = steady(result) & (slo == number) & behind[number]
-        missed = counts & ~within(result, objective.limits)
+        misses = counts & ~within(result, objective.limits)
         tokens = np.nan_to_num(result.tpot, nan=0.0) > objective.tpot
         for metric in instance.flows.others:
             tokens |= measured(result, metric) > objective.limit(metric)
-        waited = ~(result.ttft <= objective.ttft)  # also where there is none
+        late_first = ~(result.ttft <= objective.ttft)  # also where there is none
         if Metric.E2E in objective.limits:  # late as a whole: by whatever took more of the time
-            waited |= ~tokens & (result.ttft > 0.5 * result.e2e)
-        first |= missed & waited
-        later |= missed & ~waited
+            late_first |= ~tokens & (result.ttft > 0.5 * result.e2e)
+        first |= misses & late_first
+        later |= misses & ~late_first
     return first, later
 
 
@@ -525,9 +531,9 @@ def _late_in(run: Run, late: BoolArray) -> IntArray:
     result = run.result
     before = result.queue + result.prefill  # NaN where the prompt was never computed: it is the prompt pool's fault
     after = np.where(np.isnan(result.first), np.inf, result.ttft - before)
-    handed = ~np.isnan(before) & (after > before)
+    in_hand_over = ~np.isnan(before) & (after > before)
     prompts, later = _pools(run)
-    return np.where(handed, later, prompts)[late]
+    return np.where(in_hand_over, later, prompts)[late]
 
 
 def _pools(run: Run) -> tuple[IntArray, IntArray]:
@@ -669,7 +675,7 @@ def _bracket(good: Callable[[float], bool], start: float, step: float) -> tuple[
 
 
 def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
-    served, tokens = np.mean([steady_throughput(run.result) for run in judgement.runs], axis=0).tolist()
+    served_rate, tokens = np.mean([steady_throughput(run.result) for run in judgement.runs], axis=0).tolist()
     counts = counted(instance, judgement.runs)
     good = pooled((in_time(instance, run) for run in judgement.runs), counts)
     times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in judgement.runs), counts)
@@ -679,9 +685,9 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
         overload=judgement.overload,
         engines=judgement.engines,
         runs=(),
-        served=served,
+        served=served_rate,
         tokens=tokens,
-        in_time=served * float(np.mean(good)),
+        in_time=served_rate * float(np.mean(good)),
         e2e=float(np.mean(times)),
         full=_full(judgement),
     )
@@ -718,15 +724,15 @@ def latency_curve(
     of thumb): beyond it the delay grows faster, in proportion, than what is served.
     """
     trials, demand = Trials.of(instance, fleet, requests, seed), instance.problem.workload.request_rate
-    saturated, _ = boundary(lambda volume: not trials.at(volume).overloaded, tolerance)
-    if saturated >= MOST_VOLUME:
+    saturation, _ = boundary(lambda volume: not trials.at(volume).overloaded, tolerance)
+    if saturation >= MOST_VOLUME:
         raise InputError(
             f"{requests} requests are too few for a curve: the fleet falls behind at no rate up to "
             f"{demand * MOST_VOLUME:g} req/s; ask for more requests"
         )
     goodput = goodput_among(trials, tolerance)
-    volumes = {volume for volume, point in trials.points.items() if point.rate in (goodput.rate, demand * saturated)}
-    volumes |= {share * (saturated or LEAST_VOLUME) for share in LOADS}
+    volumes = {volume for volume, point in trials.points.items() if point.rate in (goodput.rate, demand * saturation)}
+    volumes |= {share * (saturation or LEAST_VOLUME) for share in LOADS}
     points = tuple(trials.at(volume) for volume in sorted(volumes))
     knee = max(points, key=lambda point: point.served / point.e2e)
-    return Curve(points, demand * saturated, knee.rate, goodput)
+    return Curve(points, demand * saturation, knee.rate, goodput)

@@ -70,26 +70,28 @@ POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""
 
 
-def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Late) -> dict[str, Any]:
+def other_rates(bench: Bench, winner: Verdict, by_formula: float, is_stopped: Late) -> dict[str, Any]:
     """The goodput, which is not below the rate at which the fleet held, and latencies up to it and beyond.
 
     by_formula: the goodput that the formulas expect [1/s], which is tried first. Where goodput was the goal, it is the
     rate at which the fleet was proven: the runs at other rates are shorter. Once it is to stop, nothing is said.
     """
     portion, demand = bench.part(winner.fleet), bench.instance.problem.workload.request_rate
-    planned = demand * portion.volume
+    planned_rate = demand * portion.volume
     try:
-        goodput = goodput_of(bench, winner.fleet, by_formula, stopped, held=winner.held)
-        trials = bench.trials_of(winner.fleet, stopped)
+        goodput = goodput_of(bench, winner.fleet, by_formula, is_stopped, held=winner.held)
+        trials = bench.trials_of(winner.fleet, is_stopped)
         points = [trials.at(share * portion.volume) for share in CURVE]
     except OutOfTimeError:
         return {"goodput_rps": None, "goodput_fails_rps": None, "curve": [], "curve_requests": 0}
-    beyond = (point for point in goodput.points if (point.rate > planned) is winner.held and point.rate != planned)
+    beyond = (
+        point for point in goodput.points if (point.rate > planned_rate) is winner.held and point.rate != planned_rate
+    )
     points += [point for point in beyond if point.rate <= goodput.fails]
-    most = max(goodput.rate, planned) if winner.held else goodput.rate
+    most = max(goodput.rate, planned_rate) if winner.held else goodput.rate
     if bench.instance.problem.objective.goal is not Goal.MIN_COST:
-        most = planned
-    rows = [*((point.rate, point) for point in points), (planned, winner.judgement)]
+        most = planned_rate
+    rows = [*((point.rate, point) for point in points), (planned_rate, winner.judgement)]
     curve = [
         SimulatedRate(
             rate_rps=rate * portion.parts,
@@ -100,9 +102,9 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float, stopped: Late)
         )
         for rate, judgement in sorted(rows, key=lambda row: row[0])
     ]
-    served, fails = most * portion.parts, goodput.fails * portion.parts
+    served_rate, fails = most * portion.parts, goodput.fails * portion.parts
     return {
-        "goodput_rps": served,
+        "goodput_rps": served_rate,
         "goodput_fails_rps": fails,
         "curve": curve,
         "curve_requests": portion.requests,
@@ -125,10 +127,10 @@ def quantiles(values: Sequence[float]) -> Quantiles:
     return stated_quantiles(np.where(np.isnan(values), 0.0, values))
 
 
-def judged_fleet(instance: Instance, what: str, verdict: Verdict) -> JudgedFleet:
+def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFleet:
     """A fleet beside the plan's."""
     return JudgedFleet(
-        what=what,
+        what=label,
         pools=engine_pools(instance, verdict.fleet),
         cost_usd_per_hour=verdict.cost,
         held=verdict.held,
@@ -145,15 +147,15 @@ def fleet_row(  # noqa: PLR0917
     instance: Instance,
     fleet: Fleet,
     verdict: Verdict | None,
-    named: tuple[str, str],
+    heading: tuple[str, str],
     why_not: str,
     proof: Proof | None = None,
     volume: float = 1.0,
 ) -> Alternative:
-    """The row of a fleet that serves `volume` times the demand; named: its kind and label; verdict: if simulated."""
+    """The row of a fleet that serves `volume` times the demand; heading: its kind and label; verdict: if simulated."""
     return Alternative(
-        kind=named[0],
-        label=named[1],
+        kind=heading[0],
+        label=heading[1],
         status=Status.FEASIBLE if proof is None else proof.status,
         cost_usd_per_hour=fleet_cost(instance, fleet),
         bound_usd_per_hour=None if proof is None else proof.bound,
@@ -168,15 +170,15 @@ def fleet_row(  # noqa: PLR0917
     )
 
 
-def tuning_record(bench: Bench, winner: Verdict, tuned: Tuned, stopped: Late) -> Tuning:
+def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned, is_stopped: Late) -> Tuning:
     """What tuning looked at, and what it judged of that."""
-    best, compared = front_beside(bench, winner, tuned, stopped)
+    best, compared_count = front_beside(bench, winner, tuning, is_stopped)
     return Tuning(
         sampler=SAMPLER,
-        objectives=["cost", "tail"] if tuned.wish.front else ["cost"],
-        looks=len(tuned.looks),
-        compared=compared,
-        improved=tuned.improved,
+        objectives=["cost", "tail"] if tuning.wish.front else ["cost"],
+        looks=len(tuning.looks),
+        compared=compared_count,
+        improved=tuning.improved,
         front=[tuned_fleet(bench.instance, look) for look in best],
     )
 
@@ -194,16 +196,16 @@ def tuned_fleet(instance: Instance, look: Look) -> TunedFleet:
     )
 
 
-def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResult, stopped: Late) -> Simulation:
-    """The record of the fleet that a search came to; plan: by formula; stopped: whether the search was."""
+def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResult, is_stopped: Late) -> Simulation:
+    """The record of the fleet that a search came to; plan: by formula; is_stopped: whether the search was."""
     judgement, instance = winner.judgement, bench.instance
-    rates = other_rates(bench, winner, plan.goodput_rps, stopped)
-    counting = by_requests(bench, winner) if winner.held and not stopped() else None
+    rates = other_rates(bench, winner, plan.goodput_rps, is_stopped)
+    counting = by_requests(bench, winner) if winner.held and not is_stopped() else None
     runs = [run.result for run in judgement.runs]
     requests = sum(run.trace.size for run in runs)
     gaps = pooled((run.itl_max for run in runs), counted(instance, judgement.runs, several=True))
     good = pooled((in_time(instance, run) for run in judgement.runs), counted(instance, judgement.runs))
-    rejected = sum(engine.rejected for run in runs for engine in run.engines)
+    rejections = sum(engine.rejected for run in runs for engine in run.engines)
     return Simulation(
         requests=requests,
         replications=len(runs),
@@ -218,44 +220,44 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, (0.99,))[0],
         preemptions_per_request=sum(engine.preemptions for run in runs for engine in run.engines) / requests,
         prefix_hit_share=hit_share(instance, judgement),
-        rejected=rejected / requests,
+        rejected=rejections / requests,
         unfinished=sum(int((~run.finished).sum()) for run in runs) / requests,
         goodput_by_formula_rps=plan.goodput_rps,
         **rates,
-        one_replica_less=[judged_fleet(instance, what, verdict) for what, verdict in result.one_less],
+        one_replica_less=[judged_fleet(instance, label, verdict) for label, verdict in result.one_less],
         fewest_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
         recorded=recorded_run(bench, winner.fleet),
-        others=[judged_fleet(instance, what, verdict) for what, verdict in result.others],
-        tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning, stopped),
+        others=[judged_fleet(instance, label, verdict) for label, verdict in result.others],
+        tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning, is_stopped),
         judged=max(len(bench.verdicts), 1),
         repairs=result.repairs,
-        interrupted=stopped(),
+        interrupted=is_stopped(),
     )
 
 
 def hit_share(instance: Instance, judgement: Judgement) -> float:
     """Share of the input tokens that the requests that count found in prefix caches [1]."""
     masks = counted(instance, judgement.runs)
-    asked = pooled((run.demand.trace.isl for run in judgement.runs), masks).sum()
+    prompt_tokens = pooled((run.demand.trace.isl for run in judgement.runs), masks).sum()
     hit = [run.result.hit if run.demand.trace.cached is None else run.demand.trace.cached for run in judgement.runs]
-    return float(pooled(hit, masks).sum() / max(int(asked), 1))
+    return float(pooled(hit, masks).sum() / max(int(prompt_tokens), 1))
 
 
 def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
     """What the recorded requests in their own order say of the plan's fleet; None where there are none."""
-    recorded, replay = bench.instance.problem.recorded, bench.replayed(fleet)
-    if recorded is None or replay is None:
+    recording, replay = bench.instance.problem.recorded, bench.replayed(fleet)
+    if recording is None or replay is None:
         return None
     return RecordedRun(
-        source=recorded.source,
-        requests=recorded.arrival.size,
-        of=recorded.of,
-        stretch_s=recorded.arrival.size / replay.rate / STRETCHES,
+        source=recording.source,
+        requests=recording.arrival.size,
+        of=recording.of,
+        stretch_s=recording.arrival.size / replay.rate / STRETCHES,
         classes=[latencies(item) for item in replay.classes],
     )
 
 
-def _class(instance: Instance, judgement: Judgement, planned: ClassResult, number: int) -> SimulatedClass:
+def _class(instance: Instance, judgement: Judgement, formula_result: ClassResult, number: int) -> SimulatedClass:
     item = judgement.classes[number]
     ttft, tpot = _first_and_later(instance, judgement, number)
     return SimulatedClass(
@@ -266,10 +268,10 @@ def _class(instance: Instance, judgement: Judgement, planned: ClassResult, numbe
         counted=item.attainment.count,
         by_formula=SimulatedLatencies(
             name=item.name,
-            attainment=planned.attainment,
-            ttft_s=planned.ttft_s,
-            tpot_s=planned.tpot_s,
-            metrics={metric: judgement.quantiles_s for metric, judgement in planned.metrics.items()},
+            attainment=formula_result.attainment,
+            ttft_s=formula_result.ttft_s,
+            tpot_s=formula_result.tpot_s,
+            metrics={metric: judgement.quantiles_s for metric, judgement in formula_result.metrics.items()},
         ),
         e2e_s=quantiles(class_e2e(instance, judgement)[number]),
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
@@ -291,11 +293,11 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
 
     Stretches of a recording differ much, so that all of it is served, in order.
     """
-    instance, portion, recorded = bench.instance, bench.part(fleet), bench.instance.problem.recorded
-    if recorded is None:
+    instance, portion, recording = bench.instance, bench.part(fleet), bench.instance.problem.recorded
+    if recording is None:
         demand = bench.drawn(portion, portion.requests, 0)
     else:
-        demand = recorded_trace(instance, fleet, recorded, bench.volume)
+        demand = recorded_trace(instance, fleet, recording, bench.volume)
     ends = [judge_demands(instance, simulated_fleet(instance, portion.fleet, end), [demand]) for end in ENDS]
     stable = not ends[1].overload.overloaded
     pairs = zip(*([(item.attainment.share, item.ttft, item.tpot) for item in end.classes] for end in ends), strict=True)
@@ -303,19 +305,19 @@ def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
     return [bars_between(goal, *pair, stable=stable) for goal, pair in zip(goals, pairs, strict=True)]
 
 
-def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult, stopped: Late) -> Plan:
+def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult, is_stopped: Late) -> Plan:
     """The plan of a fleet with the figures of its simulation; plan: by formula, as loads stay."""
     simulation, instance, judgement = (
-        simulation_of(bench, winner, plan, result, stopped),
+        simulation_of(bench, winner, plan, result, is_stopped),
         bench.instance,
         winner.judgement,
     )
-    bars = [item.error_bars for item in plan.classes] if stopped() else simulated_error_bars(bench, winner.fleet)
+    bars = [item.error_bars for item in plan.classes] if is_stopped() else simulated_error_bars(bench, winner.fleet)
     classes = [_class_as_simulated(*row) for row in zip(plan.classes, simulation.classes, bars, strict=True)]
-    reached = route_attainment(instance, judgement)
+    route_shares = route_attainment(instance, judgement)
     routing = [
         route if np.isnan(share) else route.model_copy(update={"attainment": float(share)})
-        for route, share in zip(plan.routing, reached[: instance.flows.asked], strict=True)
+        for route, share in zip(plan.routing, route_shares[: instance.flows.asked], strict=True)
     ]
     ttft, tpot = _first_and_later(instance, judgement)
     goodput = plan.goodput_rps if simulation.goodput_rps is None else simulation.goodput_rps
@@ -339,8 +341,8 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
 def _class_as_simulated(item: ClassResult, simulation: SimulatedClass, bars: ErrorBars | None) -> ClassResult:
     """What a class gets, as simulated."""
     metrics = {
-        metric: MetricResult(limit_s=planned.limit_s, quantiles_s=simulation.metrics[metric])
-        for metric, planned in item.metrics.items()
+        metric: MetricResult(limit_s=formula_metric.limit_s, quantiles_s=simulation.metrics[metric])
+        for metric, formula_metric in item.metrics.items()
     }
     times = {"ttft_s": simulation.ttft_s, "tpot_s": simulation.tpot_s, "metrics": metrics}
     return item.model_copy(update={"attainment": simulation.attainment, "error_bars": bars, **times})
@@ -348,12 +350,12 @@ def _class_as_simulated(item: ClassResult, simulation: SimulatedClass, bars: Err
 
 def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
     runs = "one run" if simulation.replications == 1 else f"{simulation.replications} runs"
-    said = (
+    sentence = (
         f"Latencies, attainment and goodput are simulated: {simulation.requests:,} requests in {runs} at "
         f"{simulation.rate_rps:.3g} req/s, the first tenth of each run left out; loads are by formula, and headroom "
         "where the simulation agrees."
     )
-    return [said if line == ANALYTIC else line for line in plan.provenance.assumptions]
+    return [sentence if line == ANALYTIC else line for line in plan.provenance.assumptions]
 
 
 def route_attainment(instance: Instance, judgement: Judgement) -> FloatArray:
@@ -370,8 +372,8 @@ def _bindings(plan: Plan, simulation: Simulation) -> list[Binding]:
     """The limits of the plan: misses and the goodput as simulated, headroom of pools by formula where that agrees."""
     rows = with_simulated_headroom([row for row in plan.binding if row.constraint != "attainment"], simulation)
     for item in simulation.classes:
-        misses, permitted = 1.0 - item.attainment, 1.0 - item.attainment_goal
-        rows.append(attainment_binding(item.name, misses, permitted, " when simulated"))
+        misses, miss_limit = 1.0 - item.attainment, 1.0 - item.attainment_goal
+        rows.append(attainment_binding(item.name, misses, miss_limit, " when simulated"))
     return sorted(rows, key=lambda row: (row.slack, row.constraint, row.where))
 
 
@@ -387,22 +389,22 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
         return [row for row in rows if row.slack >= 0.0]
     if simulation.goodput_rps < simulation.rate_rps:
         return list(rows)
-    reached, fails = (rate / simulation.rate_rps for rate in (simulation.goodput_rps, simulation.goodput_fails_rps))
+    load_factor, fails = (rate / simulation.rate_rps for rate in (simulation.goodput_rps, simulation.goodput_fails_rps))
     pools = [row for row in rows if row.constraint in POOL_LIMITS]
     fullest = max((row.used for row in pools), default=0.0)
 
     def refuted(row: Binding) -> bool:
-        return row in pools and (row.used * reached > 1.0 or (row.used == fullest and row.used * fails < 1.0))
+        return row in pools and (row.used * load_factor > 1.0 or (row.used == fullest and row.used * fails < 1.0))
 
-    return [_as_simulated(row, reached) if refuted(row) else row for row in rows]
+    return [_as_simulated(row, load_factor) if refuted(row) else row for row in rows]
 
 
 def _as_simulated(row: Binding, reached: float) -> Binding:
     """A pool that can take `reached` times the planned load; what gives out first is known by formula alone."""
     more, why = percentage(reached - 1.0), row.sentence.partition(": ")[2]
     room = f"{row.where} can take {more} more load, as the simulation of the whole fleet shows"
-    said = f"{room}; beyond it, by formula, {why}"
-    return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, said)
+    sentence = f"{room}; beyond it, by formula, {why}"
+    return binding(row.constraint, row.where, 1.0 / reached, 1.0, row.unit, sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +464,7 @@ def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUs
 
 
 def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:
-    config, simulated = pool_config(instance, pool), judgement.engines.pools[number]
+    config, simulated_pool = pool_config(instance, pool), judgement.engines.pools[number]
     uses = [use for run in judgement.runs for use in run.result.engines if use.pool == number]
     work = [_work(run, number, judgement) for run in judgement.runs]
     spans = np.array([run_span(run.result) for run in judgement.runs])
@@ -470,23 +472,23 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
     energy = float(config.gpus * drawn @ spans)
     busy, mfu, mbu, occupancy = np.mean(np.concatenate(work), axis=0).tolist()
     requests = max(1, sum(_sent(run, number) for run in judgement.runs))
-    preemptions, rejected = (sum(getattr(use, name) for use in uses) for name in ("preemptions", "rejected"))
+    preemptions, rejections = (sum(getattr(use, name) for use in uses) for name in ("preemptions", "rejected"))
     return PoolUse(
         name=pool.name,
-        engines=simulated.replicas,
-        gpus=simulated.replicas * config.gpus,
+        engines=simulated_pool.replicas,
+        gpus=simulated_pool.replicas * config.gpus,
         utilization=busy,
         mfu=mfu,
         mbu=mbu,
         kv_occupancy=occupancy,
-        kv_peak=max(use.peak_blocks for use in uses) / simulated.limits.kv_blocks,
+        kv_peak=max(use.peak_blocks for use in uses) / simulated_pool.limits.kv_blocks,
         peak_running=max(use.peak_running for use in uses),
         preemptions=preemptions,
         preemption_rate=preemptions / requests,
-        rejected=rejected,
-        rejection_rate=rejected / requests,
+        rejected=rejections,
+        rejection_rate=rejections / requests,
         power=energy / max(float(spans.sum()), 1e-12),
-        tdp=simulated.replicas * config.gpus * config.accelerator.tdp,
+        tdp=simulated_pool.replicas * config.gpus * config.accelerator.tdp,
         energy=energy,
     )
 

@@ -143,12 +143,12 @@ def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
         knobs.append(Knob(index, "replicas", counts, counts.index(pool.replicas), f"{pool.name} replicas", counts))
         if pool.role is not Role.PREFILL:
             limits = tuple(tables.limits.tolist())
-            name, shown = f"{pool.name} max_num_seqs", tuple(tables.seqs[list(limits)].tolist())
-            knobs.append(Knob(index, "seqs", limits, limits.index(pool.seqs), name, shown))
+            name, shown_values = f"{pool.name} max_num_seqs", tuple(tables.seqs[list(limits)].tolist())
+            knobs.append(Knob(index, "seqs", limits, limits.index(pool.seqs), name, shown_values))
         if pool.role is not Role.DECODE:
             chunks = tuple(chunks_of(instance, pool))
-            name, shown = f"{pool.name} max_num_batched_tokens", tuple(tables.chunks[list(chunks)].tolist())
-            knobs.append(Knob(index, "chunk", chunks, chunks.index(pool.chunk), name, shown))
+            name, shown_values = f"{pool.name} max_num_batched_tokens", tuple(tables.chunks[list(chunks)].tolist())
+            knobs.append(Knob(index, "chunk", chunks, chunks.index(pool.chunk), name, shown_values))
     return tuple(knob for knob in knobs if len(knob.values) > 1)
 
 
@@ -218,12 +218,12 @@ class Tuner:
         return f"{bench.instance.problem.name}: {goal}, {hashlib.sha256(repr(basis).encode()).hexdigest()[:12]}"
 
 
-def tuned(bench: Bench, winner: Verdict, stopped: Late, wish: Wish | None = None) -> Tuned:
+def tuned(bench: Bench, winner: Verdict, is_stopped: Late, wish: Wish | None = None) -> Tuned:
     """Tune a fleet that holds; of the looks that are better, no dearer and keep their goals the best that holds too."""
     wish = wish or Wish()
-    tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), stopped, wish.front)
+    tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), is_stopped, wish.front)
     search = Search(
-        {knob.name: knob.shown for knob in tuner.knobs}, tuner.value, bench.seed, near=True, stopped=stopped
+        {knob.name: knob.shown for knob in tuner.knobs}, tuner.value, bench.seed, near=True, stopped=is_stopped
     )
     if wish.study is not None:
         search.storage, search.name = open_storage(wish.study), tuner.name
@@ -231,29 +231,31 @@ def tuned(bench: Bench, winner: Verdict, stopped: Late, wish: Wish | None = None
     search.looks_of(estimator(bench.seed, FRONT_START_UP if wish.front else START_UP), tuner.start, wish.looks)
     looks = tuple(tuner.seen.values())
     enough, most = tuner.worth(looks[0]) - GAIN, looks[0].cost * NO_DEARER
-    kept = (look for look in looks if look.distance <= 1.0 and look.cost <= most and tuner.worth(look) < enough)
-    verdicts = (bench.verdict(look.fleet) for look in sorted(kept, key=tuner.worth)[:JUDGED] if not stopped())
+    better_looks = (look for look in looks if look.distance <= 1.0 and look.cost <= most and tuner.worth(look) < enough)
+    verdicts = (
+        bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:JUDGED] if not is_stopped()
+    )
     return Tuned(next((verdict for verdict in verdicts if verdict.held), winner), looks, wish)
 
 
-def front_beside(bench: Bench, winner: Verdict, tuned: Tuned, stopped: Late) -> tuple[list[Look], int]:
+def front_beside(bench: Bench, winner: Verdict, tuning: Tuned, is_stopped: Late) -> tuple[list[Look], int]:
     """The front of the looks; where it was asked for, its dearer fleets judged, and those of the comparison among them.
 
     Fleets that were simulated for the comparison, cost more than the winner and keep their goals are no worse than
     looks. Also how many of them were judged.
     """
-    rows = {fleet_key(look.fleet): look for look in tuned.looks}
-    if not tuned.wish.front:
+    rows = {fleet_key(look.fleet): look for look in tuning.looks}
+    if not tuning.wish.front:
         return front(rows.values()), 0
-    beside = {key: Look.of(verdict) for key, verdict in bench.verdicts.items() if _keeps_goals(verdict)}
-    rows = {key: look for key, look in beside.items() if look.cost > winner.cost} | rows
-    judged = [key for key in map(_key, front(rows.values())) if rows[key].cost > winner.cost][:JUDGED]
-    for key in judged if not stopped() else ():
+    compared_looks = {key: Look.of(verdict) for key, verdict in bench.verdicts.items() if _keeps_goals(verdict)}
+    rows = {key: look for key, look in compared_looks.items() if look.cost > winner.cost} | rows
+    judged_keys = [key for key in map(_key, front(rows.values())) if rows[key].cost > winner.cost][:JUDGED]
+    for key in judged_keys if not is_stopped() else ():
         verdict = bench.verdict(rows[key].fleet)
         rows[key] = Look.of(verdict, verdict.outcome)
     rows[fleet_key(winner.fleet)] = Look.of(winner, winner.outcome)
-    looks = {fleet_key(look.fleet) for look in tuned.looks}
-    return front(rows.values()), sum(key not in looks for key in judged)
+    looks = {fleet_key(look.fleet) for look in tuning.looks}
+    return front(rows.values()), sum(key not in looks for key in judged_keys)
 
 
 def _key(look: Look) -> Key:
@@ -288,8 +290,8 @@ def front_of(looks: Mapping[Point, Values]) -> list[Point]:
     [(1,), (0,)]
     """
     front: list[Point] = []
-    for point in sorted(looks, key=lambda one: looks[one]):
-        if not any(all(a <= b for a, b in zip(looks[other], looks[point], strict=True)) for other in front):
+    for point in sorted(looks, key=lambda candidate: looks[candidate]):
+        if not any(all(a <= b for a, b in zip(looks[rival], looks[point], strict=True)) for rival in front):
             front.append(point)
     return front
 
@@ -368,10 +370,10 @@ class Search:
             name: optuna.distributions.CategoricalDistribution(tuple(values)) for name, values in self.axes.items()
         }
         earlier = {self._point(trial.params): trial for trial in study.get_trials(states=(TrialState.COMPLETE,))}
-        for point, seen in earlier.items():
+        for point, earlier_trial in earlier.items():
             if point != start:
-                self.recall(point, seen.user_attrs)
-                self.looks[point] = tuple(seen.values)
+                self.recall(point, earlier_trial.user_attrs)
+                self.looks[point] = tuple(earlier_trial.values)
         if start not in earlier:
             attributes = dict(self.attributes(start))
             study.add_trial(
@@ -414,7 +416,12 @@ class Search:
 
     def neighbor(self, points: Collection[Point]) -> Point | None:
         """A neighbor of one of some points that is not known, drawn evenly; None where there is none."""
-        near = [other for point in points for other in _neighbors(self.sizes, point) if other not in self.history]
+        near = [
+            candidate
+            for point in points
+            for candidate in _neighbors(self.sizes, point)
+            if candidate not in self.history
+        ]
         return near[int(self.draw.integers(len(near)))] if near else None
 
     def unknown(self) -> Point:

@@ -93,11 +93,11 @@ class Waiting:
     misses: dict[Key, list[tuple[int, ...]]] = field(default_factory=dict)
     added: int = 0
 
-    def add(self, fleet: Fleet, what: str = CANDIDATE, rounds: int = 0, fewer: int = 0) -> None:
+    def add(self, fleet: Fleet, label: str = CANDIDATE, rounds: int = 0, fewer: int = 0) -> None:
         """Let a fleet wait, unless it was taken before; see `Candidate`."""
         if fleet.pools and fleet_key(fleet) not in self.past:
             cost, self.added = fleet_cost(self.instance, fleet), self.added + 1
-            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, what, rounds, fewer))
+            heapq.heappush(self.heap, Candidate(cost, self.added, fleet, label, rounds, fewer))
 
     def next(self, below: float = math.inf) -> Candidate | None:
         """Take the cheapest of those that wait and cost less than `below` [$/h]; of equals the one `preferred`.
@@ -105,16 +105,16 @@ class Waiting:
         Left out is what was taken before, and what has no more replicas in any pool than one that was refuted.
         """
         while self.heap and self.heap[0].cost < below:
-            tied = [heapq.heappop(self.heap)]
-            while self.heap and self.heap[0].cost <= tied[0].cost * (1.0 + TIED):
-                tied.append(heapq.heappop(self.heap))
-            tied = [candidate for candidate in tied if not self.dominated(candidate.fleet)]
-            if not tied:
+            candidates = [heapq.heappop(self.heap)]
+            while self.heap and self.heap[0].cost <= candidates[0].cost * (1.0 + TIED):
+                candidates.append(heapq.heappop(self.heap))
+            candidates = [candidate for candidate in candidates if not self.dominated(candidate.fleet)]
+            if not candidates:
                 continue
-            best = preferred(self.instance, [candidate.fleet for candidate in tied])
-            place = next(place for place, candidate in enumerate(tied) if candidate.fleet is best)
-            candidate = tied.pop(place)
-            for rest in tied:
+            best = preferred(self.instance, [candidate.fleet for candidate in candidates])
+            place = next(place for place, candidate in enumerate(candidates) if candidate.fleet is best)
+            candidate = candidates.pop(place)
+            for rest in candidates:
                 heapq.heappush(self.heap, rest)
             self.past.add(fleet_key(candidate.fleet))
             return candidate
@@ -216,9 +216,9 @@ class Loop:
     def _spare(self, fewer: int) -> None:
         """Let the best with fewer replicas in one pool wait."""
         instance, best, self.fewer, self.wider = self.bench.instance, self.best, fewer, False
-        for what, fleet in fewer_replicas(instance, best.fleet, fewer) if best is not None else ():
+        for label, fleet in fewer_replicas(instance, best.fleet, fewer) if best is not None else ():
             if allowed(instance, fleet):
-                self.waiting.add(fleet, what, fewer=fewer)
+                self.waiting.add(fleet, label, fewer=fewer)
 
     def _miss(self, candidate: Candidate, miss: Verdict) -> None:
         """The fleet waits with other settings that seem to hold; else with more replicas, and the settings nearest."""
@@ -264,16 +264,16 @@ class Loop:
             return True
         self.wider = True
         near = [("near by formula", fleet) for fleet in self.near]
-        for what, fleet in (*other_shapes(instance, best, self.fleets, self.eligible), *near):
+        for label, fleet in (*other_shapes(instance, best, self.fleets, self.eligible), *near):
             if allowed(instance, fleet):
-                self.waiting.add(fleet, what)
+                self.waiting.add(fleet, label)
         return True
 
     def result(self, winner: Verdict | None, one_less: Sequence[Tried] = ()) -> SearchResult:
         """What came of it; one_less: see `without_one_replica`."""
         keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
-        others = tuple(row for row in self.trail if fleet_key(row[1].fleet) not in keys)
-        return SearchResult(winner, self.nearest, self.undecided, tuple(one_less), others, self.repairs)
+        other_tries = tuple(row for row in self.trail if fleet_key(row[1].fleet) not in keys)
+        return SearchResult(winner, self.nearest, self.undecided, tuple(one_less), other_tries, self.repairs)
 
 
 def without_one_replica(bench: Bench, fleet: Fleet, stopped: Late) -> list[Tried]:
@@ -295,12 +295,12 @@ def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]
     for more in (growth, dict.fromkeys(growth, 1)):
         larger: dict[frozenset[int], Fleet] = {}
         for size in range(len(more), 0, -1):
-            for blamed in map(frozenset, itertools.combinations(more, size)):
+            for worst_pools in map(frozenset, itertools.combinations(more, size)):
                 fleet = miss.fleet
-                for index in blamed:
+                for index in worst_pools:
                     fleet = with_replicas(fleet, index, pools[index].replicas + more[index])
-                if not any(blamed < grown for grown in larger) and allowed(instance, fleet):
-                    larger[blamed] = fleet
+                if not any(worst_pools < grown for grown in larger) and allowed(instance, fleet):
+                    larger[worst_pools] = fleet
         if larger:
             return sorted(larger.values(), key=lambda fleet: fleet_cost(instance, fleet))
     return []
@@ -318,15 +318,21 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
     instance, fleet = bench.instance, miss.fleet
     if miss.blame is None or miss.confirmation:
         return []
-    blamed = miss.blame.worst
+    worst_pools = miss.blame.worst
     if miss.stuck:
-        limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in blamed}
+        limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in worst_pools}
         return [_changed(fleet, {k: replace(fleet.pools[k], seqs=rows[0]) for k, rows in limits.items() if len(rows)})]
     own, near = promise(instance, fleet), not miss.judgement.overloaded and miss.shortfall <= NEAR
-    every = {fleet_key(changed): changed for changed in _each_setting(instance, fleet, blamed)}
-    settings = [changed for key, changed in every.items() if key != fleet_key(fleet) and valid(instance, changed)]
-    rated = sorted(((promise(instance, changed), changed) for changed in settings), key=lambda row: -min(row[0], 1.0))
-    return [changed for share, changed in rated if share >= PROMISING and (near or own >= 1.0 or share > own)]
+    fleets_by_key = {fleet_key(candidate): candidate for candidate in _each_setting(instance, fleet, worst_pools)}
+    settings = [
+        candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
+    ]
+    rated_fleets = sorted(
+        ((promise(instance, candidate), candidate) for candidate in settings), key=lambda row: -min(row[0], 1.0)
+    )
+    return [
+        candidate for share, candidate in rated_fleets if share >= PROMISING and (near or own >= 1.0 or share > own)
+    ]
 
 
 def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
@@ -334,10 +340,10 @@ def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
     return Fleet(tuple(pools.get(index, pool) for index, pool in enumerate(fleet.pools)))
 
 
-def _each_setting(instance: Instance, fleet: Fleet, blamed: Sequence[int]) -> Iterator[Fleet]:
+def _each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -> Iterator[Fleet]:
     """Larger chunks, other batch limits, smaller chunks; those that no pool can have are the fleet itself."""
-    prompts = [index for index in blamed if fleet.pools[index].role is not Role.DECODE]
-    tokens = [index for index in blamed if fleet.pools[index].role is not Role.PREFILL]
+    prompts = [index for index in worst_pools if fleet.pools[index].role is not Role.DECODE]
+    tokens = [index for index in worst_pools if fleet.pools[index].role is not Role.PREFILL]
     for places in (PLACES, 1, 0, -1, -PLACES):
         if places:
             yield _changed(fleet, {index: _other_chunk(instance, fleet.pools[index], places) for index in prompts})
@@ -373,19 +379,19 @@ def other_shapes(
     """
     best: dict[str, tuple[float, Fleet]] = {}
     shares: dict[tuple[object, ...], float] = {}  # at the next larger batch limit; negative where smaller are no better
-    for what, fleet in (*_swaps(instance, winner), *_shrunk(instance, winner, rivals)):
-        limits = (what, *(pool.chunk for pool in fleet.pools))
+    for label, fleet in (*_swaps(instance, winner), *_shrunk(instance, winner, rivals)):
+        limits = (label, *(pool.chunk for pool in fleet.pools))
         before = shares.get(limits, 0.0)
         if before < 0.0 or not eligible(fleet):
             continue
         share = min(promise(instance, fleet), 1.0)
         shares[limits] = share if share > before else -1.0
-        if share >= PROMISING and (what not in best or share > best[what][0]):
-            best[what] = share, fleet
-    ranked = sorted(best.items(), key=lambda row: -row[1][0])
+        if share >= PROMISING and (label not in best or share > best[label][0]):
+            best[label] = share, fleet
+    ranked_shapes = sorted(best.items(), key=lambda row: -row[1][0])
     alone: dict[Key, Named] = {}  # all of a rival is the same fleet, whichever of its pools it is named by
-    for what, (_, fleet) in ranked:
-        alone.setdefault(fleet_key(fleet), (what, fleet))
+    for label, (_, fleet) in ranked_shapes:
+        alone.setdefault(fleet_key(fleet), (label, fleet))
     return list(alone.values())[:MOST_SHAPES]
 
 
@@ -402,11 +408,11 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
         engine = search.pool(setting, 1)
         if index is not None:
             engine = replace(engine, name=fleet.pools[index].name, route=fleet.pools[index].route)
-        swapped = Fleet((engine,)) if index is None else _changed(fleet, {index: engine})
-        most = _most_replicas(instance, swapped, index or 0, winner.cost)
+        swapped_fleet = Fleet((engine,)) if index is None else _changed(fleet, {index: engine})
+        most = _most_replicas(instance, swapped_fleet, index or 0, winner.cost)
         if most >= max(search.least[setting] * float(engine.route.min()), 1.0):
             where = "" if index is None else f"{engine.name}: "
-            yield f"{where}{most} x {_engine(instance, engine.shape)}", with_replicas(swapped, index or 0, most)
+            yield f"{where}{most} x {_engine(instance, engine.shape)}", with_replicas(swapped_fleet, index or 0, most)
 
     for index, pool in enumerate(fleet.pools):
         role = ROLES.index(pool.role)
@@ -458,10 +464,10 @@ def with_larger_batches(bench: Bench, winner: Verdict, late: Late) -> Verdict:
     demand, fleet = bench.instance.problem.workload.request_rate, winner.fleet
     try:
         while (larger := larger_batches(bench.instance, fleet)) is not None:
-            served = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late)
-            if not any(point.full for point in served.points if point.rate == served.fails):
+            goodput = goodput_of(bench, fleet, demand * goodput_volume(bench.instance, fleet), late)
+            if not any(point.full for point in goodput.points if point.rate == goodput.fails):
                 break  # with larger limits the same requests would run at the same time
-            if not bench.trials_of(larger, late).at(served.fails / demand).held:
+            if not bench.trials_of(larger, late).at(goodput.fails / demand).held:
                 break
             fleet = larger
     except OutOfTimeError:
@@ -478,5 +484,5 @@ def larger_batches(instance: Instance, fleet: Fleet) -> Fleet | None:
         if pool.role is not Role.PREFILL
     }
     larger = _changed(fleet, limits)
-    same = all(pool.seqs == fleet.pools[index].seqs for index, pool in limits.items())
-    return larger if not same and valid(instance, larger) else None
+    is_same = all(pool.seqs == fleet.pools[index].seqs for index, pool in limits.items())
+    return larger if not is_same and valid(instance, larger) else None

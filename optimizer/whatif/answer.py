@@ -140,29 +140,29 @@ class Answer:
         return Missed(self.cost or 0.0, self.pools, attainment, fault, self.case)
 
 
-def nothing(why: str, status: Status = Status.INFEASIBLE, missed: Sequence[Missed] = ()) -> Answer:
+def nothing(why: str, status: Status = Status.INFEASIBLE, misses: Sequence[Missed] = ()) -> Answer:
     """The answer where there is no fleet: none that is possible, if not said otherwise."""
-    return Answer(status, binding=why, refuted=tuple(missed))
+    return Answer(status, binding=why, refuted=tuple(misses))
 
 
-def unproven(missed: Sequence[Missed]) -> Answer:
+def unproven(misses: Sequence[Missed]) -> Answer:
     """The answer where none of the fleets that were simulated holds: that there is none is not proven."""
-    several = f"none of the {len(missed)} fleets that were simulated holds: " if len(missed) > 1 else ""
-    why = f"{several}the cheapest by formula, {dollars(missed[0].cost)}/h, {missed[0].fault}"
-    return nothing(why, Status.TIME_LIMIT, missed)
+    several = f"none of the {len(misses)} fleets that were simulated holds: " if len(misses) > 1 else ""
+    why = f"{several}the cheapest by formula, {dollars(misses[0].cost)}/h, {misses[0].fault}"
+    return nothing(why, Status.TIME_LIMIT, misses)
 
 
 def answer(
     problem: Problem,
     effort: Effort = Effort.SIMPLE,
-    refuted: Sequence[Case] = (),
+    known_misses: Sequence[Case] = (),
     *,
     simulated: bool = False,
     proven: bool = False,
 ) -> Answer:
     """The best fleet for a problem.
 
-    Goals other than the least cost, and pools for each class, take the whole search, by formula at least. refuted:
+    Goals other than the least cost, and pools for each class, take the whole search, by formula at least. known_misses:
     fleets that are known to miss, and are no answer by formula; simulated: whether a fleet by formula has to hold when
     it is simulated; proven: whether the whole search by formula states a bound.
     """
@@ -170,9 +170,9 @@ def answer(
         if effort is Effort.SIMULATED:
             return answer_of_plan(optimize(problem, level=Level.STANDARD, extras=False))
         few = effort is Effort.SIMPLE and is_simple(problem)
-        best = _few_pools(problem, refuted) if few else _whole(problem, proven=proven)
-        if best.case is not None and is_refuted(best.case, map(engines_of, refuted)):
-            best = _few_pools(problem, refuted)
+        best = _few_pools(problem, known_misses) if few else _whole(problem, proven=proven)
+        if best.case is not None and is_refuted(best.case, map(engines_of, known_misses)):
+            best = _few_pools(problem, known_misses)
     except BelowFloorError as error:
         return nothing(str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
     return confirmed(problem, best) if simulated and is_simple(problem) else best
@@ -295,9 +295,9 @@ def demand_of(problem: Problem) -> Demand:
 @lru_cache(maxsize=8)
 def slow_instance(demand: Demand) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
-    expected = instance_of_problem(demand.problem)
-    check_floors(expected)
-    return at_quantile(expected, slow_end(demand.problem.confidence))
+    expected_instance = instance_of_problem(demand.problem)
+    check_floors(expected_instance)
+    return at_quantile(expected_instance, slow_end(demand.problem.confidence))
 
 
 def priced(instance: Instance, problem: Problem) -> Instance:
@@ -340,21 +340,21 @@ def with_floor(best: Answer, floor: float | None) -> Answer:
     return replace(best, status=status_of(gap), bound=bound, gap=gap)
 
 
-def _few_pools(problem: Problem, refuted: Sequence[Case] = ()) -> Answer:
+def _few_pools(problem: Problem, known_misses: Sequence[Case] = ()) -> Answer:
     """The cheapest fleet of one pool or two, which is none of those refuted."""
-    case = _cheapest_case(problem, refuted)
+    case = _cheapest_case(problem, known_misses)
     return why_none(problem) if case is None else _answer_of(problem, case)
 
 
-def _cheapest_case(problem: Problem, refuted: Sequence[Case] = ()) -> Case | None:
+def _cheapest_case(problem: Problem, known_misses: Sequence[Case] = ()) -> Case | None:
     demand = demand_of(problem)
     best, least = None, math.inf
     for search in searches(demand):
-        remaining = WithoutRefuted.of_cases(search, refuted)
+        remaining = WithoutRefuted.of_cases(search, known_misses)
         cheapest = cheapest_held(remaining, problem, least)
         if cheapest is not None:
             best, least = (search.instance, search.fleet(cheapest[0])), cheapest[1]
-    return None if best is None else _settled(_case(demand.key, *best))
+    return None if best is None else _settled_case(_case(demand.key, *best))
 
 
 def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
@@ -366,7 +366,7 @@ def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
 
 
 @lru_cache(maxsize=1000)
-def _settled(case: Case) -> Case:
+def _settled_case(case: Case) -> Case:
     return replace(case, fleet=settled(case.instance, case.fleet))
 
 
@@ -427,10 +427,10 @@ def engines_of(case: Case) -> Engines:
     return kind, tuple(pool.replicas for pool in pools)
 
 
-def is_refuted(case: Case, refuted: Iterable[Engines]) -> bool:
+def is_refuted(case: Case, refuted_engines: Iterable[Engines]) -> bool:
     """Whether a fleet has no more of the same engines in any pool than one that was refuted."""
     kind, counts = engines_of(case)
-    return any(kind == other and all(map(int.__le__, counts, most)) for other, most in refuted)
+    return any(kind == refuted_kind and all(map(int.__le__, counts, most)) for refuted_kind, most in refuted_engines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -449,21 +449,21 @@ class WithoutRefuted(FleetSearch):
 
     def carries(self, picks: Picks, volume: float) -> bool:
         """Whether a fleet keeps every goal at `volume` times the demand, and is not refuted there."""
-        lost = volume >= 1.0 and is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
-        return not lost and FleetSearch.carries(self, picks, volume)
+        known_miss = volume >= 1.0 and is_refuted(Case("", self.instance, self.fleet(picks)), self.refuted)
+        return not known_miss and FleetSearch.carries(self, picks, volume)
 
 
 def confirmed(problem: Problem, best: Answer) -> Answer:
     """The answer by formula if its fleet holds when it is simulated, else the cheapest of one pool or two that does."""
-    missed: list[Missed] = []
+    misses: list[Missed] = []
     floor = best.bound
-    while best.case is not None and len(missed) <= ROUNDS:
+    while best.case is not None and len(misses) <= ROUNDS:
         attainment, fault = look_at(best.case)
         if not fault:
-            return with_floor(replace(best, attainment=attainment, refuted=tuple(missed)), floor)
-        missed.append(best.missed(attainment, fault))
-        best = _few_pools(problem, [item.case for item in missed if item.case is not None])
-    return unproven(missed) if missed else best
+            return with_floor(replace(best, attainment=attainment, refuted=tuple(misses)), floor)
+        misses.append(best.missed(attainment, fault))
+        best = _few_pools(problem, [item.case for item in misses if item.case is not None])
+    return unproven(misses) if misses else best
 
 
 def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float, str]:

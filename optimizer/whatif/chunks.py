@@ -88,9 +88,11 @@ def chunk_curve(
     case = replace(best.case, instance=replace(best.case.instance, problem=problem))
     tables, takers = case.instance.tables, [pool for pool in case.fleet.pools if pool.role is not Role.DECODE]
     own = int(tables.chunks[takers[0].chunk])
-    asked = sorted({*chunks, own})
-    places = {size: int(np.flatnonzero(tables.chunks == size)[0]) for size in asked}
-    fitting = [size for size in asked if all(tables.roomy[pool.shape, pool.seqs, places[size]] for pool in takers)]
+    curve_sizes = sorted({*chunks, own})
+    places = {size: int(np.flatnonzero(tables.chunks == size)[0]) for size in curve_sizes}
+    fitting = [
+        size for size in curve_sizes if all(tables.roomy[pool.shape, pool.seqs, places[size]] for pool in takers)
+    ]
     rows = []
     for number, size in enumerate(fitting):
         if progress is not None:
@@ -98,7 +100,7 @@ def chunk_curve(
         pools = [pool if pool.role is Role.DECODE else replace(pool, chunk=places[size]) for pool in case.fleet.pools]
         with_chunk = replace(case, key=f"{case.key} {size}", fleet=Fleet(tuple(pools)))
         rows.append(_chunk_row(size, with_chunk, simulated=simulated))
-    return ChunkCurve(problem, best, takers[0].role, own, tuple(rows), tuple(sorted({*asked} - {*fitting})))
+    return ChunkCurve(problem, best, takers[0].role, own, tuple(rows), tuple(sorted({*curve_sizes} - {*fitting})))
 
 
 def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:

@@ -122,13 +122,13 @@ class Ramp:
 
     def at(self, value: float) -> Problem:
         """The problem at a value; raises ImpossibleError where no engine can exist there."""
-        stated: Any = f"{value!r}s" if self.key in LATENCY else value
-        return scenario_problem(self.problem, Scenario("", {self.key: stated}), self.base)
+        lever_value: Any = f"{value!r}s" if self.key in LATENCY else value
+        return scenario_problem(self.problem, Scenario("", {self.key: lever_value}), self.base)
 
-    def answer(self, value: float, effort: Effort, refuted: Sequence[Case] = ()) -> Answer:
+    def answer(self, value: float, effort: Effort, known_misses: Sequence[Case] = ()) -> Answer:
         """The answer by formula at a value; none where no engine can exist there."""
         try:
-            return answer(self.at(value), effort, refuted)
+            return answer(self.at(value), effort, known_misses)
         except ImpossibleError as error:
             return nothing(str(error))
 
@@ -213,7 +213,7 @@ def frontier(  # noqa: PLR0917
         raise InputError(f"objective: a frontier is of the least cost, but the goal is {problem.objective.goal.value}")
     if not is_simple(problem):
         raise InputError("constraints.pools: a frontier is of fleets whose pools serve every class, not per_class")
-    tell = progress or (lambda _what, _share: None)
+    tell = progress or (lambda _label, _share: None)
     ramp, budgets = ramp_of(problem, base, name), bounds if name == "budget" else None
     low, high = bounds or ramp.usual_range
     _check_range(name, low, high)
@@ -222,7 +222,7 @@ def frontier(  # noqa: PLR0917
     own = own_value(problem, ramp.key)
     here = own if own is not None and low <= own <= high else None
     ends = (low, high) if ramp.upwards else (high, low)
-    stairs = Stairs(ramp, ends, effort, lambda what, share: tell(what, share * (SIMULATING if looks else 1.0)))
+    stairs = Stairs(ramp, ends, effort, lambda label, share: tell(label, share * (SIMULATING if looks else 1.0)))
     steps = stairs.climb()
     if name == "budget" and budgets is None:  # it buys all that its last fleet serves, also beyond the range
         steps[-1] = replace(steps[-1], end=max(steps[-1].end, steps[-1].answer.goodput))
@@ -230,19 +230,19 @@ def frontier(  # noqa: PLR0917
     curve = Frontier(ramp.key, ramp.unit, tuple(steps), TOLERANCE, by_budget=name == "budget", here=here)
     if not looks or not steps:
         return curve
-    chosen = {*list(dict.fromkeys(_fleet(step.answer) for step in _ranked(steps, ramp, here)))[:looks]}
+    chosen_fleets = {*list(dict.fromkeys(_fleet(step.answer) for step in _simulation_order(steps, ramp, here)))[:looks]}
     again = Stairs(
         ramp,
         (steps[0].start, steps[-1].end),
         effort,
-        lambda what, share: tell(what, SIMULATING + (1.0 - SIMULATING) * share),
-        trusted={_fleet(step.answer) for step in steps} - chosen,
+        lambda label, share: tell(label, SIMULATING + (1.0 - SIMULATING) * share),
+        trusted={_fleet(step.answer) for step in steps} - chosen_fleets,
         further=[step.start for step in steps],
         answers=stairs.answers,
     )
     best = _within(_rising(again.climb()), (0.0, steps[-1].answer.cost or math.inf) if budgets else None)
-    refuted = {fleet: missed for missed in again.refuted if (fleet := engine_counts(missed.pools)) in chosen}
-    curve = replace(curve, steps=tuple(best), refuted=tuple(refuted.values()))
+    misses = {fleet: miss for miss in again.refuted if (fleet := engine_counts(miss.pools)) in chosen_fleets}
+    curve = replace(curve, steps=tuple(best), refuted=tuple(misses.values()))
     if here is None:
         return curve
     tell("searching at the file's own value", 1.0)
@@ -253,8 +253,8 @@ def _check_range(name: str, low: float, high: float) -> None:
     if not 0.0 < low < high:
         raise InputError(f"--over {name}: the range from {low:g} to {high:g} is empty or not above zero")
     if name == "attainment" and high >= 1.0:
-        meant = f"; did you mean {high:g}%?" if 1.0 < high < 100.0 else ""
-        raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999{meant}")
+        hint = f"; did you mean {high:g}%?" if 1.0 < high < 100.0 else ""
+        raise InputError(f"--over attainment: the range ends at {high:g}; goals are below 1, such as 0.999{hint}")
 
 
 def _fleet(best: Answer) -> object:
@@ -300,8 +300,8 @@ class Stairs:
                     at, misses = beyond[0], []
                 continue
             if step.answer.case is None:
-                gone = misses or [missed for before in steps[-1:] for missed in before.answer.refuted]
-                return [*steps, replace(step, answer=unproven(gone)) if gone else step]
+                last_misses = misses or [miss for before in steps[-1:] for miss in before.answer.refuted]
+                return [*steps, replace(step, answer=unproven(last_misses)) if last_misses else step]
             misses.clear()
             steps.append(step)
             cases += [step.answer.case] if step.missed is not None else []
@@ -311,13 +311,13 @@ class Stairs:
             self.tell(label, (ramp.hardness(value) - ramp.hardness(easy)) / width)
         return steps
 
-    def _step(self, easy: float, at: float, refuted: Sequence[Case]) -> Step | Missed:
+    def _step(self, easy: float, at: float, known_misses: Sequence[Case]) -> Step | Missed:
         """The step from `easy` on of the cheapest fleet at one value, as far as it holds; or that it holds nowhere.
 
         Where there is no fleet, there is none further on, and the step begins there.
         """
-        if refuted:
-            best = self.ramp.answer(at, self.effort, refuted)
+        if known_misses:
+            best = self.ramp.answer(at, self.effort, known_misses)
         else:
             best = self.answers[at] = self.answers.get(at) or self.ramp.answer(at, self.effort)
         case, hard = best.case, self.ends[1]
@@ -326,8 +326,8 @@ class Stairs:
         if not self.ramp.holds(case, hard):
             hard = self.ramp.last(at, hard, lambda value: self.ramp.holds(case, value), 0.1 * TOLERANCE)[0]
         step = Step.of(easy, hard, best)
-        trusted = self.trusted is None or _fleet(best) in self.trusted
-        return step if trusted else self._as_seen(step, case)
+        is_trusted = self.trusted is None or _fleet(best) in self.trusted
+        return step if is_trusted else self._as_seen(step, case)
 
     def _as_seen(self, step: Step, case: Case) -> Step | Missed:
         """A step as far as its fleet holds when simulated; what it missed by, where that is hardly anywhere.
@@ -345,18 +345,18 @@ class Stairs:
         fault = fault_at(step.end, MOST_RUNS if step.end == self.ends[1] else LEAST_RUNS)
         if not fault:
             return replace(step, answer=replace(step.answer, attainment=shares[step.end]))
-        missed = step.answer.missed(shares[step.end], fault)
+        miss = step.answer.missed(shares[step.end], fault)
         good, bad, back = step.end, step.end, width
         while fault:
             if good == step.start:
-                return missed
+                return miss
             bad, good = good, ramp.hardest(step.start, ramp.value_at(ramp.hardness(good) - back))
             fault, back = fault_at(good), 2.0 * back
         good, bad = ramp.last(good, bad, lambda value: not fault_at(value), RESOLUTION)
         if ramp.hardness(good) - ramp.hardness(step.start) < width:
-            return missed
-        seen = replace(step.answer, attainment=shares[good], refuted=(missed,))
-        return replace(step, end=good, answer=seen, promised=step.end, missed=bad)
+            return miss
+        simulated_answer = replace(step.answer, attainment=shares[good], refuted=(miss,))
+        return replace(step, end=good, answer=simulated_answer, promised=step.end, missed=bad)
 
 
 def _rising(steps: Sequence[Step]) -> list[Step]:
@@ -416,7 +416,7 @@ def by_budget(curve: Frontier) -> list[Mapping[str, float]]:
     ]
 
 
-def _ranked(steps: Sequence[Step], ramp: Ramp, here: float | None) -> list[Step]:
+def _simulation_order(steps: Sequence[Step], ramp: Ramp, here: float | None) -> list[Step]:
     """The steps that have a fleet: at the own value, the last and the first, then before the largest jumps in cost."""
     having = [step for step in steps if step.answer.case is not None]
     jumps = [
@@ -502,7 +502,7 @@ def break_even(  # noqa: PLR0917
     if price is None or None in {best.cost for _, best in ends}:
         values = (low + (high - low) * step / (STARTS - 1) for step in range(1, STARTS - 1))
         points[1:1] = [(value, along.at(value)) for value in values]
-    steps = [step for left, right in pairwise(points) for step in along.between(left, right)]
+    steps = [step for low_point, high_point in pairwise(points) for step in along.between(low_point, high_point)]
     steps = along.joined(along.wide(along.joined(steps)))
     if len(steps) > MOST_STEPS:
         raise InputError(f"the best fleet changes more than {MOST_STEPS} times in this range; state a smaller one")
@@ -534,14 +534,14 @@ class Along:
         if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
             self.tried.add(fleet)
             best = answer_at(self.problem, self.base, self.key, value, self.effort, simulated=True)
-            self.missed.update({missed.case.key: missed for missed in best.refuted if missed.case is not None})
+            self.missed.update({miss.case.key: miss for miss in best.refuted if miss.case is not None})
         if self.own is None or self.own.cost is None or self.price is None:
             return best
         cost = self.own.cost + self.bought(self.own) * (value - self.price)
         budget = self.problem.constraints.budget
-        allowed = budget is None or cost <= budget * (1.0 + TIE)
+        affordable = budget is None or cost <= budget * (1.0 + TIE)
         cheap = best.cost is None or cost <= best.cost + TIE * abs(cost)
-        return replace(self.own, cost=cost) if allowed and cheap else best
+        return replace(self.own, cost=cost) if affordable and cheap else best
 
     def bought(self, best: Answer) -> float:
         """How many GPUs a fleet rents of the accelerator whose price the lever is; none along another."""
@@ -550,31 +550,31 @@ class Along:
         if self.price is None or offer is None:
             return 0.0
         size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
-        rented = max(best.gpus.get(offer.accelerator.name, 0) - offer.owned, 0)
-        return -(-rented // size) * size
+        rented_gpus = max(best.gpus.get(offer.accelerator.name, 0) - offer.owned, 0)
+        return -(-rented_gpus // size) * size
 
-    def between(self, left: Point, right: Point) -> Iterator[Step]:
+    def between(self, low_point: Point, high_point: Point) -> Iterator[Step]:
         """Steps between two solved values: parted where lines of cost cross, or in the middle."""
-        (low, first), (high, last) = left, right
+        (low, first), (high, last) = low_point, high_point
         if dict(first.gpus) == dict(last.gpus):
             yield Step(low, high, first, (first.cost, last.cost))
             return
-        priced = self.price is not None and first.cost is not None and last.cost is not None
-        middle = self._crossing(left, right) if priced else (low + high) / 2.0
-        apart = min(middle - low, high - middle) > self.least if priced else high - low > self.least
+        has_costs = self.price is not None and first.cost is not None and last.cost is not None
+        middle = self._crossing(low_point, high_point) if has_costs else (low + high) / 2.0
+        apart = min(middle - low, high - middle) > self.least if has_costs else high - low > self.least
         between, met = self.at(middle) if apart else None, self._cost_at(first, middle - low)
         cheaper = between is not None and (between.cost or math.inf) < (met or 0.0) * (1.0 - TIE)
-        if between is None or (priced and not cheaper):
-            middle = middle if priced else self._change(left, right)
+        if between is None or (has_costs and not cheaper):
+            middle = middle if has_costs else self._change(low_point, high_point)
             yield Step(low, middle, first, (first.cost, self._cost_at(first, middle - low)))
             yield Step(middle, high, last, (self._cost_at(last, middle - high), last.cost))
             return
-        yield from self.between(left, (middle, between))
-        yield from self.between((middle, between), right)
+        yield from self.between(low_point, (middle, between))
+        yield from self.between((middle, between), high_point)
 
-    def _crossing(self, left: Point, right: Point) -> float:
+    def _crossing(self, low_point: Point, high_point: Point) -> float:
         """The price at which two fleets cost the same; in the middle where both buy as many GPUs."""
-        (low, first), (high, last) = left, right
+        (low, first), (high, last) = low_point, high_point
         slope, flatter = self.bought(first), self.bought(last)
         if slope <= flatter:
             return high
@@ -585,9 +585,9 @@ class Along:
         """What a fleet costs a little further along: along a price, as much more as GPUs are paid for."""
         return None if best.cost is None else best.cost + self.bought(best) * further
 
-    def _change(self, left: Point, right: Point) -> float:
+    def _change(self, low_point: Point, high_point: Point) -> float:
         """Where the best fleet changes between two near values: half-way, or at the price that the budget allows it."""
-        (low, first), (high, last) = left, right
+        (low, first), (high, last) = low_point, high_point
         budget, bought = self.problem.constraints.budget, self.bought(first)
         if not bought or budget is None or first.cost is None or last.cost is not None:
             return (low + high) / 2.0
@@ -595,13 +595,15 @@ class Along:
 
     def joined(self, steps: Sequence[Step]) -> list[Step]:
         """Neighboring steps of one fleet as one: of equal GPUs none is cheaper, however engines are made of them."""
-        joined: list[Step] = []
+        joint_steps: list[Step] = []
         for step in steps:
-            if joined and dict(joined[-1].answer.gpus) == dict(step.answer.gpus):
-                joined[-1] = replace(joined[-1], end=step.end, costs=(joined[-1].costs[0], step.costs[1]))
+            if joint_steps and dict(joint_steps[-1].answer.gpus) == dict(step.answer.gpus):
+                joint_steps[-1] = replace(
+                    joint_steps[-1], end=step.end, costs=(joint_steps[-1].costs[0], step.costs[1])
+                )
             else:
-                joined.append(step)
-        return joined
+                joint_steps.append(step)
+        return joint_steps
 
     def wide(self, steps: Sequence[Step]) -> list[Step]:
         """The steps that are wider than their ends are exact; a narrower one is left to its neighbor."""
@@ -613,8 +615,8 @@ class Along:
 
 def _check_order(key: str) -> None:
     if key.partition(".")[0] in UNORDERED:
-        ordered = ", ".join(lever for lever in LEVERS if lever not in UNORDERED)
-        raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered}")
+        ordered_levers = ", ".join(lever for lever in LEVERS if lever not in UNORDERED)
+        raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered_levers}")
 
 
 def usual_range(problem: Problem, key: str) -> tuple[float, float]:

@@ -121,7 +121,7 @@ def levers(problem: Problem, share: float = SHARE, effort: Effort = Effort.SIMPL
 
 
 def tornado(
-    problem: Problem, base: Path, moved: Iterable[Lever], effort: Effort = Effort.SIMPLE, looks: int = 0
+    problem: Problem, base: Path, moved_levers: Iterable[Lever], effort: Effort = Effort.SIMPLE, looks: int = 0
 ) -> list[TornadoRow]:
     """The cost with each lever lower and higher, the others as they are; the largest swing first.
 
@@ -130,7 +130,7 @@ def tornado(
     fleets of the problem at hand, which are simulated first, mostly do for both.
     """
     here = answer(problem, effort)
-    rows = _by_swing(_moved(problem, base, lever, here, effort) for lever in moved)
+    rows = _by_swing(_moved(problem, base, lever, here, effort) for lever in moved_levers)
     if looks and is_simple(problem) and effort is not Effort.SIMULATED:
         here, looks = answer(problem, effort, simulated=True), looks - 1
         for number, lever in enumerate([row.lever for row in rows]):
@@ -209,17 +209,20 @@ def _conditions(problem: Problem, used: set[str]) -> Iterator[tuple[str, Problem
     names, vendors = [card.name for card in cards], [card.vendor for card in cards]
     used_vendors = {card.vendor for card in cards if card.name in used}
 
-    def where(allowed: Iterable[bool]) -> Problem:
-        offers = zip(problem.offers, allowed, strict=True)
+    def where(mask: Iterable[bool]) -> Problem:
+        offers = zip(problem.offers, mask, strict=True)
         return replace(
-            problem, offers=tuple(offer if kept else replace(offer, owned=0, inventory=0) for offer, kept in offers)
+            problem, offers=tuple(offer if usable else replace(offer, owned=0, inventory=0) for offer, usable in offers)
         )
 
-    for labels, choices, taken in ((names, dict.fromkeys(names), used), (vendors, sorted({*vendors}), used_vendors)):
+    for labels, choices, used_labels in (
+        (names, dict.fromkeys(names), used),
+        (vendors, sorted({*vendors}), used_vendors),
+    ):
         for name in choices:
-            if name in taken and len({*labels}) > 1:
+            if name in used_labels and len({*labels}) > 1:
                 yield f"without {name}", where(label != name for label in labels)
-            if taken != {name}:
+            if used_labels != {name}:
                 yield f"only {name}", where(label == name for label in labels)
 
 
@@ -264,8 +267,8 @@ def _shadow_price(instance: Instance, effort: Effort, name: str, upper: float, u
     wider = _relax(replace(instance, problem=with_limit(problem, name, upper + step)), name, goodput=goodput)
     if now is None or wider is None:
         return None
-    saved = now[0] - wider[0]
-    difference = saved / step if abs(saved) > 1e-9 * abs(now[0]) else 0.0
+    saving = now[0] - wider[0]
+    difference = saving / step if abs(saving) > 1e-9 * abs(now[0]) else 0.0
     more, whole = (None, None) if goodput else _in_whole_fleets(problem, effort, name, upper, unit)
     return ShadowPrice(name, upper, unit, "req/s" if goodput else "$/h", now[1], difference, more, whole)
 
@@ -367,13 +370,13 @@ def sensitivity(
     here, brake = answer(problem) if is_simple(problem) else None, brake or Brake()
     if here is None or here.cost is None:
         return None
-    moved, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[TornadoRow]()
-    for number, lever in enumerate(moved):
+    moved_levers, rows = [lever for lever in levers(problem) if complete or lever.is_cheap], list[TornadoRow]()
+    for number, lever in enumerate(moved_levers):
         if brake.stopped():
             complete = False
             break
         if progress is not None:
-            progress(f"moving {lever.key}", number / len(moved))
+            progress(f"moving {lever.key}", number / len(moved_levers))
         with suppress(InputError):
             rows.append(_moved(problem, base, lever, here))
     break_evens = []

@@ -80,8 +80,8 @@ class Solver:
             best = answer(problem, self.effort, simulated=task["simulated"], proven=self.proven)
         except ImpossibleError as error:  # the row has the scenario's name, with which the message begins
             best = nothing(str(error).splitlines()[0].partition(": ")[2])
-        refuted = [missed.case.key for missed in best.refuted if missed.case is not None]
-        return row | best.row | {"fleet": best.case.key if best.case else "", "refuted_fleets": refuted}
+        refuted_fleets = [miss.case.key for miss in best.refuted if miss.case is not None]
+        return row | best.row | {"fleet": best.case.key if best.case else "", "refuted_fleets": refuted_fleets}
 
 
 @lru_cache(maxsize=4)
@@ -106,7 +106,7 @@ def sweep_of(  # noqa: PLR0917
     problem: Problem,
     base: Path,
     axes: Sequence[Axis],
-    named: Sequence[Scenario] = (),
+    named_scenarios: Sequence[Scenario] = (),
     effort: Effort | None = None,
     gap: bool | None = None,
     looks: int = 0,
@@ -117,7 +117,7 @@ def sweep_of(  # noqa: PLR0917
     gaps are asked for, else simply. gap: whether whole searches by formula state their gap; None: they do. Raises
     InputError for a bad key or value before any work.
     """
-    scenarios = list(grid(axes, named))
+    scenarios = list(grid(axes, named_scenarios))
     _check(problem, base, scenarios)
     tasks = tuple({"name": item.name, "changes": dict(item.changes), "simulated": False} for item in scenarios)
     if effort is None:
@@ -156,9 +156,14 @@ def run_sweep(
     count = len(sweep.tasks)
     rows = runner.run(sorted(enumerate(sweep.tasks), key=lambda row: _demand(row[1])))
     fleets = Counter(rows[number]["fleet"] for number in range(count) if rows[number]["fleet"])
-    chosen = [fleet for fleet, _ in fleets.most_common(sweep.looks)]
+    common_fleets = [fleet for fleet, _ in fleets.most_common(sweep.looks)]
     first = {rows[number]["fleet"]: number for number in reversed(range(count))}
-    again, shares, refuted, total = sorted(first[fleet] for fleet in chosen), dict[str, float](), set[str](), count
+    again, shares, refuted_fleets, total = (
+        sorted(first[fleet] for fleet in common_fleets),
+        dict[str, float](),
+        set[str](),
+        count,
+    )
     solved_again: set[int] = set()
     while again:
         total += len(again)
@@ -166,10 +171,12 @@ def run_sweep(
         tasks = [(number + count, {**sweep.tasks[number], "simulated": True}) for number in again]
         for number, row in runner.run(tasks, total).items():
             rows[number - count] = row | {"number": number - count}
-            refuted.update(row["refuted_fleets"])
+            refuted_fleets.update(row["refuted_fleets"])
             if row["simulated"]:
                 shares[row["fleet"]] = row["simulated_attainment"]
-        again = [number for number in range(count) if rows[number]["fleet"] in refuted and number not in solved_again]
+        again = [
+            number for number in range(count) if rows[number]["fleet"] in refuted_fleets and number not in solved_again
+        ]
     return [_shown(rows[number], shares) for number in range(count)]
 
 
@@ -209,16 +216,16 @@ class Runner:
 
         total: tasks of the sweep, as far as is known. Raises what `solve` raises; rows before it are in the journal.
         """
-        left = [(number, task) for number, task in tasks if number not in self.rows]
+        open_tasks = [(number, task) for number, task in tasks if number not in self.rows]
         total, begun = total or len(tasks), time.monotonic()
-        size = min(max(len(left) // (BATCHES_PER_WORKER * self.workers), 1), LARGEST_BATCH)
-        for done, row in enumerate(self.executor.map(self.solve, left, chunksize=size), start=1):
+        size = min(max(len(open_tasks) // (BATCHES_PER_WORKER * self.workers), 1), LARGEST_BATCH)
+        for done_count, row in enumerate(self.executor.map(self.solve, open_tasks, chunksize=size), start=1):
             if self.journal is not None:
                 self.journal.append(row)
             self.rows[row["number"]] = row
             if self.progress is not None:
-                waiting = len(left) - done
-                self.progress(total - waiting, total, (time.monotonic() - begun) / done * waiting)
+                waiting = len(open_tasks) - done_count
+                self.progress(total - waiting, total, (time.monotonic() - begun) / done_count * waiting)
         return {number: self.rows[number] for number, _ in tasks}
 
 

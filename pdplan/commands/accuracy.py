@@ -107,12 +107,12 @@ def calibrate(
     console.note(f"read {plural(len(records), 'result')} from {plural(len(results), 'file')}; fitting to them")
     source = _source(results, records, setup)
     calibration = fit(records, setup, source)
-    accepted = not calibration.refusal or force
-    if output is not None and accepted:
+    is_kept = not calibration.refusal or force
+    if output is not None and is_kept:
         write_text(output, _overlay(calibration, source, flags, console.command), force=force)
-    value = calibration_dict(calibration, str(output) if output is not None and accepted else None)
+    value = calibration_dict(calibration, str(output) if output is not None and is_kept else None)
     console.show(value if as_json else calibration_document(value))
-    if not accepted:
+    if not is_kept:
         raise InputError(f"{calibration.refusal} (--force keeps the fit)")
     if output is None:
         console.hint(f"{console.command} -o overlay.yaml   # writes the fitted figures as a catalog file")
@@ -161,12 +161,12 @@ def _source(results: tuple[Path, ...], records: list[Any], setup: Setup) -> str:
 def _overlay(calibration: Calibration, source: str, flags: Flags, command: str) -> str:
     from search_spaces.calibration import calibrated_overlay
 
-    fitted = ", ".join(f"{name} x {getattr(calibration.fit.scales, name):.3g}" for name in calibration.fit.free)
-    unfitted = f"; not seen in the data and kept: {', '.join(calibration.kept)}" if calibration.kept else ""
+    scales = ", ".join(f"{name} x {getattr(calibration.fit.scales, name):.3g}" for name in calibration.fit.free)
+    kept_scales = f"; not seen in the data and kept: {', '.join(calibration.kept)}" if calibration.kept else ""
     heading = [
         f"catalog file written by: {command}",
         source,
-        f"scales: {fitted}{unfitted}",
+        f"scales: {scales}{kept_scales}",
         "kernels that these results did not use stay as shipped",
     ]
     return calibrated_overlay(calibration, heading, source, flags.catalog)
@@ -254,7 +254,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
         if value is not None and flags.plan is None:
             raise click.UsageError(f"{flag} goes with --plan")
     if flags.plan is not None or flags.prometheus is not None:
-        return _measured(console, flags, as_json=as_json)
+        return _against_plan(console, flags, as_json=as_json)
     files, catalog, folder = _files(flags), load_catalog(flags.catalog), _models(flags)
     errors: dict[str, dict[str, Any]] = {}
     for file in files:
@@ -274,26 +274,26 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     return None
 
 
-def _measured(console: Console, flags: Checks, *, as_json: bool) -> int:
+def _against_plan(console: Console, flags: Checks, *, as_json: bool) -> int:
     """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
     from pdplan.files import read_plan
     from reports.answers.measured import Verdict, comparison_dict, comparison_document, watch_dict, watch_document
     from reports.deploy.measurement import behind
     from search_spaces.problem import Balancing
 
-    others = any([flags.data_dir, flags.models, flags.catalog, flags.with_rows])
+    foreign_flags = any([flags.data_dir, flags.models, flags.catalog, flags.with_rows])
     if flags.prometheus is not None:
         plan_file = flags.plan or flags.against
-        if plan_file is None or others or (flags.plan and flags.against):
+        if plan_file is None or foreign_flags or (flags.plan and flags.against):
             raise click.UsageError("--prometheus FILE goes with --plan PLAN alone")
         value = watch_dict(read_plan(plan_file), flags.prometheus, flags.slo_class)
         console.show(value if as_json else watch_document(value))
         return 0 if value["verdict"] == Verdict.MEETS else ExitCode.INFEASIBLE
-    if flags.plan is None or flags.against is None or others:
+    if flags.plan is None or flags.against is None or foreign_flags:
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
     plan = read_plan(flags.plan)
-    predicted = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
-    value = comparison_dict(predicted, flags.against, flags.slo_class)
+    prediction = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
+    value = comparison_dict(prediction, flags.against, flags.slo_class)
     console.show(value if as_json else comparison_document(value))
     met = all(run["verdict"] == Verdict.MEETS for run in value["runs"])
     return 0 if met else ExitCode.INFEASIBLE
@@ -303,8 +303,8 @@ def _models(flags: Checks) -> Path | None:
     """The folder of models that was named, else that of the data folder if there is one."""
     if flags.models is not None and not flags.models.is_dir():
         raise InputError(f"--models {flags.models} is not a directory")
-    beside = flags.data_dir / "models" if flags.data_dir else None
-    return flags.models or (beside if beside is not None and beside.is_dir() else None)
+    folder = flags.data_dir / "models" if flags.data_dir else None
+    return flags.models or (folder if folder is not None and folder.is_dir() else None)
 
 
 def _files(flags: Checks) -> list[Path]:
@@ -327,6 +327,8 @@ def _validation(files: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
     A further file of the first one's format stands under its own name.
     """
-    (_, first), *others = files.items()
-    named = {name if value["format"] == first["format"] else value["format"]: value for name, value in others}
-    return {"schema": "pdplan.validation/1", **first, **named}
+    (_, first), *further_files = files.items()
+    others_by_name = {
+        name if value["format"] == first["format"] else value["format"]: value for name, value in further_files
+    }
+    return {"schema": "pdplan.validation/1", **first, **others_by_name}

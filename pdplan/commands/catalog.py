@@ -68,8 +68,8 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     from search_spaces.catalog import load_catalog
     from search_spaces.quotes import basis_of, shipped_quotes
 
-    every = prices == ALL_PRICES
-    catalog_entries, basis = load_catalog(catalog, None if every else prices), basis_of(prices)
+    all_prices = prices == ALL_PRICES
+    catalog_entries, basis = load_catalog(catalog, None if all_prices else prices), basis_of(prices)
     if name is None:
         accelerators = list(catalog_entries.accelerators.values())
         console.show([_entry(gpu, basis) for gpu in accelerators] if as_json else _gpu_list(accelerators, basis))
@@ -78,9 +78,9 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
         return
     with value_of("NAME"):
         accelerator = catalog_entries.accelerator(name)
-    if every or (prices is not None and basis is None):
-        own = {} if every else catalog_entries.own_quotes(Path(str(prices)))
-        quotes = (shipped_quotes() if every else own).get(accelerator.name, ())
+    if all_prices or (prices is not None and basis is None):
+        own = {} if all_prices else catalog_entries.own_quotes(Path(str(prices)))
+        quotes = (shipped_quotes() if all_prices else own).get(accelerator.name, ())
         console.show([asdict(quote) for quote in quotes] if as_json else _quote_page(accelerator, quotes))
         return
     entry = _entry(accelerator, basis)
@@ -94,13 +94,15 @@ def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]
     from search_spaces.targets import undeployed
 
     price = accelerator.price_on(basis)
-    others = [other for other in (accelerator.price, *accelerator.other_prices) if other is not price]
+    other_prices = [
+        price_there for price_there in (accelerator.price, *accelerator.other_prices) if price_there is not price
+    ]
     kernels = "measured on it" if accelerator.measured else "measured on its relatives alone, so error bars are wider"
     return entry_dict(accelerator) | {
         "kernels": kernels if is_seen(accelerator) else "nothing of its generation was measured: error bars are wide",
         "deployment": undeployed(accelerator),
         "price": None if price is None else price_dict(price),
-        "other_prices": [price_dict(other) for other in others],
+        "other_prices": [price_dict(price_there) for price_there in other_prices],
     }
 
 
@@ -276,7 +278,7 @@ def models(
             entry = model_entry(load_model(name))
         console.show(entry if as_json else _model_page(entry))
         return
-    entries = [{"written": written} | model_entry(load_model(written)) for written in alike or model_names()]
+    entries = [{"written": spelling} | model_entry(load_model(spelling)) for spelling in alike or model_names()]
     if as_json:
         console.show(entries)
         return
@@ -336,17 +338,17 @@ def _model_page(entry: dict[str, Any]) -> Document:
     kv = ", ".join(f"{dtype} {count(size)} B" for dtype, size in entry["kv_bytes_per_token"].items())
     late = ", ".join(f"{dtype} {_late(entry, dtype)} B" for dtype in entry["kv_bytes_per_token"])
     experts = f"{entry['experts_per_token']} of {entry['experts']} experts per token" if entry["experts"] else "dense"
-    served = served_checkpoint(entry["name"]) if entry["date"] else None
-    quantized = f", {' and '.join(entry['quantized_parts'])}" if entry["quantized_parts"] else ""
+    checkpoint = served_checkpoint(entry["name"]) if entry["date"] else None
+    narrow_parts = f", {' and '.join(entry['quantized_parts'])}" if entry["quantized_parts"] else ""
     facts = (
         ("parameters", f"{count(entry['parameters'])}, of which a token meets {count(entry['active_parameters'])}"),
         ("layers", f"{entry['layers']}, hidden width {count(entry['hidden_size'])}, {experts}"),
         ("attention", ", ".join(f"{layer['layers']} layers {layer['kind']}" for layer in entry["attention"])),
         ("KV per token", kv),
         ("", f"{late} once all windows are full" if _has_windows(entry) else ""),
-        ("served as", served or ""),
+        ("served as", checkpoint or ""),
         ("state", f"{si(entry['state_bytes_per_request'], 'B')} per request, whatever its length"),
-        ("weights", f"{entry['native_weight_dtype']}{quantized}"),
+        ("weights", f"{entry['native_weight_dtype']}{narrow_parts}"),
         ("vocabulary", f"{count(entry['vocabulary'])} tokens, context {count(entry['max_position'])}"),
         ("source", entry["source"] + (f" ({entry['date']})" if entry["date"] else "")),
     )

@@ -127,11 +127,11 @@ def deploy(
         raise click.UsageError("give -o DIR to write a deployment, or --check DIR to check one")
     force, labels = options.pop("force"), pairs(options.pop("labels"), "--label")
     settings = deployment_options(plan, label=labels, **options)
-    written = write_deployment(plan, settings, output, force=force)
+    files = write_deployment(plan, settings, output, force=force)
     deployment = describe(plan, settings)
-    if deployment.demand.sessions and (scattered := scattered_words(deployment)):
-        console.warn(scattered)
-    console.note(f"wrote {len(written)} files to {output}")
+    if deployment.demand.sessions and (warning := scattered_words(deployment)):
+        console.warn(warning)
+    console.note(f"wrote {len(files)} files to {output}")
     console.note(f"Next: {output / 'README.md'} says how to start it")
 
 
@@ -145,23 +145,23 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
 
     context = click.get_current_context()
     for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if given and parameter.expose_value and parameter.name not in {"file", "check", "target", "alternative"}:
+        is_set = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if is_set and parameter.expose_value and parameter.name not in {"file", "check", "target", "alternative"}:
             raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
-    checked = checked_directory(plan, directory, target=target)
-    if checked.strays:
-        console.show(_left_aside(checked.strays))
-    if not checked.faults:
+    result = checked_directory(plan, directory, target=target)
+    if result.strays:
+        console.show(_left_aside(result.strays))
+    if not result.faults:
         console.show(f"{directory} deploys {shown(plan.name)} as it was evaluated")
         return
-    for sentence in checked.differs:
+    for sentence in result.differs:
         console.show(f"{AS_WRITTEN}: {sentence}")
-    for rule, sentence in checked.breaks:
-        console.show(f"{'  ' if checked.differs else ''}{rule}: {sentence}")
-    rules = len(checked.breaks) if checked.differs else 0
+    for rule, sentence in result.breaks:
+        console.show(f"{'  ' if result.differs else ''}{rule}: {sentence}")
+    rules = len(result.breaks) if result.differs else 0
     broken = f"; {plural(rules, 'rule')} {'is' if rules == 1 else 'are'} broken" if rules else ""
     raise InputError(
-        f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {plural(checked.faults, 'fault')}{broken}"
+        f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {plural(result.faults, 'fault')}{broken}"
     )
 
 

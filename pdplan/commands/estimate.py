@@ -136,7 +136,7 @@ def _problem(flags: Flags) -> Problem:
     quote = accelerator.price_on(basis)
     if quote is None:
         raise InputError(unquoted(accelerator, basis or PriceBasis.ON_DEMAND))
-    one, length = np.ones(1), flags.isl + flags.osl
+    unit, length = np.ones(1), flags.isl + flags.osl
     if length > model.max_position:
         raise InputError(
             f"--isl {flags.isl:,} and --osl {flags.osl:,} are {length:,} tokens, which exceed the context of "
@@ -147,7 +147,7 @@ def _problem(flags: Flags) -> Problem:
         model=model,
         weight_dtype=flags.weight_dtype or model.native_weight_dtype,
         kv_dtype=flags.kv_dtype,
-        workload=Workload(one * flags.isl, one * flags.osl, one, request_rate=1.0, max_tokens=length),
+        workload=Workload(unit * flags.isl, unit * flags.osl, unit, request_rate=1.0, max_tokens=length),
         slos=(),
         offers=(Offer(accelerator, quote.usd_per_hour, quote=quote),),
         space=SearchSpace(
@@ -172,9 +172,9 @@ def _config(problem: Problem, flags: Flags) -> EngineConfig:
     from search_spaces.enumeration import candidates, engine_config, model_and_one_request_fit, refusal
 
     shape = next(candidates(problem, 0))
-    refused = refusal(problem, shape)
-    if refused is not None and refused[0] != model_and_one_request_fit.__name__:  # `estimate` says by how much
-        raise InputError(f"{problem.model.name} cannot run on {problem.offers[0].accelerator.name}: {refused[1]}")
+    ruling = refusal(problem, shape)
+    if ruling is not None and ruling[0] != model_and_one_request_fit.__name__:  # `estimate` says by how much
+        raise InputError(f"{problem.model.name} cannot run on {problem.offers[0].accelerator.name}: {ruling[1]}")
     seqs, chunk = flags.max_num_seqs, flags.max_num_batched_tokens
     return engine_config(problem, shape, Role(flags.role), seqs, chunk)
 
@@ -249,10 +249,10 @@ def _page(value: dict[str, Any]) -> Document:
     isl, osl, most, whole = (value[key] for key in ("isl", "osl", "max_batch", "max_batch_of_whole_requests"))
     heads = {"prefill": f"prefill of {count(isl)}", "decode": f"decode step of {count(value['batch'])}"}
     steps = {head: value[name] for name, head in heads.items() if value[name] is not None}
-    parts = next(iter(steps.values()))["split_s"]
+    time_parts = next(iter(steps.values()))["split_s"]
     rows = [
         ["time", *(duration(step["time_s"]) for step in steps.values())],
-        *([f"  {name}", *(duration(step["split_s"][name]) for step in steps.values())] for name in parts),
+        *([f"  {name}", *(duration(step["split_s"][name]) for step in steps.values())] for name in time_parts),
         ["MFU", *(percent(step["mfu"]) for step in steps.values())],
         ["MBU", *(percent(step["mbu"]) for step in steps.values())],
         ["FLOP/byte", *(significant(step["arithmetic_intensity_flop_per_byte"]) for step in steps.values())],
@@ -265,20 +265,20 @@ def _page(value: dict[str, Any]) -> Document:
         lengths = f"{count(isl)} + {count(osl)} tokens"
         capacity = ("max batch", f"{plural(most, 'request')} of {lengths}{mean if whole < most else ''}")
     per_second, tokens = rate(value["requests_per_second"]), value["output_tokens_per_second"]
-    done = f"{per_second}, {significant(tokens)} output tokens/s"
+    throughput = f"{per_second}, {significant(tokens)} output tokens/s"
     if value["role"] == "prefill":
         prompts = significant(value["prompt_tokens_per_second"])
-        done = f"{per_second.replace('req/s', 'prompts/s')}, {prompts} prompt tokens/s"
+        throughput = f"{per_second.replace('req/s', 'prompts/s')}, {prompts} prompt tokens/s"
     memory = {"weights": "weights", "activations": "activations", "kv_capacity": "KV"}
     sizes = ", ".join(f"{value[f'{key}_bytes_per_gpu'] / GIB:.1f} GiB {name}" for key, name in memory.items())
-    priced = f". {value['price_remark']}" if value["price_remark"] else " at the catalog's price"
+    price_note = f". {value['price_remark']}" if value["price_remark"] else " at the catalog's price"
     facts = (
         ("ridge point", f"{significant(value['ridge_point_flop_per_byte'], 4)} FLOP/byte"),
         ("KV per token", f"{count(value['kv_bytes_per_token'])} B"),
         ("memory", f"{sizes} per GPU"),
         capacity,
-        ("throughput", done),
-        ("price", f"{hourly(value['usd_per_hour'])}{priced}"),
+        ("throughput", throughput),
+        ("price", f"{hourly(value['usd_per_hour'])}{price_note}"),
         ("binds", value["binds"]),
         ("origins", ", ".join(sorted(set(value["origins"])))),
     )

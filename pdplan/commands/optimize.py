@@ -312,8 +312,8 @@ def explain(
 
     problem = load_problem(file, overrides=parse_settings(options["settings"], prices=prices))
     candidates = collected(configs, lambda config: parse_wanted(pairs(config, "--config"), problem))
-    assumed = [candidate.assumed(problem) for candidate in candidates]
-    explanations = list(zip(configs, assumed, explain_each(problem, candidates), strict=True))
+    assumptions = [candidate.assumed(problem) for candidate in candidates]
+    explanations = list(zip(configs, assumptions, explain_each(problem, candidates), strict=True))
     ends = [
         [(config, candidate) for config, candidate in zip(configs, candidates, strict=True) if candidate.role is role]
         for role in (Role.PREFILL, Role.DECODE)

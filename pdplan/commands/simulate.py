@@ -316,9 +316,9 @@ def _until_precise(
         return simulated_trace(instance, fleet, requests, request.seed + SEEDS * number, volume)
 
     def wanted(judgement: Judgement) -> int:
-        made, reached = len(judgement.runs) * requests, half_width(judgement)
-        most = max(made / MOST_UNTIL, min((precision / max(reached, 1e-9)) ** 2, 1.0))
-        tell(f"{made:,} requests, ±{percentage(reached, 2)}", 0.9 * most)
+        simulated_requests, precision_now = len(judgement.runs) * requests, half_width(judgement)
+        most = max(simulated_requests / MOST_UNTIL, min((precision / max(precision_now, 1e-9)) ** 2, 1.0))
+        tell(f"{simulated_requests:,} requests, ±{percentage(precision_now, 2)}", 0.9 * most)
         return enough(judgement)
 
     return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=2)
@@ -343,8 +343,8 @@ def _requests(
     from optimizer.verification.demand import SEEDS, closed_demand, diurnal_demands, simulated_trace
     from reports.numbers import duration
 
-    recorded, most, numbers = instance.problem.recorded, int(REQUESTS.high), range(request.replications)
-    source = "drawn from the workload" if recorded is None else f"drawn from {recorded.source}, as the plan's were"
+    recording, most, numbers = instance.problem.recorded, int(REQUESTS.high), range(request.replications)
+    source = "drawn from the workload" if recording is None else f"drawn from {recording.source}, as the plan's were"
     demands: list[Demand] = []
     if request.profile is not None:
         profile, runs = _profile(instance, request.profile), {"requests": request.requests, "seed": request.seed}
@@ -387,10 +387,10 @@ def _profile(instance: Instance, profile: tuple[float, ...]) -> np.ndarray[tuple
 
     if profile != PLANNED:
         return np.array(profile)
-    planned = planned_profile(instance)
-    if planned is None:
+    plan_profile = planned_profile(instance)
+    if plan_profile is None:
         raise InputError("--diurnal plan: the plan's workload has no diurnal profile; give multiples such as 0.4,1,0.8")
-    return planned
+    return plan_profile
 
 
 def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tuple[Demand, str, bool]:

@@ -287,15 +287,17 @@ def sweep_answer(console: Console, problem: Problem, base: Path, questions: Ques
     from reports.answers.whatif import sweep_document
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 
-    axes, named = [parse_axis(axis) for axis in questions.axes], chosen_scenarios(problem, questions.names)
-    count = math.prod(len(axis.values) for axis in axes) * max(len(named), 1)
+    axes, scenarios = [parse_axis(axis) for axis in questions.axes], chosen_scenarios(problem, questions.names)
+    count = math.prod(len(axis.values) for axis in axes) * max(len(scenarios), 1)
     if count > MOST_UNLOGGED and questions.journal is None:
         raise InputError(
             f"the axes make {count:,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
             "finished rows to go on from"
         )
     effort = questions.effort if questions.full or questions.simulated else None
-    sweep = sweep_of(problem, base, axes, named, effort, questions.gap, 0 if questions.simulated else questions.looks)
+    sweep = sweep_of(
+        problem, base, axes, scenarios, effort, questions.gap, 0 if questions.simulated else questions.looks
+    )
     rows = swept(console, sweep, questions.jobs, questions.journal, questions.address)
     return Reply("rows", rows, sweep_document(rows, sweep.solver.effort.value), rows)
 
@@ -316,14 +318,14 @@ def swept(
         else:
             executor, workers = stack.enter_context(dask_executor(address))
 
-        def tell(done: int, total: int, seconds: float) -> None:
+        def tell(share: int, total: int, seconds: float) -> None:
             if progress is None:
                 return
             if total == first:
-                progress(f"{done:,} of {total:,} scenarios, {seconds:,.0f} s left", PROVING * done / total)
+                progress(f"{share:,} of {total:,} scenarios, {seconds:,.0f} s left", PROVING * share / total)
             else:
-                more = f"{done - first:,} of {total - first:,} simulated fleets"
-                progress(more, PROVING + (1.0 - PROVING) * (done - first) / (total - first))
+                more = f"{share - first:,} of {total - first:,} simulated fleets"
+                progress(more, PROVING + (1.0 - PROVING) * (share - first) / (total - first))
 
         return run_sweep(sweep, executor, workers, log, tell)
 

@@ -104,7 +104,7 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
         check_name(os.path.relpath(trace, output.parent))
     with value_of("--model"):
         transformer = None if output is None else load_model(model)
-    reading = _read(console, flags, transformer)
+    reading = _reading_of(console, flags, transformer)
     if output is not None:
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
         text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
@@ -151,7 +151,7 @@ class Reading:
     longest: int = 0
 
 
-def _read(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
+def _reading_of(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a Prometheus answer, a trace of sessions or one of requests; transformer: that of the file to be written."""
     from search_spaces.prometheus import read_traffic
     from search_spaces.traces import is_session_trace, read_sessions
@@ -184,17 +184,17 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
             raise InputError(f"{error.told}; name it, e.g. --columns {'='.join(error.example)}") from error
     too_long = "" if transformer is None else _context_advice(summary, transformer)
     whole = flags.limit is None or summary.requests + summary.dropped + summary.too_long < flags.limit
-    recorded = whole and tells_waves(summary)
-    advice = [text for text in (too_long, _peak_advice(summary, flags.rate, recorded=recorded)) if text]
+    keeps_times = whole and tells_waves(summary)
+    advice = [text for text in (too_long, _peak_advice(summary, flags.rate, keeps_times=keeps_times)) if text]
     figures = summary_dict(summary)
     figures["notes"] += advice
     if transformer is None or flags.output is None:
         return Reading(figures, {})
     mapping = workload_mapping(summary, flags.buckets, flags.rate)
-    if recorded:
+    if keeps_times:
         del mapping["burstiness"]
         mapping["recorded"] = trace_source(summary, flags.output.parent)
-    note = "" if recorded else _random_note(summary, whole=whole)
+    note = "" if keeps_times else _random_note(summary, whole=whole)
     return Reading(figures, mapping, advice, note=note, longest=transformer.max_position if too_long else 0)
 
 
@@ -249,17 +249,17 @@ def _random_note(summary: TraceSummary, *, whole: bool) -> str:
     )
 
 
-def _peak_advice(summary: TraceSummary, stated: float | None, *, recorded: bool) -> str:
+def _peak_advice(summary: TraceSummary, asked_rate: float | None, *, keeps_times: bool) -> str:
     """What to do about a long time of more requests than are planned for; empty where there is none."""
-    planned = summary.request_rate if stated is None else stated
-    pauses = stated is None and summary.arrivals.rate_without_pause is not None  # the mean says nothing then
+    planned = summary.request_rate if asked_rate is None else asked_rate
+    pauses = asked_rate is None and summary.arrivals.rate_without_pause is not None  # the mean says nothing then
     busy = None if planned is None or pauses else summary.arrivals.busy_window(planned)
     if planned is None or busy is None:
         return ""
     window, peak = busy
     behind = (
         "pdplan optimize serves the recorded requests, these among them, but its SLO is for all of them together"
-        if recorded
+        if keeps_times
         else "a fleet that is just large enough for the planned rate then falls behind and misses its SLOs"
     )
     return (

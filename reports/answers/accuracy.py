@@ -176,8 +176,8 @@ def kendall_tau(first: FloatArray, second: FloatArray) -> float:
     """
     above = np.triu_indices(first.size, 1)
     agreement = np.sign(np.subtract.outer(first, first)[above]) * np.sign(np.subtract.outer(second, second)[above])
-    untied = int(np.count_nonzero(agreement))
-    return float(agreement.sum() / untied) if untied else 1.0
+    pair_count = int(np.count_nonzero(agreement))
+    return float(agreement.sum() / pair_count) if pair_count else 1.0
 
 
 def _row(prediction: Predicted) -> dict[str, Any]:

@@ -355,14 +355,14 @@ def value_left(purchase: BuyingPlan) -> list[str]:
 
 def notes(purchase: BuyingPlan) -> list[str]:
     """What else a buyer should know, each with its unit and what it is made of."""
-    terms, expected = purchase.terms, purchase.expected
-    saving = 1.0 - expected.all_rented / purchase.fixed if purchase.fixed else 0.0
+    terms, outcome = purchase.terms, purchase.expected
+    saving = 1.0 - outcome.all_rented / purchase.fixed if purchase.fixed else 0.0
     kilograms = carbon(purchase)
     carbon_words = f", {significant(kilograms / KILO)} t of CO2 at {terms.grams_per_kwh:g} g/kWh" if kilograms else ""
     return [
         *value_of_information(purchase),
         f"Scaling by the hour, expected growth, all on demand: the month's peak fleet kept all day costs "
-        f"{money(purchase.fixed)}, the fleet of each hour {money(expected.all_rented)}; {percent(saving)} saved "
+        f"{money(purchase.fixed)}, the fleet of each hour {money(outcome.all_rented)}; {percent(saving)} saved "
         "(start-up: pdplan autoscale).",
         f"Bound {money(purchase.bound)}, gap {percent(purchase.gap)}: other commitments and fleets of the "
         f"{count(float(purchase.levels.rates.size))} rates searched could save no more.",
@@ -380,8 +380,12 @@ def value_of_information(purchase: BuyingPlan) -> list[str]:
         return ["One growth is taken as sure; state low and high under demand to choose under a band."]
     surplus = purchase.for_expected_cost - purchase.total
     plan = signature_words(purchase, purchase.for_expected) or "nothing"
-    same = set(purchase.for_expected) == set(purchase.now)
-    action = "the same would be signed now" if same else f"{plan} would be signed now: {money(surplus)} more on average"
+    same_commitments = set(purchase.for_expected) == set(purchase.now)
+    action = (
+        "the same would be signed now"
+        if same_commitments
+        else f"{plan} would be signed now: {money(surplus)} more on average"
+    )
     return [
         f"Planned for the expected growth alone, {action}. Knowing the growth beforehand would save "
         f"{money(purchase.total - purchase.hindsight)} on average."
@@ -398,31 +402,31 @@ def _assumptions(purchase: BuyingPlan) -> tuple[str, ...]:
         "Where whole nodes are billed, inventory, power, max_gpus and budget count all of their GPUs here; pdplan "
         "optimize counts those that engines use, except for the budget."
     )
-    unused = f"Terms of {', '.join(terms.unused)} are not used: the workload file does not offer it."
+    unused_terms = f"Terms of {', '.join(terms.unused)} are not used: the workload file does not offer it."
     later = f"The growth is taken to be known by the second decision, in month {terms.decide_every + 1}."
     return said(
         f"{signed_later(purchase, beyond)}: paid beyond month {months}, and charged whole." if beyond else "",
         "Spot instances are taken to go and come back independently of one another." if spot else "",
         by_node if limits_by_use(purchase.problem) else "",
-        unused if terms.unused else "",
+        unused_terms if terms.unused else "",
         later if len(purchase.outcomes) > 1 and terms.decide_every < months else "",
     )
 
 
 def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
     """Which of the fleets that serve an hour of some path were simulated, and which fleets are not used therefore."""
-    held, every, number = purchase.held, purchase.fleets, len(purchase.held) + len(purchase.missed)
+    proven_fleets, fleet_count, number = purchase.held, purchase.fleets, len(purchase.held) + len(purchase.missed)
     before = "Before a month begins, run pdplan optimize for its rates."
     if not number:
         return (f"Fleets are by formula, not simulated. {before}",)
-    subject = "All" if number == every else f"{number} of"
-    sentence = f"{subject} {plural(every, 'fleet')} that serve an hour were simulated at the rate they are for."
-    if held:
-        least = min(held, key=lambda look: look.attainment)
-        many = "All" if not purchase.missed else f"{len(held)}"
+    subject = "All" if number == fleet_count else f"{number} of"
+    sentence = f"{subject} {plural(fleet_count, 'fleet')} that serve an hour were simulated at the rate they are for."
+    if proven_fleets:
+        least = min(proven_fleets, key=lambda look: look.attainment)
+        many = "All" if not purchase.missed else f"{len(proven_fleets)}"
         where = f"{percent(least.attainment)} of the requests at {rate(least.fleet.rate)}"
         sentence += f" {many} of them meet the SLO; the least share that does is {where}."
-    if number < every:
+    if number < fleet_count:
         sentence += f" The others are by formula (--verify N). {before}"
     return sentence, *_refuted_fleets(purchase)
 

@@ -183,20 +183,20 @@ def shape_words(pool: Pool) -> str:
 
 def _pool_changes(before: Sequence[Pool], after: Sequence[Pool]) -> Iterator[PoolChange]:
     """Pair pools of one shape, those of one name first; what is left over was removed or added."""
-    unmatched = list(after)
+    unmatched_pools = list(after)
     for pool in before:
-        twins = [candidate for candidate in unmatched if shape_words(candidate) == shape_words(pool)]
+        twins = [candidate for candidate in unmatched_pools if shape_words(candidate) == shape_words(pool)]
         twin = next((candidate for candidate in twins if candidate.id == pool.id), twins[0] if twins else None)
         if twin is None:
             replicas, price = (pool.replicas, 0), (pool.usd_per_hour, 0.0)
             yield PoolChange("removed", clean(pool.id, 20), shape_words(pool), replicas, price)
             continue
-        unmatched.remove(twin)
+        unmatched_pools.remove(twin)
         pairs = [(field, getattr(pool, field), getattr(twin, field)) for field in SETTINGS]
         settings = tuple(Change(field, value_words(a), value_words(b)) for field, a, b in pairs if a != b)
         replicas, price = (pool.replicas, twin.replicas), (pool.usd_per_hour, twin.usd_per_hour)
         yield PoolChange("changed", clean(twin.id, 20), shape_words(twin), replicas, price, settings)
-    for pool in unmatched:
+    for pool in unmatched_pools:
         replicas, price = (0, pool.replicas), (0.0, pool.usd_per_hour)
         yield PoolChange("added", clean(pool.id, 20), shape_words(pool), replicas, price)
 
@@ -206,13 +206,13 @@ def _slo_changes(before: Plan, after: Plan) -> Iterator[SloChange]:
     for name in {**old, **new}:
         pair = old.get(name), new.get(name)
         label = goal_label(next(item.attainment_goal for item in reversed(pair) if item is not None))
-        held = [None if item is None else item.attainment >= item.attainment_goal for item in pair]
+        outcomes = [None if item is None else item.attainment >= item.attainment_goal for item in pair]
         values, figures = [{} if item is None else _class_values(item, label) for item in pair], []
         for key in {**values[0], **values[1]}:
             unit = "1" if key in {MEETING, "goal"} else "s"
             better = "higher" if key == MEETING else "" if key == "goal" or key.endswith("limit") else "lower"
             figures.append(_figure(key, [side.get(key) for side in values], unit, better))
-        yield SloChange(clean(name, 30), (held[0], held[1]), tuple(figures))
+        yield SloChange(clean(name, 30), (outcomes[0], outcomes[1]), tuple(figures))
 
 
 MEETING: Final = "meet the SLO"
@@ -306,7 +306,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def _differences(comparison: Comparison) -> tuple[Section, ...]:
-    unchanged = f"{plural(comparison.unchanged_pools, 'pool')} unchanged." if comparison.unchanged_pools else ""
+    pool_note = f"{plural(comparison.unchanged_pools, 'pool')} unchanged." if comparison.unchanged_pools else ""
     pools = [
         (f"{SIGNS[item.kind]} {item.kind}", pool_words(item), f"{signed_money(item.difference)}/h")
         for item in comparison.pools
@@ -317,7 +317,7 @@ def _differences(comparison: Comparison) -> tuple[Section, ...]:
     slos = [(item.name, figure) for item in comparison.classes for figure in item.figures if figure.differs]
     classes = _figures(slos, dict(zip((item.name for item in comparison.classes), comparison.classes, strict=True)))
     return (
-        Section("Fleet", table=table_of(("change", pool, "#price"), pools), notes=said(unchanged)),
+        Section("Fleet", table=table_of(("change", pool, "#price"), pools), notes=said(pool_note)),
         Section("Figures", table=without_empty(_figures(figures, {}))),
         Section("SLOs", table=classes),
         Section("Inputs", table=table_of(columns, inputs)),
@@ -328,8 +328,8 @@ def _figures(figures: Sequence[tuple[str, Figure]], classes: Mapping[str, SloCha
     """Figures with their classes, if any: both values, and the difference; a share says whether the SLO is met."""
     rows = []
     for name, figure in figures:
-        held = classes[name].held if figure.name == MEETING else (None, None)
-        marks = [{True: "✓ ", False: "✗ ", None: ""}[outcome] for outcome in held]
+        outcomes = classes[name].held if figure.name == MEETING else (None, None)
+        marks = [{True: "✓ ", False: "✗ ", None: ""}[outcome] for outcome in outcomes]
         values = [_value(figure, value) for value in (figure.before, figure.after)]
         cells = (f"{mark}{value}" for mark, value in zip(marks, values, strict=True))
         rows.append((name or MISSING, figure.name, *cells, _difference_words(figure)))

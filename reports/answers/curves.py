@@ -63,21 +63,21 @@ def frontier_record(curve: Frontier) -> dict[str, Any]:
     """The curve as a record; by budget: each step's cost, and the rate that it serves."""
     own = {"value": curve.here, "found_usd_per_hour": None if curve.own is None else curve.own.cost}
     exact = {"tolerance": curve.tolerance, "resolution": RESOLUTION, "own": own}
-    refuted = [missed.row for missed in curve.refuted]
+    refuted_rows = [miss.row for miss in curve.refuted]
     if curve.by_budget:
-        shown = ("gpus", "pools", "simulated", "simulated_attainment")
+        answer_keys = ("gpus", "pools", "simulated", "simulated_attainment")
         steps: list[dict[str, Any]] = [
-            {**row, **{key: step.answer.row[key] for key in shown}}
+            {**row, **{key: step.answer.row[key] for key in answer_keys}}
             for row, step in zip(by_budget(curve), _having(curve), strict=True)
         ]
-        return {"over": "budget", "unit": "$/h"} | exact | {"steps": steps, "refuted": refuted}
+        return {"over": "budget", "unit": "$/h"} | exact | {"steps": steps, "refuted": refuted_rows}
     steps = [
         {"easiest": step.start, "hardest": step.end}
         | {"hardest_by_formula": step.promised or step.end, "missed_at": step.missed}
         | step.answer.row
         for step in curve.steps
     ]
-    return {"over": curve.over, "unit": curve.unit} | exact | {"steps": steps, "refuted": refuted}
+    return {"over": curve.over, "unit": curve.unit} | exact | {"steps": steps, "refuted": refuted_rows}
 
 
 def frontier_rows(curve: Frontier) -> list[dict[str, Any]]:
@@ -169,20 +169,22 @@ def steps_table(curve: Frontier) -> Table:
 def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     """What was searched, where steps end and how exactly, and what of it was simulated."""
     having = [step for step in curve.steps if step.answer.cost is not None]
-    simulated = sum(step.answer.attainment is not None for step in having)
-    moved = bool(curve.refuted) or any(step.promised is not None for step in having)
+    simulated_count = sum(step.answer.attainment is not None for step in having)
+    has_moves = bool(curve.refuted) or any(step.promised is not None for step in having)
     fine, coarse = (f"{significant(100.0 * share)} %" for share in (curve.tolerance, RESOLUTION))
     unit = " of the permitted misses" if curve.over == "attainment" else ""
     whole = curve.own is not None and any(step.answer is curve.own for step in curve.steps)
     but = ", except for the one at the file's own value" if whole else ""
-    sooner = f" A step whose fleet misses there in simulation ends earlier, to {coarse}{unit}." if simulated else ""
+    sooner = (
+        f" A step whose fleet misses there in simulation ends earlier, to {coarse}{unit}." if simulated_count else ""
+    )
     return said(
         f"The search of pdplan optimize --effort quick, by formula{but}. Each step ends where its fleet "
         f"misses the SLO by formula, to {fine}{unit}, or with the range.{sooner}",
         f"A fleet that is the cheapest over less than {coarse}{unit} may be missing.",
-        SEARCHED_ON if moved else "",
+        SEARCHED_ON if has_moves else "",
         _own(curve),
-        simulated_note(simulated, len(having), "steps"),
+        simulated_note(simulated_count, len(having), "steps"),
     )
 
 
@@ -204,13 +206,13 @@ def _own(curve: Frontier) -> str:
 def _refuted_sentences(curve: Frontier) -> list[str]:
     """A sentence for every fleet that misses the SLO though it meets it by formula."""
     return [
-        f"Moved: by formula {fleet_line(missed.pools)} meets the SLO {'down' if step.end < step.start else 'up'} to "
-        f"{_at(curve, step.promised)}, but there it {missed.fault}. In simulation it meets the SLO at "
+        f"Moved: by formula {fleet_line(miss.pools)} meets the SLO {'down' if step.end < step.start else 'up'} to "
+        f"{_at(curve, step.promised)}, but there it {miss.fault}. In simulation it meets the SLO at "
         f"{_at(curve, step.end)} and misses it at {_at(curve, step.missed)}."
         for step in curve.steps
         if step.promised is not None and step.missed is not None
-        for missed in step.answer.refuted
-    ] + [refuted_sentence(missed) for missed in curve.refuted]
+        for miss in step.answer.refuted
+    ] + [refuted_sentence(miss) for miss in curve.refuted]
 
 
 def _staircase(curve: Frontier) -> tuple[Chart, ...]:
@@ -272,7 +274,7 @@ def break_even_record(curve: BreakEvens) -> dict[str, Any]:
         for step in curve.steps
     ]
     record = {"lever": curve.key, "tolerance": curve.tolerance, "changes": changes, "pieces": pieces}
-    return record | {"refuted": [missed.row for missed in curve.refuted]}
+    return record | {"refuted": [miss.row for miss in curve.refuted]}
 
 
 def break_even_document(curve: BreakEvens, *, simulable: bool) -> Document:
@@ -441,8 +443,8 @@ def _limits(curve: ChunkCurve, k: int) -> dict[str, float]:
 def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
     slo = curve.problem.slos[k]
     name = f" of class {clean(slo.name, 20)}, which has the least room" if len(curve.problem.slos) > 1 else ""
-    simulated = curve.rows[0].simulated
-    how = "of fresh simulated requests, the same for each chunk" if simulated else "by formula"
+    is_simulated = curve.rows[0].simulated
+    how = "of fresh simulated requests, the same for each chunk" if is_simulated else "by formula"
     limits = ", ".join(f"{metric.upper()} {duration(limit)}" for metric, limit in _limits(curve, k).items())
     none = ", ".join(map(count, curve.without_memory))
     role, demand = f"{curve.role.value} replicas", rate(curve.problem.workload.request_rate)
@@ -450,7 +452,7 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
         f"own: the chunk of the fleet (max_num_batched_tokens of the {role}); all else stays the same.",
         f"TTFT, TPOT and SLO met{name}: {how}, at {label}. Limits: {limits or 'none'} for {percent(slo.attainment)} of "
         "requests.",
-        "SLO met: ✓ meets, ✗ misses, ? undecided (the goal lies within the 95 % interval)." if simulated else "",
+        "SLO met: ✓ meets, ✗ misses, ? undecided (the goal lies within the 95 % interval)." if is_simulated else "",
         "Carries: the highest rate within the SLO, by formula.",
         f"Replicas, cost: as many {role} as meet the SLO at {demand} by formula, and the fleet with them.",
         f"No memory for a request beside a chunk of {none} tokens." if none else "",
@@ -472,10 +474,10 @@ def _chunk_charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
     )
     spans = [f"{name.upper()} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
     title = f"At {label}, {' and '.join(spans)}" if spans else "No latency is limited"
-    demand, carried = curve.problem.workload.request_rate, [row.goodput for row in curve.rows]
+    demand, goodputs = curve.problem.workload.request_rate, [row.goodput for row in curve.rows]
     latency, goodput = (
         _lines(curve, used, 1.0, f"{label} over its limit"),
-        _lines(curve, {"rate": carried}, demand, "highest rate [req/s]"),
+        _lines(curve, {"rate": goodputs}, demand, "highest rate [req/s]"),
     )
     legend = (("prefill", "TTFT"), ("decode", "TPOT"))
     return (

@@ -74,8 +74,12 @@ def headline(evaluation: FleetEvaluation) -> str:
     price = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month): {per_token}"
     but = " A burst that fills its KV memory leaves it behind for good." if evaluation.stuck else ""
     but += " It misses when the recorded requests come in their own order." if evaluation.replayed else ""
-    simulated = [] if plan.simulation is None else plan.simulation.classes
-    if evaluation.outcome == "misses" and not but and all(c.attainment_high >= c.attainment_goal for c in simulated):
+    class_results = [] if plan.simulation is None else plan.simulation.classes
+    if (
+        evaluation.outcome == "misses"
+        and not but
+        and all(c.attainment_high >= c.attainment_goal for c in class_results)
+    ):
         but = " It falls behind: its queues grow, and fewer requests meet the SLO, for as long as this load lasts."
     load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
     return f"This fleet {verdict} at {load}, for {price}.{but}"

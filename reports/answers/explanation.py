@@ -22,12 +22,12 @@ NOTE: Final = (
 )
 
 
-def explanation_dict(config: str, assumed: Mapping[str, int | str], explanation: Explanation) -> dict[str, Any]:
-    """Everything that was found, ready for JSON; assumed: settings that the config leaves open."""
+def explanation_dict(config: str, assumptions: Mapping[str, int | str], explanation: Explanation) -> dict[str, Any]:
+    """Everything that was found, ready for JSON; assumptions: settings that the config leaves open."""
     return {
         "config": config,
         "accelerator": explanation.offer.accelerator.name,
-        "assumed": dict(assumed),
+        "assumed": dict(assumptions),
         "feasible": explanation.feasible,
         "rules": [
             {"rule": rule.rule, "holds": rule.reason is None, "reason": rule.reason} for rule in explanation.rulings
@@ -60,17 +60,20 @@ def pair_dict(prefill: str, decode: str, rulings: Sequence[Ruling]) -> dict[str,
     }
 
 
-def explanation_document(explained: Sequence[Explained], pairs: Sequence[Pair]) -> Document:
+def explanation_document(explanations: Sequence[Explained], pairs: Sequence[Pair]) -> Document:
     """The answer: a verdict on each config and each hand-over, then where each config ranks and what rules refuse."""
-    several = len(explained) + len(pairs) > 1
-    standings = [standing for _, _, explanation in explained for standing in explanation.standings]
+    several = len(explanations) + len(pairs) > 1
+    standings = [standing for _, _, explanation in explanations for standing in explanation.standings]
     return Document(
         headline=(
-            *(f"{config}: {_verdict(explanation)}" for config, _, explanation in explained),
+            *(f"{config}: {_verdict(explanation)}" for config, _, explanation in explanations),
             *map(_pair_sentence, pairs),
         ),
         sections=(
-            *(_config(assumed, explanation, config if several else "") for config, assumed, explanation in explained),
+            *(
+                _config(assumptions, explanation, config if several else "")
+                for config, assumptions, explanation in explanations
+            ),
             *(
                 Section(f"Hand-over from {prefill} to {decode}", (_passes_sentence(rulings),), _refusals_table(rulings))
                 for prefill, decode, rulings in pairs
@@ -81,14 +84,14 @@ def explanation_document(explained: Sequence[Explained], pairs: Sequence[Pair]) 
     )
 
 
-def _config(assumed: Mapping[str, int | str], explanation: Explanation, title: str) -> Section:
+def _config(assumptions: Mapping[str, int | str], explanation: Explanation, title: str) -> Section:
     """What a config leaves open, where it ranks in each role, and which rules refuse it."""
-    settings = ", ".join(f"{name} {value}" for name, value in assumed.items())
+    settings = ", ".join(f"{name} {value}" for name, value in assumptions.items())
     ranges = "; ".join(f"{name} tries {', '.join(map(str, values))}" for name, values in explanation.unsearched.items())
     return Section(
         title,
         said(
-            f"Assumed, as the config does not say: {settings}." if assumed else "",
+            f"Assumed, as the config does not say: {settings}." if assumptions else "",
             f"The search does not try it: {ranges}." if ranges else "",
             *map(_standing, explanation.standings),
             _passes_sentence(explanation.rulings),

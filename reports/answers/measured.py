@@ -112,20 +112,20 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
         raise InputError(f"{shown_path(file)} has no run of a load generator")
     goal = goal_of(plan, slo_class)
     demand = demand_of(plan, slo_class)
-    predicted = next(((one.ttft_s, one.tpot_s) for one in plan.classes if one.name == slo_class), None)
+    prediction = next(((row.ttft_s, row.tpot_s) for row in plan.classes if row.name == slo_class), None)
     return {
         "schema": "pdplan.promise/1",
         "plan": plan.name,
         "slo_class": slo_class,
         "planned_requests_per_second": demand.rate,
-        "runs": [_run(predicted or (plan.ttft_s, plan.tpot_s), demand, goal, run) for run in runs],
+        "runs": [_run(prediction or (plan.ttft_s, plan.tpot_s), demand, goal, run) for run in runs],
     }
 
 
 def goal_of(plan: Plan, slo_class: str | None) -> ClassTarget:
     """Limits and goal of the class that was measured; InputError where it must be said which of several it is."""
     if slo_class is None and told_apart(plan):
-        names = ", ".join(repr(one.name) for one in plan.classes)
+        names = ", ".join(repr(row.name) for row in plan.classes)
         raise InputError(f"the plan {shown(plan.name)} has several SLO classes, each with a run; say which: {names}")
     demand_of(plan, slo_class)  # refuses a class that the plan does not have
     return next(item for item in asked(plan) if slo_class in {None, item.name})
@@ -134,16 +134,16 @@ def goal_of(plan: Plan, slo_class: str | None) -> ClassTarget:
 def _run(
     latencies: tuple[Quantiles, Quantiles], demand: Demand, goal: ClassTarget, run: BenchmarkRun
 ) -> dict[str, Any]:
-    for name, measured, planned in (("prompts", run.isl, demand.mean_isl), ("answers", run.osl, demand.mean_osl)):
-        if abs(measured / planned - 1.0) > OTHER_WORKLOAD:
+    for name, tokens, by_plan in (("prompts", run.isl, demand.mean_isl), ("answers", run.osl, demand.mean_osl)):
+        if abs(tokens / by_plan - 1.0) > OTHER_WORKLOAD:
             raise InputError(
-                f"{run.where}: its {name} have {measured:,.0f} tokens on average, and the plan's {planned:,.0f}, so it "
+                f"{run.where}: its {name} have {tokens:,.0f} tokens on average, and the plan's {by_plan:,.0f}, so it "
                 "did not replay the plan's workload"
             )
     metrics = zip(("TTFT", "TPOT"), latencies, (run.ttft, run.tpot), strict=True)
     rows = (
-        (f"{metric} {name}", getattr(predicted, name), getattr(seen, name))
-        for metric, predicted, seen in metrics
+        (f"{metric} {name}", getattr(prediction, name), getattr(by_run, name))
+        for metric, prediction, by_run in metrics
         for name in QUANTILES
     )
     return {
@@ -152,32 +152,37 @@ def _run(
         "requests": run.completed,
         "requests_per_second": run.request_throughput,
         "latencies": [
-            {"name": name, "promised_s": planned, "measured_s": seen, "error": planned / seen - 1.0 if seen else None}
-            for name, planned, seen in rows
+            {
+                "name": name,
+                "promised_s": by_plan,
+                "measured_s": by_run,
+                "error": by_plan / by_run - 1.0 if by_run else None,
+            }
+            for name, by_plan, by_run in rows
         ],
         **_run_verdict(demand.rate, goal, run),
     }
 
 
-def _run_verdict(planned: float, goal: ClassTarget, run: BenchmarkRun) -> dict[str, Any]:
+def _run_verdict(plan_rate: float, goal: ClassTarget, run: BenchmarkRun) -> dict[str, Any]:
     limits = {"TTFT": (goal.ttft, run.ttft), "TPOT": (goal.tpot, run.tpot), "e2e": (goal.e2e, run.e2e)}
     shares = [
         Within(name, limit, *latency.share_within(limit))
         for name, (limit, latency) in limits.items()
         if limit is not None
     ]
-    same = [_same(counted, limit) for counted, (limit, _) in zip(run.goals, limits.values(), strict=False)]
-    together = run.attainment if len(same) == len(limits) and all(same) and not goal.others else None
+    matches = [_same(run_limit, limit) for run_limit, (limit, _) in zip(run.goals, limits.values(), strict=False)]
+    together = run.attainment if len(matches) == len(limits) and all(matches) and not goal.others else None
     verdict = verdict_of(goal.goal or 0.0, shares, together)
-    served = run.request_throughput or planned
-    light = served < (1.0 - LIGHT) * planned
+    load = run.request_throughput or plan_rate
+    light = load < (1.0 - LIGHT) * plan_rate
     if verdict is Verdict.MEETS and (light or goal.others):
         verdict = Verdict.OPEN
     following = {
         Verdict.MEETS: "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics.",
         Verdict.MISSES: "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and plan "
         "again with its file as `catalog:`.",
-        Verdict.OPEN: f"It served {rate(served)} of the {rate(planned)} planned: replay the workload at its own times."
+        Verdict.OPEN: f"It served {rate(load)} of the {rate(plan_rate)} planned: replay the workload at its own times."
         if light
         else "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
     }
@@ -219,7 +224,7 @@ def _verdict_dict(
 
 def comparison_document(value: dict[str, Any]) -> Document:
     """The answer, of a `comparison_dict`: a table for each run, and last whether the SLO is met."""
-    planned, runs = rate(value["planned_requests_per_second"]), value["runs"]
+    plan_rate, runs = rate(value["planned_requests_per_second"]), value["runs"]
     columns = ("latency", "#plan", "#measured", "#error")
     rows = [
         [
@@ -236,7 +241,7 @@ def comparison_document(value: dict[str, Any]) -> Document:
     return Document(
         headline=tuple(
             f"{run['where']}: {plural(run['requests'], 'request')} at {rate(run['requests_per_second'])}, planned "
-            f"{planned}."
+            f"{plan_rate}."
             for run in runs
         ),
         sections=(*tables, *verdicts),
@@ -246,45 +251,45 @@ def comparison_document(value: dict[str, Any]) -> Document:
 def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
     """Whether real traffic met the plan's SLO, of a Prometheus range query: by how much, and when it did not."""
     goal, scrape = goal_of(plan, slo_class), read_scrape(file)
-    seen, notes = _limited(goal, scrape)
+    histograms, notes = _limited(goal, scrape)
     notes += [MIXED] * told_apart(plan)
     notes += [APART] * any(pool.role == "prefill" for pool in plan.pools)
-    if not seen:
+    if not histograms:
         raise InputError(f"the plan {shown(plan.name)} limits no latency that Prometheus has")
     shares = [
-        Within(series.value, limit, *histogram.share_within(limit)) for series, (limit, histogram) in seen.items()
+        Within(series.value, limit, *histogram.share_within(limit)) for series, (limit, histogram) in histograms.items()
     ]
     verdict = verdict_of(goal.goal or 0.0, shares)
     if verdict is Verdict.MEETS and (goal.others or APART in notes):
         verdict = Verdict.OPEN
     misses = sorted(
-        (miss for series, (limit, histogram) in seen.items() for miss in _misses(series, limit, histogram, goal)),
+        (miss for series, (limit, histogram) in histograms.items() for miss in _misses(series, limit, histogram, goal)),
         key=lambda miss: float(miss["share"]),
     )
     of_requests = (scrape.histogram(series) for series in (Series.TTFT, Series.E2E, Series.TPOT))
-    counted = next(filter(None, of_requests), next(iter(seen.values()))[1])
-    seconds = float(counted.time[-1] - counted.time[0]) + _step(counted)
-    planned = demand_of(plan, slo_class).rate
-    served = counted.total / seconds if seconds > 0.0 else None
+    request_histogram = next(filter(None, of_requests), next(iter(histograms.values()))[1])
+    seconds = float(request_histogram.time[-1] - request_histogram.time[0]) + _step(request_histogram)
+    plan_rate = demand_of(plan, slo_class).rate
+    load = request_histogram.total / seconds if seconds > 0.0 else None
     return {
         "schema": "pdplan.watch/1",
         "plan": plan.name,
         "slo_class": slo_class,
-        "start": _moment(float(counted.time[0]) - _step(counted)),
-        "end": _moment(float(counted.time[-1])),
-        "requests": round(counted.total),
-        "requests_per_second": served,
-        "planned_requests_per_second": planned,
+        "start": _moment(float(request_histogram.time[0]) - _step(request_histogram)),
+        "end": _moment(float(request_histogram.time[-1])),
+        "requests": round(request_histogram.total),
+        "requests_per_second": load,
+        "planned_requests_per_second": plan_rate,
         "misses": misses,
         "notes": notes,
-        **_verdict_dict(verdict, goal, shares, None, _watch_next(verdict, served, planned, misses)),
+        **_verdict_dict(verdict, goal, shares, None, _watch_next(verdict, load, plan_rate, misses)),
     }
 
 
 def _limited(goal: ClassTarget, scrape: Scrape) -> tuple[dict[Series, tuple[float, Histogram]], list[str]]:
     """Every limit [s] with the histogram of what it limits, and what is to be known of them."""
     limits = {Series.TTFT: goal.ttft, Series.TPOT: goal.tpot, Series.E2E: goal.e2e}
-    seen: dict[Series, tuple[float, Histogram]] = {}
+    histograms: dict[Series, tuple[float, Histogram]] = {}
     notes = [f"{metric.value} is limited, but Prometheus has no histogram of it." for metric in goal.others]
     for series, limit in limits.items():
         if limit is None:
@@ -293,13 +298,13 @@ def _limited(goal: ClassTarget, scrape: Scrape) -> tuple[dict[Series, tuple[floa
         if histogram is None and series is Series.TPOT:
             histogram = needed_series(scrape, Series.GAP)
             notes.append(GAPS)
-        seen[series] = (limit, histogram or needed_series(scrape, series))
-    return seen, notes
+        histograms[series] = (limit, histogram or needed_series(scrape, series))
+    return histograms, notes
 
 
-def _watch_next(verdict: Verdict, served: float | None, planned: float, misses: Sequence[dict[str, Any]]) -> str:
-    if served is not None and served > planned * (1.0 + LIGHT):
-        return f"Traffic is {rate(served)}, planned were {rate(planned)}: plan again for it (`pdplan workload FILE`)."
+def _watch_next(verdict: Verdict, load: float | None, plan_rate: float, misses: Sequence[dict[str, Any]]) -> str:
+    if load is not None and load > plan_rate * (1.0 + LIGHT):
+        return f"Traffic is {rate(load)}, planned were {rate(plan_rate)}: plan again for it (`pdplan workload FILE`)."
     if verdict is Verdict.MISSES:
         return (
             "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see what predictions are off."
@@ -321,8 +326,8 @@ def _step(histogram: Histogram) -> float:
 def _misses(series: Series, limit: float, histogram: Histogram, goal: ClassTarget) -> Iterator[dict[str, Any]]:
     """Stretches of steps in each of which fewer requests were within the limit than must, whatever its bucket."""
     high, counts = histogram.shares_within(limit)[1], histogram.counts.sum(axis=1)
-    missed = (high < (goal.goal or 0.0)) & (counts > 0.0)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], missed, [False]])))
+    is_miss = (high < (goal.goal or 0.0)) & (counts > 0.0)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_miss, [False]])))
     step = _step(histogram)
     for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         requests = float(counts[first:end].sum())

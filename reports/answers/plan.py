@@ -199,10 +199,10 @@ def _dearest(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
 
 def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
     """The pools of a fleet with their settings, with roles unless ids name them; brief: the dearest of many pools."""
-    named = all(pool.id.startswith(pool.role) for pool in pools)
+    ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
     columns = [
         Column("pool"),
-        *([] if named else [Column("role", optional=True)]),
+        *([] if ids_name_roles else [Column("role", optional=True)]),
         Column("replicas × GPUs"),
         Column("parallelism"),
         Column("weights/KV"),
@@ -212,7 +212,7 @@ def fleet_table(pools: Sequence[Pool], *, brief: bool) -> Table:
         Column("busiest", shrink=True, lines=2, optional=True),
     ]
     rows = [_pool_row(pool) for pool in _dearest(pools, brief=brief)]
-    return table_of(columns, [row[:1] + row[1 + named :] for row in rows])
+    return table_of(columns, [row[:1] + row[1 + ids_name_roles :] for row in rows])
 
 
 def _pool_row(pool: Pool) -> tuple[str, ...]:
@@ -293,7 +293,7 @@ def _latencies(plan: Plan, item: ClassResult) -> list[tuple[str, Quantiles | Non
         rows.append(("TPOT", item.tpot_s, item.tpot_limit_s, None if bars is None else bars.tpot_s))
     if item.e2e_limit_s is not None:
         classes = [] if plan.simulation is None else plan.simulation.classes
-        whole = next((simulated.e2e_s for simulated in classes if simulated.name == item.name), None)
+        whole = next((class_result.e2e_s for class_result in classes if class_result.name == item.name), None)
         rows.append((METRICS[Metric.E2E].label, whole, item.e2e_limit_s, None))
     return [*rows, *((label, times, limit, None) for label, times, limit in words.other_metrics(item))]
 
@@ -372,12 +372,14 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
 
 
 def _alternative_row(row: Alternative, plan: Plan) -> tuple[str, ...]:
-    recommended, price, own = row.kind == "recommended", row.cost_usd_per_hour, plan.cost_usd_per_hour
+    is_recommended, price, own = row.kind == "recommended", row.cost_usd_per_hour, plan.cost_usd_per_hour
     extra = (
-        signed_percent((price - own) / own) if words.is_feasible(row) and not recommended and price and own else MISSING
+        signed_percent((price - own) / own)
+        if words.is_feasible(row) and not is_recommended and price and own
+        else MISSING
     )
     fleet = " + ".join(words.limited_cell(pool) for pool in row.pools[:6])
-    name = words.recommended_words(plan) if recommended else words.alternative_name(row)
+    name = words.recommended_words(plan) if is_recommended else words.alternative_name(row)
     return name, fleet or words.why_not_sentence(row) or MISSING, money(price), extra, percent(row.attainment)
 
 
@@ -420,7 +422,7 @@ def front_section(plan: Plan) -> Section:
         more = faster.cost_usd_per_hour - own
         latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
         gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
-    compared = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
+    other_kinds = f", {count(tuning.compared)} of other kinds simulated" if tuning.compared else ""
     rows = [_front_row(plan, plan.pools, (own, own_tail), plan.classes, "recommended")]
     for fleet in dearer_fleets:
         basis, figures = OUTCOMES.get(fleet.outcome or "", "one short run"), (fleet.cost_usd_per_hour, fleet.tail)
@@ -429,7 +431,7 @@ def front_section(plan: Plan) -> Section:
     headers = ("#price", "#extra", "#of limit", "#SLO met", f"#TTFT {at}", f"#TPOT {at}", "basis")
     several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
     return Section(
-        f"What a dollar more buys: {plural(tuning.looks, 'fleet')} around the plan's simulated{compared}; {gain}",
+        f"What a dollar more buys: {plural(tuning.looks, 'fleet')} around the plan's simulated{other_kinds}; {gain}",
         table=table_of((Column("fleet (max seqs/chunk)", shrink=True, lines=6), *headers), rows),
         notes=(
             f"Of limit: the slowest latency at the quantile of the goal, over its limit{several}. "
@@ -454,12 +456,12 @@ def _front_row(
 def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
-    assumed = plural(len(source.assumptions), "assumption")
+    assumption_words = plural(len(source.assumptions), "assumption")
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if words.has_fleet(plan) else "",
         words.origin_sentence(plan),
-        f"{assumed} {verb} in force; plan.json lists them." if source.assumptions else "",
+        f"{assumption_words} {verb} in force; plan.json lists them." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}, demand {rate(plan.demand_rps)}.",
     )

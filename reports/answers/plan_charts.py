@@ -487,9 +487,9 @@ def roofline_sentence(pools: Sequence[Pool]) -> str:
         by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
     if not by_bound:
         return "No pool runs"
-    (bound, first), *others = by_bound.items()
+    (bound, first), *rest = by_bound.items()
     largest = f"{capital(join_words(first))} are bound by {words.in_words(bound, BOUNDS)}"
-    return join_words([largest, *(f"{join_words(steps)} by {words.in_words(what, BOUNDS)}" for what, steps in others)])
+    return join_words([largest, *(f"{join_words(steps)} by {words.in_words(limit, BOUNDS)}" for limit, steps in rest)])
 
 
 def step_parts(pool: Pool) -> list[tuple[str, float]]:
@@ -506,12 +506,13 @@ def _split_chart(plan: Plan) -> Chart:
         shares = (percent(share) for share in at.time_split.model_dump().values())
         rows.append((pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
     for pool in dearest_first(plan.pools)[:MOST_ROWS]:
-        parts, step = step_parts(pool), duration(pool.operating_point.step_s)
-        whole, name = math.fsum(share for _, share in parts) or 1.0, clean(pool.id, 20)
+        time_parts, step = step_parts(pool), duration(pool.operating_point.step_s)
+        whole, name = math.fsum(share for _, share in time_parts) or 1.0, clean(pool.id, 20)
         stack = [
-            (f"part-{key}", share / whole, f"{name}: {PARTS[key]} {percent(share)} of {step}") for key, share in parts
+            (f"part-{key}", share / whole, f"{name}: {PARTS[key]} {percent(share)} of {step}")
+            for key, share in time_parts
         ]
-        texts = tuple(percent(share) for _, share in parts)
+        texts = tuple(percent(share) for _, share in time_parts)
         bars.append(Bar(pool_label(pool), f"{step} a step", Stack(tuple(stack)), texts))
     summary = "; ".join(", ".join(tip for _, _, tip in bar.stack.parts) for bar in bars)
     return Chart(
@@ -564,25 +565,30 @@ def arrivals_chart(plan: Plan) -> Chart | None:
     figure = arrivals(plan)
     if figure is None:
         return None
-    planned, above = figure.planned, sum(value > figure.planned * (1 + 1e-9) for value in figure.hourly)
+    planned_rate, above = figure.planned, sum(value > figure.planned * (1 + 1e-9) for value in figure.hourly)
     over = f"; {plural(above, 'hour')} of the day {'is' if above == 1 else 'are'} above it" if above else ""
     rows = [(f"{hour:02d}:00", rate(value)) for hour, value in enumerate(figure.hourly)]
-    high = max(*figure.hourly, planned) * 1.05
+    high = max(*figure.hourly, planned_rate) * 1.05
     heights = [(value, significant(value)) for value in round_steps(high, 4)]
     frame = Frame("", "requests per second", [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)], heights, high)
     stacks = [
         Stack(
             tuple(
-                part for part in (("prefill", min(value, planned), tip), ("over", value - planned, tip)) if part[1] > 0
+                layer
+                for layer in (("prefill", min(value, planned_rate), tip), ("over", value - planned_rate, tip))
+                if layer[1] > 0
             )
         )
         for value, tip in zip(figure.hourly, map(": ".join, rows), strict=True)
     ]
     return Chart(
-        title=f"Planned for {rate(planned)}, of which the day's mean uses {percent(figure.use)}{over}",
+        title=f"Planned for {rate(planned_rate)}, of which the day's mean uses {percent(figure.use)}{over}",
         caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
         drawing=draw_stacks(
-            stacks, frame, f"arrivals by hour: {', '.join(map(' '.join, rows))}", (planned, f"planned {rate(planned)}")
+            stacks,
+            frame,
+            f"arrivals by hour: {', '.join(map(' '.join, rows))}",
+            (planned_rate, f"planned {rate(planned_rate)}"),
         ),
         table=table_of(("hour", "#rate"), rows),
     )

@@ -160,9 +160,11 @@ def settings_section(plan: Plan) -> Section:
     """What the engines are told, why, and the files that tell them."""
     files, command = deployment(plan)
     purpose = "They tell the engines these settings, and a max_model_len with room for a chat template."
-    listed = f"Files: {', '.join(files[:MOST_FILES])}" if files else ""
+    file_words = f"Files: {', '.join(files[:MOST_FILES])}" if files else ""
     more = f" and {plural(len(files) - MOST_FILES, 'more file')}" if len(files) > MOST_FILES else ""
-    deploying = (purpose, f"{listed}{more}." if listed else "") if command else ("No target runs this fleet as it is.",)
+    deploying = (
+        (purpose, f"{file_words}{more}." if file_words else "") if command else ("No target runs this fleet as it is.",)
+    )
     return Section(
         "Settings",
         ("Exactly what was evaluated, per pool.",),
@@ -203,10 +205,10 @@ def settings_table(plan: Plan) -> Table:
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:
     """How the plan was made, and what its figures rest on."""
-    assumed = tuple(sentence(text) for text in plan.provenance.assumptions)
+    assumptions = tuple(sentence(text) for text in plan.provenance.assumptions)
     sections = (
         Section("How this plan was made", facts=_provenance(plan)),
-        Section("Assumptions in force", assumed or ("None is stated.",)),
+        Section("Assumptions in force", assumptions or ("None is stated.",)),
         Section(
             "Serving predicted against measured", table=accuracy_table(plan), notes=(MEDIANS,) * bool(plan.accuracy)
         ),
@@ -226,7 +228,7 @@ def _provenance(plan: Plan) -> Facts:
     size = source.model.get("parameters")
     parameters = f"{count(size)} parameters" if isinstance(size, int) and size < LARGEST else ""
     counts = {"engine settings": "settings", "fleets by formula": "fleets_evaluated"}
-    searched = [(what, n) for what, key in counts.items() if isinstance(n := source.search.get(key), int)]
+    search_counts = [(label, n) for label, key in counts.items() if isinstance(n := source.search.get(key), int)]
     if source.run.cpu_s:
         timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
     return (
@@ -235,7 +237,7 @@ def _provenance(plan: Plan) -> Facts:
         ("objective", clean(plan.objective).replace("_", " ")),
         ("time taken", timings or MISSING),
         ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 120))) or MISSING),
-        ("searched", join_words([f"{count(number)} {what}" for what, number in searched]) or MISSING),
+        ("searched", join_words([f"{count(number)} {label}" for label, number in search_counts]) or MISSING),
     )
 
 

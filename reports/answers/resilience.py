@@ -62,11 +62,11 @@ def resilience_dict(resilience: Resilience) -> dict[str, Any]:
             for loss in resilience.losses
         ],
         "spares_usd_per_hour": {
-            what: {
-                "everywhere": resilience.spare_cost(what, only_where_needed=False),
-                "where_needed": resilience.spare_cost(what, only_where_needed=True),
+            unit: {
+                "everywhere": resilience.spare_cost(unit, only_where_needed=False),
+                "where_needed": resilience.spare_cost(unit, only_where_needed=True),
             }
-            for what in ("replica", "node")
+            for unit in ("replica", "node")
         },
     }
 
@@ -86,16 +86,16 @@ def _classes(judgement: Judgement) -> list[dict[str, Any]]:
     ]
 
 
-def resilience_document(resilience: Resilience, count: int, name: str, seen: str = "") -> Document:
+def resilience_document(resilience: Resilience, count: int, name: str, other_runs: str = "") -> Document:
     """The answer: which losses the fleet survives, every loss, what N+k costs.
 
-    count: replicas or nodes lost at once; name: of the plan; seen: of the same losses in other runs.
+    count: replicas or nodes lost at once; name: of the plan; other_runs: of the same losses in other runs.
     """
     return Document(
         headline=(verdict(resilience),),
         sections=(
             Section(table=losses_table(resilience)),
-            Section(sentences=notes(resilience, count, seen)),
+            Section(sentences=notes(resilience, count, other_runs)),
         ),
         positive=resilience.held,
         about=("Which loss breaks an SLO?", name),
@@ -151,17 +151,17 @@ def losses_table(resilience: Resilience) -> Table:
     return table_of(columns, rows)
 
 
-def notes(resilience: Resilience, count: int, seen: str = "") -> tuple[str, ...]:
+def notes(resilience: Resilience, count: int, other_runs: str = "") -> tuple[str, ...]:
     """What N+k costs, what decides the undecided, what other runs showed of the same losses, and how it was found."""
-    judged = [resilience.whole, *(loss.judgement for loss in resilience.losses if loss.judgement is not None)]
-    between = [item for item in judged if item.outcome is Outcome.UNDECIDED]
+    judgements = [resilience.whole, *(loss.judgement for loss in resilience.losses if loss.judgement is not None)]
+    between = [item for item in judgements if item.outcome is Outcome.UNDECIDED]
     return said(
         _spares_sentence(resilience, "replica", count),
         _spares_sentence(resilience, "node", count),
         f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}" if between else "",
-        seen,
+        other_runs,
         METHOD,
-        _runs(judged),
+        _runs(judgements),
     )
 
 
@@ -173,9 +173,9 @@ def seen_in_the_plan(plan: Plan, count: int) -> str:
     return f"In the plan's own runs: {fewer.removeprefix('No spare: ')}"
 
 
-def _runs(judged: Sequence[Judgement]) -> str:
+def _runs(judgements: Sequence[Judgement]) -> str:
     """Say how long the runs are, and why the row without a loss is not the plan's own figure to the digit."""
-    lengths = [sum(run.demand.trace.size for run in item.runs) for item in judged]
+    lengths = [sum(run.demand.trace.size for run in item.runs) for item in judgements]
     most = f" (up to {max(lengths):,} where fewer do not tell)"
     longer = most if max(lengths) > min(lengths) else ""
     return (
@@ -198,17 +198,19 @@ def _replicas(resilience: Resilience, replicas: tuple[int, ...]) -> str:
     return ", ".join(f"{n} × {name}" for n, name in zip(replicas, resilience.pools, strict=True) if n) or "none"
 
 
-def _spares_sentence(resilience: Resilience, what: str, count: int) -> str:
+def _spares_sentence(resilience: Resilience, unit: str, count: int) -> str:
     """What spares against a loss cost more: where it breaks an SLO, and everywhere; once where that is the same."""
-    needed, everywhere = (resilience.spare_cost(what, only_where_needed=where) for where in (True, False))
-    loss = f"the loss of any {what if count == 1 else plural(count, what)}"
-    where = "in every pool" if what == "replica" else "for every GPU type"
-    extra = [f"{hourly(spare)} more ({signed_percent(spare / resilience.cost)})" for spare in (needed, everywhere)]
+    where_needed, everywhere = (resilience.spare_cost(unit, only_where_needed=where) for where in (True, False))
+    loss = f"the loss of any {unit if count == 1 else plural(count, unit)}"
+    where = "in every pool" if unit == "replica" else "for every GPU type"
+    extra = [
+        f"{hourly(spare)} more ({signed_percent(spare / resilience.cost)})" for spare in (where_needed, everywhere)
+    ]
     if not everywhere:
         return f"The fleet needs no more spares against {loss}."
-    if not needed:
+    if not where_needed:
         return f"No spares are needed against {loss}; {where} they would cost {extra[1]}."
-    also = f" where it breaks an SLO, {extra[1]} {where}" if needed != everywhere else ""
+    also = f" where it breaks an SLO, {extra[1]} {where}" if where_needed != everywhere else ""
     return f"Spares against {loss} (N+{count}) cost {extra[0]}{also}."
 
 

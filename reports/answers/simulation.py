@@ -87,16 +87,16 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
             f"Overloaded at {at}: {pool} falls behind. {percent(state.growth)} of the requests pile up, and each "
             f"second adds {duration(state.drift)} of delay, most of it in the {state.where}."
         )
-    missed, undecided = (
+    missed_classes, undecided_classes = (
         [item for item in judgement.classes if item.outcome is outcome]
         for outcome in (Outcome.MISSES, Outcome.UNDECIDED)
     )
-    if missed:
-        return f"Misses the SLO of {join_words([clean(item.name, 30) for item in missed])} at {at}."
-    if not undecided:
+    if missed_classes:
+        return f"Misses the SLO of {join_words([clean(item.name, 30) for item in missed_classes])} at {at}."
+    if not undecided_classes:
         return f"Every class meets its SLO at {at}."
     shares = []
-    for item in undecided:
+    for item in undecided_classes:
         values = (item.attainment.share, item.goal, item.attainment.low, item.attainment.high)
         share, goal, low, high = (percent_beside(value, item.goal) for value in values)
         name = clean(item.name, 30)
@@ -104,9 +104,9 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
     return f"Undecided at {at}: {'; '.join(shares)}. {deciding_words([judgement], most)}"
 
 
-def deciding_words(undecided: Sequence[Judgement], most: int) -> str:
+def deciding_words(judgements: Sequence[Judgement], most: int) -> str:
     """Say how many requests of a run would decide all of these; most: that it can have."""
-    enough = max(requests_to_decide(item) or most + 1 for item in undecided)
+    enough = max(requests_to_decide(item) or most + 1 for item in judgements)
     if enough > most:
         return f"If the shares stay, not even the longest run ({count(most)} requests) decides."
     return f"If the shares stay, about {count(enough)} requests in each run decide: --requests {enough}."
@@ -117,8 +117,8 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
     judgement, until, seeds = simulation.judgement, simulation.until, simulation.seeds
     runs = f" in {len(judgement.runs)} runs" if len(judgement.runs) > 1 else ""
     requests = f"{count(sum(run.demand.trace.size for run in judgement.runs))} requests{runs}"
-    width, listed = half_width(judgement), ", ".join(map(str, seeds[:2])) + (", ..." if len(seeds) > 2 else "")
-    drawn = f" (seed{'s' * (len(seeds) > 1)} {listed})" if seeds else ""
+    width, seed_words = half_width(judgement), ", ".join(map(str, seeds[:2])) + (", ..." if len(seeds) > 2 else "")
+    drawn = f" (seed{'s' * (len(seeds) > 1)} {seed_words})" if seeds else ""
     precision = "" if until is None else f"; ±{percent(until)} was asked for"
     if until is not None and width > until:
         precision += " and takes too many requests"
@@ -154,9 +154,9 @@ def _class_rows(simulation: Simulated, number: int) -> list[list[str]]:
     share, slo = percent(item.attainment.share), simulation.instance.problem.slos[number]
     limits = [f"≤ {duration(limit)}" if is_number(limit) else "" for limit in (slo.ttft, slo.tpot)]
     outcome = Outcome.MISSES if simulation.judgement.overloaded else item.outcome
-    undecided = outcome is Outcome.UNDECIDED
-    met = share if undecided else f"{MARKS[outcome][0]} {share}"
-    name = "  simulated, undecided" if undecided else "  simulated"
+    is_undecided = outcome is Outcome.UNDECIDED
+    met = share if is_undecided else f"{MARKS[outcome][0]} {share}"
+    name = "  simulated, undecided" if is_undecided else "  simulated"
     rows = [
         [clean(item.name, 30), *[""] * 4],
         ["  goal", percent(item.goal), "", *limits],
@@ -177,10 +177,10 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
     """What the rows that are not simulated stand for."""
     sure = simulation.plan.confidence
     slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
-    planned = f"in the plan: what it states for {rate(served_rate(simulation.plan))}{slow}."
+    plan_sentence = f"in the plan: what it states for {rate(served_rate(simulation.plan))}{slow}."
     return said(
         "" if simulation.analytic is None else "by formula: queueing formulas at this rate.",
-        "" if simulation.plan.status is Status.STATED else planned,
+        "" if simulation.plan.status is Status.STATED else plan_sentence,
     )
 
 
@@ -232,9 +232,11 @@ def _share_of(events: int, per_request: float) -> str:
 
 def _facts(simulation: Simulated) -> tuple[str, ...]:
     """What the fleet did beyond the tables."""
-    use, unfinished = simulation.use, sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
+    use, unfinished_count = simulation.use, sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
     speeds = np.mean([steady_throughput(run.result) for run in simulation.judgement.runs], axis=0)
-    lost = f"{plural(unfinished, 'request')} never ended, and count{'s' * (unfinished == 1)} as missed."
+    loss_sentence = (
+        f"{plural(unfinished_count, 'request')} never ended, and count{'s' * (unfinished_count == 1)} as missed."
+    )
     return said(
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
         *_metric_sentences(simulation),
@@ -242,7 +244,7 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
         f"{si(use.power, 'W')} on average ({si(sum(pool.tdp for pool in use.pools), 'W')} TDP), {POWER.origin.value} "
         "from published measurements.",
         _slot_sentence(simulation) if simulation.slots else "",
-        lost if unfinished else "",
+        loss_sentence if unfinished_count else "",
     )
 
 
@@ -412,7 +414,7 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
     """Give the simulation as a JSON document."""
     judgement, state = simulation.judgement, simulation.judgement.overload
     use, goodput, curve = simulation.use, simulation.goodput, simulation.curve
-    served, tokens = zip(*(steady_throughput(run.result) for run in judgement.runs), strict=True)
+    served_rates, tokens = zip(*(steady_throughput(run.result) for run in judgement.runs), strict=True)
     return {
         "schema": SIMULATION_SCHEMA,
         "plan": simulation.plan.name,
@@ -435,7 +437,7 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
             "where": state.where if state.overloaded else None,
             "pool": simulation.behind,
         },
-        "served_rps": sum(served) / len(served),
+        "served_rps": sum(served_rates) / len(served_rates),
         "output_tokens_per_s": sum(tokens) / len(tokens),
         "classes": [_class_json(simulation, number, case) for number, case in enumerate(judgement.classes)],
         "pools": [{UNITS.get(name, name): value for name, value in asdict(pool).items()} for pool in use.pools],

@@ -79,26 +79,26 @@ def fleet_cell(pools: Sequence[EnginePool]) -> str:
     return fleet_line(pools) if pools else MISSING
 
 
-def simulated_note(simulated: int, total: int, what: str = "rows") -> str:
+def simulated_note(simulated_count: int, total: int, noun: str = "rows") -> str:
     """How many of so many rows are of simulated fleets; empty where there is no row.
 
     >>> simulated_note(0, 0), simulated_note(2, 2).partition(". ")[2]
     ('', 'Every fleet meets its SLO.')
     """
-    if not simulated:
+    if not simulated_count:
         return (
             "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)." if total else ""
         )
     meaning = "SLO met: share of fresh simulated requests within their limits."
-    if simulated == total:
+    if simulated_count == total:
         return f"{meaning} Every fleet meets its SLO."
-    which = f"{simulated:,} of {total:,} {what}"
-    return f"{meaning} The fleets of {which} were simulated and meet the SLO; the others are by formula (--verify N)."
+    subset = f"{simulated_count:,} of {total:,} {noun}"
+    return f"{meaning} The fleets of {subset} were simulated and meet the SLO; the others are by formula (--verify N)."
 
 
-def refuted_sentence(missed: Missed) -> str:
+def refuted_sentence(miss: Missed) -> str:
     """Say which fleet misses the SLO in simulation, what it costs, and by how much it misses."""
-    return f"Not taken: {fleet_line(missed.pools)} for {hourly(missed.cost)} {missed.fault}."
+    return f"Not taken: {fleet_line(miss.pools)} for {hourly(miss.cost)} {miss.fault}."
 
 
 def no_fleet_sentence(where: str, binding: str) -> str:
@@ -241,8 +241,8 @@ def _refuted_sentences(rows: Sequence[Row]) -> list[str]:
     """A sentence for every fleet that misses in simulation, with the first of its rows."""
     groups: dict[tuple[str, str], list[tuple[Row, Any]]] = {}
     for row in rows:
-        for missed in row["refuted"] if row["cost_usd_per_hour"] is not None else ():
-            groups.setdefault((fleet_line(read_pools(missed["pools"])), missed["fault"]), []).append((row, missed))
+        for miss in row["refuted"] if row["cost_usd_per_hour"] is not None else ():
+            groups.setdefault((fleet_line(read_pools(miss["pools"])), miss["fault"]), []).append((row, miss))
     return [
         f"Not taken {_place([row for row, _ in group], scenario_keys(rows), 'and')}: {fleet} for "
         f"{hourly(group[0][1]['cost_usd_per_hour'])} {fault}."
@@ -397,10 +397,12 @@ def tornado_document(rows: Sequence[TornadoRow]) -> Document:
         for row in rows
     ]
     here, records = rows[0].here, [row.record() for row in rows]
-    seen = [[best.attainment for best in (row.here, row.low, row.high) if best.attainment is not None] for row in rows]
-    table = fleet_table(columns, cells, [min(shares, default=None) for shares in seen])
+    attainments = [
+        [best.attainment for best in (row.here, row.low, row.high) if best.attainment is not None] for row in rows
+    ]
+    table = fleet_table(columns, cells, [min(shares, default=None) for shares in attainments])
     prices = "Prices are of one GPU." if any(row.lever.key.startswith("price.") for row in rows) else ""
-    note = simulated_note(sum(map(bool, seen)), len(rows), "levers") if here.cost is not None else ""
+    note = simulated_note(sum(map(bool, attainments)), len(rows), "levers") if here.cost is not None else ""
     depends = "" if here.cost is None else depends_words(records, here.cost)
     charts = (
         (Chart(f"{depends}.", TORNADO_KEY, draw_tornado(records, here.cost), table),) if here.cost and depends else ()
@@ -441,7 +443,7 @@ def alternatives_document(rows: Sequence[NearOptimal], slack: float) -> Document
     none = [row for row in rows if row.answer.cost is None]
     reasons = [f"{capital(row.condition)}: no fleet. {capital(reason(row.answer.binding))}" for row in none]
     refuted_fleets = [
-        refuted_sentence(missed) for answer in answers if answer.cost is not None for missed in answer.refuted
+        refuted_sentence(miss) for answer in answers if answer.cost is not None for miss in answer.refuted
     ]
     notes = said(*reasons, *dict.fromkeys(refuted_fleets), simulation_note(answers))
     table = fleet_table(columns, cells, [answer.attainment for answer in answers])

@@ -51,28 +51,28 @@ def checked_directory(plan: Plan, directory: Path, base: Path | None = None, tar
     options = recorded_options(_text(directory / RECORD), shown_path(directory / RECORD))
     if target not in {None, options.target}:
         raise InputError(f"{shown_path(directory)} holds a deployment for {options.target}, not for {target}")
-    planned = deployment_files(plan, options, base)
+    plan_files = deployment_files(plan, options, base)
     there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
-    others = strays([*planned, SUMS], there)
-    return checked_files(describe(plan, options, base), planned, _present(directory, planned, others), others)
+    rest = strays([*plan_files, SUMS], there)
+    return checked_files(describe(plan, options, base), plan_files, _present(directory, plan_files, rest), rest)
 
 
 def checked_files(
-    deployment: Deployment, planned: Mapping[str, str], present: Mapping[str, str], others: Sequence[str] = ()
+    deployment: Deployment, plan_files: Mapping[str, str], present: Mapping[str, str], rest: Sequence[str] = ()
 ) -> Checked:
-    """Whether texts by path deploy a plan; planned: as they were written; others: files there that are not the plan's.
+    """Whether texts by path deploy a plan; plan_files: as they were written; rest: files there that are not the plan's.
 
     Files that nobody changed are not judged again: rules are broken by a change, or by a file of others.
     """
-    differs = list(differences(planned, present))
-    changed = differs or present.keys() - planned.keys()
-    return Checked(differs, rule_faults(deployment, present) if changed else [], list(others))
+    differs = list(differences(plan_files, present))
+    has_changes = differs or present.keys() - plan_files.keys()
+    return Checked(differs, rule_faults(deployment, present) if has_changes else [], list(rest))
 
 
-def _present(directory: Path, planned: Iterable[str], others: Iterable[str]) -> dict[str, str]:
+def _present(directory: Path, plan_files: Iterable[str], rest: Iterable[str]) -> dict[str, str]:
     """The texts of the planned files that are there, and of others that look like files of a deployment."""
-    present = {path: _text(directory / path) for path in planned if (directory / path).exists()}
-    for path in others:
+    present = {path: _text(directory / path) for path in plan_files if (directory / path).exists()}
+    for path in rest:
         if PurePosixPath(path).suffix in PROGRAMS_READ:
             with suppress(InputError):  # somebody else's file may be anything
                 present[path] = _text(directory / path)
@@ -100,12 +100,12 @@ BEFORE: Final = 20
 """Characters before the place where two long texts part that are shown too."""
 
 
-def differences(planned: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
+def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
     """A sentence for each planned file that is missing, and for each value or key of it that is not the plan's.
 
-    planned, present: texts by path.
+    plan_files, present: texts by path.
     """
-    for path, text in planned.items():
+    for path, text in plan_files.items():
         if path.endswith(".md"):
             continue
         if path not in present:
@@ -119,39 +119,39 @@ def differences(planned: Mapping[str, str], present: Mapping[str, str]) -> Itera
             yield str(error)
 
 
-def strays(planned: Collection[str], there: Iterable[str]) -> list[str]:
+def strays(plan_files: Collection[str], there: Iterable[str]) -> list[str]:
     """Files that are not the plan's, in order; hidden ones and results of the benchmark are nobody's concern.
 
     >>> strays(["a.sh"], ["notes.txt", "a.sh", ".git/config", "benchmark/results/c.json", "b.sh"])
     ['b.sh', 'notes.txt']
     """
-    others = (path for path in sorted(there) if path not in planned and not path.startswith(RESULTS))
-    return [path for path in others if not any(part.startswith(".") for part in path.split("/"))]
+    rest = (path for path in sorted(there) if path not in plan_files and not path.startswith(RESULTS))
+    return [path for path in rest if not any(name.startswith(".") for name in path.split("/"))]
 
 
-def _between_documents(path: str, planned: list[Any], present: list[Any]) -> Iterator[str]:
+def _between_documents(path: str, plan_documents: list[Any], present: list[Any]) -> Iterator[str]:
     """The differences of a file of YAML, which may hold several objects: a benchmark has a job for each class."""
-    if len(planned) != len(present):
-        yield _lengths(path, ("document", "documents"), list(map(title, planned)), list(map(title, present)))
+    if len(plan_documents) != len(present):
+        yield _lengths(path, ("document", "documents"), list(map(title, plan_documents)), list(map(title, present)))
         return
-    for wanted, stated in zip(planned, present, strict=True):
-        yield from _between(path if len(planned) == 1 else f"{path}: {title(wanted)}", wanted, stated)
+    for wanted, stated in zip(plan_documents, present, strict=True):
+        yield from _between(path if len(plan_documents) == 1 else f"{path}: {title(wanted)}", wanted, stated)
 
 
-def _between(place: str, planned: Any, present: Any) -> Iterator[str]:
-    if isinstance(planned, dict) and isinstance(present, dict):
-        yield from (f"{place}: {_shown(key)} is missing" for key in planned if key not in present)
-        yield from (f"{place}: {_shown(key)} does not belong there" for key in present if key not in planned)
-        for key in [key for key in planned if key in present]:
-            yield from _between(f"{place}: {key}", planned[key], present[key])
-    elif isinstance(planned, list) and isinstance(present, list):
-        if len(planned) != len(present):
-            yield _lengths(place, ("entry", "entries"), planned, present)
+def _between(place: str, plan_value: Any, present: Any) -> Iterator[str]:
+    if isinstance(plan_value, dict) and isinstance(present, dict):
+        yield from (f"{place}: {_shown(key)} is missing" for key in plan_value if key not in present)
+        yield from (f"{place}: {_shown(key)} does not belong there" for key in present if key not in plan_value)
+        for key in [key for key in plan_value if key in present]:
+            yield from _between(f"{place}: {key}", plan_value[key], present[key])
+    elif isinstance(plan_value, list) and isinstance(present, list):
+        if len(plan_value) != len(present):
+            yield _lengths(place, ("entry", "entries"), plan_value, present)
             return
-        for number, (wanted, stated) in enumerate(zip(planned, present, strict=True)):
+        for number, (wanted, stated) in enumerate(zip(plan_value, present, strict=True)):
             yield from (f"{fault}{_line(stated)}" for fault in _between(f"{place}[{number}]", wanted, stated))
-    elif type(planned) is not type(present) or planned != present:
-        yield f"{place} is {_beside(present, planned)}, not {_beside(planned, present)}"
+    elif type(plan_value) is not type(present) or plan_value != present:
+        yield f"{place} is {_beside(present, plan_value)}, not {_beside(plan_value, present)}"
 
 
 def _lengths(place: str, noun: tuple[str, str], planned: list[Any], present: list[Any]) -> str:
@@ -179,11 +179,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def _beside(value: Any, other: Any) -> str:
+def _beside(value: Any, rival: Any) -> str:
     """A value as `_shown`; of a long text that begins like the other one, the part where they differ."""
-    if not (isinstance(value, str) and isinstance(other, str) and _shown(value) == _shown(other)):
+    if not (isinstance(value, str) and isinstance(rival, str) and _shown(value) == _shown(rival)):
         return _shown(value)
-    at = next(k for k, pair in enumerate(itertools.zip_longest(value, other)) if pair[0] != pair[1]) - BEFORE
+    at = next(k for k, pair in enumerate(itertools.zip_longest(value, rival)) if pair[0] != pair[1]) - BEFORE
     return f"...{_shown(value[at:])}"
 
 
@@ -205,10 +205,12 @@ def _addresses(path: str, text: str) -> list[str]:
         name, _, address = line.partition("=")
         if ADDRESS.fullmatch(address) is None:
             raise InputError(f"{path}: {_shown(line)} gives {name} no address")
-        other = next((known for known, its in names.items() if its == address), None)
-        if other is not None:
+        rival = next(
+            (earlier_name for earlier_name, earlier_address in names.items() if earlier_address == address), None
+        )
+        if rival is not None:
             raise InputError(
-                f"{path}: {other} and {name} are both {address}, so their engines would share ports and GPUs; give "
+                f"{path}: {rival} and {name} are both {address}, so their engines would share ports and GPUs; give "
                 "each a machine of its own"
             )
         names[name] = address

@@ -31,7 +31,7 @@ class UndeployableError(InputError):
 
     def __init__(self, reason: str, again: str, reasons: Sequence[Reason] = ()) -> None:
         super().__init__(f"{reason}; plan again with pdplan optimize {again}")
-        self.reasons = tuple(one.brief for one in reasons) or (reason,)
+        self.reasons = tuple(item.brief for item in reasons) or (reason,)
         self.again = again
 
 
@@ -303,8 +303,8 @@ class Deployment:
 
         Plans of sessions say what a router finds that only counts requests; others count on their prefixes in any case.
         """
-        evaluated = not self.demand.sessions or self.router is Balancing.FEWEST_TOKENS
-        return self.demand.prefix_share > 0.0 and evaluated
+        as_evaluated = not self.demand.sessions or self.router is Balancing.FEWEST_TOKENS
+        return self.demand.prefix_share > 0.0 and as_evaluated
 
     @property
     def router(self) -> Balancing:

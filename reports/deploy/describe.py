@@ -89,7 +89,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         routing=routing_of(plan),
         balancing=problem.constraints.balancing,
         lanes=_lanes(plan, names),
-        demand=demand_of(plan, recorded=problem.recorded),
+        demand=demand_of(plan, recording=problem.recorded),
         capacity=plan.goodput_rps if is_number(plan.goodput_rps) and plan.goodput_rps > 0.0 else math.inf,
         limits=limits_of(plan),
         classes=classes_of(plan),
@@ -102,13 +102,13 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
 
 def _check_options(plan: Plan, options: Options) -> None:
     """Refuse what would be no name where it goes, or would go nowhere."""
-    for what, text, shape in (
+    for flag, text, shape in (
         ("--namespace", options.namespace, _LABEL),
         ("--rdma", options.rdma, _RESOURCE),
         ("--claim", options.claim, _LABEL),
     ):
         if text is not None and shape.fullmatch(text) is None:
-            raise InputError(f"{what} {shown(text)} is not of the form {shape.pattern}")
+            raise InputError(f"{flag} {shown(text)} is not of the form {shape.pattern}")
     if options.image is not None:
         _printable(options.image, "--image")
     least, most = facts.fact("gateway", "limits")
@@ -128,9 +128,9 @@ def _check_cpu(plan: Plan, options: Options) -> None:
     if options.target != "vllm":
         raise InputError(f"--device cpu is for --target vllm, not for {options.target}")
     for pool in plan.pools:
-        for what, dtype in (("weights", pool.weight_dtype), ("KV cache", pool.kv_dtype)):
+        for label, dtype in (("weights", pool.weight_dtype), ("KV cache", pool.kv_dtype)):
             if dtype != "bf16":
-                raise InputError(f"--device cpu: pool {pool.id} has {what} in {dtype}; plan with 16 bit for both")
+                raise InputError(f"--device cpu: pool {pool.id} has {label} in {dtype}; plan with 16 bit for both")
 
 
 def file_names(ids: Sequence[str]) -> list[str]:
@@ -139,12 +139,12 @@ def file_names(ids: Sequence[str]) -> list[str]:
     >>> file_names(["prefill-1", "../x", "p 2"])
     ['prefill-1', 'pool-2', 'pool-3']
     """
-    taken = {name for name in ids if NAME.fullmatch(name) and name not in _TAKEN}
+    used_names = {name for name in ids if NAME.fullmatch(name) and name not in _TAKEN}
     names = []
     for number, name in enumerate(ids, start=1):
-        free = (f"pool-{count}" for count in itertools.count(number, len(ids)) if f"pool-{count}" not in taken)
-        names.append(name if name in taken else next(free))
-        taken.add(names[-1])
+        free = (f"pool-{count}" for count in itertools.count(number, len(ids)) if f"pool-{count}" not in used_names)
+        names.append(name if name in used_names else next(free))
+        used_names.add(names[-1])
     return names
 
 
@@ -153,19 +153,19 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
     native = problem.model.native_weight_dtype
     if options.model is not None:
         return _findable(options.model, "--model")
-    for planned in sorted({pool.weight_dtype for pool in plan.pools} - {native}):
-        if native != "bf16" or planned not in facts.fact("on_the_fly", plan.engine):
+    for dtype in sorted({pool.weight_dtype for pool in plan.pools} - {native}):
+        if native != "bf16" or dtype not in facts.fact("on_the_fly", plan.engine):
             raise InputError(
-                f"the plan assumes {planned} weights, but {plan.model} is published in {native} and {plan.engine} "
-                f"does not convert it while loading; name a checkpoint in {planned} with --model"
+                f"the plan assumes {dtype} weights, but {plan.model} is published in {native} and {plan.engine} "
+                f"does not convert it while loading; name a checkpoint in {dtype} with --model"
             )
-    return _findable(_published(plan, problem), "the model's name")
+    return _findable(_checkpoint_name(plan, problem), "the model's name")
 
 
-def _published(plan: Plan, problem: Problem) -> str:
-    stated = plan.provenance.inputs.get("model") or {}
-    config, architecture = stated.get("config"), stated.get("architecture")
-    name = str(stated.get("name") or problem.model.name)
+def _checkpoint_name(plan: Plan, problem: Problem) -> str:
+    model_input = plan.provenance.inputs.get("model") or {}
+    config, architecture = model_input.get("config"), model_input.get("architecture")
+    name = str(model_input.get("name") or problem.model.name)
     described = f"the plan's model is described by {architecture or config}; name its checkpoint"
     if architecture:
         raise InputError(f"{described} with --model")
@@ -179,22 +179,22 @@ def _published(plan: Plan, problem: Problem) -> str:
     return checkpoint
 
 
-def _findable(text: str, what: str) -> str:
+def _findable(text: str, label: str) -> str:
     """An id of Hugging Face, or a folder that is the same wherever a program runs."""
     if text.startswith((".", "~")):
         raise InputError(
-            f"{what} {shown(text)} is relative to a folder that servers do not have; name the whole path, or an id"
+            f"{label} {shown(text)} is relative to a folder that servers do not have; name the whole path, or an id"
         )
     if text.startswith("/") and (":" in text or ".." in text.split("/") or not text.strip("/")):
-        raise InputError(f"{what} {shown(text)} is the root, has a colon or steps up; pods mount no such folder")
-    return _printable(text, what)
+        raise InputError(f"{label} {shown(text)} is the root, has a colon or steps up; pods mount no such folder")
+    return _printable(text, label)
 
 
-def _printable(text: str, what: str) -> str:
+def _printable(text: str, label: str) -> str:
     if not text.strip() or not text.isprintable():
-        raise InputError(f"{what} {shown(text)} is empty or has characters that cannot be printed")
+        raise InputError(f"{label} {shown(text)} is empty or has characters that cannot be printed")
     if text.startswith("-"):
-        raise InputError(f"{what} {shown(text)} begins with a dash, so that programs would take it for a flag")
+        raise InputError(f"{label} {shown(text)} begins with a dash, so that programs would take it for a flag")
     return text
 
 
@@ -207,11 +207,11 @@ def routing_of(plan: Plan) -> Routing:
         return Routing.ONE_WAY
     routes = [route for route in plan.routing if route.share > 0]
     shares = [
-        [parts.get(pool.id, 0.0) for parts in stage]
+        [fractions.get(pool.id, 0.0) for fractions in stage]
         for pool in plan.pools
         for stage in ([route.prefill for route in routes], [route.decode for route in routes])
     ]
-    alike = all(max(taken) - min(taken) <= ALIKE for taken in shares if taken)
+    alike = all(max(pool_shares) - min(pool_shares) <= ALIKE for pool_shares in shares if pool_shares)
     return Routing.BY_LOAD if alike else Routing.BY_LENGTH
 
 
@@ -241,13 +241,13 @@ def _least(plan: Plan, base: Path | None) -> list[int]:
     volume = quietest(plan)
     if volume >= 1.0:
         return [pool.replicas for pool in plan.pools]
-    needed = replicas_at(*fleet_of_plan(plan, base), volume)
-    return [int(count) + pool.spare_replicas for count, pool in zip(needed, plan.pools, strict=True)]
+    needed_replicas = replicas_at(*fleet_of_plan(plan, base), volume)
+    return [int(count) + pool.spare_replicas for count, pool in zip(needed_replicas, plan.pools, strict=True)]
 
 
 def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int) -> DeployedPool:
-    offered = (offer.accelerator for offer in problem.offers)
-    accelerator = next((gpu for gpu in offered if gpu.name == pool.accelerator), None)
+    accelerators = (offer.accelerator for offer in problem.offers)
+    accelerator = next((gpu for gpu in accelerators if gpu.name == pool.accelerator), None)
     if accelerator is None:
         raise InputError(f"pool {pool.id}: {pool.accelerator} is not among the accelerators of the plan's own problem")
     config = EngineConfig(
@@ -281,10 +281,12 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
 def _settings(plan: Plan, model: Transformer, config: EngineConfig, options: Options, vendor: str) -> Settings:
     split, block = config.parallelism, block_tokens(plan.engine, model)
     # a checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype
-    stored = model.native_weight_dtype
+    stored_dtype = model.native_weight_dtype
     if options.model is not None:
-        stored = load_model(options.model).native_weight_dtype if _is_known(options.model) else config.weight_dtype
-    converts = stored == "bf16" and config.weight_dtype in facts.fact("on_the_fly", plan.engine)
+        stored_dtype = (
+            load_model(options.model).native_weight_dtype if _is_known(options.model) else config.weight_dtype
+        )
+    converts = stored_dtype == "bf16" and config.weight_dtype in facts.fact("on_the_fly", plan.engine)
     return Settings(
         tensor=split.tensor,
         pipeline=split.pipeline,
@@ -313,8 +315,8 @@ def _accepted_length(model: Transformer, config: EngineConfig, block: int) -> in
     Whole KV blocks, and no more than the model was made for, or than the KV memory holds of one request.
     """
     longest, free = config.max_model_len, kv_capacity_bytes(model, config)
-    wanted = min(-(-(longest + facts.TEMPLATE_TOKENS) // block) * block, model.max_position)
-    lengths = range(wanted, longest, -block)
+    wanted_length = min(-(-(longest + facts.TEMPLATE_TOKENS) // block) * block, model.max_position)
+    lengths = range(wanted_length, longest, -block)
     fitting = (length for length in lengths if kv_bytes_peak_per_gpu(model, config, float(length)) <= free)
     return next(fitting, longest)
 
@@ -391,8 +393,8 @@ def _ending(name: str, number: int) -> str:
     return f"-{name}" if NAME.fullmatch(name) and not name.startswith("class-") else f"-class-{number}"
 
 
-def demand_of(plan: Plan, slo_class: str | None = None, recorded: Recorded | None = None) -> Demand:
-    """The workload at the planned volume; slo_class: only the requests of this one; recorded: those of a trace."""
+def demand_of(plan: Plan, slo_class: str | None = None, recording: Recorded | None = None) -> Demand:
+    """The workload at the planned volume; slo_class: only the requests of this one; recording: those of a trace."""
     load, rate = plan.workload, plan.workload.request_rate_rps * planned_volume(plan)
     names = [slo.name for slo in plan.classes]
     if slo_class is not None and slo_class not in names:
@@ -412,7 +414,7 @@ def demand_of(plan: Plan, slo_class: str | None = None, recorded: Recorded | Non
         share=tuple(share),
         seed=plan.provenance.seed,
         slo_class=tuple(numbers),
-        recorded=recorded,
+        recorded=recording,
         sessions="sessions" in plan.provenance.inputs.get("workload", {}),
         quietest=quietest(plan),
     )
@@ -433,8 +435,8 @@ def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -
     scaling = context_scaling(config, path.name)
     if scaling is None:
         return deployment
-    served = deployment.options.model is None and path.name == CONFIG_FILE
-    own = _own_context(scaling, deployment, config, served=served)
+    own_file = deployment.options.model is None and path.name == CONFIG_FILE
+    own = _own_context(scaling, deployment, config, own_file=own_file)
     longest = max(pool.settings.max_model_len for pool in deployment.pools)
     deployment = replace(deployment, own_context=own)
     if longest <= own:
@@ -445,7 +447,7 @@ def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -
             f"cannot be relied on to apply beyond {own} tokens; plan with engine: vllm or sglang"
         )
     check_limits(config, path.name, longest)
-    rope = {} if served else rope_parameters(config, path.name)
+    rope = {} if own_file else rope_parameters(config, path.name)
     overrides: dict[str, Any] = {ROPE_FIELDS[0]: rope} if rope else {}
     if not scaling.multiplies:
         overrides[STATED] = scaling.length
@@ -454,16 +456,16 @@ def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -
     return replace(deployment, pools=tuple(pools))
 
 
-def _own_context(scaling: ContextScaling, deployment: Deployment, config: Mapping[str, Any], *, served: bool) -> int:
+def _own_context(scaling: ContextScaling, deployment: Deployment, config: Mapping[str, Any], *, own_file: bool) -> int:
     """Longest request that engines surely take by the config.json of the weights that they load [token].
 
-    served: whether they load the described file. Else a checkpoint that nobody knows is taken to lack the scaling.
+    own_file: whether they load the described file. Else a checkpoint that nobody knows is taken to lack the scaling.
     TensorRT-LLM needs no telling where the file states the extended length, if it knows how to scale the model.
     """
     checkpoint, trtllm = deployment.options.model, deployment.engine == "trtllm"
     if checkpoint is not None and _is_known(checkpoint):
         return load_model(checkpoint).max_position
-    if served and not trtllm:
+    if own_file and not trtllm:
         return scaling.length if scaling.multiplies else scaling.stated
     family = config.get(scaling.section or "", config).get("model_type")
     able = trtllm and family not in facts.fact("passes_over_yarn")

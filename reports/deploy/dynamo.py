@@ -63,7 +63,7 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
         config = ["--config", f"{PROFILE_FOLDER}/{PLANNER_CONFIG}"]
         image = facts.image("dynamo", deployment.options.version, "planner")
         planner = Component("Planner", "planner", "planner", config, image, reads=(name, PROFILE_FOLDER))
-        graph = _graph(deployment, deployment.name, [fleet[0], planner, *fleet[1:]], planned=True)
+        graph = _graph(deployment, deployment.name, [fleet[0], planner, *fleet[1:]], with_planner=True)
         files["dgd-with-planner.yaml"] = manifest(f"{about} that the planner scales.", graph)
         about = "What the planner reads: its settings, and step times by our cost model in place of a profiling run."
         limits = {"ttft_ms": deployment.limits.ttft, "itl_ms": deployment.limits.tpot}
@@ -89,7 +89,7 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
     space, image = f"{deployment.options.namespace}-{deployment.name}", _image(deployment)
     names = ["--namespace", space, "--model-name", deployment.weights]
     grid, config = f"{deployment.name}-grid", ["--config", f"{GRID_FOLDER}/{GRID_FILE}"]
-    router = _escaped([*config, *names])
+    router = _escape([*config, *names])
     way_in = [
         _frontend(deployment, ["--router-mode", "round-robin", *names]),
         Component("GlobalRouter", "", "global_router", router, image, reads=(grid, GRID_FOLDER)),
@@ -104,26 +104,26 @@ def _by_length(deployment: Deployment) -> dict[str, str]:
     for pool in deployment.pools:
         component = "prefill" if pool.role is Role.PREFILL else "backend"
         words = ["--endpoint", f"{space}-{pool.name}.{component}.generate", "--no-router-kv-events"]
-        local = Component("LocalRouter", "", "router", _escaped(words), image)
+        local = Component("LocalRouter", "", "router", _escape(words), image)
         graph = _graph(deployment, f"{deployment.name}-{pool.name}", [local, _worker(deployment, pool)])
         about = "One pool behind its own router, reached through the control deployment."
         files[f"pools/{pool.name}.yaml"] = manifest(about, graph)
     return files
 
 
-def _graph(deployment: Deployment, name: str, parts: list[Component], *, planned: bool = False) -> Any:
+def _graph(deployment: Deployment, name: str, components: list[Component], *, with_planner: bool = False) -> Any:
     return fleet_objects(
         "dynamo/graph.yaml",
         deployment,
         name=name,
-        parts=parts,
-        planned=planned,
+        parts=components,
+        planned=with_planner,
         placement=lambda pool: fleet_objects("kubernetes/placement.yaml", deployment, pool=pool)[0],
         transport=partial(transport_env, deployment),
     )[0]
 
 
-def _escaped(words: list[str]) -> list[str]:
+def _escape(words: list[str]) -> list[str]:
     return [pod_text(word) for word in words]
 
 
@@ -133,13 +133,13 @@ def _image(deployment: Deployment) -> str:
 
 def _frontend(deployment: Deployment, words: list[str]) -> Component:
     """The way in, twice; it fetches no weights."""
-    args = _escaped(["--http-port", str(facts.fact("ports", "http")), *words])
+    args = _escape(["--http-port", str(facts.fact("ports", "http")), *words])
     return Component("Frontend", "frontend", "frontend", args, _image(deployment), int(facts.fact("routers")))
 
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
     kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
-    args = _escaped(plain_words(worker_words(deployment, pool)))
+    args = _escape(plain_words(worker_words(deployment, pool)))
     return Component(pool.name, kind, deployment.engine, args, _image(deployment), pool.replicas, pool)
 
 
@@ -268,14 +268,14 @@ def coarse_words(deployment: Deployment) -> str:
     """Why no grid of lengths comes near the plan's routing; empty where one does."""
     for role in STAGES:
         pools, numbers = deployment.of_role(role), grid(deployment, role)
-        planned = sum(
+        planned_share = sum(
             lane.share * _shares(lane, role).get(pools[numbers[_cell(deployment, lane)]].name, 0.0)
             for lane in deployment.lanes
         )
-        lost = 1.0 - planned / sum(lane.share for lane in deployment.lanes)
-        if lost > MISROUTED:
+        strays = 1.0 - planned_share / sum(lane.share for lane in deployment.lanes)
+        if strays > MISROUTED:
             return (
-                f"{percentage(lost)} of the requests would find another {role.value} pool than planned, for Dynamo's "
+                f"{percentage(strays)} of the requests would find another {role.value} pool than planned, for Dynamo's "
                 "router chooses by the prompt's length alone"
             )
     return ""

@@ -37,14 +37,14 @@ def checked_version(target: str, version: str | None, *, unchecked: bool = False
 
     unchecked: whether one that is newer than all that are known will do; its flags are taken to be those of the newest.
     """
-    known = versions_of(target)
-    if version is None or version in known:
-        return version or known[-1]
-    newer = VERSION.fullmatch(version) is not None and _numbers(version) > _numbers(known[-1])
+    versions = versions_of(target)
+    if version is None or version in versions:
+        return version or versions[-1]
+    newer = VERSION.fullmatch(version) is not None and _numbers(version) > _numbers(versions[-1])
     if newer and unchecked:
         return version
-    way = f"; --unchecked writes the flags of {known[-1]}" if newer else ""
-    raise InputError(f"{target_of(target).title} {shown(version)} is not known; known: {', '.join(known)}{way}")
+    way = f"; --unchecked writes the flags of {versions[-1]}" if newer else ""
+    raise InputError(f"{target_of(target).title} {shown(version)} is not known; known: {', '.join(versions)}{way}")
 
 
 def scatters(target: str, *, apart: bool) -> str:
@@ -58,22 +58,22 @@ def engine_version(target: str, version: str, engine: str) -> str | None:
     >>> engine_version("vllm", "0.22.0", "vllm"), engine_version("dynamo", "1.6.1", "vllm")
     ('0.22.0', '0.31.0')
     """
-    carried: str | None = _target(target)["engines"].get(engine)
-    return None if carried is None else carried.format(version=version)
+    template: str | None = _target(target)["engines"].get(engine)
+    return None if template is None else template.format(version=version)
 
 
-def image(target: str, version: str, what: str, vendor: str = "nvidia") -> str:
+def image(target: str, version: str, component: str, vendor: str = "nvidia") -> str:
     """Container image of an engine or another part of a target, for the GPUs of a vendor."""
-    return str(_target(target)["images"][what][vendor]).format(version=version)
+    return str(_target(target)["images"][component][vendor]).format(version=version)
 
 
-def hand_over_of(target: str, every: tuple[str, ...]) -> tuple[str, ...]:
+def hand_over_of(target: str, connectors: tuple[str, ...]) -> tuple[str, ...]:
     """Connectors of vLLM that a target hands requests over with; all where it leaves that to the engine.
 
     >>> hand_over_of("dynamo", ("NixlPushConnector",))
     ('NixlConnector',)
     """
-    return tuple(_target(target).get("connectors", every))
+    return tuple(_target(target).get("connectors", connectors))
 
 
 def legal_flag(engine: str, version: str, name: str, program: str | None = None) -> Any:
@@ -94,7 +94,7 @@ def legal_flag(engine: str, version: str, name: str, program: str | None = None)
         return SWITCH if legal_flag(engine, version, positive) == SWITCH else None
     if not isinstance(entry, dict):
         return entry
-    kinds = [entry.get(dumped) for dumped in _around(flags["versions"], version)]
+    kinds = [entry.get(dump) for dump in _around(flags["versions"], version)]
     choices = [kind for kind in kinds if isinstance(kind, list)]
     if choices and all(kind == "str" or kind in choices for kind in kinds):
         return [choice for choice in choices[0] if all(choice in kind for kind in choices)]
@@ -115,21 +115,21 @@ def off_switch(name: str) -> str:
 def transfer_facts(version: str) -> dict[str, set[str]]:
     """Connectors, fields of --kv-transfer-config and environment variables of one version of vLLM."""
     transfer: dict[str, dict[str, list[str]]] = _data("flags.json")["vllm"]["transfer"]
-    around = [transfer[dumped] for dumped in _around(transfer, version)]
-    return {what: set.intersection(*(set(facts[what]) for facts in around)) for what in around[0]}
+    around = [transfer[dump] for dump in _around(transfer, version)]
+    return {field: set.intersection(*(set(facts[field]) for facts in around)) for field in around[0]}
 
 
-def _around(dumped: Iterable[str], version: str) -> list[str]:
+def _around(dumps: Iterable[str], version: str) -> list[str]:
     """The versions that were dumped next to a version: itself, or the ones before and after it.
 
     >>> _around(["0.20.1", "0.24.0", "0.31.0"], "0.22.1"), _around(["0.20.1", "0.24.0"], "0.31.0")
     (['0.20.1', '0.24.0'], ['0.24.0'])
     """
-    ordered = sorted(dumped, key=_numbers)
-    if version in ordered:
+    versions = sorted(dumps, key=_numbers)
+    if version in versions:
         return [version]
-    older = [name for name in ordered if _numbers(name) < _numbers(version)]
-    return older[-1:] + [name for name in ordered if name not in older][:1]
+    older = [name for name in versions if _numbers(name) < _numbers(version)]
+    return older[-1:] + [name for name in versions if name not in older][:1]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

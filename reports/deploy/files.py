@@ -76,7 +76,9 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
     try:
         return target_files(plan, options, base)
     except InputError as error:
-        able = [name for name in targets_of(plan) if name != options.target and _accepted(plan, options, name, base)]
+        able = [
+            name for name in targets_of(plan) if name != options.target and _target_deploys(plan, options, name, base)
+        ]
         if not able:
             raise
         verb = "runs" if len(able) == 1 else "run"
@@ -85,8 +87,8 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
 
 def planned_target(plan: Plan) -> str:
     """What the plan has to run on, or else the plain target of the engine that it was evaluated for."""
-    stated = plan.provenance.inputs.get("target")
-    return plan.engine if stated in {None, NO_TARGET} else str(stated)
+    target = plan.provenance.inputs.get("target")
+    return plan.engine if target in {None, NO_TARGET} else str(target)
 
 
 def targets_of(plan: Plan) -> list[str]:
@@ -95,7 +97,7 @@ def targets_of(plan: Plan) -> list[str]:
     return sorted(able, key=lambda name: name != planned_target(plan))
 
 
-def _accepted(plan: Plan, options: Options, target: str, base: Path | None) -> bool:
+def _target_deploys(plan: Plan, options: Options, target: str, base: Path | None) -> bool:
     """Whether another target, of the newest version known, deploys the plan with the same options."""
     try:
         target_files(plan, replace(options, target=target, version=facts.checked_version(target, None)), base)
@@ -128,8 +130,10 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
     checks = (Reason(vendor, vendor),) if vendor else (_lengths(deployment), _balancing(plan, deployment))
     reasons = [reason for reason in checks if reason is not None]
     if reasons:
-        stated = (plan.provenance.inputs.get("constraints") or {}).get("pools")
-        apart = stated == Pools.PER_CLASS and not target.by_class  # pools of each class, which it cannot tell apart
+        pool_choice = (plan.provenance.inputs.get("constraints") or {}).get("pools")
+        apart = (
+            pool_choice == Pools.PER_CLASS and not target.by_class
+        )  # pools of each class, which it cannot tell apart
         shared = f" --set constraints.pools={Pools.SHARED}" * apart
         sentence = "; and ".join(reason.full for reason in reasons)
         raise UndeployableError(sentence, f"--target {target.name}{shared}", reasons)
@@ -250,8 +254,8 @@ def _listed(directory: Path) -> set[Path]:
     except (InputError, ValueError):
         return set()
     root = directory.resolve()
-    named = {directory / name for name in (SUMS, *(line.partition("  ")[2] for line in lines)) if name}
-    return {path for path in named if path.is_file() and path.resolve().is_relative_to(root)}
+    paths = {directory / name for name in (SUMS, *(line.partition("  ")[2] for line in lines)) if name}
+    return {path for path in paths if path.is_file() and path.resolve().is_relative_to(root)}
 
 
 def _remove(paths: set[Path]) -> None:
@@ -291,7 +295,7 @@ def check_deployment(directory: Path, *, force: bool) -> None:
 def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
     """Make the folders; where writing fails or ends early, take those away that were made, with what is in them."""
     new = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
-    written = False
+    is_complete = False
     try:
         for folder in new:
             try:
@@ -299,9 +303,9 @@ def _nothing_left(directory: Path, paths: Iterable[Path]) -> Iterator[None]:
             except OSError as error:
                 raise InputError(f"{shown_path(folder)} cannot be made: {error.strerror}") from error
         yield
-        written = True
+        is_complete = True
     finally:
-        for folder in () if written else new:
+        for folder in () if is_complete else new:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -343,7 +347,7 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
     """The options of a record; InputError if it is none. where: the file, in messages."""
     record = JsonText(where, text)
     try:
-        found = Record.model_validate(record.value())
+        content = Record.model_validate(record.value())
     except ValidationError as error:
         raise record.fault(first_fault(error)) from error
-    return Options(**found.model_dump(include=set(Options.__dataclass_fields__)))
+    return Options(**content.model_dump(include=set(Options.__dataclass_fields__)))

@@ -126,9 +126,9 @@ class Reader:
     def must(self, name: str, value: Any) -> None:
         """A setting that the prediction stands on: it must be stated, and with this value; a switch with any."""
         self.text(name)
-        stated = self.values[name]
-        if stated != value and not (value is True and name.startswith("-")):
-            raise InputError(f"{self.where}: {name} is {stated}, not {value}")
+        file_value = self.values[name]
+        if file_value != value and not (value is True and name.startswith("-")):
+            raise InputError(f"{self.where}: {name} is {file_value}, not {value}")
 
     def kv_dtype(self, name: str) -> str:
         """The plan's word for a dtype in the engine's spelling."""
@@ -190,25 +190,25 @@ def table(engine: str) -> tuple[Flag, ...]:
     )
 
 
-def _stated(flags: tuple[Flag, ...], counted: Counted, *, experts: bool) -> Iterator[tuple[str, Any]]:
+def _stated(flags: tuple[Flag, ...], engine_values: Counted, *, experts: bool) -> Iterator[tuple[str, Any]]:
     """What an engine is told, in the table's order."""
     for flag in flags:
-        value = counted[flag.setting] if flag.setting else flag.value
+        value = engine_values[flag.setting] if flag.setting else flag.value
         if value is not None and (experts or not flag.experts):
             yield flag.name, value
 
 
-def _counted(flags: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Counted:
+def _read_flags(flags: tuple[Flag, ...], reader: Reader, *, experts: bool) -> Counted:
     """What an engine is told, read back; InputError where a flag is missing, or two that state one setting differ."""
-    counted: Counted = {}
+    engine_values: Counted = {}
     for flag in flags:
         if not flag.setting:
             reader.must(flag.name, flag.value)
         elif flag.read is not None and (experts or not flag.experts):
             value = flag.read(reader, flag.name)
-            if counted.setdefault(flag.setting, value) != value:
-                raise InputError(f"{reader.where}: {flag.name} is {value}, not {counted[flag.setting]}")
-    return counted
+            if engine_values.setdefault(flag.setting, value) != value:
+                raise InputError(f"{reader.where}: {flag.name} is {value}, not {engine_values[flag.setting]}")
+    return engine_values
 
 
 def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
@@ -224,11 +224,11 @@ def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
     }
 
 
-def _words(deployment: Deployment, flags: tuple[Flag, ...], counted: Counted) -> Words:
+def _words(deployment: Deployment, flags: tuple[Flag, ...], engine_values: Counted) -> Words:
     """A command line of what is stated: a switch stands alone, and one that is off has a name of its own."""
     return tuple(
         (name, None) if value is True else (facts.off_switch(name), None) if value is False else (name, str(value))
-        for name, value in _stated(flags, counted, experts=deployment.model.is_moe)
+        for name, value in _stated(flags, engine_values, experts=deployment.model.is_moe)
     )
 
 
@@ -276,7 +276,7 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         buffer = {"kv_buffer_device": "cpu" if deployment.on_cpu else "cuda"}
         extra = {"kv_connector_extra_config": {"backends": ["UCX"]}}
         transfer = json.dumps(ends | buffer | extra, separators=(",", ":"))
-    counted = _common(deployment, pool) | {
+    engine_values = _common(deployment, pool) | {
         "expert": pool.settings.expert > 1,
         "redundant": _eplb_config(pool) if pool.settings.redundant else None,
         "max_num_seqs": seqs,
@@ -285,7 +285,7 @@ def vllm_words(deployment: Deployment, pool: DeployedPool) -> Words:
         "transfer": transfer,
         "drain": None if deployment.options.target == "dynamo" else deployment.drain_seconds,  # which does so itself
     }
-    return _words(deployment, _vllm(deployment), counted)
+    return _words(deployment, _vllm(deployment), engine_values)
 
 
 def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
@@ -295,15 +295,15 @@ def _vllm(deployment: Deployment) -> tuple[Flag, ...]:
 
 
 def _vllm_settings(deployment: Deployment, reader: Reader) -> Settings:
-    counted = _counted(_vllm(deployment), reader, experts=deployment.model.is_moe)
+    engine_values = _read_flags(_vllm(deployment), reader, experts=deployment.model.is_moe)
     for flag in table("vllm"):  # what a CPU has of its own is as planned
         if flag.read is not None:
-            counted.setdefault(flag.setting, getattr(deployment.pools[0].settings, flag.setting))
-    data = counted["data"]
-    counted["expert"] = counted["tensor"] * data if counted["expert"] is True else 1
-    counted["max_num_seqs"] *= data
-    counted["max_num_batched_tokens"] *= data
-    return Settings(**counted)
+            engine_values.setdefault(flag.setting, getattr(deployment.pools[0].settings, flag.setting))
+    data = engine_values["data"]
+    engine_values["expert"] = engine_values["tensor"] * data if engine_values["expert"] is True else 1
+    engine_values["max_num_seqs"] *= data
+    engine_values["max_num_batched_tokens"] *= data
+    return Settings(**engine_values)
 
 
 def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
@@ -312,24 +312,24 @@ def sglang_words(deployment: Deployment, pool: DeployedPool) -> Words:
     # most requests of one decode step of a data rank: CUDA graphs reach so far, as the step times have it. SGLang's
     # default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
     batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
-    counted = _common(deployment, pool) | {
+    engine_values = _common(deployment, pool) | {
         "tensor": settings.tensor * settings.data,
         "no_prefix_caching": not settings.prefix_caching or None,
         "graphs": None if pool.role is Role.PREFILL else batch,
         "role": pool.role.value if hands_over else None,
         "transfer": "nixl" if hands_over else None,
     }
-    return _words(deployment, table("sglang"), counted)
+    return _words(deployment, table("sglang"), engine_values)
 
 
 def _sglang_settings(reader: Reader) -> Settings:
-    counted = _counted(table("sglang"), reader, experts=True)
-    ranks, data = counted["tensor"], counted["data"]
+    engine_values = _read_flags(table("sglang"), reader, experts=True)
+    ranks, data = engine_values["tensor"], engine_values["data"]
     if ranks % data:
         raise InputError(f"{reader.where}: --tp-size {ranks} is not a multiple of --attn-dp-size {data}")
-    counted["tensor"] = ranks // data
-    counted["prefix_caching"] = not counted.pop("no_prefix_caching")
-    return Settings(**counted)
+    engine_values["tensor"] = ranks // data
+    engine_values["prefix_caching"] = not engine_values.pop("no_prefix_caching")
+    return Settings(**engine_values)
 
 
 def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
@@ -348,7 +348,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
     seqs, tokens = per_rank(pool, settings.pipeline)
     prefill = pool.role is Role.PREFILL
     transfer = {"backend": "NIXL", "max_tokens_in_buffer": settings.max_model_len}
-    counted = _common(deployment, pool) | {
+    engine_values = _common(deployment, pool) | {
         "tensor": settings.tensor * settings.data,
         "attention_dp": settings.data > 1,
         "max_num_seqs": seqs,
@@ -358,7 +358,7 @@ def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]
         "transfer": None if pool.role is Role.COLOCATED else transfer,
     }
     options: dict[str, Any] = {}
-    for path, value in _stated(table("trtllm"), counted, experts=deployment.model.is_moe):
+    for path, value in _stated(table("trtllm"), engine_values, experts=deployment.model.is_moe):
         section, _, name = path.rpartition(".")
         (options.setdefault(section, {}) if section else options)[name] = value
     return options
@@ -371,17 +371,19 @@ def _trtllm_settings(deployment: Deployment, where: str, options: Mapping[str, A
             f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
         )
     cache = {f"kv_cache_config.{name}": value for name, value in (options.get("kv_cache_config") or {}).items()}
-    counted = _counted(table("trtllm"), Reader(where, {**options, **cache}, "trtllm"), experts=deployment.model.is_moe)
-    ranks, stages = counted["tensor"], counted["pipeline"]
-    data = ranks if counted.pop("attention_dp") else 1
-    counted |= {
+    engine_values = _read_flags(
+        table("trtllm"), Reader(where, {**options, **cache}, "trtllm"), experts=deployment.model.is_moe
+    )
+    ranks, stages = engine_values["tensor"], engine_values["pipeline"]
+    data = ranks if engine_values.pop("attention_dp") else 1
+    engine_values |= {
         "tensor": ranks // data,
         "data": data,
-        "max_num_seqs": counted["max_num_seqs"] * data * stages,
-        "max_num_batched_tokens": counted["max_num_batched_tokens"] * data,
+        "max_num_seqs": engine_values["max_num_seqs"] * data * stages,
+        "max_num_batched_tokens": engine_values["max_num_batched_tokens"] * data,
     }
     absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
-    return Settings(**absent | counted)
+    return Settings(**absent | engine_values)
 
 
 OVERRIDES: Final = "--override-engine-args"

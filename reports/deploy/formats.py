@@ -50,29 +50,29 @@ def markdown_text(value: Any) -> str:
         return str(value)
     if isinstance(value, str | int | float):
         text = " ".join(str(value).split())
-        return re.sub(r"[\\`*{}\[\]<>|#&]", lambda found: f"&#{ord(found[0])};", text)
+        return re.sub(r"[\\`*{}\[\]<>|#&]", lambda match: f"&#{ord(match[0])};", text)
     raise TypeError(f"{type(value).__name__} cannot be written on a page")
 
 
 def hidden(value: Any) -> str:
-    """Write a value so that YAML cannot read anything into it; `_revealed` turns it back."""
+    """Write a value so that YAML cannot read anything into it; `_reveal` turns it back."""
     return value if isinstance(value, Raw) else f"\ue000{json.dumps(value).encode().hex()}\ue001"
 
 
 _HIDDEN: Final = re.compile("\ue000([0-9a-f]+)\ue001")
 
 
-def _revealed(value: Any) -> Any:
+def _reveal(value: Any) -> Any:
     """What a template of YAML says, with its values: one that stands alone as it is, others as text.
 
     A key that begins with + is not a key: the entries of its value stand in its place.
     """
     if isinstance(value, dict):
-        shown_pairs = ((_revealed(key), _revealed(inner)) for key, inner in value.items())
+        shown_pairs = ((_reveal(key), _reveal(inner)) for key, inner in value.items())
         pairs = (inner.items() if key.startswith("+") else [(key, inner)] for key, inner in shown_pairs)
         return {key: inner for entries in pairs for key, inner in entries}
     if isinstance(value, list):
-        return [_revealed(inner) for inner in value]
+        return [_reveal(inner) for inner in value]
     if not isinstance(value, str):
         return value
     if alone := _HIDDEN.fullmatch(value):
@@ -98,7 +98,7 @@ def render(template: str, **values: Any) -> str:
 def objects(template: str, **values: Any) -> list[Any]:
     """The documents of a template of YAML, such as "kubernetes/pod.yaml", as data; empty ones are left out."""
     documents = yaml.load_all(render(template, **values), Loader=_LOADER)
-    return [_revealed(document) for document in documents if document is not None]
+    return [_reveal(document) for document in documents if document is not None]
 
 
 @cache
@@ -173,10 +173,10 @@ DEEPEST: Final = 50
 
 def load_yaml(path: str, text: str) -> Any:
     """Read the one document of a file of YAML, None where it is empty; see `load_documents`."""
-    found = load_documents(path, text)
-    if len(found) > 1:
-        raise InputError(f"{path} holds {len(found)} documents, parted by '---', where one is expected")
-    return found[0] if found else None
+    documents = load_documents(path, text)
+    if len(documents) > 1:
+        raise InputError(f"{path} holds {len(documents)} documents, parted by '---', where one is expected")
+    return documents[0] if documents else None
 
 
 def load_documents(path: str, text: str) -> list[Any]:
@@ -229,15 +229,15 @@ def _refuse_twice(path: str, node: yaml.Node) -> None:
         _refuse_twice(path, value)
 
 
-def dig(found: Any, *path: str) -> Any:
+def dig(value: Any, *path: str) -> Any:
     """The value at a path of keys, None where it ends early.
 
     >>> dig({"spec": {"replicas": 2}}, "spec", "replicas"), dig({}, "spec", "replicas")
     (2, None)
     """
     for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def quantity(where: str, value: Any) -> int:

@@ -46,8 +46,8 @@ class Rule:
 
 def bytes_per_token(deployment: Deployment) -> float:
     """Bytes of a body for each token of its prompt [byte]: the user's, or those of English text."""
-    asked = deployment.options.bytes_per_token
-    return float(facts.fact("gateway", "bytes_per_token")) if asked is None else asked
+    user_value = deployment.options.bytes_per_token
+    return float(facts.fact("gateway", "bytes_per_token")) if user_value is None else user_value
 
 
 def gateway_rules(deployment: Deployment) -> tuple[Rule, ...]:
@@ -55,16 +55,16 @@ def gateway_rules(deployment: Deployment) -> tuple[Rule, ...]:
 
     InputError where neither comes near the plan's routing.
     """
-    lost = math.inf
-    for labels in ([""], [one.label for one in deployment.classes]):
+    excess = math.inf
+    for labels in ([""], [slo.label for slo in deployment.classes]):
         rules = tuple(rule for label in labels for rule in _rules(deployment, label))
-        lost = misplacing(deployment, rules)(bytes_per_token(deployment))
-        if lost <= SURPLUS:
+        excess = misplacing(deployment, rules)(bytes_per_token(deployment))
+        if excess <= SURPLUS:
             return rules if rules[-1] == Rule(rules[-1].pool) else (*rules, Rule(rules[-1].pool))
-    known = "class and prompt length" if len(deployment.classes) > 1 else "prompt length"
+    criteria = "class and prompt length" if len(deployment.classes) > 1 else "prompt length"
     raise InputError(
-        f"a pool would get {percentage(lost, 1)} on top of the requests that were planned for it, as a gateway tells "
-        f"requests apart by {known} alone"
+        f"a pool would get {percentage(excess, 1)} on top of the requests that were planned for it, as a gateway tells "
+        f"requests apart by {criteria} alone"
     )
 
 
@@ -100,25 +100,25 @@ def _rules(deployment: Deployment, label: str) -> list[Rule]:
     rules = []
     for (_, last, shares), following in zip(ranges, [*ranges[1:], None], strict=True):
         upto = None if following is None else int(bytes_per_token(deployment) * math.sqrt(last * following[0]))
-        left = sum(shares)
+        rest = sum(shares)
         for name, share in zip(names, shares, strict=True):
             if share:
-                rules.append(Rule(name, upto, None if share == left else round(share / left * PARTS), label))
-                left -= share
+                rules.append(Rule(name, upto, None if share == rest else round(share / rest * PARTS), label))
+                rest -= share
     return rules
 
 
 def _middle(lanes: Sequence[Lane], names: Sequence[str]) -> Shares:
     """The shares of one lane that differ least from those of all: requests of one length cannot be told apart."""
-    taken = [[round(lane.decode.get(name, 0.0) * PARTS) for name in names] for lane in lanes]
+    all_shares = [[round(lane.decode.get(name, 0.0) * PARTS) for name in names] for lane in lanes]
 
     def apart(shares: Shares) -> float:
         return sum(
-            lane.share * sum(abs(own - theirs) for own, theirs in zip(shares, others, strict=True))
-            for lane, others in zip(lanes, taken, strict=True)
+            lane.share * sum(abs(own - lane_share) for own, lane_share in zip(shares, lane_shares, strict=True))
+            for lane, lane_shares in zip(lanes, all_shares, strict=True)
         )
 
-    return min(map(tuple, taken), key=apart)
+    return min(map(tuple, all_shares), key=apart)
 
 
 def placed(rules: Sequence[Rule], size: float, slo_class: str) -> dict[str, float]:
@@ -127,14 +127,14 @@ def placed(rules: Sequence[Rule], size: float, slo_class: str) -> dict[str, floa
     >>> placed([Rule("a", 100, 2_500), Rule("b")], 80.0, "")
     {'a': 0.25, 'b': 0.75}
     """
-    parts: dict[str, float] = {}
-    left = 1.0
+    shares: dict[str, float] = {}
+    rest = 1.0
     for rule in rules:
         if rule.slo_class in {"", slo_class} and (rule.upto is None or size <= rule.upto):
-            taken = left if rule.chance is None else left * rule.chance / PARTS
-            parts[rule.pool] = parts.get(rule.pool, 0.0) + taken
-            left -= taken
-    return {pool: part for pool, part in parts.items() if part > 0.0}
+            taken_share = rest if rule.chance is None else rest * rule.chance / PARTS
+            shares[rule.pool] = shares.get(rule.pool, 0.0) + taken_share
+            rest -= taken_share
+    return {pool: share for pool, share in shares.items() if share > 0.0}
 
 
 def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float], float]:
@@ -150,19 +150,19 @@ def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float
     )
     label_of = np.array([labels.index(lane.slo_class) for lane in lanes])
     length, share = (np.array(values) for values in zip(*((lane.isl, lane.share) for lane in lanes), strict=True))
-    planned = np.array([_row(lane.decode, names) for lane in lanes])
-    taken = np.maximum(share @ planned, 1.0 / PARTS)
+    plan_shares = np.array([_row(lane.decode, names) for lane in lanes])
+    pool_shares = np.maximum(share @ plan_shares, 1.0 / PARTS)
 
     def worst(ratio: float) -> float:
         here = got[label_of, np.searchsorted(edges, length * ratio)]
-        surplus = share @ np.maximum(here - planned, 0.0) / taken
+        surplus = share @ np.maximum(here - plan_shares, 0.0) / pool_shares
         return float(max(share @ (1.0 - here.sum(axis=1)), *surplus.tolist()))
 
     return worst
 
 
-def _row(parts: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    return [parts.get(name, 0.0) for name in names]
+def _row(shares: Mapping[str, float], names: Sequence[str]) -> list[float]:
+    return [shares.get(name, 0.0) for name in names]
 
 
 def tolerated(deployment: Deployment, rules: Sequence[Rule]) -> tuple[float, float]:
@@ -170,12 +170,12 @@ def tolerated(deployment: Deployment, rules: Sequence[Rule]) -> tuple[float, flo
 
     0 and infinite where there is no end. A request changes its pool where its size passes an edge, and only there.
     """
-    worst, assumed = misplacing(deployment, rules), bytes_per_token(deployment)
+    worst, ratio = misplacing(deployment, rules), bytes_per_token(deployment)
     edges = sorted(
         {rule.upto / lane.isl for rule in rules if rule.upto is not None for lane in deployment.lanes if lane.isl > 0.0}
     )
-    low = (edge for edge in reversed(edges) if edge < assumed and worst(edge * (1.0 - NEXT)) > SURPLUS)
-    high = (edge for edge in edges if edge >= assumed and worst(edge * (1.0 + NEXT)) > SURPLUS)
+    low = (edge for edge in reversed(edges) if edge < ratio and worst(edge * (1.0 - NEXT)) > SURPLUS)
+    high = (edge for edge in edges if edge >= ratio and worst(edge * (1.0 + NEXT)) > SURPLUS)
     return next(low, 0.0), next(high, math.inf)
 
 
@@ -204,31 +204,31 @@ def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[
         parts=PARTS,
         labels=[slo.label for slo in deployment.classes] if by_class(rules) else [],
         rules=rules,
-        about=lambda rule: Raw(_about(deployment, rule, sized=by_size(rules))),
+        about=lambda rule: Raw(_about(deployment, rule, tells_size=by_size(rules))),
         servers=servers,
     )
 
 
-def _about(deployment: Deployment, rule: Rule, *, sized: bool) -> str:
-    """Which requests a rule is about, in words; sized: whether rules tell lengths apart."""
+def _about(deployment: Deployment, rule: Rule, *, tells_size: bool) -> str:
+    """Which requests a rule is about, in words; tells_size: whether rules tell lengths apart."""
     length = "all others"
     if rule.upto is not None:
         length = f"prompts of up to {rule.upto / bytes_per_token(deployment):,.0f} tokens"
-    words = [f"class {rule.slo_class}"] * bool(rule.slo_class) + [length] * (sized or not rule.slo_class)
+    words = [f"class {rule.slo_class}"] * bool(rule.slo_class) + [length] * (tells_size or not rule.slo_class)
     return ": ".join(words)
 
 
 def pool_lines(deployment: Deployment) -> list[str]:
     """Which requests each pool gets, for the page: a line for each range of lengths, in the router's order."""
     rules = gateway_rules(deployment)
-    told = [rule for rule in rules if rule.slo_class] if by_class(rules) else rules  # others are refused
+    active_rules = [rule for rule in rules if rule.slo_class] if by_class(rules) else rules  # others are refused
     lines = []
-    for _, group in groupby(told, key=lambda rule: (rule.upto, rule.slo_class)):
+    for _, group in groupby(active_rules, key=lambda rule: (rule.upto, rule.slo_class)):
         takers = list(group)
-        about = _about(deployment, takers[0], sized=by_size(rules))
-        parts = placed([replace(rule, upto=None, slo_class="") for rule in takers], 0.0, "")
-        shares = [f"{percentage(part, 2)} to {pool}" for pool, part in parts.items()]
-        lines.append(f"{about}: {takers[0].pool if len(parts) == 1 else join_words(shares)}")
+        about = _about(deployment, takers[0], tells_size=by_size(rules))
+        pool_shares = placed([replace(rule, upto=None, slo_class="") for rule in takers], 0.0, "")
+        shares = [f"{percentage(share, 2)} to {pool}" for pool, share in pool_shares.items()]
+        lines.append(f"{about}: {takers[0].pool if len(pool_shares) == 1 else join_words(shares)}")
     return lines
 
 
@@ -248,8 +248,8 @@ def class_names(deployment: Deployment) -> str:
 
 def class_header(deployment: Deployment, label: str) -> list[str]:
     """What tells a load generator to say the class of its requests; nothing where the router does not ask."""
-    asked = deployment.parted and by_class(gateway_rules(deployment))
-    return ["--header", f"{HEADER}:{label}"] if asked else []
+    needs_class = deployment.parted and by_class(gateway_rules(deployment))
+    return ["--header", f"{HEADER}:{label}"] if needs_class else []
 
 
 def check_words() -> list[str]:

@@ -106,7 +106,7 @@ class _Room:
 def place(deployment: Deployment) -> tuple[Instance, ...]:
     """Put the engines on hosts, in the plan's order: the first host of the type with enough free GPUs."""
     groups: dict[str, list[_Room]] = {}
-    placed: list[Instance] = []
+    instances: list[Instance] = []
     for pool in deployment.pools:
         rooms = groups.setdefault(pool.accelerator, [])
         for number in range(pool.replicas):
@@ -117,12 +117,12 @@ def place(deployment: Deployment) -> tuple[Instance, ...]:
                 rooms += free
             gpus = tuple(range(free[0].gpus, free[0].gpus + pool.node_gpus))
             hosts = tuple(room.host for room in free)
-            placed.append(Instance(pool, number, hosts, gpus, free[0].engines, free[0].ranks))
+            instances.append(Instance(pool, number, hosts, gpus, free[0].engines, free[0].ranks))
             for room in free:
                 room.gpus += pool.node_gpus
                 room.engines += 1
                 room.ranks += pool.settings.data
-    return tuple(placed)
+    return tuple(instances)
 
 
 def _host(pool: DeployedPool, group: int, index: int) -> Host:
@@ -160,8 +160,8 @@ def vllm_files(deployment: Deployment) -> dict[str, str]:
     about = "One vLLM engine with the settings that the plan was evaluated with: vllm serve --config <this file>"
     for engine in engines:
         flags = (*vllm_words(deployment, engine.pool), ("--host", ANYWHERE), ("--port", str(engine.port("worker"))))
-        typed = {name.removeprefix("--"): _typed(deployment, name, value) for name, value in flags}
-        files[f"workers/{engine.name}.yaml"] = manifest(about, typed)
+        values = {name.removeprefix("--"): _yaml_value(deployment, name, value) for name, value in flags}
+        files[f"workers/{engine.name}.yaml"] = manifest(about, values)
     if not deployment.on_cpu:
         about = "The replicas of one host: docker compose --env-file ../hosts.env -f <this file> up"
         for host in hosts_of(engines):
@@ -169,7 +169,7 @@ def vllm_files(deployment: Deployment) -> dict[str, str]:
     return files
 
 
-def _typed(deployment: Deployment, name: str, value: str | None) -> Any:
+def _yaml_value(deployment: Deployment, name: str, value: str | None) -> Any:
     """YAML's own type of a flag's value, so that the file reads as a person would write it."""
     types: dict[object, type[int] | type[float]] = {"int": int, "float": float}
     kind = facts.legal_flag("vllm", deployment.engine_version, name)
@@ -209,8 +209,8 @@ def _compose(deployment: Deployment, engines: Sequence[Instance], host: Host) ->
         return compose_text(options.image or facts.image("vllm", options.version, "vllm", engine.pool.vendor))
 
     def env(engine: Instance, host: Host) -> dict[str, str]:
-        seen = _device_env(engine, "vllm") if engine.pool.vendor == "amd" else []
-        return {name: unquoted(value) for name, value in [*seen, *_vllm_env(deployment, engine, host)]}
+        devices = _device_env(engine, "vllm") if engine.pool.vendor == "amd" else []
+        return {name: unquoted(value) for name, value in [*devices, *_vllm_env(deployment, engine, host)]}
 
     def command(engine: Instance, rank: int) -> list[str]:
         return ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(engine, rank))]
@@ -230,7 +230,7 @@ def _compose(deployment: Deployment, engines: Sequence[Instance], host: Host) ->
         rdma=deployment.leaves_nodes and len(hosts) > 1,
         routed=host in router_hosts(engines),
         router=[] if deployment.parted else [unquoted(word) for word in router_words(deployment, engines)],
-        addresses={str(other.variable): str(other.address) for other in hosts},
+        addresses={str(peer.variable): str(peer.address) for peer in hosts},
     )
 
 
@@ -257,7 +257,7 @@ def trtllm_files(deployment: Deployment) -> dict[str, str]:
     A single engine takes the port that clients know; behind a router engines have their own.
     """
     engines, port = place(deployment), facts.fact("ports", "http")
-    routed, alone = deployment.disaggregated or deployment.behind_gateway, len(hosts_of(engines)) == 1
+    has_router, alone = deployment.disaggregated or deployment.behind_gateway, len(hosts_of(engines)) == 1
     about = "One TensorRT-LLM engine with the plan's settings: trtllm-serve MODEL --config <this file>"
     files: dict[str, str] = {}
     urls: dict[Role, list[str]] = {}
@@ -268,7 +268,7 @@ def trtllm_files(deployment: Deployment) -> dict[str, str]:
                 f"{len(engine.hosts)} hosts, which trtllm-serve starts only under MPI"
             )
         host = "localhost" if alone else engine.hosts[0].name
-        own = engine.port("worker") if routed else port
+        own = engine.port("worker") if has_router else port
         urls.setdefault(engine.pool.role, []).append(f"{host}:{own}")
         env = _device_env(engine, "trtllm")
         env += [("UCX_TLS", facts.fact("ucx", "hosts"))] * deployment.disaggregated

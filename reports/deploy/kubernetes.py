@@ -51,9 +51,9 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
     )
 
 
-def vendor_fact(pool: DeployedPool, what: str) -> str:
+def vendor_fact(pool: DeployedPool, key: str) -> str:
     """What a vendor's GPUs are called in Kubernetes: the resource, the product label, UCX transports."""
-    return str(facts.fact("vendors", pool.vendor, what))
+    return str(facts.fact("vendors", pool.vendor, key))
 
 
 def own_labels(deployment: Deployment, pool: DeployedPool | None = None) -> dict[str, str]:
@@ -69,8 +69,10 @@ def metadata(deployment: Deployment, name: str, **more: Any) -> dict[str, Any]:
 def checkpoint_bytes(deployment: Deployment) -> float:
     """Bytes of the weights as they are stored [byte]: 16-bit ones where the engine converts them while loading."""
     pool = deployment.pools[0]
-    stored = pool.config.weight_dtype if pool.settings.quantization is None else deployment.model.native_weight_dtype
-    return deployment.model.weight_bytes(stored)
+    stored_dtype = (
+        pool.config.weight_dtype if pool.settings.quantization is None else deployment.model.native_weight_dtype
+    )
+    return deployment.model.weight_bytes(stored_dtype)
 
 
 def resources(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
@@ -82,10 +84,10 @@ def resources(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     """
     host, gpus = facts.fact("host"), pool.node_gpus
     checkpoint = checkpoint_bytes(deployment)
-    read = min(checkpoint, weight_bytes_per_gpu(deployment.model, pool.config) * gpus)
-    memory = GIB * (host["shared_gib"] + (gpus + 2) * host["process_gib"]) + read
-    fetched = not (deployment.options.claim or deployment.local_weights)
-    disk = GIB * host["disk_gib"] + 1.1 * checkpoint * fetched
+    read_bytes = min(checkpoint, weight_bytes_per_gpu(deployment.model, pool.config) * gpus)
+    memory = GIB * (host["shared_gib"] + (gpus + 2) * host["process_gib"]) + read_bytes
+    downloads = not (deployment.options.claim or deployment.local_weights)
+    disk = GIB * host["disk_gib"] + 1.1 * checkpoint * downloads
     limits = {"memory": gibibytes(memory), "ephemeral-storage": gibibytes(disk)}
     limits[vendor_fact(pool, "resource")] = str(gpus)
     if deployment.disaggregated or pool.nodes > 1:
@@ -127,10 +129,10 @@ def transport_env(deployment: Deployment, pool: DeployedPool) -> list[tuple[str,
     return list((env | nvlink | facts.fact("vendors", pool.vendor, "env", deployment.engine)).items())
 
 
-def support_files(deployment: Deployment, applied: Sequence[str], *, account: bool) -> dict[str, str]:
+def support_files(deployment: Deployment, own_files: Sequence[str], *, account: bool) -> dict[str, str]:
     """What stands around the pods, the claim that keeps weights, and the list of all that `kubectl apply -k` applies.
 
-    applied: the target's own files among it; account: whether pods run as a service account of their own, which needs
+    own_files: the target's own files among it; account: whether pods run as a service account of their own, which needs
     no rights at all, and belong to Deployments.
     """
     surroundings = fleet_objects("kubernetes/support.yaml", deployment, account=account)
@@ -142,7 +144,7 @@ def support_files(deployment: Deployment, applied: Sequence[str], *, account: bo
         files[CACHE_FILE] = manifest(about, *claim)
     about = "All of the fleet: kubectl apply -k <this folder>; a base for an overlay per environment."
     kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-    return files | {"kustomization.yaml": manifest(about, {**kind, "resources": [*applied, *files]})}
+    return files | {"kustomization.yaml": manifest(about, {**kind, "resources": [*own_files, *files]})}
 
 
 PICKER_FILE: Final = "epp-config.yaml"
@@ -196,8 +198,8 @@ def _pool_file(deployment: Deployment, pool: DeployedPool) -> str:
 
 def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
     """A pod of an engine; serves: whether it takes requests, as the first of those that an engine has does."""
-    proxied = serves and pool.role is Role.DECODE
-    port = int(facts.fact("ports", "behind_proxy" if proxied else "http"))
+    has_proxy = serves and pool.role is Role.DECODE
+    port = int(facts.fact("ports", "behind_proxy" if has_proxy else "http"))
     serve = ["vllm", "serve"]
     if not serves and pool.settings.data > 1:  # its first data rank is a product, which only a shell computes
         start = f"$((LWS_WORKER_INDEX * {node_ranks(pool)}))"
@@ -207,7 +209,7 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
         deployment,
         pool=pool,
         serves=serves,
-        proxied=proxied,
+        proxied=has_proxy,
         image=partial(facts.image, "llmd", deployment.options.version),
         http=facts.fact("ports", "http"),
         port=port,

@@ -161,7 +161,7 @@ def _pod(deployment: Deployment, path: str, pod: Mapping[str, Any], replicas: in
     text = [unescaped(str(word)) for word in container.get("args") or []]
     positional = deployment.options.target == "llmd"  # whose engines are told the model without a flag
     words = words_of(where, ["--model", *text] if positional else text)
-    planned = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules
+    plan_pool = deployment.pool(name) or deployment.pools[0]  # one of no plan is told by the rules
     limits = dig(container, "resources", "limits") or {}
     return _launch(
         deployment,
@@ -171,9 +171,9 @@ def _pod(deployment: Deployment, path: str, pod: Mapping[str, Any], replicas: in
         weights=_weights(words),
         replicas=replicas,
         nodes=nodes,
-        node_gpus=quantity(where, limits.get(vendor_fact(planned, "resource"), 0)),
+        node_gpus=quantity(where, limits.get(vendor_fact(plan_pool, "resource"), 0)),
         words=words,
-        label=(pod["spec"].get("nodeSelector") or {}).get(vendor_fact(planned, "label")),
+        label=(pod["spec"].get("nodeSelector") or {}).get(vendor_fact(plan_pool, "label")),
         image=container.get("image"),
     )
 
@@ -190,14 +190,14 @@ class Started:
 Rule = Callable[[Deployment, Started], Iterator[str]]
 
 
-def pools_are_complete(deployment: Deployment, started: Started) -> Iterator[str]:
+def pools_are_complete(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """Every pool of the plan is there with its role and all its replicas, and nothing else."""
     count: Counter[str] = Counter()
-    for launch in started.launches:
+    for launch in fleet.launches:
         count[launch.pool] += launch.replicas
         if deployment.pool(launch.pool) is None:
             yield f"{launch.where}: the plan has no pool {shown(launch.pool)}"
-    for launch, pool in started.pairs:
+    for launch, pool in fleet.pairs:
         if launch.role != pool.role.value:
             yield f"{launch.where}: its role is {launch.role}, but pool {pool.id} is for {pool.role.value}"
     for pool in deployment.pools:
@@ -205,26 +205,26 @@ def pools_are_complete(deployment: Deployment, started: Started) -> Iterator[str
             yield f"pool {pool.id}: {count[pool.name]} engines are started, but the plan has {pool.replicas}"
 
 
-def settings_are_the_plans(deployment: Deployment, started: Started) -> Iterator[str]:  # noqa: ARG001
+def settings_are_the_plans(deployment: Deployment, fleet: Started) -> Iterator[str]:  # noqa: ARG001
     """Engines are told exactly what was evaluated."""
-    for launch, pool in started.pairs:
+    for launch, pool in fleet.pairs:
         for name in Settings.__dataclass_fields__:
-            stated, planned = getattr(launch.settings, name), getattr(pool.settings, name)
-            if stated != planned:
-                value = "(unset)" if stated == "" else stated
-                yield f"{launch.where}: {name} is {value}, but the plan was evaluated with {planned}"
+            file_value, plan_value = getattr(launch.settings, name), getattr(pool.settings, name)
+            if file_value != plan_value:
+                value = "(unset)" if file_value == "" else file_value
+                yield f"{launch.where}: {name} is {value}, but the plan was evaluated with {plan_value}"
 
 
-def weights_are_one_model(deployment: Deployment, started: Started) -> Iterator[str]:
+def weights_are_one_model(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """All engines load the planned model under one name: a hand-over compares the string."""
-    for launch in started.launches:
+    for launch in fleet.launches:
         if launch.weights != deployment.weights:
             yield f"{launch.where}: it loads {shown(launch.weights)}, not {shown(deployment.weights)}"
 
 
-def flags_are_legal(deployment: Deployment, started: Started) -> Iterator[str]:
+def flags_are_legal(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """Every flag exists in this version of its program, with a value that it takes, and stands once."""
-    for launch in started.launches:
+    for launch in fleet.launches:
         for name, value in launch.words:
             fault = _flag_fault(deployment, name, value)
             if fault:
@@ -260,13 +260,13 @@ def _is_number(text: str, *, whole: bool) -> bool:
     return math.isfinite(number) and not (whole and number % 1)
 
 
-def gpus_are_the_engines(deployment: Deployment, started: Started) -> Iterator[str]:
+def gpus_are_the_engines(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """A replica asks for as many GPUs as its ranks need, on nodes that have them."""
-    for launch, pool in started.pairs:
-        needed, given = launch.settings.gpus, launch.nodes * launch.node_gpus
+    for launch, pool in fleet.pairs:
+        needed_gpus, asked_gpus = launch.settings.gpus, launch.nodes * launch.node_gpus
         gpus = f"{launch.nodes} x {launch.node_gpus}"
-        if needed != given:
-            yield f"{launch.where}: TP x PP x DP needs {needed} GPUs, but {gpus} are asked for"
+        if needed_gpus != asked_gpus:
+            yield f"{launch.where}: TP x PP x DP needs {needed_gpus} GPUs, but {gpus} are asked for"
         if launch.node_gpus > pool.node_size:
             yield (
                 f"{launch.where}: {launch.node_gpus} GPUs on a node, but nodes of {pool.accelerator} have "
@@ -280,9 +280,9 @@ def gpus_are_the_engines(deployment: Deployment, started: Started) -> Iterator[s
             )
 
 
-def engines_start(deployment: Deployment, started: Started) -> Iterator[str]:
+def engines_start(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """A step has a token for every running request, and the longest request fits the KV cache and the positions."""
-    for launch, pool in started.pairs:
+    for launch, pool in fleet.pairs:
         settings, model = launch.settings, deployment.model
         tokens, seqs, longest = settings.max_num_batched_tokens, settings.max_num_seqs, settings.max_model_len
         if tokens < seqs:
@@ -302,13 +302,13 @@ def engines_start(deployment: Deployment, started: Started) -> Iterator[str]:
             )
 
 
-def ends_have_connectors(deployment: Deployment, started: Started) -> Iterator[str]:
+def ends_have_connectors(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """Prefill and decode name a connector that the version has, and their end of it; others have none."""
     if deployment.engine != "vllm":
         return
-    version, known = deployment.engine_version, facts.transfer_facts(deployment.engine_version)
+    version, vllm_facts = deployment.engine_version, facts.transfer_facts(deployment.engine_version)
     roles = {name: role.value for role, name in KV_ROLES.items()}
-    for launch in started.launches:
+    for launch in fleet.launches:
         transfer = launch.transfer
         if (transfer is None) != (launch.role == Role.COLOCATED.value):
             has = "has no KV connector" if transfer is None else "hands nothing over, but has a KV connector"
@@ -317,18 +317,18 @@ def ends_have_connectors(deployment: Deployment, started: Started) -> Iterator[s
             continue
         if roles.get(str(transfer.get("kv_role"))) != launch.role:
             yield f"{launch.where}: kv_role {shown(transfer.get('kv_role'))} is not that of a {launch.role} engine"
-        if transfer.get("kv_connector") not in known["connectors"]:
+        if transfer.get("kv_connector") not in vllm_facts["connectors"]:
             yield f"{launch.where}: vLLM {version} has no connector {shown(transfer.get('kv_connector'))}"
-        for name in sorted(set(transfer) - set(known["transfer_fields"])):
+        for name in sorted(set(transfer) - set(vllm_facts["transfer_fields"])):
             yield f"{launch.where}: vLLM {version} has no {name} in --kv-transfer-config"
 
 
-def ends_agree(deployment: Deployment, started: Started) -> Iterator[str]:
+def ends_agree(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """Both ends have one connector, KV dtype, block size and attention kernel, and degrees that allow a hand-over."""
-    for prefill, decode in _ends(started.launches):
+    for prefill, decode in _ends(fleet.launches):
         pushes = (prefill.transfer or {}).get("kv_connector") == PUSH
-        both = f"{prefill.where} and {decode.where}"
-        for name, left, right in (
+        place = f"{prefill.where} and {decode.where}"
+        for name, first, second in (
             ("KV dtypes", prefill.settings.kv_dtype, decode.settings.kv_dtype),
             ("block sizes", prefill.settings.block_tokens, decode.settings.block_tokens),
             ("overrides of config.json", prefill.settings.config_overrides, decode.settings.config_overrides),
@@ -336,18 +336,18 @@ def ends_agree(deployment: Deployment, started: Started) -> Iterator[str]:
             ("connectors", (prefill.transfer or {}).get("kv_connector"), (decode.transfer or {}).get("kv_connector")),
             ("images", prefill.image, decode.image),
         ):
-            if left != right:
-                yield f"{both}: {name} {left} and {right} differ"
+            if first != second:
+                yield f"{place}: {name} {first} and {second} differ"
         reason = cannot_talk(deployment.model, _split(prefill.settings), _split(decode.settings))
         if reason is not None:
-            yield f"{both}: {reason}"
+            yield f"{place}: {reason}"
         if deployment.engine == "vllm" and prefill.settings.pipeline > 1 and not pushes:
             yield f"{prefill.where}: PP {prefill.settings.pipeline} of prefill needs the {PUSH}"
 
 
-def _ends(started: Sequence[Launch]) -> Iterator[tuple[Launch, Launch]]:
+def _ends(all_launches: Sequence[Launch]) -> Iterator[tuple[Launch, Launch]]:
     """One replica of every prefill pool with one of every decode pool: routers let any two meet."""
-    first = {(launch.pool, launch.role, launch.settings, str(launch.transfer)): launch for launch in started}
+    first = {(launch.pool, launch.role, launch.settings, str(launch.transfer)): launch for launch in all_launches}
     of_role = {role: [launch for launch in first.values() if launch.role == role] for role in ("prefill", "decode")}
     return iter(product(of_role["prefill"], of_role["decode"]))
 
@@ -356,11 +356,11 @@ def _split(settings: Settings) -> Parallelism:
     return Parallelism(settings.tensor, settings.pipeline, settings.expert, settings.data)
 
 
-def labels_are_the_gpus(deployment: Deployment, started: Started) -> Iterator[str]:
+def labels_are_the_gpus(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """Pods ask for nodes of the GPU that the pool was planned on, by a label that a node can carry."""
     if deployment.options.target not in {"dynamo", "llmd"}:
         return
-    for launch, pool in started.pairs:
+    for launch, pool in fleet.pairs:
         if launch.label != pool.node_label:
             yield (
                 f"{launch.where}: its node selector asks for {shown(launch.label)}, but nodes with {pool.accelerator} "
@@ -372,7 +372,7 @@ def labels_are_the_gpus(deployment: Deployment, started: Started) -> Iterator[st
             )
 
 
-def names_are_short(deployment: Deployment, started: Started) -> Iterator[str]:  # noqa: ARG001
+def names_are_short(deployment: Deployment, fleet: Started) -> Iterator[str]:  # noqa: ARG001
     """Names of graph and component together, which Dynamo's operator joins, stay within what Grove lets them be."""
     most = int(facts.fact("longest_name"))
     for pool in deployment.pools if deployment.options.target == "dynamo" else ():
@@ -382,25 +382,25 @@ def names_are_short(deployment: Deployment, started: Started) -> Iterator[str]: 
             yield f"the name {shown(name)} has {len(name)} characters, and {most} are allowed"
 
 
-def routers_pass_over_the_dead(deployment: Deployment, started: Started) -> Iterator[str]:
+def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterator[str]:
     """A replica that is down gets no requests after two failed checks, five seconds apart; Dynamo hands its own on."""
     target = deployment.options.target
     if target == "dynamo":
-        for path, text in started.files.items():
+        for path, text in fleet.files.items():
             if "--router-mode\n" in text and "--migration-limit\n" not in text and "round-robin" not in text:
                 yield f"{path}: without --migration-limit, the requests of a worker that dies are lost"
     elif deployment.behind_gateway:
-        wanted = check_words()
-        for line in started.files.get(GATEWAY_FILE, "").splitlines():
+        checks = check_words()
+        for line in fleet.files.get(GATEWAY_FILE, "").splitlines():
             words = shlex.split(line, comments=True)
-            if words[:1] == ["server"] and words[3:] != wanted:
-                yield f"{GATEWAY_FILE}: {words[1]} is not checked as `{' '.join(wanted)}`"
+            if words[:1] == ["server"] and words[3:] != checks:
+                yield f"{GATEWAY_FILE}: {words[1]} is not checked as `{' '.join(checks)}`"
     elif target in {"vllm", "sglang"}:
-        words = shlex.split(started.files.get(ROUTER_FILE, ""), comments=True)
+        words = shlex.split(fleet.files.get(ROUTER_FILE, ""), comments=True)
         for name, value in health_flags().items():
-            stated = words[words.index(name) + 1] if name in words[:-1] else "not stated"
-            if stated != value:
-                yield f"{ROUTER_FILE}: {name} is {stated}, not {value}, so a replica that is down gets requests"
+            file_value = words[words.index(name) + 1] if name in words[:-1] else "not stated"
+            if file_value != value:
+                yield f"{ROUTER_FILE}: {name} is {file_value}, not {value}, so a replica that is down gets requests"
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(
@@ -426,8 +426,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 
 def faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
     """Rules broken, as (rule, sentence)."""
-    every = launches(deployment, files)
+    all_launches = launches(deployment, files)
     pools = {pool.name: pool for pool in deployment.pools}
-    pairs = tuple((launch, pools[launch.pool]) for launch in every if launch.pool in pools)
-    started = Started(every, pairs, files)
-    return [(name, sentence) for name, rule in RULES.items() for sentence in rule(deployment, started)]
+    pairs = tuple((launch, pools[launch.pool]) for launch in all_launches if launch.pool in pools)
+    fleet = Started(all_launches, pairs, files)
+    return [(name, sentence) for name, rule in RULES.items() for sentence in rule(deployment, fleet)]

@@ -53,9 +53,11 @@ def setting_rows(deployment: Deployment) -> tuple[SettingRow, ...]:
 
     def value(name: str) -> str:
         by_pool = {pool.id: getattr(pool.settings, name) for pool in deployment.pools}
-        texts = {pool: f"{stated:,}" if isinstance(stated, int) else str(stated) for pool, stated in by_pool.items()}
-        first, *others = dict.fromkeys(texts.values())
-        return ", ".join(f"{pool}: {text}" for pool, text in texts.items()) if others else first
+        texts = {
+            pool: f"{setting:,}" if isinstance(setting, int) else str(setting) for pool, setting in by_pool.items()
+        }
+        first, *rest = dict.fromkeys(texts.values())
+        return ", ".join(f"{pool}: {text}" for pool, text in texts.items()) if rest else first
 
     target, apart = deployment.options.target, deployment.disaggregated
     scatters = deployment.behind_gateway or facts.scatters(target, apart=apart)
@@ -124,16 +126,16 @@ def scattered_words(deployment: Deployment) -> str:
     why = facts.scatters(deployment.options.target, apart=deployment.disaggregated)
     if not deployment.routes_by_prefix:  # a plan of sessions
         why = why or "the router counts requests, and is not told to keep a session where it was"
-    which = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
+    subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
     return why and (
-        f"{which} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
+        f"{subject} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
         "share is soon in every cache. Those of conversations are found less often."
     )
 
 
 def readme_page(plan: Plan, deployment: Deployment, *, pods: bool) -> str:
     """The page of a deployment; pods: in Kubernetes."""
-    predicted, options = behind(plan, deployment.router), deployment.options
+    router_plan, options = behind(plan, deployment.router), deployment.options
     pools = [
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
         for pool in deployment.pools
@@ -154,7 +156,7 @@ def readme_page(plan: Plan, deployment: Deployment, *, pods: bool) -> str:
         unchecked=options.unchecked,
         newest=facts.versions_of(options.target)[-1],
         rows=setting_rows(deployment),
-        checks=_checks(deployment, pods=pods, other=predicted is not plan),
+        checks=_checks(deployment, pods=pods, other=router_plan is not plan),
         pods=pods,
         space=Raw(options.namespace),
         job=Raw(deployment.name),
@@ -164,11 +166,11 @@ def readme_page(plan: Plan, deployment: Deployment, *, pods: bool) -> str:
         ],
         requests=requests_of(deployment.demand),
         rate=f"{deployment.demand.rate:g}",
-        predicted=_quantiles(predicted),
+        predicted=_quantiles(router_plan),
         several=told_apart(plan),
         goals=[  # what each class asks for, and which share of its requests the plan predicts to meet it
             f"{slo_words(limits)}; predicted: {percent_beside(row.attainment, row.attainment_goal)}"
-            for limits, row in zip(asked(predicted), predicted.classes, strict=True)
+            for limits, row in zip(asked(router_plan), router_plan.classes, strict=True)
         ],
         notes=page_notes(deployment),
     )
@@ -186,9 +188,9 @@ def _checks(deployment: Deployment, *, pods: bool, other: bool) -> list[Raw]:
     checks = []
     for slo in deployment.classes:
         file = job_result(slo) if pods else f"{FOLDER}/{results_folder(slo)}/{result}"
-        chosen = f" --slo-class {shlex.quote(slo.name)}" if slo.ending else ""
-        chosen += f" --balancing {deployment.router}" if other else ""
-        checks.append(Raw(clean(f"pdplan validate --against {file} --plan plan.json{chosen}", LONGEST_COMMAND)))
+        flags = f" --slo-class {shlex.quote(slo.name)}" if slo.ending else ""
+        flags += f" --balancing {deployment.router}" if other else ""
+        checks.append(Raw(clean(f"pdplan validate --against {file} --plan plan.json{flags}", LONGEST_COMMAND)))
     return checks
 
 

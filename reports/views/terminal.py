@@ -29,17 +29,17 @@ def render_document(document: Document, width: int = 100, *, color: bool = False
     blocks = [_headline(document, width, color=color)]
     blocks += [list(_section(section, width, color=color)) for section in read_sections(document.sections)]
     if document.next_step:
-        blocks.append([_painted(f"Next: {document.next_step}", color=color, fg="cyan")])
+        blocks.append([_paint(f"Next: {document.next_step}", color=color, fg="cyan")])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _painted(text: str, *, color: bool, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
+def _paint(text: str, *, color: bool, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
     return click.style(text, fg=fg, bold=bold or None, dim=dim or None) if color else text
 
 
 def _headline(document: Document, width: int, *, color: bool) -> list[str]:
     fg = None if document.positive else "red"
-    return [_painted(line, color=color, fg=fg, bold=True) for text in document.headline for line in wrap(text, width)]
+    return [_paint(line, color=color, fg=fg, bold=True) for text in document.headline for line in wrap(text, width)]
 
 
 def _section(section: Section, width: int, *, color: bool) -> Iterator[str]:
@@ -47,7 +47,7 @@ def _section(section: Section, width: int, *, color: bool) -> Iterator[str]:
     if section.title:
         yield from wrap(section.title, width)
     for text in section.sentences:
-        yield from _wrapped(text, width, indent)
+        yield from _wrap(text, width, indent)
     yield from _facts(section.facts, width, indent)
     if section.table is not None and section.table.rows:
         style = _style(section.table, color=color)
@@ -55,7 +55,7 @@ def _section(section: Section, width: int, *, color: bool) -> Iterator[str]:
             "\n"
         )
     for text in section.notes:
-        yield from _wrapped(text, width, indent)
+        yield from _wrap(text, width, indent)
     if section.code:
         yield " " * indent + section.code
 
@@ -69,7 +69,7 @@ def _facts(facts: Facts, width: int, indent: int) -> Iterator[str]:
         yield from (" " * (indent + room) + line for line in rest)
 
 
-def _wrapped(text: str, width: int, indent: int) -> list[str]:
+def _wrap(text: str, width: int, indent: int) -> list[str]:
     return [" " * indent + line for line in wrap(text, width - indent)]
 
 
@@ -78,6 +78,6 @@ def _style(table: Table, *, color: bool) -> Style:
 
     def style(row: int, column: int, cell: str) -> str:
         verdict = _COLORS.get(table.rows[row][column][:1])
-        return cell if verdict is None else _painted(cell, color=color, fg=verdict)
+        return cell if verdict is None else _paint(cell, color=color, fg=verdict)
 
     return style

@@ -112,14 +112,14 @@ class Rows:
     def __len__(self) -> int:
         return int(self.line.size)
 
-    def pick(self, chosen: NDArray[np.intp]) -> Rows:
+    def pick(self, indices: NDArray[np.intp]) -> Rows:
         """Return the chosen rows in the order given, hash blocks and all."""
-        rows = Rows(self.nanoseconds[chosen], self.isl[chosen], self.osl[chosen], self.line[chosen])
+        rows = Rows(self.nanoseconds[indices], self.isl[indices], self.osl[indices], self.line[indices])
         if self.hash_ids is None or self.hash_counts is None:
             return rows
-        counts, first = self.hash_counts[chosen], np.cumsum(self.hash_counts) - self.hash_counts
+        counts, first = self.hash_counts[indices], np.cumsum(self.hash_counts) - self.hash_counts
         place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        ids = self.hash_ids[np.repeat(first[chosen], counts) + place]
+        ids = self.hash_ids[np.repeat(first[indices], counts) + place]
         return replace(rows, hash_ids=ids, hash_counts=counts)
 
 
@@ -184,9 +184,9 @@ def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
     return cast(BinaryIO, BufferedReader(cast(Any, text_stream), MIB)), raw
 
 
-def _read_bytes(read: Callable[[int], bytes], size: int, path: Path, line: int) -> bytes:
+def _read_bytes(reader: Callable[[int], bytes], size: int, path: Path, line: int) -> bytes:
     try:
-        return read(size)
+        return reader(size)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise InputError(f"{path}: the gzip data is cut off or damaged after line {line}; fetch it again") from None
     except OSError as error:
@@ -534,19 +534,19 @@ class TraceRows:
 
 
 def read_requests(
-    path: Path, wanted: str, columns: Mapping[str, str] | None, limit: int | None, progress: Progress | None
+    path: Path, layout: str, columns: Mapping[str, str] | None, limit: int | None, progress: Progress | None
 ) -> TraceRows:
     """Read a trace, of its first `limit` requests.
 
     Rows that no engine can serve are left out; InputError where they are many.
 
-    wanted: a TraceFormat or "auto"; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl; progress is
+    layout: a TraceFormat or "auto"; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl; progress is
     told the share of the file that has been read [1].
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit: {limit} must be at least 1")
     head = _head(path)
-    form, columns_of = _layout(path, head, wanted, columns)
+    form, columns_of = _layout(path, head, layout, columns)
     is_json = form in (TraceFormat.MOONCAKE, TraceFormat.JSONL)
     lines = read_lines(path, progress)
     if not is_json:
@@ -614,15 +614,15 @@ def _detect(path: Path, head: str) -> TraceFormat:
     return TraceFormat.AZURE if names == set(OWN_COLUMNS[TraceFormat.AZURE].names) else TraceFormat.CSV
 
 
-def _layout(path: Path, head: str, wanted: str, mapping: Mapping[str, str] | None) -> tuple[TraceFormat, Columns]:
+def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | None) -> tuple[TraceFormat, Columns]:
     """The format of a file with this first line, and its three columns: as the mapping says, or by known names."""
     formats = [AUTO, *TraceFormat]
-    if wanted not in formats:
-        raise UnknownNameError("trace format", wanted, formats)
-    form = _detect(path, head) if wanted == AUTO else TraceFormat(wanted)
+    if layout not in formats:
+        raise UnknownNameError("trace format", layout, formats)
+    form = _detect(path, head) if layout == AUTO else TraceFormat(layout)
     if mapping and form in OWN_COLUMNS:
-        if wanted != AUTO:
-            raise InputError(f"{path}: format {wanted} has columns of its own; name columns with csv or jsonl")
+        if layout != AUTO:
+            raise InputError(f"{path}: format {layout} has columns of its own; name columns with csv or jsonl")
         form = TraceFormat.JSONL if head.startswith("{") else TraceFormat.CSV
     names, where = _names(path, head, form), f"{path}:1"
     if form in OWN_COLUMNS:
@@ -660,14 +660,14 @@ def _plain_name(name: str) -> str:
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
-def _column(role: str, wanted: str | None, names: Sequence[str], where: str) -> str:
+def _column(role: str, column: str | None, names: Sequence[str], where: str) -> str:
     """The column of a role: the one that is wanted, or the one with the best known name, nearest to the top."""
-    if wanted is not None:
-        if wanted in names:
-            return wanted
-        close = nearest_name(wanted, names)
+    if column is not None:
+        if column in names:
+            return column
+        close = nearest_name(column, names)
         hint = f"did you mean {shown(close)}?" if close else f"found: {name_list(map(shown, names))}"
-        raise InputError(f"{where}: there is no column {shown(wanted)}; {hint}")
+        raise InputError(f"{where}: there is no column {shown(column)}; {hint}")
     by_name: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name.count(NESTED)):
         by_name.setdefault(_plain_name(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)

@@ -434,8 +434,8 @@ class TraceSummary(TraceRows):
             else None,
         )
 
-    def _rate_or(self, stated: float | None) -> float:
-        rate = self.request_rate if stated is None else stated
+    def _rate_or(self, user_rate: float | None) -> float:
+        rate = self.request_rate if user_rate is None else user_rate
         if rate is None:
             raise InputError(
                 f"{self.path}: all requests arrive at the same time, so the trace has no rate; state one (--rate)"
