@@ -39,6 +39,7 @@ from .words import (
     limit_words,
     misses_used,
     search_words,
+    serving_words,
     tightest_first,
     undecided,
     violated,
@@ -58,7 +59,8 @@ def headlines(plan: Plan, *, brief: bool = False) -> list[str]:
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    return [f"Run {fleet_words(plan)} for {prices}: {per_token}.", slo_result_sentence(plan, brief=brief)]
+    load = f"{per_token} of {clean(plan.model, 40)} on {serving_words(plan)}"
+    return [f"Run {fleet_words(plan)} for {prices}: {load}.", slo_result_sentence(plan, brief=brief)]
 
 
 def disaggregation_sentence(plan: Plan) -> str:

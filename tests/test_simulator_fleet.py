@@ -421,7 +421,7 @@ def test_a_trace_with_blocks_is_replayed(data: Path) -> None:
     """An engine that never runs out of memory finds what an infinite cache would, one request at a time, to a block."""
     path = data / "traces" / "mooncake_conversation_trace.jsonl.gz"
     summary = read_trace(path, limit=600)
-    rows = summary.trace.rows
+    rows = summary.rows
     assert rows.hash_ids is not None
     assert rows.hash_counts is not None
     pages = Pages(rows.hash_ids, rows.hash_counts, 512)

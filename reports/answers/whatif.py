@@ -242,7 +242,9 @@ def _refuted_sentences(rows: Sequence[Row]) -> list[str]:
     groups: dict[tuple[str, str], list[tuple[Row, Any]]] = {}
     for row in rows:
         for miss in row["refuted"] if row["cost_usd_per_hour"] is not None else ():
-            groups.setdefault((fleet_line(read_pools(miss["pools"])), miss["fault"]), []).append((row, miss))
+            group = groups.setdefault((fleet_line(read_pools(miss["pools"])), miss["fault"]), [])
+            if not any(member is row for member, _ in group):  # other settings of the same engines read alike
+                group.append((row, miss))
     return [
         f"Not taken {_place([row for row, _ in group], scenario_keys(rows), 'and')}: {fleet} for "
         f"{hourly(group[0][1]['cost_usd_per_hour'])} {fault}."
