@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.engine import Role
-from optimizer.fleets.fleet import Fleet, fleet_cost, offer_costs
+from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
-from optimizer.verification.demand import SEEDS, Demand, simulated_trace
+from optimizer.verification.demand import seeded_demands
 from optimizer.verification.judge import MOST_JUDGED, Judgement, Outcome, judge, judge_until, until_decided
 from search_spaces.problem import Billing
 
@@ -136,12 +136,9 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
         judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
     if judgement.outcome is not Outcome.UNDECIDED:
         return judgement
-
-    def drawn(number: int) -> Demand:
-        return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
-
+    draws = seeded_demands(instance, fleet, requests, seed, volume)
     rule = until_decided(requests, most=SEVERAL * requests)
-    longer = judge_until(instance, judgement.engines, drawn, rule, before=judgement.runs)
+    longer = judge_until(instance, judgement.engines, draws, rule, before=judgement.runs)
     return replace(longer, rate=judgement.rate)
 
 
@@ -232,7 +229,9 @@ def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, n
             more[index] = max(engines, pool.replicas)
             nodes += pool_nodes * -(-gpus // size)
     if offer_terms.billing is Billing.NODE:
-        return max(nodes * size * offer_terms.usd_per_hour - float(offer_costs(instance, fleet)[offer]), 0.0)
+        bought = fleet_gpus(instance, fleet)
+        bought[offer] = nodes * size
+        return max(float((offer_prices(instance.problem, bought) - offer_costs(instance, fleet))[offer]), 0.0)
     return fleet_cost(instance, with_replicas(fleet, more)) - fleet_cost(instance, fleet)
 
 

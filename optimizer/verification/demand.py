@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +36,17 @@ class Demand:
     trace: Trace
     flow: IntArray
     gap_edges: tuple[float, ...] = ()
+
+
+def seeded_demands(
+    instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0
+) -> Callable[[int], Demand]:
+    """The requests of each run by its number; number 0 has the seed `seed`. See `simulated_trace`."""
+
+    def drawn(number: int) -> Demand:
+        return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
+
+    return drawn
 
 
 def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0) -> Demand:
