@@ -50,7 +50,7 @@ from costmodel.accelerator import Accelerator  # noqa: E402
 from costmodel.errors import InputError, PdplanError, UnknownNameError  # noqa: E402
 from costmodel.units import MICRO, MILLI  # noqa: E402
 from search_spaces.catalog import AcceleratorCatalog, load_catalog, overlay_text  # noqa: E402
-from search_spaces.efficiency import rounded  # noqa: E402
+from search_spaces.quantities import rounded  # noqa: E402
 
 SAMPLES = {"gemm": gemm_samples, "attention_prefill": prefill_samples, "attention_decode": decode_samples}
 FREE = {

@@ -42,7 +42,7 @@ from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402
 from reports.deploy.deployment import Options  # noqa: E402
 from reports.deploy.facts import checked_version  # noqa: E402
-from reports.deploy.files import deployment_files  # noqa: E402
+from reports.deploy.files import write_deployment  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.targets import TARGETS  # noqa: E402
 
@@ -96,15 +96,11 @@ def written(plan: Plan, folder: Path) -> Iterator[tuple[str, str]]:
     for target in TARGETS:
         for version in VLLM if target.name in ("vllm", "llmd") else (checked_version(target.name, None),):
             try:
-                files = deployment_files(plan, Options(target.name, version))
+                write_deployment(plan, Options(target.name, version), folder / target.name / version)
             except InputError as error:
                 if plan.engine in target.engines:
                     print(f"    {target.name} {version}: {error}")
                 continue
-            for name, text in files.items():
-                path = folder / target.name / version / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, "utf-8")
             yield target.name, version
 
 

@@ -54,7 +54,7 @@ from .catalog import (
     normalized_name,
     overlay_text,
 )
-from .efficiency import efficiency_dict, rounded
+from .efficiency import efficiency_dict
 from .engines import engine_name, load_engine_overhead, load_serving_policy
 from .measured_engines import (
     Batch,
@@ -67,6 +67,7 @@ from .measured_engines import (
     steady_state,
 )
 from .measurements import Layout, ServingRow
+from .quantities import rounded
 from .yaml_source import read_source
 
 FloatArray = NDArray[np.float64]

@@ -19,7 +19,7 @@ from costmodel.units import MICRO
 
 from . import bounds
 from .fields import Section, Text, member, number, share
-from .quantities import in_base_units
+from .quantities import in_base_units, rounded
 
 DEFAULT = "default"
 LIKE = "like"
@@ -196,15 +196,6 @@ def efficiency_dict(figures: Mapping[Pair, KernelEfficiency]) -> dict[str, dict[
     for (kernel_class, dtype), efficiency in sorted(figures.items()):
         table.setdefault(kernel_class, {})[dtype] = _entry(efficiency)
     return table
-
-
-def rounded(value: float) -> float:
-    """Four significant digits: more than any fit knows.
-
-    >>> rounded(0.123456), rounded(1234567.0)
-    (0.1235, 1235000.0)
-    """
-    return float(f"{value:.4g}")
 
 
 def _entry(efficiency: KernelEfficiency) -> dict[str, Any]:

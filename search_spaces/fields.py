@@ -38,6 +38,7 @@ from .quantities import (
     alternatives,
     as_share,
     check_plain,
+    finite_number,
     format_quantity,
     parse,
 )
@@ -143,7 +144,7 @@ def share(
 
     def read(value: object) -> float:
         fraction = in_percent(value) if isinstance(value, str) else None
-        if fraction is None and isinstance(value, str) and _number_in(value) is None:
+        if fraction is None and isinstance(value, str) and finite_number(value) is None:
             raise house_error(f"{shown(value)} is not a share; write for example {example}")
         figure = _finite(value, limits.holds, "a share") if fraction is None else fraction
         if not limits.holds(figure):
@@ -186,7 +187,7 @@ def _finite(value: object, accepts: Callable[[float], bool], label: str = "a num
 
     accepts: whether the number may stand here; label: what is wanted.
     """
-    number = _number_in(value) if isinstance(value, str) else value
+    number = finite_number(value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise house_error(f"{shown(value)} is not a number")
     try:
@@ -198,15 +199,6 @@ def _finite(value: object, accepts: Callable[[float], bool], label: str = "a num
     if isinstance(value, str) and accepts(as_float):
         raise house_error(f"{shown(value)} is not {label}; write {plain_number(as_float)} without quotes")
     return as_float
-
-
-def _number_in(text: str) -> float | None:
-    """The finite number that a text is; None where it is none."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def plain_number(value: float) -> str:

@@ -285,3 +285,21 @@ def format_quantity(value: float, kind: Kind) -> str:
     if texts:
         return min(texts, key=len)
     return f"{value!r}{BASE_UNIT[kind]}"
+
+
+def rounded(value: float) -> float:
+    """Four significant digits: more than any fit or trace knows.
+
+    >>> rounded(0.123456), rounded(1234567.0)
+    (0.1235, 1235000.0)
+    """
+    return float(f"{value:.4g}")
+
+
+def finite_number(text: str) -> float | None:
+    """The finite number that a text is; None where it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

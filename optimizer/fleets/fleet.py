@@ -78,7 +78,7 @@ def prefill_seqs(instance: Instance, shape: int) -> int:
 
 
 def even_mix(talks: BoolArray, sent: FloatArray, intake: FloatArray) -> FloatArray:
-    """How much more of a flow goes from one pool to another than sent x taken / all that is taken, (P, D, F).
+    """How much more of a flow goes from one pool to another than sent x intake / all intake, (P, D, F).
 
     1 everywhere where all can talk; else 0 where two cannot, and the rest as even as the pools' shares allow (iterative
     proportional fitting, Deming and Stephan 1940). talks (P, D); sent (P, F) by prefill pools, intake (D, F) by decode

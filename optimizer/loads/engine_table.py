@@ -138,6 +138,10 @@ class EngineTable:
         """Digest of all of it but the prices."""
         return digest_of(self, ("usd_per_hour",))
 
+    def with_prices(self, usd_per_gpu: FloatArray) -> EngineTable:
+        """The table at other prices of one GPU of each offer (offers,) [$/h]."""
+        return replace(self, usd_per_hour=self.gpus * usd_per_gpu[self.offer])
+
     def with_step_factors(self, prompts: FloatArray, tokens: FloatArray) -> EngineTable:
         """The table with steps of prefill engines, and of those that generate, times a factor (S,) of each [1]."""
         factors = dict.fromkeys(PROMPT_STEPS, prompts) | dict.fromkeys(TOKEN_STEPS, tokens)

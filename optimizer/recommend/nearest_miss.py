@@ -225,8 +225,7 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
         replace(offer, billing=Billing.GPU, usd_per_hour=float(price), owned=0)
         for offer, price in zip(free.problem.offers, share, strict=True)
     )
-    tables = replace(free.tables, usd_per_hour=free.tables.gpus * share[free.tables.offer])
-    return replace(free, problem=replace(free.problem, offers=singly), tables=tables)
+    return replace(free, problem=replace(free.problem, offers=singly), tables=free.tables.with_prices(share))
 
 
 # --- limits on latency and goals ------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import Instance, Late, never
 from optimizer.search.limits import allowed
 
-from .demand import SEEDS, Demand, recorded_trace, simulated_trace
+from .demand import Demand, recorded_trace, seeded_demands
 from .judge import (
     MOST_JUDGED,
     MOST_RUNS,
@@ -350,8 +350,7 @@ class Bench:
 
     def drawn(self, portion: Slice, requests: int, number: int, more: float = 1.0) -> Demand:
         """The requests of a number, so many; more: their rate over the planned one."""
-        seed = self.seed + SEEDS * number
-        return simulated_trace(self.instance, portion.fleet, requests, seed, portion.volume * more)
+        return seeded_demands(self.instance, portion.fleet, requests, self.seed, portion.volume * more)(number)
 
     def runs(self, portion: Slice, requests: int, first: int, last: int) -> list[Run]:
         """Runs `first` up to `last` of what is simulated of a fleet, `requests` each; a number has its requests."""

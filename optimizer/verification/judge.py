@@ -44,7 +44,7 @@ from optimizer.loads.instance import Instance, Late, never
 from search_spaces.kv_hand_over import block_tokens
 from search_spaces.problem import Balancing
 
-from .demand import SEEDS, Demand, simulated_trace
+from .demand import Demand, seeded_demands
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -271,7 +271,7 @@ def judge(
 
     engines: the fleet for the simulator, where it was made before (`simulated_fleet`).
     """
-    demands = [simulated_trace(instance, fleet, requests, seed + SEEDS * k, volume) for k in range(replications)]
+    demands = list(map(seeded_demands(instance, fleet, requests, seed, volume), range(replications)))
     judgement = judge_demands(instance, engines or simulated_fleet(instance, fleet), demands)
     return replace(judgement, rate=instance.problem.workload.request_rate * volume)
 
@@ -601,10 +601,8 @@ class Trials:
         engines = simulated_fleet(instance, fleet)
 
         def judged(volume: float) -> Judgement:
-            def drawn(number: int) -> Demand:
-                return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
-
-            return judge_until(instance, engines, drawn, until_decided(requests))
+            draws = seeded_demands(instance, fleet, requests, seed, volume)
+            return judge_until(instance, engines, draws, until_decided(requests))
 
         return cls(instance, judged)
 

@@ -20,6 +20,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from costmodel.engine import Role
 from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.units import SECONDS_PER_HOUR
@@ -302,9 +304,8 @@ def slow_instance(demand: Demand) -> Instance:
 
 def priced(instance: Instance, problem: Problem) -> Instance:
     """The instance of a problem that differs in prices and limits alone."""
-    tables = instance.tables
-    prices = tables.gpus * [problem.offers[offer].least_usd_per_hour for offer in tables.offer]
-    return replace(instance, problem=problem, tables=replace(tables, usd_per_hour=prices))
+    prices = np.array([offer.least_usd_per_hour for offer in problem.offers])
+    return replace(instance, problem=problem, tables=instance.tables.with_prices(prices))
 
 
 @lru_cache(maxsize=8)

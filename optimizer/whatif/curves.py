@@ -20,10 +20,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+
 from costmodel.errors import ImpossibleError, InputError
 from costmodel.quoting import shown
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.evaluate import holds_at
+from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import engine_counts
@@ -32,7 +35,7 @@ from optimizer.verification.bench import LEAST_RUNS
 from optimizer.verification.judge import MOST_RUNS
 from optimizer.verification.verify import ROUNDS
 from search_spaces.levers import LEVERS
-from search_spaces.problem import Billing, Goal, Problem
+from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import Scenario, changed, scenario_problem
 
 from .answer import Answer, Case, Effort, Missed, answer, answer_at, is_simple, look, nothing, own_value, unproven
@@ -546,12 +549,10 @@ class Along:
     def bought(self, best: Answer) -> float:
         """How many GPUs a fleet rents of the accelerator whose price the lever is; none along another."""
         name = self.key.partition(".")[2].casefold()
-        offer = next((item for item in self.problem.offers if item.accelerator.name.casefold() == name), None)
-        if self.price is None or offer is None:
-            return 0.0
-        size = offer.accelerator.node_size if offer.billing is Billing.NODE else 1
-        rented_gpus = max(best.gpus.get(offer.accelerator.name, 0) - offer.owned, 0)
-        return -(-rented_gpus // size) * size
+        names = [offer.accelerator.name for offer in self.problem.offers]
+        _, rented_gpus = owned_and_rented(self.problem, np.array([best.gpus.get(gpu, 0) for gpu in names]))
+        is_moved = np.array([gpu.casefold() == name for gpu in names])
+        return 0.0 if self.price is None else float(rented_gpus @ is_moved)
 
     def between(self, low_point: Point, high_point: Point) -> Iterator[Step]:
         """Steps between two solved values: parted where lines of cost cross, or in the middle."""

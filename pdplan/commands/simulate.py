@@ -305,15 +305,12 @@ def _until_precise(
 ) -> Judgement:
     """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
     from optimizer.verification.bench import full_length
-    from optimizer.verification.demand import SEEDS, simulated_trace
+    from optimizer.verification.demand import seeded_demands
     from optimizer.verification.judge import half_width, judge_until, simulated_fleet, until_precise
 
     precision = request.until or UNTIL.high
     requests = full_length(instance, fleet, request.requests, volume)
     enough = until_precise(precision, requests, MOST_UNTIL)
-
-    def drawn(number: int) -> Demand:
-        return simulated_trace(instance, fleet, requests, request.seed + SEEDS * number, volume)
 
     def wanted(judgement: Judgement) -> int:
         simulated_requests, precision_now = len(judgement.runs) * requests, half_width(judgement)
@@ -321,7 +318,8 @@ def _until_precise(
         tell(f"{simulated_requests:,} requests, ±{percentage(precision_now, 2)}", 0.9 * most)
         return enough(judgement)
 
-    return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=2)
+    draws = seeded_demands(instance, fleet, requests, request.seed, volume)
+    return judge_until(instance, simulated_fleet(instance, fleet), draws, wanted, first=2)
 
 
 def _prefix_affine(engines: SimulatedFleet) -> SimulatedFleet:
@@ -340,7 +338,7 @@ def _requests(
 
     No requests where runs are made until they are precise.
     """
-    from optimizer.verification.demand import SEEDS, closed_demand, diurnal_demands, simulated_trace
+    from optimizer.verification.demand import closed_demand, diurnal_demands, seeded_demands
     from reports.numbers import duration
 
     recording, most, numbers = instance.problem.recorded, int(REQUESTS.high), range(request.replications)
@@ -355,8 +353,7 @@ def _requests(
         demands, source = [demand], f"replayed from {request.trace.name}{left_out}"
         most = demand.trace.size if whole else most
     elif request.until is None:
-        seeds = [request.seed + SEEDS * number for number in numbers]
-        demands = [simulated_trace(instance, fleet, request.requests, seed, volume) for seed in seeds]
+        demands = list(map(seeded_demands(instance, fleet, request.requests, request.seed, volume), numbers))
     if request.balancing is not None:
         source += f", sent to the engine with the {request.balancing.replace('_', ' ')}"
     if request.concurrency:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from costmodel.units import MIB
 from costmodel.words import percentage
 from search_spaces.files import kind_of_bytes, open_file, regular_size
 from search_spaces.json_source import json_kind, json_shown
+from search_spaces.quantities import finite_number
 
 IntArray = NDArray[np.int64]
 
@@ -382,7 +382,7 @@ def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
         if abs(moment) > MAX_SECONDS * NANOSECONDS:
             raise _LineError(f"{name} is {shown(text)}, but must be a time between the years 1828 and 2112")
         return moment
-    value = _finite(text)
+    value = finite_number(text)
     if value is None:
         raise _LineError(f"{name} is {shown(text)}, but must be a finite number of {unit.value}")
     seconds = value * unit.seconds
@@ -398,18 +398,10 @@ def _tokens(name: str, text: str) -> int:
         return MISSING
     if text.isdecimal() and len(text) < MOST_DIGITS:
         return int(text)
-    value = _finite(text)
+    value = finite_number(text)
     if value is None or value != int(value) or abs(value) > 2**53:
         raise _LineError(f"{name} is {shown(text)}, but must be a whole number of tokens from 1 to {MAX_TOKENS}")
     return int(value)
-
-
-def _finite(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def looks_like_date(text: str) -> bool:

@@ -21,6 +21,7 @@ from costmodel.lengths import Buckets, coarsen
 from costmodel.prefix_cache import Times, from_quantiles, uniform_reuse
 from costmodel.words import percentage
 from costmodel.workload import FloatArray, Workload
+from search_spaces.quantities import rounded
 from search_spaces.recorded import LEAST, MOST, PARTS, Recorded
 
 from .reader import (
@@ -506,9 +507,9 @@ def workload_mapping(
     reuse = {} if workload.reuse is None else {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}
     return workload_block(
         Buckets(workload.isl, workload.osl, workload.share),
-        request_rate=_four_digits(workload.request_rate),
-        burstiness=_four_digits(workload.burstiness),
-        prefix_hit_share=_four_digits(workload.prefix_hit_share),
+        request_rate=rounded(workload.request_rate),
+        burstiness=rounded(workload.burstiness),
+        prefix_hit_share=rounded(workload.prefix_hit_share),
         **reuse,
         max_tokens=workload.max_tokens,
     )
@@ -538,11 +539,7 @@ def compact_rows(buckets: Buckets) -> list[tuple[float, float, float]]:
 
 def quantiles_of(times: Times) -> dict[float, float]:
     """Times as workload.yaml states them, with four digits; those of a trace come out as they went in."""
-    return {share: float(f"{np.interp(share, times.share, times.seconds):.4g}") for share in REUSE_SHARES}
-
-
-def _four_digits(value: float) -> float:
-    return float(f"{value:.4g}")
+    return {share: rounded(float(np.interp(share, times.share, times.seconds))) for share in REUSE_SHARES}
 
 
 def trace_source(summary: TraceSummary, folder: Path) -> dict[str, Any]:
