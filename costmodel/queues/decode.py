@@ -175,7 +175,7 @@ class MixedEngine:
     def peaked(self) -> float:
         """v, variance over mean of the number of prompts that come to all engines in many steps [1]."""
         uniform, longer = self.mean**2 / self.second, 1.0 / (1.0 - self.load)
-        burst = 2.0 * peakedness(self.engines * self.batch, self.arrival_scv) - 1.0
+        burst = 2.0 * float(peakedness(self.engines * self.batch, self.arrival_scv)) - 1.0
         number = burst * (1.0 + self.load) * longer
         return number + (1.0 + (self.arrival_scv - 1.0) * uniform) * self.rate**2 * self.second * longer**2
 
@@ -405,7 +405,7 @@ class Seats:
         0.4
         """
         number = self.engines * self.seats
-        present = self.present + peakedness(self.present, self.arrival_scv) - 1.0
+        present = self.present + float(peakedness(self.present, self.arrival_scv)) - 1.0
         variance = self.variance * present / self.present
         above = self.peaked / (1.0 - self.busy) * pascal(number, present, variance)
         below = 1.0 - float(gamma_exceeds(number - 0.5, present, math.sqrt(variance)))
@@ -419,7 +419,7 @@ class Seats:
         0.25
         """
         second = float(self.weight @ self.turn**2)
-        burst = 2.0 * peakedness(self.present, self.arrival_scv) - 1.0
+        burst = 2.0 * float(peakedness(self.present, self.arrival_scv)) - 1.0
         return float(conditional_wait(self.engines, self.busy, self.mean_turn, second, burst))
 
 
