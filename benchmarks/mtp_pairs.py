@@ -84,9 +84,7 @@ def main() -> None:
     with options.path.open(encoding="utf-8", newline="") as file:
         line_of = {row["id"]: line for line, row in enumerate(csv.DictReader(file), start=2)}
     by_line = {deployment.row.line: deployment for deployment in deployments}
-    cases = [
-        (row, measured, by_line[line_of[row["id"]]]) for row, measured in pairs if line_of[row["id"]] in by_line
-    ]
+    cases = [(row, measured, by_line[line_of[row["id"]]]) for row, measured in pairs if line_of[row["id"]] in by_line]
     print(f"{len(pairs)} pairs, {len(cases)} of deployments that are predicted")
 
     def predicted(acceptance: tuple[float, ...]) -> list[float]:

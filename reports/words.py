@@ -113,8 +113,9 @@ def has_fleet(plan: Plan) -> bool:
 
 
 def split_words(pool: EnginePool) -> str:
-    """Write how one replica of a pool splits the model."""
-    return layout_words(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
+    """Write how one replica of a pool splits the model, and how many tokens it drafts."""
+    degrees = pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel
+    return layout_words(*degrees) + (f" spec {pool.speculative_tokens}" if pool.speculative_tokens else "")
 
 
 def gpus_per_engine(pool: EnginePool) -> int:

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
 
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
+from costmodel.speculation import Speculation
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 from search_spaces.problem import Problem
 
@@ -59,13 +60,14 @@ SIXTEEN_BIT_LATENTS = frozenset({"vllm"})
 class Shape:
     """An offer, a split of the model over its GPUs and the precision; batch and chunk are chosen later.
 
-    offer: index into `Problem.offers`.
+    offer: index into `Problem.offers`; speculative_tokens: drafted for each request and step [1].
     """
 
     offer: int
     parallelism: Parallelism
     weight_dtype: str
     kv_dtype: str
+    speculative_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +291,11 @@ def min_chunk(problem: Problem) -> int:
     return min(problem.space.max_num_batched_tokens)
 
 
+def speculation_of(problem: Problem, tokens: int) -> Speculation | None:
+    """How an engine drafts so many tokens; None where it drafts none."""
+    return replace(problem.speculation, tokens=tokens) if problem.speculation and tokens else None
+
+
 def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: int) -> EngineConfig:
     """The engine config of a shape with its scheduler limits filled in."""
     return EngineConfig(
@@ -302,6 +309,7 @@ def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: 
         max_model_len=problem.workload.max_tokens,
         memory=load_engine_memory(problem.engine),
         memory_fraction=problem.memory_fraction,
+        speculation=speculation_of(problem, shape.speculative_tokens),
     )
 
 
@@ -325,8 +333,10 @@ def splits(problem: Problem) -> Iterator[Parallelism]:
 
 def candidates(problem: Problem, offer: int) -> Iterator[Shape]:
     """Every shape of one offer, whether or not it can be: precisions in the order of their lists, then degrees."""
-    for weight_dtype, kv_dtype, split in product(problem.weight_dtypes, problem.kv_dtypes, tuple(splits(problem))):
-        yield Shape(offer, split, weight_dtype, kv_dtype)
+    space = problem.full_space
+    choices = product(space.weight_dtype, space.kv_dtype, space.speculative_tokens, tuple(splits(problem)))
+    for weight_dtype, kv_dtype, drafted, split in choices:
+        yield Shape(offer, split, weight_dtype, kv_dtype, drafted)
 
 
 def enumerate_shapes(problem: Problem) -> Enumeration:

@@ -123,6 +123,7 @@ class End:
     attention: str
     tensor: int
     pipeline: int
+    speculative_tokens: int = 0
 
     @property
     def parallelism(self) -> Parallelism:
@@ -146,6 +147,7 @@ def end_of(problem: Problem, shape: Shape) -> End:
         attention=offer.accelerator.name if own_kernel else "",
         tensor=split.tensor,
         pipeline=split.pipeline,
+        speculative_tokens=shape.speculative_tokens,
     )
 
 
@@ -160,6 +162,14 @@ def kv_dtypes_agree(problem: Problem, prefill: End, decode: End) -> str | None: 
     """KV blocks are handed over as they are."""
     if prefill.kv_dtype != decode.kv_dtype:
         return f"KV dtype {prefill.kv_dtype} of prefill and {decode.kv_dtype} of decode differ"
+    return None
+
+
+def drafts_agree(problem: Problem, prefill: End, decode: End) -> str | None:  # noqa: ARG001
+    """Both ends draft alike: the KV cache of a draft layer is handed over too."""
+    if prefill.speculative_tokens != decode.speculative_tokens:
+        pair = f"{prefill.speculative_tokens} of prefill and {decode.speculative_tokens} of decode"
+        return f"speculative tokens {pair} differ, and with them the KV blocks"
     return None
 
 
@@ -195,7 +205,14 @@ def _by_degrees(rule: PairRule) -> EndRule:
 END_RULES: Mapping[str, EndRule] = MappingProxyType(
     {
         rule.__name__: rule
-        for rule in (kv_domains_agree, kv_dtypes_agree, weights_agree, attention_kernels_agree, target_takes_stages)
+        for rule in (
+            kv_domains_agree,
+            kv_dtypes_agree,
+            weights_agree,
+            drafts_agree,
+            attention_kernels_agree,
+            target_takes_stages,
+        )
     }
     | {name: _by_degrees(rule) for name, rule in PAIR_RULES.items()}
 )

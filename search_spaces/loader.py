@@ -57,6 +57,7 @@ from .schema import (
     json_schema,
 )
 from .search_space import search_space
+from .speculation import DRAFTED
 from .targets import NO_TARGET, Target, any_target, target_of
 from .yaml_source import MAX_DEPTH, parse_source, parse_value, read_source
 
@@ -203,6 +204,9 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     slos = _slos(file.slo)
     target = _target(file)
     space, constraints = search_space(file.search, model), _constraints(file.constraints)
+    speculation = file.model.speculation
+    if speculation is not None and file.search.speculative_tokens is None:
+        space = replace(space, speculative_tokens=DRAFTED)
     if target is not None:
         space = target.space(space, constraints, len(slos))
         constraints = target.limits(constraints, len(slos), prefixes=workload.prefix_hit_share > 0.0)
@@ -226,6 +230,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
         seed=file.seed,
+        speculation=None if speculation is None else speculation.template,
         recorded=recording,
     )
 

@@ -52,6 +52,7 @@ from search_spaces.fields import (
 from search_spaces.problem import Balancing, Billing, Goal, Pools, Routing
 from search_spaces.quantities import Kind, as_probability
 from search_spaces.quotes import ENDING as QUOTES_ENDING
+from search_spaces.speculation import SpeculationSection
 from search_spaces.targets import NO_TARGET, TARGET_NAMES
 
 TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
@@ -389,6 +390,13 @@ _KvDtypes = Annotated[
 ]
 _Role = Annotated[Role, member(Role)]
 _Roles = list[_Role]
+_Drafted = Annotated[int, count(bounds.SPECULATIVE_TOKENS)]
+_DraftedTokens = Annotated[
+    list[_Drafted],
+    at_most(bounds.MAX_VALUES, "values"),
+    BeforeValidator(listed, json_schema_input_type=list[_Drafted] | _Drafted),
+    AfterValidator(_ascending),
+]
 
 
 class SearchSection(Section):
@@ -416,6 +424,8 @@ class SearchSection(Section):
     """Precisions of the weights that may be used, as they change what the model answers; default: the model's own."""
     kv_dtype: _KvDtypes | None = None
     """Precisions of the KV cache that may be used; default: the model section's."""
+    speculative_tokens: _DraftedTokens | None = None
+    """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""
 
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
@@ -460,6 +470,8 @@ class ModelSection(Section):
     """Precision of the weights; fp16 and fp32 count as bf16, as engines load them. Default: the checkpoint's."""
     kv_dtype: Annotated[str, choice(*KV_DTYPES)] = "bf16"
     """Precision of the KV cache."""
+    speculation: SpeculationSection | None = None
+    """Speculative decoding that may be used; default: none."""
 
     @field_validator("name", "config", "architecture")
     @classmethod

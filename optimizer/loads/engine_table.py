@@ -172,6 +172,11 @@ class EngineTable:
         place = int(np.searchsorted(self.limits, seqs)) + places
         return int(self.limits[min(place, self.limits.size - 1)])
 
+    @cached_property
+    def verified(self) -> IntArray:
+        """Tokens of a decoding request in a step, drafted ones among them, (S,) [token]."""
+        return np.array([1 + shape.speculative_tokens for shape in self.shapes], dtype=np.int64)
+
     @property
     def links(self) -> FloatArray:
         """Scale-out bandwidth of all ranks of one engine, (S,) [byte/s]."""
@@ -267,7 +272,7 @@ class _Steps:
         return np.asarray(np.maximum((self.chunks - decode_tokens) / self.ranks[:, None, None], 1.0))
 
     def by_token(self, times: FloatArray, decodes: FloatArray) -> FloatArray:
-        """Token steps of steps M that carry decodes which take T by themselves: M - T (1 - 1 / E), engines first [s]."""
+        """Token steps of steps M that carry decodes which alone take T: M - T (1 - 1 / E), engines first [s]."""
         saved = 1.0 - 1.0 / self.engines.tokens_per_step[:, 0]
         return np.asarray(times - decodes * saved[(..., *(None,) * (decodes.ndim - 1))])
 
@@ -385,7 +390,7 @@ def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, Int
     distinct = list(dict.fromkeys(ends))
     takers = partners(problem, distinct)
     between = np.array([[taker in takers[sender] for taker in distinct] for sender in distinct], dtype=np.bool_)
-    families = [(end.kv_domain, end.weight_dtype, end.kv_dtype) for end in distinct]
+    families = [(end.kv_domain, end.weight_dtype, end.kv_dtype, end.speculative_tokens) for end in distinct]
     family = np.array([sorted(set(families)).index(own) for own in families], dtype=np.int64)
     sends, takes = _labels(between, family), _labels(between.T, family)
     links = np.zeros((int(sends.max(initial=-1)) + 1, int(takes.max(initial=-1)) + 1), dtype=np.bool_)
