@@ -65,6 +65,7 @@ _KINDS: Final = {
     "colocated_only": "colocated only",
     "disaggregated_only": "disaggregated only",
     "own_precision": "the model's own precision",
+    "no_speculation": "no speculative decoding",
     "one_pool_pair": "one pool pair",
     "nearest_miss": "nearest miss",
     "other_engines": "runner-up",

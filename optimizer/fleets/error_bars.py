@@ -21,6 +21,7 @@ from costmodel.accelerator import Origin
 from costmodel.engine import EngineConfig, FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.host import EngineOverhead
+from costmodel.speculation import Speculation
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance, make_instance
@@ -266,7 +267,20 @@ def assumptions(instance: Instance) -> list[str]:
     sentences += limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:
         sentences.append(_prefix_hits(problem))
+    if problem.speculation is not None:
+        sentences.append(_acceptance(problem.speculation))
     return sentences + _arrivals(problem)
+
+
+def _acceptance(speculation: Speculation) -> str:
+    """How many drafted tokens are accepted, which the text decides and no error bar covers."""
+    shares = join_words([percentage(share) for share in speculation.acceptance])
+    last = " and later ones" if len(speculation.acceptance) == 1 else ""
+    position = "position" if len(speculation.acceptance) == 1 else "positions, in order"
+    return (
+        f"Of tokens drafted by {speculation.draft}, {shares} are accepted at the first {position}{last}. The "
+        "error bars do not cover this; measure it on your own prompts."
+    )
 
 
 def _prefix_hits(problem: Problem) -> str:

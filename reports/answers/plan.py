@@ -150,6 +150,7 @@ def _complete(plan: Plan) -> tuple[Section, ...]:
                 verdict.prefix_sentence(plan),
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
+                verdict.speculation_sentence(plan),
                 deploy_sentence(plan),
             ),
         ),
