@@ -120,6 +120,7 @@ def _brief(plan: Plan) -> tuple[Section, ...]:
                 verdict.overload_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.prefix_sentence(plan),
+                verdict.speculation_sentence(plan),
                 deploy_sentence(plan),
             )
         ),
