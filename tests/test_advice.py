@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -16,22 +14,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from benchmarks.hostile_inputs import LINES, paths, prepare
-from costmodel.errors import InputError, PdplanError, UnknownNameError
+from benchmarks.hostile_inputs import LINES, prepare
+from costmodel.errors import InputError
 from costmodel.metric import METRICS, Metric
-from costmodel.quoting import LONGEST_SHOWN
 from optimizer.recommend.search import Level
-from pdplan.files import read_plan
 from search_spaces import bounds
-from search_spaces.benchmark_results import read_results
 from search_spaces.buying_schema import TermsFile
-from search_spaces.catalog import load_catalog
 from search_spaces.fields import Reader, member, quantity, share, stated
 from search_spaces.files import shown_path
-from search_spaces.levers import LEVERS, number_of
-from search_spaces.loader import load_problem
-from search_spaces.models import load_model
-from search_spaces.quantities import Kind, QuantityError
+from search_spaces.quantities import Kind
 from search_spaces.schema import WorkloadFile
 from search_spaces.yaml_source import parse_value
 from tests.bad_input_cases import LONGEST
@@ -144,111 +135,7 @@ def test_advice_keeps_the_limits_of_its_place(reader: Reader, value: object, sen
     assert refused(reader, value) == sentence
 
 
-@settings(deadline=None, max_examples=300)
-@given(st.sampled_from(["ttft", "tpot", "e2e", "attainment", "rate", "price.H200", "budget"]), VALUES)
-def test_what_a_sweep_advises_is_accepted(key: str, value: object) -> None:
-    sentence = ""
-    try:
-        number_of(key, str(value))
-    except QuantityError as error:
-        sentence = str(error)
-    assert len(sentence) <= LONGEST
-    for text in advised(sentence):
-        if "has the unit" not in sentence:
-            number_of(key, str(parse_value(text)))
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.text(max_size=500), st.lists(st.text(max_size=200), max_size=200))
-def test_an_unknown_name_is_a_short_sentence(name: str, names: list[str]) -> None:
-    assert len(str(UnknownNameError("model", name, names))) <= LONGEST
-    assert len(str(UnknownNameError("lever", name, [*LEVERS, name[:-1]]))) <= LONGEST
-    assert LONGEST_SHOWN < LONGEST
-
-
 # --- however long what is refused -------------------------------------------------------------------------------------
-
-ROOT = Path(__file__).parent.parent
-SECTIONS: dict[str, Any] = {
-    "model": {"name": "Llama-3.1-8B", "weight_dtype": "bf16"},
-    "workload": {
-        "diurnal": {"requests_per_second_by_hour": [1] * 24, "percentile": 95},
-        "lengths": {
-            "isl": {"lognormal": {"median": 100, "p99": 1000}},
-            "osl": {"quantiles": {"0.5": 100, "0.9": 200, "1": 300}},
-        },
-    },
-    "slo": [{"name": "a", "share": 0.5, "ttft": "2s", "tpot": "50ms", "attainment": "90%"}, {"name": "b", "e2e": "3s"}],
-    "accelerators": [
-        {
-            "name": "H100",
-            "price": 2,
-            "inventory": 8,
-            "billing": "gpu",
-            "owned": 2,
-            "owned_price": 1,
-            "scale_out": {"bandwidth": "50GB/s", "latency": "5us"},
-        }
-    ],
-    "objective": {"goal": "min_cost"},
-    "constraints": {"budget": 100, "power": "1MW", "headroom": {"replicas": 1}, "routing": "threshold"},
-    "search": {"preset": "quick", "tensor_parallel": [1, 2]},
-    "confidence": 0.5,
-    "scenarios": {"s": {"rate": 2}},
-    "procurement": {"demand": {"months": 6, "growth": "5%"}},
-}
-CATALOG = {
-    "accelerators": {
-        "H100": {"price_usd_per_hour": 2.1},
-        "My": {"like": "H100", "memory_gib": 96, "efficiency": {"gemm": {"bf16": {"compute": 0.5}}}},
-    }
-}
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "rope_scaling": {"rope_type": "yarn", "factor": 2.0},
-    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-}
-FILES: dict[str, tuple[Callable[[], Any], Callable[[Path], object]]] = {
-    "workload.yaml": (lambda: SECTIONS, load_problem),
-    "catalog.yaml": (lambda: CATALOG, load_catalog),
-    "config.json": (lambda: CONFIG, lambda path: load_model(str(path))),
-    "plan.json": (lambda: json.loads((ROOT / "tests/plans/disaggregated.json").read_text("utf-8")), read_plan),
-    "aiperf.json": (
-        lambda: json.loads((ROOT / "tests/benchmark_results/profile_export_aiperf.json").read_text("utf-8")),
-        lambda path: read_results([path]),
-    ),
-}
-"""What a file may hold, and what reads it."""
-MOST_PLACES = 60
-"""Places of a file that are spoiled: of plans, which have more, the first."""
-LONG = ("x" * 5000, "\x1b[2J" * 999, "9" * 5000, ["y\n" * 5000])
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_value_or_key_however_long_makes_a_short_message(name: str, tmp_path: Path) -> None:
-    good, read = FILES[name]
-    path = tmp_path / name
-    sections = set()
-    for number, place in enumerate(list(paths(good()))[:MOST_PLACES]):
-        for key in (None,) if place[:-1] in sections else (None, "k" * 5000):
-            sections.add(place[:-1])
-            made = copy.deepcopy(good())
-            section = made
-            for step in place[:-1]:
-                section = section[step]
-            if key is None:
-                section[place[-1]] = LONG[number % len(LONG)]
-            elif isinstance(section, dict):
-                section[key] = section.pop(place[-1])
-            path.write_text(json.dumps(made, indent=1), "utf-8")
-            try:
-                read(path)
-            except PdplanError as error:
-                for line in str(error).replace(str(path), name).splitlines():
-                    assert len(line) <= LONGEST, (place, line)
 
 
 def test_a_word_however_long_makes_a_short_message(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,16 +29,9 @@ from optimizer.procurement.autoscale import (
 )
 from optimizer.procurement.resilience import with_replicas
 from optimizer.verification.judge import ClassJudgement, Judgement, simulated_fleet
-from pdplan.cli import cli, run
-from reports.answers.autoscale import autoscale_document
-from reports.views.terminal import render_document
 from tests.optimizer_cases import instance_of, limit, problem, workload
 
 HOURS = np.array([0.25] * 12 + [1.0] * 12)
-
-
-def autoscale_text(instance: Instance, fleet: Fleet, day: Day, width: int) -> str:
-    return render_document(autoscale_document(instance, fleet, day), width)
 
 
 @cache
@@ -145,29 +135,6 @@ def test_the_longest_start_up_is_where_the_goal_is_just_kept() -> None:
     assert longest_start_up(lambda _seconds: True) == DAY
 
 
-def test_hours_that_the_fleet_cannot_carry_are_named() -> None:
-    found = autoscale(*case(), np.array([0.5] * 23 + [3.0]), 300.0)
-    assert found.short == (23,)
-    assert (found.need[23] == [pool.replicas for pool in case()[1].pools]).all()
-
-
-def test_a_fleet_that_misses_a_goal_claims_no_saving() -> None:
-    instance, fleet = case()
-    one = autoscale_text(instance, fleet, replace(day(600.0), short=(3,)), 100)
-    assert one.startswith(
-        "The whole fleet misses an SLO in 1 hour of the day, of up to 16 req/s, scaled or not (lowest:"
-    )
-    assert "saved" not in one
-    assert "No start-up time is short enough for the hours in which the whole fleet misses an SLO." in " ".join(
-        one.split()
-    )
-    assert "in 2 hours of the day" in autoscale_text(instance, fleet, replace(day(600.0), short=(3, 4)), 100)
-    flat = autoscale_text(instance, fleet, autoscale(instance, fleet, np.ones(24), 900.0), 100)
-    assert flat.startswith("Scaling saves nothing")
-    broken = autoscale_text(instance, fleet, day(9000.0), 100)
-    assert "a day and misses an SLO over the day (default " in " ".join(broken.split())
-
-
 @pytest.mark.parametrize(
     ("low", "high", "short", "unsure"), [(0.95, 0.99, 0, 0), (0.85, 0.95, 0, 1), (0.7, 0.85, 1, 0)]
 )
@@ -183,29 +150,3 @@ def test_an_hour_counts_by_the_interval_of_its_runs(
     assert (len(found.short), len(found.unsure)) == (24 * short, 24 * unsure)
     assert (found.low[0, 0], found.high[0, 0]) == (low, high)
     assert short or not unsure or (found.need == fleet.pools[0].replicas).all()
-
-
-def test_a_plan_without_a_profile_asks_for_one(tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    made = CliRunner().invoke(
-        cli,
-        [
-            "optimize",
-            "examples/chat.yaml",
-            "--effort",
-            "quick",
-            "--json",
-            "--set",
-            "workload.request_rate=4",
-            "--set",
-            "model.name=Llama-3.1-8B",
-            "--set",
-            "accelerators=[H100]",
-        ],
-    )
-    plan.write_text(made.output, "utf-8")
-    assert run(["autoscale", str(plan)]) == 2
-    assert run(["autoscale", str(plan), "--by-hour", "1,2"]) == 2
-    rates = ",".join(["1"] * 12 + ["4"] * 12)
-    shown = CliRunner().invoke(cli, ["autoscale", str(plan), "--by-hour", rates, "--requests", "300", "--json"])
-    assert json.loads(shown.output)["fixed_usd_per_day"] >= json.loads(shown.output)["ahead_usd_per_day"]

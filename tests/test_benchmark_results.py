@@ -38,12 +38,6 @@ def runs(name: str) -> list[BenchmarkRun]:
     return [one for one in found if isinstance(one, BenchmarkRun)]
 
 
-def written(tmp_path: Path, *values: object) -> Path:
-    path = tmp_path / "results.json"
-    path.write_text("\n".join(json.dumps(value) for value in values), "utf-8")
-    return path
-
-
 Expected = tuple[Tool, float, float, float | None, float | None, float, float]
 SAMPLES: dict[str, Expected] = {
     "vllm_bench_serve.json:1": (Tool.VLLM, 1024, 256, 4, math.inf, 84.357, 7.901),
@@ -109,27 +103,6 @@ def test_a_yaml_report_says_where_it_is_wrong(tmp_path: Path) -> None:
         InputError, match=r"report.yaml:\d+:\d+: metrics.latency.time_to_first_token.units: 'parsec' is"
     ):
         read_results([path])
-
-
-def test_sglang_speculation_cache_hits_and_lengths(tmp_path: Path) -> None:
-    line = raw("sglang_bench_serving.jsonl")[0]
-    line |= {"accept_length": 2.7, "cache_report": {"cache_hit_rate_pct": 40.0}, "random_range_ratio": 0.8}
-    (run,) = read_results([written(tmp_path, line)])
-    assert isinstance(run, BenchmarkRun)
-    assert run.speculative
-    assert run.cached == pytest.approx(0.4)
-    assert run.spread == pytest.approx(0.2)
-
-
-def test_aiperf_reads_the_unit_beside_the_number(tmp_path: Path) -> None:
-    file = raw("profile_export_aiperf.json")
-    file["time_to_first_token"] |= {"unit": "s", "avg": 0.25}
-    (run,) = read_results([written(tmp_path, file)])
-    assert isinstance(run, BenchmarkRun)
-    assert run.ttft.mean == 0.25
-    file["time_to_first_token"]["unit"] = "parsec"
-    with pytest.raises(InputError, match="'parsec' is not a time; known: ns, us"):
-        read_results([written(tmp_path, file)])
 
 
 def test_what_a_run_says_of_its_load_and_its_deployment() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from costmodel.calibration import (
-    HUBER,
     Quantity,
     Scales,
     fit_scales,
@@ -146,17 +145,6 @@ def test_what_cannot_be_is_refused(changes: dict[str, object], sentence: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_more_than_the_whole_bandwidth_is_refused() -> None:
-    """Times just above the bare roofline at every load leave no room for launches: no kernel is that good."""
-    runs = []
-    for load in (1.0, 8.0, 32.0):
-        row = deployment_of(run_at(256, 512, load))
-        least = least_tpot(row.deployment.model, row.deployment.prefill, load, 512.0)
-        runs.append(run_at(256, 512, load, ttft=Latency(), tpot=Latency(1.02 * least)))
-    with pytest.raises(InputError, match=r"ask for 1\d\d % of the memory bandwidth of H100, more than there is"):
-        calibrate([run for run in runs for _ in range(6)], SETUP, "synthetic")
-
-
 # What is left out, and why
 
 
@@ -188,14 +176,6 @@ def test_ttft_of_arrivals_and_of_cached_prompts_is_not_fitted() -> None:
     assert len(notes) == 2
 
 
-def test_engines_are_not_mixed() -> None:
-    runs = [
-        replace(run, engine=name) for run, name in zip(synthetic(Scales(), POINTS[:2]), ("vllm", "sglang"), strict=True)
-    ]
-    with pytest.raises(InputError, match=r"come from several engines \(vllm, sglang\)"):
-        calibrate(runs, replace(SETUP, engine=None), "synthetic")
-
-
 # What the model cannot explain
 
 
@@ -216,20 +196,3 @@ def test_a_wrong_precision_is_refused_and_the_right_one_named() -> None:
     assert "the scale of host is" in found.refusal
     assert "median error of the catalog with --weight-dtype bf16 0 %" in found.refusal
     assert calibrate(measured_with(SETUP), SETUP, "x").refusal == ""
-
-
-def test_times_that_contradict_physics_name_the_flag_that_does_not() -> None:
-    with pytest.raises(InputError) as refused:
-        calibrate(measured_with(replace(SETUP, weight_dtype="fp8")), SETUP, "x")
-    assert "more than there is" in str(refused.value)
-    assert "; median error of the catalog with --weight-dtype fp8 0 %" in str(refused.value)
-
-
-def test_times_without_a_pattern_are_refused_though_no_scale_is_far() -> None:
-    found = calibrate(measured_with(SETUP, (3, 1, 6, 1, 4, 1, 5, 1, 3)), SETUP, "x")
-    assert found.fit.far == ()
-    assert found.fit.strain > HUBER
-    assert found.refusal == (
-        "no machine of this type explains these results: the median error is 59 % after the fit; "
-        "check --weight-dtype, --gpu and the layout"
-    )

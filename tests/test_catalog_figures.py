@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.accelerator import InEngine, KernelEfficiency, Origin, PriceBasis
-from costmodel.errors import InputError
+from costmodel.accelerator import KernelEfficiency, Origin
 from costmodel.roofline import KERNEL_CLASSES
 from search_spaces.catalog import load_catalog
 from search_spaces.efficiency import WIDER, parse_efficiency
@@ -65,25 +64,6 @@ def test_borrowed_sizes_shrink_with_the_peak() -> None:
     }
     assert halves == {"Kin": 400, "Child": 100, "Stranger": 0}
     assert parse_efficiency(entries, {}).complete("Child")["gemm", "bf16"].compute_half == 400
-
-
-def test_what_engines_add_is_a_relatives_where_it_is_not_known() -> None:
-    entries = table(Child={"like": "Kin"})
-    known = parse_efficiency(entries, {"default": {"first_token": 1.1}, "Kin": {"first_token": 1.5, "traffic": 1.2}})
-    assert [known.in_engine(name) for name in ("Child", "Stranger")] == [
-        InEngine(first_token=1.5, traffic=1.2),
-        InEngine(first_token=1.1),
-    ]
-
-
-def test_relatives_in_a_circle_end_at_default() -> None:
-    entries = table(A={"like": "B"}, B={"like": "A"})
-    assert found(entries, "A", "bf16").compute == 0.1
-
-
-def test_a_default_with_gaps_is_told() -> None:
-    with pytest.raises(InputError, match=r"default\.gemm must have figures for 'bf16'"):
-        parse_efficiency({"default": {}}, {}).complete("X")
 
 
 def test_shipped_efficiencies_are_shares() -> None:
@@ -150,11 +130,3 @@ def test_kinds_become_commitments_and_an_assumed_price_counts_where_nothing_else
     ]
     (price,) = prices_of(list(make_prices.quotes_of([guess, historic])))
     assert (price.usd_per_hour, price.guessed) == (2.0, True)
-
-
-def test_every_accelerator_has_an_on_demand_price_and_says_where_it_is_not_quoted() -> None:
-    """One commitment prices all of a comparison."""
-    for accelerator in load_catalog().accelerators.values():
-        assert accelerator.price.basis is PriceBasis.ON_DEMAND
-        own = [quote for quote in shipped_quotes().get(accelerator.name, ()) if quote.commitment == "on-demand"]
-        assert bool(own) or accelerator.price.remark(accelerator.name)

@@ -263,20 +263,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case: str) -> None:
         assert_golden(f"error-{case}", sentence.replace(f"{ROOT}{os.sep}", "") + "\n")
 
 
-def test_the_name_alone_shows_the_help() -> None:
-    done = within()
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Usage: pdplan")
-    assert done.stderr.rstrip().endswith("Recompute the prediction errors from measurements.")
-
-
-def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("mine")
-    sentence = error_of(within("optimize", CHAT, "-o", tmp_path), 2)
-    assert "report.html was not written by pdplan" in sentence
-    assert (tmp_path / "report.html").read_text() == "mine"
-
-
 def test_infeasible_is_exit_code_3_and_names_what_binds(short_runs: None, tmp_path: Path) -> None:
     asked = ("optimize", tiny(tmp_path), "--set", "workload.request_rate=60", "--set", "constraints.max_gpus=1")
     done = within(*asked, "-o", tmp_path / "plan")

@@ -23,13 +23,11 @@ from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_directory, checked_files, differences
 from reports.deploy.files import (
     RECORD,
-    SUMS,
     TARGETS,
     deployment_files,
     recorded_options,
     refuse_faults,
     rule_faults,
-    write_deployment,
 )
 from reports.deploy.formats import load_yaml
 from reports.deploy.lint import RULES, Started
@@ -39,9 +37,7 @@ from tests.deploy_cases import (
     PAIR,
     Ask,
     Case,
-    deployment_of,
     example,
-    lengths_plan,
     options,
     plan_of,
     two_classes,
@@ -88,16 +84,6 @@ def test_a_change_of_one_place_is_told(target: str) -> None:
             assert list(differences({path: whole}, {path: text})), (path, text)
             tried += 1
     assert tried > 200 // STRIDE
-
-
-def test_a_fault_is_told_once_with_the_rules_that_it_breaks() -> None:
-    deployment = deployment_of(plan_of(PAIR, Ask(engine="vllm", prefix=0.25)), "vllm")
-    own = TARGETS["vllm"].files(deployment)
-    config = next(path for path in own if path.startswith("workers/decode") and path.endswith(".yaml"))
-    checked = checked_files(deployment, own, own | {config: own[config].replace("seqs: 128", "seqs: 512")})
-    assert checked.differs == [f"{config}: max-num-seqs is 512, not 128"]
-    assert [rule for rule, _ in checked.breaks] == ["settings_are_the_plans"]
-    assert checked.faults == 1
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -171,12 +157,6 @@ def check(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> tu
     code = run(["deploy", str(deployed[0]), "--check", str(deployed[1])])
     out, err = capsys.readouterr()
     return code, out, err
-
-
-def test_a_deployment_of_ones_own_is_sound(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = check(deployed, capsys)
-    assert (code, err) == (ExitCode.DONE, "")
-    assert out == f"{deployed[1]} deploys 'case' as it was evaluated\n"
 
 
 @pytest.mark.parametrize(
@@ -268,15 +248,6 @@ def test_files_of_others_are_named_and_are_no_fault(
     assert (code, verdict.endswith("as it was evaluated")) == (ExitCode.DONE, True)
 
 
-def test_a_file_of_others_that_breaks_a_rule_is_a_fault() -> None:
-    deployment = deployment_of(plan_of(PAIR, Ask(engine="vllm")), "llmd")
-    own = TARGETS["llmd"].files(deployment)
-    copied = {**own, "pools/decode-3.yaml": own["pools/decode-2.yaml"], "my.yaml": "a: 1"}
-    checked = checked_files(deployment, own, copied)
-    assert checked.differs == []
-    assert {rule for rule, _ in checked.breaks} == {"pools_are_complete"}
-
-
 def test_another_plan_is_told(deployed: tuple[Path, Path]) -> None:
     other = plan_of((PAIR[0], Case("decode", "H200", tp=2, seqs=64, tokens=512)))
     checked = checked_directory(other, deployed[1])
@@ -324,18 +295,6 @@ def test_a_record_that_is_none_is_refused(text: str, sentence: str) -> None:
 def test_a_record_keeps_every_option() -> None:
     asked = options("dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", model="m/n", claim="c")
     assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    write_deployment(plan_of(), options("vllm"), tmp_path)
-    (tmp_path / "router.sh").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match=r"router\.sh is not UTF-8 text"):
-        checked_directory(plan_of(), tmp_path)
-    (tmp_path / "router.sh").unlink()
-    (tmp_path / "router.sh").mkdir()
-    with pytest.raises(InputError, match=r"router\.sh: is a folder"):
-        checked_directory(plan_of(), tmp_path)
-    assert (tmp_path / SUMS).exists()
 
 
 @pytest.mark.parametrize(
@@ -495,27 +454,6 @@ def test_a_plan_that_a_target_cannot_run_is_refused(
         deployment_files(plan_of(pools, ask), options(*target.split()))
 
 
-def test_lengths_that_a_router_cannot_tell_apart_are_refused() -> None:
-    plan = lengths_plan()
-    first, second = plan.routing
-    halves = [first, second.model_copy(update={"prefill": {"prefill-1": 0.5, "prefill-2": 0.5}})]
-    with pytest.raises(
-        InputError, match=r"25 % of the requests would find another prefill pool .*optimize --target dynamo"
-    ):
-        deployment_files(plan.model_copy(update={"routing": halves}), options("dynamo"))
-
-
-def test_an_unsupported_version_names_the_supported() -> None:
-    for version, way in (
-        ("0.19.0", ""),
-        ("latest", ""),
-        ("0.34.0", "; --unchecked writes the flags of 0.33.0"),
-        ("99", "; --unchecked writes the flags of 0.33.0"),
-    ):
-        with pytest.raises(InputError, match=rf"vLLM '{version}' is not known; known: 0\.20\.0, .*, 0\.33\.0{way}$"):
-            options("vllm", version)
-
-
 def test_a_newer_version_is_written_for_where_nobody_minds() -> None:
     plan = plan_of()
     asked = deployment_options(plan, target="llmd", engine_version="0.34.1", unchecked=True)
@@ -524,13 +462,6 @@ def test_a_newer_version_is_written_for_where_nobody_minds() -> None:
     assert "**Not checked:** llm-d 0.34.1 is newer than what pdplan knows" in files["README.md"]
     assert recorded_options(files["deployment.json"]) == asked
     assert not deployment_options(plan, engine_version="0.33.0", unchecked=True).unchecked
-
-
-def test_a_checkpoint_of_ones_own_carries_the_weights() -> None:
-    files = deployment_files(plan_of((Case("colocated"),), Ask(weight_dtype="int4")), options("vllm", model="my/awq"))
-    config = files["workers/colocated-1-0.yaml"]
-    assert "model: my/awq" in config
-    assert "quantization" not in config
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llmd-ranks"])

@@ -9,7 +9,6 @@ import re
 import subprocess
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,12 @@ from optimizer.plans.plan import Plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy import facts
 from reports.deploy.deployment import DeployedPool
-from reports.deploy.describe import demand_of
 from reports.deploy.dynamo import router_words
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.flags import place_words, span_words, words_of
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
-from reports.deploy.readme import page_notes
 from search_spaces.engines import load_serving_policy
-from search_spaces.problem import Balancing
 from tests.deploy_cases import (
     DENSE,
     PAIR,
@@ -69,11 +65,6 @@ COMBINATIONS = [
     ("sglang", "0.5.23", "sglang"),
     ("trtllm", "1.3.0rc29", "trtllm"),
 ]
-SPREAD = (
-    Case("prefill", dp=4, ep=4, seqs=16, tokens=16384),
-    Case("decode", dp=4, ep=4, replicas=2, seqs=512, tokens=4096),
-)
-"""Data ranks that share experts."""
 PER_TARGET = 100
 """Random plans that every target sees at least."""
 
@@ -155,22 +146,6 @@ def test_second_copies_of_experts_are_asked_for(target: str, engine: str, words:
     assert any("redundant is 31, but the plan was evaluated with 32" in sentence for sentence in sentences)
 
 
-def test_second_copies_that_no_file_can_ask_for_are_refused() -> None:
-    three = Case("colocated", dp=3, ep=3, seqs=3, tokens=1536)
-    for dtype, engine, sentence in (
-        ("bf16", "trtllm", "EP 3 needs redundant experts \\(1\\), which the files for TensorRT-LLM cannot ask for"),
-        (
-            "int4",
-            "vllm",
-            "EP 3 needs redundant experts \\(1\\), which vLLM is sure to load in bf16 and fp8 only, not in int4",
-        ),
-    ):
-        plan = plan_of((three,), Ask("Mixtral-8x7B", dtype, "bf16", engine))
-        target = engine if engine == "trtllm" else "vllm"
-        with pytest.raises(InputError, match=sentence):
-            TARGETS[target].files(deployment_of(plan, target, model="org/name"))
-
-
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
     """Whether the KV memory of an engine holds one request of so many tokens."""
     assert pool is not None
@@ -235,43 +210,6 @@ def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...]
         assert one.settings.pipeline == pool.pipeline
         rank = one.settings.max_num_batched_tokens // one.settings.data
         assert min(limits.long_prefill_threshold, limits.max_num_batched_tokens) == rank
-
-
-@every_engine
-@pytest.mark.parametrize(("pools", "model"), FLEETS)
-def test_order_and_chunks_are_those_of_the_simulated_policy(engine: str, pools: tuple[Case, ...], model: str) -> None:
-    read = {"vllm": _vllm_policy, "sglang": _sglang_policy, "trtllm": _trtllm_policy}[engine]
-    for _one, words, pool in told(engine, pools, model):
-        simulated = pool.policy
-        assert read(words) == {
-            "chunked": simulated.chunked,
-            "apart": simulated.exclusive_prefill,
-            "never preempted": simulated.reserve_output == 1.0,
-        }
-
-
-def _vllm_policy(words: dict[str, Any]) -> dict[str, bool]:
-    assert words["--scheduling-policy"] == "fcfs"
-    return {"chunked": "--enable-chunked-prefill" in words, "apart": False, "never preempted": False}
-
-
-def _sglang_policy(words: dict[str, Any]) -> dict[str, bool]:
-    assert words["--schedule-policy"] == "fcfs"
-    return {
-        "chunked": int(words["--chunked-prefill-size"]) > 0,
-        "apart": "--enable-mixed-chunk" not in words,
-        "never preempted": False,
-    }
-
-
-def _trtllm_policy(words: dict[str, Any]) -> dict[str, bool]:
-    scheduler = words["scheduler_config"]
-    assert scheduler["context_chunking_policy"] == "FIRST_COME_FIRST_SERVED"
-    return {
-        "chunked": words["enable_chunked_prefill"],
-        "apart": False,
-        "never preempted": scheduler["capacity_scheduler_policy"] == "GUARANTEED_NO_EVICT",
-    }
 
 
 @every_engine
@@ -400,14 +338,6 @@ def test_no_version_of_vllm_is_left_out(version: str) -> None:
         )
 
 
-def test_a_flag_between_two_dumps_is_what_both_know() -> None:
-    kinds = {
-        version: facts.legal_flag("vllm", version, "--max-num-partial-prefills") for version in ("0.22.0", "0.28.0")
-    }
-    assert kinds == {"0.22.0": "int", "0.28.0": None}, "it went away between 0.24.0 and 0.31.0"
-    assert facts.legal_flag("vllm", "0.34.0", "--max-num-seqs") == "int"
-
-
 def in_dump(data: Path, engine: str, version: str, target: str, name: str, value: str | None) -> bool:
     """Whether the raw dump knows the flag with this value; a second reading of it, apart from ours."""
     if target == "dynamo":
@@ -446,19 +376,6 @@ def test_labels_are_spelled_as_the_facts_have_them(data: Path) -> None:
         assert deployment.pools[0].node_label in labels
 
 
-@pytest.mark.parametrize("target", ["dynamo", "llmd"])
-def test_everything_is_in_the_namespace(target: str) -> None:
-    files = deployment_files(plan_of(), options(target, namespace="serving"))
-    texts = [text for path, text in files.items() if path.endswith(".yaml")]
-    objects = [one for text in texts for one in yaml.safe_load_all(text) if "metadata" in one]
-    spaces = [one["metadata"].get("namespace") for one in objects]
-    assert len(spaces) >= 2
-    assert set(spaces) == {"serving"}
-    commands = re.findall(r"(?:kubectl (?:apply|logs|wait|create (?!namespace))|helm install).*", files["README.md"])
-    assert len(commands) >= 5
-    assert all("-n serving" in command for command in commands)
-
-
 def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
     """SGLang takes some ports from 233 above its own, and a handshake port 13 above."""
     pools = (Case("prefill", replicas=4, seqs=8, tokens=8192), Case("decode", replicas=4))
@@ -470,28 +387,6 @@ def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
         taken += [port, port + 13, *range(port + 233, port + 250), *range(one.port("nccl"), one.port("nccl") + 20)]
     assert len(set(taken)) == len(taken)
     assert max(taken) < 32768, "above, the kernel hands out ports itself"
-
-
-def test_the_page_says_what_sessions_and_networks_need() -> None:
-    plan = plan_of((Case("colocated", replicas=3, tokens=8192),), Ask(prefix=0.4))
-    inputs = plan.provenance.inputs | {"workload": plan.provenance.inputs["workload"] | {"sessions": {}}}
-    source = plan.provenance.model_copy(update={"inputs": inputs})
-    deployment = replace(
-        deployment_of(plan, "dynamo"), demand=demand_of(plan.model_copy(update={"provenance": source}))
-    )
-    notes = " ".join(page_notes(deployment))
-    assert "needs a network plug-in that enforces it" in notes
-    assert "not sessions with their pauses" in notes
-    assert "Turns of a session may go to different replicas" not in notes, "Dynamo's router knows their prefixes"
-    counting = replace(deployment, balancing=Balancing.FEWEST_REQUESTS)
-    assert "Turns of a session may go to different replicas: the router counts requests" in " ".join(
-        page_notes(counting)
-    )
-    for target in ("vllm", "sglang"):
-        hosts = replace(deployment, options=options(target), engine=target)
-        assert "Turns of a session may go to different replicas" in " ".join(page_notes(hosts))
-    readme = deployment_files(plan, options("llmd"))["README.md"]
-    assert "| router | the prompt's prefix, then fewest tokens |" in readme
 
 
 # --- engines that span nodes: who is told what where, and what carries the traffic between them

@@ -17,9 +17,9 @@ from search_spaces.loader import load_problem
 from search_spaces.problem import Gateway
 from search_spaces.targets import TARGET_NAMES
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
-from tests.report_cases import load, with_command
 from tests.report_cases import markdown_of as as_markdown
 from tests.report_cases import text_of as as_text
+from tests.report_cases import with_command
 from tests.test_balancing import judged, simulated
 
 
@@ -103,23 +103,9 @@ def test_every_reason_is_told() -> None:
     assert deployment_files(asking(alone, constraints=counted), options("dynamo"))
 
 
-@pytest.mark.parametrize(("target", "able"), [("vllm", True), ("llmd", False)])
-def test_pools_for_each_class_are_given_up_where_no_router_tells_classes_apart(target: str, *, able: bool) -> None:
-    apart = asking(lengths_plan(), constraints={"pools": "per_class"})
-    assert ("--set constraints.pools=shared" in refusal(apart, target)) is not able
-
-
 # --- a plan says which targets cannot run it, before anybody tries
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def test_a_plan_that_its_engines_own_target_runs_says_nothing() -> None:
-    found = deployable(plan_of())
-    assert found is not None
-    assert (found.target, found.refused) == ("vllm", {})
-    assert "README.md" in found.files
-    assert deploy_sentence(plan_of()) == ""
 
 
 def test_a_plan_that_no_target_runs_says_so_in_every_view_and_names_no_command() -> None:
@@ -132,23 +118,6 @@ def test_a_plan_that_no_target_runs_says_so_in_every_view_and_names_no_command()
     assert said in as_markdown(plan)
     assert "No target runs this fleet as it is" in as_page(plan)
     assert deployment(plan) == ((), "")
-
-
-def test_a_plan_that_another_target_runs_names_it_and_its_command() -> None:
-    plan = lengths_plan()
-    assert deploy_sentence(plan).startswith("Deploy: with NVIDIA Dynamo, not with vLLM: no router there parts lengths")
-    assert " --target dynamo -o deploy" in deployment(plan)[1]
-    assert deployment(plan)[0]
-
-
-def test_a_plan_without_a_fleet_says_nothing_of_deploying() -> None:
-    assert deployable(load("infeasible")) is None
-    assert deploy_sentence(load("infeasible")) == ""
-
-
-def test_a_fleet_of_a_vendor_that_no_target_deploys_is_planned_and_said() -> None:
-    plan = plan_of((Case("prefill", gpu="Gaudi-3"), Case("decode")))
-    assert deploy_sentence(plan).startswith("Deploy: not with")
 
 
 def test_sessions_are_served_by_one_pool_of_a_role() -> None:

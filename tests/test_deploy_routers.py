@@ -31,7 +31,6 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from pdplan.cli import run
-from pdplan.exits import ExitCode
 from reports.deploy.deployment import Deployment, Lane
 from reports.deploy.files import deployment_files, write_deployment
 from reports.deploy.gateway import (
@@ -93,13 +92,6 @@ def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     assert said.endswith(" --target vllm")
 
 
-def test_a_size_that_finds_no_pool_is_misplaced() -> None:
-    deployment = deployment_of(parted_plan(), "vllm")
-    assert misplacing(deployment, [Rule("colocated-1", 4096)])(4.0) == pytest.approx(0.5)
-    assert misplacing(deployment, [])(4.0) == pytest.approx(1.0)
-    assert misplacing(deployment, [Rule("elsewhere")])(4.0) == pytest.approx(1.0)
-
-
 @st.composite
 def parted(draw: st.DrawFn) -> Deployment:
     """Any routing by length of three pools: what a plan with fractional routing may say."""
@@ -127,11 +119,6 @@ def test_every_length_finds_the_pools_of_the_plan(deployment: Deployment) -> Non
             assert parts.get(pool.name, 0.0) == pytest.approx(lane.decode.get(pool.name, 0.0), abs=3.0 / PARTS)
 
 
-def test_an_engine_of_tensorrt_llm_alone_needs_no_router() -> None:
-    alone = deployment_files(plan_of((Case("colocated"),), Ask(engine="trtllm")), options("trtllm"))
-    assert not {"router.cfg", "router.sh", "hosts.env"} & set(alone)
-
-
 @pytest.mark.parametrize("size", [0.0, -1.0, 1000.0, math.nan, math.inf])
 def test_sizes_that_no_token_has_are_refused(size: float) -> None:
     with pytest.raises(InputError, match=r"^--bytes-per-token \S+ is not between 0\.1 and 100$"):
@@ -143,19 +130,6 @@ def write(plan: Plan, folder: Path, *more: str) -> Path:
     path.write_text(plan.model_dump_json(by_alias=True), "utf-8")
     assert run(["deploy", str(path), "-o", str(folder / "out"), *more]) == 0
     return path
-
-
-def test_a_changed_edge_is_told_by_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan, out = write(parted_plan(), tmp_path, "--bytes-per-token", "3.5"), tmp_path / "out"
-    config = (out / "router.cfg").read_text("utf-8")
-    assert "req.body_size le 3584" in config
-    assert run(["deploy", str(plan), "--check", str(out)]) == 0
-    (out / "router.cfg").write_text(config.replace("le 3584", "le 358"), "utf-8")
-    capsys.readouterr()
-    assert run(["deploy", str(plan), "--check", str(out)]) == ExitCode.BAD_INPUT
-    told = capsys.readouterr().out
-    assert "as_written: router.cfg[" in told
-    assert "'358', not '3584', in the line 'use_backend colocated-1 if { req.body_size le 358 }'" in told
 
 
 # --- the emitted gateway as HAProxy runs it, in front of mock engines on loopback; skipped where there is no HAProxy
@@ -302,26 +276,10 @@ def test_long_prompts_are_parted_as_planned(by_length: tuple[int, dict[str, Engi
 
 
 @needs_haproxy
-def test_engines_of_tensorrt_llm_all_get_requests(tmp_path: Path) -> None:
-    with gateway(ALIKE, tmp_path / "out") as (port, engines):
-        assert {ask(port, 100)[1] for _ in range(30)} == set(engines)
-
-
-@needs_haproxy
-def test_the_engines_of_a_pool_take_turns_when_none_is_busy(by_length: tuple[int, dict[str, Engine]]) -> None:
-    assert {ask(by_length[0], 8)[1] for _ in range(8)} == {"colocated-1-0", "colocated-1-1"}
-
-
-@needs_haproxy
 def test_a_request_that_does_not_say_how_long_it_is_is_refused(by_length: tuple[int, dict[str, Engine]]) -> None:
     with socket.create_connection(("127.0.0.1", by_length[0]), PATIENCE) as client:
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 411"
-
-
-@needs_haproxy
-def test_what_has_no_body_finds_an_engine(by_length: tuple[int, dict[str, Engine]]) -> None:
-    assert ask(by_length[0], 0, "GET")[0] == 200
 
 
 @needs_haproxy
@@ -507,18 +465,6 @@ def test_sglangs_router_tells_both_ends_where_to_meet(tmp_path: Path) -> None:
     assert rooms[0][0] == 8998
 
 
-@needs_vllm_router
-def test_a_single_engine_of_both_stages_is_reached(tmp_path: Path) -> None:
-    """Routers start with the policy where there is nothing to choose from, too."""
-    write_deployment(plan_of((Case("colocated", tokens=8192),)), options("vllm"), tmp_path / "out")
-    seen: Seen = []
-    with ExitStack() as stack:
-        only = stack.enter_context(engine("colocated", seen))
-        client = stack.enter_context(router(tmp_path / "out", PROGRAMS, {"HOST_H100_0}:8100": only}))
-        assert completion(client, seen)["choices"][0]["text"] == "colocated"
-    assert "kv_transfer_params" not in seen[-1][1]
-
-
 def sent_to_the_busy(
     folder: Path, programs: Path, pools: tuple[Case, ...], ask_for: Ask, emitted: dict[str, str]
 ) -> int:
@@ -596,8 +542,3 @@ def outage(folder: Path, programs: Path, ask_for: Ask) -> float:
 def test_a_dead_prefill_engine_takes_no_requests_for_long(tmp_path: Path) -> None:
     """By the router's own defaults it takes them for minutes."""
     assert outage(tmp_path / "out", PROGRAMS, Ask()) <= 15.0
-
-
-@needs_sglang_router
-def test_sglangs_router_passes_over_a_dead_engine(tmp_path: Path) -> None:
-    assert outage(tmp_path / "out", SGLANG, Ask(engine="sglang")) <= 15.0

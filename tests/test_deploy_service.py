@@ -23,7 +23,7 @@ from reports.answers.measured import comparison_dict
 from reports.deploy.deployment import Demand
 from reports.deploy.describe import demand_of
 from reports.deploy.files import deployment_files
-from reports.deploy.measurement import bucket_counts, drawn_rows, job_script, shared_blocks, watches
+from reports.deploy.measurement import drawn_rows, job_script, watches
 from tests.deploy_cases import Case, deployment_of, example, options, parted_plan, plan_of, two_classes
 
 
@@ -74,12 +74,6 @@ def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
     assert hits / sum(row["input_length"] for row in rows) == pytest.approx(share, abs=0.01)
 
 
-def test_counts_add_up() -> None:
-    assert bucket_counts((0.1, 0.2, 0.7), 10).tolist() == [1, 2, 7]
-    assert int(bucket_counts((1 / 3, 1 / 3, 1 / 3), 10).sum()) == 10
-    assert shared_blocks(np.array([128, 256, 1280]), 0.5).tolist() == [0, 1, 5]
-
-
 def test_every_class_has_its_own_trace() -> None:
     files = example("vllm-classes")[1]
     names = ("benchmark/workload-interactive.jsonl", "benchmark/workload-class-2.jsonl")
@@ -113,16 +107,6 @@ def test_the_script_replays_or_sweeps_with_the_tokenizer_of_a_folder(mode: str, 
         counts = [int(call.split("--request-count ")[1].split()[0]) for call in calls]
         assert all(count >= 5 * load for count, load in zip(counts, loads, strict=True))
         assert len({call.split("--output-artifact-dir ")[1] for call in calls}) == 8
-
-
-def test_a_missing_folder_is_said_at_once(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text(deployment_files(plan_of(), options("vllm"))["benchmark/run.sh"], "utf-8")
-    done = subprocess.run(
-        ["bash", str(script)], env=os.environ | {"TOKENIZER": "/nowhere"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == "/nowhere is not a folder here; set TOKENIZER to one with the model's tokenizer\n"
 
 
 def test_the_demand_of_a_class_is_its_part_of_the_whole() -> None:

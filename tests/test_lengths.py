@@ -16,12 +16,6 @@ from costmodel.lengths import Buckets, coarsen, fixed, from_quantiles, joint, lo
 Z99 = NormalDist().inv_cdf(0.99)
 
 
-def test_fixed_is_one_length() -> None:
-    assert fixed(512).value.tolist() == [512.0]
-    assert fixed(512).share.tolist() == [1.0]
-    assert fixed(512).longest == 512.0
-
-
 @pytest.mark.parametrize("sigma", [0.0, 0.1, 0.5, 1.0, 1.5])
 @pytest.mark.parametrize("buckets", [4, 16])
 def test_lognormal_keeps_its_mean(sigma: float, buckets: int) -> None:
@@ -68,12 +62,6 @@ def test_maximum_cuts_as_an_engine_does() -> None:
     assert made.longest == limit
 
 
-def test_unbounded_longest_is_the_tail_beyond_one_in_ten_thousand() -> None:
-    made = lognormal(median=1000, sigma=0.5)
-    assert made.longest == pytest.approx(1000 * math.exp(0.5 * NormalDist().inv_cdf(0.9999)))
-    assert made.value.max() < made.longest
-
-
 def test_quantiles_of_a_lognormal_give_that_lognormal() -> None:
     normal = NormalDist()
     points = {p: 1000 * math.exp(0.9 * normal.inv_cdf(p)) for p in (0.1, 0.5, 0.9, 0.99)}
@@ -92,28 +80,15 @@ def test_quantiles_are_met() -> None:
     assert made.value.max() <= 6000
 
 
-def test_equal_quantiles_are_one_length() -> None:
-    made = from_quantiles({0.5: 600, 0.9: 600})
-    assert made.value.tolist() == [600.0]
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
         (lambda: fixed(0), "fixed length is 0, it must be a finite number of at least 1 token"),
-        (lambda: fixed(math.nan), "fixed length is nan"),
         (lambda: lognormal(mean=10, median=10, sigma=1), "exactly one of mean and median"),
         (lambda: lognormal(mean=10), "exactly one of sigma, cv and p99"),
-        (lambda: lognormal(mean=10, sigma=-1), "sigma -1 must lie between 0 and 3"),
-        (lambda: lognormal(mean=10, cv=-1), "must lie between 0 and 3"),
         (lambda: lognormal(mean=100, p99=90), "p99 90 must not be below the mean or median 100"),
-        (lambda: lognormal(mean=100, p99=2000), "p99 2000 is 20.0 times the mean 100, a log-normal has at most 15.0"),
-        (lambda: lognormal(mean=100, sigma=1, maximum=0.5), "maximum 0.5 must not be below 1 tokens"),
-        (lambda: from_quantiles({0.5: 600}), "at least two between 0 and 1"),
         (lambda: from_quantiles({0.5: 600, 99: 700}), "quantile 99 of the lengths must lie between 0 and 1"),
-        (lambda: from_quantiles({0.5: 600, 0.9: 500}), "quantile 0.5 of the lengths is 600, above that of a larger"),
         (lambda: from_quantiles({0.5: 600, 0.51: 5000}), "too steeply"),
-        (lambda: from_quantiles({0.5: 600, 0.9: math.inf}), "quantile 0.9 of the lengths is inf"),
         (lambda: coarsen(np.ones(2), np.ones(2), np.ones(2), 0), "buckets: 0 must be at least 1"),
     ],
 )

@@ -143,29 +143,6 @@ def test_a_trace_gives_what_is_not_stated(folder: Path) -> None:
     assert (stated.request_rate, stated.burstiness, stated.prefix_hit_share, stated.max_tokens) == (10, 2, 0.5, 900)
 
 
-def test_an_empty_or_malformed_trace_is_a_fault_of_its_line(folder: Path) -> None:
-    text = SOUND.replace(ROWS, "    trace: {path: t.csv, columns: {arrival: when}}\n")
-    Path("t.csv").write_text("when,isl,osl\n", encoding="utf-8")
-    assert refusal(text).startswith("w.yaml:6:19: workload.lengths.trace.path: ")
-    Path("t.csv").write_text("when,isl,osl\n0,5,5\n1,x,5\n", encoding="utf-8")
-    message = refusal(text)
-    assert message.startswith("w.yaml:6:19: workload.lengths.trace.path: ")
-    assert "t.csv:3" in message
-
-
-def test_a_lognormal_without_an_end_is_named_where_requests_are_too_long(folder: Path) -> None:
-    wide = "{lognormal: {median: 1200, p99: 16000}}"
-    endless = SOUND.replace(ROWS, f"    isl: {wide}\n    osl: 100\n")
-    said = refusal(endless, {"workload.max_tokens": "32000"}).splitlines()[0]
-    assert "workload.max_tokens: 32000 is below the longest bucket" in said
-    assert said.endswith("; limit it with workload.lengths.isl.lognormal.maximum, which is not stated")
-    both = refusal(endless.replace("osl: 100", f"osl: {wide}"), {"workload.max_tokens": "32000"}).splitlines()[0]
-    assert both.endswith("isl.lognormal.maximum and workload.lengths.osl.lognormal.maximum, which are not stated")
-    limited = endless.replace("p99: 16000", "p99: 16000, maximum: 30000")
-    assert load(limited, {"workload.max_tokens": "32000"}).workload.max_tokens == 32000
-    assert refusal(limited, {"workload.max_tokens": "20000"}).endswith(" tokens (ISL + OSL)")
-
-
 def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
     problem = load(SOUND, {"workload.request_rate": "20/s", "accelerators": "[H100]", "slo.tpot": 0.1, "seed": "7"})
     assert problem.workload.request_rate == 20
@@ -209,19 +186,6 @@ def test_a_word_that_is_short_for_a_section_gives_way_to_its_keys(folder: Path) 
         assert key in schema["$defs"][section["$ref"].rpartition("/")[2]]["properties"]
 
 
-def test_another_file_of_ours_is_told_in_one_sentence(folder: Path) -> None:
-    said = refusal('{"schema": "pdplan.plan/1", "name": "x", "pools": []}')
-    assert said.splitlines()[0] == (
-        "w.yaml:1:12: schema: pdplan.plan/1 is not a workload (pdplan.workload/1); pdplan report w.yaml takes it"
-    )
-    assert len(said.splitlines()) == 3
-    pools = refusal("name: x\npools: []\n").splitlines()[0]
-    assert pools.endswith(
-        "a file with pools is a fleet file, not a workload (pdplan.workload/1); pdplan evaluate w.yaml takes it"
-    )
-    assert "did you mean 'pdplan.workload/1'?" in refusal("schema: pdplan.workload/2\n" + SOUND)
-
-
 def test_inputs_are_json_deterministic_and_state_the_same_problem(folder: Path) -> None:
     problem = load(SOUND)
     assert json.dumps(problem.inputs) == json.dumps(load(SOUND).inputs)
@@ -257,21 +221,6 @@ def test_a_users_catalog_and_config_are_relative_to_the_file(folder: Path) -> No
 # --- which quotes of the catalog are prices
 
 
-def test_a_gpu_that_nobody_quotes_so_needs_a_price(folder: Path) -> None:
-    text = SOUND.replace("H100", "MI325X").replace("H200, inventory", "RTX-6000-Ada, inventory")
-    lines = [
-        line.partition(": ")[2] for line in refusal(text, {"prices": "on-demand"}).splitlines() if "w.yaml" in line
-    ]
-    assert lines == [
-        "accelerators.0: MI325X has no on-demand quote (the catalog has reserved $1.80/h and tco $1.435/h); state its "
-        "price, or leave it out",
-        "accelerators.1: RTX-6000-Ada has no on-demand quote (the catalog has none for it at all); state its price, or "
-        "leave it out",
-    ]
-    assert refusal(SOUND, {"prices": "spott"}).count("prices: ") == 1
-    assert "prices: 'spott' is not known; did you mean 'spot'?" in refusal(SOUND, {"prices": "spott"})
-
-
 def test_a_users_quotes_are_prices(folder: Path) -> None:
     """By any spelling; of several providers the median; a GPU that the file does not name keeps the catalog's price."""
     rows = "h100_sxm,$2.10,A\nH100,2.5,B\nNVIDIA-H100-80GB-HBM3,3,C\n"
@@ -288,10 +237,3 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
     )
     again = problem_of(problem.inputs, "plan", Path())
     assert [offer.usd_per_hour for offer in again.offers] == [2.5, 4.19]
-
-
-def test_all_that_is_wrong_with_quotes_is_told_at_their_key(folder: Path) -> None:
-    """What is said of each mistake is in bad_files.yaml."""
-    (folder / "quotes.csv").write_text("accelerator,usd_per_hour\nH100,0\nH10O,cheap\n", encoding="utf-8")
-    said = refusal(SOUND, {"prices": "quotes.csv"}).splitlines()
-    assert [line.partition("prices: ")[2][:13] for line in said] == ["quotes.csv:2:", *["quotes.csv:3:"] * 2]

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from benchmarks.efficiency_curve import EfficiencyCurve, predict
-from costmodel.errors import InputError
 from search_spaces.catalog import load_catalog
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,14 +103,6 @@ def test_the_file_loads_and_says_what_was_measured(script: ModuleType, tmp_path:
     )
 
 
-def test_classes_limit_what_is_written(script: ModuleType, tmp_path: Path) -> None:
-    kept, target = tmp_path / "timings.json", tmp_path / "overlay.yaml"
-    script.save_session(session(script), kept)
-    assert script.main(["--load", str(kept), "-o", str(target), "--classes", "gemm"]) == 0
-    new = load_catalog(target).accelerator("H100")
-    assert new.efficiency["attention_decode", "bf16"].source == H100.efficiency["attention_decode", "bf16"].source
-
-
 @pytest.mark.parametrize(("gpu", "sustained"), [("h100", 0.70), ("h200", 0.68)])
 def test_the_kept_measurements_are_fitted_and_compared(
     script: ModuleType, gpu: str, sustained: float, capsys: pytest.CaptureFixture[str]
@@ -125,45 +116,3 @@ def test_the_kept_measurements_are_fitted_and_compared(
     assert script.main(["--load", str(path), "--compare"]) == 0
     rows = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if "absolute" in line]
     assert rows == ["gemm bf16", "gemm fp8", "attention_prefill bf16", "attention_decode bf16"]
-
-
-def test_a_roof_that_no_kernel_reached_is_left_out(script: ModuleType) -> None:
-    small = [one for one in synthetic(script) if one.kernel_class == "gemm" and one.shape["m"] <= 16]  # type: ignore[attr-defined]
-    rows = script.efficiency_rows(script.fit_timings(small + small, H100), "test")
-    assert "compute" not in rows["gemm"]["bf16"]
-    assert "memory" in rows["gemm"]["bf16"]
-
-
-def test_the_wrong_gpu_is_noticed(script: ModuleType) -> None:
-    a10 = load_catalog().accelerator("A10G")
-    with pytest.raises(InputError, match=r"faster than the data sheet of A10G allows; name the GPU"):
-        script.fit_timings(synthetic(script), a10)
-
-
-def test_too_few_timings(script: ModuleType) -> None:
-    with pytest.raises(InputError, match="too few timings"):
-        script.fit_timings(synthetic(script)[:3], H100)
-
-
-@pytest.mark.parametrize("words", [["--dry-run"], []])
-def test_without_a_gpu_it_says_one_sentence(
-    script: ModuleType, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert script.main(words) == 2
-    said = capsys.readouterr().err
-    assert said == (
-        "measure_gpu: error: torch is not installed here; install a build with GPU support to measure a GPU\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--load", "absent.json"], "absent.json cannot be read: No such file or directory"),
-        (["--load", __file__], "does not hold timings that --save wrote"),
-    ],
-)
-def test_bad_input(script: ModuleType, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert script.main(words) == 2
-    assert sentence in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from tests.small_fleets import apart, replicas, small
 from tests.small_problems import given, optimize
 from tests.test_verified_search import Oracle
 
-ROOT = Path(__file__).resolve().parents[1]
 BOTH = offer("H100"), offer("L40S")
 COARSE = space(tensor_parallel=(1,), max_num_seqs=(64,), max_num_batched_tokens=(512,))
 SPLIT = {"slos": (slo(1.0, 0.05, 0.9, e2e=8.0),), "offers": BOTH, "space": COARSE}

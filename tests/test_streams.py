@@ -18,10 +18,10 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from pdplan.console import Console, ReaderGoneError, guard_streams, part_of
+from pdplan.console import Console, part_of
 from reports import whole_files
 from reports.json_text import plan_json
-from reports.whole_files import check_directory, check_distinct, check_target, write_whole
+from reports.whole_files import check_directory, check_target, write_whole
 from tests.report_cases import load
 from tests.running import ROOT, SECONDS
 
@@ -52,19 +52,6 @@ def test_a_full_disk_is_one_sentence(command: str, encoding: str) -> None:
 
 
 @needs_shell
-def test_a_closed_stdout_is_one_sentence() -> None:
-    code, _, said = shell("schema >&-")
-    assert (code, said) == (2, "pdplan: error: standard output is closed; send it to a file, or to /dev/null\n")
-
-
-@needs_shell
-def test_narration_that_cannot_be_written_stops_nothing() -> None:
-    assert shell("init - 2>&-")[0] == 0
-    if FULL.exists():
-        assert shell(f"report absent.json 2>{FULL}")[0] == 2
-
-
-@needs_shell
 @pytest.mark.parametrize("command", ["--help", "schema"])
 def test_a_reader_that_has_gone_is_quiet(command: str) -> None:
     read, write = os.pipe()
@@ -82,19 +69,6 @@ def test_letters_that_the_encoding_lacks_are_replaced() -> None:
     assert (code, said) == (0, "")
     assert "×" in shown
     assert "✓" not in shown
-
-
-def test_a_stream_is_guarded_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(io.FileIO(write, "w")), encoding="utf-8"))
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    guard_streams()
-    sys.stdout.write("lost")
-    with pytest.raises(ReaderGoneError):
-        sys.stdout.flush()
-    sys.stdout.close()  # what is left goes nowhere
-    assert isinstance(sys.stderr, io.StringIO)  # somebody's own stream is left alone
 
 
 # --- streams, colour and progress: who sees what, and when
@@ -117,16 +91,6 @@ def on_terminal() -> Iterator[Terminal]:
 @pytest.fixture(autouse=True)
 def term(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-
-
-def test_a_dumb_terminal_gets_neither_colour_nor_a_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "dumb")
-    with on_terminal() as drawn, Console().milestones() as progress:
-        assert progress is not None
-        assert not Console().colored
-        progress("pricing", 0.25)
-    assert drawn.getvalue() == " 25 %  pricing\n100 %  done\n"
 
 
 @pytest.mark.parametrize("console", [Console(quiet=True), Console(json_only=True)])
@@ -220,12 +184,6 @@ def test_the_width_is_that_of_the_terminal_behind_the_guarded_stream(monkeypatch
         monkeypatch.setenv("COLUMNS", "61")
         assert Console().width == 61
     os.close(ours)
-
-
-def test_without_a_terminal_tables_are_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "47")
-    with redirect_stdout(io.StringIO()):
-        assert Console().width == 47
 
 
 # --- ctrl-C: 130 and one line, wherever it strikes
@@ -325,14 +283,6 @@ def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, mon
         check_target(tmp_path / "a", force=True)
 
 
-def test_what_leads_nowhere_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("nowhere")
-    (tmp_path / "ring").symlink_to("ring")
-    for name in ("link", "ring"):
-        with pytest.raises(InputError, match=f"{name} is a link that leads nowhere"):
-            check_target(tmp_path / name, force=True)
-
-
 def test_a_link_out_of_the_folder_is_refused_even_with_force(tmp_path: Path) -> None:
     folder, outside = tmp_path / "plan", tmp_path / "outside.html"
     folder.mkdir()
@@ -349,12 +299,6 @@ def test_two_files_of_a_folder_that_are_one_are_refused_even_with_force(tmp_path
     (tmp_path / "report.html").symlink_to("plan.json")
     with pytest.raises(InputError, match=r"plan\.json and report\.html name the same file; choose another directory"):
         check_directory(tmp_path, ("plan.json", "report.html"), force=True)
-
-
-def test_names_of_a_file_that_is_not_there_yet_are_told_to_be_one(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("new")
-    with pytest.raises(InputError, match="--csv and --html name the same file"):
-        check_distinct({"--csv": tmp_path / "new", "--html": tmp_path / "link"}, {})
 
 
 @pytest.fixture

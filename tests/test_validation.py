@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from pdplan.cli import cli, run
+from pdplan.cli import cli
 from pdplan.console import Console
 from reports.answers.accuracy import validation_dict
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import deployments_of
-from search_spaces.measured_predictions import TOO_FAST, TOO_SLOW, predict_serving, predict_steps
-from search_spaces.measurements import Format, ServingRow, Settings, read_measurements, read_scripts, with_settings
+from search_spaces.measured_predictions import TOO_FAST, TOO_SLOW, predict_serving
+from search_spaces.measurements import ServingRow, Settings, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -163,51 +163,6 @@ def test_what_ran_beyond_its_memory_fraction_is_held_to_the_whole_gpu(tmp_path: 
     assert value["predictions"][0]["ttft_predicted_ms"] > 60_000  # 2 of 64 at a time, not all of them
 
 
-def test_gpus_that_cannot_hold_the_model_are_refused_with_both_sizes(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    large = GOOD.format(ttft=100, tpot=10).replace("Llama-3.1-8B-Instruct", "Llama-3.1-405B").replace("fp8", "bf16")
-    path.write_text(HEADER + large, encoding="utf-8")
-    outcome = predict_serving(read_measurements(path)[1], load_catalog(), None)
-    assert outcome.predicted == ()
-    assert [row.line for row in outcome.refused] == [2]
-    assert outcome.refused[0].reason == (
-        "Llama-3.1-405B in bf16 with one request of 1,200 tokens needs 761 GiB of each of 1 x H100, which has 79 GiB"
-    )
-
-
-@pytest.mark.parametrize(
-    ("rows", "sentence"),
-    [
-        ("", "rows.csv has no rows below its header"),
-        (
-            GOOD.format(ttft=1, tpot="nan"),
-            "rows.csv: none of its rows can be predicted; the first, line 2: tpot_ms: nan is not a finite number; "
-            "leave it empty where nothing was measured",
-        ),
-        (
-            GOOD.format(ttft=1, tpot=1).replace("meta-llama/Llama-3.1-8B-Instruct", "../x") * 2,
-            "rows.csv: none of its rows can be predicted; the first, line 2: "
-            "model '../x' is a path that leaves the folder of models; write ORG/NAME",
-        ),
-    ],
-)
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_a_file_of_which_nothing_is_predicted_is_bad_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: str, sentence: str, form: str
-) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(HEADER + rows, encoding="utf-8")
-    flags = ["--json"] if form == "json" else []
-    assert run(["validate", "--against", str(path), *flags]) == 2
-    shown, said = capsys.readouterr()
-    assert said.removeprefix("predicting the rows of rows.csv\n") == f"pdplan: error: {sentence}\n"
-    if form == "json":
-        assert json.loads(shown)["predicted"] == 0
-    else:
-        assert shown.startswith("rows.csv: 0 of ")
-        assert "TTFT" not in shown
-
-
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])
 def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> None:
     path = tmp_path / "rows.csv"
@@ -231,20 +186,3 @@ def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> 
     assert len(outcome.predicted) >= len(lines) // 4
     assert all("GiB of each of" in row.reason for row in outcome.refused)  # no GPU holds a request of 2**25 tokens
     json.dumps(validation_dict(kind, outcome, with_rows=True), allow_nan=False)
-
-
-def test_steps_are_whole_and_within_bounds(tmp_path: Path) -> None:
-    path = tmp_path / "steps.csv"
-    header = "system,model,phase,batch,seq,latency_ms\n"
-    cells = ("0.5,512,1", "1.5,512,1", "1,1e9,1", "1,512,0", "1,512,1")
-    path.write_text(header + "".join(f"h100,llama-3.1-8b,decode,{each}\n" for each in cells), encoding="utf-8")
-    kind, rows = read_measurements(path)
-    outcome = predict_steps(rows, load_catalog(), None)
-    assert (kind, len(outcome.predicted)) == (Format.STEPS, 1)
-    assert [one.reason for one in outcome.refused] == [
-        "batch: 0.5 is not a whole number",
-        "batch: 1.5 is not a whole number",
-        "seq: 1000000000.0 is out of range; must be at least 1 and at most 16,777,216 tokens",
-        "latency_ms: 0 is out of range; must be at least 0.001 and at most 86,400,000 ms; "
-        "leave it empty where nothing was measured",
-    ]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.recommend.optimize import optimize
@@ -26,10 +25,6 @@ from tests.small_fleets import apart, replicas, small
 pytestmark = pytest.mark.usefixtures("short_runs")
 
 # --- with the simulator ---------------------------------------------------------------------------------------------
-
-
-def bench_of(instance: Instance, requests: int = 2000) -> Bench:
-    return Bench(instance, seed=3, requests=requests)
 
 
 def test_slow_tokens_are_the_decode_pools_fault() -> None:
