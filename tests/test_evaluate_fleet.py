@@ -139,12 +139,6 @@ def test_requests_go_to_pools_by_class_length_and_capacity(tmp_path: Path) -> No
     assert routes[2][2] == pytest.approx(0.75, abs=0.02)
 
 
-def test_requests_that_no_pool_gets_are_refused(tmp_path: Path) -> None:
-    stated = load_fleet(fleet(tmp_path, POOL | {"isl": {"to": 2000}}))
-    with pytest.raises(pdplan.InputError, match="no pool computes the prompts of class default with an ISL of 3,000"):
-        subject_of(stated)
-
-
 # --- the command ----------------------------------------------------------------------------------------------------
 
 

@@ -22,14 +22,13 @@ from costmodel.step import StepLoad, step_time
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.evaluate import evaluate, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.fleets.pool import pool_state
 from optimizer.loads.engine_table import lockstep
 from optimizer.loads.instance import ROLES, Instance, make_settings
 from optimizer.search.bound import keeping_up
 from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import judge, simulated_fleet
 from search_spaces.engines import load_serving_policy
-from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
 
 LONGEST = 12_000
 """Of the prompts [token]."""
@@ -177,19 +176,6 @@ def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
     assert tables.prefill_time[shape, 0] == pytest.approx(BALANCE * full)
 
 
-def test_the_token_budget_is_that_of_all_lanes() -> None:
-    """As it is deployed: each lane has its part, in the tables as in the simulator."""
-    instance = long_prompts()
-    fleet = lane_fleet(instance, Role.PREFILL, LANES, 1)
-    limits = simulated_fleet(instance, fleet).pools[0].limits
-    assert instance.tables.rank_chunks[shape_with(instance, LANES), 0] == BUDGET / LANES
-    assert (limits.max_num_batched_tokens, limits.long_prefill_threshold) == (BUDGET, BUDGET // LANES)
-    quarter = lane_instance(LANES, BUDGET // 4, ((float(PROMPT), 100.0, 1.0),))
-    at = shape_with(quarter, LANES)
-    assert quarter.tables.chunk_count[at, 0, 0, 0] > 4.0
-    assert quarter.tables.prefill_alone[at, 0] > instance.tables.prefill_alone[at, 0]
-
-
 def test_the_kv_of_a_request_is_sent_by_one_lane() -> None:
     """By hand: the card of each of eight lanes, 50 GB/s, carries its own requests, and eight go side by side.
 
@@ -247,20 +233,6 @@ def test_lockstep_by_hand() -> None:
     assert found.step[0] == pytest.approx((1.5**2 + 3.0**2) / (1.5 + 3.0))
     many = lockstep_excess(step, even[None], np.array([1.0]), np.array([8.0]))
     assert many[0, 0] == pytest.approx(2.0 * (1.0 - 0.5**7))
-
-
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.COLOCATED])
-def test_no_pool_keeps_up_with_fewer_engines_than_the_search_takes_for_the_least(role: Role) -> None:
-    instance = lane_instance(LANES, 16_384, ((1000.0, 300.0, 0.6), (9000.0, 200.0, 0.4)))
-    every = make_settings(instance)
-    shape = shape_with(instance, LANES)
-    seqs = 0 if role is Role.PREFILL else limit(instance, 2)
-    own_limit = (every.seqs == seqs) | (role is Role.PREFILL)
-    mine = (every.shape == shape) & (every.role == ROLES.index(role)) & own_limit
-    (need,) = set((keeping_up(instance, every.take(mine)) @ instance.flows.rate).tolist())
-    for engines in (1, 3):
-        pool = FleetPool("p", role, shape, seqs, 0, engines, 0, np.ones(instance.flows.isl.size))
-        assert not pool_state(at_rate(instance, 1.01 * engines / need), pool, 1.0).stable
 
 
 def test_what_is_promised_is_never_far_better_than_what_is_simulated() -> None:

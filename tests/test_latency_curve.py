@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from costmodel.errors import InputError
 from optimizer.verification.judge import LOADS, Curve, boundary, goodput, latency_curve
 from tests.test_simulated_demand import fleet, instance
 
@@ -66,8 +65,3 @@ def test_a_boundary_is_found_to_its_tolerance() -> None:
     assert high - low <= 0.01 * high
     assert boundary(lambda volume: False, 0.01)[0] == 0.0
     assert boundary(lambda volume: volume <= 0.3, 0.01)[0] == pytest.approx(0.3, rel=0.02)
-
-
-def test_too_few_requests_to_saturate_a_fleet_are_refused() -> None:
-    with pytest.raises(InputError, match="2 requests are too few for a curve: the fleet falls behind at no rate up to"):
-        latency_curve(instance(), fleet(), requests=2)

@@ -77,13 +77,6 @@ def test_a_lone_request_reads_its_own_cache(isl: float, split: Parallelism) -> N
     assert several[:2] == pytest.approx([expected, expected], rel=0.002)
 
 
-@pytest.mark.parametrize("isl", [1000.0, 38_000.0, 120_000.0])
-def test_a_lone_request_does_so_on_a_decode_engine_too(isl: float) -> None:
-    instance = contexts(isl)
-    expected = float(alone(instance, Parallelism())[0])
-    assert float(evaluate(instance, apart(instance)).tpot[-1, 0]) == pytest.approx(expected, rel=0.002)
-
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelism) -> None:
     """Half of the requests have short prompts, half long ones: the median is one, the slowest tenth the other."""
@@ -109,11 +102,6 @@ def test_small_batches_are_known_where_no_limit_is_so_small(split: Parallelism) 
     assert found == pytest.approx(steps_of(pool_state(short, fleet(short, split).pools[0], 1.0)).quiet, rel=0.005)
     if split == Parallelism():
         assert float(evaluate(few, apart(few)).tpot[-1, 0]) == pytest.approx(expected, rel=0.002)
-
-
-def test_longer_contexts_never_have_shorter_steps() -> None:
-    found = [evaluate(contexts(isl), fleet(contexts(isl), Parallelism())).tpot[-1] for isl in (1e3, 4e3, 1.6e4, 6.4e4)]
-    assert (np.diff(np.array(found)[:, :2], axis=0) > 0.0).all()
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from html.parser import HTMLParser
 
 import pytest
@@ -85,15 +84,6 @@ def test_the_twin_is_the_plan(name: str) -> None:
     assert Plan.model_validate(json.loads(walk(plan_page(plan)).twin)) == plan
 
 
-@pytest.mark.parametrize(("name", "limit"), [("disaggregated", 150e3), ("colocated", 100e3), ("hundred-pools", 600e3)])
-def test_size_and_speed(name: str, limit: float) -> None:
-    plan = load(name)
-    start = time.process_time()
-    page = plan_page(plan)
-    assert time.process_time() - start < 3.0
-    assert len(page.encode()) < limit
-
-
 def test_hostile_names_are_shown_as_text() -> None:
     page = plan_page(load("hostile"))
     walker = walk(page)
@@ -106,18 +96,6 @@ def test_hostile_names_are_shown_as_text() -> None:
     body = page.split("<body>")[1]
     assert not set(body) & set("\u202e\u2066\u2028\u2029\x1b")
     assert "A" * 100 not in body.split('<script type="application/json"')[0]
-
-
-def test_a_plan_of_unknowns_still_renders() -> None:
-    plan = load("disaggregated")
-    nan = float("nan")
-    quantiles = plan.classes[0].ttft_s.model_copy(update={"p50": nan, "p90": nan, "p95": nan, "p99": nan})
-    classes = [item.model_copy(update={"ttft_s": quantiles, "attainment": nan}) for item in plan.classes]
-    binding = [item.model_copy(update={"slack": nan, "used": nan}) for item in plan.binding]
-    page = plan_page(plan.model_copy(update={"classes": classes, "binding": binding, "gap": nan, "goodput_rps": nan}))
-    text = "".join(walk(page).text)
-    assert "Misses the SLO of batch: – of requests" in text
-    assert "nan" not in text.lower().replace("finance", "")
 
 
 def test_any_document_becomes_a_page() -> None:

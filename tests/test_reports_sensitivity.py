@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import BreakEven, Sensitivity
+from optimizer.plans.records import Sensitivity
 from reports import sensitivity as said
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import accuracy_table
@@ -53,17 +52,6 @@ def test_the_finding_is_the_first_lever_or_that_no_fleet_is_left() -> None:
     )
 
 
-def test_a_flip_to_the_recommended_fleet_is_called_that() -> None:
-    row = found().levers[0]
-    flip = row.flips[0]
-    assert said.flip_words(row, flip) == (
-        "Request rate at ×1.15 (not yet at ×1.1): 9 × H200 TP8 colocated, for $77.70/h"
-    )
-    assert said.flip_words(row, flip, flip.pools) == (
-        "Request rate at ×1.15 (not yet at ×1.1): the recommended fleet is the cheapest by formula too, for $77.70/h"
-    )
-
-
 def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
     change = "below $3.60/h per H200 (-10 %), 4 × H200 TP4 prefill becomes cheaper"
     cheapest = PLAN.model_copy(update={"cost_usd_per_hour": found().usd_per_hour})
@@ -81,22 +69,6 @@ def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
     assert "no price of a GPU to rent (what owned ones cost was not moved)" in said.break_even_sentence(owned, alone)
 
 
-def test_each_price_says_between_which_the_fleet_stays() -> None:
-    assert [said.price_sentence(row) for row in reversed(found().break_even)] == [
-        "H200: the cheapest fleet stays from $3.60/h to $5.50/h a GPU (now $4.00/h).",
-        "L40S: no price from $0.50/h to $8.00/h a GPU changes the cheapest fleet (now $2.00/h).",
-    ]
-    row = found().break_even[1]
-    dear = BreakEven(accelerator="H200", usd_per_gpu_hour=9.0, pieces=row.pieces)
-    cheap = BreakEven(accelerator="H200", usd_per_gpu_hour=1.2, pieces=row.pieces)
-    assert (
-        said.price_sentence(dear) == "H200: the cheapest fleet stays for any price from $5.50/h a GPU on (now $9.00/h)."
-    )
-    assert (
-        said.price_sentence(cheap) == "H200: the cheapest fleet stays for any price up to $3.60/h a GPU (now $1.20/h)."
-    )
-
-
 def test_what_is_absent_says_how_to_have_it() -> None:
     plain = with_command(load("disaggregated"), "pdplan optimize w.yaml -o p")
     assert said.more_sentence(plain) == ("Not worked out; to have it", "pdplan optimize w.yaml -o p --sensitivity")
@@ -109,16 +81,6 @@ def test_what_is_absent_says_how_to_have_it() -> None:
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_hostile_name_in_it_is_harmless() -> None:
-    row = found().break_even[1].model_copy(update={"accelerator": "<script>alert(1)</script>\u202e" + "x" * 10_000})
-    bad = found().model_copy(update={"break_even": [row], "levers": [lever("price.<b>", 2.0, (1.0, 3.0), (4.0, 5.0))]})
-    page = plan_page(PLAN.model_copy(update={"sensitivity": bad}))
-    shown = page[: page.index('<script type="application/json"')]
-    assert "<script>alert" not in page
-    assert "<b>" not in re.sub(r"<b>[^<]*</b>", "", shown)  # the page's own bold names
-    assert "\u202e" not in shown
 
 
 # --- what is on record ----------------------------------------------------------------------------------------------

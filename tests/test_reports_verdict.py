@@ -8,8 +8,6 @@ from reports import verdict, words
 from reports.answers.plan import plan_document, plan_page
 from tests.engine_cases import engines
 from tests.report_cases import load
-from tests.report_cases import markdown_of as as_markdown
-from tests.report_cases import text_of as render_text
 
 PLAN = load("disaggregated")
 TWO = engines(2, "H100", 1, "colocated")
@@ -93,13 +91,3 @@ def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
 
 
 # --- what the headline rests on
-
-REMARK = "The price of MI325X ($1.80/h) is a 3-year reserved quote."
-
-
-def test_a_price_that_is_no_list_price_is_said_with_the_verdict() -> None:
-    plan = having(price_remarks=[REMARK])
-    assert f"{' '.join(verdict.headlines(plan))} {REMARK}" in " ".join(render_text(plan).split())
-    assert as_markdown(plan).splitlines()[4] == REMARK
-    assert REMARK in plan_page(plan)
-    assert REMARK not in render_text(PLAN)

@@ -47,15 +47,10 @@ def with_change(problem: Problem, text: str) -> Problem:
     [
         ("rate=1:8:8", tuple(float(n) for n in range(1, 9))),
         ("rate=1:100:3:log", (1.0, 10.0, 100.0)),
-        ("rate=5:9:1", (5.0,)),
         ("ttft=300ms:2s:2", (0.3, 2.0)),
         ("price.H100=$1/h:$3/h:3", (1.0, 2.0, 3.0)),
-        ("growth.6=5%:15%:3", (0.05, 0.1, 0.15)),
-        ("attainment=50%:90 %:3", (0.5, 0.7, 0.9)),
-        ("isl_scale=50%:1.5:3", (0.5, 1.0, 1.5)),
         ("rate=20/s, 30/s", ("20/s", "30/s")),
         ("without.L4=true", (True,)),
-        ("x=1,a", (1, "a")),
     ],
 )
 def test_axes_are_ranges_or_lists(text: str, values: tuple[object, ...]) -> None:
@@ -66,19 +61,10 @@ def test_axes_are_ranges_or_lists(text: str, values: tuple[object, ...]) -> None
     ("text", "sentence"),
     [
         ("rate", "is not KEY=LOW:HIGH:COUNT or KEY=VALUE,VALUE"),
-        ("rate=", "is not KEY=LOW:HIGH:COUNT"),
         ("rate=1:2", "a range is LOW:HIGH:COUNT"),
-        ("rate=1:2:3:lin", "a range is LOW:HIGH:COUNT or LOW:HIGH:COUNT:log"),
         ("rate=1:b:3", "'b' is not a rate"),
-        ("isl_scale=1:2x:3", "'2x' is not a number or a percentage, which isl_scale needs"),
-        ("ttft=1:2GB:3", "has the unit 'GB', but a duration is in"),
-        ("rate=1:2:3.5", "COUNT is a whole number, not '3.5'"),
         ("rate=0:2:3:log", "of a log range must be above zero"),
-        ("rate=1:2:0", "COUNT is 0, but must be at least 1 and at most 1,000,000"),
         ("rate=5:1:3", "--vary 'rate=5:1:3': LOW 5 is above HIGH 1"),
-        ("rate=5:1:0", "LOW 5 is above HIGH 1, and COUNT is 0, but must be at least 1"),
-        ("ttft=2s:300ms:2", "LOW 2s is above HIGH 300ms"),
-        ("rate=1:inf:3", "'inf' is not a rate"),
         ("rate=1,,2", "has an empty value"),
     ],
 )
@@ -146,17 +132,10 @@ def test_every_lever_has_an_example_that_can_be_typed(name: str) -> None:
     [
         ("price.H300=2", "'H300' is not one of H100, L4"),
         ("price=2", "name the accelerator"),
-        ("rate.fast=2", "stands alone, but 'fast' follows it"),
         ("rate_scale=0", "is not a factor above zero"),
         ("workload.burstines=2", "did you mean workload.burstiness?"),
         ("prise.H100=2", "there is no 'prise'; did you mean 'price'? levers: price"),
-        ("ttft.medium=2", "'medium' is not one of fast, slow"),
-        ("price.H100=-1", "scenario price.H100=-1"),
-        ("price.H100=cheap", "price"),
-        ("growth=0.1", "name the months, such as growth.6=0.1"),
         ("growth.6=fast", "is not a share per month"),
-        ("efficiency=good", "is not one of pessimistic, expected, optimistic"),
-        ("owned_price.H100=0.1", "has owned_price, but no owned GPUs"),
     ],
 )
 def test_bad_changes_are_refused_in_words(problem: Problem, text: str, sentence: str) -> None:
@@ -208,9 +187,7 @@ def test_named_scenarios_extend_each_other_and_lay_mappings_over_the_file(tmp_pa
     ("text", "sentence"),
     [
         ("scenarios: {a: {extends: b}, b: {extends: a}}", r"scenarios\.\w: extends itself"),
-        ("scenarios: {june: {extends: chaep}, cheap: {}}", "did you mean 'cheap'"),
         ("scenarios: [1]", "is not a mapping"),
-        ("scenarios: {a: 5}", "is not a mapping"),
     ],
 )
 def test_bad_scenario_blocks_are_refused(tmp_path: Path, text: str, sentence: str) -> None:

@@ -26,15 +26,6 @@ def test_power_lies_between_idle_and_tdp(tdp: float, busy: float, compute: float
     assert power <= mean_power(tdp, busy, min(1.0, 1.1 * compute) * busy, memory * busy) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("mfu", "mbu", "low", "high"),
-    [(0.0, 0.0, 137.0, 300.0), (0.0, 0.65, 137.0, 300.0), (0.3, 0.7, 517.0, 600.0), (0.6, 0.3, 0.9 * 700.0, 700.0)],
-)
-def test_the_power_model_lies_between_its_sources(mfu: float, mbu: float, low: float, high: float) -> None:
-    """Decode of few requests, of 128, and prompts, on a GPU of 700 W."""
-    assert low <= mean_power(700.0, 1.0, mfu, mbu) <= high
-
-
 @pytest.mark.parametrize("volume", [0.05, 1.0, 4.0])
 def test_a_run_uses_no_more_than_there_is(volume: float) -> None:
     found = judge(instance(), fleet(), requests=600, volume=volume, replications=2)

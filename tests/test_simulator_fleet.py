@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from costmodel.simulator import (
     make_trace,
     simulate,
 )
-from search_spaces.traces import read_trace
 from tests.simulator_cases import ONLY_PROMPTS, STEPS, colocated, pages_of
 
 FLAT = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
@@ -123,13 +121,6 @@ def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() ->
     assert result.engines[1].peak_blocks == 9
 
 
-def test_requests_too_long_to_decode_pass_the_gate_and_are_rejected() -> None:
-    trace = make_trace(np.zeros(2), np.array([400, 50]), np.array([2, 2]))
-    result = simulate(trace, split(decode=Limits(kv_blocks=10), pulls=True))
-    assert result.finished.tolist() == [False, True]
-    assert result.engines[1].rejected == 1
-
-
 def test_each_router_does_what_its_name_says() -> None:
     for router in (Router.ROUND_ROBIN, Router.LEAST_LOADED):
         trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50)
@@ -218,11 +209,6 @@ def test_requests_that_never_fit_are_rejected_and_counted() -> None:
     assert result.engines[0].rejected == 1
 
 
-def test_a_run_may_stop_early() -> None:
-    result = simulate(trace_of([0.0, 5.0]), colocated(VLLM_V1, FLAT), until=1.0)
-    assert result.finished.tolist() == [True, False]
-
-
 def test_the_cap_on_context_makes_decodes_take_turns() -> None:
     """Two requests of 100 tokens under a cap of 150: each decode step serves one of them."""
     limits = Limits(decode_token_cap=150)
@@ -262,11 +248,6 @@ def test_a_trace_that_makes_no_sense_is_named(columns: dict[str, list[float]], m
     arrays = {name: np.array(values) for name, values in good.items()}
     with pytest.raises(InputError, match=message):
         make_trace(arrays.pop("arrival"), arrays.pop("isl"), arrays.pop("osl"), **arrays)
-
-
-def test_an_unknown_pool_is_named() -> None:
-    with pytest.raises(InputError, match="pool must be -1 or an index of the fleet's 1 pools"):
-        simulate(trace_of([0.0], pool=np.array([3])), colocated(VLLM_V1))
 
 
 # --- prefix caches by hash blocks, their memory, the router that follows them, and the store that engines share
@@ -374,12 +355,6 @@ def test_pages_that_make_no_sense_are_named(pages: Pages, fleet: Fleet, message:
         simulate(make_trace(np.zeros(1), np.array([40]), np.array([2]), pages=pages), fleet)
 
 
-def test_hits_are_given_or_found_but_not_both() -> None:
-    pages = Pages(np.array([1]), np.array([1]), 32)
-    with pytest.raises(InputError, match="both cached tokens and hash blocks"):
-        make_trace(np.zeros(1), np.array([40]), np.array([2]), cached=np.array([3]), pages=pages)
-
-
 def literal(trace: Trace, memory: int, blocks: int) -> list[int]:
     """Hit tokens of requests one after the other on an engine with a list of its cached pages, longest unused first."""
     assert trace.pages is not None
@@ -415,17 +390,3 @@ def test_equals_a_literal_cache_one_request_at_a_time(seed: int) -> None:
     result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=memory)))
     assert result.hit.tolist() == literal(trace, memory, blocks)
     assert 0 < result.engines[0].hit_share < 1
-
-
-def test_a_trace_with_blocks_is_replayed(data: Path) -> None:
-    """An engine that never runs out of memory finds what an infinite cache would, one request at a time, to a block."""
-    path = data / "traces" / "mooncake_conversation_trace.jsonl.gz"
-    summary = read_trace(path, limit=600)
-    rows = summary.rows
-    assert rows.hash_ids is not None
-    assert rows.hash_counts is not None
-    pages = Pages(rows.hash_ids, rows.hash_counts, 512)
-    trace = make_trace(1e4 * np.arange(len(rows), dtype=np.float64), rows.isl, rows.osl, pages=pages)
-    result = simulate(trace, colocated(VLLM_V1, LINEAR))
-    assert summary.prefix_hit_share is not None
-    assert 0.97 * summary.prefix_hit_share < result.engines[0].hit_share <= summary.prefix_hit_share

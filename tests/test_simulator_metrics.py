@@ -86,22 +86,6 @@ def test_drawn_lengths_keep_their_means() -> None:
     assert set(bucket.tolist()) == {0, 1}
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: gamma_arrivals(0, 1.0),
-        lambda: gamma_arrivals(5, -1.0),
-        lambda: gamma_arrivals(5, 1.0, float("nan")),
-        lambda: diurnal_arrivals(5, np.zeros(3)),
-        lambda: diurnal_arrivals(5, np.array([1.0, -0.1])),
-        lambda: diurnal_arrivals(0, np.ones(3)),
-    ],
-)
-def test_impossible_arrivals_are_named(call) -> None:
-    with pytest.raises(InputError, match=r"^arrivals: "):
-        call()
-
-
 def test_percentiles_count_the_unfinished_as_never() -> None:
     assert percentiles(np.array([1.0, 2.0, 3.0, np.nan]), (0.5, 1.0)) == (2.5, np.inf)
     assert percentiles(np.arange(101.0), (0.5, 0.9, 0.99)) == (50.0, 90.0, 99.0)
@@ -147,11 +131,6 @@ def spells(seed: int, requests: int, lasting: float, bad: float) -> np.ndarray:
         now = 1 - now if draw < leave[now] else now
         states[number] = 1.0 - now
     return states
-
-
-def test_runs_that_differ_make_the_interval_wider() -> None:
-    good, bad = np.tile([1.0] * 19 + [0.0], 500), np.tile([1.0] * 9 + [0.0], 1000)
-    assert width([good, bad]) > 3 * width([np.tile([1.0] * 19 + [0.0] + [1.0] * 9 + [0.0], 333)] * 2)
 
 
 def test_intervals_of_rare_bad_spells_hold_the_share_as_often_as_they_say() -> None:
@@ -264,15 +243,6 @@ def test_the_work_of_a_run_by_hand() -> None:
         [step_seconds(WORKING, (), None, 1, 11), step_seconds(WORKING, (), None, 1, 12)],
     )
     assert use.kv_block_seconds == pytest.approx(sum(chunks) + sum(decodes))
-
-
-def test_blocks_are_integrated_as_they_grow() -> None:
-    """31 tokens of prompt and two blocks; the third one is taken by the decode step that finds 33 tokens."""
-    trace = make_trace(np.zeros(1), np.array([31]), np.array([50]))
-    flat = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
-    (use,) = simulate(trace, colocated(VLLM_V1, flat)).engines
-    held = [-(-(32 + k) // 16) for k in range(49)]
-    assert use.kv_block_seconds == pytest.approx(2 * 0.1 + 0.01 * sum(held))
 
 
 class Slow(CoefficientSteps):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.studies import batching, chunk_size, distserve, mooncake
-from benchmarks.studies.common import GOAL, gamma_lengths, highest_rate, poisson_trace, table
+from benchmarks.studies.common import GOAL, highest_rate, poisson_trace
 from costmodel.metric import limits_of
 from costmodel.policy import STATIC, VLLM_V0
 from costmodel.simulator import simulate
@@ -49,14 +49,6 @@ def test_the_best_chunk_lies_between_256_and_512_tokens(
 ) -> None:
     assert chunk_size.serves(best, 400, rate, gap)
     assert not any(chunk_size.serves(chunk, 400, rate, gap) for chunk in others)
-
-
-def test_gaps_of_the_step_log_are_those_of_the_requests() -> None:
-    lengths = chunk_size.lengths_of(200)
-    result = simulate(poisson_trace(lengths, 2.0), chunk_size.fleet_of(512), log_rows=200 * chunk_size.LOG_ROWS)
-    gaps, count = chunk_size.gaps_of(result, warm_up=0.0)
-    assert gaps.max() <= result.itl_max.max() * (1.0 + 1e-9)
-    assert count.sum() <= (lengths[1] - 1).sum()
 
 
 CASES = {case.name: case for case in distserve.CASES}
@@ -105,13 +97,6 @@ def test_chunks_take_back_part_of_what_disaggregation_gains(data: Path) -> None:
     assert whole < GOAL < split
 
 
-@pytest.mark.parametrize("kind", ["whole", "chunked", "split"])
-def test_every_placement_fits_the_budget(kind: str) -> None:
-    sizes = [gpus for _, gpus, _ in distserve.placements(CASES["D1"], kind)]
-    assert len(sizes) >= 3
-    assert 4 < min(sizes) <= max(sizes) == CASES["D1"].budget
-
-
 def test_mooncakes_gain_falls_as_the_tbt_limit_loosens_and_goes_without_hits() -> None:
     load, systems = mooncake.synthetic(600).at(2.0), mooncake.systems()
     vllm, ours, bare = (
@@ -129,46 +114,7 @@ def test_the_best_split_lies_within(data: Path) -> None:
     assert share[1] > 1.5 * max(share[0], share[2])
 
 
-def test_the_synthetic_trace_has_the_published_means() -> None:
-    load = mooncake.synthetic()
-    assert load.isl.mean() == pytest.approx(15_325, rel=0.03)
-    assert load.osl.mean() == pytest.approx(149, rel=0.05)
-    seen: set[int] = set()
-    hits = 0
-    for blocks in load.hashes:
-        hits += sum(block in seen for block in blocks)
-        seen.update(blocks)
-    assert mooncake.BLOCK * hits / load.isl.sum() == pytest.approx(0.66, abs=0.02)
-
-
-def test_the_conversation_trace_has_the_published_means(data: Path) -> None:
-    load = mooncake.conversation(data)
-    assert load.isl.size == 12_031
-    assert (load.isl.mean(), load.osl.mean()) == pytest.approx((12_035, 343), rel=2e-3)
-
-
-@pytest.mark.parametrize("split", [None, (8, 8), (15, 1)])
-def test_the_longest_tenth_of_ten_gaps_is_the_longest(split: tuple[int, int] | None) -> None:
-    load = mooncake.synthetic(300)
-    few = mooncake.Load(load.arrival / 20.0, load.isl // 4 + 1, np.minimum(load.osl, 11), load.hashes)
-    result = mooncake.run(few, mooncake.mooncake(*split) if split else mooncake.vllm())
-    assert result.restarts.sum() == 0
-    several = few.osl > 1
-    assert mooncake.longest_tenth(result)[several] == pytest.approx(result.itl_max[several], rel=1e-3)
-
-
 def test_highest_rate_brackets_and_gives_up() -> None:
     assert highest_rate(lambda rate: rate <= 37.0, 0.001) == pytest.approx(37.0, rel=0.002)
     assert highest_rate(lambda rate: rate <= 0.04, 0.001) == pytest.approx(0.04, rel=0.002)
     assert highest_rate(lambda rate: False) == 0.0
-
-
-def test_gamma_lengths_keep_mean_and_variation() -> None:
-    drawn = gamma_lengths(40_000, 500.0, 0.5, 10_000, seed=0)
-    assert drawn.mean() == pytest.approx(500.0, rel=0.02)
-    assert drawn.std() / drawn.mean() == pytest.approx(0.5, rel=0.03)
-    assert set(gamma_lengths(5, 7.0, 0.0, 10, seed=0)) == {7}
-
-
-def test_tables_align() -> None:
-    assert table(("a", "bb"), [(1, "x")]).splitlines() == ["| a | bb |", "|---|----|", "| 1 | x  |"]

