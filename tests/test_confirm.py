@@ -5,26 +5,21 @@ from __future__ import annotations
 from functools import cache
 from itertools import pairwise
 
-import pytest
-
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
 from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import Instance
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import (
     APART,
     LEVEL,
-    MORE,
     MOST_CONFIRMED,
     Bench,
     Verdict,
     confirmed,
     confirmed_once,
     fleet_key,
-    gives_way,
     run_length,
     tail_of,
     without_room,
@@ -107,19 +102,3 @@ def test_a_fleet_has_room_that_keeps_its_goals_at_more_load() -> None:
         if found is not None:
             assert not found.held
             assert bench.candidate(fleet) is found
-
-
-@pytest.mark.parametrize(("share", "volume", "behind"), [(0.97, MORE, True), (0.5, 1.0, False)])
-def test_a_fleet_near_its_capacity_that_would_fall_behind_gives_way(share: float, volume: float, behind: bool) -> None:
-    """Overload shows in one run at MORE times the rate; what is not near its capacity is not even run."""
-
-    def engine(rate: float) -> tuple[Instance, Fleet]:
-        limits, load = slo(ttft=100.0, tpot=100.0, attainment=0.5), workload(rate, ((1000, 2, 0.7), (4000, 2, 0.3)))
-        instance = instance_of(problem(workload=load, slos=(limits,)))
-        return instance, Fleet((pool(instance, "colocated-1", Role.COLOCATED, 1),))
-
-    instance, fleet = engine(1.0)
-    instance, fleet = engine(share / pool_state(instance, fleet.pools[0], 1.0).utilization)
-    bench = Bench(instance, 0, 20_000, volume=volume)
-    judgement = gives_way(bench, bench.part(fleet), 1)
-    assert (judgement is not None and judgement.overload.overloaded) is behind

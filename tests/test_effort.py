@@ -6,17 +6,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from optimizer.loads import instance as deadlines
-from optimizer.loads.flows import splits
-from optimizer.loads.instance import Deadline
 from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import OUT_OF_TIME, UNCONFIRMED, UNPROVEN, optimize
 from optimizer.recommend.search import Brake, Level
-from optimizer.search.search import at_best_split
-from tests.optimizer_cases import instance_of, problem, slo
+from tests.optimizer_cases import problem
 from tests.running import QUICK, tiny, within
 
 
@@ -38,18 +34,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 # --- the time that the user gave ------------------------------------------------------------------------------------
-
-
-def always() -> bool:
-    return True
-
-
-def test_a_part_that_is_late_is_known_to_the_whole(clock: Clock) -> None:
-    whole = Deadline(110.0)
-    first = whole.part(0.5)
-    assert (first.late(), whole.passed) == (False, False)
-    clock.now = 106.0
-    assert (first.late(), whole.late(), whole.passed) == (True, False, True)
 
 
 def test_without_a_time_limit_no_clock_changes_a_plan_and_with_one_the_plan_says_so(
@@ -114,13 +98,3 @@ def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
     assert "by formula, not simulated" in told
     quick = within("optimize", tiny(tmp_path), "--json", *QUICK)
     assert (json.loads(quick.stdout)["status"], quick.stderr) == ("optimal", "")
-
-
-def test_no_splits_are_tried_when_it_is_late_but_the_first() -> None:
-    instance = instance_of(problem(slos=(slo(e2e=30.0),)))
-    tried = len(list(splits(instance.problem)))
-    asked: list[bool] = []
-    at_best_split(instance, lambda: bool(asked.append(True)))  # type: ignore[func-returns-value]
-    assert len(asked) >= tried - 1
-    late = at_best_split(instance, always).instance
-    np.testing.assert_array_equal(late.flows.ttft, next(iter(splits(instance.problem))).ttft)

@@ -10,7 +10,7 @@ import pytest
 
 from optimizer.plans.plan import Plan, Status
 from search_spaces.problem import Billing, Constraints, Goal, Objective
-from tests.optimizer_cases import offer, slo
+from tests.optimizer_cases import offer
 from tests.small_problems import SOLVED, given, optimize, plan_of
 
 BOTH = (offer("H100"), offer("L40S"))
@@ -126,13 +126,6 @@ class TestLimits:
         kinds = {row.kind: row for row in plan.alternatives}
         assert kinds["colocated_only"].pools
         assert kinds["disaggregated_only"].pools
-
-    def test_an_end_to_end_limit_is_held(self) -> None:
-        plan = optimize(given(slos=(slo(1.0, 0.2, 0.95, e2e=6.0),)))
-        assert plan.classes[0].e2e_limit_s == 6.0
-        assert plan.classes[0].attainment >= 0.95
-        assert plan.tpot_s is not None
-        assert plan.tpot_s.p50 <= (6.0 - 1.0) / 199
 
 
 class TestObjectives:

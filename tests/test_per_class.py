@@ -114,16 +114,6 @@ class TestTheFile:
     def given(self, **sections: Any) -> Problem:
         return problem_of({**INPUTS, **sections}, "here", Path())
 
-    def test_pools_are_shared_unless_asked_otherwise(self) -> None:
-        assert self.given().constraints.pools is Pools.SHARED
-        made = self.given(constraints={"pools": "per_class"})
-        assert made.constraints.pools is Pools.PER_CLASS
-        assert made.inputs["constraints"]["pools"] == "per_class"
-
-    def test_a_wrong_word_is_named(self) -> None:
-        with pytest.raises(InputError, match=r"pools.*per_clas.*per_class"):
-            self.given(constraints={"pools": "per_clas"})
-
     def test_other_goals_are_refused(self) -> None:
         with pytest.raises(InputError, match="per_class plans for min_cost only, but the goal is max_goodput"):
             self.given(constraints={"pools": "per_class", "budget": 50}, objective="max_goodput")

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError
 from optimizer.fleets.fleet import pool_config
 from optimizer.fleets.plan_fleet import fleet_of_plan
@@ -22,11 +21,9 @@ from optimizer.plans.plan import Plan
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from pdplan.cli import run
-from search_spaces.enumeration import Shape, enumerate_shapes
+from search_spaces.enumeration import enumerate_shapes
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Scenario, scenario_problem
-from search_spaces.search_space import parse_wanted, with_wanted
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 from tests.running import TINY, tiny
 
@@ -69,8 +66,6 @@ def test_lists_are_read_in_one_order_and_echoed_only_where_stated(file: Path) ->
     ("key", "value", "words"),
     [
         ("weight_dtype", "[bf16, fp9]", "search.weight_dtype.1: 'fp9' is not known; did you mean 'fp8'?"),
-        ("weight_dtype", "[]", "search.weight_dtype: is empty, but needs at least one dtype"),
-        ("kv_dtype", "[int8]", "search.kv_dtype.0: 'int8' is not known; allowed: bf16, fp8"),
     ],
 )
 def test_bad_lists_are_refused_in_one_sentence(file: Path, key: str, value: str, words: str) -> None:
@@ -185,26 +180,6 @@ def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsy
     lost = plan.model_copy(update={"pools": [plan.pools[0].model_copy(update={"weight_dtype": "int4"})]})
     with pytest.raises(InputError, match=r"int4 weights and .* KV cache is possible here"):
         fleet_of_plan(lost)
-
-
-def test_the_lever_means_one_precision_whatever_the_list(file: Path) -> None:
-    stated = load_problem(file)
-    one = scenario_problem(stated, Scenario("", {"weight_dtype": "fp8"}), file.parent)
-    assert one.weight_dtypes == ("fp8",)
-    assert one.kv_dtypes == ("bf16", "fp8")
-
-
-def test_a_config_is_asked_about_with_its_precision(file: Path) -> None:
-    stated = load_problem(file)
-    wanted = parse_wanted({"gpu": "H100", "weight_dtype": "int4", "kv_dtype": "fp8", "role": "decode"}, stated)
-    wider, missing = with_wanted(stated, wanted)
-    assert wanted.shape(wider) == Shape(0, Parallelism(), "int4", "fp8")
-    assert wanted.role is Role.DECODE
-    assert missing == {"weight_dtype": ("bf16", "fp8")}
-    assert wider.weight_dtypes == ("bf16", "fp8", "int4")
-    assert parse_wanted({"gpu": "L4"}, stated).shape(stated) == Shape(1, Parallelism(), "bf16", "bf16")
-    with pytest.raises(InputError, match="kv_dtype=fp4: 'fp4' is not known"):
-        parse_wanted({"gpu": "L4", "kv_dtype": "fp4"}, stated)
 
 
 def test_explain_ranks_a_precision_and_judges_a_pair(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

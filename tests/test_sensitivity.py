@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from optimizer.fleets.error_bars import accuracy_records
 from optimizer.plans.plan import Status
 from optimizer.plans.records import Sensitivity
-from optimizer.recommend.search import Brake
 from optimizer.whatif.answer import STEP_TIME, Answer, answer, answer_at, nothing
 from optimizer.whatif.curves import Step, break_even
-from optimizer.whatif.sensitivity import kind_of, levers, sensitivity
-from search_spaces.bounds import PRICE
+from optimizer.whatif.sensitivity import kind_of, sensitivity
 from search_spaces.problem import Problem
 from search_spaces.serving_error import load_serving_error
 from tests.engine_cases import engines
@@ -110,33 +108,6 @@ def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:
             assert below.pools != above.pools
 
 
-def test_a_pulled_brake_leaves_the_levers_out_and_says_so(problem: Problem) -> None:
-    some = sensitivity(problem, BASE, complete=True, brake=Brake(armed=True, pulled=True))
-    assert some is not None
-    assert (some.complete, some.levers) == (False, [])
-
-
-def test_lengths_grow_no_further_than_the_context(problem: Problem) -> None:
-    context = problem.model.max_position
-    assert context
-    long = replace(problem, workload=replace(problem.workload, max_tokens=round(context / 1.1)))
-    by_key = {one.key: one for one in levers(long)}
-    assert by_key["isl_scale"].high == pytest.approx(1.1, rel=1e-3)
-    assert by_key["osl_scale"].low == 0.8
-    full = replace(problem, workload=replace(problem.workload, max_tokens=context))
-    assert {one.key: one.high for one in levers(full)}["isl_scale"] == 1.0
-
-
-def test_what_no_file_may_state_is_left_out() -> None:
-    cheap = sensitivity(changed(small(), price__L4=2.0 * PRICE.low), BASE, complete=False)
-    assert cheap is not None
-    assert "L4" not in {row.accelerator for row in cheap.break_even}
-    dear = sensitivity(changed(small(), price__L4=0.9 * PRICE.high), BASE, complete=False)
-    assert dear is not None
-    assert {row.accelerator for row in dear.break_even} == {"H100", "A100-80"}
-    assert "price.L4" not in {row.lever for row in dear.levers}
-
-
 # --- accuracy on record ---------------------------------------------------------------------------------------------
 
 
@@ -164,11 +135,3 @@ def test_what_is_not_on_record_has_no_error(problem: Problem) -> None:
     assert engine.rows == same.rows > 0
     assert engine.tpot_median_abs == pytest.approx(same.tpot_median_abs_pct / 100)
     assert ("L4", "colocated", "", "") not in by_kind
-
-
-def test_the_catalog_that_is_on_record_is_of_known_names() -> None:
-    from search_spaces.catalog import load_catalog
-
-    catalog = load_catalog()
-    for one in load_serving_error().held_out_on:
-        assert catalog.accelerator(one.accelerator).name == one.accelerator

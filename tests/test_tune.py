@@ -14,8 +14,8 @@ from costmodel.engine import Parallelism, Role
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
-from optimizer.verification.bench import Bench, valid
-from optimizer.verification.judge import WORST, Outcome, distance, judge
+from optimizer.verification.bench import Bench
+from optimizer.verification.judge import Outcome, distance
 from optimizer.verification.record import tuning_record
 from optimizer.verification.tune import (
     Look,
@@ -27,10 +27,8 @@ from optimizer.verification.tune import (
     Values,
     Wish,
     estimator,
-    fleet_at,
     front,
     front_of,
-    knobs_of,
     tuned,
 )
 from search_spaces.problem import Constraints
@@ -106,37 +104,7 @@ def pool(instance: Instance, name: str, role: Role, replicas: int, route: float 
     return FleetPool(name, role, shape, limit(instance, 1), 1, replicas, 0, np.full(instance.flows.isl.size, route))
 
 
-def three(instance: Instance) -> Fleet:
-    parts = (("prefill-1", Role.PREFILL, 2, 0.6), ("decode-1", Role.DECODE, 1, 0.6), ("c-1", Role.COLOCATED, 1, 0.4))
-    return Fleet(tuple(pool(instance, *part) for part in parts))
-
-
-def test_a_step_must_have_a_token_for_each_request() -> None:
-    instance = small()
-    knobs = knobs_of(instance, three(instance))
-    point = [knob.start for knob in knobs]
-    for k, knob in enumerate(knobs):
-        if knob.pool == 2 and knob.setting in {"seqs", "chunk"}:
-            point[k] = 2 if knob.setting == "seqs" else 0
-    assert valid(instance, three(instance))
-    assert not valid(instance, fleet_at(three(instance), knobs, tuple(point)))
-
-
 # --- looks ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_distance_is_one_where_a_goal_is_just_kept() -> None:
-    instance = small()
-    found = judge(instance, Fleet((pool(instance, "c-1", Role.COLOCATED, 1),)), requests=600)
-    near = distance(instance, found)
-    (one,) = found.classes
-    assert 0.0 < near < 1.0
-    assert one.held
-    ratios = (one.ttft[1] / instance.problem.slos[0].ttft, one.tpot[1] / instance.problem.slos[0].tpot)
-    assert near >= max(ratios) * 0.99
-    drowned = small(300.0)
-    found = judge(drowned, Fleet((pool(drowned, "c-1", Role.COLOCATED, 1),)), requests=600)
-    assert 1.0 < distance(drowned, found) <= WORST
 
 
 def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
