@@ -163,29 +163,12 @@ def check(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> tu
     ("path", "old", "new", "line"),
     [
         ("dgd*.yaml", "'128'", "'512'", "settings_are_the_plans: dgd.yaml: decode-2: max_num_seqs is 512, but"),
-        (
-            "dgd*.yaml",
-            "MY-H100",
-            "NVIDIA-H100-80GB-HBM3",
-            "labels_are_the_gpus: dgd.yaml: prefill-1: its node selector",
-        ),
-        ("dgd.yaml", "my/image:1", "my/image:2", "as_written: dgd.yaml: spec: components[0]: podTemplate: "),
-        ("dgd.yaml", "v1beta1", "v1gamma1", "as_written: dgd.yaml: apiVersion is 'nvidia.com/v1gamma1'"),
         ("benchmark/workload.jsonl", '"timestamp":0.0', '"timestamp":1.5', "as_written: benchmark/workload.jsonl[0]: "),
-        ("benchmark/run.sh", "--fixed-schedule ", "", "as_written: benchmark/run.sh["),
-        ("benchmark/job.yaml", "backoffLimit: 0", "backoffLimit: 9", "as_written: benchmark/job.yaml: spec: backoff"),
         (
             RECORD,
             '"serving"',
             '"default"',
             "as_written: dgd.yaml: metadata: namespace is 'serving', not 'default'",
-        ),
-        (RECORD, '"inputs_sha256": "', '"inputs_sha256": "00', f"as_written: {RECORD}: inputs_sha256 is '00"),
-        (
-            "planner-configmap.yaml",
-            "600.0",
-            "200.0",
-            "as_written: planner-configmap.yaml: data: planner_config.json is",
         ),
     ],
 )
@@ -228,26 +211,6 @@ def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pyt
     assert check((plan, directory), capsys)[0] == ExitCode.DONE
 
 
-def test_files_of_others_are_named_and_are_no_fault(
-    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    others = [deployed[1] / f"mine-{number}.yaml" for number in range(7)]
-    hidden = deployed[1] / ".mine.yaml"
-    try:
-        for other in others:
-            other.write_text("a: 1", "utf-8")
-        others[0].write_bytes(b"\xff\xfe")
-        hidden.write_text("metadata: {namespace: mine}", "utf-8")
-        code, out, _ = check(deployed, capsys)
-    finally:
-        for other in (*others, hidden):
-            other.unlink()
-    aside, verdict = out.splitlines()
-    assert aside.startswith("7 files there are not of this plan")
-    assert aside.endswith("mine-4.yaml and 2 more")
-    assert (code, verdict.endswith("as it was evaluated")) == (ExitCode.DONE, True)
-
-
 def test_another_plan_is_told(deployed: tuple[Path, Path]) -> None:
     other = plan_of((PAIR[0], Case("decode", "H200", tp=2, seqs=64, tokens=512)))
     checked = checked_directory(other, deployed[1])
@@ -259,10 +222,7 @@ def test_another_plan_is_told(deployed: tuple[Path, Path]) -> None:
     ("arguments", "sentence"),
     [
         (["--check", "{out}", "-t", "vllm"], "{out} holds a deployment for dynamo, not for vllm"),
-        (["--check", "{out}", "-o", "x"], "--check takes the other options from DIR; leave out --output"),
-        (["--check", "{out}", "--force"], "--check takes the other options from DIR; leave out --force"),
         (["--check", "{plan}"], "has no deployment.json, so it is no directory that pdplan deploy wrote"),
-        ([], "give -o DIR to write a deployment, or --check DIR to check one"),
     ],
 )
 def test_bad_requests_are_one_sentence(
@@ -278,13 +238,10 @@ def test_bad_requests_are_one_sentence(
     ("text", "sentence"),
     [
         ("[]", "deployment.json:1:1: an array is not an object"),
-        ("{", "deployment.json:1:2: is not valid JSON"),
-        ("[" * 100_000, "deployment.json: is nested too deeply"),
         (
             '{"schema": "pdplan.deployment/9"}',
             "deployment.json:1:12: schema: 'pdplan.deployment/9' is none of 'pdplan.deployment/1'",
         ),
-        ('{"unheardOf": 1}', "deployment.json:1:1: schema: is missing"),
     ],
 )
 def test_a_record_that_is_none_is_refused(text: str, sentence: str) -> None:

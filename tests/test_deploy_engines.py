@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 from collections import Counter
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Pool
@@ -35,7 +33,6 @@ from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.flags import place_words, span_words, words_of
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
-from search_spaces.engines import load_serving_policy
 from tests.deploy_cases import (
     DENSE,
     PAIR,
@@ -228,24 +225,6 @@ def test_every_decode_batch_has_a_cuda_graph(engine: str, pools: tuple[Case, ...
         assert reach is None or int(reach) >= most
 
 
-def test_tensorrt_llm_is_told_the_requests_of_one_step() -> None:
-    """As many steps as stages are in flight: 64 requests in two stages are 32 at a time; 33 would be 66."""
-    ((_one, words, pool),) = told("trtllm", IN_STAGES, "")
-    assert (words["max_batch_size"], pool.limits.max_num_seqs) == (32, 64)
-    odd = plan_of((Case("colocated", tp=2, pp=2, seqs=63),), Ask(engine="trtllm"))
-    with pytest.raises(InputError, match="max_num_seqs 63 is not a multiple of DP 1 x PP 2"):
-        TARGETS["trtllm"].files(deployment_of(odd, "trtllm"))
-
-
-@every_engine
-def test_decode_engines_pull_where_their_connector_does(engine: str) -> None:
-    """vLLM and TensorRT-LLM load at one step and decode in the next; SGLang's prefill engines write ahead of it."""
-    fleet = simulated_fleet(*fleet_of_plan(plan_of(APART, Ask("Llama-3.1-8B", engine=engine))))
-    pulls = fleet.pools[-1].policy.pulls
-    assert pulls == (engine != "sglang")
-    assert load_serving_policy(engine).hand_over_steps == pulls
-
-
 # --- manifests against the schemas of their resources, strictly, and flags against the dumps of the engines' parsers
 
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
@@ -289,17 +268,6 @@ def test_planner_profile_has_the_documented_fields(data: Path) -> None:
         assert len({len(values) for values in found.values() if isinstance(values, list)}) == 1
 
 
-def test_planner_profile_is_physical() -> None:
-    profile = planner_data(plan_of())
-    prefill, decode = profile["prefill_raw_data.json"], profile["decode_raw_data.json"]
-    assert prefill["prefill_ttft"] == sorted(prefill["prefill_ttft"])
-    assert max(decode["x_kv_usage"]) <= 1.0
-    longest = list(zip(decode["x_kv_usage"], decode["z_itl"], decode["y_context_length"], strict=True))
-    most = max(context for *_, context in longest)
-    times = [itl for _, itl, context in sorted(longest) if context == most]
-    assert times == sorted(times), "a fuller cache is never read faster"
-
-
 def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
     dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
     for version in DUMPED:
@@ -321,21 +289,6 @@ def test_every_flag_is_in_the_dump_of_its_version(data: Path, target: str, versi
         started = launches(deployment, TARGETS[target].files(deployment))
         for name, value in (pair for launch in started for pair in launch.words):
             assert in_dump(data, deployment.engine, deployment.engine_version, target, name, value), (name, value)
-
-
-@pytest.mark.parametrize("version", facts.versions_of("vllm"))
-def test_no_version_of_vllm_is_left_out(version: str) -> None:
-    """Versions between those whose parsers were dumped take what both take; the files say the same to all."""
-    newest = deployment_files(plan_of(), options("vllm"))
-    files = deployment_files(plan_of(), options("vllm", version))
-    assert f"vllm/vllm-openai:v{version}" in files["compose/h200-0.yaml"]
-    for path, text in files.items():
-        if path.startswith("workers/"):
-            assert text == newest[path]
-    with pytest.raises(InputError, match="needs the NixlPushConnector") if version < "0.24" else nullcontext():
-        deployment_files(
-            plan_of((Case("prefill", pp=2, seqs=8, tokens=8192), Case("decode"))), options("vllm", version)
-        )
 
 
 def in_dump(data: Path, engine: str, version: str, target: str, name: str, value: str | None) -> bool:
@@ -366,14 +319,6 @@ def test_dynamo_frontend_flags_are_in_the_dump(data: Path) -> None:
         assert {word for word in words if word.startswith("--")} <= set(known)
         assert words[words.index("--router-mode") + 1] == mode
         assert mode in known["--router-mode"]["choices"]
-
-
-def test_labels_are_spelled_as_the_facts_have_them(data: Path) -> None:
-    known = loaded(data / "deploy" / "k8s_facts.json")["gpu_product_label"]
-    labels = set(known["confirmed_here"].values()) | set(known["by_rule_unconfirmed"].values())
-    for gpu in ("A100-80", "H100", "H200", "B200", "L40S"):
-        deployment = deployment_of(plan_of((Case("colocated", gpu, tokens=8192, length=4096),)), "dynamo")
-        assert deployment.pools[0].node_label in labels
 
 
 def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:

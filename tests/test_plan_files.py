@@ -8,27 +8,17 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import pdplan
-from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.words import dollars
-from optimizer.fleets.binding import limits_by_use, pool_binding, volume_bindings
-from optimizer.fleets.evaluate import Headroom, pool_headroom
-from optimizer.fleets.fleet import billed_gpus
-from optimizer.loads.engine_table import Resource
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
-from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from pdplan.files import read_plan
 from reports.answers.plan import plan_page as as_page
 from reports.answers.plan import plan_page as render_html
@@ -36,13 +26,10 @@ from reports.json_text import plan_json
 from reports.verdict import volume_sentence
 from reports.whole_files import is_plan
 from reports.words import distinct_alternatives
-from search_spaces.problem import Billing, Constraints, Goal, Objective
 from tests import report_cases as markdown
-from tests.optimizer_cases import accelerator, offer, problem
 from tests.report_cases import PLANS, load
 from tests.report_cases import text_of as as_text
 from tests.running import tiny, within
-from tests.small_fleets import apart, small
 
 FLEET = json.loads((PLANS / "disaggregated.json").read_text("utf-8"))
 
@@ -228,9 +215,7 @@ def test_what_is_no_pool_of_an_earlier_plan_is_refused(line: object, fault: str)
     ("words", "said"),
     [
         (["report"], "only H100"),
-        (["compare", str(PLANS / "colocated.json")], "The plans answer different questions"),
         (["simulate", "--requests", "2000"], "Every class meets its SLO at 20 req/s."),
-        (["deploy", "--target", "vllm"], "says how to start it"),
     ],
 )
 def test_every_command_takes_an_earlier_plan(words: list[str], said: str, tmp_path: Path) -> None:
@@ -240,60 +225,6 @@ def test_every_command_takes_an_earlier_plan(words: list[str], said: str, tmp_pa
 
 
 # --- what a plan says of its fleet: GPUs that are billed and idle, and what gives out first in a pool
-
-
-def test_of_whole_nodes_the_idle_gpus_are_billed_too() -> None:
-    given = problem(offers=(offer("H100", billing=Billing.NODE), offer("H200")))
-    assert billed_gpus(given, np.array([7, 3])) == {"H100": 8}
-    assert billed_gpus(given, np.array([9, 0])) == {"H100": 16}
-    assert billed_gpus(given, np.array([8, 3])) == {}
-
-
-def test_where_whole_nodes_are_billed_a_plan_says_what_its_limits_count() -> None:
-    nodes = (offer("H100", billing=Billing.NODE), offer("H200"))
-    assert limits_by_use(problem(offers=nodes)) == []
-    assert limits_by_use(problem(constraints=Constraints(max_gpus=12))) == []
-    (said,) = limits_by_use(problem(offers=nodes, constraints=Constraints(max_gpus=12)))
-    assert said.startswith("Whole nodes of H100 are billed: the budget pays for all of their GPUs; inventory, power")
-
-
-@pytest.mark.parametrize("volume", [0.5, 1.0, 4.0])
-def test_a_decode_pool_is_never_said_to_keep_prompts_waiting(volume: float) -> None:
-    instance = small()
-    fleet = apart(instance, 2, 2)
-    assert pool_headroom(instance, fleet, 0, volume).resource is Resource.TIME
-    decode = pool_headroom(instance, fleet, 1, volume)
-    assert decode.resource in {Resource.SLOTS, Resource.KV_MEMORY, Resource.ATTENTION_TIME}
-
-
-def test_headroom_beyond_the_time_with_prompts_says_why_it_is_there() -> None:
-    """97.8 % of the time and 26 % more load: prompts that wait share steps, so the time grows by less."""
-    (pool, *_) = apart(small(), 2, 2).pools
-    room = Headroom(1.26, Resource.TIME)
-    assert pool_binding(pool, room, 0.75).sentence.endswith("more load: prompts then wait too long for the TTFT limit.")
-    told = pool_binding(pool, room, 0.978).sentence
-    assert told.endswith("limit; its prompt time of 97.8 % grows by less, as prompts that wait share steps.")
-
-
-def test_a_plan_says_which_prices_of_its_fleet_are_no_quotes_on_demand() -> None:
-    """Of the GPUs bought alone; assumptions have those of every GPU on offer; a stated price needs no remark."""
-    listed = offer("H100", quote=accelerator("H100").price)
-    quote = accelerator("MI325X").price_on(PriceBasis.RESERVED)
-    assert quote is not None
-    reserved = replace(offer("MI325X", quote=quote), usd_per_hour=quote.usd_per_hour)
-    said = "The price of MI325X ($1.80/h) is a 3-year reserved quote."
-    plan = optimize(problem(offers=(listed, reserved)), level=Level.QUICK)
-    assert set(plan.gpus) == {"MI325X"}
-    assert plan.price_remarks == [said]
-    assert plan.warnings == [
-        "No accelerator of the generation of MI325X was measured: its error bars are wide.",
-    ]
-    assert said in plan.provenance.assumptions
-    other = optimize(problem(offers=(listed, replace(reserved, usd_per_hour=80.0))), level=Level.QUICK)
-    assert set(other.gpus) == {"H100"}
-    assert other.price_remarks == other.warnings == []
-    stated = optimize(problem(offers=(replace(reserved, quote=None),)), level=Level.QUICK)
-    assert stated.price_remarks == []
 
 
 # --- fleets of the comparison as plans of their own: `--alternative N`
@@ -343,18 +274,6 @@ def test_report_compare_simulate_and_deploy_take_it(written: tuple[Path, Plan], 
     assert deployed.returncode == 0, deployed.stderr
 
 
-def test_a_number_that_names_no_fleet_is_one_sentence(written: tuple[Path, Plan]) -> None:
-    file, plan = written
-    count = len(distinct_alternatives(plan))
-    beyond = within("report", file, "--alternative", count + 1)
-    assert (beyond.returncode, beyond.stdout) == (2, "")
-    assert f"--alternative {count + 1}: the plan has {count} fleets;" in beyond.stderr
-    assert within("compare", file).returncode == 2
-    empty = next(row for row in parse_plan((PLANS / "disaggregated.json").read_bytes()).alternatives if not row.pools)
-    with pytest.raises(pdplan.InputError, match="has no fleet"):
-        plan_of_alternative(plan, empty)
-
-
 # --- a plan for goodput per dollar says which loads it was sought among, and which one its ratio is for
 
 
@@ -376,19 +295,3 @@ def test_the_hidden_cap_and_the_load_of_the_ratio_stand_in_every_view() -> None:
     )
     for text in (as_text(plan), markdown.markdown_of(plan), as_page(plan)):
         assert said in " ".join(text.split())
-
-
-@pytest.mark.parametrize("plan", [load("colocated"), ratio(), ratio(min_volume="1", max_volume=None)])
-def test_other_objectives_and_plans_that_do_not_say_have_no_such_sentence(plan: Plan) -> None:
-    assert volume_sentence(plan) == ""
-
-
-def test_the_cap_is_a_limit_of_the_plan() -> None:
-    asked = problem()
-    demand = asked.workload.request_rate
-    assert volume_bindings(asked, 1.0) == []
-    (row,) = volume_bindings(replace(asked, objective=Objective(Goal.MAX_GOODPUT_PER_DOLLAR, 1.0, 4.0)), 3.92)
-    assert (row.constraint, row.where, row.unit) == ("max_volume", "fleet", "req/s")
-    assert row.slack == pytest.approx(0.02)
-    assert row.used == pytest.approx(3.92 * demand)
-    assert row.sentence.endswith("req/s at most: max_volume is 4.")

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.reference.vidur import TableSteps
 from costmodel.engine import EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, PdplanError
@@ -188,18 +187,6 @@ def test_coefficients_answer_by_their_formula() -> None:
     assert step_seconds(STEPS, (), None, 3, 300) == pytest.approx(8e-3 + 1e-7 * 303 + 3e-4)
     assert step_seconds(STEPS, (), None, 20, 300) == pytest.approx(7e-3 + 2e-7 * 320 + 4e-3)
     assert step_seconds(STEPS, [10], None, 3, 300) == pytest.approx(step_seconds(STEPS, [10]) + 1e-7 * 303 + 3e-4)
-
-
-def test_tables_are_looked_up_as_vidur_does() -> None:
-    dense = np.arange(100.0)
-    prefill = np.arange(100.0)[:, None] + np.array([0.0, 0.1, 0.2])
-    decode = 10.0 * np.arange(4)[:, None] + np.array([0.0, 0.5, 0.7])
-    steps = TableSteps(dense, prefill, decode, prefill_factor=1.5, decode_factor=2.0)
-    assert step_seconds(steps, (), None, 1, 64) == pytest.approx(1 + 10.5)
-    assert step_seconds(steps, (), None, 1, 65) == pytest.approx(1 + 10.7)
-    assert step_seconds(steps, (), None, 2, 129) == pytest.approx(2 + 2 * 20.5)  # mean 64.5 is 64
-    assert step_seconds(steps, [3, 4], [64, 1]) == pytest.approx(7 + 1.5 * (5 + 0.2))
-    assert step_seconds(steps, [3], None, 1, 10) == pytest.approx(4 + 3 + 10.5)
 
 
 def test_the_grid_follows_the_cost_model() -> None:

@@ -17,7 +17,7 @@ from pdplan.console import Console
 from reports.answers.accuracy import validation_dict
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import deployments_of
-from search_spaces.measured_predictions import TOO_FAST, TOO_SLOW, predict_serving
+from search_spaces.measured_predictions import predict_serving
 from search_spaces.measurements import ServingRow, Settings, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 
@@ -141,26 +141,6 @@ def test_the_goals_hold_on_the_measurements() -> None:
         assert np.median(np.abs(error)) < goal
         assert abs(np.median(error)) < 0.10
         assert 0.85 < np.mean([value.covered for value in values]) < 0.97
-
-
-def test_impossible_rows_are_marked_and_still_scored(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    late = GOOD.format(ttft=900_000, tpot=10)
-    fast = GOOD.format(ttft=1, tpot=0.5)
-    path.write_text(HEADER + late + fast + GOOD.format(ttft=100, tpot=10), encoding="utf-8")
-    _, rows = read_measurements(path)
-    outcome = predict_serving(rows, load_catalog(), None)
-    assert [one.suspect for one in outcome.predicted] == [TOO_SLOW, TOO_FAST, ""]
-    assert all(one.values["ttft"].measured > 0 for one in outcome.predicted)
-
-
-def test_what_ran_beyond_its_memory_fraction_is_held_to_the_whole_gpu(tmp_path: Path) -> None:
-    line = GOOD.format(ttft=10_000, tpot=25).replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B")
-    value = document(
-        tmp_path, HEADER + line.replace("fp8,vllm", "bf16,vllm").replace("1000,200,16", "30000,200,64"), "--rows"
-    )
-    assert value["notes"] == {"does not fit in 90 % of the GPU's memory, but ran: all of it is taken as the limit": 1}
-    assert value["predictions"][0]["ttft_predicted_ms"] > 60_000  # 2 of 64 at a time, not all of them
 
 
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])

