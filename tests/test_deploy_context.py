@@ -112,9 +112,7 @@ def test_linear_scaling_is_multiplied_by_engines_themselves(tmp_path: Path, engi
 @pytest.mark.parametrize(
     ("checkpoint", "length", "expected"),
     [
-        (None, 100_000, set()),
         (PUBLIC, 100_000, {"max_position_embeddings", "rope_parameters"}),
-        (PUBLIC, 40_000, set()),
         (UNKNOWN, 40_000, {"max_position_embeddings", "rope_parameters"}),
         (UNKNOWN, 32_000, set()),
         ("Qwen/Qwen3-30B-A3B-Instruct-2507", 100_000, set()),

@@ -62,7 +62,7 @@ COMBINATIONS = [
     ("sglang", "0.5.23", "sglang"),
     ("trtllm", "1.3.0rc29", "trtllm"),
 ]
-PER_TARGET = 100
+PER_TARGET = 40
 """Random plans that every target sees at least."""
 
 

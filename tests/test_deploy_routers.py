@@ -276,27 +276,6 @@ def test_long_prompts_are_parted_as_planned(by_length: tuple[int, dict[str, Engi
 
 
 @needs_haproxy
-def test_a_request_that_does_not_say_how_long_it_is_is_refused(by_length: tuple[int, dict[str, Engine]]) -> None:
-    with socket.create_connection(("127.0.0.1", by_length[0]), PATIENCE) as client:
-        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
-        assert client.recv(12) == b"HTTP/1.1 411"
-
-
-@needs_haproxy
-def test_an_engine_hears_that_its_client_has_left(by_length: tuple[int, dict[str, Engine]]) -> None:
-    port, engines = by_length
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    connection.request("POST", "/v1/slow", b"x")
-    deadline = time.monotonic() + PATIENCE
-    while not any(one.asked.is_set() for one in engines.values()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    connection.close()
-    asked = next(one for one in engines.values() if one.asked.is_set())
-    assert asked.left.wait(PATIENCE)
-
-
-@needs_haproxy
 def test_a_pool_goes_on_without_one_of_its_engines_and_no_other_stands_in(tmp_path: Path) -> None:
     with gateway(parted_plan(), tmp_path / "out") as (port, engines):
         stop(engines["colocated-1-0"])
