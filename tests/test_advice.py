@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -16,7 +15,6 @@ from pydantic.fields import FieldInfo
 
 from benchmarks.hostile_inputs import LINES, prepare
 from costmodel.errors import InputError
-from costmodel.metric import METRICS, Metric
 from optimizer.recommend.search import Level
 from search_spaces import bounds
 from search_spaces.buying_schema import TermsFile
@@ -99,40 +97,6 @@ def test_what_a_refusal_advises_is_accepted(reader: Reader, value: object) -> No
     for text in advised(sentence):
         if "has the unit" not in sentence:  # what is meant there is a unit
             assert not refused(reader, parse_value(text)), sentence
-
-
-@pytest.mark.parametrize(
-    ("reader", "value", "sentence"),
-    [
-        (
-            next(readers(WorkloadFile.model_fields["confidence"], set())),
-            "0.5",
-            "'0.5' is not a share; write 0.5 without quotes",
-        ),
-        (
-            next(readers(WorkloadFile.model_fields["memory_fraction"], set())),
-            "90",
-            "'90' is out of range; must be at least 0.1 and at most 1 (10% to 100%); did you mean 0.9 (90%)?",
-        ),
-        (
-            next(readers(WorkloadFile.model_fields["memory_fraction"], set())),
-            "much",
-            "'much' is not a share; write for example 0.3 or 30%",
-        ),
-        (
-            quantity(Kind.DURATION, bounds.LATENCY),
-            "slow",
-            "'slow' is not a duration; write a number and a unit, for example 500ms",
-        ),
-        (
-            quantity(Kind.DURATION, bounds.TPOT, METRICS[Metric.TPOT].plain),
-            7000,
-            "7000 without a unit means 7000 s; write 7000ms",
-        ),
-    ],
-)
-def test_advice_keeps_the_limits_of_its_place(reader: Reader, value: object, sentence: str) -> None:
-    assert refused(reader, value) == sentence
 
 
 # --- however long what is refused -------------------------------------------------------------------------------------

@@ -50,16 +50,6 @@ def sparse(path: Path, size: int = TEN_GIGABYTES) -> None:
 # --- files that are too large, too deep, or no text -----------------------------------------------------------------
 
 
-def test_ten_gigabytes_behind_any_key_are_not_read(tmp_path: Path) -> None:
-    """A config.json, a catalog and a histogram, each refused at its own key, in one run."""
-    for name in ("config.json", "catalog.yaml", "h.csv"):
-        sparse(tmp_path / name)
-    keys = {"model": {"config": "config.json"}, "workload__lengths": {"histogram": "h.csv"}}
-    write(tmp_path, problem(catalog="catalog.yaml", **keys))
-    said = refused(*limited((tmp_path, "optimize", "w.yaml")), "model.config: ", "10,737,418,240 bytes")
-    assert [key for key in ("model.config: ", "catalog: ", "workload.lengths.histogram: ") if key not in said] == []
-
-
 def laughs(levels: int) -> str:
     """The billion laughs: every line repeats the one before ten times."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]

@@ -57,22 +57,6 @@ def test_a_wrong_value_is_named_with_its_place(case: str, tmp_path: Path) -> Non
     assert not (tmp_path / "plan").exists()
 
 
-def test_all_faults_are_listed_at_once(tmp_path: Path) -> None:
-    text = problem(
-        model="Llama-3.1-8",
-        workload__request_rate="-1/s",
-        slo={"ttft": -1, "tpot": "4 parsec", "percentile": "p100"},
-        accelerators=["H20O"],
-        search={"preset": "quik"},
-        zzz=1,
-    )
-    done = optimize_within(tmp_path, text, "--json")
-    said = refused(done, "'parsec'", "'Llama-3.1-8B'", "'H200'", "'quick'", "zzz: is not a known key")
-    places = [line for line in said.splitlines() if line.startswith("w.yaml:")]
-    assert len(places) == 8
-    assert places == sorted(places, key=lambda line: int(line.split(":")[1]))
-
-
 def test_a_plan_and_its_deployment_go_to_different_folders(tmp_path: Path) -> None:
     refused(optimize_within(tmp_path, problem(), "-o", "out", "--deploy", "./out"), "same folder, out", "out/deploy")
     assert not (tmp_path / "out").exists()

@@ -26,7 +26,6 @@ from tests.report_cases import load
 from tests.report_cases import simulated as with_simulation
 from tests.small_fleets import pool
 
-COUNTS_REQUESTS = {"constraints": {"balancing": "fewest_requests"}}
 THREE = (Case("colocated", replicas=3, tokens=8192),)
 
 
@@ -86,14 +85,6 @@ def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
         deployment_files(simulated(plan, judged(held=False)), options("vllm"))
     with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize --target vllm"):
         deployment_files(simulated(plan, None), options("vllm"))
-
-
-def test_llm_d_counts_requests_where_the_plan_does() -> None:
-    plan = plan_of(THREE)
-    source = plan.provenance.model_copy(update={"inputs": plan.provenance.inputs | COUNTS_REQUESTS})
-    picker = deployment_files(plan.model_copy(update={"provenance": source}), options("llmd"))["epp-config.yaml"]
-    assert "token-load-scorer" not in picker
-    assert "active-request-scorer" in picker
 
 
 def test_the_sentence_says_what_is_kept_and_what_to_do() -> None:

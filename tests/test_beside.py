@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 
-from costmodel.engine import Role
-from optimizer.fleets.evaluate import goodput_volume, holds, predict_misses
+from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.search.mixtures import ROOM, WORTH, Kind, Mixture, cheaper_mixture, leanest, with_room
-from optimizer.search.search import AS_MUCH, FleetSearch, at_best_split, cheapest_held
+from optimizer.search.mixtures import WORTH, Kind, Mixture, cheaper_mixture, leanest
+from optimizer.search.search import FleetSearch, at_best_split, cheapest_held
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 
 LENGTHS = ((400, 200, 0.5), (2500, 300, 0.3), (9000, 700, 0.2))
@@ -61,29 +59,9 @@ def test_what_is_found_holds_and_saves_enough(rate: float) -> None:
         assert keeps_its_goals(known, mixture.fleet)
 
 
-def test_some_fleets_mix_sizes_of_one_gpu_type_and_some_have_colocated_engines_beside() -> None:
-    mixed, beside = zip(*(mixtures(*known_at(rate)) for rate in RATES), strict=True)
-    roles = [[[pool.role for pool in mixture.fleet.pools] for mixture in rows if mixture] for rows in (mixed, beside)]
-    assert any(len(set(pools)) < len(pools) for pools in roles[0])
-    assert any(set(pools) == set(Role) for pools in roles[1])
-
-
 def test_more_demand_never_costs_less() -> None:
     costs = [fleet_cost(known.instance, leanest(known)) for known, _ in map(known_at, RATES)]
     assert costs == sorted(costs)
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_engines_stay_and_get_more_room_when_what_they_serve_is_cut_anew(rate: float) -> None:
-    known, simple = known_at(rate)
-    for mixture in filter(None, mixtures(known, simple)):
-        fleet, cut = mixture.fleet, with_room(known, mixture)
-        assert engines(cut) == engines(fleet)
-        for role in Role:
-            routes = [np.sum([pool.route for pool in each.pools if pool.role is role], axis=0) for each in (cut, fleet)]
-            assert set(Role) == {pool.role for pool in fleet.pools} or routes[0] == pytest.approx(routes[1])
-        room = goodput_volume(known.instance, cut)
-        assert room >= min(goodput_volume(known.instance, fleet), ROOM) * (1.0 - AS_MUCH)
 
 
 def engines(fleet: Fleet) -> list[tuple[object, ...]]:

@@ -98,13 +98,6 @@ def test_a_purchase_pays_from_the_month_in_which_rent_exceeds_what_it_loses() ->
     assert counts(dearer, Tier.PURCHASE) == 0
 
 
-def test_owned_gpus_cost_power_and_hosting_only_and_serve_first() -> None:
-    owned = Contract(0, Tier.OWNED, running=0.2, monthly=50.0, held=3)
-    found = bought(terms(owned))
-    assert found.total == pytest.approx(12 * (3 * 50 + (3 * 0.2 + 1 * 2.0) * HOURS_PER_MONTH))
-    assert found.on_demand == pytest.approx(12 * (3 * 50 + 4 * 2.0 * HOURS_PER_MONTH))
-
-
 def next_month(price: float) -> Contract:
     """Reserved now for the second of two months."""
     return Contract(0, Tier.RESERVED_1, monthly=price * HOURS_PER_MONTH, term=1, delay=1)

@@ -211,13 +211,6 @@ def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pyt
     assert check((plan, directory), capsys)[0] == ExitCode.DONE
 
 
-def test_another_plan_is_told(deployed: tuple[Path, Path]) -> None:
-    other = plan_of((PAIR[0], Case("decode", "H200", tp=2, seqs=64, tokens=512)))
-    checked = checked_directory(other, deployed[1])
-    assert checked.differs
-    assert "settings_are_the_plans" in {rule for rule, _ in checked.breaks}
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

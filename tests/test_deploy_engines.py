@@ -18,7 +18,6 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.engine import Role
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.policy import SCHEDULERS
 from costmodel.simulator import Pool
@@ -207,22 +206,6 @@ def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...]
         assert one.settings.pipeline == pool.pipeline
         rank = one.settings.max_num_batched_tokens // one.settings.data
         assert min(limits.long_prefill_threshold, limits.max_num_batched_tokens) == rank
-
-
-@every_engine
-@pytest.mark.parametrize(("pools", "model"), FLEETS)
-def test_every_decode_batch_has_a_cuda_graph(engine: str, pools: tuple[Case, ...], model: str) -> None:
-    """Of one step of one data rank: its share of the requests, and that of a stage where the engine counts steps."""
-    for one, words, pool in told(engine, pools, model):
-        stages = 1 if engine == "vllm" else pool.pipeline
-        most = pool.limits.max_num_seqs // (one.settings.data * stages)
-        reach = {
-            "vllm": words.get("--max-cudagraph-capture-size"),
-            "sglang": words.get("--cuda-graph-max-bs-decode"),
-            "trtllm": words.get("cuda_graph_config", {}).get("max_batch_size"),
-        }[engine]
-        assert (reach is None) == (pool.role is Role.PREFILL)
-        assert reach is None or int(reach) >= most
 
 
 # --- manifests against the schemas of their resources, strictly, and flags against the dumps of the engines' parsers

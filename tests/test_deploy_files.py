@@ -42,7 +42,6 @@ from tests.deploy_cases import (
     plan_of,
 )
 from tests.report_cases import assert_golden
-from tests.running import pdplan
 
 NASTY = (
     "$(touch /tmp/pdplan-owned)",
@@ -237,20 +236,6 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leads out of"):
         write_deployment(plan_of(), options("vllm"), home, force=True)
     assert list(outside.iterdir()) == []
-
-
-def plan_file(folder: Path, **more: Any) -> Path:
-    path = folder / "plan.json"
-    path.write_text(plan_of(**more).model_dump_json(by_alias=True), "utf-8")
-    return path
-
-
-def test_the_command_writes_and_says_where(tmp_path: Path) -> None:
-    done = pdplan("deploy", plan_file(tmp_path), "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    assert re.search(r"wrote \d+ files to ", done.stderr)
-    assert (tmp_path / "out" / "router.sh").exists()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -11,15 +11,14 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_page as as_page
-from reports.deploy.files import deployment_files, targets_of
-from reports.next_steps import deploy_sentence, deployable, deployment
+from reports.deploy.files import deployment_files
+from reports.next_steps import deploy_sentence, deployment
 from search_spaces.loader import load_problem
 from search_spaces.problem import Gateway
 from search_spaces.targets import TARGET_NAMES
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
 from tests.report_cases import markdown_of as as_markdown
 from tests.report_cases import text_of as as_text
-from tests.report_cases import with_command
 from tests.test_balancing import judged, simulated
 
 
@@ -40,26 +39,6 @@ def refusal(plan: Plan, target: str) -> str:
     return str(refused.value)
 
 
-def wide_lengths_plan() -> Plan:
-    """By length, and with two engines in each prefill pool, so that it matters what a router counts."""
-    plan = lengths_plan()
-    pools = [pool.model_copy(update={"replicas": 2, "gpus": 2 * pool.gpus}) for pool in plan.pools]
-    return plan.model_copy(update={"pools": pools})
-
-
-@pytest.mark.parametrize("plan", [parted_plan(), wide_lengths_plan()], ids=["colocated", "prefill"])
-def test_a_plan_that_nobody_runs_sends_nobody_in_a_circle(plan: Plan) -> None:
-    for target in targets_of(plan):
-        assert "or choose --target" not in refusal(unproven(plan), target)
-    found = deployable(unproven(plan))
-    assert found is not None
-    assert (found.target, found.again) == (None, "vllm")
-    said = deploy_sentence(unproven(plan))
-    assert ". For a plan that vLLM runs: pdplan optimize " in said
-    assert said.endswith(" --target vllm")
-    assert said.count("--target") == 1
-
-
 @pytest.mark.parametrize("target", TARGET_NAMES)
 @pytest.mark.parametrize(
     "plan",
@@ -75,17 +54,6 @@ def test_a_target_that_is_named_runs_the_plan(plan: Plan, target: str, *, proven
         named = re.search(r"; or choose --target (.*), which runs? this plan as it is$", str(refused))
         for other in named[1].split(" or ") if named else []:
             assert deployment_files(seen, options(other))
-
-
-def test_a_view_tells_each_reason_once_and_the_command_that_can_be_copied() -> None:
-    """Of two classes in pools of their own the sentence had seven lines, and no file to plan again."""
-    plan = with_command(unproven(parted_plan()), "pdplan optimize two.yaml --set seed=3 --effort thorough -o plan -q")
-    assert deploy_sentence(plan) == (
-        "Deploy: not with vLLM and NVIDIA Dynamo: the router there counts requests, not the tokens of prompts, where "
-        "the plan is not shown to meet the SLO; not with NVIDIA Dynamo and llm-d: no router there parts lengths or "
-        "classes. "
-        "For a plan that vLLM runs: pdplan optimize two.yaml --set seed=3 --effort thorough --target vllm"
-    )
 
 
 def test_every_reason_is_told() -> None:

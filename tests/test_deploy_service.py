@@ -117,19 +117,6 @@ def test_the_demand_of_a_class_is_its_part_of_the_whole() -> None:
         demand_of(plan, "interactiv")
 
 
-@pytest.mark.parametrize("works", [True, False])
-def test_the_script_of_several_classes_fails_where_one_fails(works: bool, tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text(deployment_files(two_classes(), options("vllm"))["benchmark/run.sh"], "utf-8")
-    fail = "" if works else "case $* in *class-2*) exit 7;; esac"
-    (tmp_path / "aiperf").write_text(f"#!/bin/sh\necho run >> {tmp_path}/log\n{fail}\n", "utf-8")
-    (tmp_path / "aiperf").chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(["bash", str(script)], env=os.environ | {"PATH": path}, check=False)
-    assert done.returncode == (0 if works else 7)
-    assert (tmp_path / "log").read_text("utf-8") == "run\nrun\n"
-
-
 # --- what watches a fleet: the lines are the plan's own, the same everywhere, and Prometheus takes them
 ALONE = (Case("colocated", replicas=3, tokens=8192),)
 
@@ -137,17 +124,6 @@ ALONE = (Case("colocated", replicas=3, tokens=8192),)
 def rules(files: dict[str, str]) -> list[dict[str, Any]]:
     (group,) = yaml.safe_load(files["monitoring/rules.yaml"])["groups"]
     return list(group["rules"])
-
-
-@pytest.mark.parametrize(
-    ("capacity", "limit", "says"),
-    [(7.81, 7.81, "than the fleet serves within its SLO"), (9.0, 1.05 * 7.5, "than the fleet was planned for")],
-)
-def test_the_rate_is_told_before_the_fleet_gives_out(capacity: float, limit: float, says: str) -> None:
-    plan = plan_of().model_copy(update={"goodput_rps": capacity})
-    (watch,) = (watch for watch in watches(deployment_of(plan, "vllm")) if watch.name == "request_rate")
-    assert watch.limit == pytest.approx(limit)
-    assert says in watch.says
 
 
 @pytest.mark.parametrize("plan", [plan_of(), plan_of(ALONE), parted_plan()], ids=["pair", "alone", "parted"])
@@ -256,20 +232,6 @@ def test_a_run_lighter_than_planned_does_not_tell(tmp_path: Path) -> None:
     assert seen["sentence"].endswith(
         "It served 3.75 req/s of the 7.5 req/s planned: replay the workload at its own times."
     )
-
-
-def test_tokens_that_only_the_client_counted_are_no_other_workload(tmp_path: Path) -> None:
-    """AIPerf's tokenizer made 26.5 tokens of the server's 24: its TPOT is of shorter ones."""
-    path = result(tmp_path, tpot=0.01)
-    measured = json.loads(path.read_text("utf-8"))
-    served = dict(measured["output_sequence_length"])
-    measured["usage_completion_tokens"] = served
-    measured["output_sequence_length"]["avg"] *= 26.5 / 24.0
-    path.write_text(json.dumps(measured), "utf-8")
-    (seen,) = comparison_dict(PLAN, path)["runs"]
-    median = next(row["measured_s"] for row in seen["latencies"] if row["name"] == "TPOT p50")
-    counted = served["avg"] * 26.5 / 24.0
-    assert median == pytest.approx(0.01 * (counted - 1.0) / (served["avg"] - 1.0))
 
 
 def test_the_same_result_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.engine import Parallelism
-from costmodel.transformer import Part, WeightScale
+from costmodel.transformer import WeightScale
 from search_spaces.enumeration import (
     RULES,
     Shape,
@@ -18,7 +18,7 @@ from search_spaces.enumeration import (
 from search_spaces.hf_quantization import split_refused
 from search_spaces.models import load_model as catalog_model
 from search_spaces.problem import Constraints, Problem
-from tests.optimizer_cases import accelerator, model, offer, problem, space, workload
+from tests.optimizer_cases import model, offer, problem, space, workload
 from tests.toy import deepseek_v3, dense, llama_8b, mixtral
 
 ODD_WIDTH = dense("odd", 4, 4096, 32, 8, 14338, 32000)
@@ -187,23 +187,6 @@ DENSE_TOO = {("deepseek-ai/DeepSeek-R1", 32), ("Qwen/Qwen3-Next-80B-A3B-Instruct
 """Refused for a dense or shared width, which expert parallelism does not keep whole."""
 
 
-@pytest.mark.parametrize(
-    ("scale", "tensor", "reason"),
-    [
-        (WeightScale(128, 128, 4.0), 4, None),
-        (WeightScale(1, 128, 2.0), 8, None),
-        (WeightScale(1, 1024, 2.0), 8, "TP 8 cuts the attention width 4,096 into 512"),
-        (WeightScale(128, 1024, 4.0), 8, "TP 8 cuts the attention width 4,096 into 512"),
-        (WeightScale(4096, 128, 4.0), 8, None),  # QKV, gate and up are stored side by side
-    ],
-)
-def test_rows_are_split_by_inputs(scale: WeightScale, tensor: int, reason: str | None) -> None:
-    quantised = replace(llama_8b(), native_weight_dtype="int8", weight_scale=scale)
-    assert (split_refused(quantised, Parallelism(tensor=tensor), "int8") or "").split(", no")[0] == (reason or "")
-    spared = replace(quantised, quantized=frozenset({Part.EXPERTS}))
-    assert split_refused(spared, Parallelism(tensor=tensor), "int8") is None
-
-
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])
 def test_what_is_accepted_satisfies_every_rule_and_what_is_not_fails_one(name: str) -> None:
     degrees = (1, 2, 3, 4, 8, 16)
@@ -225,30 +208,3 @@ def test_what_is_accepted_satisfies_every_rule_and_what_is_not_fails_one(name: s
         for shape in candidates(given, index):
             reasons = [rule(given, shape) for rule in RULES.values()]
             assert (shape in found.shapes) == (reasons == [None] * len(RULES))
-
-
-def test_shapes_come_in_the_order_of_offers_and_all_are_counted() -> None:
-    given = problem(offers=(offer("H100"), offer("L4")), space=space(tensor_parallel=(1, 2, 3)))
-    found = enumerate_shapes(given)
-    assert [(shape.offer, shape.parallelism.tensor) for shape in found.shapes] == [(0, 1), (0, 2), (1, 1), (1, 2)]
-    assert found.considered == 6
-    assert found.dropped == {
-        "H100: TP 3 does not divide 32 attention heads": 1,
-        "L4: TP 3 does not divide 32 attention heads": 1,
-    }
-    assert len(found.shapes) + sum(found.dropped.values()) == found.considered
-
-
-def test_a_longer_limit_only_ever_refuses_more() -> None:
-    def shapes(tokens: int) -> set[object]:
-        given = problem(offers=(offer("L4"), offer("H100")), workload=workload(max_tokens=tokens))
-        return set(enumerate_shapes(given).shapes)
-
-    assert shapes(131_000) < shapes(20_000) <= shapes(8192)
-
-
-def test_a_large_memory_runs_what_a_small_one_does() -> None:
-    small = problem(offers=(offer("A100-40"),), space=space(tensor_parallel=(1, 2, 4, 8)))
-    large = problem(offers=(offer("A100-80"),), space=small.space)
-    assert accelerator("A100-40").memory < accelerator("A100-80").memory
-    assert set(enumerate_shapes(small).shapes) <= set(enumerate_shapes(large).shapes)

@@ -81,18 +81,6 @@ class TestTheFleetFound:
         rate = sum(state.rate for pool, state in zip(fleet.pools, result.states, strict=True) if pool.role != "decode")
         np.testing.assert_allclose(rate, instance.flows.rate, rtol=1e-6)
 
-    def test_hand_overs_stay_within_a_maker(self, name: str) -> None:
-        instance, fleet, _ = fleet_of(name)
-        for domain in range(int(instance.tables.domain.max()) + 1):
-            ends = [
-                sum(
-                    (p.route for p in fleet.of(role) if instance.tables.domain[p.shape] == domain),
-                    np.zeros(instance.flows.isl.size),
-                )
-                for role in (Role.PREFILL, Role.DECODE)
-            ]
-            np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)
-
     def test_attainment_is_the_mean_over_the_flows_of_a_class(self, name: str) -> None:
         instance, _, result = fleet_of(name)
         flows, classes = instance.flows, instance.problem.slos

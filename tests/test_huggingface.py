@@ -116,30 +116,6 @@ def test_windows(fields: dict[str, Any], expected: dict[int | None, int]) -> Non
     assert windows(parse(**fields)) == expected
 
 
-MIMO: dict[str, Any] = {"model_type": "mimo_v2_flash", "head_dim": 24, "v_head_dim": 16, "sliding_window": 128}
-SWA: dict[str, Any] = {"swa_num_attention_heads": 16, "swa_num_key_value_heads": 4, "swa_head_dim": 12}
-
-
-@pytest.mark.parametrize(
-    ("fields", "full", "sliding"),
-    [
-        ({**MIMO, "layer_types": ["full_attention", "sliding_attention"] * 4}, (8, 2, 24, 16), (8, 4, 24, 16)),
-        ({**MIMO, "hybrid_layer_pattern": [0, 1] * 4, **SWA, "swa_v_head_dim": 8}, (8, 2, 24, 16), (16, 4, 12, 8)),
-        ({"hybrid_layer_pattern": [0, 1] * 4, "sliding_window_size": 128, **SWA}, (8, 2, 8, 8), (16, 4, 12, 12)),
-        ({"sliding_window_pattern": 2, "sliding_window": 128}, (8, 2, 8, 8), (8, 2, 8, 8)),
-    ],
-)  # fmt: skip
-def test_sliding_layers_may_have_heads_of_their_own(
-    fields: dict[str, Any], full: tuple[int, ...], sliding: tuple[int, ...]
-) -> None:
-    """As published (MiMo-V2-Flash: swa_ fields), and as transformers 5 saves it, whose class doubles the KV heads."""
-    model = parse(**fields)
-    expected = {SoftmaxAttention(64, *full), SoftmaxAttention(64, *sliding, window=128)}
-    assert {group.attention for group in model.layers} == expected
-    kv_elements = sum(kv_heads * (key + value) for _, kv_heads, key, value in (full, sliding))
-    assert model.kv_bytes_per_token("bf16") == 4 * kv_elements * 2
-
-
 NOMINAL = {"MiniMaxAI__MiniMax-M3.json", "tf__falcon_mamba.json"}
 """Counted in whole billions, and a model so small that its vectors are 0.7 % of it."""
 KV_OF_CONFIGS = {

@@ -12,20 +12,17 @@ from numpy.typing import NDArray
 from costmodel.accelerator import Origin
 from costmodel.engine import Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.estimate import prompt_seconds
 from costmodel.host import EngineOverhead
 from costmodel.queues.erlang import lockstep_excess
 from costmodel.queues.steady_state import ClosedLoad, engine_times
-from costmodel.simulator.run import simulate, step_seconds
+from costmodel.simulator.run import step_seconds
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.evaluate import evaluate, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.engine_table import lockstep
-from optimizer.loads.instance import ROLES, Instance, make_settings
-from optimizer.search.bound import keeping_up
-from optimizer.verification.demand import simulated_trace
+from optimizer.loads.instance import Instance
 from optimizer.verification.judge import judge, simulated_fleet
 from search_spaces.engines import load_serving_policy
 from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
@@ -206,23 +203,6 @@ def test_the_simulator_counts_the_host_time_of_the_busiest_lane(requests: int) -
     config = replace(config, max_num_seqs=256)
     steps = cost_steps(instance.problem.model, config, host)
     assert step_seconds(steps, (), None, requests, requests) == pytest.approx(max(requests / LANES, 1.0), abs=0.1)
-
-
-def test_a_prefill_engine_takes_what_the_simulator_takes() -> None:
-    """Capacity by `estimate` and by the tables of the search, against prompts that never stop coming."""
-    quarter = lane_instance(LANES, BUDGET // 4, ((float(PROMPT), 2.0, 1.0),))
-    fleet = lane_fleet(quarter, Role.PREFILL, LANES, 1)
-    pool = fleet.pools[0]
-    engine = engine_arrays(quarter.problem.model, [config := pool_config(quarter, pool)], quarter.overhead)
-    stated = 1.0 / prompt_seconds(quarter.problem.model, config, engine, float(PROMPT), BALANCE)
-    every = make_settings(quarter)
-    mine = (every.shape == pool.shape) & (every.role == ROLES.index(Role.PREFILL))
-    (need,) = set((keeping_up(quarter, every.take(mine)) @ quarter.flows.rate).tolist())
-    demand = simulated_trace(at_rate(quarter, 3.0 * stated), fleet, 600, 0)
-    result = simulate(demand.trace, simulated_fleet(quarter, fleet))
-    taken = 599.0 / (result.prompt_end.max() - result.prompt_end.min())
-    assert stated == pytest.approx(taken, rel=0.05)
-    assert 1.0 / need == pytest.approx(taken, rel=0.05)
 
 
 def test_lockstep_by_hand() -> None:

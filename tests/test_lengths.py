@@ -38,17 +38,6 @@ def test_lognormal_parameters_agree() -> None:
         np.testing.assert_allclose(other.share, same[0].share, rtol=1e-6)
 
 
-def test_lognormal_second_moment_is_near_and_nears_with_more_buckets() -> None:
-    true = 20_000**2 * math.exp(0.7**2)
-    errors = []
-    for buckets in (4, 8, 16, 32):
-        made = lognormal(mean=20_000, sigma=0.7, buckets=buckets)
-        errors.append(1 - float(made.share @ made.value**2) / true)
-    assert errors == sorted(errors, reverse=True)
-    assert errors[2] < 0.02
-    assert 0 < errors[3] < 0.005
-
-
 def test_maximum_cuts_as_an_engine_does() -> None:
     """E[min(x, m)] of a log-normal in closed form, against the buckets."""
     sigma, limit = 1.0, 2000.0
@@ -129,22 +118,6 @@ def test_coarsening_keeps_share_and_means(cells: list[tuple[int, int, int]], tar
     assert np.all(made.share > 0)
     # Merging can only lose spread.
     assert float(made.share @ made.isl**2) <= float(weight @ isl**2) / total * (1 + 1e-9)
-
-
-def test_coarsening_does_not_depend_on_the_scale_of_the_weights() -> None:
-    random = np.random.default_rng(1)
-    isl, osl = random.integers(1, 5000, 300).astype(float), random.integers(1, 500, 300).astype(float)
-    weight = random.integers(1, 9, 300).astype(float)
-    first, scaled = coarsen(isl, osl, weight, 20), coarsen(isl, osl, 8 * weight, 20)
-    for name in ("isl", "osl", "share"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(scaled, name))
-
-
-def test_few_cells_are_kept_as_they_are() -> None:
-    made = coarsen(np.array([30.0, 10.0, 20.0]), np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 1.0]), 40)
-    assert made.isl.tolist() == [10.0, 20.0, 30.0]
-    assert made.osl.tolist() == [2.0, 3.0, 1.0]
-    assert made.share.tolist() == [0.5, 0.25, 0.25]
 
 
 def test_the_tail_keeps_buckets_of_its_own() -> None:

@@ -92,19 +92,6 @@ def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelis
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_small_batches_are_known_where_no_limit_is_so_small(split: Parallelism) -> None:
-    """A step of one request, from tables that begin at 16; none is taken for shorter than the mean quiet one."""
-    few = contexts(38_000.0, seqs=(16, 32, 64, 128, 256, 512))
-    expected = float(alone(few, split)[0])
-    assert evaluate(few, fleet(few, split)).tpot[-1, :2] == pytest.approx([expected, expected], rel=0.002)
-    short = contexts(100.0, seqs=(16, 32, 64, 128, 256, 512))
-    found = float(evaluate(short, fleet(short, split)).tpot[-1, 0])
-    assert found == pytest.approx(steps_of(pool_state(short, fleet(short, split).pools[0], 1.0)).quiet, rel=0.005)
-    if split == Parallelism():
-        assert float(evaluate(few, apart(few)).tpot[-1, 0]) == pytest.approx(expected, rel=0.002)
-
-
-@pytest.mark.parametrize("split", SPLITS)
 def test_more_requests_never_have_shorter_steps(split: Parallelism) -> None:
     instance = contexts(8000.0)
     found = [evaluate(instance, fleet(instance, split), volume).tpot[-1, 1] for volume in np.geomspace(1.0, 1e4, 17)]

@@ -16,12 +16,10 @@ from costmodel.engine import Parallelism, Role
 from costmodel.transformer import Transformer
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, even_mix
-from optimizer.loads.instance import DECODE, PREFILL, Instance, make_settings
+from optimizer.loads.instance import Instance
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
-from optimizer.search.mixtures import leanest
 from optimizer.search.program import Builder, solve
-from optimizer.search.search import evaluated
 from optimizer.verification.demand import simulated_trace
 from search_spaces.enumeration import Rule, Shape, weights_have_kernels
 from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
@@ -185,19 +183,6 @@ def test_the_even_mix_sends_what_is_sent_and_takes_what_is_taken(
 def few_heads(**changes: object) -> Problem:
     degrees = space(tensor_parallel=(1, 2, 4, 8), roles=APART, max_num_seqs=(64,))
     return problem(**({"model": FEW_HEADS, "space": degrees, "slos": (slo(0.4, 0.03, 0.9),)} | changes))
-
-
-def test_a_fleet_of_narrow_and_wide_engines_only_sends_where_it_can() -> None:
-    """Prompts on TP 8 alone, tokens anywhere: only TP 8 can take them in."""
-    asked = few_heads()
-    instance = instance_of(asked)
-    every = make_settings(instance)
-    degrees = np.array([shape.parallelism.tensor for shape in instance.tables.shapes])[every.shape]
-    wide = (every.role == DECODE) | ((every.role == PREFILL) & (degrees == 8))
-    fleet = leanest(evaluated(instance).restricted(wide))
-    assert {instance.tables.shapes[pool.shape].parallelism.tensor for pool in fleet.pools} == {8}
-    narrow = (every.role == DECODE) & (degrees < 8) | ((every.role == PREFILL) & (degrees == 8))
-    assert not leanest(evaluated(instance).restricted(narrow)).pools
 
 
 @pytest.mark.parametrize("rate", [10.0, 30.0])

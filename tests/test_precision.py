@@ -22,7 +22,7 @@ from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from pdplan.cli import run
 from search_spaces.enumeration import enumerate_shapes
-from search_spaces.loader import load_problem, problem_of
+from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
 from tests.running import TINY, tiny
@@ -45,21 +45,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def both(**changes: Any) -> Problem:
     return problem(space=space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8"), tensor_parallel=(1,)), **changes)
-
-
-def test_lists_are_read_in_one_order_and_echoed_only_where_stated(file: Path) -> None:
-    stated = load_problem(file)
-    assert stated.space.weight_dtype == ("bf16", "fp8")
-    assert stated.weight_dtypes == stated.kv_dtypes == ("bf16", "fp8")
-    assert stated.inputs["search"]["kv_dtype"] == ["bf16", "fp8"]
-    again = problem_of(stated.inputs, "echo", file.parent)
-    assert again.inputs == stated.inputs
-    assert again.space == stated.space
-    silent = load_problem(file, {"search": "quick"})
-    assert silent.space.weight_dtype == ()
-    assert silent.weight_dtypes == ("bf16",)
-    assert not {"weight_dtype", "kv_dtype"} & set(silent.inputs["search"])
-    assert load_problem(file, {"search.kv_dtype": "fp8"}).kv_dtypes == ("fp8",)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.loads.engine_table import prompt_latency
-from optimizer.loads.instance import PREFILL, Instance, make_settings
+from optimizer.loads.instance import Instance
 from optimizer.verification.judge import judge
 from search_spaces.problem import SearchSpace
 from tests.optimizer_cases import instance_of, limit, problem, workload
@@ -107,25 +106,3 @@ def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Insta
     at_once = prompt_latency(times[1], chunks[1], deep)
     assert at_once[0] == pytest.approx(times[1][0])
     assert piped[0, 1] < 0.7 * at_once[0, 1]
-
-
-def test_settings_have_every_budget_in_pipelines_and_else_the_largest(instance: Instance) -> None:
-    engines = make_settings(instance)
-
-    def budgets(number: int) -> list[int]:
-        mine = (engines.role == PREFILL) & (engines.shape == stages(instance, number))
-        return np.unique(engines.chunk[mine]).tolist()
-
-    assert budgets(1) == [len(CHUNKS) - 1]
-    assert budgets(4) == list(range(len(CHUNKS)))
-
-
-def test_the_evaluation_knows_which_budget_suits_a_pipeline(instance: Instance) -> None:
-    """In the order of the simulated TTFT, and a third off at most."""
-    found, seen = [], []
-    for chunk in (512, 2048, 8192):
-        one = fleet(instance, chunk)
-        found.append(float(evaluate(instance, one).ttft[-1, 1]))
-        seen.append(judge(instance, one, requests=6000, seed=2).classes[0].ttft[1])
-    assert np.argsort(found).tolist() == np.argsort(seen).tolist()
-    assert found == pytest.approx(seen, rel=0.33)

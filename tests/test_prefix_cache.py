@@ -167,13 +167,6 @@ def test_the_formula_finds_what_simulated_blocks_do(
         assert (use.at_best - use.sustained < 0.02) == (think == 10.0)
 
 
-def test_misses_come_late_in_the_formula_too() -> None:
-    """TTFT at its 99th percentile is that of whole prompts where memory is too small, and of new tokens where not."""
-    late = [evaluate(i, fleet_for(i, ALONE, 6)).ttft[-1, -1]
-            for i in (instance_for(think, Balancing.FEWEST_TOKENS) for think in (10.0, 300.0))]  # fmt: skip
-    assert late[1] > 2.0 * late[0]
-
-
 def test_a_stated_share_is_one_case_of_the_law() -> None:
     """A share of every prompt that is used again at once: the same tokens, and no flows for misses."""
     load = agents(10.0, Balancing.FEWEST_TOKENS).workload

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ import numpy as np
 import pytest
 
 from benchmarks import melange_grid, splitwise_case
-from benchmarks.reference.fleet_cases import fleet_pd_matrices, melange_matrices
-from benchmarks.reference.fleet_schemas import MelangeCase, PairCase
+from benchmarks.reference.fleet_cases import melange_matrices
+from benchmarks.reference.fleet_schemas import MelangeCase
 from benchmarks.reference.fleets import compare_fleet_pd, compare_melange
 from benchmarks.vllm_2023 import host_times, one_gpu_host_times
 from costmodel.host import EngineOverhead
@@ -92,20 +90,6 @@ class TestPrefillAndDecode:
         none_left["types"][0]["inventory_nodes"] = 0
         (tmp_path / "none.json.gz").write_bytes(gzip.compress(json.dumps(none_left).encode()))
         assert [(one.case, one.cost) for one in compare_fleet_pd(tmp_path)] == [("node", 16.0), ("none", 160.0)]
-
-    def test_one_maker_does_not_hand_over_to_another(self) -> None:
-        matrices = fleet_pd_matrices(PairCase.model_validate(pair_case()))
-        assert matrices.domain.tolist() == [0, 0, 1]
-        np.testing.assert_array_equal(matrices.hand_over, np.eye(2, dtype=np.bool_))
-
-
-class TestFiles:
-    def test_json_and_lines(self, tmp_path: Path) -> None:
-        (tmp_path / "a.input.json").write_text(json.dumps(EXAMPLE))
-        command = [sys.executable, "-m", "benchmarks.reference", "melange", str(tmp_path)]
-        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, cwd=ROOT)
-        (row,) = json.loads(done.stdout)
-        assert set(row) == {"case", "cost", "expected", "bound", "seconds"}
 
 
 # --- splitwise's clusters and corners of Mélange's grid, by our own search: the directions that they published

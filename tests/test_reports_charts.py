@@ -12,8 +12,6 @@ from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document
 from reports.answers.plan_charts import (
     arrivals_chart,
-    attainable,
-    draw_roofline,
     load_chart,
     loads,
     slo_charts,
@@ -73,16 +71,6 @@ def test_marks_stay_inside_and_labels_apart(name: str, is_simulated: bool) -> No
 # --- the fleet and its pools -----------------------------------------------------------------------------------------
 
 
-def test_a_roofline_has_the_pools_that_have_a_place_on_log_axes(plan: Plan) -> None:
-    for pool in plan.pools:
-        assert pool.operating_point.mfu <= attainable(pool.operating_point) <= 1.0
-    idle = plan.pools[0].operating_point.model_copy(update={"mfu": 0.0})
-    pools = [plan.pools[0].model_copy(update={"operating_point": idle}), *plan.pools[1:]]
-    drawn = [mark.text for mark in draw_roofline(pools).marks if isinstance(mark, Text) and mark.tone == "halo"]
-    assert drawn == ["d0", "d1"]
-    assert draw_roofline(pools[:1]).marks
-
-
 # --- lengths ---------------------------------------------------------------------------------------------------------
 
 
@@ -139,21 +127,6 @@ def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Pl
     assert f"{chart.title}." == growth_sentence(plan)
     assert load_chart(with_simulation(plan, curve=plan.simulation.curve[:1])) is None
     assert load_chart(with_simulation(plan, goodput_rps=None, goodput_fails_rps=None)) is not None
-
-
-@pytest.mark.parametrize(
-    ("outcome", "holds", "ending"),
-    [("undecided", "not proven", "the SLO is not proven."), ("misses", "no", "an SLO is missed."),
-     (None, "no", "an SLO is missed.")],
-)  # fmt: skip
-def test_a_rate_whose_run_does_not_tell_is_not_said_to_miss(
-    plan: Plan, outcome: str | None, holds: str, ending: str
-) -> None:
-    """The curve's points are judged by their intervals, those of older plans, which have no outcome, as they were."""
-    *curve, last = plan.simulation.curve
-    seen = with_simulation(plan, curve=[*curve, last.model_copy(update={"held": False, "outcome": outcome})])
-    assert loads(seen)[-1].holds == holds
-    assert growth_sentence(seen).endswith(f"; at 8.1 req/s {ending}")
 
 
 # --- a day -----------------------------------------------------------------------------------------------------------

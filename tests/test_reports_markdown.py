@@ -2,7 +2,6 @@
 
 import pytest
 
-from reports.views.markdown import table
 from tests.report_cases import NAMES, assert_golden, load
 from tests.report_cases import markdown_of as render_plan
 
@@ -23,12 +22,6 @@ def test_hostile_names_are_shown_as_text() -> None:
     outside = text.replace("<details><summary>Reproduce</summary>", "").replace("</details>", "").split("```")
     assert not set("<>@`") & set(outside[0] + outside[2])
     assert not set(text) & set("\u202e\u2066\u2028\u2029\x1b")
-
-
-def test_long_tables_are_cut_and_say_so() -> None:
-    assert table(("a", "#b"), [("x", "1")] * 3, 2) == [
-        "| a | b |", "| --- | ---: |", "| x | 1 |", "| x | 1 |", "", "1 more row in plan.json.",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["disaggregated", "infeasible", "hostile"])

@@ -10,12 +10,10 @@ from reports import sensitivity as said
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import accuracy_table
 from reports.deploy.files import SUMS, deploy_plan
-from reports.drawing import Text
 from reports.next_steps import deployment
-from reports.sensitivity import draw_tornado
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
-from tests.report_cases import lever, load, with_accuracy, with_command, with_sensitivity
+from tests.report_cases import load, with_accuracy, with_command, with_sensitivity
 
 PLAN = with_sensitivity(load("disaggregated"))
 
@@ -25,31 +23,10 @@ def found(plan: Plan = PLAN) -> Sensitivity:
     return plan.sensitivity
 
 
-def only(*levers: object) -> Sensitivity:
-    return found().model_copy(update={"levers": list(levers)})
-
-
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_tornado_leaves_out_what_moves_nothing() -> None:
-    labels = [mark.text for mark in draw_tornado(found().levers, 47.11).marks if isinstance(mark, Text)]
-    assert [text.partition(",")[0] for text in labels[:-1:2]] == ["request rate", "price of H200", "step times"]
-    assert labels[1] == "$40.11 · no fleet"
-    assert said.still_sentence(found()) == "Not moved by: TTFT limit."
-
-
 # --- sentences ------------------------------------------------------------------------------------------------------
-
-
-def test_the_finding_is_the_first_lever_or_that_no_fleet_is_left() -> None:
-    assert said.swing_sentence(found()) == "With the request rate at ×1.2, no fleet meets the SLO"
-    assert said.swing_sentence(only(lever("isl_scale", 1.0, (0.8, 1.2), (40.0, 50.0)))) == (
-        "The cost depends most on the input lengths: $40.00/h to $50.00/h"
-    )
-    assert said.swing_sentence(only(lever("price.H100", 2.0, (1.6, 2.4), (40.0, 46.0)))) == (
-        "The cost depends most on the price of H100: $40.00/h to $47.11/h"
-    )
 
 
 def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:

@@ -134,14 +134,6 @@ def test_a_fleet_with_room_bears_a_replica_but_not_its_only_node() -> None:
     assert small.spare_cost("node", only_where_needed=True) == pytest.approx(3 * price)
 
 
-def test_a_plans_own_spares_count_towards_n_plus_k() -> None:
-    instance, fleet = case(2)
-    found = resilience(instance, fleet, spares=[1], requests=600)
-    price = instance.problem.offers[0].usd_per_hour
-    assert [one.spare for one in found.losses] == pytest.approx([0.0, price])
-    assert (found.losses[0].left, found.losses[0].held) == ((2,), True)
-
-
 def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     found = resilience(*case(2), requests=600, volume=2.0)
     assert not found.losses[0].held

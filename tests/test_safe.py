@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import EnginePool, SafeFleet, SafeStatus
-from optimizer.recommend.comparison import safe_sentence
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.verification.judge import Outcome
 from search_spaces.problem import Goal, Objective, Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 from tests.report_cases import text_of as render_plan
@@ -69,27 +66,6 @@ def test_it_is_sought_for_the_least_cost_and_by_simulation_alone() -> None:
     assert optimize(given(3.0), extras=False).safe is None
     most = given(3.0, objective=Objective(Goal.MAX_GOODPUT), offers=(offer(inventory=1),))
     assert optimize(most).safe is None
-
-
-@dataclass
-class Judged:
-    """As much of a verdict as the sentence needs."""
-
-    cost: float
-    outcome: Outcome = Outcome.MISSES
-
-
-@pytest.mark.parametrize(
-    ("cost", "outcome", "classes", "sentence"),
-    [
-        (55.86, Outcome.MISSES, 1, "misses the SLO. A fleet that survives costs $55.86/h (+40 %)."),
-        (39.9, Outcome.UNDECIDED, 1, "may miss the SLO. A fleet that survives costs $39.90/h (the same)."),
-    ],
-)
-def test_the_sentence_says_by_how_much_the_survivor_costs_more(
-    cost: float, outcome: Outcome, classes: int, sentence: str
-) -> None:
-    assert safe_sentence(Judged(39.9, outcome), Judged(cost), classes) == f"{SLOW} {sentence}"  # type: ignore[arg-type]
 
 
 def test_the_command_line_overrides_the_confidence_of_the_file(tmp_path: Path) -> None:

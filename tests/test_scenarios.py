@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from costmodel.errors import InputError
-from search_spaces.buying_schema import ProcurementSection
-from search_spaces.buying_terms import owned_price
 from search_spaces.levers import EFFICIENCIES, LEVERS
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
@@ -103,21 +100,6 @@ def test_levers_change_what_they_say(problem: Problem) -> None:
     assert longer.isl.tolist() == [1600.0, 6000.0]
     assert longer.osl.tolist() == [150.0, 80.0]
     assert longer.max_tokens == 8192 * 6080 // 3080 + 1
-
-
-def test_owned_gpus_are_a_part_of_their_offer(problem: Problem) -> None:
-    mine, full = with_change(problem, "owned.H100=64").offers[0], problem.offers[0]
-    assert mine.owned_usd_per_hour == pytest.approx(owned_price(full.accelerator, ProcurementSection()))
-    assert mine == replace(full, owned=64, owned_usd_per_hour=pytest.approx(0.091))
-    hosted = scenario_problem(
-        problem, Scenario("", {"owned.H100": 8, "owned_price.H100": 0.4, "price.H100": 5}), Path()
-    )
-    assert [(one.usd_per_hour, one.owned, one.owned_usd_per_hour) for one in hosted.offers] == [
-        (5.0, 8, 0.4), (0.8, 0, 0.0),
-    ]  # fmt: skip
-    again = scenario_problem(hosted, Scenario("as it is", {}), Path())
-    assert (again.inputs, again.offers) == (hosted.inputs, hosted.offers)
-    assert with_change(problem, "owned.H100=0").offers == problem.offers
 
 
 @pytest.mark.parametrize("name", LEVERS)

@@ -10,7 +10,6 @@ import pytest
 
 from costmodel.transformer import FeedForward, LayerGroup, SoftmaxAttention, Transformer
 from search_spaces.echo import init_text
-from search_spaces.models import load_model
 from search_spaces.schema import SearchSection, Span, json_schema
 from search_spaces.search_space import allowed_degrees, search_space, sizes, tensor_parallel_fits
 from search_spaces.yaml_source import parse_source
@@ -75,15 +74,6 @@ def test_tensor_parallel_must_divide_heads_and_kv_heads() -> None:
     assert {5, 12, 72} < set(allowed_degrees(dense(8, 8, experts=12))["expert_parallel"])
     assert search_space(SearchSection(), dense(8, 8, experts=12)).expert_parallel == (1, 2, 4)
     assert allowed_degrees(dense(8, 8))["data_parallel"] == (1,)
-
-
-def test_large_mixtures_may_spread_their_experts_over_a_rack() -> None:
-    """Wide expert parallelism is part of the default search from 200 billion weights on."""
-    space = search_space(SearchSection(), load_model("DeepSeek-V3"))
-    assert (space.expert_parallel, space.max_gpus_per_engine) == ((1, 2, 4, 8, 16, 32, 64), 72)
-    assert 48 in search_space(SearchSection(), load_model("DeepSeek-V4-Pro")).expert_parallel  # of 384 experts
-    assert search_space(SearchSection(), load_model("Qwen3-30B-A3B")).max_gpus_per_engine == 16
-    assert search_space(SearchSection(preset="quick"), load_model("DeepSeek-V3")).max_gpus_per_engine == 8
 
 
 def test_a_span_keeps_its_ends() -> None:

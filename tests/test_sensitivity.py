@@ -111,16 +111,6 @@ def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:
 # --- accuracy on record ---------------------------------------------------------------------------------------------
 
 
-def test_the_record_by_accelerator_counts_every_row_once() -> None:
-    known = load_serving_error()
-    for mode in ("colocated", "disaggregated"):
-        (whole,) = (one.rows for one in known.held_out if one.group == mode)
-        rows = [one for one in known.held_out_on if one.mode == mode]
-        assert sum(one.rows for one in rows if not one.engine) == whole
-        assert sum(one.rows for one in rows if one.engine and not one.model) == whole
-        assert sum(one.rows for one in rows if one.model) == whole
-
-
 def test_what_is_not_on_record_has_no_error(problem: Problem) -> None:
     records = accuracy_records(problem)
     by_kind = {(row.accelerator, row.mode, row.engine, row.model): row for row in records}

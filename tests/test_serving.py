@@ -153,13 +153,6 @@ def test_waves_stay_together_only_where_equal_prompts_go_first() -> None:
     assert together.tpot[0, 0] < apart.tpot[0, 0]  # prompts that run first spare the decodes of such a wave
 
 
-def test_only_equal_requests_beside_others_wait_for_those_before_them() -> None:
-    policy = replace(IDEAL, equal_wait=2.0)
-    for users, spread, more in ((1, 0.0, 0.0), (4, 0.2, 0.0), (4, 0.0, 1.5e-4)):
-        plain, waits = (ttft(times(1e-4, 1e-3), p, load(users, spread=spread), colocated()) for p in (IDEAL, policy))
-        assert waits - plain == pytest.approx(more, abs=1e-6)
-
-
 def test_a_saturated_prefill_pool_lets_out_what_it_can() -> None:
     steady = closed_loop(times(0.5, 0.001), IDEAL, load(200), pools(2))
     assert steady.rate[0, 0] == pytest.approx(2 / 0.5, rel=0.02)

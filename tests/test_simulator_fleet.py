@@ -138,15 +138,6 @@ def test_a_trace_may_say_which_pool_serves_a_request() -> None:
     assert result.engine[0] == 1
 
 
-def test_a_closed_loop_keeps_its_concurrency() -> None:
-    trace = trace_of([0.0] * 12, concurrency=3, think=0.5)
-    result = simulate(trace, colocated(VLLM_V1, FLAT))
-    assert result.finished.all()
-    events = sorted([(t, 1) for t in result.arrival] + [(t, -1) for t in result.finish])
-    assert max(np.cumsum([change for _, change in events])) == 3
-    assert result.arrival[3] == pytest.approx(result.finish[:3].min() + 0.5)
-
-
 def test_a_cached_prefix_is_not_computed_again() -> None:
     trace = trace_of([0.0], isl=100, cached=np.array([60]))
     result = simulate(trace, colocated(VLLM_V1, CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))))
@@ -177,36 +168,6 @@ def test_chunks_of_one_prompt_follow_each_other_through_the_stages(policy: str) 
     assert result.ttft[0] == pytest.approx(0.25)
     assert result.engines[0].prompt_tokens == 400
     assert result.engines[0].prompt_steps == 4
-
-
-def test_a_pipeline_runs_no_more_than_its_limit() -> None:
-    """Prompts that change their micro-batch count once: at most four requests run, and four do."""
-    trace = make_trace(np.zeros(40), np.tile([30, 700], 20), np.tile([60, 5], 20))
-    limits = Limits(max_num_seqs=4, max_num_batched_tokens=100)
-    result = simulate(trace, colocated(VLLM_V1, FLAT, limits, pipeline=2))
-    changes = sorted([(t, 1) for t in result.prompt_start] + [(t, -1) for t in result.finish])
-    assert max(np.cumsum([change for _, change in changes])) == 4
-    assert result.engines[0].prompt_tokens == trace.isl.sum()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_micro_batches_do_not_take_the_last_blocks_from_each_other_for_ever(seed: int) -> None:
-    """Memory for three of the requests: handed over and computed again, they would; now the oldest goes on."""
-    rng = np.random.default_rng(seed)
-    arrival = np.cumsum(rng.exponential(0.05, 12))
-    trace = make_trace(arrival, rng.integers(100, 400, 12), rng.integers(100, 250, 12))
-    limits = Limits(max_num_seqs=4, max_num_batched_tokens=256, kv_blocks=51)
-    pools = tuple(Pool(role, STEPS, VLLM_V1, limits, pipeline=3) for role in (Role.PREFILL, Role.DECODE))
-    result = simulate(trace, Fleet(pools, HandOver(1e-3)), until=60.0)
-    assert result.finished.all()
-    assert result.restarts.sum() > 0
-
-
-def test_requests_that_never_fit_are_rejected_and_counted() -> None:
-    trace = make_trace(np.zeros(2), np.array([100, 10_000]), np.array([5, 5]))
-    result = simulate(trace, colocated(VLLM_V1, FLAT, Limits(kv_blocks=50)))
-    assert result.finished.tolist() == [True, False]
-    assert result.engines[0].rejected == 1
 
 
 def test_the_cap_on_context_makes_decodes_take_turns() -> None:
@@ -322,13 +283,6 @@ def test_reads_of_the_store_wait_for_each_other() -> None:
     trace = replace(trace, pool=np.array([0, 1, 2]))
     result = simulate(trace, Fleet(colocated(VLLM_V1, LINEAR).pools * 3, store=KvStore(10, 1e-4)))
     np.testing.assert_allclose(result.ttft[1:], [0.0064 + 0.006, 0.0128 + 0.006])
-
-
-def test_pages_follow_their_requests_when_sorted() -> None:
-    trace = paged([2.0, 1.0, 3.0], [64, 96, 10], [[5, 6], [5, 7, 8], []])
-    assert trace.pages is not None
-    assert trace.pages.counts.tolist() == [3, 2, 0]
-    assert trace.pages.ids.tolist() == [0, 2, 3, 0, 1]
 
 
 @pytest.mark.parametrize(

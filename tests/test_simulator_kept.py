@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import numba
-import numpy as np
 import pytest
 
 from costmodel.simulator import compiled, records
@@ -51,13 +50,6 @@ def test_numba_loads_with_the_first_run_only_and_from_one_module(root: Path) -> 
     rooms = ("costmodel", "optimizer", "search_spaces", "reports", "pdplan")
     sources = [path for room in rooms for path in root.glob(f"{room}/**/*.py")]
     assert {path.name for path in sources if "import numba" in path.read_text("utf-8")} == {"compiled.py"}
-
-
-def test_no_field_of_a_record_is_an_attribute_of_all_records() -> None:
-    """`record.size`, say, is numpy's own in plain Python."""
-    names = {name for row in compiled.FIELDS.values() for name in getattr(getattr(row, "row", row), "fields", {})}
-    assert {"prompt_start", "first_lane", "too_fast"} <= names
-    assert not names & set(dir(np.record))
 
 
 def twice(world: object, number: float) -> float:

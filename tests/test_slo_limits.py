@@ -28,8 +28,7 @@ from reports.deploy.describe import limits_of as replayed_limits
 from reports.json_text import plan_json
 from reports.words import slo_words
 from search_spaces.loader import load_problem, problem_of
-from search_spaces.problem import Problem, Slo
-from search_spaces.scenarios import changed
+from search_spaces.problem import Slo
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.report_cases import text_of as render_plan
 from tests.running import QUICK, Done, tiny
@@ -133,12 +132,6 @@ def test_of_200_gaps_two_may_be_longer(prompts: int, kept: bool) -> None:
     assert within(result, limits_of(itl_p99=0.02))[1:].all()
 
 
-def test_of_fewer_than_100_gaps_none_may_be_longer() -> None:
-    result = served(1, osl=100)
-    assert result.itl_p99[0] == result.itl_max[0] > 0.09
-    assert not within(result, limits_of(itl_p99=0.02))[0]
-
-
 def limited(limit: float | None) -> Instance:
     return instance_of(problem(slos=(slo(itl_p99=limit),), workload=workload(6.0), space=space()))
 
@@ -185,26 +178,6 @@ def test_a_tighter_limit_never_holds_for_more(name: str) -> None:
     assert shares == sorted(shares)
     assert shares[0] < 0.1
     assert shares[-1] == pytest.approx(float(predict_misses(unlimited(), fleet).attainment[0]), abs=1e-12)
-
-
-def with_change(stated: Problem, key: str, value: float) -> Problem:
-    return problem_of(changed(stated.inputs, {key: value}), "changed", Path())
-
-
-CLASSES = [
-    {"name": "chat", "share": 0.5, "ttft": "1s", "tpot": "40ms", "itl_p99": "60ms"},
-    {"name": "batch", "share": 0.5, "ttft": "4s", "tpot": "80ms"},
-]
-
-
-def test_the_file_its_echo_and_its_levers_say_the_same(tmp_path: Path) -> None:
-    stated = load_problem(tiny(tmp_path, slo=CLASSES))
-    assert [found.limit(ITL) for found in stated.slos] == [0.06, math.inf]
-    echo = json.loads(json.dumps(stated.inputs, allow_nan=False))
-    assert ["itl_p99" in row for row in echo["slo"]] == [True, False]
-    assert problem_of(echo, "echo", tmp_path).slos == stated.slos
-    assert [found.limit(ITL) for found in with_change(stated, "itl_p99.batch", 0.1).slos] == [0.06, 0.1]
-    assert [found.limit(ITL) for found in with_change(stated, "slo_scale", 2.0).slos] == [0.12, math.inf]
 
 
 @pytest.mark.parametrize(

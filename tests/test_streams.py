@@ -7,7 +7,6 @@ import json
 import math
 import os
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,14 +60,6 @@ def test_a_reader_that_has_gone_is_quiet(command: str) -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-@needs_shell
-def test_letters_that_the_encoding_lacks_are_replaced() -> None:
-    code, shown, said = shell("report tests/plans/colocated.json", PYTHONIOENCODING="latin-1")
-    assert (code, said) == (0, "")
-    assert "×" in shown
-    assert "✓" not in shown
 
 
 # --- streams, colour and progress: who sees what, and when
@@ -158,34 +149,6 @@ def test_color_needs_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -
         assert not Console().colored
 
 
-@pytest.mark.parametrize(
-    ("console", "narrates"),
-    [
-        (Console(), True),
-        (Console(quiet=True), False),
-        (Console(json_only=True), False),
-        (Console(json_only=True, verbose=True), True),
-    ],
-)
-def test_narration(console: Console, narrates: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    console.note("once upon a time")
-    assert capsys.readouterr() == ("", "once upon a time\n" if narrates else "")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_the_width_is_that_of_the_terminal_behind_the_guarded_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    import termios  # not on Windows
-
-    ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w") as terminal, redirect_stdout(terminal):
-        termios.tcsetwinsize(theirs, (24, 73))
-        assert Console().width == 73
-        monkeypatch.setenv("COLUMNS", "61")
-        assert Console().width == 61
-    os.close(ours)
-
-
 # --- ctrl-C: 130 and one line, wherever it strikes
 
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -260,16 +223,6 @@ def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.Monke
         write_whole({first: "new", second: "new"})
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     assert first.read_text() == "old"
-
-
-def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
-    place, link = tmp_path / "there" / "a.txt", tmp_path / "link"
-    place.parent.mkdir()
-    link.symlink_to(place)
-    write_whole({link: "new"})
-    assert link.is_symlink()
-    assert place.read_text() == "new"
-    assert stat.S_IMODE(place.stat().st_mode) == 0o666 & ~whole_files._umask()
 
 
 def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

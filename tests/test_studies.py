@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.studies import batching, chunk_size, distserve, mooncake
-from benchmarks.studies.common import GOAL, highest_rate, poisson_trace
+from benchmarks.studies.common import GOAL, poisson_trace
 from costmodel.metric import limits_of
-from costmodel.policy import STATIC, VLLM_V0
 from costmodel.simulator import simulate
 from costmodel.simulator.metrics import within
 
@@ -23,15 +22,6 @@ def test_gains_of_continuous_batching_grow_with_the_variation_of_outputs() -> No
     assert gains[1] > 2.0
     assert gains[2] < 5.0
     assert all(gain == pytest.approx(one.expected, rel=0.15) for gain, one in zip(gains, found, strict=True))
-
-
-def test_a_static_batch_waits_for_its_longest_request() -> None:
-    isl, osl = batching.lengths_of(1.0, 320)
-    assert batching.idle_bound(np.array([1, 3, 2, 2]), 2) == pytest.approx(1.25)
-    static, continuous = (batching.fleet_of(policy, 32) for policy in (STATIC, VLLM_V0))
-    slow, fast = (simulate(poisson_trace((isl, osl), 2.0), fleet) for fleet in (static, continuous))
-    limits = batching.LIMITS
-    assert within(slow, limits).mean() < 0.7 < GOAL < within(fast, limits).mean()
 
 
 def test_chunks_trade_prefill_efficiency_for_even_gaps() -> None:
@@ -70,17 +60,6 @@ def test_as_they_ran_it_distserve_serves_a_rate_that_vllm_does_not(name: str, ra
     assert share["whole"] < GOAL < share["split"]
 
 
-def test_the_gain_is_largest_where_ttft_is_tight_or_prompts_are_long(data: Path) -> None:
-    """At 1.9 times vLLM's goodput D1 and D2 fail with DistServe too; D4 and D5 hold even beyond that."""
-    vllm = {"D1": 0.84, "D2": 0.36, "D4": 0.024, "D5": 0.168}
-    held = set()
-    for name, rate in vllm.items():
-        fleet, gpus = distserve.as_published(CASES[name], data)["split"]
-        if short_share(fleet, CASES[name], 1.9 * rate * gpus, data) >= GOAL:
-            held.add(name)
-    assert held == {"D4", "D5"}
-
-
 def test_chunks_take_back_part_of_what_disaggregation_gains(data: Path) -> None:
     """D2 with the cost model at half the SLOs: the best placements of each kind at 0.8 req/s per GPU."""
     case, slo = CASES["D2"], limits_of(ttft=1.25, tpot=0.075)
@@ -112,9 +91,3 @@ def test_the_best_split_lies_within(data: Path) -> None:
     ttft, tbt = mooncake.SPLIT_LIMITS
     share = [mooncake.capacity(mooncake.run(load, mooncake.mooncake(p, 16 - p)), (tbt,), ttft)[0] for p in (8, 13, 15)]
     assert share[1] > 1.5 * max(share[0], share[2])
-
-
-def test_highest_rate_brackets_and_gives_up() -> None:
-    assert highest_rate(lambda rate: rate <= 37.0, 0.001) == pytest.approx(37.0, rel=0.002)
-    assert highest_rate(lambda rate: rate <= 0.04, 0.001) == pytest.approx(0.04, rel=0.002)
-    assert highest_rate(lambda rate: False) == 0.0

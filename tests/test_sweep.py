@@ -24,12 +24,6 @@ def square(numbered: tuple[int, Task]) -> Row:
     return {"number": number, "square": changes["x"] ** 2}
 
 
-def fails_at_27(numbered: tuple[int, Task]) -> Row:
-    if numbered[1]["x"] == 27:
-        raise InputError("twenty-seven")
-    return square(numbered)
-
-
 def run_sweep(
     count: int,
     executor: Executor,
@@ -65,23 +59,6 @@ def test_a_killed_worker_is_no_bug_and_loses_no_row_that_was_done(tmp_path: Path
             run_sweep(40, executor, 2, journal, is_killed_at_27)
     with ThreadPoolExecutor(1) as executor:
         assert run_sweep(40, executor, 1, journal) == EXPECTED
-
-
-def test_a_sweep_that_failed_goes_on_where_it_stood(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "sweep.jsonl", KEY)
-    with ThreadPoolExecutor(1) as executor, pytest.raises(InputError, match="twenty-seven"):
-        run_sweep(40, executor, 1, journal, fails_at_27)
-    kept = journal.begin()
-    assert sorted(kept) == list(range(27))
-    solved: list[int] = []
-
-    def noting(numbered: tuple[int, Task]) -> Row:
-        solved.append(numbered[0])
-        return square(numbered)
-
-    with ThreadPoolExecutor(1) as executor:
-        assert run_sweep(40, executor, 1, journal, noting) == EXPECTED
-    assert sorted(solved) == [number for number in range(40) if number not in kept]
 
 
 @settings(deadline=None, max_examples=40)

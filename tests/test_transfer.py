@@ -19,7 +19,7 @@ from costmodel.transfer import (
 )
 from search_spaces.kv_hand_over import PAIR_RULES, cannot_talk
 from search_spaces.models import load_model
-from tests.toy import llama_8b, llama_70b, toy_accelerator, toy_config, windowed
+from tests.toy import llama_8b, llama_70b, toy_config, windowed
 
 times = st.floats(0.0, 1e3)
 
@@ -65,18 +65,6 @@ def test_the_slower_end_decides() -> None:
 def test_one_copy_uses_the_cards_of_what_is_no_copy(name: str, split: Parallelism, cards: float) -> None:
     engine = toy_config(parallelism=split)
     assert hand_over_cards(load_model(name), engine, np.array([500.0, 4000.0]), np.array([0.3, 0.7])) == cards
-
-
-def test_a_latent_takes_as_long_on_eight_ranks_as_on_one() -> None:
-    model, gpu = load_model("DeepSeek-V3"), toy_accelerator()
-    one, eight = (
-        hand_over_cards(model, toy_config(gpu, parallelism=Parallelism(tensor)), 4096.0, 1.0) for tensor in (1, 8)
-    )
-    size = kv_transfer_bytes(model, 4096.0, "bf16")
-    times = [
-        kv_transfer_time(size, transfer_bandwidth(gpu.scale_out, gpu.scale_out, cards, cards)) for cards in (one, eight)
-    ]
-    assert times[0] == times[1] == pytest.approx(4096 * 70_272 / (0.92 * gpu.scale_out.bandwidth))
 
 
 def test_time_by_hand() -> None:

@@ -128,12 +128,6 @@ def test_headroom_and_goodput_are_one_figure() -> None:
     assert reached * (1.0 - 1e-9) <= min(can) <= fails * (1.0 + 1e-9)
 
 
-def test_the_same_problem_gives_the_same_bytes() -> None:
-    again = optimize(problem(space=QUICK_SPACE, workload=workload(RATE)))
-    first, second = (one.model_dump(exclude={"provenance": {"run"}}) for one in (planned(), again))
-    assert repr(first) == repr(second)
-
-
 def test_the_most_goodput_is_what_the_simulation_proves(short_runs: None) -> None:
     given_ = problem(
         space=QUICK_SPACE, objective=Objective(Goal.MAX_GOODPUT), constraints=Constraints(max_gpus=1), offers=(offer(),)

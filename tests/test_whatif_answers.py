@@ -77,13 +77,6 @@ def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes:
     assert few.cost >= cost * (1.0 - 1e-9)
 
 
-def test_the_most_goodput_for_a_budget_is_what_optimize_says() -> None:
-    most = small(objective="max_goodput", constraints={"budget": 20})
-    best, plan = answer(most), optimize(most, level=Level.QUICK)
-    assert best.goodput == pytest.approx(plan.goodput_rps, rel=2e-3)
-    assert (best.cost, best.gap) == (plan.cost_usd_per_hour, plan.gap)
-
-
 @pytest.mark.parametrize(
     ("changes", "status", "why"),
     [

@@ -114,18 +114,6 @@ def test_a_scenario_without_a_fleet_is_a_row_and_no_error(
     assert why in row["binding"]
 
 
-def test_long_sweeps_are_of_fleets_of_few_pools_unless_they_are_asked_for(
-    workload: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = ("whatif", workload, "--vary", "price.H100=2,3,4", "--jobs", 1)
-    (few, *_), full = answered(*asked)["rows"], answered(*asked, "--full")
-    monkeypatch.setattr("optimizer.whatif.sweep.MOST_FULL", 2)
-    simple, again = answered(*asked)["rows"][0], answered(*asked, "--gap")
-    assert (few["gap"] is None, simple["gap"]) == (False, None)
-    assert full["rows"] == again["rows"]
-    assert few["cost_usd_per_hour"] <= simple["cost_usd_per_hour"] * (1.0 + 1e-9)
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
