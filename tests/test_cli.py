@@ -204,23 +204,6 @@ def test_the_catalogs_models_are_understood_as_they_were() -> None:
     assert_golden("models", within("models").stdout)
 
 
-def test_gpus_shows_every_quote_of_one(tmp_path: Path) -> None:
-    """By provider and commitment, with date; and those of a file of one's own."""
-    quotes = json.loads(within("gpus", "H200", "--prices", "--json").stdout)
-    assert {quote["commitment"] for quote in quotes} == {"on-demand", "reserved-3-years", "spot", "owned"}
-    assert all(quote["provider"] and quote["date"] and quote["usd_per_hour"] > 0 for quote in quotes)
-    page = within("gpus", "H200", "--prices").stdout
-    assert all(word in page for word in ("provider", "commitment", "Nebius", "reserved-3-years"))
-    assert "Nobody quotes VR200." in within("gpus", "VR200", "--prices").stdout
-    own = tmp_path / "own.csv"
-    own.write_text("accelerator,usd_per_hour,provider\nh200_sxm,3.1,Ours\n", "utf-8")
-    (quote,) = json.loads(within("gpus", "H200", "--prices", str(own), "--json").stdout)
-    assert (quote["provider"], quote["usd_per_hour"], quote["commitment"]) == ("Ours", 3.1, "on-demand")
-    assert json.loads(
-        within("estimate", "--model", "Qwen3-8B", "--gpu", "H200", "--prices", str(own), "--json").stdout
-    )["usd_per_hour"] == pytest.approx(3.1)
-
-
 def test_estimate_prints_one_engine() -> None:
     flags = ("--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", 4)
     table, value = pdplan("estimate", *flags), json.loads(within("estimate", *flags, "--json").stdout)

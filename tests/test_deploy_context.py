@@ -98,17 +98,6 @@ def test_engines_derive_the_planned_context(tmp_path: Path, target: str, version
         assert json.loads(settings.config_overrides) == {"max_position_embeddings": LENGTH}
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_linear_scaling_is_multiplied_by_engines_themselves(tmp_path: Path, engine: str) -> None:
-    plan = scaled_plan(tmp_path, engine, LINEAR, length=65_536)
-    assert told(plan, engine).config_overrides == ""
-    overlaid = json.loads(told(plan, engine, model=PUBLIC).config_overrides)
-    assert overlaid == {"rope_parameters": {**LINEAR, "rope_theta": 1_000_000}}
-    assert derived(engine, "", {**QWEN3, **overlaid}) == 81_920
-    deployment_files(plan, options(engine))
-    deployment_files(plan, options(engine, model=PUBLIC))
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "length", "expected"),
     [

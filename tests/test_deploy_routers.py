@@ -70,16 +70,6 @@ def test_how_far_off_the_assumption_may_be() -> None:
     assert tolerated(alone, (Rule("colocated-1"),)) == (0.0, math.inf)
 
 
-def test_lanes_of_one_length_get_what_differs_least() -> None:
-    """A few requests of a length go to another pool than most: they cannot be told apart, and go with them."""
-    deployment = deployment_of(parted_plan(), "vllm")
-    first, second = {"colocated-1": 1.0}, {"colocated-2": 1.0}
-    lanes = (Lane(512.0, 0.58, first, first), Lane(512.0, 0.02, second, second), Lane(2048.0, 0.4, second, second))
-    few = replace(deployment, lanes=lanes)
-    assert gateway_rules(few) == (Rule("colocated-1", 4096), Rule("colocated-2"))
-    assert misplacing(few, gateway_rules(few))(4.0) == pytest.approx(0.02 / 0.58)
-
-
 def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     plan = parted_plan()
     first, second = plan.routing
@@ -255,13 +245,6 @@ def test_haproxy_takes_the_file(plan: Plan, tmp_path: Path) -> None:
     command = [HAPROXY, "-c", "-f", str(tmp_path / "out" / "router.cfg")]
     done = subprocess.run(command, env=os.environ | hosts, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@needs_haproxy
-@pytest.mark.parametrize("size", [1, 512 * 4, 4096])
-def test_short_prompts_go_where_the_plan_sends_them(by_length: tuple[int, dict[str, Engine]], size: int) -> None:
-    status, engine = ask(by_length[0], size)
-    assert (status, engine.rpartition("-")[0]) == (200, "colocated-1")
 
 
 @needs_haproxy

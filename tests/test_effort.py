@@ -61,18 +61,6 @@ def test_without_any_time_no_fleet_is_found_and_nothing_is_claimed() -> None:
     assert plan.bound_usd_per_hour is None
 
 
-def test_a_fleet_that_there_was_no_time_to_simulate_is_shown_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = optimize(problem(), level=Level.QUICK)
-    monkeypatch.setattr(Brake, "stopped", lambda self: True)
-    plan = optimize(problem())
-    assert not plan.simulated
-    assert plan.pools == quick.pools
-    assert (plan.status, plan.warnings) == (Status.FEASIBLE, [UNPROVEN])
-    assert (quick.status, quick.warnings) == (Status.OPTIMAL, [])
-    assert {row.status for row in plan.alternatives} == {Status.FEASIBLE}
-    assert plan.gap == quick.gap
-
-
 def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted as soon as there is a fleet worth keeping: it was simulated, but by no fresh requests."""
     monkeypatch.setattr(Brake, "stopped", lambda self: self.armed)

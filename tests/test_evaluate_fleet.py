@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 import pdplan
 from optimizer.plans.plan import FleetEvaluation, Plan
@@ -16,7 +15,7 @@ from optimizer.recommend.evaluate import subject_of
 from reports.answers.evaluation import evaluation_document
 from reports.views.terminal import render_document
 from search_spaces.fleet_file import load_fleet
-from tests.running import TINY, Done, tiny, within
+from tests.running import TINY, tiny, within
 from tests.running import pdplan as program
 from tests.test_fleet_file import DECODE, POOL, PREFILL, fleet
 
@@ -141,31 +140,6 @@ def test_the_command_writes_and_prints_one_object(tmp_path: Path) -> None:
     assert evaluation["cheapest"] is None
 
 
-def test_a_workload_with_its_fleet_beside_it(short_runs: None, tmp_path: Path) -> None:
-    cheap(tmp_path, workload=None)
-    done = asked(tmp_path, "tiny.yaml", "--fleet", "fleet.yaml", "--set", "slo.tpot=7ms")
-    assert done.returncode == 3, done.stderr
-    assert done.stdout.startswith("This fleet misses its SLO at 6 req/s of Llama-3.1-8B on vllm, for $7.98/h")
-    assert done.stdout.splitlines()[-1] == "Next: pdplan optimize tiny.yaml -o plan"
-
-
-def asked(folder: Path, *words: str) -> Done:
-    return within("evaluate", *words, "--effort", "none", "-q", cwd=folder)
-
-
-def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
-    fleet(tmp_path, POOL | {"tensor_parallel": 3})
-    cases = {
-        "fleet.yaml": "cannot start: TP 3 does not divide 32 attention heads (rule tensor_divides_heads)",
-        "tiny.yaml": "states no pools, so it is not a fleet file (pdplan init --fleet writes one)",
-        "absent.yaml": "absent.yaml",
-    }
-    for file, words in cases.items():
-        done = asked(tmp_path, file)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert words in done.stderr
-
-
 def test_a_fleet_file_stands_in_place_of_a_plan(tmp_path: Path) -> None:
     cheap(tmp_path)
     day = ",".join(["2", "6"] * 12)
@@ -184,11 +158,3 @@ def test_a_fleet_file_stands_in_place_of_a_plan(tmp_path: Path) -> None:
     config = next((tmp_path / "files" / "workers").glob("*.yaml")).read_text("utf-8")
     assert "max-num-seqs: 200" in config
     assert within("deploy", "fleet.yaml", "--check", "files", cwd=tmp_path).returncode == 0
-
-
-def test_init_writes_a_fleet_that_is_evaluated(short_runs: None, tmp_path: Path) -> None:
-    assert within("init", cwd=tmp_path).returncode == 0
-    done = within("init", "--fleet", cwd=tmp_path)
-    assert done.stderr.splitlines()[-1] == "Next: pdplan evaluate fleet.yaml"
-    assert yaml.safe_load((tmp_path / "fleet.yaml").read_text())["schema"] == "pdplan.fleet/1"
-    assert asked(tmp_path, "fleet.yaml").returncode == 0

@@ -17,7 +17,7 @@ from pdplan.cli import run
 from search_spaces.enumeration import RULES
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
-from search_spaces.search_space import Wanted, parse_wanted, with_wanted
+from search_spaces.search_space import Wanted, parse_wanted
 from tests.running import tiny
 
 
@@ -70,16 +70,6 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
     for ranked in seen.values():
         costs = [cost for _, cost in sorted(ranked)]
         assert np.all(np.diff(costs) >= -1e-9)
-
-
-def test_settings_outside_the_space_are_tried_and_named(problem: Problem) -> None:
-    wanted = parse_wanted({"gpu": "h100", "tp": "4", "max_num_seqs": "48", "role": "decode"}, problem)
-    wider, missing = with_wanted(problem, wanted)
-    assert missing == {"tensor_parallel": (1, 2), "max_num_seqs": problem.space.max_num_seqs}
-    assert 48 in wider.space.max_num_seqs
-    found = explained(problem, wanted)
-    assert found.unsearched == missing
-    assert found.standings[0].role is Role.DECODE
 
 
 @pytest.mark.parametrize(

@@ -40,18 +40,6 @@ def test_an_absurd_number_is_refused_with_its_range(key: str, value: Any, words:
     assert words in said
 
 
-@pytest.mark.parametrize("key", ["seed", "workload.request_rate", "workload.lengths.histogram.0.isl", "slo.ttft"])
-@pytest.mark.parametrize(
-    "written",
-    ["9" * 400, "0x" + "f" * 400, "9" * 5000, 10**400, 2**20_000, "1e999"],
-    ids=["400", "hex", "5000", "int", "huge-int", "1e999"],
-)
-def test_a_number_of_hundreds_of_digits_is_not_finite(key: str, written: Any) -> None:
-    said = refusal({key: written})
-    assert "is not a finite number" in said
-    assert len(said) < 300
-
-
 def test_every_number_of_the_schema_is_bounded_both_ways() -> None:
     def unbounded(node: Any, path: str) -> list[str]:
         if isinstance(node, list):

@@ -92,30 +92,6 @@ def test_parts_that_a_checkpoint_spares() -> None:
     assert in_dtype(load_model("Qwen/Qwen3-32B"), "", "")[1] == "bf16"
 
 
-def test_models_come_from_the_catalog_or_from_a_folder(tmp_path: Path) -> None:
-    assert measured_model("llama-3.1-8b").name == "Llama-3.1-8B"
-    assert measured_model("somebody/Qwen3-32B-NVFP4").name == "Qwen3-32B"
-    folder = tmp_path / "acme" / "Tiny-1"
-    folder.mkdir(parents=True)
-    config = {
-        "model_type": "llama",
-        "num_hidden_layers": 2,
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
-        "hidden_act": "silu",
-        "vocab_size": 100,
-        "max_position_embeddings": 512,
-    }
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert measured_model("acme/Tiny-1", tmp_path).num_layers == 2
-    with pytest.raises(InputError, match=r"acme/Huge-9.*is not there either"):
-        measured_model("acme/Huge-9", tmp_path)
-    with pytest.raises(InputError, match="give --models DIR"):
-        measured_model("acme/Huge-9")
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -13,7 +13,7 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from search_spaces.loader import problem_of
-from search_spaces.problem import Billing, Constraints, Pools, Problem
+from search_spaces.problem import Constraints, Pools, Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 
 TWO = (slo(0.5, 0.02, 0.9, name="chat", share=0.5), slo(10.0, 0.1, 0.9, name="batch", share=0.5))
@@ -92,14 +92,6 @@ class TestLimits:
         plan = optimize(asked(**limit), level=QUICK)
         assert plan.status in {Status.TIME_LIMIT, Status.INFEASIBLE}
         assert plan.pools == []
-
-    def test_whole_nodes_may_be_shared_so_their_bounds_do_not_add_up(self) -> None:
-        offers = (offer("H100", billing=Billing.NODE),)
-        plan = optimize(asked(offers=offers), level=QUICK)
-        assert plan.cost_usd_per_hour is not None
-        assert plan.bound_usd_per_hour is not None
-        assert plan.bound_usd_per_hour <= plan.cost_usd_per_hour + 1e-9
-        assert plan.status is Status.OPTIMAL  # one node is the least that can be bought
 
 
 INPUTS = {

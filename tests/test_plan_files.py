@@ -19,7 +19,6 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
-from pdplan.files import read_plan
 from reports.answers.plan import plan_page as as_page
 from reports.answers.plan import plan_page as render_html
 from reports.json_text import plan_json
@@ -108,22 +107,6 @@ def test_what_is_no_json_is_refused(text: bytes, words: str) -> None:
     with pytest.raises(InputError) as refusal:
         parse_plan(text)
     assert str(refusal.value).startswith("plan.json" + words.format("is not a plan of this version of pdplan: "))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("schema: pdplan.workload/1\n", "{}: this is a workload, not a plan; pdplan optimize {} takes it"),
-        ("name: chat\npools:\n- gpu: H100\n", "{}: this is a fleet file, not a plan; pdplan evaluate {} takes it"),
-        ("name: chat\n", "{}: a plan is the plan.json that pdplan optimize -o DIR writes"),
-    ],
-)
-def test_another_file_in_place_of_a_plan_is_told_its_command(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "chat.yaml"
-    file.write_text(text, "utf-8")
-    with pytest.raises(InputError) as refusal:
-        read_plan(file)
-    assert str(refusal.value) == said.format(file, file)
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

@@ -21,7 +21,6 @@ from optimizer.plans.plan import Plan
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from pdplan.cli import run
-from search_spaces.enumeration import enumerate_shapes
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
@@ -59,15 +58,6 @@ def test_bad_lists_are_refused_in_one_sentence(file: Path, key: str, value: str,
     assert words in str(caught.value)
 
 
-def test_shapes_are_every_precision_of_every_split() -> None:
-    asked = both(offers=(offer("H100"), offer("L4")))
-    found = enumerate_shapes(asked)
-    assert found.considered == 8
-    assert [(one.offer, one.weight_dtype, one.kv_dtype) for one in found.shapes] == [
-        (index, weights, cache) for index in (0, 1) for weights in ("bf16", "fp8") for cache in ("bf16", "fp8")
-    ]
-
-
 def test_tables_hold_each_precision_as_if_it_were_the_only_one() -> None:
     tables = instance_of(both()).tables
     for number, shape in enumerate(tables.shapes):
@@ -78,13 +68,6 @@ def test_tables_hold_each_precision_as_if_it_were_the_only_one() -> None:
     cache = np.array([shape.kv_dtype for shape in tables.shapes])
     narrow, wide = tables.kv_transferred[cache == "fp8"], tables.kv_transferred[cache == "bf16"]
     np.testing.assert_array_equal(2.0 * narrow, wide)
-
-
-def test_only_equal_precisions_hand_over() -> None:
-    tables = instance_of(both()).tables
-    np.testing.assert_array_equal(tables.talks, np.eye(4, dtype=np.bool_))
-    assert len(set(tables.domain.tolist())) == 4
-    np.testing.assert_array_equal(tables.hands_over, np.eye(4, dtype=np.bool_))
 
 
 def test_no_token_budget_leaves_too_little_memory_for_the_longest_request() -> None:

@@ -15,7 +15,6 @@ from optimizer.verification.bench import Bench, Verdict
 from optimizer.verification.judge import judge
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import offer, problem, space, workload
-from tests.small_problems import given, optimize
 
 ONE_SHAPE = space(tensor_parallel=(1,), max_num_seqs=(128,), roles=(Role.COLOCATED,))
 ENOUGH = 4
@@ -68,17 +67,3 @@ def test_gpus_and_inventory_are_offered_as_far_as_they_are_needed(strict_judge: 
     assert optimize_at(asked(max_gpus=ENOUGH)).pools
     few = replace(asked(), offers=(offer(inventory=2),))
     assert relaxed(optimize_at(few)) == {"inventory": ENOUGH}
-
-
-def test_of_several_limits_each_that_would_do_alone_is_offered() -> None:
-    offers = (offer("H100", inventory=1), offer("L40S", inventory=1))
-    asked_ = given(40.0, offers=offers, space=ONE_SHAPE)
-    plan = optimize(asked_)
-    rows = [row for row in plan.binding if row.slack < 0.0]
-    assert {row.where for row in rows} == {"H100", "L40S"}
-    assert all("Any one of these limits" in row.why_not for row in plan.alternatives)
-    for row in rows:
-        more = tuple(
-            replace(one, inventory=int(row.used)) if one.accelerator.name == row.where else one for one in offers
-        )
-        assert optimize(replace(asked_, offers=more)).pools

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import make_settings, never
 from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.proof import Proof
@@ -121,20 +121,6 @@ def test_a_row_gives_up_what_it_can_spare_and_stays_within_its_restriction(bench
     assert row.pools == engine_pools(small(), apart(small(), 1, 1))
     allows = restriction_of(APART).allows
     assert [allows(verdict.fleet) for verdict in bench.verdicts.values()].count(False) == 1  # the winner's own
-
-
-def test_what_fresh_requests_refute_is_no_row(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "confirmed", confirming(3))
-    row = rows_of(posed(APART, one_pool(1), apart(small(), 1, 1), apart(small(), 2, 1)), bench, one_pool(1))[APART]
-    assert row.pools == engine_pools(small(), apart(small(), 2, 1))
-
-
-def test_where_nothing_holds_the_row_says_how_its_cheapest_misses(bench: Any) -> None:
-    bench.needed = (90, 1)
-    first = apart(small(), 1, 1)
-    row = rows_of(posed(APART, one_pool(1), first), bench, one_pool(1))[APART]
-    assert (row.status, row.cost_usd_per_hour, row.pools) == (Status.TIME_LIMIT, None, [])
-    assert row.why_not.startswith(f"the cheapest found by formula (${fleet_cost(small(), first):.2f}/h) misses")
 
 
 def test_the_recommended_fleet_is_its_own_row_where_the_restriction_allows_it(bench: Any) -> None:

@@ -18,7 +18,7 @@ from optimizer.whatif.sensitivity import kind_of, sensitivity
 from search_spaces.problem import Problem
 from search_spaces.serving_error import load_serving_error
 from tests.engine_cases import engines
-from tests.test_whatif_answers import BASE, changed, small
+from tests.test_whatif_answers import BASE, small
 
 
 @pytest.fixture(scope="module")
@@ -86,26 +86,6 @@ def cost_at(steps: Sequence[Step], price: float) -> float:
     assert low is not None
     assert high is not None
     return low + (high - low) * (price - here.start) / (here.end - here.start)
-
-
-def test_no_price_takes_a_fleet_beyond_the_budget(problem: Problem) -> None:
-    here = answer(problem)
-    cost = here.cost or 0.0
-    budget = 1.3 * cost
-    own = own_fleet(dict(here.gpus), cost)
-    some = sensitivity(changed(problem, budget=budget), BASE, complete=False, own=own)
-    assert some is not None
-    assert (some.pools, some.usd_per_hour) == (list(own.pools), cost)  # as cheap as the cheapest: it is named itself
-    ends = [
-        (piece.usd_per_hour_low, piece.usd_per_hour_high, piece.pools)
-        for row in some.break_even
-        for piece in row.pieces
-    ]
-    assert any(not pools for _, _, pools in ends)
-    assert all(max(low, high) <= budget * (1 + 1e-9) for low, high, _ in ends if low is not None and high is not None)
-    for row in some.break_even:
-        for below, above in zip(row.pieces, row.pieces[1:], strict=False):
-            assert below.pools != above.pools
 
 
 # --- accuracy on record ---------------------------------------------------------------------------------------------

@@ -13,11 +13,8 @@ from typing import Any
 import pytest
 
 from costmodel.simulator.metrics import Attainment
-from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume
 from optimizer.verification.judge import Judgement, judge_demands
 from pdplan.cli import run
-from pdplan.files import read_plan
 from reports.numbers import rate
 from tests.running import QUICK, tiny
 
@@ -29,19 +26,6 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     two += [{"name": "slow", "share": 0.5, "ttft": "4s", "tpot": "80ms", "e2e": "60s", "attainment": 0.9}]
     assert run(["-q", "optimize", *QUICK, str(tiny(folder, slo=two)), "-o", str(folder / "plan")]) == 0
     return folder / "plan" / "plan.json"
-
-
-def test_a_plan_gives_back_its_fleet(plan_file: Path) -> None:
-    """The rebuilt fleet evaluates to what the plan states, as it was made by formulas with expected step times."""
-    plan = read_plan(plan_file)
-    instance, fleet = fleet_of_plan(plan)
-    assert [pool.name for pool in fleet.pools] == [pool.id for pool in plan.pools]
-    assert planned_volume(plan) == pytest.approx(1.0)
-    predicted = evaluate(instance, fleet)
-    assert plan.confidence == 0.0
-    for k, one in enumerate(plan.classes):
-        assert predicted.attainment[k] == pytest.approx(one.attainment, abs=1e-9)
-        assert predicted.ttft[k][1] == pytest.approx(one.ttft_s.p90, rel=1e-9)
 
 
 def test_simulate_prints_the_table_and_writes_the_files(

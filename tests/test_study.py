@@ -12,7 +12,6 @@ from costmodel.errors import InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.verification.bench import Bench
 from optimizer.verification.tune import Tuned, Wish, open_storage, tuned
-from tests.running import QUICK, tiny, within
 from tests.small_fleets import pool, small
 
 
@@ -77,14 +76,3 @@ def test_what_cannot_be_a_study_is_refused_in_a_sentence(tmp_path: Path, name: s
     assert message in str(refused.value)
     assert str(refused.value).startswith("--study: ")
     assert len(str(refused.value).replace(str(tmp_path), "")) < 300
-
-
-def test_the_command_line_refuses_a_study_before_it_searches(tmp_path: Path) -> None:
-    file = tiny(tmp_path)
-    refused = within("optimize", file, *QUICK, "--study", f"sqlite:///{tmp_path / 'tuning.db'}")
-    assert refused.returncode == 2
-    assert "nothing is tuned with --effort quick; allowed: --effort thorough, or --front" in refused.stderr
-    refused = within("optimize", file, "--effort", "thorough", "--study", f"sqlite:///{tmp_path / 'no' / 'tuning.db'}")
-    assert refused.returncode == 2
-    assert "cannot be used as a study" in " ".join(refused.stderr.split())
-    assert not (tmp_path / "tuning.db").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +43,6 @@ def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
         assert one.engines == tuple(facts.fact("targets", one.name, "engines"))
     connectors = facts.hand_over_of("dynamo", ())
     assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
-
-
-@pytest.mark.parametrize("gateway", [Gateway(1, 1), Gateway(8, 1), Gateway(1, 8), Gateway(2, 2)])
-def test_a_gateway_allows_the_pools_that_it_says(gateway: Gateway) -> None:
-    limits = Constraints(gateway=gateway)
-    for colocated, prefill, decode in product(range(4), repeat=3):
-        roles = [Role.COLOCATED] * colocated + [Role.PREFILL] * prefill + [Role.DECODE] * decode
-        one_kind = not (colocated and prefill)
-        allowed = one_kind and colocated <= gateway.colocated and max(prefill, decode) <= gateway.apart
-        assert limits.fits(roles) is allowed
 
 
 def with_gateway(matrices: Matrices, gateway: Gateway) -> Matrices:
@@ -96,21 +85,6 @@ class TestStated:
         assert limits.gateway == target_of(target).gateway
         again = load_problem(_written(tmp_path, found))
         assert (again.constraints, again.engine, again.target) == (limits, engine, target)
-
-    @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-    def test_without_one_fleets_are_searched_that_some_target_runs(self, tmp_path: Path, engine: str) -> None:
-        found = load_problem(tiny(tmp_path, engine=engine))
-        able = [one for one in TARGETS if engine in one.engines]
-        for colocated, prefill, decode in product(range(4), repeat=3):
-            if (prefill == 0) is not (decode == 0):
-                continue  # these serve nothing
-            roles = [Role.COLOCATED] * colocated + [Role.PREFILL] * prefill + [Role.DECODE] * decode
-            assert found.constraints.fits(roles) is any(Constraints(gateway=one.gateway).fits(roles) for one in able)
-        assert (found.target, found.inputs["target"]) == (None, None)
-        assert found.constraints.routing is Routing.THRESHOLD
-        assert found.constraints.balancing is Balancing.FEWEST_TOKENS
-        assert found.inputs["constraints"]["routing"] == "fractional"
-        assert load_problem(_written(tmp_path, found)).constraints == found.constraints
 
     def test_an_engine_that_it_does_not_run_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"target: trtllm runs trtllm, but engine: vllm is stated; leave it out"):

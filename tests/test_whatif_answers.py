@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InputError
 from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
@@ -134,18 +133,6 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
         assert dict(right.gpus) == dict(above.answer.gpus)
         assert left.cost == pytest.approx(at.cost, rel=2e-3)
         assert right.cost == pytest.approx(at.cost, rel=2e-3)
-
-
-@pytest.mark.parametrize("key", ["isl", "osl"])
-def test_a_mean_length_scales_all_lengths_alike(key: str) -> None:
-    before, after = small().workload, changed(small(), **{key: 500.0}).workload
-    assert getattr(after, f"mean_{key}") == pytest.approx(500.0)
-    factor = 500.0 / getattr(before, f"mean_{key}")
-    assert getattr(after, key) == pytest.approx(getattr(before, key) * factor)
-    other = "osl" if key == "isl" else "isl"
-    assert getattr(after, other) == pytest.approx(getattr(before, other))
-    with pytest.raises(InputError, match=f"{key}=-5 is not a number of tokens above zero"):
-        changed(small(), **{key: -5})
 
 
 # --- the curve ------------------------------------------------------------------------------------------------------

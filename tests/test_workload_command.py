@@ -95,12 +95,3 @@ def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: 
     assert f"98 % of the trace is one gap of {gap:,.0f} s without a request" in pause
     assert f"between those of line {last:,} and line {at + 2:,}: without it the rate is 2 req/s" in pause
     assert not any("waves" in note or "busiest" in note for note in found)
-
-
-def test_a_trace_with_a_row_that_cannot_be_served_is_recorded_and_planned_for() -> None:
-    path = trace("t.csv", steady(2000, 1.0), [0, *[100] * 1999])
-    run(path, "-o", "w.yaml", "--model", "Llama-3.1-8B")
-    recorded = load_problem(Path("w.yaml")).recorded
-    assert recorded is not None
-    assert recorded.arrival.size == recorded.of == 1999
-    assert recorded.isl.min() == 100
