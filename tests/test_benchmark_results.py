@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from search_spaces.benchmark_results import BenchmarkRun, MeasuredStep, Tool, documents, formats, read_results
-from search_spaces.calibration import in_flight
-from search_spaces.measurements import Layout
+from search_spaces.benchmark_results import BenchmarkRun, Tool, documents, formats, read_results
 
 INFERENCEX = "inferencex_agg.json"
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"
@@ -103,28 +101,6 @@ def test_a_yaml_report_says_where_it_is_wrong(tmp_path: Path) -> None:
         InputError, match=r"report.yaml:\d+:\d+: metrics.latency.time_to_first_token.units: 'parsec' is"
     ):
         read_results([path])
-
-
-def test_what_a_run_says_of_its_load_and_its_deployment() -> None:
-    closed, paced, split = runs("vllm_bench_serve.json")[0], runs("guidellm_benchmarks.json")[2], runs(INFERENCEX)[2]
-    assert in_flight(closed) == (4.0, True)
-    assert closed.occupancy == pytest.approx(4.0, rel=0.02)
-    assert closed.ttft.p90 is None  # the tool writes p99 only unless asked
-    assert in_flight(paced) == (pytest.approx(6 / 1.01), False)
-    assert closed.model == paced.model == "meta-llama/Llama-3.1-8B-Instruct"
-    assert split.stated is not None
-    assert split.stated.decode == Layout(1, 8, 1, 1, 1)
-    assert (split.stated.accelerator, split.spread) == ("h200-nb", pytest.approx(0.2))
-
-
-def test_dynamo_steps_are_medians_without_the_first() -> None:
-    found, file = read_results([FOLDER / "dynamo_self_benchmark.json"]), raw("dynamo_self_benchmark.json")
-    assert all(isinstance(one, MeasuredStep) for one in found)
-    passes = [one["wall_time"] for one in file["results"][3]["fpms"]]
-    step = found[3]
-    assert isinstance(step, MeasuredStep)
-    assert step.seconds == pytest.approx(sorted(passes[1:])[1])
-    assert (step.prompts, step.decodes, step.context) == (0, 32, 1024)
 
 
 json_values = st.recursive(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -66,11 +65,3 @@ def test_more_demand_never_costs_less() -> None:
 
 def engines(fleet: Fleet) -> list[tuple[object, ...]]:
     return sorted((pool.role, pool.shape, pool.chunk, pool.replicas) for pool in fleet.pools)
-
-
-def test_no_third_pool_where_two_are_the_limit() -> None:
-    for known, simple in map(known_at, RATES):
-        given = known.instance.problem
-        limited = replace(given, constraints=replace(given.constraints, max_pools=2))
-        search = replace(known, instance=replace(known.instance, problem=limited))
-        assert cheaper_mixture(search, [simple], fleet_cost(known.instance, simple), kinds=[Kind.BESIDE]) is None

@@ -164,19 +164,6 @@ def test_a_cheaper_tier_never_raises_the_total(prices: list[float], which: int, 
     assert before.total <= before.on_demand * (1 + 1e-9)
 
 
-def test_the_programme_finds_what_trying_everything_finds() -> None:
-    stated = terms(reserved(1.1), by_hour=HALF_DAY, growth=0.03)
-    found = bought(stated)
-    levels, best = TEN_PER_GPU, float("inf")
-    rates = stated.forecast.rates(0.03)
-    need = levels.level_of(rates) + 1
-    for count in range(7):
-        rented = np.maximum(need - count, 0).sum() * 2.0 * HOURS_PER_MONTH / 24
-        best = min(best, rented + count * 1.1 * HOURS_PER_MONTH * 12)
-    assert found.total <= best * (1 + 1e-9)
-    assert found.bound <= best * (1 + 1e-9)
-
-
 def test_golden_programme() -> None:
     stated = terms(reserved(1.5), by_hour=HALF_DAY, months=2, growth={-0.75: 0.25, 0.0: 0.75})
     levels = make_levels(np.array([1.0, 4.0]), [[Option((1,))], [Option((4,)), Option((3,))]])

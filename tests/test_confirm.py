@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
 
 from costmodel.engine import Role
 from costmodel.simulator import Fleet as SimulatedFleet
@@ -12,8 +11,6 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import (
-    APART,
-    LEVEL,
     MOST_CONFIRMED,
     Bench,
     Verdict,
@@ -21,7 +18,6 @@ from optimizer.verification.bench import (
     confirmed_once,
     fleet_key,
     run_length,
-    tail_of,
     without_room,
 )
 from optimizer.verification.judge import MOST_RUNS, ClassJudgement, Judgement, Outcome
@@ -45,19 +41,6 @@ def marginal(goal: float) -> tuple[Instance, Fleet]:
 def judgement(share: float, low: float, high: float, goal: float = 0.9, growth: float = 0.0) -> Judgement:
     one = ClassJudgement("default", goal, Attainment(share, low, high, 1000), (0.0,) * 4, (0.0,) * 4)
     return Judgement(1.0, (one,), Overload(growth > 0.0, growth, growth, "queue"), SimulatedFleet(()), ())
-
-
-def test_levels_add_up_to_no_more_than_was_promised() -> None:
-    tails = [tail_of(k) for k in range(1, 200)]
-    assert tails[0] == LEVEL / 2.0
-    assert all(later < earlier for earlier, later in pairwise(tails))
-    assert sum(tails) <= LEVEL
-
-
-def test_no_two_confirmations_share_requests_nor_with_the_search() -> None:
-    used = [range(APART * k, APART * k + MOST_RUNS + 1) for k in range(1, MOST_CONFIRMED + 1)]
-    numbers = [*range(MOST_RUNS), *(number for one in used for number in one)]
-    assert len(numbers) == len(set(numbers))
 
 
 def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_and_one_that_holds_is() -> None:

@@ -465,12 +465,6 @@ def test_prompts_avoid_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], em
     assert sent_to_the_busy(tmp_path / "out", PROGRAMS, pools, Ask(), emitted) == 0
 
 
-@needs_sglang_router
-@pytest.mark.parametrize(("pools", "emitted"), [PAIR, ALIKE_ENGINES], ids=["prefill", "colocated"])
-def test_sglangs_router_avoids_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], emitted: dict[str, str]) -> None:
-    assert sent_to_the_busy(tmp_path / "out", SGLANG, pools, Ask(engine="sglang"), emitted) == 0
-
-
 def outage(folder: Path, programs: Path, ask_for: Ask) -> float:
     """Seconds from the end of one prefill engine of two to the last request that failed."""
     pools = (Case("prefill", replicas=2, seqs=8, tokens=8192), Case("decode"))

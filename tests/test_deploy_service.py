@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from reports.answers.measured import comparison_dict
 from reports.deploy.deployment import Demand
 from reports.deploy.describe import demand_of
 from reports.deploy.files import deployment_files
-from reports.deploy.measurement import drawn_rows, job_script, watches
-from tests.deploy_cases import Case, deployment_of, example, options, parted_plan, plan_of, two_classes
+from reports.deploy.measurement import drawn_rows, job_script
+from tests.deploy_cases import Case, options, plan_of, two_classes
 
 
 def rows_of(demand: Demand) -> list[dict[str, Any]]:
@@ -73,15 +72,6 @@ def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
     assert hits / sum(row["input_length"] for row in rows) == pytest.approx(share, abs=0.01)
 
 
-def test_every_class_has_its_own_trace() -> None:
-    files = example("vllm-classes")[1]
-    names = ("benchmark/workload-interactive.jsonl", "benchmark/workload-class-2.jsonl")
-    traces = [[json.loads(line) for line in files[name].splitlines()] for name in names]
-    assert [{row["input_length"] for row in rows} for rows in traces] == [{512}, {2048}]
-    both = sorted(row["timestamp"] for rows in traces for row in rows)
-    assert both == [row["timestamp"] for row in rows_of(demand_of(two_classes()))]
-
-
 @pytest.mark.parametrize("mode", ["replay", "sweep"])
 def test_the_script_replays_or_sweeps_with_the_tokenizer_of_a_folder(mode: str, tmp_path: Path) -> None:
     """aiperf is a stub that writes down its words and whether it may look for a tokenizer itself."""
@@ -118,24 +108,11 @@ def test_the_demand_of_a_class_is_its_part_of_the_whole() -> None:
 
 
 # --- what watches a fleet: the lines are the plan's own, the same everywhere, and Prometheus takes them
-ALONE = (Case("colocated", replicas=3, tokens=8192),)
 
 
 def rules(files: dict[str, str]) -> list[dict[str, Any]]:
     (group,) = yaml.safe_load(files["monitoring/rules.yaml"])["groups"]
     return list(group["rules"])
-
-
-@pytest.mark.parametrize("plan", [plan_of(), plan_of(ALONE), parted_plan()], ids=["pair", "alone", "parted"])
-def test_a_chart_has_the_line_of_its_alert(plan: Any) -> None:
-    files = deployment_files(plan, options("vllm"))
-    panels = json.loads(files["monitoring/dashboard.json"])["panels"]
-    lines = {panel["title"]: panel["targets"][1]["expr"] for panel in panels if len(panel["targets"]) > 1}
-    limits = {watch.title: watch.limit for watch in watches(deployment_of(plan, "vllm"))}
-    assert lines == {title: f"vector({limit:.6g})" for title, limit in limits.items() if limit is not None}
-    recorded = {rule["record"] for rule in rules(files) if "record" in rule}
-    used = {re.match(r"[a-z_:]+", panel["targets"][0]["expr"])[0] for panel in panels}  # type: ignore[index]
-    assert used == recorded
 
 
 # --- the benchmark of a deployment closes the circle: what it measures stands beside the promise, and calibrates

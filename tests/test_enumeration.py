@@ -15,7 +15,6 @@ from search_spaces.enumeration import (
     enumerate_shapes,
     refusal,
 )
-from search_spaces.hf_quantization import split_refused
 from search_spaces.models import load_model as catalog_model
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import model, offer, problem, space, workload
@@ -149,42 +148,6 @@ def test_a_rule_refuses_with_its_reason(rule: str, reason: str, split: Paralleli
 
 def test_every_rule_has_a_case() -> None:
     assert {rule for rule, *_ in CASES} == set(RULES)
-
-
-BLOCKS = {
-    ("MiniMax-M2", 8): False,
-    ("MiniMax-M2", 4): True,
-    ("Qwen/Qwen3-235B-A22B-FP8", 8): False,
-    ("Qwen/Qwen3-235B-A22B-FP8", 4): True,
-    ("Qwen/Qwen3-30B-A3B-FP8", 4): False,
-    ("Qwen/Qwen3-30B-A3B-FP8", 2): True,
-    ("Qwen/Qwen3-32B-FP8", 8): True,
-    ("zai-org/GLM-4.5-FP8", 8): True,  # a scale per channel
-    ("deepseek-ai/DeepSeek-R1", 16): True,
-    ("deepseek-ai/DeepSeek-R1", 32): False,  # 18,432 / 32 = 576 of the dense layers
-    ("moonshotai/Kimi-K2-Instruct", 16): True,
-    ("moonshotai/Kimi-K2.5", 16): True,  # groups of 32 in experts only
-    ("gpt-oss-120b", 8): True,  # padded
-    ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 4): True,
-    ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 8): False,
-}
-"""Whether an engine takes a checkpoint at a tensor-parallel degree, experts split too; vLLM issues 17569 and 54178,
-SGLang issues 3345 and 10852, QwenLM/Qwen3 issue 1485."""
-
-
-@pytest.mark.parametrize(("name", "tensor"), BLOCKS)
-def test_blocks_of_weights_stay_whole(name: str, tensor: int) -> None:
-    checkpoint = catalog_model(name)
-    dtype = checkpoint.native_weight_dtype
-    refused = split_refused(checkpoint, Parallelism(tensor=tensor), dtype)
-    assert (refused is None) == BLOCKS[name, tensor]
-    assert split_refused(checkpoint, Parallelism(tensor=tensor), "bf16") is None
-    whole = split_refused(checkpoint, Parallelism(tensor=tensor, expert=tensor), dtype)
-    assert (whole is None) == (BLOCKS[name, tensor] or (name, tensor) not in DENSE_TOO)
-
-
-DENSE_TOO = {("deepseek-ai/DeepSeek-R1", 32), ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 8)}
-"""Refused for a dense or shared width, which expert parallelism does not keep whole."""
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])

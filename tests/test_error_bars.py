@@ -36,15 +36,6 @@ def test_a_more_certain_factor_is_larger(low: float, high: float, one: float, ot
     assert factor_at((low, high), 0.5) == pytest.approx(1.0)
 
 
-def test_what_was_never_measured_is_less_certain() -> None:
-    known, guessed = (
-        step_intervals(GIVEN, toy_config(accelerator(name), weight_dtype=GIVEN.weight_dtype))
-        for name in ("H100", "MI300X")
-    )
-    for one, other in ((known.prefill, guessed.prefill), (known.decode, guessed.decode)):
-        assert other[0] < one[0] < 1.0 < one[1] < other[1]
-
-
 def test_every_time_is_scaled_and_nothing_else() -> None:
     instance = instance_of(GIVEN)
     assert at_quantile(instance, 0.5) is instance

@@ -50,20 +50,6 @@ def test_prices_count_for_the_fleet_and_for_the_search(tmp_path: Path) -> None:
         assert prices == {"H100": 2.5, "L40S": pytest.approx(prices["L40S"])}
 
 
-def test_limits_on_what_may_be_bought_do_not_bind_what_runs(tmp_path: Path) -> None:
-    path = fleet(tmp_path, POOL)
-    workload = tiny(tmp_path, accelerators=[{"name": "H100", "inventory": 1}], constraints={"max_gpus": 1})
-    stated = load_fleet(path, workload)
-    assert (stated.problem.offers[0].inventory, stated.problem.constraints.max_gpus) == (None, None)
-    assert (stated.wanted.offers[0].inventory, stated.wanted.constraints.max_gpus) == (1, 1)
-
-
-def test_a_fleet_file_may_hold_its_workload(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, POOL, workload=TINY, engine="sglang", name="mine")
-    assert (stated.name, stated.problem.name, stated.problem.engine) == ("mine", "tiny", "sglang")
-    assert stated.problem.workload.request_rate == 6.0
-
-
 @pytest.mark.parametrize(
     ("pool", "words"),
     [

@@ -11,7 +11,7 @@ import pytest
 from search_spaces import bounds
 from search_spaces.demand import read_histogram
 from search_spaces.schema import json_schema
-from tests.short_workload import SOUND, load, refusal
+from tests.short_workload import load, refusal
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -55,14 +55,6 @@ def test_every_number_of_the_schema_is_bounded_both_ways() -> None:
 # --- how many -------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_twenty_faults_are_shown_and_the_rest_counted() -> None:
-    text = SOUND + "".join(f"key{index}: 1\n" for index in range(500))
-    said = refusal(text=text)
-    assert said.count("is not a known key") == 20
-    assert said.endswith("and 480 more faults")
-    assert refusal(text=SOUND + "".join(f"k{index}: 1\n" for index in range(21))).endswith("and 1 more fault")
-
-
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
@@ -101,12 +93,6 @@ def test_a_long_histogram_is_merged_and_keeps_its_means() -> None:
 
 
 # --- keys and overrides ---------------------------------------------------------------------------------------------
-
-
-def test_an_unknown_key_without_a_value_is_refused() -> None:
-    assert "w.yaml:11:1: sede: is not a known key; did you mean 'seed'?" in refusal(text=SOUND + "sede:\n")
-    assert "w.yaml:8:29: slo.foo: is not a known key" in refusal(text=SOUND.replace("50ms}", "50ms, foo: }"))
-    assert load(text=SOUND + "seed:\nconstraints:\n  budget:\n").constraints.budget is None
 
 
 @pytest.mark.parametrize(

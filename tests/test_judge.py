@@ -16,7 +16,7 @@ from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench, goodput_of
-from optimizer.verification.demand import Demand, replayed_trace, simulated_trace
+from optimizer.verification.demand import Demand, simulated_trace
 from optimizer.verification.judge import (
     ClassJudgement,
     Judgement,
@@ -131,15 +131,6 @@ def runs_of(volume: float, wanted: Rule, first: int = 1) -> Judgement:
         return simulated_trace(instance, fleet, 1000, number, volume)
 
     return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=first)
-
-
-def test_a_replayed_trace_keeps_its_requests_and_takes_the_nearest_flow() -> None:
-    instance = small()
-    isl, osl = np.tile([900, 4200], 200), np.tile([210, 90], 200)
-    demand = replayed_trace(instance, colocated(instance), np.arange(400.0), isl, osl)
-    np.testing.assert_array_equal(demand.trace.isl, isl)
-    np.testing.assert_array_equal(instance.flows.isl[demand.flow], np.tile([1000.0, 4000.0], 200))
-    assert np.mean(instance.flows.slo[demand.flow] == 0) == pytest.approx(0.25, abs=0.1)
 
 
 def test_the_goodput_is_the_highest_rate_that_simulate_shows_to_meet_every_goal() -> None:

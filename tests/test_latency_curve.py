@@ -28,17 +28,6 @@ def test_the_curve_goes_from_light_load_to_beyond_saturation() -> None:
     assert [point.overloaded for point in curve().points] == [rate > curve().saturation for rate in rates]
 
 
-def test_what_is_served_follows_the_arrivals_and_then_no_more() -> None:
-    for point in curve().points:
-        assert point.in_time <= point.served
-        assert point.tokens > point.served
-        if point.rate <= 0.8 * curve().saturation:
-            assert point.served == pytest.approx(point.rate, rel=0.08)
-    beyond = [point.served for point in curve().points if point.overloaded]
-    assert max(beyond) < 1.1 * min(beyond)
-    assert max(beyond) < 1.2 * curve().saturation
-
-
 def test_latencies_rise_and_attainment_falls_with_the_rate() -> None:
     points = curve().points
     times = [point.e2e for point in points]

@@ -87,22 +87,6 @@ def test_known_curves_are_found(script: ModuleType, fits: dict[tuple[str, str], 
             assert curve.launch == pytest.approx(truth.launch, rel=0.15), key
 
 
-def test_the_file_loads_and_says_what_was_measured(script: ModuleType, tmp_path: Path) -> None:
-    kept, target = tmp_path / "timings.json", tmp_path / "overlay.yaml"
-    script.save_session(session(script), kept)
-    assert script.read_session(kept) == session(script)
-    assert script.main(["--load", str(kept), "-o", str(target)]) == 0
-    new, old = load_catalog(target).accelerator("H100"), H100
-    gemm = new.efficiency["gemm", "fp8"]
-    assert gemm.memory == pytest.approx(0.75, rel=0.02)
-    assert gemm.cast == old.efficiency["gemm", "fp8"].cast  # not measured, so kept
-    assert gemm.source == ("benchmarks/measure_gpu.py on NVIDIA H100 80GB HBM3, torch 0, CUDA 0, driver 0, 2026-01-01")
-    assert str(gemm.origin) == "fitted"
-    assert new.efficiency["moe", "bf16"] == replace(
-        old.efficiency["moe", "bf16"], error=new.efficiency["moe", "bf16"].error
-    )
-
-
 @pytest.mark.parametrize(("gpu", "sustained"), [("h100", 0.70), ("h200", 0.68)])
 def test_the_kept_measurements_are_fitted_and_compared(
     script: ModuleType, gpu: str, sustained: float, capsys: pytest.CaptureFixture[str]

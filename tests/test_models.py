@@ -13,7 +13,6 @@ from search_spaces.huggingface import parse_config
 from search_spaces.models import (
     load_model,
     model_names,
-    nearest_model,
     served_checkpoint,
 )
 
@@ -96,14 +95,3 @@ def test_what_serving_means_is_a_checkpoint_of_the_same_shapes() -> None:
     assert served_checkpoint("Mixtral-8x7B") == "mistralai/Mixtral-8x7B-Instruct-v0.1"
     assert served_checkpoint("Llama-3.3-70B") == "meta-llama/Llama-3.3-70B-Instruct"
     assert served_checkpoint("my-org/my-model") == "my-org/my-model"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "nearest"),
-    [
-        ("Llama-70B", "Llama-3.3-70B"),
-        ("Mistral-8x7B", "Mixtral-8x7B"),
-    ],
-)
-def test_the_nearest_model_shares_family_and_size(wanted: str, nearest: str) -> None:
-    assert nearest_model(wanted) == nearest

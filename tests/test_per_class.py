@@ -75,18 +75,6 @@ class TestTheFleet:
 
 
 class TestLimits:
-    def test_the_second_class_gets_what_the_first_leaves(self) -> None:
-        """Both would take L40S; with few of them one class has to make do with H100."""
-        offers = (offer("H100"), offer("L40S", inventory=2))
-        loose = tuple(slo(10.0, 0.1, 0.9, name=name, share=0.5) for name in ("one", "other"))
-        ample = optimize(asked(slos=loose), level=QUICK)
-        assert set(ample.gpus) == {"L40S"}
-        tight = optimize(asked(slos=loose, offers=offers), level=QUICK)
-        assert tight.status is Status.FEASIBLE
-        assert tight.gpus["L40S"] <= 2
-        assert (tight.floor_usd_per_hour or 0.0) >= (ample.floor_usd_per_hour or 0.0)
-        assert (tight.cost_usd_per_hour or 0.0) > (ample.cost_usd_per_hour or 0.0)
-
     @pytest.mark.parametrize("limit", [{"max_pools": 1}, {"max_gpus": 1}, {"budget": 3.0}])
     def test_too_little_for_both_is_no_plan(self, limit: dict[str, Any]) -> None:
         plan = optimize(asked(**limit), level=QUICK)

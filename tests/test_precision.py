@@ -113,20 +113,6 @@ def test_a_wider_list_never_costs_more(asked: Problem, change: tuple[str, int]) 
     assert bound <= cost * (1.0 + 1e-9)
 
 
-def told(plan: Plan) -> str:
-    """A plan without what names its inputs and times."""
-    return plan.model_copy(update={"provenance": None}).model_dump_json(warnings=False)
-
-
-def test_one_precision_in_the_list_is_that_of_the_model_alone() -> None:
-    plain = problem(space=space(tensor_parallel=(1,), max_num_seqs=(64,)))
-    listed = replace(plain, space=replace(plain.space, weight_dtype=("bf16",), kv_dtype=("bf16",)))
-    assert told(optimize(plain)) == told(optimize(listed))
-    narrow = replace(plain, weight_dtype="fp8", kv_dtype="fp8")
-    listed = replace(plain, space=replace(plain.space, weight_dtype=("fp8",), kv_dtype=("fp8",)))
-    assert told(optimize(narrow)) == told(optimize(listed))
-
-
 def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["optimize", str(file), "--effort", "quick", "--json"]) == 0
     plan = Plan.model_validate(json.loads(capsys.readouterr().out))

@@ -11,12 +11,12 @@ from optimizer.fleets.fleet import fleet_cost
 from optimizer.loads.instance import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import PrecisionSaving
-from optimizer.recommend.comparison import NOTABLE, narrower, precision_savings
+from optimizer.recommend.comparison import NOTABLE, precision_savings
 from optimizer.search.search import evaluated, unmixed
 from reports.answers.plan import plan_page as as_page
 from reports.verdict import precision_sentence
 from search_spaces.problem import Problem
-from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
+from tests.optimizer_cases import instance_of, offer, problem, slo, workload
 from tests.report_cases import load
 from tests.report_cases import markdown_of as as_markdown
 from tests.report_cases import text_of as render_plan
@@ -29,18 +29,6 @@ LONG = workload(8.0, ((6000.0, 1500.0, 1.0),))
 def formula_cost(given: Problem) -> float:
     instance = instance_of(given)
     return fleet_cost(instance, unmixed(evaluated(instance)))
-
-
-def precisions(given: Problem) -> list[tuple[str, str]]:
-    return [(other.weight_dtype, other.kv_dtype) for other in narrower(given)]
-
-
-def test_what_the_user_chose_is_left_as_it_is() -> None:
-    assert precisions(problem()) == [("bf16", "fp8"), ("fp8", "bf16"), ("fp8", "fp8")]
-    assert precisions(problem(weight_dtype="fp8")) == [("fp8", "fp8")]
-    assert precisions(problem(kv_dtype="fp8")) == [("fp8", "fp8")]
-    assert precisions(problem(space=space(kv_dtype=("bf16",)))) == [("fp8", "bf16")]
-    assert precisions(problem(space=space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8")))) == []
 
 
 def test_a_saving_is_what_the_search_finds_in_that_precision() -> None:

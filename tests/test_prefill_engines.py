@@ -11,7 +11,6 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
 from optimizer.loads.engine_table import prompt_latency
 from optimizer.loads.instance import Instance
-from optimizer.verification.judge import judge
 from search_spaces.problem import SearchSpace
 from tests.optimizer_cases import instance_of, limit, problem, workload
 
@@ -53,20 +52,6 @@ def test_prompts_that_fill_a_step_have_seats(
     instance = unit(*buckets)
     found = [SEQS[prefill_seqs(instance, stages(instance, number))] for number in (1, 4)]
     assert found == [single, piped]
-
-
-def test_an_engine_without_them_falls_behind_at_a_rate_that_it_serves_with_them() -> None:
-    instance = unit((128.0, 2.0, 1.0), rate=850.0)
-    every = np.ones(instance.flows.isl.size)
-    shape, decode = stages(instance, 4), stages(instance, 1)
-
-    def behind(seqs: int) -> bool:
-        prefill = FleetPool("prefill-1", Role.PREFILL, shape, seqs, 0, 1, 0, every)
-        fleet = Fleet((prefill, FleetPool("decode-1", Role.DECODE, decode, len(SEQS) - 1, 0, 8, 0, every)))
-        return judge(instance, fleet, requests=2000, seed=0, volume=1.0).overload.overloaded
-
-    assert behind(SEQS.index(8))
-    assert not behind(prefill_seqs(instance, shape))
 
 
 # --- token budgets of prefill engines: what a smaller one costs, and what it brings a pipeline

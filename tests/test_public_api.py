@@ -69,13 +69,6 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> pdplan.Problem:
     return pdplan.load_problem(tiny(tmp_path_factory.mktemp("api")))
 
 
-@pytest.mark.parametrize("level", ["quick", "QUICK", pdplan.Level.QUICK])
-def test_a_level_by_its_name_is_that_level(problem: pdplan.Problem, level: pdplan.Level | str) -> None:
-    plan = pdplan.optimize(problem, effort=level, time_limit="90s")
-    assert plan.status == "optimal"
-    assert plan.simulation is None
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -108,14 +108,6 @@ def host(tensor: int | None = None) -> EngineOverhead:
 
 
 @needs_data
-def test_host_times_of_2023_are_those_of_slow_steps() -> None:
-    """Splitwise's machines took 45 ms (A100) and 30 ms (H100) a step of one request, of which kernels take 9 and 6."""
-    found = host(8)
-    assert 0.02 < found.step < 0.036
-    assert 1e-4 < found.per_request < 5e-4
-
-
-@needs_data
 def test_the_host_takes_longer_the_more_gpus_it_drives() -> None:
     one, two, eight = one_gpu_host_times(DATA).step, host(2).step, host(8).step
     assert 0.003 < one < two < eight

@@ -23,7 +23,7 @@ from reports.drawing import Rect, Text
 from reports.figures import length_map
 from reports.numbers import duration, percent
 from reports.verdict import growth_sentence
-from tests.report_cases import RATES, SHARES, load, simulated, with_routes
+from tests.report_cases import RATES, SHARES, load, simulated
 
 WITH_FLEET = ("disaggregated", "colocated", "hostile", "hundred-pools")
 
@@ -83,17 +83,6 @@ def test_any_histogram_is_binned_without_loss(buckets: list[tuple[float, float, 
     assert figure.isl_edges[0] <= min(isl)
     assert max(isl) < figure.isl_edges[-1]
     assert max(len(figure.isl_edges), len(figure.osl_edges)) <= 9
-
-
-def test_cells_of_lengths_have_the_share_of_their_requests_that_meets_the_slo(plan: Plan) -> None:
-    routed_plan = with_routes(
-        plan, ("chat", 300, 40, 0.3, 0.99), ("chat", 400, 50, 0.1, 0.91), ("chat", 3000, 40, 0.3, 0.5),
-        ("batch", 300, 40, 0.3, 1.0),
-    )  # fmt: skip
-    chart = chart_titled(routed_plan, "chat: 2 of 3 lengths miss the goal alone, the least with 50 %")
-    cells = {mark.tip: mark.tone for mark in chart.drawing.marks if isinstance(mark, Rect)}
-    assert cells["256–512 input and 32–64 output tokens: 97 %"] == "cell-held"
-    assert cells["2k–4k input and 32–64 output tokens: 50 %"] == "cell-missed"
 
 
 # --- latencies -------------------------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ import pytest
 
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_page
-from reports.document import Detail, Document, Section, table_of
-from reports.views import html, terminal
 from tests.report_cases import NAMES, load, simulated
 
 VOID = {"meta", "link", "br", "img", "wbr"}
@@ -96,23 +94,6 @@ def test_hostile_names_are_shown_as_text() -> None:
     body = page.split("<body>")[1]
     assert not set(body) & set("\u202e\u2066\u2028\u2029\x1b")
     assert "A" * 100 not in body.split('<script type="application/json"')[0]
-
-
-def test_any_document_becomes_a_page() -> None:
-    table = table_of(("what", "#number"), [("<b>", "✓ 1"), ("b_c", "–")], ("chosen", ""))
-    looked_up = Section("More", facts=(("name", "value"),), detail=Detail.FOLDED)
-    answer = Section("Answer: yes", ("Risk: none.",), table, tiles=(("✗ 3 %", "too few"),), sections=(looked_up,))
-    document = Document(
-        ("It holds <script>.",), (answer, Section("Empty")), next_step="pdplan --help", about=("a", "b")
-    )
-    page = html.render_document(document, {"x": float("nan")}, "twin")
-    walker = walk(page)
-    assert walker.twin == '{"x":null}'
-    assert set(walker.ids) == {"answer", "twin"}
-    for part in ("<h1>It holds &lt;script&gt;.</h1>", "<b>Risk:</b> none.", '<tr class="chosen">', '<dt class="bad">',
-                 "<details><summary>More</summary>", "<code>pdplan --help</code>"):  # fmt: skip
-        assert part in page
-    assert "More" not in terminal.render_document(document)
 
 
 def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> None:

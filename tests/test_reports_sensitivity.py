@@ -8,12 +8,11 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.records import Sensitivity
 from reports import sensitivity as said
 from reports.answers.plan import plan_page
-from reports.answers.plan_details import accuracy_table
 from reports.deploy.files import SUMS, deploy_plan
 from reports.next_steps import deployment
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
-from tests.report_cases import load, with_accuracy, with_command, with_sensitivity
+from tests.report_cases import load, with_command, with_sensitivity
 
 PLAN = with_sensitivity(load("disaggregated"))
 
@@ -61,16 +60,6 @@ def test_what_is_absent_says_how_to_have_it() -> None:
 
 
 # --- what is on record ----------------------------------------------------------------------------------------------
-
-
-def test_what_was_never_measured_is_said_plainly() -> None:
-    plan = with_accuracy(PLAN)
-    table = accuracy_table(plan)
-    assert {row[1] for row in table.rows} == {"disaggregated"}
-    assert table.rows[0][3:6] == (plan.model, "no measurement", "–")
-    assert table.rows[1][3:] == ("any", "91", "21.7 %", "-3.1 %", "8.3 %", "+1.2 %")
-    assert "no measurement" in plan_page(plan)
-    assert accuracy_table(PLAN).rows == ()
 
 
 # --- deployment files -----------------------------------------------------------------------------------------------

@@ -123,12 +123,6 @@ def test_a_row_gives_up_what_it_can_spare_and_stays_within_its_restriction(bench
     assert [allows(verdict.fleet) for verdict in bench.verdicts.values()].count(False) == 1  # the winner's own
 
 
-def test_the_recommended_fleet_is_its_own_row_where_the_restriction_allows_it(bench: Any) -> None:
-    rows = rows_of(posed(APART, one_pool(1), apart(small(), 1, 1)), bench, apart(small(), 2, 1))
-    assert rows[APART].pools == rows["recommended"].pools
-    assert rows[APART].why_not == "the same cost"
-
-
 @pytest.mark.parametrize("least", [0, 99])
 def test_a_cheaper_row_is_recommended_once_it_is_confirmed_again(
     bench: Any, monkeypatch: pytest.MonkeyPatch, least: int

@@ -9,7 +9,7 @@ import pytest
 
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
-from optimizer.plans.records import EnginePool, SafeFleet, SafeStatus
+from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from search_spaces.problem import Goal, Objective, Problem
@@ -48,17 +48,6 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -
     text = " ".join(render_plan(plan).split())
     assert text.count("Risk:") == 1
     assert f"Risk: {safe.sentence}" in text
-
-
-def test_a_fleet_with_room_survives_itself() -> None:
-    plan = planned(3.0)
-    safe = safe_of(plan)
-    assert (safe.status, safe.cost_usd_per_hour) == (SafeStatus.OWN, plan.cost_usd_per_hour)
-    assert [row.model_dump() for row in safe.pools] == [
-        {name: getattr(pool, name) for name in EnginePool.model_fields} for pool in plan.pools
-    ]
-    assert safe.attainment == safe.own_attainment
-    assert safe.sentence == f"{SLOW} still meets the SLO."
 
 
 def test_it_is_sought_for_the_least_cost_and_by_simulation_alone() -> None:

@@ -23,14 +23,10 @@ from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.reading import parse_plan
 from optimizer.verification.judge import judge
-from reports.asked import asked
-from reports.deploy.describe import limits_of as replayed_limits
 from reports.json_text import plan_json
-from reports.words import slo_words
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Slo
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
-from tests.report_cases import text_of as render_plan
 from tests.running import QUICK, Done, tiny
 from tests.running import within as pdplan_within
 from tests.simulator_cases import colocated
@@ -73,38 +69,9 @@ def test_one_part_of_a_request_is_not_limited_alone(tmp_path: Path, limits: dict
     assert found in said
 
 
-def test_a_missing_limit_is_one_that_never_binds() -> None:
-    """The flows are those of limits beyond the end-to-end one, number by number."""
-    load = workload(8.0, ((500.0, 100.0, 0.5), (4000.0, 1.0, 0.5)))
-    bare, loose = (
-        instance_of(given(workload=load, slos=(slo(ttft, tpot, e2e=20.0),))).flows
-        for ttft, tpot in ((NONE, NONE), (20.0, 20.0))
-    )
-    for name in ("ttft", "tpot"):
-        np.testing.assert_array_equal(getattr(bare, name), getattr(loose, name))
-        assert np.isfinite(getattr(bare, name)).all()
-
-
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return optimize(given(slos=(slo(NONE, NONE, 0.9, e2e=6.0, name="whole"),)))
-
-
-def test_the_plan_file_and_its_views_show_no_limit_where_there_is_none(plan: Plan) -> None:
-    text = plan_json(plan)
-    assert json.loads(text)["classes"][0]["ttft_limit_s"] is None
-    again = parse_plan(text.encode())
-    assert render_plan(again) == render_plan(plan)
-    assert slo_words(asked(again)[0]) == "whole: the whole request within 6 s for 90 % of its requests"
-
-
-def test_a_deployment_gets_the_limits_that_the_whole_request_leaves(plan: Plan) -> None:
-    limits = replayed_limits(plan)
-    assert limits.ttft == 6.0
-    assert limits.tpot == pytest.approx(6.0 / (plan.workload.mean_osl - 1.0))
-    tight = plan.classes[0].model_copy(update={"ttft_limit_s": 1.0, "e2e_limit_s": None, "tpot_limit_s": 0.05})
-    both = plan.model_copy(update={"classes": [*plan.classes, tight]})
-    assert (replayed_limits(both).ttft, replayed_limits(both).tpot) == (1.0, min(0.05, limits.tpot))
 
 
 # --- iTL p99 as a limit of an SLO: counted, judged, predicted and planned for; nothing changes where none is asked fo

@@ -84,12 +84,6 @@ def term(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-@pytest.mark.parametrize("console", [Console(quiet=True), Console(json_only=True)])
-def test_progress_is_absent_when_nobody_wants_it(console: Console) -> None:
-    with on_terminal(), console.progress() as progress:
-        assert progress is None
-
-
 def test_progress_redraws_one_line_on_stderr_and_clears_it() -> None:
     with on_terminal() as drawn, Console().progress() as progress:
         assert progress is not None
@@ -182,11 +176,6 @@ def struck(before: str = "", *, ignored: bool = False) -> tuple[int, bytes, byte
 @needs_signals
 def test_an_interrupt_cannot_be_swallowed() -> None:
     assert struck() == (130, b"", b"pdplan: error: interrupted\n")
-
-
-@needs_signals
-def test_an_ignored_interrupt_stays_ignored() -> None:
-    assert struck(ignored=True) == (0, b"nobody noticed\n", b"")
 
 
 @needs_signals

@@ -39,12 +39,6 @@ def run_sweep(
 EXPECTED = [{"number": x, "square": x * x} for x in range(40)]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_rows_do_not_depend_on_the_workers(workers: int) -> None:
-    with ThreadPoolExecutor(workers) as executor:
-        assert run_sweep(40, executor, workers) == EXPECTED
-
-
 def is_killed_at_27(numbered: tuple[int, Task]) -> Row:
     if numbered[1]["x"] == 27:
         os.kill(os.getpid(), signal.SIGKILL)

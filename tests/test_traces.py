@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from search_spaces.traces import TraceFormat, TraceSummary, detect_format, read_trace, workload_mapping
+from search_spaces.traces import TraceFormat, TraceSummary, detect_format, read_trace
 from search_spaces.traces.reader import NANOSECONDS, parse_date
 from tests.trace_files import AZURE, Write, jsonl, mooncake
 
@@ -156,14 +155,3 @@ def test_workload_takes_the_trace_unless_told_otherwise(small: TraceSummary) -> 
     assert own.mean_isl == pytest.approx(small.mean_isl, rel=1e-9)
     told = small.to_workload(request_rate=10.0, burstiness=2.0, prefix_hit_share=0.3)
     assert (told.request_rate, told.burstiness, told.prefix_hit_share) == (10.0, 2.0, 0.3)
-
-
-def test_workload_mapping_is_plain_and_adds_up(small: TraceSummary) -> None:
-    mapping = workload_mapping(small, buckets=30)
-    assert json.loads(json.dumps(mapping)) == mapping
-    assert list(mapping) == ["request_rate", "burstiness", "prefix_hit_share", "max_tokens", "lengths"]
-    rows = mapping["lengths"]["histogram"]
-    assert len(rows) <= 30
-    assert sum(round(row["share"] * 1e6) for row in rows) == 10**6
-    assert sum(row["share"] * row["isl"] for row in rows) == pytest.approx(small.mean_isl, rel=1e-4)
-    assert mapping["max_tokens"] >= max(row["isl"] + row["osl"] for row in rows) - 1

@@ -19,7 +19,7 @@ from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance, never
-from optimizer.search.limits import allowed, fewer_replicas, without_pool
+from optimizer.search.limits import allowed, fewer_replicas
 from optimizer.verification import verify
 from optimizer.verification.bench import Bench, Verdict, fleet_key, goodput_of, valid
 from optimizer.verification.judge import Blame, ClassJudgement, Judgement
@@ -113,15 +113,6 @@ def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
     }
 
 
-def test_a_stopped_search_keeps_what_it_has() -> None:
-    bench: Any = Oracle(small(), (1, 1))
-    loop = Loop(bench, [apart(small(), 3, 3)], stopped=lambda: True)
-    winner = loop.run()
-    assert winner is not None
-    assert replicas(winner.fleet) == (3, 3)
-    assert without_one_replica(bench, winner.fleet, lambda: True) == []
-
-
 def test_where_fresh_requests_refute_the_best_the_next_best_and_its_neighbors_are_tried() -> None:
     bench: Any = Oracle(small(), (2, 2))
     loop = Loop(bench, [apart(small(), 4, 4)])
@@ -188,25 +179,6 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
     assert winner is not None
     assert len(winner.fleet.pools) == 1
     assert winner.cost < kept.cost
-
-
-def test_a_pool_that_goes_leaves_its_flows_to_the_others() -> None:
-    instance = small()
-    pools = (
-        pool(instance, "prefill-1", Role.PREFILL, 1, 0.6),
-        pool(instance, "decode-1", Role.DECODE, 1, 0.45),
-        pool(instance, "decode-2", Role.DECODE, 1, 0.15),
-        pool(instance, "colocated-1", Role.COLOCATED, 1, 0.4),
-    )
-    fleet = Fleet(pools)
-    for index, routes in ((2, [0.6, 0.6, 0.4]), (3, [1.0, 0.75, 0.25])):
-        less = without_pool(fleet, index)
-        assert less is not None
-        np.testing.assert_allclose([engines.route[0] for engines in less.pools], routes, rtol=1e-9)
-    assert without_pool(fleet, 0) is None
-    assert without_pool(Fleet(pools[:2]), 0) is None
-    names = [what for what, _ in fewer_replicas(instance, fleet, 1)]
-    assert sorted(names) == [f"{name}: one replica fewer" for name in ("colocated-1", "decode-1", "decode-2")]
 
 
 # --- other settings -------------------------------------------------------------------------------------------------
@@ -284,14 +256,6 @@ def test_settings_that_help_are_gone_on_from(
     assert fleet is not None
     assert ends(*settings_of(fleet))
     assert fleet_cost(roomy(), fleet) == fleet_cost(roomy(), colocated(256, 512))
-
-
-def test_a_fleet_that_does_not_come_out_of_a_crowd_gets_fewer_batch_slots_and_nothing_else() -> None:
-    stuck = miss(roomy(), colocated(256, 512), 0.85, stuck=True)
-    with simulated(lambda _: 1.0) as looks:
-        fleet = mended(stuck)
-    assert fleet is looks[-1]
-    assert settings_of(looks[0]) == (SEQS[SEQS.index(256) - 1], 512)
 
 
 @settings(deadline=None, max_examples=25)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
 import pytest
 
 from costmodel.engine import Role
@@ -81,27 +80,6 @@ def test_a_standard_plan_is_proven_and_wastes_nothing() -> None:
     assert not any(row.held for row in found.one_replica_less)
     assert all(row.cost_usd_per_hour < (plan.cost_usd_per_hour or 0.0) for row in found.one_replica_less)
     assert found.requests == found.replications * run_length(small(RATE), 1.0)
-
-
-def test_the_record_has_distributions_and_a_rising_curve() -> None:
-    found = planned().simulation
-    assert found is not None
-    (one,) = found.classes
-    assert len(found.cdf_shares) == len(one.ttft_cdf_s) == len(one.tpot_cdf_s) == 64
-    assert found.cdf_shares == sorted(set(found.cdf_shares))
-    assert one.ttft_cdf_s == sorted(one.ttft_cdf_s)
-    assert one.e2e_s is not None
-    assert one.ttft_s.p50 < one.e2e_s.p50 < one.e2e_s.p90 < one.e2e_s.p99
-    assert np.interp(0.5, found.cdf_shares, one.ttft_cdf_s) == pytest.approx(one.ttft_s.p50, rel=0.02)
-    rates = [point.rate_rps for point in found.curve]
-    assert len(rates) >= 5
-    assert rates == sorted(rates)
-    assert [point.held for point in found.curve] == [True] * (len(rates) - 1) + [False]
-    assert [point.outcome for point in found.curve if point.held] == ["meets"] * (len(rates) - 1)
-    ttft = [point.classes[0].ttft_s.p90 for point in found.curve]
-    assert ttft == sorted(ttft)
-    (planned_rate,) = [point for point in found.curve if point.rate_rps == RATE]
-    assert planned_rate.classes[0].ttft_s == one.ttft_s  # the runs that prove the fleet
 
 
 def test_the_most_goodput_is_what_the_simulation_proves(short_runs: None) -> None:

@@ -14,7 +14,7 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif.answer import Effort, answer, answer_at
 from optimizer.whatif.curves import break_even, by_budget, frontier
-from optimizer.whatif.sensitivity import levers, near_optimal, shadow_prices, tornado
+from optimizer.whatif.sensitivity import levers, shadow_prices, tornado
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import Scenario, scenario_problem
@@ -194,17 +194,3 @@ def test_the_tornado_moves_one_lever_at_a_time_and_sorts_by_swing() -> None:
     assert row.high.cost == answer(changed(problem, rate_scale=1.25)).cost
     assert row.low.cost == answer(changed(problem, rate_scale=0.75)).cost
     assert row.here.cost == answer(problem).cost
-
-
-def test_near_optimal_fleets_keep_their_condition_and_never_cost_less() -> None:
-    best, *others = near_optimal(small(60.0), 0.1)
-    assert (best.condition, best.excess, best.within) == ("cheapest", 0.0, True)
-    assert others
-    for row in others:
-        kind, card = row.condition.split(" ", 1)
-        if row.excess is None:
-            continue
-        assert row.excess >= 0.0
-        assert row.within == (row.excess <= 0.1 + 1e-9)
-        if card in {"H100", "A100-80", "L4"}:
-            assert ({*row.answer.gpus} == {card}) if kind == "only" else card not in row.answer.gpus
