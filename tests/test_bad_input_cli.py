@@ -14,7 +14,7 @@ import pytest
 
 from optimizer.recommend import optimize as search
 from pdplan.cli import run
-from tests.bad_input_cases import lengths, optimize, optimize_within, problem, refused
+from tests.bad_input_cases import optimize, optimize_within, problem, refused
 from tests.running import ROOT, tiny, within
 
 INFEASIBLE, INTERRUPTED = 3, 130
@@ -173,24 +173,6 @@ def test_foreign_files_are_kept(name: str, tmp_path: Path) -> None:
 
 
 # --- odd, but right -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\xef\xbb\xbf" + problem().replace("\n", "\r\n").encode(),
-        problem(workload__lengths=lengths((500, 1, 1)), slo__tpot="1h").encode(),
-    ],
-    ids=[
-        "bom-and-crlf",
-        "one-token",
-    ],
-)
-def test_odd_but_right_input_is_planned_for(content: bytes, tmp_path: Path) -> None:
-    done = optimize_within(tmp_path, content, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    plan = json.loads(done.stdout)
-    assert plan["attainment"] >= plan["classes"][0]["attainment_goal"]
 
 
 # --- flags and paths that cannot be meant: exit code 2 and one sentence, before any work is done

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from costmodel.calibration import (
-    Quantity,
     Scales,
     least_tpot,
     least_ttft,
@@ -22,7 +21,6 @@ from search_spaces.calibration import (
     Setup,
     calibrate,
     measured,
-    observations,
     predictor,
 )
 from search_spaces.catalog import load_catalog
@@ -139,15 +137,6 @@ def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> Non
     assert reason in notes[-1].reason
     with pytest.raises(InputError, match="none of the 1 results can be used"):
         calibrate([run_at(512, 64, 8.0, **changes)], SETUP, "synthetic")
-
-
-def test_ttft_of_arrivals_and_of_cached_prompts_is_not_fitted() -> None:
-    rate = run_at(512, 64, 8.0, concurrency=None, request_rate=4.0, in_flight=5.0)
-    cached = run_at(512, 64, 8.0, cached=0.5)
-    rows, notes = measured([rate, cached], SETUP)
-    assert [row.ttft for row in rows if isinstance(row, MeasuredRun)] == [None, None]
-    assert [one.quantity for one in observations(rows)] == [Quantity.TPOT] * 2
-    assert len(notes) == 2
 
 
 # What the model cannot explain

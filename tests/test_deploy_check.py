@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from pdplan.api import deployment_options
 from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.deploy.checking import checked_directory, checked_files, differences
@@ -227,21 +226,6 @@ def test_bad_requests_are_one_sentence(
     assert sentence.format(out=out) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("[]", "deployment.json:1:1: an array is not an object"),
-        (
-            '{"schema": "pdplan.deployment/9"}',
-            "deployment.json:1:12: schema: 'pdplan.deployment/9' is none of 'pdplan.deployment/1'",
-        ),
-    ],
-)
-def test_a_record_that_is_none_is_refused(text: str, sentence: str) -> None:
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        recorded_options(text)
-
-
 def test_a_record_keeps_every_option() -> None:
     asked = options("dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", model="m/n", claim="c")
     assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
@@ -348,17 +332,6 @@ def test_a_defect_is_refused_by_its_rule(name: str, rule: str, paths: str, old: 
         refuse_faults(deployment, changed)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_pool_that_is_left_out_or_added_is_refused(name: str) -> None:
-    deployment, files = example(name)
-    paths = [path for path in files if re.match(r"workers/|pools/", path)]
-    if paths:
-        fewer = {path: text for path, text in files.items() if path.partition(".")[0] != paths[0].partition(".")[0]}
-        assert "pools_are_complete" in {rule for rule, _ in rule_faults(deployment, fewer)}
-        more = files | {path.replace("-", "-copy-", 1): text for path, text in files.items() if path in paths}
-        assert checked_files(deployment, files, more).breaks
-
-
 def test_every_rule_is_broken_by_some_defect_and_says_what_it_is_about() -> None:
     assert set(RULES) - {rule for _, rule, *_ in DEFECTS} == {"names_are_short"}
     assert all((rule.__doc__ or "").strip().endswith(".") for rule in RULES.values())
@@ -368,13 +341,6 @@ def test_every_rule_is_broken_by_some_defect_and_says_what_it_is_about() -> None
     name = "case-a-name-of-20-letters-a-name-of-20-letters"
     sentences = list(RULES["names_are_short"](long, Started((), (), {})))
     assert sentences == [f"the name '{name}' has {len(name)} characters, and 45 are allowed"]
-
-
-def test_data_ranks_stay_whole_on_every_node() -> None:
-    pools = (Case("colocated", "H200", tp=4, dp=3, ep=12, seqs=63, tokens=8190),)
-    for target in ("vllm", "dynamo"):
-        with pytest.raises(InputError, match="data ranks of 4 GPUs do not fill the 6 that it has on each node"):
-            deployment_files(plan_of(pools, Ask("Qwen3-235B-A22B", "fp8")), options(target))
 
 
 APART, ALONE, MOE = Case("prefill", pp=2, seqs=8), Case("colocated"), "Qwen3-30B-A3B"
@@ -402,16 +368,6 @@ def test_a_plan_that_a_target_cannot_run_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         deployment_files(plan_of(pools, ask), options(*target.split()))
-
-
-def test_a_newer_version_is_written_for_where_nobody_minds() -> None:
-    plan = plan_of()
-    asked = deployment_options(plan, target="llmd", engine_version="0.34.1", unchecked=True)
-    files = deployment_files(plan, asked)
-    assert "vllm/vllm-openai:v0.34.1" in "".join(files.values())
-    assert "**Not checked:** llm-d 0.34.1 is newer than what pdplan knows" in files["README.md"]
-    assert recorded_options(files["deployment.json"]) == asked
-    assert not deployment_options(plan, engine_version="0.33.0", unchecked=True).unchecked
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llmd-ranks"])

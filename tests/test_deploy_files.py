@@ -337,10 +337,3 @@ def test_cores_of_a_cpu_stand_in_for_gpus(tmp_path: Path) -> None:
     workers = "".join(text for path, text in files.items() if path.startswith("workers/"))
     assert "cuda" not in workers.lower()
     assert "A core of a CPU stands in for each planned GPU" in files["README.md"]
-
-
-def test_a_cpu_is_refused_what_its_engine_does_not_run() -> None:
-    with pytest.raises(InputError, match="--device cpu is for --target vllm, not for llmd"):
-        deployment_files(plan_of(), replace(options("llmd"), device=Device.CPU))
-    with pytest.raises(InputError, match="KV cache in fp8"):
-        deployment_files(plan_of(ask=Ask(kv_dtype="fp8")), replace(options("vllm"), device=Device.CPU))

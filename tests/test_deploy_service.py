@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from reports.answers.measured import comparison_dict
 from reports.deploy.deployment import Demand
 from reports.deploy.describe import demand_of
 from reports.deploy.files import deployment_files
@@ -199,18 +198,6 @@ def test_the_last_sentence_says_whether_the_fleet_meets_the_slo(
     assert sentence in " ".join(shown[-1].split())
 
 
-def test_a_run_lighter_than_planned_does_not_tell(tmp_path: Path) -> None:
-    path = result(tmp_path, tpot=0.006)
-    measured = json.loads(path.read_text("utf-8"))
-    measured["request_throughput"]["avg"] *= 0.5
-    path.write_text(json.dumps(measured), "utf-8")
-    (seen,) = comparison_dict(PLAN, path)["runs"]
-    assert seen["verdict"] == "open"
-    assert seen["sentence"].endswith(
-        "It served 3.75 req/s of the 7.5 req/s planned: replay the workload at its own times."
-    )
-
-
 def test_the_same_result_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine = ["--model", "Llama-3.1-8B", "--gpu", "H100", "--tp", "2", "--replicas", "2"]
     assert run(["calibrate", str(result(tmp_path, tpot=0.006)), *engine, "--json"]) == ExitCode.DONE
@@ -247,16 +234,3 @@ def test_bad_requests_are_one_sentence(
     }
     assert run(["validate", *(word.format(**places) for word in arguments)]) == ExitCode.BAD_INPUT
     assert sentence in capsys.readouterr().err
-
-
-def test_of_several_classes_the_result_must_say_which_it_is_of(tmp_path: Path) -> None:
-    first = PLAN.classes[0].model_copy(update={"name": "chat"})
-    routes = [
-        route.model_copy(update={"slo_class": name})
-        for route, name in zip(PLAN.routing, ("chat", "batch"), strict=True)
-    ]
-    plan = PLAN.model_copy(update={"classes": [first, first.model_copy(update={"name": "batch"})], "routing": routes})
-    with pytest.raises(InputError, match="several SLO classes, each with a run; say which: 'chat', 'batch'"):
-        comparison_dict(plan, result(tmp_path))
-    with pytest.raises(InputError, match="did not replay the plan's workload"):  # the mix of both is not one of them
-        comparison_dict(plan, result(tmp_path), "chat")

@@ -54,13 +54,6 @@ def test_without_a_time_limit_no_clock_changes_a_plan_and_with_one_the_plan_says
     assert OUT_OF_TIME in optimize(problem(), level=Level.QUICK, time_limit=3600.0).warnings
 
 
-def test_without_any_time_no_fleet_is_found_and_nothing_is_claimed() -> None:
-    plan = optimize(problem(), time_limit=0.0)
-    assert plan.status is Status.TIME_LIMIT
-    assert (plan.pools, plan.binding, plan.alternatives) == ([], [], [])
-    assert plan.bound_usd_per_hour is None
-
-
 def test_a_fleet_that_there_was_no_time_to_confirm_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted as soon as there is a fleet worth keeping: it was simulated, but by no fresh requests."""
     monkeypatch.setattr(Brake, "stopped", lambda self: self.armed)

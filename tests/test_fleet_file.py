@@ -43,13 +43,6 @@ def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
     assert stated.problem.engine == "vllm"
 
 
-def test_prices_count_for_the_fleet_and_for_the_search(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, PREFILL | {"price": "$2.50/h"}, DECODE | {"gpu": "L40S"}, PREFILL | {"price": 2.5})
-    for problem in (stated.problem, stated.wanted):
-        prices = {offer.accelerator.name: offer.usd_per_hour for offer in problem.offers}
-        assert prices == {"H100": 2.5, "L40S": pytest.approx(prices["L40S"])}
-
-
 @pytest.mark.parametrize(
     ("pool", "words"),
     [

@@ -60,19 +60,3 @@ def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_
         assert row[1] in done.stdout
         assert row[1] in page
         assert row[-1] in {"recommended", "meets the SLO", "misses the SLO", "not proven", "one short run"}
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (("--effort", "quick"), "--front: its fleets are simulated, but --effort is quick"),
-        (
-            ("--set", "objective=max_goodput", "--set", "constraints.budget=10"),
-            "--front: cost against tail needs a demand to meet: objective min_cost",
-        ),
-    ],
-)
-def test_a_front_is_refused_where_nothing_is_tuned(tmp_path: Path, words: tuple[str, ...], fault: str) -> None:
-    found = within("optimize", tiny(tmp_path), "--front", "8", *words)
-    assert found.returncode == 2
-    assert fault in found.stderr

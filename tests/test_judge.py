@@ -16,19 +16,15 @@ from optimizer.fleets.evaluate import evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench, goodput_of
-from optimizer.verification.demand import Demand, simulated_trace
+from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import (
     ClassJudgement,
     Judgement,
     Outcome,
-    Rule,
-    half_width,
     judge,
     judge_demands,
-    judge_until,
     pool_behind,
     simulated_fleet,
-    until_precise,
 )
 from tests.optimizer_cases import instance_of, limit, problem, slo, workload
 
@@ -108,29 +104,6 @@ def test_simulation_and_analysis_agree(build: object) -> None:
         assert one.attainment.share == pytest.approx(predicted.attainment[k], abs=0.02)
     assert found.held
     assert found.rate == pytest.approx(6.0)
-
-
-def test_runs_are_made_until_every_class_is_known_to_a_precision() -> None:
-    widths: list[float] = []
-
-    def wanted(found: Judgement) -> int:
-        widths.append(half_width(found))
-        return until_precise(0.003, 1000, 100_000)(found)
-
-    found = runs_of(2.0, wanted, first=2)
-    assert widths[-1] <= 0.003 < min(widths[:-1])
-    assert len({run.result.makespan for run in found.runs}) == len(found.runs) > 2
-
-
-def runs_of(volume: float, wanted: Rule, first: int = 1) -> Judgement:
-    """Runs of 1000 requests."""
-    instance = small()
-    fleet = colocated(instance)
-
-    def drawn(number: int) -> Demand:
-        return simulated_trace(instance, fleet, 1000, number, volume)
-
-    return judge_until(instance, simulated_fleet(instance, fleet), drawn, wanted, first=first)
 
 
 def test_the_goodput_is_the_highest_rate_that_simulate_shows_to_meet_every_goal() -> None:

@@ -12,9 +12,8 @@ import yaml
 from costmodel.engine import Role
 from optimizer.fleets.error_bars import price_remarks
 from search_spaces.echo import init_text
-from search_spaces.loader import SHORT_FOR, load_problem, problem_of
+from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Billing
-from search_spaces.schema import json_schema
 from tests.bad_input_cases import LONGEST
 from tests.workload_texts import SOUND, load, refusal
 
@@ -156,20 +155,6 @@ def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
         "override 'search.tensor_parallel.two': two is not one of the 2 items (0 is the first)"
     )
     assert refusal(SOUND, {"name.x": "8"}) == "override 'name.x': 'chat' stands above 'x'; override the whole of it"
-
-
-def test_a_word_that_is_short_for_a_section_gives_way_to_its_keys(folder: Path) -> None:
-    """`search: standard` with --set search.roles=[colocated] was refused: the word "stands above" the key."""
-    quick = load(SOUND, {"search": "quick"}).space
-    one = load(SOUND, {"search": "quick", "search.roles": "[colocated]"}).space
-    assert [role.value for role in one.roles] == ["colocated"]
-    assert one.max_num_seqs == quick.max_num_seqs
-    assert load(SOUND, {"objective": "max_goodput_per_dollar", "objective.min_volume": "2"}).objective.min_volume == 2.0
-    assert load(SOUND, {"model": "Llama-3.1-8B", "model.weight_dtype": "fp8"}).model.name == "Llama-3.1-8B"
-    for name, key in SHORT_FOR.items():
-        schema = json_schema()
-        (section,) = [one for one in schema["properties"][name]["anyOf"] if "$ref" in one]
-        assert key in schema["$defs"][section["$ref"].rpartition("/")[2]]["properties"]
 
 
 def test_inputs_are_json_deterministic_and_state_the_same_problem(folder: Path) -> None:

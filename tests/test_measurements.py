@@ -109,20 +109,6 @@ def test_no_file_outside_the_folder_of_models_is_read(tmp_path: Path, name: str)
     assert "JSON" not in str(caught.value)
 
 
-def test_dense_matrices_and_experts_may_differ() -> None:
-    model, dtype = in_dtype(load_model("Mixtral-8x7B"), "fp8", "w4a16_mxfp4")
-    assert dtype == "fp4"
-    assert [model.part_dtype(part, dtype) for part in (Part.ATTENTION, Part.EXPERTS, Part.EMBEDDING)] == [
-        "fp8",
-        "mxfp4",
-        "bf16",
-    ]
-    assert model.bytes_per_element(Part.ATTENTION, dtype) == 1.0
-    assert model.bytes_per_element(Part.EXPERTS, dtype) == 0.5 + 1 / 32
-    weight_only, served = in_dtype(load_model("Llama-3.1-8B"), "int8_wo", "")
-    assert (served, weight_only.part_dtype(Part.FEED_FORWARD, served)) == ("int8", "w8a16")
-
-
 def test_models_are_found_under_other_spellings(tmp_path: Path) -> None:
     for spelling in ("QWEN3_32B", "someone/Qwen3-32B-FP8-dynamic", "Qwen3-32B-Instruct-2507"):
         assert measured_model(spelling).name == "Qwen3-32B"

@@ -12,8 +12,6 @@ from costmodel.errors import InputError
 from search_spaces.huggingface import parse_config
 from search_spaces.models import (
     load_model,
-    model_names,
-    served_checkpoint,
 )
 
 TINY: dict[str, Any] = {
@@ -82,16 +80,3 @@ def test_published_configs_equal_the_catalog(data: Path) -> None:
         assert (published.vocab, published.max_position) == (ours.vocab, ours.max_position)
         if "quantization_config" in path.read_text("utf-8"):
             assert (published.native_weight_dtype, published.quantized) == (ours.native_weight_dtype, ours.quantized)
-
-
-def test_what_serving_means_is_a_checkpoint_of_the_same_shapes() -> None:
-    for name in model_names():
-        served = served_checkpoint(name)
-        if served is None:
-            assert name in {"OPT-175B", "PaLM-540B"}
-            continue
-        model, named = load_model(served), load_model(name)
-        assert (model.layers, model.hidden, model.vocab) == (named.layers, named.hidden, named.vocab)
-    assert served_checkpoint("Mixtral-8x7B") == "mistralai/Mixtral-8x7B-Instruct-v0.1"
-    assert served_checkpoint("Llama-3.3-70B") == "meta-llama/Llama-3.3-70B-Instruct"
-    assert served_checkpoint("my-org/my-model") == "my-org/my-model"

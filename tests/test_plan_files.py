@@ -181,20 +181,6 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("<pool>", "alternatives.1.pools.0: '<pool>' is not a pool such as \"3 x H100 TP2 decode\""),
-        ("0 x H100 TP2 decode", "alternatives.1.pools.0.replicas: 0 is below 1"),
-    ],
-)
-def test_what_is_no_pool_of_an_earlier_plan_is_refused(line: object, fault: str) -> None:
-    with pytest.raises(InputError) as refusal:
-        parse_plan(earlier(line))
-    assert fault in str(refusal.value)
-    assert len(str(refusal.value)) < 300
-
-
-@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["report"], "only H100"),

@@ -42,7 +42,7 @@ from search_spaces.loader import load_problem
 from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space
 from tests.simulator_cases import colocated
-from tests.workload_texts import SOUND, load, refusal
+from tests.workload_texts import load, refusal
 
 AGENTS = Sessions(tokens(8), exponential(30.0), 2000.0, tokens(2500), tokens(300))
 
@@ -233,15 +233,6 @@ def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> No
 )
 def test_wrong_sessions_are_refused_in_a_sentence(folder: Path, old: str, new: str, words: str) -> None:
     assert words in refusal(SESSIONS.replace(old, new, 1))
-
-
-def test_a_reuse_interval_needs_something_to_find(folder: Path) -> None:
-    text = SOUND.replace("  lengths", "  reuse_interval: 30s\n  lengths")
-    assert "state prefix_hit_share" in refusal(text)
-    stated = load(text.replace("  reuse", "  prefix_hit_share: 60%\n  reuse")).workload
-    assert stated.reuse is not None
-    assert stated.reuse.followed.tolist() == [0.6]
-    assert stated.reuse.pause.mean == pytest.approx(30.0, rel=0.01)
 
 
 @pytest.mark.parametrize(

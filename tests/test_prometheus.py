@@ -154,17 +154,6 @@ def test_no_engine_has_the_whole_first_token_of_a_disaggregated_fleet(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["--plan", "p", "--against", "r"],
-    ],
-)
-def test_a_range_query_goes_with_a_plan_alone(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["validate", "--prometheus", "q.json", *words]) == ExitCode.BAD_INPUT
-    assert "--prometheus FILE goes with --plan PLAN alone" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"kind": "vector"}, "data.resultType: is 'vector', but must be 'matrix': use query_range, not query"),

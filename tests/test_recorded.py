@@ -143,23 +143,6 @@ def test_a_trace_is_simulated_unless_arrivals_are_stated(tmp_path: Path, demand:
     assert (stated(tmp_path, demand).recorded is not None) is recorded
 
 
-@pytest.mark.parametrize(
-    ("demand", "sentence"),
-    [
-        (f"{LENGTHS}, request_rate: 5/s, recorded: {{path: t.csv, colour: red}}", "colour: is not a known key"),
-        (
-            f"{LENGTHS}, diurnal: {{requests_per_second_by_hour: {[3] * 24}}}, recorded: t.csv",
-            "has diurnal and recorded, but a recording has its own times",
-        ),
-    ],
-)
-def test_a_recording_that_cannot_be_is_refused_at_its_place(tmp_path: Path, demand: str, sentence: str) -> None:
-    with pytest.raises(InputError) as caught:
-        stated(tmp_path, demand)
-    assert "w.yaml:1:" in str(caught.value)
-    assert sentence in str(caught.value)
-
-
 def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> None:
     own = stated(tmp_path, "lengths: {trace: {path: t.csv}}")
     assert "recorded" not in own.inputs["workload"]

@@ -45,17 +45,6 @@ def test_the_nearest_price_at_which_the_answer_changes_is_named() -> None:
     assert "no price of a GPU to rent (what owned ones cost was not moved)" in said.break_even_sentence(owned, alone)
 
 
-def test_what_is_absent_says_how_to_have_it() -> None:
-    plain = with_command(load("disaggregated"), "pdplan optimize w.yaml -o p")
-    assert said.more_sentence(plain) == ("Not worked out; to have it", "pdplan optimize w.yaml -o p --sensitivity")
-    some = with_command(with_sensitivity(plain, complete=False), "pdplan optimize w.yaml")
-    assert said.more_sentence(some)[1] == "pdplan optimize w.yaml --sensitivity"
-    assert said.more_sentence(PLAN) == ("", "")
-    assert "--full" in said.more_sentence(with_command(plain, "pdplan optimize w.yaml --effort thorough"))[0]
-    other = plain.model_copy(update={"objective": "max_goodput"})
-    assert said.more_sentence(other) == ("Not worked out: it is of the least cost, which this plan does not seek.", "")
-
-
 # --- pages ----------------------------------------------------------------------------------------------------------
 
 

@@ -165,18 +165,6 @@ def test_named_scenarios_extend_each_other_and_lay_mappings_over_the_file(tmp_pa
     assert [(slo.ttft, slo.tpot) for slo in both.slos] == [(0.8, 0.04), (0.8, 0.07)]
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("scenarios: {a: {extends: b}, b: {extends: a}}", r"scenarios\.\w: extends itself"),
-        ("scenarios: [1]", "is not a mapping"),
-    ],
-)
-def test_bad_scenario_blocks_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        named(tmp_path, text)
-
-
 HOURS = [3, 1, 2, 2, 0, 4, *[5] * 12, 6, 7, 8, 8, 2, 1]
 """Peak 8, three quarters of the hours up to 5 [1/s]."""
 

@@ -258,17 +258,6 @@ def test_runs_are_made_until_the_share_is_known(
     assert re.search(r"simulated in [\d.]+ CPU-seconds", told.err)
 
 
-def test_a_plan_whose_routing_is_not_that_of_its_inputs_is_refused(
-    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = json.loads(plan_file.read_text("utf-8"))
-    plan["routing"][0]["isl"] += 1.0
-    changed = tmp_path / "changed.json"
-    changed.write_text(json.dumps(plan), "utf-8")
-    assert run(["simulate", str(changed)]) == 2
-    assert "routing.0: its class and lengths are not those of row 0" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("share", "low", "high", "verdict", "needed", "sentence"),
     [

@@ -11,7 +11,6 @@ import numba
 import pytest
 
 from costmodel.simulator import compiled, records
-from costmodel.simulator.run import prepare
 
 SCRIPT = """
 import hashlib
@@ -76,13 +75,3 @@ def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(monkeypatch: pyte
     entry = compiled.entry(twice)
     assert entry({"rules": records.records(records.Rules, 1, {})}, 4.0) == 8.0
     assert not compiled.is_kept(compiled.entry(twice))
-
-
-def test_compiling_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    prepare()
-    prepare(said.append)
-    assert said == []
-    monkeypatch.setattr(compiled, "is_kept", lambda _entry: False)
-    prepare(said.append)
-    assert said == ["compiling the simulator, once"]

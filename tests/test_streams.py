@@ -236,13 +236,6 @@ def test_a_link_out_of_the_folder_is_refused_even_with_force(tmp_path: Path) -> 
     assert outside.read_text() == "mine"
 
 
-def test_two_files_of_a_folder_that_are_one_are_refused_even_with_force(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text('{"schema": "pdplan.plan/1"')
-    (tmp_path / "report.html").symlink_to("plan.json")
-    with pytest.raises(InputError, match=r"plan\.json and report\.html name the same file; choose another directory"):
-        check_directory(tmp_path, ("plan.json", "report.html"), force=True)
-
-
 @pytest.fixture
 def plan() -> Plan:
     return load("colocated")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from search_spaces.traces import TraceFormat, TraceSummary, detect_format, read_trace
+from search_spaces.traces import TraceSummary, read_trace
 from search_spaces.traces.reader import NANOSECONDS, parse_date
 from tests.trace_files import AZURE, Write, jsonl, mooncake
 
@@ -31,17 +31,6 @@ def test_azure_2024_with_offsets_and_whole_seconds(write: Write) -> None:
     assert rows.isl.tolist() == [2162, 100, 1]
     assert rows.osl.tolist() == [5, 7, 1]
     assert rows.line.tolist() == [2, 3, 4]
-
-
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
-@pytest.mark.parametrize("bom", ["", "\ufeff"])
-@pytest.mark.parametrize("last", ["", "\n"])
-def test_line_endings_and_byte_order_mark(write: Write, ending: str, bom: str, last: str) -> None:
-    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:00:00,1,2", "2023-11-16 18:00:01,3,4"]
-    path = write(bom + ending.join(lines) + (ending if last else ""))
-    assert detect_format(path) is TraceFormat.AZURE
-    summary = read_trace(path)
-    assert (summary.requests, summary.mean_isl, summary.mean_osl) == (2, 2.0, 3.0)
 
 
 # Arrivals -------------------------------------------------------------------------------------------------------------

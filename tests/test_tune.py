@@ -73,17 +73,6 @@ def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(value: Va
     assert list(by_tpe(SIZES, value, (1, 1, 1), 25, 7).items()) == list(looks.items())
 
 
-def test_what_is_not_allowed_costs_no_look() -> None:
-    def half(point: Point) -> Values | None:
-        return bowl(point) if sum(point) % 2 else None
-
-    looks = by_tpe(SIZES, half, (1, 1, 1), 20, 3)
-    assert len(looks) == 20
-    assert all(sum(point) % 2 for point in looks)
-    assert len(by_tpe(SIZES, half, (1, 1, 1), 1000, 3)) == 30
-    assert by_tpe(SIZES, half, (0, 0, 0), 20, 3) == {}
-
-
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 4)))
 def test_the_bottom_of_a_bowl_is_found(seed: int, start: Point) -> None:

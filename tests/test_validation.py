@@ -86,19 +86,6 @@ def test_what_had_to_be_assumed_is_said(tmp_path: Path) -> None:
     }
 
 
-def test_the_median_is_scored_where_it_is_known(tmp_path: Path) -> None:
-    """A median has no first wave in it, and a mean far above it is said to be warm-up."""
-    header = HEADER.replace("\n", ",ttft_median_ms,tpot_median_ms\n")
-    line = GOOD.replace("\n", ",{median},{tpot}\n").replace("200,16,", "200,64,")
-    texts = [line.format(ttft=900, tpot=10, median=median) for median in ("", 100, 400)]
-    plain, warm, usual = (document(tmp_path, header + text, "--rows") for text in texts)
-    assert [one["predictions"][0]["ttft_measured_ms"] for one in (plain, warm, usual)] == [900, 100, 400]
-    first = [one["predictions"][0]["ttft_predicted_ms"] for one in (plain, warm)]
-    assert first[1] < first[0]
-    assert (len(plain["notes"]), len(usual["notes"])) == (0, 0)
-    assert list(warm["notes"]) == ["the mean TTFT is over 3 times the median: warm-up; the median is scored"]
-
-
 def test_flags_come_from_the_row_else_from_the_script_that_ran_it(tmp_path: Path) -> None:
     """Flags of a row count; the table of scripts fills what it leaves out, for its own benchmark only."""
     path, table = tmp_path / "rows.csv", tmp_path / "engine_settings.csv"

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
 import pytest
 
 from optimizer.plans.plan import Status
 from optimizer.plans.records import pool_records
-from optimizer.whatif.answer import Answer, nothing
-from optimizer.whatif.curves import Frontier, Step
-from reports.answers.curves import frontier_document, frontier_record
+from optimizer.whatif.answer import Answer
 from reports.answers.whatif import ROLES, SHAPES, map_document, map_record
 from reports.document import Chart
 from reports.drawing import Text
-from reports.views.html import render_document
 from tests.engine_cases import engines
 
 
@@ -44,32 +39,6 @@ def cells(chart: Chart) -> list[str]:
 
 def answer(cost: float) -> Answer:
     return Answer(Status.FEASIBLE, cost, gpus={"H100": 2}, pools=(engines(2, "H100", 1, "colocated"),))
-
-
-def curve(*steps: Step) -> Frontier:
-    return Frontier("rate", "req/s", steps, 1e-4)
-
-
-def test_the_document_of_a_curve_says_what_its_steps_do() -> None:
-    steps = [Step.of(5.0, 8.0, answer(6.0)), Step.of(8.001, 20.0, answer(9.0)), Step.of(20.01, 30.0, answer(10.0))]
-    found = curve(*steps, Step.of(30.01, 40.0, nothing("inventory of H100: short")))
-    document = frontier_document(found)
-    assert document.headline == (
-        "From 5 req/s to 30 req/s the cheapest fleet costs $6.00/h to $10.00/h ($4,380 to $7,300/month).",
-        "3 fleets are the cheapest in turn; the cost jumps most, by $3.00/h, at 8 req/s.",
-    )
-    (chart,) = document.sections[0].charts
-    assert sum(mark.kind == "path" and mark.tone == "curve decode" for mark in chart.drawing.marks) == 3
-    ticks = [mark for mark in chart.drawing.marks if isinstance(mark, Text) and mark.tone == "tick"]
-    assert [mark.text for mark in ticks if mark.anchor == "middle"] == ["10", "20", "30", "40"]
-    assert document.sections[2].sentences == ("No fleet from 30.01 req/s to 40 req/s: inventory of H100: short.",)
-    record = frontier_record(found)
-    text = render_document(document, record)
-    twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.DOTALL)
-    assert twin is not None
-    assert json.loads(twin[1]) == record
-    assert len(text) < 300_000
-    assert text == render_document(document, record)
 
 
 def pair(colocated: float | None, disaggregated: float | None, **varied: Any) -> list[dict[str, Any]]:
