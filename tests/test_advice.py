@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import get_args
 
 from hypothesis import given, settings
@@ -13,18 +11,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from benchmarks.hostile_inputs import LINES, prepare
 from costmodel.errors import InputError
 from optimizer.recommend.search import Level
 from search_spaces import bounds
 from search_spaces.buying_schema import TermsFile
 from search_spaces.fields import Reader, member, quantity, share, stated
-from search_spaces.files import shown_path
 from search_spaces.quantities import Kind
 from search_spaces.schema import WorkloadFile
 from search_spaces.yaml_source import parse_value
 from tests.bad_input_cases import LONGEST
-from tests.running import within
 
 
 def readers(annotation: object, seen: set[object]) -> Iterator[Reader]:
@@ -100,23 +95,3 @@ def test_what_a_refusal_advises_is_accepted(reader: Reader, value: object) -> No
 
 
 # --- however long what is refused -------------------------------------------------------------------------------------
-
-
-def test_a_word_however_long_makes_a_short_message(tmp_path: Path) -> None:
-    """Of every word of every command line; what is shown of it tells the terminal nothing."""
-    prepare(tmp_path)
-    long = "a\x1b[31m,/" * 2_000
-    seen = set()
-    for words in map(shlex.split, LINES):
-        for at in range(1, len(words)):
-            key, equals, _ = words[at].partition("=")
-            place = words[0], words[at - 1] if at > 1 else "", key if equals or key.startswith("--") else ""
-            if place in seen:
-                continue
-            seen.add(place)
-            word = key + equals + long if equals or key.startswith("--") else long
-            done = within(*words[:at], word, *words[at + 1 :], cwd=tmp_path)
-            assert done.returncode in {0, 2}, (words[:at], done.stderr[:LONGEST])
-            said = done.stderr.replace(shown_path(long), "FILE")
-            assert "\x1b" not in said
-            assert all(len(line) <= LONGEST for line in said.splitlines()), (words[:at], said[:LONGEST])

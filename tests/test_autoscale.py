@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from unittest.mock import Mock
 
@@ -12,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.simulator import Fleet as SimulatedFleet
-from costmodel.simulator import HandOver, make_trace, simulate
-from costmodel.simulator.metrics import Attainment, Overload, within
-from costmodel.simulator.trace import draw_lengths
+from costmodel.simulator.metrics import Attainment, Overload
 from optimizer.fleets.evaluate import holds, largest_load, predict_misses
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
@@ -28,7 +24,7 @@ from optimizer.procurement.autoscale import (
     replicas_at,
 )
 from optimizer.procurement.resilience import with_replicas
-from optimizer.verification.judge import ClassJudgement, Judgement, simulated_fleet
+from optimizer.verification.judge import ClassJudgement, Judgement
 from tests.optimizer_cases import instance_of, limit, problem, workload
 
 HOURS = np.array([0.25] * 12 + [1.0] * 12)
@@ -85,32 +81,6 @@ def test_on_load_what_comes_during_the_start_up_and_its_queue_is_late() -> None:
     good = float(predict_misses(instance, fleet, 1.0).attainment[0])
     assert float(day(900.0).attainment[0]) == pytest.approx((12 * 0.25 * low + (11.75 - queue) * good) / 15.0)
     assert day(900.0).hourly[:, 0].tolist() == pytest.approx([low] * 12 + [good] * 12)
-
-
-def test_the_fluid_queue_is_as_late_as_a_rise_simulated_in_real_time() -> None:
-    """A quarter of the engines get 1.6 times what they can carry for a minute; then the others share what comes."""
-    instance, fleet = case()
-    few, every = max(fleet.pools[0].replicas // 4, 1), fleet.pools[0].replicas
-    rate = instance.problem.workload.request_rate
-
-    def most(engines: int) -> float:
-        smaller = with_replicas(fleet, np.array([engines]))
-        return rate * largest_load(lambda one: predict_misses(instance, smaller, one).stable)
-
-    start, late, end = 10.0, 60.0, 110.0
-    high = 1.6 * most(few)
-    draw, flows = np.random.default_rng(1), instance.flows
-    before = np.sort(draw.uniform(0.0, start, int(0.6 * most(few) * start)))
-    arrival = np.concatenate([before, np.sort(draw.uniform(start, end, int(high * (end - start))))])
-    isl, osl, _ = draw_lengths(flows.isl, flows.osl, flows.share, arrival.size, 0)
-    new = (arrival > start + late) & (draw.random(arrival.size) < 1.0 - few / every)
-    pool = simulated_fleet(instance, fleet).pools[0]
-    engines = SimulatedFleet((replace(pool, replicas=few), replace(pool, replicas=every - few)), HandOver())
-    result = simulate(make_trace(arrival, isl, osl, pool=new.astype(np.int64)), engines)
-    missed = ~within(result, instance.problem.slos[0].limits) & (result.arrival > start)
-    _, backlog = queue_share(high, most(few), late, 0.0)
-    queued, _ = queue_share(high, most(every), end - start - late, backlog)
-    assert missed.sum() / high == pytest.approx(late + queued * (end - start - late), rel=0.15)
 
 
 @settings(deadline=None, max_examples=100)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_input_cases import optimize_within, problem, refused, write
+from tests.bad_input_cases import problem, refused, write
 from tests.running import Done, pdplan, within
 
 TEN_GIGABYTES = 10 * 2**30
@@ -81,21 +81,6 @@ def test_a_yaml_bomb_does_not_go_off(case: str, defused: dict[str, tuple[Path, D
     folder, done = defused[case]
     refused(done, *BOMBS[case][1])
     assert [path.name for path in folder.iterdir()] == ["w.yaml"]
-
-
-TEXTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "empty": (b"", ("w.yaml: is empty", "pdplan init")),
-    "latin-1": (problem(name="x").replace("x", "café").encode("latin-1"), ("is not UTF-8 text", "byte 0xe9")),
-    "nul": (problem().replace("2s", "2\0s").encode(), ("w.yaml:", "control character U+0000")),
-    "duplicate-key": (f"{problem()}seed: 1\nseed: 2\n".encode(), ("the key 'seed' stands here again", "first on line")),
-    "norway": (b"engine: no\n", ("w.yaml:1:9: engine: no without quotes means false",)),
-}
-
-
-@pytest.mark.parametrize("case", TEXTS)
-def test_a_file_that_is_no_workload_is_refused(case: str, tmp_path: Path) -> None:
-    content, words = TEXTS[case]
-    refused(optimize_within(tmp_path, content), *words)
 
 
 # --- names that no file can hold --------------------------------------------------------------------------------------

@@ -89,19 +89,6 @@ def test_a_program_gets_a_document_of_a_limit_that_physics_forbids(tmp_path: Pat
     assert not within("optimize", file).stdout
 
 
-def test_a_model_that_fits_nowhere_says_how_large_it_is(tmp_path: Path) -> None:
-    done = optimize_within(tmp_path, problem(model="DeepSeek-V3", accelerators=["L4"]))
-    refused(
-        done,
-        "DeepSeek-V3",
-        "GiB of weights",
-        "w.yaml:17:3: accelerators.0: ",
-        "no engine of L4",
-        "weights do not fit",
-        "search.tensor_parallel",
-    )
-
-
 # --- no fleet, and what is written ----------------------------------------------------------------------------------
 
 LIMITS: dict[str, tuple[dict[str, object], str]] = {
@@ -179,8 +166,6 @@ def test_foreign_files_are_kept(name: str, tmp_path: Path) -> None:
 
 CHAT = str(ROOT / "examples" / "chat.yaml")
 PLAN = (ROOT / "tests" / "plans" / "colocated.json").read_bytes()
-LARGE = "1" + "0" * 30
-ESTIMATE = ("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100")
 
 
 def refused_by(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -191,21 +176,6 @@ def refused_by(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert err.startswith("pdplan: error: ")
     assert err.count("\n") == 1
     return err
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--memory-fraction", "nan"), "'--memory-fraction': 'nan' is not a share; write for example 0.3 or 30%"),
-        (("--weight-dtype", "fp9"), "invalid value for '--weight-dtype': 'fp9' is not known; did you mean 'fp8'?"),
-        (("--batch", LARGE), "is not in the range 1<=x<=65536"),
-        (("--isl", "200000"), "200,256 tokens, which exceed the context of Llama-3.1-8B, 131,072 tokens"),
-    ],
-)
-def test_an_estimate_of_what_cannot_be_is_refused(
-    flags: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert words in refused_by(capsys, *ESTIMATE, *flags)
 
 
 @pytest.mark.parametrize(

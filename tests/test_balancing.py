@@ -17,8 +17,6 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.records import JudgedFleet
 from optimizer.verification.bench import by_requests, make_bench
 from reports.deploy.files import deployment_files
-from reports.next_steps import deploy_sentence
-from reports.verdict import router_sentence
 from search_spaces.problem import Balancing, Constraints
 from tests.deploy_cases import Case, options, plan_of
 from tests.optimizer_cases import instance_of, problem, workload
@@ -85,15 +83,3 @@ def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
         deployment_files(simulated(plan, judged(held=False)), options("vllm"))
     with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize --target vllm"):
         deployment_files(simulated(plan, None), options("vllm"))
-
-
-def test_the_sentence_says_what_is_kept_and_what_to_do() -> None:
-    plan = load("disaggregated")
-    assert router_sentence(simulated(plan, None)) == ""
-    assert router_sentence(simulated(plan, judged(held=True))) == (
-        "Also meets the SLO behind a least-requests router (vLLM's default): 97 % of chat (95 % asked)."
-    )
-    assert router_sentence(simulated(plan, judged(held=False))).startswith("Not shown to meet the SLO behind a least-")
-    told = deploy_sentence(simulated(plan_of(THREE), judged(held=False)))
-    assert told.startswith("Deploy: with llm-d")
-    assert told.count("where the plan is not shown to meet the SLO") == 1

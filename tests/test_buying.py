@@ -240,10 +240,3 @@ def test_a_purchase_does_without_fleets_that_were_refuted(monkeypatch: pytest.Mo
     assert "were simulated at the rate they are for" in shown
     assert "TP1 colocated at 20 req/s, which misses" in shown
     assert "by formula, not simulated" in " ".join(buying_text(by_formula, 100).split())
-
-
-def test_a_purchase_that_counts_on_a_fleet_that_misses_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    purchase = rented(monkeypatch, 40, lambda _rate, _replicas: "misses when simulated")
-    assert purchase.missed
-    assert not purchase.held
-    assert buying_text(purchase, 100).startswith("This purchase misses the SLO: it counts on ")

@@ -113,21 +113,6 @@ def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
     assert bought.total / HOURS_PER_MONTH == pytest.approx(0.4)
 
 
-def test_a_price_that_is_not_on_demand_is_said_or_refused(tmp_path: Path) -> None:
-    """The contract of GPUs on demand says what its price is; a file whose prices are other quotes is no use here."""
-    path = tmp_path / "workload.yaml"
-    path.write_text(FILE.replace("[H100]", "[H100, MI325X, {name: L4, price: 0.8}]") + BLOCK, "utf-8")
-    rented = [one.source for one in load_terms(load_problem(path)).contracts if one.tier is Tier.ON_DEMAND]
-    assert rented == [
-        "catalog, median of 35 list prices, 2026-11-09",
-        "catalog: The price of MI325X ($5.5059/h) is assumed: nobody quotes one for MI325X",
-        "workload file, accelerators",
-    ]
-    reserved = load_problem(path, {"prices": "reserved"})
-    with pytest.raises(InputError, match="prices: reserved: pdplan buy compares on-demand prices with the contracts"):
-        load_terms(reserved)
-
-
 def test_reserved_quotes_of_ones_own_are_contracts(tmp_path: Path) -> None:
     """Where the terms state none for that term; the catalog's reserved prices are of a model, and are not."""
     path = tmp_path / "workload.yaml"

@@ -140,22 +140,3 @@ def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> Non
 
 
 # What the model cannot explain
-
-
-def measured_with(setup: Setup, factors: Sequence[float] = (1.0,) * len(POINTS)) -> list[BenchmarkRun]:
-    """Runs with the times that the catalog predicts for a setup, those of each run times a factor."""
-    runs = [run_at(*point) for point in POINTS]
-    times = predictor(measured(runs, setup)[0], CATALOG)(Scales()).reshape(-1, 2) * np.array(factors)[:, None]
-    return [
-        replace(run, ttft=Latency(float(ttft)), tpot=Latency(float(tpot)))
-        for run, (ttft, tpot) in zip(runs, times, strict=True)
-    ]
-
-
-def test_a_wrong_precision_is_refused_and_the_right_one_named() -> None:
-    found = calibrate(measured_with(SETUP), replace(SETUP, weight_dtype="int4"), "x")
-    assert found.fit.far == ("host",)  # it would take a CPU five times as slow
-    assert found.refusal.startswith("no machine of this type explains these results: ")
-    assert "the scale of host is" in found.refusal
-    assert "median error of the catalog with --weight-dtype bf16 0 %" in found.refusal
-    assert calibrate(measured_with(SETUP), SETUP, "x").refusal == ""

@@ -52,25 +52,6 @@ def test_results_of_runs_and_of_steps_become_a_catalog_file(tmp_path: Path, name
     assert value["error"]["after"]["median_abs"] <= value["error"]["before"]["median_abs"] + 0.02
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            (str(FOLDER / "vllm_bench_serve.json"), "--model", MODEL, "--gpu", "H100", "--ep", "3"),
-            "--ep 3 does not divide",
-        ),
-        (
-            (str(FOLDER / "inferencex_agg.json"), "--model", "Llama-3.1-70B", "--gpu", "H100"),
-            "it ran on H200, not on H100",
-        ),
-    ],
-)
-def test_bad_command_lines(words: tuple[str, ...], sentence: str) -> None:
-    done = invoke(*words)
-    assert isinstance(done.exception, InputError)
-    assert sentence in str(done.exception)
-
-
 def test_a_fit_that_explains_nothing_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     source = json.loads((FOLDER / "vllm_bench_serve.json").read_text("utf-8").splitlines()[0])
     times = ((1, 40, 8.0), (2, 900, 9.0), (4, 60, 60.0), (8, 3000, 8.0), (16, 70, 90.0), (32, 9000, 12.0))

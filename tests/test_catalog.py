@@ -101,7 +101,6 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
             "RTX-6000-Ada",
             "The price of RTX-6000-Ada ($1.00/h) is borrowed from L40: nobody quotes one for RTX-6000-Ada.",
         ),
-        ("H800", "The price of H800 ($2.00/h) is assumed: nobody quotes one for H800."),
     ],
 )
 def test_a_price_that_is_no_quote_on_demand_says_what_it_is(name: str, remark: str) -> None:

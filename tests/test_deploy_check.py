@@ -117,14 +117,12 @@ def test_the_hosts_are_the_users() -> None:
     [
         ("a: 1", "a: 2", "f.yaml: a is 2, not 1"),
         ("a: 1", 'a: "1"', "f.yaml: a is '1', not 1"),
-        ("a: 1", "a: 1.0", "f.yaml: a is 1.0, not 1"),
         ("a: {b: [x, y]}", "a: {b: [x, z]}", "f.yaml: a: b[1] is 'z', not 'y'"),
         ("a: [x, y]", "a: [x]", "f.yaml: a has 1 entry, not 2: number 2, 'y', is missing"),
         ("a: [x]", "a: [x, w]", "f.yaml: a has 2 entries, not 1: number 2, 'w', is too many"),
         ("a: [x]", "a: [w, x]", "f.yaml: a has 2 entries, not 1: they part at number 1, which is 'w', not 'x'"),
         ("a: 1", "b: 1", "f.yaml: 'a' is missing"),
         ("a: 1", "a: 1\nb: 1", "f.yaml: 'b' does not belong there"),
-        ("a: 1", "- a", "f.yaml is ['a'], not {'a': 1}"),
         ("a: b", f"a: {'c' * 200}", f"f.yaml: a is '{'c' * 79}..., not 'b'"),
     ],
 )
@@ -208,22 +206,6 @@ def test_files_are_missing_and_too_many(deployed: tuple[Path, Path], capsys: pyt
     finally:
         moved.rename(directory / "dgd.yaml")
     assert check((plan, directory), capsys)[0] == ExitCode.DONE
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--check", "{out}", "-t", "vllm"], "{out} holds a deployment for dynamo, not for vllm"),
-        (["--check", "{plan}"], "has no deployment.json, so it is no directory that pdplan deploy wrote"),
-    ],
-)
-def test_bad_requests_are_one_sentence(
-    deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
-) -> None:
-    plan, out = deployed
-    code = run(["deploy", str(plan), *(word.format(plan=plan, out=out) for word in arguments)])
-    assert code == ExitCode.BAD_INPUT
-    assert sentence.format(out=out) in capsys.readouterr().err
 
 
 def test_a_record_keeps_every_option() -> None:

@@ -10,15 +10,11 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from reports.answers.plan import plan_page as as_page
 from reports.deploy.files import deployment_files
-from reports.next_steps import deploy_sentence, deployment
 from search_spaces.loader import load_problem
 from search_spaces.problem import Gateway
 from search_spaces.targets import TARGET_NAMES
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
-from tests.report_cases import markdown_of as as_markdown
-from tests.report_cases import text_of as as_text
 from tests.test_balancing import judged, simulated
 
 
@@ -74,18 +70,6 @@ def test_every_reason_is_told() -> None:
 # --- a plan says which targets cannot run it, before anybody tries
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def test_a_plan_that_no_target_runs_says_so_in_every_view_and_names_no_command() -> None:
-    plan = plan_of((Case("colocated"), Case("prefill", seqs=8), Case("decode")))
-    said = deploy_sentence(plan)
-    assert said.startswith(
-        "Deploy: not with vLLM, NVIDIA Dynamo and llm-d: the plan serves some requests in one engine"
-    )
-    assert " ".join(said.split()) in " ".join(as_text(plan).split())
-    assert said in as_markdown(plan)
-    assert "No target runs this fleet as it is" in as_page(plan)
-    assert deployment(plan) == ((), "")
 
 
 def test_sessions_are_served_by_one_pool_of_a_role() -> None:

@@ -210,27 +210,3 @@ def test_another_workload_keeps_no_promise(tmp_path: Path, capsys: pytest.Captur
     assert run(["validate", *arguments]) == ExitCode.BAD_INPUT
     said = capsys.readouterr().err
     assert "its prompts have 1,536 tokens on average, and the plan's 1,280, so it did not replay the plan" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--plan", "{plan}"], "--plan goes with --against FILE alone, a benchmark's result"),
-        (["--plan", "{plan}", "--against", "{result}", "--rows"], "--plan goes with --against FILE alone"),
-        (["--plan", "{none}", "--against", "{result}"], "predicts no latencies"),
-        (["--plan", "{plan}", "--against", "{plan}"], "is not the result of a known benchmark tool"),
-        (["--plan", "{result}", "--against", "{result}"], "is not a plan of this version of pdplan"),
-        (["--plan", "{plan}", "--against", "{steps}"], "has no run of a load generator"),
-    ],
-)
-def test_bad_requests_are_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
-) -> None:
-    places = {
-        "plan": plan_file(tmp_path),
-        "result": result(tmp_path),
-        "none": Path(__file__).parent / "plans" / "infeasible.json",
-        "steps": SAMPLE.parent / "dynamo_self_benchmark.json",
-    }
-    assert run(["validate", *(word.format(**places) for word in arguments)]) == ExitCode.BAD_INPUT
-    assert sentence in capsys.readouterr().err

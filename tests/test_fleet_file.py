@@ -59,21 +59,6 @@ def test_a_fault_is_told_with_its_place_and_the_nearest_name(tmp_path: Path, poo
     assert "^" in said
 
 
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        ({"workload": None}, "names no workload; add workload: workload.yaml"),
-        ({"workload": 3}, "workload: must be the path of a workload.yaml, or what stands in one"),
-        ({"schema": "pdplan.workload/1"}, "pdplan.workload/1 is not a fleet (pdplan.fleet/1)"),
-        ({"pools": []}, "pools: is empty, but a fleet has one pool at least"),
-        ({"pools": [PREFILL]}, "pools: has prefill pools but no decode pool, without which they serve nothing"),
-        ({"pools": [POOL | {"price": 2}, POOL]}, "pools.1.price: another pool states another price of H100"),
-    ],
-)
-def test_what_no_fleet_can_be_is_refused(tmp_path: Path, sections: dict[str, Any], words: str) -> None:
-    assert words in refusal(tmp_path, POOL, **sections)
-
-
 LLAMA_70B = {"model": {"name": "Llama-3.1-70B"}}
 CANNOT_START = {
     "heads": ({}, [POOL | {"tensor_parallel": 3}], "TP 3 does not divide 32 attention heads", "tensor_divides_heads"),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from costmodel.errors import InputError
-from search_spaces.traces import read_trace
 from tests.short_workload import refusal
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -51,26 +48,3 @@ def test_a_path_that_is_no_file_is_refused_at_its_key(key: str, path: str, words
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------
-
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            AZURE + "0001-01-01 00:00:00,1,2\n",
-            "t.csv:2: TIMESTAMP is '0001-01-01 00:00:00', but must be a time between",
-        ),
-        ("arrival,isl,osl\n-4.4e9,1,1\n4.4e9,1,1\n", "t.csv: the trace spans 279 years"),
-        ("arrival,isl,osl\n1,2,3\r2,3,4\n", "t.csv:2: the line is not valid CSV"),
-        ('{"timestamp": 1, "input_length": ' + "9" * 400 + ', "output_length": 1}', "t.csv:1: input_length is '999"),
-    ],
-    ids=["year-1", "span", "cr-within", "digits"],
-)
-def test_an_odd_trace_is_refused_with_its_line(text: str, words: str) -> None:
-    Path("t.csv").write_bytes(text.encode())
-    with pytest.raises(InputError) as caught:
-        read_trace("t.csv")
-    assert str(caught.value).startswith(words)
-    assert len(str(caught.value)) < 300

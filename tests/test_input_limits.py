@@ -95,22 +95,6 @@ def test_a_long_histogram_is_merged_and_keeps_its_means() -> None:
 # --- keys and overrides ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("accelerators.²", "H100", "'²' is not one of H100"),
-        (".".join("a" * 3000), "1", "is nested deeper than 50 levels"),
-        ("slo.ttft", "[", "override 'slo.ttft': '[':1:2: is not valid YAML"),
-        ("workload.lengths.isl", {"quantiles": {"0.9": 600, "p90": 700}}, "states one probability twice: 0.9, p90"),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-def test_an_odd_override_is_refused_with_its_key(key: str, value: Any, words: str) -> None:
-    said = refusal({key: value})
-    assert words in said
-    assert len(said) < 500
-
-
 # --- what cannot be -------------------------------------------------------------------------------------------------
 
 

@@ -218,16 +218,10 @@ def test_prompts_of_a_trace_find_what_its_hashes_say(
     ("flags", "message"),
     [
         (["--trace", "x.csv", "--goodput"], "--trace replays one recording, so it does not go with --goodput"),
-        (
-            ["--concurrency", "8", "--rate", "3/s"],
-            "starts a request when another one ends, so it does not go with --rate",
-        ),
         (["--concurrency", "80", "--requests", "500"], "--concurrency 80 needs --requests 800 or more"),
         (["--diurnal", "1,2", "--goodput"], "--diurnal lets the rate change, so it does not go with --goodput"),
         (["--diurnal", "plan"], "the plan's workload has no diurnal profile"),
-        (["--diurnal", "high,low"], "'high,low' is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"),
         (["--diurnal", "1,nan"], "must be finite, 0 or more, and one of them above 0"),
-        (["--csv", "same", "--timeline", "same"], "--csv and --timeline name the same file"),
         (["--until", "1%", "--replications", "3"], "as many runs as it needs, so it does not go with --replications"),
     ],
 )

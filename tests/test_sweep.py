@@ -83,26 +83,6 @@ def test_a_journal_of_another_sweep_is_refused(tmp_path: Path) -> None:
         Journal(path, KEY).begin()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b'{"schema": "pdplan.sw',
-    ],
-    ids=["empty", "half-a-header"],
-)
-def test_a_file_that_is_no_journal_is_left_as_it_is(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    with ThreadPoolExecutor(1) as executor, pytest.raises(InputError, match="is no journal of a sweep, and is left as"):
-        run_sweep(3, executor, 1, Journal(path, KEY))
-    assert path.read_bytes() == content
-    (tmp_path / "link").symlink_to("nowhere")
-    with ThreadPoolExecutor(1) as executor, pytest.raises(InputError, match="link: cannot be read"):
-        run_sweep(3, executor, 1, Journal(tmp_path / "link", KEY))
-    assert not (tmp_path / "nowhere").exists()
-
-
 NOT_WRITTEN = ":4: is not a row as this sweep wrote it, its sha256 is "
 
 

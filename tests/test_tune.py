@@ -11,18 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench
-from optimizer.verification.judge import Outcome, distance
-from optimizer.verification.record import tuning_record
+from optimizer.verification.judge import Outcome
 from optimizer.verification.tune import (
     Look,
     Looks,
     Point,
     Search,
-    Tuned,
     Value,
     Values,
     Wish,
@@ -120,20 +117,3 @@ def test_the_front_keeps_its_goals_and_what_holds_is_beaten_only_by_what_holds()
     meets, misses = Outcome.MEETS, Outcome.MISSES
     assert rows((3.0, 0.59, misses), (2.0, 0.6, meets), (1.0, 0.5, None)) == [(1.0, 0.5), (2.0, 0.6)]
     assert rows((2.0, 0.6, meets), (3.0, 0.4, meets), (4.0, 0.4, meets)) == [(2.0, 0.6), (3.0, 0.4)]
-
-
-def test_fleets_of_the_comparison_join_the_front() -> None:
-    """One that was simulated for the comparison, costs more and is faster was passed over: only looks were told."""
-    instance = small()
-    bench = Bench(instance, 0, 1000)
-    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
-    rival = bench.candidate(Fleet((pool(instance, "c-1", Role.COLOCATED, 4),)))
-    assert len(rival.judgement.runs) == 1
-    assert rival.tail < distance(instance, winner.judgement)
-    record = tuning_record(bench, winner, Tuned(winner, (), Wish(1, front=True)), lambda: False)
-    assert (record.compared, record.improved) == (1, False)
-    own, row = record.front
-    assert (own.cost_usd_per_hour, own.tail) == (winner.cost, distance(instance, winner.judgement))
-    assert (row.outcome, row.cost_usd_per_hour) == ("meets", rival.cost)
-    assert row.pools == engine_pools(instance, rival.fleet)
-    assert len(bench.verdict(rival.fleet).judgement.runs) == 2

@@ -20,7 +20,6 @@ from optimizer.fleets.evaluate import goodput_volume
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import Instance, never
 from optimizer.search.limits import allowed, fewer_replicas
-from optimizer.verification import verify
 from optimizer.verification.bench import Bench, Verdict, fleet_key, goodput_of, valid
 from optimizer.verification.judge import Blame, ClassJudgement, Judgement
 from optimizer.verification.verify import (
@@ -126,30 +125,6 @@ def test_where_fresh_requests_refute_the_best_the_next_best_and_its_neighbors_ar
     assert winner is not None
     assert replicas(winner.fleet) == (2, 3)
     assert refuted in [verdict for _, verdict in loop.trail]
-
-
-@settings(deadline=None, max_examples=8)
-@given(counts, counts)
-def test_other_settings_are_tried_before_more_engines(needed: tuple[int, int], start: tuple[int, int]) -> None:
-    """Only with the first batch limit do fleets hold: repairs are of what came nearer."""
-    instance, only = small(), limit(small(), 0)
-
-    def first_limit(_: Bench, missed: Verdict) -> list[Fleet]:
-        *others, last = missed.fleet.pools
-        return [Fleet((*others, replace(last, seqs=only)))]
-
-    bench = Oracle(instance, needed, only=only)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "other_settings", first_limit)
-        judge: Any = bench
-        winner = Loop(judge, [apart(instance, *start)], stopped=lambda: True).run()
-    first, *rest = [verdict.fleet for verdict in bench.verdicts.values()]
-    assert (replicas(first), first.pools[-1].seqs) == (start, limit(instance, 1))
-    assert all(fleet.pools[-1].seqs == only for fleet in rest)
-    if all(np.array(start) >= needed):
-        assert winner is not None
-        assert winner.fleet is rest[0]
-        assert replicas(rest[0]) == start
 
 
 def test_no_waste_that_the_gateway_cannot_route() -> None:

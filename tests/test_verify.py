@@ -13,8 +13,7 @@ from optimizer.recommend.search import Level
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, run_length
 from optimizer.verification.judge import MOST_JUDGED
-from search_spaces.problem import Constraints, Goal, Objective
-from tests.optimizer_cases import instance_of, offer, problem, space, workload
+from tests.optimizer_cases import instance_of, problem, space, workload
 from tests.small_fleets import apart, replicas, small
 
 pytestmark = pytest.mark.usefixtures("short_runs")
@@ -80,18 +79,6 @@ def test_a_standard_plan_is_proven_and_wastes_nothing() -> None:
     assert not any(row.held for row in found.one_replica_less)
     assert all(row.cost_usd_per_hour < (plan.cost_usd_per_hour or 0.0) for row in found.one_replica_less)
     assert found.requests == found.replications * run_length(small(RATE), 1.0)
-
-
-def test_the_most_goodput_is_what_the_simulation_proves(short_runs: None) -> None:
-    given_ = problem(
-        space=QUICK_SPACE, objective=Objective(Goal.MAX_GOODPUT), constraints=Constraints(max_gpus=1), offers=(offer(),)
-    )
-    plan = optimize(given_)
-    found = plan.simulation
-    assert found is not None
-    assert found.held
-    assert plan.goodput_rps == pytest.approx(found.rate_rps, rel=0.05)
-    assert sum(plan.gpus.values()) == 1
 
 
 def test_a_thorough_plan_was_tuned_and_run_four_times() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.plans.plan import Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.whatif.answer import Effort, answer, answer_at
@@ -74,23 +73,6 @@ def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes:
     few, cost = answer(problem), best.cost or 0.0
     assert few.cost is not None
     assert few.cost >= cost * (1.0 - 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("changes", "status", "why"),
-    [
-        ({"budget": 0.5}, Status.TIME_LIMIT, "budget"),
-        ({"ttft": 0.0011}, Status.INFEASIBLE, "below the physical floor"),
-    ],
-)
-def test_a_scenario_without_a_fleet_says_what_is_in_the_way(
-    changes: dict[str, object], status: Status, why: str
-) -> None:
-    """By formula no fleet was found; only physics says that there is none."""
-    none = answer(changed(small(), **changes))
-    assert (none.status, none.cost, dict(none.gpus)) == (status, None, {})
-    assert why in none.binding
-    assert answer(changed(small(), **changes), Effort.FULL).binding == none.binding
 
 
 @settings(deadline=None, max_examples=5)

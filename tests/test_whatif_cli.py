@@ -189,28 +189,6 @@ def test_a_curve_is_between_values_in_units_of_what_varies(workload: Path, tmp_p
     assert (ttft[0]["easiest"], ttft[-1]["hardest"]) == (2.0, 1.9)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("frontier", "--over", "attainment", "--between", "0.9:1"), "goals are below 1"),
-        (
-            ("frontier", "--over", "ttft", "--between", "1/s:2/s"),
-            "--between '1/s:2/s' is not LOW:HIGH in units of ttft: '1/s' has the unit '/s', but a duration is in",
-        ),
-        (("map", "--over", "rate"), "--over takes two levers, such as isl,rate; found 1: 'rate'"),
-        (
-            ("map", "--over", "rate,budget"),
-            "--over budget: the file has no value of it; state some, such as --over budget=20,40,80",
-        ),
-    ],
-)
-def test_bad_ranges_are_refused_in_one_sentence(
-    arguments: tuple[str, ...], sentence: str, workload: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command, *rest = arguments
-    assert sentence in refused(capsys, command, workload, *rest)
-
-
 def program(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "pdplan", *map(str, arguments)]
 

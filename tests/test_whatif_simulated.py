@@ -222,13 +222,3 @@ def test_at_its_own_value_the_curve_is_not_above_the_whole_search(tight: Problem
     assert "At 17.2 req/s, the file's own value, pdplan optimize finds $5.00/h. Its" in shown
     assert "by formula, except for the one at the file's own value. Each step ends" in shown
     assert frontier_record(curve)["own"] == {"value": 17.2, "found_usd_per_hour": 5.0}
-
-
-def test_the_curve_agrees_with_optimize_on_a_file(tight: Problem, short_runs: None) -> None:
-    """Nothing replaced: one H100 holds by formula, and a simulation refutes it."""
-    curve = frontier(tight, BASE, "rate", (12.0, 19.0), looks=12)
-    at = next(step for step in curve.steps if step.start <= 17.2 <= step.end)
-    assert (at.answer.cost, curve.own and curve.own.cost) == (5.0, 5.0)
-    assert curve.steps[0].answer.cost == 3.0
-    assert curve.steps[0].end < 17.2
-    assert "pdplan optimize finds $5.00/h, as this curve does." in text(frontier_document(curve))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from search_spaces.loader import load_problem
 from search_spaces.yaml_source import parse_source, parse_value
-from tests.workload_texts import SOUND, load, refusal
+from tests.workload_texts import refusal
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,6 @@ def test_what_is_no_yaml_mapping_is_refused(folder: Path, data: bytes, message: 
 @pytest.mark.parametrize("bracket", ["[", "{a: "])
 def test_endless_nesting_is_refused(folder: Path, bracket: str) -> None:
     assert "is nested deeper than 50 levels" in refusal("a: " + bracket * 5000)
-
-
-def test_an_honest_alias_is_allowed(folder: Path) -> None:
-    text = SOUND.replace(
-        "[H100, {name: H200, inventory: 64}]",
-        "\n  - {name: H100, scale_out: &net {bandwidth: 50GB/s}}\n  - {name: H200, scale_out: *net}",
-    )
-    assert [offer.accelerator.scale_out.bandwidth for offer in load(text).offers] == [50e9, 50e9]
 
 
 def test_a_number_in_exponent_form_is_a_number() -> None:
