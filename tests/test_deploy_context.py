@@ -117,21 +117,6 @@ def test_a_file_that_states_the_extended_length_says_nothing_of_the_checkpoint(
     deployment_files(plan, options("vllm", model=checkpoint))
 
 
-@pytest.mark.parametrize(
-    ("engine", "rope", "fields", "sentence"),
-    [
-        ("vllm", YARN, {"rope_theta": None}, r"^config\.json: config\.json lacks 'rope_theta'; engines that are told"),
-        ("sglang", YARN, {"model_max_length": 40_960}, r"^config\.json: 'model_max_length' is 40960, by which engines"),
-    ],
-)
-def test_what_cannot_be_told_is_refused(
-    tmp_path: Path, engine: str, rope: dict[str, Any], fields: dict[str, Any], sentence: str
-) -> None:
-    plan = scaled_plan(tmp_path, engine, rope, length=65_536, **fields)
-    with pytest.raises(InputError, match=sentence):
-        deployment_files(plan, options(engine, model=PUBLIC))
-
-
 @pytest.mark.parametrize("named", [None, PUBLIC, UNKNOWN])
 @pytest.mark.parametrize(
     ("rope", "fields", "most"),

@@ -285,17 +285,12 @@ def test_classes_find_their_pools_by_the_header(tmp_path: Path) -> None:
 # --- a real handshake on loopback: the engines' own routers, started by the emitted scripts, reach prefill and decode
 
 PROGRAMS = Path(sys.executable).parent
-SGLANG = Path(os.environ.get("PDPLAN_SGLANG_PYTHON", sys.executable)).parent
 BLOCKS = {"remote_engine_id": "engine-of-prefill", "remote_block_ids": [3, 1, 4], "remote_host": "127.0.0.1"}
 START_SECONDS = 60
 Seen = list[tuple[str, dict[str, Any]]]
 
 needs_vllm_router = pytest.mark.skipif(
     not (PROGRAMS / "vllm-router").exists(), reason="vllm-router has no wheel for this machine, or is not installed"
-)
-needs_sglang_router = pytest.mark.skipif(
-    not list(SGLANG.parent.glob("lib/python*/site-packages/sglang_router")),
-    reason="sglang-router is not installed (PDPLAN_SGLANG_PYTHON)",
 )
 PD = (Case("prefill", seqs=8, tokens=8192), Case("decode"))
 
@@ -417,16 +412,6 @@ def test_a_request_goes_through_prefill_to_decode_with_the_blocks(tmp_path: Path
     assert second["max_tokens"] == 5
 
 
-@needs_sglang_router
-def test_sglangs_router_tells_both_ends_where_to_meet(tmp_path: Path) -> None:
-    answer, seen = handed_over(tmp_path / "out", SGLANG, Ask(engine="sglang", prefix=0.5))
-    assert answer["choices"][0]["text"] == "decode"
-    assert sorted(role for role, _ in seen) == ["decode", "prefill"]
-    rooms = [(asked["bootstrap_port"], asked["bootstrap_room"]) for _, asked in seen]
-    assert rooms[0] == rooms[1]
-    assert rooms[0][0] == 8998
-
-
 def sent_to_the_busy(
     folder: Path, programs: Path, pools: tuple[Case, ...], ask_for: Ask, emitted: dict[str, str]
 ) -> int:
@@ -463,38 +448,3 @@ ALIKE_ENGINES = (Case("colocated", replicas=3, tokens=8192),), dict.fromkeys(PRE
 def test_prompts_avoid_a_busy_engine(tmp_path: Path, pools: tuple[Case, ...], emitted: dict[str, str]) -> None:
     """As in the simulation. By the router's own power_of_two a third of them would meet a busy prefill engine."""
     assert sent_to_the_busy(tmp_path / "out", PROGRAMS, pools, Ask(), emitted) == 0
-
-
-def outage(folder: Path, programs: Path, ask_for: Ask) -> float:
-    """Seconds from the end of one prefill engine of two to the last request that failed."""
-    pools = (Case("prefill", replicas=2, seqs=8, tokens=8192), Case("decode"))
-    write_deployment(plan_of(pools, ask_for), options(ask_for.engine), folder)
-    seen: Seen = []
-    with ExitStack() as stack, ExitStack() as dying:
-        ports = {"HOST_H100_0}:8100": dying.enter_context(engine("prefill", seen))}
-        ports |= {f"HOST_H100_0}}:8{number}00": stack.enter_context(engine(role, seen))
-                  for number, role in ((2, "prefill"), (3, "decode"))}  # fmt: skip
-        client = stack.enter_context(router(folder, programs, ports))
-        completion(client, seen)
-        dying.close()
-        died = failed = time.monotonic()
-        while time.monotonic() < failed + 10.0 and failed < died + 60.0:
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{client}/v1/completions",
-                json.dumps(
-                    {"model": "model", "prompt": f"{time.monotonic()} goes where it can", "max_tokens": 5}
-                ).encode(),
-                {"Content-Type": "application/json"},
-            )
-            try:
-                urllib.request.urlopen(request, timeout=5.0).close()
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                failed = time.monotonic()
-            time.sleep(0.1)
-    return failed - died
-
-
-@needs_vllm_router
-def test_a_dead_prefill_engine_takes_no_requests_for_long(tmp_path: Path) -> None:
-    """By the router's own defaults it takes them for minutes."""
-    assert outage(tmp_path / "out", PROGRAMS, Ask()) <= 15.0

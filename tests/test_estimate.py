@@ -100,14 +100,6 @@ def test_a_colocated_engine_pays_both() -> None:
     assert 1 / found.requests_per_second == pytest.approx(found.prefill.time + 200 * found.decode.time / 50)
 
 
-def test_one_output_token_comes_from_the_prefill() -> None:
-    found = of(Role.COLOCATED, osl=1)
-    assert found.decode is None
-    assert found.prefill is not None
-    assert found.requests_per_second == pytest.approx(1 / found.prefill.time)
-    assert found.binds == found.prefill.bound_by
-
-
 def test_stages_share_prompts() -> None:
     """Prompts leave at stages / latency."""
     found = estimate(llama_8b(), toy_config(role=Role.PREFILL, pipeline=2), OVERHEAD, 1000, 200)

@@ -15,7 +15,7 @@ from optimizer.recommend.evaluate import subject_of
 from reports.answers.evaluation import evaluation_document
 from reports.views.terminal import render_document
 from search_spaces.fleet_file import load_fleet
-from tests.running import TINY, tiny, within
+from tests.running import TINY, tiny
 from tests.running import pdplan as program
 from tests.test_fleet_file import DECODE, POOL, PREFILL, fleet
 
@@ -138,23 +138,3 @@ def test_the_command_writes_and_prints_one_object(tmp_path: Path) -> None:
     )
     assert evaluation["plan"]["pools"][0]["max_num_seqs"] == 200
     assert evaluation["cheapest"] is None
-
-
-def test_a_fleet_file_stands_in_place_of_a_plan(tmp_path: Path) -> None:
-    cheap(tmp_path)
-    day = ",".join(["2", "6"] * 12)
-    commands = (
-        ("simulate", "fleet.yaml", "--requests", 500, "--json"),
-        ("resilience", "fleet.yaml", "--requests", 500, "--json"),
-        ("autoscale", "fleet.yaml", "--requests", 500, "--by-hour", day, "--json"),
-        ("deploy", "fleet.yaml", "-o", "files"),
-    )
-    for words in commands:
-        done = within(*words, cwd=tmp_path)
-        assert done.returncode in (0, 3), done.stderr
-    shown = within("simulate", "fleet.yaml", "--requests", 500, cwd=tmp_path).stdout
-    assert "by formula" in shown
-    assert "plan" not in shown  # there is none
-    config = next((tmp_path / "files" / "workers").glob("*.yaml")).read_text("utf-8")
-    assert "max-num-seqs: 200" in config
-    assert within("deploy", "fleet.yaml", "--check", "files", cwd=tmp_path).returncode == 0

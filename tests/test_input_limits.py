@@ -55,27 +55,6 @@ def test_every_number_of_the_schema_is_bounded_both_ways() -> None:
 # --- how many -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        (
-            "search",
-            {"preset": "quick", "max_num_seqs": [*range(1, 1000)], "max_num_batched_tokens": [*range(16, 1015)]},
-            "3,992,004 candidates (4 engine shapes x 999 values of max_num_seqs x 999 values of "
-            "max_num_batched_tokens), but at most 350,000",
-        ),
-        (
-            "slo",
-            [{"name": str(k), "share": 0.05, "ttft": 2, "tpot": 1} for k in range(20)],
-            "20 classes, but at most 16",
-        ),
-        ("name", "x" * 5000, "5,000 characters, but at most 1,000"),
-    ],
-)
-def test_too_much_of_a_thing_is_refused(key: str, value: Any, words: str) -> None:
-    assert words in refusal({key: value})
-
-
 def table(rows: int) -> str:
     return "isl,osl,share\n" + "".join(f"{100 + k % 5000},{50 + k % 777},{1 / rows:.12f}\n" for k in range(rows))
 

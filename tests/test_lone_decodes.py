@@ -91,13 +91,6 @@ def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelis
         np.testing.assert_allclose(decode.quiet + decode.time.own, [short, long], rtol=0.002)
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_more_requests_never_have_shorter_steps(split: Parallelism) -> None:
-    instance = contexts(8000.0)
-    found = [evaluate(instance, fleet(instance, split), volume).tpot[-1, 1] for volume in np.geomspace(1.0, 1e4, 17)]
-    assert (np.diff(found) >= -1e-3 * np.array(found[1:])).all()
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     log_rate=st.floats(-4.0, 0.5),

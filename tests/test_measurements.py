@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -66,21 +65,6 @@ def test_a_row_that_cannot_be_read_says_why(tmp_path: Path, cells: str, reason: 
     assert only(tmp_path, f"{SERVING}{cells}\n") == Refused(2, reason)
 
 
-@pytest.mark.parametrize(
-    ("header", "fault"),
-    [
-        ("model,isl,osl,accelerator,isl", "the header has the column 'isl' 2 times"),
-        ("model,osl,engine", "the header lacks accelerator, isl; serving results need model, accelerator, isl, osl"),
-        ("model;accelerator;isl;osl", "the fields are separated by ';', but must be by ','"),
-    ],
-)
-def test_a_header_that_fits_no_format_says_what_it_lacks(tmp_path: Path, header: str, fault: str) -> None:
-    path = written(tmp_path, f"{header}\n")
-    with pytest.raises(InputError) as caught:
-        read_measurements(path)
-    assert str(caught.value) == f"{path}: {fault}"
-
-
 def test_parts_that_a_checkpoint_spares() -> None:
     deepseek = load_model("deepseek-ai/DeepSeek-V3")
     model, dtype = in_dtype(deepseek, "nvfp4", "nvfp4")
@@ -107,16 +91,3 @@ def test_no_file_outside_the_folder_of_models_is_read(tmp_path: Path, name: str)
     with pytest.raises(InputError, match="is a path that leaves the folder of models; write ORG/NAME") as caught:
         measured_model(name, folder)
     assert "JSON" not in str(caught.value)
-
-
-def test_models_are_found_under_other_spellings(tmp_path: Path) -> None:
-    for spelling in ("QWEN3_32B", "someone/Qwen3-32B-FP8-dynamic", "Qwen3-32B-Instruct-2507"):
-        assert measured_model(spelling).name == "Qwen3-32B"
-    folder = tmp_path / "org" / "New-9B-Instruct"
-    folder.mkdir(parents=True)
-    fields = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "vocab_size": 100}
-    fields |= {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    (folder / "config.json").write_text(json.dumps({**fields, "max_position_embeddings": 512}), encoding="utf-8")
-    assert measured_model("new_9b", tmp_path).name == "New-9B-Instruct"
-    with pytest.raises(InputError, match="Other-9B"):
-        measured_model("org/Other-9B", tmp_path)

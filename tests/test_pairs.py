@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from costmodel.accelerator import Accelerator
 from costmodel.engine import Parallelism, Role
-from costmodel.transformer import Transformer
 from optimizer.fleets.build_plan import plan_transfers
 from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, even_mix
 from optimizer.loads.instance import Instance
@@ -21,10 +19,10 @@ from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from optimizer.search.program import Builder, solve
 from optimizer.verification.demand import simulated_trace
-from search_spaces.enumeration import Rule, Shape, weights_have_kernels
+from search_spaces.enumeration import Shape
 from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
 from search_spaces.problem import Problem
-from tests.optimizer_cases import accelerator, instance_of, limit, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import instance_of, limit, model, offer, problem, slo, space, workload
 from tests.toy import dense
 
 optimize = partial(optimize_at, level=Level.QUICK)
@@ -114,26 +112,6 @@ def test_every_rule_has_a_case_and_equals_can_talk() -> None:
     latents = replace(three_offers("DeepSeek-V3"), engine="sglang")
     prefill, decode, _ = CASES["attention_kernels_agree"]
     assert pair_refusal(latents, prefill, decode) is None
-
-
-@pytest.mark.parametrize(
-    ("engine", "gpu", "dtype", "runs"),
-    [
-        ("vllm", "A100-80", "fp8", True),  # expanded by Marlin
-        ("vllm", "H100", "fp4", True),
-        ("trtllm", "A100-80", "int4", True),
-        ("trtllm", "A100-80", "fp8", False),
-        ("trtllm", "H100", "fp4", False),
-        ("trtllm", "B200", "fp4", True),
-    ],
-)
-def test_precisions_of_weights(engine: str, gpu: str, dtype: str, runs: bool) -> None:
-    assert (refused(weights_have_kernels, engine, accelerator(gpu), model(), dtype) is None) == runs
-
-
-def refused(rule: Rule, engine: str, gpu: Accelerator, served: Transformer, dtype: str) -> str | None:
-    given = problem(model=served, engine=engine, offers=(replace(offer("H100"), accelerator=gpu),))
-    return rule(given, Shape(0, Parallelism(), dtype, dtype))
 
 
 Talks = NDArray[np.bool_]

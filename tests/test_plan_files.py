@@ -19,13 +19,9 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.reading import parse_plan
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
-from reports.answers.plan import plan_page as as_page
 from reports.answers.plan import plan_page as render_html
 from reports.json_text import plan_json
-from reports.verdict import volume_sentence
-from reports.whole_files import is_plan
 from reports.words import distinct_alternatives
-from tests import report_cases as markdown
 from tests.report_cases import PLANS, load
 from tests.report_cases import text_of as as_text
 from tests.running import tiny, within
@@ -137,14 +133,6 @@ def test_what_is_read_can_be_shown() -> None:
     assert shown > 10
 
 
-def test_a_plan_is_known_by_its_beginning(tmp_path: Path) -> None:
-    ours, other, deep = tmp_path / "ours", tmp_path / "other", tmp_path / "deep"
-    ours.write_text('{\n "schema" : "pdplan.plan/7", and then anything')
-    other.write_text('{"name": "x", "schema": "pdplan.plan/1"}')
-    deep.write_text("[" * 200_000)
-    assert [is_plan(path) for path in (ours, other, deep, tmp_path, tmp_path / "absent")] == [True, *[False] * 4]
-
-
 # --- plans of schema pdplan.plan/1 ----------------------------------------------------------------------------------
 
 
@@ -253,14 +241,3 @@ def ratio(**objective: object) -> Plan:
     inputs = source.inputs | {"objective": {"goal": "max_goodput_per_dollar", **objective}}
     changes = {"demand_rps": 8.0, "goodput_rps": 31.4, "cost_usd_per_hour": 10.0, "objective": "max_goodput_per_dollar"}
     return plan.model_copy(update=changes | {"provenance": source.model_copy(update={"inputs": inputs})})
-
-
-def test_the_hidden_cap_and_the_load_of_the_ratio_stand_in_every_view() -> None:
-    plan = ratio(min_volume=1.0, max_volume=4.0)
-    said = volume_sentence(plan)
-    assert said == (
-        "Fleets were to serve 8 req/s to 32 req/s: max_volume is 4 (four times min_volume, as none is stated). The "
-        "ratio is for 31.4 req/s; at the demand of 8 req/s the fleet serves 2,880 requests per $."
-    )
-    for text in (as_text(plan), markdown.markdown_of(plan), as_page(plan)):
-        assert said in " ".join(text.split())

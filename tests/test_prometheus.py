@@ -14,7 +14,6 @@ import yaml
 
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from reports.answers.measured import watch_dict
 from search_spaces.prometheus import Series, read_scrape
 from tests.deploy_cases import Case, plan_of
 
@@ -141,35 +140,6 @@ def test_when_an_slo_was_missed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     assert "2026-05-01 08:04 UTC" in shown
     assert shown.rstrip().endswith("(`benchmark/run.sh`) to see what predictions are off.")
-
-
-def test_no_engine_has_the_whole_first_token_of_a_disaggregated_fleet(tmp_path: Path) -> None:
-    plan = plan_of((Case("prefill", tp=2, replicas=2), Case("decode", tp=2, replicas=2)))
-    path = answer(tmp_path, *fleet(steps(5, 40, 0.3), steps(5, 40, 0.02)))
-    value = watch_dict(plan, path)
-    assert value["verdict"] == "open"
-    assert value["notes"][0].endswith("no histogram of a disaggregated fleet has the whole TTFT.")
-    path = answer(tmp_path, *fleet(steps(5, 40, 0.3), steps(5, 40, 0.08)))
-    assert watch_dict(plan, path)["verdict"] == "misses"
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"kind": "vector"}, "data.resultType: is 'vector', but must be 'matrix': use query_range, not query"),
-        (
-            {"series": [{"metric": {"__name__": f"{TTFT}_bucket", "le": "1"}, "values": [[1, "2"]]}]},
-            "has no observations of TTFT; query vllm:time_to_first_token_seconds_bucket,",
-        ),
-    ],
-)
-def test_faults_are_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], sentence: str
-) -> None:
-    (tmp_path / "plan.json").write_text(PLAN.model_dump_json(by_alias=True), "utf-8")
-    path = answer(tmp_path, *change.get("series", fleet([[0.1]], [[0.01]])), kind=change.get("kind", "matrix"))
-    assert run(["validate", "--prometheus", str(path), "--plan", str(tmp_path / "plan.json")]) == ExitCode.BAD_INPUT
-    assert sentence in " ".join(capsys.readouterr().err.split())
 
 
 def traffic_file(folder: Path, *, hits: bool = True) -> Path:

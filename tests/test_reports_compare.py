@@ -53,14 +53,6 @@ def one_more_engine() -> tuple[Plan, Plan]:
     return plan, priced(plan, [more, *plan.pools[1:]])
 
 
-def test_a_plan_does_not_differ_from_itself() -> None:
-    for name in NAMES:
-        found = compare(load(name), load(name))
-        assert found.same
-        assert found.pools == found.inputs == ()
-        assert headline(found) == "The plans do not differ."
-
-
 def test_a_changed_pool_says_what_changed_and_what_it_costs() -> None:
     found = compare(*one_more_engine())
     (change,) = found.pools

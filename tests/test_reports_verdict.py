@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from optimizer.plans.plan import Alternative, ErrorBars, Plan, Range, Status
 from optimizer.plans.records import EnginePool
-from reports import verdict, words
-from reports.answers.plan import plan_document, plan_page
+from reports import verdict
+from reports.answers.plan import plan_page
 from tests.engine_cases import engines
 from tests.report_cases import load
 
 PLAN = load("disaggregated")
-TWO = engines(2, "H100", 1, "colocated")
 ONE, NINE = (engines(count, "H200", 1, "colocated") for count in (1, 9))
 
 
@@ -59,35 +58,6 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
     dearer = "Disaggregation does not pay: the cheapest disaggregated fleet found costs $10.00/h more (+20 %)."
     assert verdict.disaggregation_sentence(together) == dearer
     assert verdict.disaggregation_sentence(having(alternatives=[])) == ""
-
-
-def test_one_fleet_is_one_row_under_the_names_of_its_kinds() -> None:
-    rows = [
-        PLAN.alternatives[0],
-        alternative(
-            "other_engines",
-            "without 1 × H100 prefill",
-            [TWO, ONE],
-            60.0,
-        ),
-        alternative("single_type", "H100 only", [ONE, TWO], 60.0),
-        alternative(
-            "colocated_only",
-            "colocated only",
-            [TWO, ONE],
-            60.0,
-        ),
-        alternative("single_type", "L40S only", [engines(9, "L40S", 1, "colocated")], 60.0),
-        alternative("single_type", "L4 only", [], None),
-        alternative("disaggregated_only", "disaggregated only", [], None),
-    ]
-    plan = having(alternatives=rows)
-    names = [words.alternative_name(row) for row in words.distinct_alternatives(plan)]
-    assert names[1:] == ["H100 only, colocated only", "L40S only", "L4 only", "disaggregated only"]
-    (table,) = (part.table for part in plan_document(plan).sections if part.title == "Alternatives")
-    assert table is not None
-    assert [row[1] for row in table.rows[1:]] == names[1:]
-    assert table.rows[0][-1] == "96.5 %"
 
 
 # --- what the headline rests on

@@ -6,14 +6,11 @@ import csv
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from costmodel.simulator.metrics import Attainment
-from optimizer.verification.judge import Judgement, judge_demands
 from pdplan.cli import run
 from reports.numbers import rate
 from tests.running import QUICK, tiny
@@ -250,42 +247,3 @@ def test_runs_are_made_until_the_share_is_known(
     assert "(95 % interval); ±1 % was asked for." in said
     assert re.search(r"[\d,]+ requests, ±[\d.]+ %", told.err)
     assert re.search(r"simulated in [\d.]+ CPU-seconds", told.err)
-
-
-@pytest.mark.parametrize(
-    ("share", "low", "high", "verdict", "needed", "sentence"),
-    [
-        (
-            *(0.894, 0.846, 0.942, "undecided", 130_000),
-            "Undecided at 6 req/s: 89.4 % of fast meet the SLO (90 % asked, 95 % interval 84.6 % to 94.2 %). "
-            "If the shares stay, about 130,000 requests in each run decide: --requests 130000.",
-        ),
-        (0.8, 0.7, 0.899, "misses", None, "Misses the SLO of fast at 6 req/s."),
-    ],
-)
-def test_the_interval_decides_and_what_it_leaves_open_is_no_success(
-    plan_file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    share: float,
-    low: float,
-    high: float,
-    verdict: str,
-    needed: int | None,
-    sentence: str,
-) -> None:
-    def judged(*arguments: Any) -> Judgement:
-        found = judge_demands(*arguments)
-        first, second = found.classes
-        seen = replace(first, attainment=Attainment(share, low, high, 1800))
-        return replace(found, classes=(seen, replace(second, attainment=Attainment(1.0, 0.99, 1.0, 1800))))
-
-    monkeypatch.setattr("optimizer.verification.judge.judge_demands", judged)
-    code = 0 if verdict == "meets" else 3
-    assert run(["simulate", str(plan_file), "--requests", "2000"]) == code
-    assert sentence in " ".join(capsys.readouterr().out.split())
-    assert run(["simulate", str(plan_file), "--requests", "2000", "--json"]) == code
-    told = json.loads(capsys.readouterr().out)
-    assert (told["verdict"], told["held"]) == (verdict, verdict == "meets")
-    assert told["classes"][0]["verdict"] == verdict
-    assert told["requests_to_decide"] == needed

@@ -20,7 +20,7 @@ from optimizer.plans.plan import Plan
 from pdplan.console import Console, part_of
 from reports import whole_files
 from reports.json_text import plan_json
-from reports.whole_files import check_directory, check_target, write_whole
+from reports.whole_files import check_directory, write_whole
 from tests.report_cases import load
 from tests.running import ROOT, SECONDS
 
@@ -133,16 +133,6 @@ def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.Ca
     assert drawn.getvalue().startswith("\r")
 
 
-def test_color_needs_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert not Console().colored
-    with on_terminal():
-        assert Console().colored
-        assert not Console(plain=True).colored
-        monkeypatch.setenv("NO_COLOR", "1")
-        assert not Console().colored
-
-
 # --- ctrl-C: 130 and one line, wherever it strikes
 
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -212,17 +202,6 @@ def test_all_files_are_written_or_none(tmp_path: Path, monkeypatch: pytest.Monke
         write_whole({first: "new", second: "new"})
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     assert first.read_text() == "old"
-
-
-def test_a_directory_in_which_nothing_can_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def readonly(**_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(whole_files.tempfile, "TemporaryFile", readonly)
-    with pytest.raises(InputError, match="plan cannot be written: Read-only file system"):
-        check_directory(tmp_path / "plan", (), force=False)
-    with pytest.raises(InputError, match="a cannot be written: Read-only file system"):
-        check_target(tmp_path / "a", force=True)
 
 
 def test_a_link_out_of_the_folder_is_refused_even_with_force(tmp_path: Path) -> None:
