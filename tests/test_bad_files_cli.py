@@ -14,8 +14,6 @@ import pytest
 from tests.bad_input_cases import problem, refused, write
 from tests.running import Done, pdplan, within
 
-TEN_GIGABYTES = 10 * 2**30
-
 LIMITED = """
 import json, resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
@@ -33,15 +31,6 @@ def limited(*asked: tuple[Path, *tuple[str, ...]]) -> list[Done]:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     return [Done(words, *outcome) for words, outcome in zip(runs, found, strict=True)]
-
-
-def sparse(path: Path, size: int = TEN_GIGABYTES) -> None:
-    """A file that claims `size` bytes and takes none."""
-    try:
-        with path.open("ab") as file:
-            file.truncate(size)
-    except OSError as error:
-        pytest.skip(f"no sparse files of {size} bytes here: {error}")
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from search_spaces.benchmark_results import BenchmarkRun, Tool, documents, formats, read_results
 
-INFERENCEX = "inferencex_agg.json"
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"
 
 

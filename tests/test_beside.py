@@ -61,7 +61,3 @@ def test_what_is_found_holds_and_saves_enough(rate: float) -> None:
 def test_more_demand_never_costs_less() -> None:
     costs = [fleet_cost(known.instance, leanest(known)) for known, _ in map(known_at, RATES)]
     assert costs == sorted(costs)
-
-
-def engines(fleet: Fleet) -> list[tuple[object, ...]]:
-    return sorted((pool.role, pool.shape, pool.chunk, pool.replicas) for pool in fleet.pools)

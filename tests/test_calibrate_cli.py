@@ -18,12 +18,6 @@ FOLDER = Path(__file__).resolve().parent / "benchmark_results"
 # The catalog file
 
 
-def overlay(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "overlay.yaml"
-    path.write_text(text, "utf-8")
-    return path
-
-
 # The command
 
 

@@ -30,7 +30,6 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
-from pdplan.cli import run
 from reports.deploy.deployment import Deployment, Lane
 from reports.deploy.files import deployment_files, write_deployment
 from reports.deploy.gateway import (
@@ -113,13 +112,6 @@ def test_every_length_finds_the_pools_of_the_plan(deployment: Deployment) -> Non
 def test_sizes_that_no_token_has_are_refused(size: float) -> None:
     with pytest.raises(InputError, match=r"^--bytes-per-token \S+ is not between 0\.1 and 100$"):
         deployment_files(parted_plan(), options("vllm", bytes_per_token=size))
-
-
-def write(plan: Plan, folder: Path, *more: str) -> Path:
-    path = folder / "plan.json"
-    path.write_text(plan.model_dump_json(by_alias=True), "utf-8")
-    assert run(["deploy", str(path), "-o", str(folder / "out"), *more]) == 0
-    return path
 
 
 # --- the emitted gateway as HAProxy runs it, in front of mock engines on loopback; skipped where there is no HAProxy

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,11 +106,6 @@ def test_the_demand_of_a_class_is_its_part_of_the_whole() -> None:
 
 
 # --- what watches a fleet: the lines are the plan's own, the same everywhere, and Prometheus takes them
-
-
-def rules(files: dict[str, str]) -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load(files["monitoring/rules.yaml"])["groups"]
-    return list(group["rules"])
 
 
 # --- the benchmark of a deployment closes the circle: what it measures stands beside the promise, and calibrates

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from costmodel.engine import Parallelism
-from costmodel.transformer import WeightScale
 from search_spaces.enumeration import (
     RULES,
     Shape,
@@ -16,20 +13,12 @@ from search_spaces.enumeration import (
     refusal,
 )
 from search_spaces.models import load_model as catalog_model
-from search_spaces.problem import Constraints, Problem
+from search_spaces.problem import Problem
 from tests.optimizer_cases import model, offer, problem, space, workload
 from tests.toy import deepseek_v3, dense, llama_8b, mixtral
 
 ODD_WIDTH = dense("odd", 4, 4096, 32, 8, 14338, 32000)
 """14338 = 2 x 7169: TP 4 divides the 32 heads but not the width."""
-ODD_EXPERTS = replace(
-    mixtral(),
-    layers=tuple(
-        replace(group, feed_forward=replace(group.feed_forward, expert_intermediate=14340))
-        for group in mixtral().layers
-    ),
-)
-GROUPS = replace(catalog_model("Qwen2.5-72B"), native_weight_dtype="int4", weight_scale=WeightScale(1, 128, 2.5))
 BLOCK = "no multiple of the 128 weights that share a scale"
 
 Case = tuple[str, str, Parallelism, Problem]
@@ -53,13 +42,6 @@ CASES = (
         engine="trtllm",
     ),
     case(
-        "weights_have_kernels",
-        "H200 has no fp4 units, and trtllm no kernels that expand fp4 weights there",
-        gpu="H200",
-        weight_dtype="fp4",
-        engine="trtllm",
-    ),
-    case(
         "kv_cache_has_kernels",
         "A100-80 has no fp8 units, and vllm reads latents there in 16 bit only",
         gpu="A100-80",
@@ -67,7 +49,6 @@ CASES = (
         kv_dtype="fp8",
     ),
     case("tensor_divides_heads", "TP 3 does not divide 32 attention heads", 3),
-    case("tensor_divides_heads", "TP 64 does not divide 32 attention heads", 64),
     case(
         "tensor_matches_kv_heads",
         "TP 4 and 6 KV heads do not divide each other",
@@ -75,7 +56,6 @@ CASES = (
         model=dense("six", 4, 3072, 24, 6, 8192, 32000),
     ),
     case("experts_spread_evenly", "EP needs a mixture of experts", 2, 1, 2),
-    case("experts_spread_evenly", "EP 2 does not span all TP x DP = 4 ranks", 4, 1, 2, model=mixtral()),
     case(
         "experts_spread_evenly",
         "EP 3 needs redundant experts (1), which the files for TensorRT-LLM cannot ask for",
@@ -84,7 +64,6 @@ CASES = (
         target="trtllm",
         engine="trtllm",
     ),
-    case("data_parallel_shares_experts", "DP inside an engine needs a mixture of experts", 1, 1, 1, 2),
     case("data_parallel_shares_experts", "DP 2 needs EP over all 2 ranks", 1, 1, 1, 2, model=mixtral()),
     case(
         "data_parallel_is_the_engines",
@@ -108,7 +87,6 @@ CASES = (
         space=space(max_gpus_per_engine=16),
     ),
     case("tensor_divides_widths", "TP 4 does not divide the feed-forward width 14,338", 4, model=ODD_WIDTH),
-    case("tensor_divides_widths", "TP 8 within an expert does not divide its width 14340", 8, model=ODD_EXPERTS),
     case(
         "tensor_keeps_weight_blocks",
         f"TP 8 cuts the expert width 1,536 into 192, {BLOCK}",
@@ -116,20 +94,10 @@ CASES = (
         model=catalog_model("MiniMax-M2"),
         weight_dtype="fp8",
     ),
-    case(
-        "tensor_keeps_weight_blocks",
-        f"TP 4 cuts the feed-forward width 29,568 into 7,392, {BLOCK}",
-        4,
-        model=GROUPS,
-        weight_dtype="int4",
-    ),
     case("tensor_fits_scale_up", "TP 16 does not fit in one scale-up domain of 8 GPUs", 16),
-    case("tensor_fits_scale_up", "TP 4 does not fit in one scale-up domain of 2 GPUs", 4, gpu="H100-NVL"),
     case("pipeline_has_layers", "PP 64 exceeds 32 layers", 1, 64),
     case("gpus_make_an_engine", "16 GPUs exceed max_gpus_per_engine 8", 8, 2),
-    case("gpus_make_an_engine", "12 GPUs do not fill whole nodes of 8", 4, 3, space=space(max_gpus_per_engine=64)),
     case("limits_allow_an_engine", "4 GPUs exceed the inventory of 3 H100", 4, inventory=3),
-    case("limits_allow_an_engine", "4 GPUs exceed max_gpus 3", 4, constraints=Constraints(max_gpus=3)),
     case("model_and_one_request_fit", "weights do not fit in memory", 8, model=deepseek_v3(), weight_dtype="fp8"),
     case(
         "model_and_one_request_fit",

@@ -22,7 +22,7 @@ from optimizer.recommend.evaluate import plan_of_alternative
 from reports.answers.plan import plan_page as render_html
 from reports.json_text import plan_json
 from reports.words import distinct_alternatives
-from tests.report_cases import PLANS, load
+from tests.report_cases import PLANS
 from tests.report_cases import text_of as as_text
 from tests.running import tiny, within
 
@@ -140,13 +140,6 @@ BEFORE = PLANS / "schema-1.json"
 """Written by `pdplan optimize --front 4` of the last version of that schema."""
 
 
-def earlier(*lines: object) -> bytes:
-    """The plan of the earlier schema with other pools in its second alternative."""
-    plan = json.loads(BEFORE.read_text("utf-8"))
-    plan["alternatives"][1]["pools"] = list(lines)
-    return json.dumps(plan).encode()
-
-
 def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> None:
     plan = parse_plan(BEFORE.read_bytes())
     assert plan.schema_ == "pdplan.plan/2"
@@ -232,12 +225,3 @@ def test_report_compare_simulate_and_deploy_take_it(written: tuple[Path, Plan], 
 
 
 # --- a plan for goodput per dollar says which loads it was sought among, and which one its ratio is for
-
-
-def ratio(**objective: object) -> Plan:
-    """A plan of 10 $/h for 8 req/s that serves 31.4 req/s."""
-    plan = load("colocated")
-    source = plan.provenance
-    inputs = source.inputs | {"objective": {"goal": "max_goodput_per_dollar", **objective}}
-    changes = {"demand_rps": 8.0, "goodput_rps": 31.4, "cost_usd_per_hour": 10.0, "objective": "max_goodput_per_dollar"}
-    return plan.model_copy(update=changes | {"provenance": source.model_copy(update={"inputs": inputs})})

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs
+from optimizer.fleets.fleet import prefill_seqs
 from optimizer.loads.engine_table import prompt_latency
 from optimizer.loads.instance import Instance
 from search_spaces.problem import SearchSpace
-from tests.optimizer_cases import instance_of, limit, problem, workload
+from tests.optimizer_cases import instance_of, problem, workload
 
 SEQS = (1, 2, 4, 8, 16, 32, 64, 128)
 SPACE = SearchSpace(
@@ -69,13 +69,6 @@ def instance() -> Instance:
 def posed(chunks: tuple[int, ...], rate: float = 20.0) -> Instance:
     space = replace(BUDGETS, max_num_batched_tokens=chunks)
     return instance_of(problem(workload=workload(rate, LENGTHS), space=space))
-
-
-def fleet(instance: Instance, chunk: int, number: int = 4, replicas: int = 1) -> Fleet:
-    shape, every = stages(instance, number), np.ones(instance.flows.isl.size)
-    seats = prefill_seqs(instance, shape), CHUNKS.index(chunk)
-    prefill = FleetPool("prefill-1", Role.PREFILL, shape, *seats, replicas, 0, every)
-    return Fleet((prefill, FleetPool("decode-1", Role.DECODE, stages(instance, 1), limit(instance, 2), 0, 8, 0, every)))
 
 
 def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Instance) -> None:

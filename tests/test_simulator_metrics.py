@@ -121,17 +121,6 @@ def width(runs: list[np.ndarray]) -> float:
     return share_of(runs).high - share_of(runs).low
 
 
-def spells(seed: int, requests: int, lasting: float, bad: float) -> np.ndarray:
-    """Outcomes that turn from all good to all bad and back: `bad` of them bad, in spells of `lasting` on average."""
-    random = np.random.default_rng(seed)
-    leave = np.array([bad / (1.0 - bad), 1.0]) / lasting
-    states, now = np.zeros(requests), int(random.random() < bad)
-    for number, draw in enumerate(random.random(requests)):
-        now = 1 - now if draw < leave[now] else now
-        states[number] = 1.0 - now
-    return states
-
-
 @pytest.mark.parametrize(("rate", "expected"), [(3.0, False), (40.0, True)])
 def test_overload_is_named(rate: float, expected: bool) -> None:
     count = 1500

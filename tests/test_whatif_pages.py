@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from optimizer.plans.plan import Status
 from optimizer.plans.records import pool_records
-from optimizer.whatif.answer import Answer
 from reports.answers.whatif import ROLES, SHAPES, map_document, map_record
-from reports.document import Chart
-from reports.drawing import Text
 from tests.engine_cases import engines
 
 
@@ -30,15 +26,6 @@ def row(cost: float | None, **varied: Any) -> dict[str, Any]:
         "simulated_attainment": None,
         "refuted": [],
     }
-
-
-def cells(chart: Chart) -> list[str]:
-    """The numbers in the cells of a map."""
-    return [mark.text for mark in chart.drawing.marks if isinstance(mark, Text) and mark.tone.startswith("on-")]
-
-
-def answer(cost: float) -> Answer:
-    return Answer(Status.FEASIBLE, cost, gpus={"H100": 2}, pools=(engines(2, "H100", 1, "colocated"),))
 
 
 def pair(colocated: float | None, disaggregated: float | None, **varied: Any) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +27,6 @@ from reports.views.terminal import render_document
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import parse_axis
-from tests.engine_cases import engines
 
 BASE = Path()
 TIGHT: dict[str, Any] = {
@@ -194,21 +192,3 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(
 
 
 # --- at the file's own value ----------------------------------------------------------------------------------------
-
-
-def own(cost: float, gpu: str) -> Answer:
-    pools = (engines(1, gpu, 1, "colocated"),)
-    return Answer(Status.FEASIBLE, cost, gpus={"H100": 1}, pools=pools, attainment=1.0)
-
-
-def test_at_its_own_value_the_curve_is_not_above_the_whole_search(tight: Problem, judge: Judge) -> None:
-    judge(lambda _instance, fleet: MISSED if replicas(fleet) <= 2 else KEPT, own=own(5.0, "mixed"))
-    curve = frontier(tight, BASE, "rate", (10.0, 24.0), looks=12)
-    at = next(step for step in curve.steps if step.start <= 17.2 <= step.end)
-    assert (at.answer.cost, at.end) == (5.0, 17.2)
-    costs = [step.answer.cost or math.inf for step in curve.steps]
-    assert costs == sorted(costs)
-    shown = text(frontier_document(curve))
-    assert "At 17.2 req/s, the file's own value, pdplan optimize finds $5.00/h. Its" in shown
-    assert "by formula, except for the one at the file's own value. Each step ends" in shown
-    assert frontier_record(curve)["own"] == {"value": 17.2, "found_usd_per_hour": 5.0}
