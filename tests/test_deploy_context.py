@@ -98,25 +98,6 @@ def test_engines_derive_the_planned_context(tmp_path: Path, target: str, version
         assert json.loads(settings.config_overrides) == {"max_position_embeddings": LENGTH}
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "length", "expected"),
-    [
-        (PUBLIC, 100_000, {"max_position_embeddings", "rope_parameters"}),
-        (UNKNOWN, 40_000, {"max_position_embeddings", "rope_parameters"}),
-        (UNKNOWN, 32_000, set()),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507", 100_000, set()),
-    ],
-)
-def test_a_file_that_states_the_extended_length_says_nothing_of_the_checkpoint(
-    tmp_path: Path, checkpoint: str | None, length: int, expected: set[str]
-) -> None:
-    """The scaling may be the publisher's (as DeepSeek's) or the user's; of known checkpoints the context is known."""
-    plan = scaled_plan(tmp_path, "vllm", YARN, length=length, max_position_embeddings=LENGTH)
-    settings = told(plan, "vllm", model=checkpoint)
-    assert set(json.loads(settings.config_overrides or "{}")) == expected
-    deployment_files(plan, options("vllm", model=checkpoint))
-
-
 @pytest.mark.parametrize("named", [None, PUBLIC, UNKNOWN])
 @pytest.mark.parametrize(
     ("rope", "fields", "most"),

@@ -27,7 +27,6 @@ from optimizer.plans.plan import Plan
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy import facts
 from reports.deploy.deployment import DeployedPool
-from reports.deploy.dynamo import router_words
 from reports.deploy.files import TARGETS, deployment_files
 from reports.deploy.flags import place_words, span_words, words_of
 from reports.deploy.hosts import place
@@ -242,15 +241,6 @@ def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], m
     assert (config["ttft_ms"], config["itl_ms"]) == (600.0, 30.0)  # the tighter of the plan's two classes
 
 
-def test_planner_profile_has_the_documented_fields(data: Path) -> None:
-    fields = loaded(data / "deploy" / "benchmark_formats.json")["dynamo_planner_profile"]["json"]
-    data_of = planner_data(plan_of())
-    for name, expected in fields.items():
-        found = data_of[name]
-        assert sorted(found) == sorted(field.split()[0] for field in expected)
-        assert len({len(values) for values in found.values() if isinstance(values, list)}) == 1
-
-
 def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
     dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
     for version in DUMPED:
@@ -288,20 +278,6 @@ def in_dump(data: Path, engine: str, version: str, target: str, name: str, value
         if version in entry["versions"] and name in options:
             return said["choices"] is None or value in said["choices"]
     return False
-
-
-def test_dynamo_frontend_flags_are_in_the_dump(data: Path) -> None:
-    known = {
-        name: entry
-        for entry in loaded(data / "deploy" / "dynamo_flags_1.6.1.json")["flags"]["frontend"]
-        for name in entry["flag"].split()
-    }
-    for prefix, mode in ((0.0, "least-loaded"), (0.3, "kv")):
-        deployment = deployment_of(plan_of(ask=Ask(prefix=prefix)), "dynamo")
-        words = router_words(deployment)
-        assert {word for word in words if word.startswith("--")} <= set(known)
-        assert words[words.index("--router-mode") + 1] == mode
-        assert mode in known["--router-mode"]["choices"]
 
 
 def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:

@@ -36,9 +36,7 @@ from tests.deploy_cases import (
     Case,
     deployment_of,
     example,
-    lengths_plan,
     options,
-    parted_plan,
     plan_of,
 )
 from tests.report_cases import assert_golden
@@ -256,26 +254,6 @@ def test_manifests_pass_the_schemas_of_their_resources(data: Path) -> None:
                 assert not judge.is_valid(document | {"unheardOf": 1}) or kind != "services"
                 judged[kind] += 1
     assert set(judged) == set(SCHEMAS)
-
-
-def test_the_readme_names_only_files_that_are_there() -> None:
-    wide = Case("colocated", "H200", dp=16, ep=16, seqs=64, tokens=8192)
-    for target, plan in [
-        *((target, plan_of(ask=Ask(engine=ENGINES[target]))) for target in TARGETS),
-        ("dynamo", lengths_plan()),
-        ("vllm", parted_plan()),
-        ("vllm", plan_of((Case("colocated", tokens=8192),))),
-        ("vllm", plan_of((wide,), Ask("DeepSeek-V3", "fp8"))),
-        ("trtllm", plan_of((Case("colocated", tokens=8192),), Ask(engine="trtllm"))),
-    ]:
-        files = deployment_files(plan, options(target))
-        start = files["README.md"].partition("## Start")[2].partition("## Settings")[0]
-        named = set(re.findall(r"[a-z0-9_-]+(?:/[a-z0-9.*-]*)*\.(?:yaml|env|sh|json|cfg)|pools/", start))
-        assert named
-        for name in named:
-            pattern = re.escape(name).replace(r"\*", "[^/]+")
-            assert any(re.match(pattern, path) for path in files), (target, name)
-        assert " where there is " not in start
 
 
 @pytest.mark.parametrize(("engine", "gpus"), [("vllm", ("H100", "H200")), ("sglang", ("MI300X", "MI300X"))])

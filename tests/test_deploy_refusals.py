@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan
 from reports.deploy.files import deployment_files
-from search_spaces.loader import load_problem
-from search_spaces.problem import Gateway
 from search_spaces.targets import TARGET_NAMES
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
 from tests.test_balancing import judged, simulated
@@ -68,13 +65,3 @@ def test_every_reason_is_told() -> None:
 
 
 # --- a plan says which targets cannot run it, before anybody tries
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def test_sessions_are_served_by_one_pool_of_a_role() -> None:
-    """A split by prompt length would send a session to another replica as its prompts grow."""
-    settings = {"target": "vllm"}
-    parted, whole = (load_problem(ROOT / "examples" / f"{name}.yaml", settings) for name in ("chat", "agents"))
-    assert parted.constraints.gateway != Gateway(1, 1)
-    assert whole.constraints.gateway == Gateway(1, 1)

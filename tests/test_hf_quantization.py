@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
-from costmodel.errors import ArchitectureError
 from costmodel.transformer import Part, WeightScale
 from search_spaces.huggingface import parse_config
 from search_spaces.models import load_model
@@ -110,24 +108,3 @@ def test_a_checkpoint_weighs_what_its_files_do(name: str, gigabytes: float) -> N
     """Sizes of the repositories on Hugging Face, which for Kimi includes the vision tower (1 GB)."""
     model = load_model(name)
     assert model.weight_bytes(model.native_weight_dtype) / 1e9 == pytest.approx(gigabytes, rel=0.003)
-
-
-@pytest.mark.parametrize(
-    ("quantization", "named"),
-    [
-        ({"quant_method": "gguf"}, "'quant_method' is 'gguf'"),
-        ({}, None),
-        ({"quant_method": "gptq", "bits": 3}, "'num_bits' in 'quantization_config' is 'int3'"),
-        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "'MIXED_PRECISION'"),
-        ({"quant_method": "awq", "bits": 4, "group_size": "x"}, "'group_size' in 'quantization_config' is 'x'"),
-        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "must be two whole numbers"),
-        ({"quant_method": "fp8", "ignored_layers": ["re:(((" ]}, "malformed"),
-
-    ],
-)  # fmt: skip
-def test_quantisation_errors(quantization: Any, named: str | None) -> None:
-    if named is None:
-        assert parse_config({**MOE, "quantization_config": quantization}, "test").native_weight_dtype == "bf16"
-    else:
-        with pytest.raises(ArchitectureError, match=r"^test: .*" + re.escape(named)):
-            parse_config({**MOE, "quantization_config": quantization}, "test")

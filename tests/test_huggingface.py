@@ -321,21 +321,3 @@ YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_positi
 )
 def test_the_context_is_what_the_rotary_embedding_extends_it_to(fields: dict[str, Any], context: int) -> None:
     assert parse(**fields).max_position == context
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "'rope_scaling' scales by the kind 'ntk'"),
-        ({"rope_scaling": {"factor": 4.0}}, "scales by the kind None"),
-        ({"rope_scaling": YARN | {"factor": 0.5}}, "must be a number from 1"),
-        ({"rope_scaling": YARN | {"factor": 1e7}}, "extends the context to"),
-        ({"rope_scaling": YARN | {"original_max_position_embeddings": "2k"}}, "must be a whole number"),
-        (
-            {"rope_parameters": {"full_attention": YARN, "sliding_attention": {"type": "linear", "factor": 3}}},
-            "a context of 8192 by 'rope_parameters.full_attention', 12288 by 'rope_parameters.sliding_attention'",
-        ),
-    ],
-)
-def test_a_scaling_that_is_not_understood_is_an_error(fields: dict[str, Any], sentence: str) -> None:
-    assert sentence in error_of(**fields)

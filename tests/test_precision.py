@@ -121,17 +121,3 @@ def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsy
     lost = plan.model_copy(update={"pools": [plan.pools[0].model_copy(update={"weight_dtype": "int4"})]})
     with pytest.raises(InputError, match=r"int4 weights and .* KV cache is possible here"):
         fleet_of_plan(lost)
-
-
-def test_explain_ranks_a_precision_and_judges_a_pair(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = "gpu=H100,role=prefill,weight_dtype=fp8,kv_dtype=fp8"
-    second = "gpu=H100,role=decode,weight_dtype=fp8,kv_dtype=bf16"
-    assert run(["explain", str(file), "--config", first, "--config", second]) == 0
-    said = capsys.readouterr().out
-    assert f"Hand-over from {first} to" in said
-    assert "not possible, because KV dtype fp8 of prefill and bf16 of decode differ." in " ".join(said.split())
-    assert run(["explain", str(file), "--config", first, "--config", f"{second.replace('bf16', 'fp8')}", "--json"]) == 0
-    *configs, pair = json.loads(capsys.readouterr().out)
-    assert [one["feasible"] for one in configs] == [True, True]
-    assert pair["possible"] is True
-    assert {rule["rule"] for rule in pair["rules"]} >= {"kv_dtypes_agree", "tensor_degrees_divide"}

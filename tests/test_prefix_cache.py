@@ -33,11 +33,8 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance
-from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from optimizer.verification.judge import judge
 from optimizer.verification.record import hit_share
-from reports.verdict import prefix_sentence
 from search_spaces.loader import load_problem
 from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space
@@ -233,22 +230,3 @@ def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> No
 )
 def test_wrong_sessions_are_refused_in_a_sentence(folder: Path, old: str, new: str, words: str) -> None:
     assert words in refusal(SESSIONS.replace(old, new, 1))
-
-
-@pytest.mark.parametrize(
-    ("think", "words"),
-    [
-        ("10s", "as many as the traffic allows"),
-        ("5min", "that the traffic allows; the KV memory keeps unused prefixes"),
-    ],
-)
-def test_a_plan_says_what_its_memory_finds(folder: Path, think: str, words: str) -> None:
-    """Where memory is too small the fleet is as large as whole prompts need."""
-    text = (
-        SESSIONS.replace("20s", think).replace("turns: 4", "turns: 8").replace("user_tokens: 500", "user_tokens: 2500")
-    )
-    few = "search: {preset: quick, roles: colocated, tensor_parallel: 1, max_num_seqs: 64}\n"
-    plan = optimize(load(text + few), level=Level.QUICK)
-    assert plan.prefix_cache is not None
-    assert (plan.prefix_cache.at_best - plan.prefix_cache.sustained < 0.05) == (think == "10s")
-    assert words in prefix_sentence(plan)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.errors import InputError
 from reports.asked import readable_inputs
 from search_spaces.echo import whole_echo
 from search_spaces.loader import bunching, load_problem, problem_of, without_recording
@@ -88,14 +87,6 @@ def test_a_packed_recording_is_the_same_to_a_microsecond() -> None:
     assert (again.isl == found.isl).all()
     assert (again.osl == found.osl).all()
     assert (again.source, again.of, again.span) == ("t.csv", found.of, HOUR)
-
-
-@pytest.mark.parametrize("packed", ["abc", waves().echo()["packed"][:-8]])
-def test_a_damaged_recording_is_refused(packed: str) -> None:
-    with pytest.raises(InputError, match="is damaged"):
-        unpacked("t.csv", 9360, 0, HOUR, packed)
-    with pytest.raises(InputError, match="within its span of 10 s"):
-        unpacked(**(waves().echo() | {"span": 10.0}))
 
 
 def test_what_no_engine_takes_is_left_out_and_ticks_are_spread(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +9,9 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.plans.plan import Alternative, Plan
-from optimizer.recommend import search
-from optimizer.verification.bench import Verdict, fleet_key
 from search_spaces.problem import Problem
 from tests.optimizer_cases import offer, slo, space
-from tests.small_fleets import replicas, small
 from tests.small_problems import given, optimize
-from tests.test_verified_search import Oracle
 
 BOTH = offer("H100"), offer("L40S")
 COARSE = space(tensor_parallel=(1,), max_num_seqs=(64,), max_num_batched_tokens=(512,))
@@ -55,24 +50,3 @@ def test_no_row_is_dearer_than_its_own_search(problem: Problem, effort: dict[str
     rows = costs_apart(problem, **effort)
     assert len(rows) == 4
     assert all(alone >= 0.99 * cost for _, cost, alone in rows), rows
-
-
-def confirming(least: int) -> Callable[..., Verdict]:
-    """A last word that refutes fleets of fewer engines than `least`, as fresh requests do."""
-
-    def confirmed(bench: Any, chosen: Verdict, numbers: Any, *_: Any) -> Verdict:
-        number = numbers if isinstance(numbers, int) else next(numbers)
-        verdict = replace(chosen, held=sum(replicas(chosen.fleet)) >= least, confirmation=number)
-        bench.verdicts[fleet_key(chosen.fleet)] = verdict
-        return verdict
-
-    return confirmed
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Fleets hold with one prefill and one decode engine, or with two colocated ones; nothing is left to mend."""
-    monkeypatch.setattr(search, "confirmed", confirming(0))
-    monkeypatch.setattr(search, "without_room", lambda *_: None)
-    monkeypatch.setattr(search, "with_larger_batches", lambda _bench, winner, _late: winner)
-    return Oracle(small(), (1, 1), others=True)

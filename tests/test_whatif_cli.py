@@ -99,22 +99,6 @@ def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("axis", "status", "why", "code"),
-    [
-        ("budget=0.1,100", "infeasible", "budget of fleet: ", 0),
-        ("ttft=1ms", "infeasible", "below the physical floor", 3),
-        ("model.name=Llama-3.1-405B,Llama-3.1-8B", "infeasible", "runs on no engine", 0),
-    ],
-)
-def test_a_scenario_without_a_fleet_is_a_row_and_no_error(
-    axis: str, status: str, why: str, code: int, workload: Path
-) -> None:
-    row = answered("whatif", workload, "--vary", axis, "--jobs", 1, code=code)["rows"][0]
-    assert (row["status"], row["cost_usd_per_hour"], row["gpus"], row["pools"]) == (status, None, {}, [])
-    assert why in row["binding"]
-
-
-@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ((), "nothing is asked"),
