@@ -24,7 +24,6 @@ from search_spaces.models import load_model
 
 ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llmd": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 """The engine that each target is tried with."""
-GPUS = ("A100-80", "H100", "H200", "B200", "L40S")
 TEMPLATE = json.loads((Path(__file__).parent / "plans" / "disaggregated.json").read_text("utf-8"))
 
 
