@@ -29,7 +29,7 @@ from .buying_schema import (
 from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .faults import Fault, Path, check_kind
-from .fields import faults_of
+from .fields import faults_of, sections_of
 from .problem import Offer, Problem
 from .quotes import basis_of
 from .yaml_source import read_source
@@ -79,16 +79,10 @@ def _missing(problem: Problem) -> str:
 def _read_terms(path: FilePath, problem: Problem) -> TermsFile:
     source, faults = read_source(path)
     check_kind(source, "file of terms", TERMS_SCHEMA)
-    file = TermsFile()
-    try:
-        file = TermsFile.model_validate(source.value)
-    except ValidationError as error:
-        places = {fault.path for fault in faults}
-        new_faults = faults_of(error, TermsFile.model_json_schema())
-        faults = [*faults, *(fault for fault in new_faults if source.settle(fault.path) not in places)]
-    faults += _unknown(file.accelerators, problem)
-    if faults:
-        raise InputError(source.render(faults))
+    file = sections_of(source, faults, TermsFile)
+    unknown = _unknown(file.accelerators, problem)
+    if unknown:
+        raise InputError(source.render(unknown))
     return file
 
 

@@ -100,14 +100,17 @@ class Source:
     def settle(self, path: Path) -> Path:
         """Return `path` as it is written here.
 
-        Steps that a short form spares (`H100` for a list of one mapping with a name) are left out; a missing key stays.
+        Steps that a short form spares (`H100` for a list of one mapping with a name) are left out, and so is the word
+        of `kind` that chose a section; a missing key stays.
 
         >>> Source("a.yaml", (), {"slo": {"ttft": 1}}).settle(("slo", 0, "tpot"))
         ('slo', 'tpot')
         """
         value, steps = self.value, list[str | int]()
         for key in path:
-            if isinstance(value, Mapping) and isinstance(key, str) and not key.startswith("<"):
+            if isinstance(value, Mapping) and isinstance(key, str):
+                if key.startswith("<") or value.get("kind") == key:
+                    continue
                 value = value.get(key)
                 steps.append(key)
             elif isinstance(value, list) and isinstance(key, int) and key < len(value):

@@ -7,11 +7,11 @@ message of the validation library reaches a user; what the library says itself b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Annotated, Any
+from types import GenericAlias, MappingProxyType
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -28,7 +28,7 @@ from costmodel.errors import InputError, name_hint, nearest_name
 from costmodel.quoting import UNWRITABLE, name_list, shown
 
 from .bounds import Bounds
-from .faults import Fault, Path
+from .faults import Fault, Path, Source
 from .quantities import (
     BASE_UNIT,
     Kind,
@@ -126,7 +126,10 @@ def number(bounds: Bounds) -> Reader:
     """A plain finite number within `bounds`."""
 
     def read(value: object) -> float:
-        return _within(_finite(value, bounds.holds), value, bounds)
+        figure = _finite(value, bounds.holds)
+        if not bounds.holds(figure):
+            raise house_error(f"{shown(value)} is out of range; {bounds.sentence()}")
+        return figure
 
     return Reader(read, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
 
@@ -176,12 +179,6 @@ def _share_hint(fraction: float, limits: Bounds, *, plain: bool) -> str:
     return f"; did you mean {correction:g} ({100 * correction:g}%)?" if likely else ""
 
 
-def _within(number: float, value: object, bounds: Bounds) -> float:
-    if not bounds.holds(number):
-        raise house_error(f"{shown(value)} is out of range; {bounds.sentence()}")
-    return number
-
-
 def _finite(value: object, accepts: Callable[[float], bool], label: str = "a number") -> float:
     """A number; one in quotes only where it would be refused without them too, for a better reason.
 
@@ -221,7 +218,7 @@ def count(bounds: Bounds) -> Reader:
         figure = _finite(value, lambda number: number == int(number) and bounds.holds(number))
         if figure != int(figure):
             raise house_error(f"{shown(value)} is not a whole number")
-        return int(_within(figure, value, bounds))
+        return int(number(bounds).read(value))
 
     return Reader(read, {"type": "integer", "minimum": int(bounds.low), "maximum": int(bounds.high)})
 
@@ -288,18 +285,23 @@ def member_or_file(kind: type[StrEnum], ending: str) -> Reader:
     return Reader(read, {"anyOf": [{"type": "string", "enum": list(words)}, {"type": "string", "pattern": pattern}]})
 
 
-def from_word(key: str) -> Callable[[object], object]:
-    """Let a single word stand for a mapping with one key: `H100` for `{name: H100}`."""
+def short_for(section: Any, key: str, kind: Any = str) -> BeforeValidator:
+    """Let a word, or a value of another kind, stand for a section of one key: `H100` for `{name: H100}`."""
+    short = (str,) if kind is str else (str, int, float)
 
     def expand(value: object) -> object:
-        return {key: value} if isinstance(value, str) else value
+        return {key: value} if isinstance(value, short) and not isinstance(value, bool) else value
 
-    return expand
+    return BeforeValidator(expand, json_schema_input_type=kind | section)
 
 
-def listed(value: object) -> object:
+def one_or_more(kind: Any) -> BeforeValidator:
     """Let one item stand for a list of one."""
-    return value if isinstance(value, list) else [value]
+
+    def listed(value: object) -> object:
+        return value if isinstance(value, list) else [value]
+
+    return BeforeValidator(listed, json_schema_input_type=GenericAlias(list, (kind,)) | kind)
 
 
 def at_most(items: int, label: str) -> BeforeValidator:
@@ -317,6 +319,8 @@ class Section(BaseModel):
     """Base of all sections of a user's file: unknown keys are faults, docstrings document."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)
+    forms: ClassVar[tuple[str, ...]] = ()
+    """Keys of which exactly one must stand there, where a section has such."""
 
     @model_validator(mode="before")
     @classmethod
@@ -327,13 +331,30 @@ class Section(BaseModel):
         names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
         return {key: item for key, item in value.items() if item is not None or key not in names}
 
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        present = [name for name in self.forms if getattr(self, name) is not None]
+        if self.forms and len(present) != 1:
+            words = f"has {' and '.join(present)}" if present else "has none of them"
+            raise house_error(f"needs exactly one of {', '.join(self.forms)}, but {words}")
+        return self
 
-def exactly_one(section: BaseModel, *names: str) -> None:
-    """Raise unless exactly one of the attributes is given."""
-    present = [name for name in names if getattr(section, name) is not None]
-    if len(present) != 1:
-        words = f"has {' and '.join(present)}" if present else "has none of them"
-        raise house_error(f"needs exactly one of {', '.join(names)}, but {words}")
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
+    """A file as its sections; InputError with all its faults: those found already, and others at other places."""
+    faults = list(faults)
+    try:
+        file = kind.model_validate(source.value)
+    except ValidationError as error:
+        places = {fault.path for fault in faults}
+        others = faults_of(error, kind.model_json_schema())
+        faults += [fault for fault in others if source.settle(fault.path) not in places]
+    if faults:
+        raise InputError(source.render(faults))
+    return file
 
 
 _NOT_A_LIST = {"list_type", "tuple_type", "iterable_type"}
@@ -362,26 +383,16 @@ def _fault(details: ErrorDetails, schema: dict[str, Any]) -> Fault:
         )
     if kind == "extra_forbidden":
         comma = value is None and str(path[-1]).isdecimal()
-        return Fault(path, _COMMA if comma else _unknown_key(schema, path), on_key=True)
-    return Fault(path, _wrong_shape(kind, value, path, schema))
-
-
-def _wrong_shape(kind: str, value: object, path: Path, schema: dict[str, Any]) -> str:
-    """What is said of a value of another shape."""
-    if kind in _NOT_A_LIST:
-        return f"{shown(value)} is not a list"
+        hint = name_hint(str(path[-1]), sorted(_properties(schema, path[:-1])), "allowed")
+        return Fault(path, _COMMA if comma else f"is not a known key; {hint}", on_key=True)
+    sentence = "is not a list" if kind in _NOT_A_LIST else "cannot stand here"
     if kind in _NOT_A_MAPPING:
         keys = name_list(sorted(_properties(schema, path)))
-        return f"{shown(value)} is not a mapping{f' with the keys {keys}' if keys else ''}"
-    return f"{shown(value)} cannot stand here"
+        sentence = f"is not a mapping{f' with the keys {keys}' if keys else ''}"
+    return Fault(path, f"{shown(value)} {sentence}")
 
 
 _COMMA = "is not a known key; inside {...} a comma ends a value, so write decimals with a point: 2.50, not 2,50"
-
-
-def _unknown_key(schema: dict[str, Any], path: Path) -> str:
-    keys = sorted(_properties(schema, path[:-1]))
-    return f"is not a known key; {name_hint(str(path[-1]), keys, 'allowed')}"
 
 
 def _meaning(schema: dict[str, Any], path: Path) -> str:
@@ -398,16 +409,12 @@ def _properties(schema: dict[str, Any], path: Path) -> dict[str, Any]:
     for place in path:
         if isinstance(place, str) and place.startswith("<"):
             continue
-        steps = [step for node in nodes if isinstance(step := _below(node, place), dict)]
-        nodes = [variant for step in steps for variant in _variants(step, schema)]
+        if isinstance(place, int):
+            steps = [node.get("items") for node in nodes]
+        else:
+            steps = [node.get("properties", {}).get(place, node.get("additionalProperties")) for node in nodes]
+        nodes = [variant for step in steps if isinstance(step, dict) for variant in _variants(step, schema)]
     return {key: value for node in nodes for key, value in node.get("properties", {}).items()}
-
-
-def _below(node: dict[str, Any], step: str | int) -> Any:
-    """The schema of an item of a list, or of what stands under a key."""
-    if isinstance(step, int):
-        return node.get("items")
-    return node.get("properties", {}).get(step, node.get("additionalProperties"))
 
 
 def _variants(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

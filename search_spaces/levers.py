@@ -6,9 +6,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import InputError, nearest_name
@@ -90,26 +92,15 @@ def _name_hint(key: str, names: Iterable[str]) -> str:
     return f"; did you mean {shown(near)}?" if near else ""
 
 
-def _offer_value(*keys: str) -> Setter:
-    """A lever on one accelerator: NAME.GPU = value."""
+def _value_at(path: str) -> Setter:
+    """A lever that is one value of the inputs, at a dotted path in which * stands for the item that is named."""
+    *above, last = path.split(".")
 
     def apply(inputs: Inputs, name: str, value: Any) -> None:
-        entry = below(inputs["accelerators"], name, f"accelerators.{name}")
-        for key in keys[:-1]:
-            entry = entry[key]
-        entry[keys[-1]] = value
-
-    return apply
-
-
-def _value_at(*path: str) -> Setter:
-    """A lever that is one value of the inputs."""
-
-    def apply(inputs: Inputs, _name: str, value: Any) -> None:
-        here = inputs
-        for key in path[:-1]:
-            here = here[key]
-        here[path[-1]] = value
+        here: Any = inputs
+        for number, key in enumerate(above):
+            here = below(here, name, f"{above[number - 1]}.{name}") if key == "*" else here[key]
+        here[last] = value
 
     return apply
 
@@ -260,11 +251,6 @@ def _without(inputs: Inputs, name: str, value: Any) -> None:
         inputs["accelerators"].remove(entry)
 
 
-def _add_offer(inputs: Inputs, name: str, value: Any) -> None:
-    """Offer one more accelerator of the catalog at a price [$/h]."""
-    inputs["accelerators"].append({"name": name, "price": value})
-
-
 def _efficiency(inputs: Inputs, _name: str, value: Any) -> None:
     """How quick the engines are within what past predictions were wrong by."""
     if value not in EFFICIENCIES:
@@ -290,76 +276,44 @@ def _factor(key: str, value: Any) -> float:
     raise InputError(f"{key}={shortened(str(value))} is not a factor above zero")
 
 
+SETTERS: Mapping[str, Setter] = {
+    "prices": _prices,
+    "link_scale": _scaled_links,
+    "without": _without,
+    "with": lambda inputs, name, price: inputs["accelerators"].append({"name": name, "price": price}),
+    "rate": _rate,
+    "rate_scale": _scaled_rate,
+    "growth": _growing,
+    "isl": _mean_length("isl"),
+    "osl": _mean_length("osl"),
+    "isl_scale": _scaled_lengths("isl"),
+    "osl_scale": _scaled_lengths("osl"),
+    **{key: _of_classes(key) for key in (*map(str, Metric), "attainment")},
+    "ttft_scale": _scaled_limits("ttft_scale", "ttft"),
+    "tpot_scale": _scaled_limits("tpot_scale", "tpot"),
+    "slo_scale": _scaled_limits("slo_scale", *map(str, Metric)),
+    "weight_dtype": _one_dtype("weight_dtype"),
+    "kv_dtype": _one_dtype("kv_dtype"),
+    "efficiency": _efficiency,
+}
+"""What those levers do that do not set one value; the rows of all are in levers.yaml."""
+
+
+def _lever(name: str, row: Mapping[str, Any] | None) -> Lever:
+    if row is None:
+        metric = METRICS[Metric(name)]
+        return Lever(SETTERS[name], metric.example, metric.limit, Kind.DURATION, classes=True)
+    setter = SETTERS[name] if "path" not in row else _value_at(row["path"])
+    kind = Kind(row["kind"]) if "kind" in row else None
+    return Lever(setter, row["example"], row["says"], kind, classes="classes" in row)
+
+
 LEVERS: Mapping[str, Lever] = MappingProxyType(
     {
-        "price": Lever(_offer_value("price"), "price.H200=1:8:8", "price of a GPU type [$/h]", Kind.PRICE),
-        "prices": Lever(
-            _prices,
-            "prices=on-demand,reserved,spot",
-            "which of the catalog's quotes are prices, or a CSV file of your own",
-        ),
-        "inventory": Lever(_offer_value("inventory"), "inventory.H200=8,16,32", "GPUs of a type that can be had"),
-        "owned": Lever(_offer_value("owned"), "owned.A100-80=0,64", "GPUs that you have: power and hosting only"),
-        "owned_price": Lever(
-            _offer_value("owned_price"), "owned_price.A100-80=0.1", "what one of them costs [$/h]", Kind.PRICE
-        ),
-        "link": Lever(
-            _offer_value("scale_out", "bandwidth"),
-            "link.H100=25GB/s,50GB/s",
-            "bandwidth of one GPU's network [B/s]",
-            Kind.BANDWIDTH,
-        ),
-        "link_scale": Lever(_scaled_links, "link_scale=0.5,1,2", "that of all GPU types, times a factor"),
-        "without": Lever(_without, "without.H100=true", "a GPU type left out"),
-        "with": Lever(
-            _add_offer, "with.B200=4:8:5", "one more GPU type, of the catalog or your own, at a price [$/h]", Kind.PRICE
-        ),
-        "rate": Lever(_rate, "rate=5/s,10/s,20/s", "requests per second", Kind.RATE),
-        "rate_scale": Lever(_scaled_rate, "rate_scale=1,1.5,2", "the demand times a factor"),
-        "growth": Lever(_growing, "growth.6=5%,12%", "the demand after so many months of growth per month"),
-        "burstiness": Lever(
-            _value_at("workload", "burstiness"),
-            "burstiness=1,2,3",
-            "coefficient of variation of the times between arrivals",
-        ),
-        "prefix_hit_share": Lever(
-            _value_at("workload", "prefix_hit_share"),
-            "prefix_hit_share=0%,30%,60%",
-            "share of input tokens found in a cache",
-        ),
-        "isl": Lever(_mean_length("isl"), "isl=500:8000:4", "mean tokens of a prompt, all of them longer or shorter"),
-        "osl": Lever(_mean_length("osl"), "osl=100:800:4", "mean tokens of an output, likewise"),
-        "isl_scale": Lever(_scaled_lengths("isl"), "isl_scale=0.5:2:4", "all prompts longer or shorter, by a factor"),
-        "osl_scale": Lever(_scaled_lengths("osl"), "osl_scale=0.5:2:4", "all outputs longer or shorter, by a factor"),
-        **{
-            str(key): Lever(_of_classes(str(key)), row.example, row.limit, Kind.DURATION, classes=True)
-            for key, row in METRICS.items()
-        },
-        "attainment": Lever(
-            _of_classes("attainment"),
-            "attainment=90%,99%",
-            "share of requests that must meet the SLO, likewise",
-            classes=True,
-        ),
-        "ttft_scale": Lever(_scaled_limits("ttft_scale", "ttft"), "ttft_scale=0.5,1", "all TTFT limits times a factor"),
-        "tpot_scale": Lever(_scaled_limits("tpot_scale", "tpot"), "tpot_scale=0.5,1", "all TPOT limits times a factor"),
-        "slo_scale": Lever(
-            _scaled_limits("slo_scale", *map(str, Metric)), "slo_scale=0.5,1,2", "all latency limits times a factor"
-        ),
-        "weight_dtype": Lever(_one_dtype("weight_dtype"), "weight_dtype=bf16,fp8", "precision of the weights"),
-        "kv_dtype": Lever(_one_dtype("kv_dtype"), "kv_dtype=bf16,fp8", "precision of the KV cache"),
-        "efficiency": Lever(
-            _efficiency, f"efficiency={','.join(EFFICIENCIES)}", "step times longer or shorter than expected"
-        ),
-        "budget": Lever(
-            _value_at("constraints", "budget"), "budget=20,40,80", "most dollars per hour [$/h]", Kind.PRICE
-        ),
-        "power": Lever(_value_at("constraints", "power"), "power=10kW,20kW", "most board power [W]", Kind.POWER),
-        "max_gpus": Lever(_value_at("constraints", "max_gpus"), "max_gpus=8,16", "most GPUs"),
-        "max_pools": Lever(_value_at("constraints", "max_pools"), "max_pools=1,2", "most pools"),
-        "spares": Lever(
-            _value_at("constraints", "headroom", "replicas"), "spares=0,1,2", "spare replicas of every pool"
-        ),
+        name: _lever(name, row)
+        for name, row in yaml.safe_load(
+            resources.files("search_spaces").joinpath("levers.yaml").read_text("utf-8")
+        ).items()
     }
 )
 """Short names of what is asked about most; any other value of the inputs goes by its dotted path."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError, create_model
+from pydantic import Field, create_model
 
 from costmodel.errors import LONGEST_NAME, ArchitectureError, InputError, UnknownNameError, nearest_name
 from costmodel.quoting import UNWRITABLE, shown
@@ -42,7 +42,7 @@ from costmodel.transformer import (
 from costmodel.units import MIB
 
 from .bounds import Bounds
-from .fields import Section, Text, choice, count, faults_of
+from .fields import Section, Text, choice, count, sections_of
 from .files import check_name, decoded, read_file, shown_path
 from .hf_config import not_understood, open_config
 from .huggingface import parse_config
@@ -467,17 +467,7 @@ class ArchitectureFile(Section):
 def read_architecture(path: Path) -> Transformer:
     """The model of an architecture file; InputError with the line of whatever is wrong in it."""
     source, faults = read_source(path)
-    try:
-        file = ArchitectureFile.model_validate(source.value)
-    except ValidationError as error:
-        schema_faults = (
-            replace(fault, path=tuple(key for key in fault.path if key not in MIXERS))
-            for fault in faults_of(error, TypeAdapter(ArchitectureFile).json_schema())
-        )
-        raise InputError(source.render([*faults, *schema_faults])) from None
-    if faults:
-        raise InputError(source.render(faults))
-    return file.transformer()
+    return sections_of(source, faults, ArchitectureFile).transformer()
 
 
 def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
