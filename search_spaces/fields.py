@@ -89,9 +89,16 @@ class Reader:
         return dict(self.schema)
 
 
-def reader(parser: Callable[[object], Any]) -> Reader:
-    """A text that a function reads, or refuses with a `house_error`."""
-    return Reader(parser, {"type": "string"})
+def reader(parser: Callable[[str], Any]) -> Reader:
+    """A text that a function reads, or refuses with an InputError."""
+
+    def read(value: object) -> Any:
+        try:
+            return parser(str(value))
+        except InputError as error:
+            raise house_error(str(error)) from None
+
+    return Reader(read, {"type": "string"})
 
 
 def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reader:

@@ -219,7 +219,8 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
 
     Raises ArchitectureError where a field is not understood, unless lenient.
     """
-    values = _language_model(config)
+    section, shared = text_section(config), ("tie_word_embeddings", "quantization_config", "model_type")
+    values = config if section is None else {key: config[key] for key in shared if key in config} | config[section]
     family = str(values.get("model_type", config.get("model_type")))
     fields = ConfigFields(name, values, notation().defaults.get(family, {}), notation().own.get(family, frozenset()))
     gaps = not_understood(fields)
@@ -238,12 +239,6 @@ def not_understood(fields: ConfigFields) -> tuple[str, ...]:
 def other_towers(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Sections beside the language model that are left out."""
     return tuple(section for section in OTHER_SECTIONS if isinstance(config.get(section), Mapping))
-
-
-def _language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    section = text_section(config)
-    shared = ("tie_word_embeddings", "quantization_config", "model_type")
-    return config if section is None else {key: config[key] for key in shared if key in config} | config[section]
 
 
 def text_section(config: Mapping[str, Any]) -> str | None:

@@ -64,7 +64,9 @@ def _preset(name: str) -> _Preset:
 def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
     """Return the ranges of the section's preset, with those that the section states in their place."""
     preset = _preset(section.preset)
-    experts = _experts(preset, model)
+    experts = preset.mixture_of_experts if model.is_moe else preset.dense
+    if model.is_moe and model.parameters >= LARGE_MIXTURE:
+        experts = preset.large_mixture or experts
     roles = section.roles or preset.roles
     tensor = [degree for degree in preset.tensor_parallel if tensor_parallel_fits(model, degree)]
     pipeline = [degree for degree in preset.pipeline_parallel if degree <= model.num_layers]
@@ -83,14 +85,6 @@ def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
     )
 
 
-def _experts(preset: _Preset, model: Transformer) -> _Experts:
-    """Degrees that spread experts: wide ones for a mixture that is worth more than a node."""
-    if not model.is_moe:
-        return preset.dense
-    large = preset.large_mixture if model.parameters >= LARGE_MIXTURE else None
-    return large or preset.mixture_of_experts
-
-
 def sizes(span: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
     """Return the values as they are, or a span's: `from` times powers of `factor`, up to and with `to`.
 
@@ -102,14 +96,9 @@ def sizes(span: Sequence[int] | Span, factor: float) -> tuple[int, ...]:
     values = {span.low, span.high}
     value = float(span.low)
     while value < span.high:
-        values.add(_whole_size(value))
+        values.add(round(value) if value <= GRANULE else max(2 * GRANULE, GRANULE * round(value / GRANULE)))
         value *= factor
     return tuple(sorted(value for value in values if span.low <= value <= span.high))
-
-
-def _whole_size(value: float) -> int:
-    """Whole, and above 8 a multiple of 8 (11.3 becomes 16 and 22.6 becomes 24, both by the nearest of 16, 24, ...)."""
-    return round(value) if value <= GRANULE else max(2 * GRANULE, GRANULE * round(value / GRANULE))
 
 
 def tensor_parallel_fits(model: Transformer, degree: int) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from search_spaces.traces import TraceFormat, TraceSummary, detect_format, read_trace, workload_mapping
+from search_spaces.traces import TraceFormat, TraceSummary, read_trace, workload_mapping
 from search_spaces.traces.reader import NANOSECONDS, parse_date
 from tests.trace_files import AZURE, Write, jsonl, mooncake, refusal
 
@@ -41,9 +41,9 @@ def test_azure_2024_with_offsets_and_whole_seconds(write: Write) -> None:
 def test_line_endings_and_byte_order_mark(write: Write, ending: str, bom: str, last: str) -> None:
     lines = ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:00:00,1,2", "2023-11-16 18:00:01,3,4"]
     path = write(bom + ending.join(lines) + (ending if last else ""))
-    assert detect_format(path) is TraceFormat.AZURE
     summary = read_trace(path)
-    assert (summary.requests, summary.mean_isl, summary.mean_osl) == (2, 2.0, 3.0)
+    assert (summary.format, summary.requests) == (TraceFormat.AZURE, 2)
+    assert (summary.mean_isl, summary.mean_osl) == (2.0, 3.0)
 
 
 def test_generic_csv_with_mapping_and_unit(write: Write) -> None:
