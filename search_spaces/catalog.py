@@ -41,7 +41,7 @@ from .efficiency import (
 )
 from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
 from .faults import Fault, FaultsError, check_kind
-from .fields import Section, Text, choice, count, faults_of, number, quantity, reader, sections_of
+from .fields import Reader, Section, Text, choice, count, faults_of, number, quantity, sections_of
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .yaml_source import read_source
@@ -149,7 +149,9 @@ class OverlayFile(Section):
 
     accelerators: dict[str, EntryChanges] = Field(default_factory=dict)
     """By name, changes to an entry of the catalog, or a new one."""
-    engines: dict[Annotated[str, reader(engine_name)], EngineChange] = Field(default_factory=dict)
+    engines: dict[Annotated[str, Reader(lambda word: engine_name(str(word)), {"type": "string"})], EngineChange] = (
+        Field(default_factory=dict)
+    )
     """Host times by engine."""
 
 

@@ -1,6 +1,6 @@
 """Field types of the user's files: they read numbers with units and refuse in the words of the house.
 
-Each type carries its own JSON Schema, so that an editor knows the units, and raises `house_error`, so that no
+Each type carries its own JSON Schema, so that an editor knows the units, and refuses with an InputError, so that no
 message of the validation library reaches a user; what the library says itself becomes faults in `faults_of`.
 """
 
@@ -32,7 +32,6 @@ from .faults import Fault, Path, Source
 from .quantities import (
     BASE_UNIT,
     Kind,
-    QuantityError,
     accepted_examples,
     allowed_units,
     alternatives,
@@ -75,30 +74,25 @@ def refusal_of(details: ErrorDetails) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """Metadata of a field type: how it is read, and what it looks like in the JSON Schema."""
+    """Metadata of a field type: how it is read, or refused with an InputError, and how its JSON Schema looks."""
 
     read: Callable[[object], Any]
     schema: dict[str, Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Only `read` decides."""
-        return core_schema.no_info_plain_validator_function(self.read)
+
+        def read(value: object) -> Any:
+            try:
+                return self.read(value)
+            except InputError as error:
+                raise house_error(str(error)) from None
+
+        return core_schema.no_info_plain_validator_function(read)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """The schema as given."""
         return dict(self.schema)
-
-
-def reader(parser: Callable[[str], Any]) -> Reader:
-    """A text that a function reads, or refuses with an InputError."""
-
-    def read(value: object) -> Any:
-        try:
-            return parser(str(value))
-        except InputError as error:
-            raise house_error(str(error)) from None
-
-    return Reader(read, {"type": "string"})
 
 
 def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reader:
@@ -110,13 +104,10 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
     low, high = (format_quantity(end, kind) if end else "0" for end in (bounds.low, bounds.high))
 
     def read(value: object) -> float:
-        try:
-            number = parse(value, kind, forms)
-            check_plain(value, number, plain_limit, bounds.holds)
-        except QuantityError as error:
-            raise house_error(str(error)) from None
+        number = parse(value, kind, forms)
+        check_plain(value, number, plain_limit, bounds.holds)
         if not bounds.holds(number):
-            raise house_error(f"{shown(value)} is out of range; must be at least {low} and at most {high}")
+            raise InputError(f"{shown(value)} is out of range; must be at least {low} and at most {high}")
         return number
 
     plain: dict[str, Any] = {
@@ -135,7 +126,7 @@ def number(bounds: Bounds) -> Reader:
     def read(value: object) -> float:
         figure = _finite(value, bounds.holds)
         if not bounds.holds(figure):
-            raise house_error(f"{shown(value)} is out of range; {bounds.sentence()}")
+            raise InputError(f"{shown(value)} is out of range; {bounds.sentence()}")
         return figure
 
     return Reader(read, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
@@ -155,24 +146,16 @@ def share(
     def read(value: object) -> float:
         fraction = in_percent(value) if isinstance(value, str) else None
         if fraction is None and isinstance(value, str) and finite_number(value) is None:
-            raise house_error(f"{shown(value)} is not a share; write for example {example}")
+            raise InputError(f"{shown(value)} is not a share; write for example {example}")
         figure = _finite(value, limits.holds, "a share") if fraction is None else fraction
         if not limits.holds(figure):
             percentages = f"{100 * limits.low:g}% to {100 * limits.high:g}%"
             hint = _share_hint(figure, limits, plain=fraction is None)
-            raise house_error(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
+            raise InputError(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
         return figure
 
     text = {"type": "string", "description": f"share, for example {example}"}
     return Reader(read, {"anyOf": [{"type": "number", "minimum": limits.low, "maximum": limits.high}, text]})
-
-
-def stated(reader: Reader, value: object) -> Any:
-    """What a reader makes of a value that stands in no file; InputError with its sentence."""
-    try:
-        return reader.read(value)
-    except PydanticCustomError as error:
-        raise InputError(error.message()) from None
 
 
 LIKELY_PERCENT = 2.0
@@ -193,15 +176,15 @@ def _finite(value: object, accepts: Callable[[float], bool], label: str = "a num
     """
     number = finite_number(value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise house_error(f"{shown(value)} is not a number")
+        raise InputError(f"{shown(value)} is not a number")
     try:
         as_float = float(number)
     except OverflowError:  # a whole number of hundreds of digits
         as_float = math.inf
     if not math.isfinite(as_float):
-        raise house_error(f"{shown(value)} is not a finite number")
+        raise InputError(f"{shown(value)} is not a finite number")
     if isinstance(value, str) and accepts(as_float):
-        raise house_error(f"{shown(value)} is not {label}; write {plain_number(as_float)} without quotes")
+        raise InputError(f"{shown(value)} is not {label}; write {plain_number(as_float)} without quotes")
     return as_float
 
 
@@ -224,7 +207,7 @@ def count(bounds: Bounds) -> Reader:
     def read(value: object) -> int:
         figure = _finite(value, lambda number: number == int(number) and bounds.holds(number))
         if figure != int(figure):
-            raise house_error(f"{shown(value)} is not a whole number")
+            raise InputError(f"{shown(value)} is not a whole number")
         return int(number(bounds).read(value))
 
     return Reader(read, {"type": "integer", "minimum": int(bounds.low), "maximum": int(bounds.high)})
@@ -233,14 +216,14 @@ def count(bounds: Bounds) -> Reader:
 def _read_text(value: object) -> str:
     if not isinstance(value, str):
         quotes = f"; write '{shown(value)}' in quotes if the text is meant" if isinstance(value, int | float) else ""
-        raise house_error(f"{shown(value)} is not a text{quotes}")
+        raise InputError(f"{shown(value)} is not a text{quotes}")
     if not value.strip():
-        raise house_error("is empty, but must be a text")
+        raise InputError("is empty, but must be a text")
     if len(value) > MAX_TEXT:
-        raise house_error(f"has {len(value):,} characters, but at most {MAX_TEXT:,} may stand here")
+        raise InputError(f"has {len(value):,} characters, but at most {MAX_TEXT:,} may stand here")
     odd = UNWRITABLE.search(value.strip())
     if odd is not None:
-        raise house_error(f"has the control character U+{ord(odd[0]):04X}; leave it out")
+        raise InputError(f"has the control character U+{ord(odd[0]):04X}; leave it out")
     return value.strip()
 
 
@@ -258,7 +241,7 @@ def word_of(value: object, words: tuple[str, ...]) -> str:
             return word
     close = nearest_name(text, words)
     hint = f"did you mean {shown(close)}? " if close else ""
-    raise house_error(f"{shown(value)} is not known; {hint}allowed: {name_list(words)}")
+    raise InputError(f"{shown(value)} is not known; {hint}allowed: {name_list(words)}")
 
 
 def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Reader:

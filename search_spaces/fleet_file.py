@@ -48,7 +48,7 @@ FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
 def _workload(value: object) -> object:
     if isinstance(value, str | Mapping):
         return value
-    raise house_error("must be the path of a workload.yaml, or what stands in one")
+    raise InputError("must be the path of a workload.yaml, or what stands in one")
 
 
 class IslRange(Section):

@@ -306,7 +306,8 @@ def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         field, _, layers = where.partition(".")
         if newest is not None and field == ROPE_FIELDS[newest]:
             by_layer[layers] = _whole(fields, where, rope)
-    return by_layer.get("", by_layer)
+    whole: dict[str, Any] = by_layer.get("", by_layer)
+    return whole
 
 
 def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:

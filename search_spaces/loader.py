@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -15,22 +16,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from costmodel.accelerator import Accelerator, Link
-from costmodel.errors import ImpossibleError, InputError
-from costmodel.quoting import shown
+from costmodel.errors import ImpossibleError, InputError, nearest_name
+from costmodel.quoting import name_list, shortened, shown
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 
 from .bounds import BURSTINESS
 from .buying_schema import ProcurementSection
 from .buying_terms import owned_price
-from .catalog import AcceleratorCatalog, load_catalog
+from .catalog import AcceleratorCatalog, load_catalog, normalized_name
 from .checks import cross_faults, feasibility_faults, length_faults
 from .demand import read_demand
 from .echo import inputs_echo
 from .faults import Fault, FaultsError, Path, Source, check_kind
 from .fields import faults_of
 from .files import check_name
-from .levers import place_in
 from .models import load_model
 from .problem import (
     DEFAULT_VOLUME_RANGE,
@@ -334,6 +334,28 @@ def _place(value: Any, keys: list[str], where: str) -> Path:
         else:
             raise InputError(f"{where}: {shown(value)} stands above {shown(key)}; override the whole of it")
     return tuple(path)
+
+
+def place_in(items: list[Any], key: str, key_path: str) -> int:
+    """Where in a list an item stands that is told by its name or number."""
+    if re.fullmatch("[0-9]{1,9}", key) and int(key) < len(items):
+        return int(key)
+    labels = ((at, item.get("name") if isinstance(item, dict) else item) for at, item in enumerate(items))
+    names = {at: name for at, name in labels if isinstance(name, str)}
+    places = [at for at, name in names.items() if normalized_name(name) == normalized_name(key)]
+    if places:
+        return places[0]
+    if re.fullmatch("[0-9]+", key) or not names:
+        raise InputError(
+            f"{shortened(key_path)}: {shortened(key)} is not one of the {len(items)} items (0 is the first)"
+        )
+    words = list(names.values())
+    raise InputError(f"{shortened(key_path)}: {shown(key)} is not one of {name_list(words)}{name_suffix(key, words)}")
+
+
+def name_suffix(key: str, names: Iterable[str]) -> str:
+    near = nearest_name(key, names)
+    return f"; did you mean {shown(near)}?" if near else ""
 
 
 def _mapping_of(value: Any, path: Path) -> Any:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from costmodel.errors import InputError
 from costmodel.quoting import shown
 from costmodel.units import GIB, GIGA, KIB, KILO, MEGA, MIB, MICRO, MILLI, SECONDS_PER_HOUR, TERA, TIB
 
@@ -141,7 +142,7 @@ EXAMPLES: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
 )
 
 
-class QuantityError(ValueError):
+class QuantityError(InputError):
     """A text is not a quantity of the kind wanted; the message is a clause without its place."""
 
 

@@ -26,12 +26,12 @@ from search_spaces import bounds
 from search_spaces.benchmark_results import read_results
 from search_spaces.buying_schema import TermsFile
 from search_spaces.catalog import load_catalog
-from search_spaces.fields import Reader, member, quantity, share, stated
+from search_spaces.fields import Reader, member, quantity, share
 from search_spaces.files import shown_path
-from search_spaces.levers import LEVERS, number_of
 from search_spaces.loader import load_problem
 from search_spaces.models import load_model
 from search_spaces.quantities import Kind, QuantityError
+from search_spaces.scenarios import LEVERS, number_of
 from search_spaces.schema import WorkloadFile
 from search_spaces.yaml_source import parse_value
 from tests.bad_input_cases import LONGEST
@@ -90,7 +90,7 @@ def advised(sentence: str) -> list[str]:
 def refused(reader: Reader, value: object) -> str:
     """The sentence of a refusal; empty for a value that is taken."""
     try:
-        stated(reader, value)
+        reader.read(value)
     except InputError as error:
         return str(error)
     return ""

@@ -10,10 +10,18 @@ import pytest
 from costmodel.errors import InputError
 from search_spaces.buying_schema import ProcurementSection
 from search_spaces.buying_terms import owned_price
-from search_spaces.levers import EFFICIENCIES, LEVERS
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Axis, Scenario, grid, named_scenarios, parse_axis, scenario_problem
+from search_spaces.scenarios import (
+    EFFICIENCIES,
+    LEVERS,
+    Axis,
+    Scenario,
+    grid,
+    named_scenarios,
+    parse_axis,
+    scenario_problem,
+)
 
 WORKLOAD = """\
 schema: pdplan.workload/1
