@@ -22,8 +22,8 @@ from costmodel.simulator import Result
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import EnginePool, read_pools
 from optimizer.verification.judge import Judgement, Run, in_time
-from search_spaces.levers import kind_of, number_of
 from search_spaces.quantities import Kind, QuantityError
+from search_spaces.scenarios import kind_of, number_of
 
 Row = Mapping[str, Any]
 

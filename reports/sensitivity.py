@@ -34,8 +34,8 @@ from reports.numbers import (
 from reports.table import Column
 from reports.text import capital, clean, fit
 from reports.words import engine_cell, in_words, own_pools
-from search_spaces.levers import kind_of
 from search_spaces.quantities import BASE_UNIT, Kind
+from search_spaces.scenarios import kind_of
 
 # --- words of levers --------------------------------------------------------------------------------------------------
 

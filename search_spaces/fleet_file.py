@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from costmodel.engine import Parallelism, Role
 from costmodel.errors import InputError, UnknownNameError
@@ -26,11 +26,11 @@ from .fields import (
     at_most,
     choice,
     count,
-    faults_of,
     house_error,
-    listed,
     member,
+    one_or_more,
     quantity,
+    sections_of,
     share,
 )
 from .files import check_name, read_file
@@ -48,7 +48,7 @@ FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
 def _workload(value: object) -> object:
     if isinstance(value, str | Mapping):
         return value
-    raise house_error("must be the path of a workload.yaml, or what stands in one")
+    raise InputError("must be the path of a workload.yaml, or what stands in one")
 
 
 class IslRange(Section):
@@ -117,7 +117,7 @@ class FleetFile(Section):
     pools: Annotated[
         list[PoolSection],
         at_most(int(bounds.MAX_POOLS.high), "pools"),
-        BeforeValidator(listed, json_schema_input_type=list[PoolSection] | PoolSection),
+        one_or_more(PoolSection),
     ]
     """The pools that run."""
 
@@ -205,24 +205,11 @@ def load_fleet(
     check_name(path)
     source, faults = read_source(path)
     check_kind(source, "fleet", FLEET_SCHEMA)
-    file = _sections_of(source, faults)
+    file = sections_of(source, faults, FleetFile)
     settings = {key: value for key in ("engine", "memory_fraction") if (value := getattr(file, key)) is not None}
     changes = {"objective": Goal.MIN_COST.value, **(overrides or {}), **settings}
     problem, base = _problem_served(source, path, file, None if workload is None else FilePath(workload), changes)
     return _Reading(source, file, problem, base).fleet(file.name or path.stem)
-
-
-def _sections_of(source: Source, faults: list[Fault]) -> FleetFile:
-    """The file as sections; raises all its faults, less those at places that already have one."""
-    try:
-        file = FleetFile.model_validate(source.value)
-    except ValidationError as error:
-        places = {fault.path for fault in faults}
-        schema_faults = [fault for fault in faults_of(error, FleetFile.model_json_schema()) if fault.path not in places]
-        raise InputError(source.render([*faults, *schema_faults])) from None
-    if faults:
-        raise InputError(source.render(faults))
-    return file
 
 
 def _problem_served(

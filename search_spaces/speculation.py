@@ -6,12 +6,12 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, model_validator
 
 from costmodel.speculation import Draft, Speculation
 
 from .bounds import ACCEPTANCE, MAX_VALUES
-from .fields import Section, Text, at_most, house_error, listed, member, share
+from .fields import Section, Text, at_most, house_error, member, share
 from .yaml_source import parse_source
 
 DRAFTED = (0, 1, 2, 3)
@@ -36,7 +36,7 @@ class SpeculationSection(Section):
         Annotated[
             list[_Accepted],
             at_most(MAX_VALUES, "values"),
-            BeforeValidator(listed, json_schema_input_type=list[_Accepted] | _Accepted),
+            one_or_more(_Accepted),
             AfterValidator(_not_empty),
         ]
         | None

@@ -26,8 +26,8 @@ from reports.sensitivity import (
 from reports.table import Column
 from reports.text import capital, clean, plural, sentence
 from reports.words import constraint_words, cost_or_status
-from search_spaces.levers import LEVERS, number_of
 from search_spaces.quantities import QuantityError
+from search_spaces.scenarios import LEVERS, number_of
 
 ANSWER_KEYS: Final = frozenset({"number", *nothing("").row})
 """Keys of a row that are the answer; the others say which scenario it is."""
