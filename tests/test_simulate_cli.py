@@ -356,7 +356,7 @@ def test_the_interval_decides_and_what_it_leaves_open_is_no_success(
         seen = replace(first, attainment=Attainment(share, low, high, 1800))
         return replace(found, classes=(seen, replace(second, attainment=Attainment(1.0, 0.99, 1.0, 1800))))
 
-    monkeypatch.setattr("optimizer.verification.judge.judge_demands", judged)
+    monkeypatch.setattr("optimizer.verification.simulated_plan.judge_demands", judged)
     code = 0 if verdict == "meets" else 3
     assert run(["simulate", str(plan_file), "--requests", "2000"]) == code
     assert sentence in " ".join(capsys.readouterr().out.split())
