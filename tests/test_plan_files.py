@@ -291,7 +291,7 @@ def test_what_is_no_pool_of_an_earlier_plan_is_refused(line: object, fault: str)
     [
         (["report"], "only H100"),
         (["compare", str(PLANS / "colocated.json")], "The plans answer different questions"),
-        (["simulate", "--requests", "2000"], "Every class meets its SLO at 20 req/s."),
+        (["simulate", "--requests", "2000"], "Meets the SLO at 20 req/s: "),
         (["deploy", "--target", "vllm"], "says how to start it"),
     ],
 )

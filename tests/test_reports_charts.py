@@ -22,9 +22,9 @@ from reports.answers.plan_charts import (
     slo_charts,
 )
 from reports.asked import arrivals
+from reports.charts import Box, Rect, Symbol, Text, axes, headings, line, plot
+from reports.charts import Path as Line
 from reports.document import Chart
-from reports.drawing import Box, Rect, Symbol, Text, axes, headings, line, plot
-from reports.drawing import Path as Line
 from reports.figures import fleet_diagram, length_map
 from reports.numbers import duration, money, percent
 from reports.verdict import day_price_sentence, day_price_words, growth_sentence

@@ -10,8 +10,8 @@ from optimizer.plans.records import BreakEven, Sensitivity
 from reports import sensitivity as said
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import accuracy_table
+from reports.charts import Text
 from reports.deploy.files import SUMS, deploy_plan
-from reports.drawing import Text
 from reports.next_steps import deployment
 from reports.sensitivity import draw_tornado
 from tests.deploy_cases import plan_of

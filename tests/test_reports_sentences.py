@@ -7,7 +7,7 @@ import pytest
 from optimizer.plans.plan import ClassResult, ErrorBars, Plan, Range, Status
 from optimizer.plans.records import Quantiles
 from reports import verdict, words
-from reports.answers.plan import latency_table
+from reports.figures import latency_table
 
 PLANS = Path(__file__).parent / "plans"
 

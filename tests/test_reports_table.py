@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.table import Column, render_table
+from reports.document import Column
 from reports.text import clean, display_width, fit, wrap
+from reports.views.terminal import render_table
 
 CELL = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), max_size=30).map(clean)
 
@@ -19,17 +20,11 @@ def test_numbers_stand_right_and_the_widest_shrinkable_column_gives_way() -> Non
     ]
 
 
-def test_optional_columns_go_first_and_style_gets_their_old_index() -> None:
-    rows = [["abcdef", "extra text", "12.5"]]
+def test_optional_columns_go_first_and_verdicts_keep_their_color() -> None:
+    rows = [["✓ abcd", "extra text", "12.5"]]
     columns = [Column("name"), Column("note", optional=True), Column("value", "right")]
-    seen: list[int] = []
-
-    def style(row: int, column: int, cell: str) -> str:
-        seen.append(column)
-        return cell
-
-    assert render_table(rows, columns, width=14, style=style).split("\n")[-1] == "abcdef   12.5"
-    assert seen == [0, 2]
+    assert render_table(rows, columns, width=14).split("\n")[-1] == "✓ abcd   12.5"
+    assert render_table(rows, columns, width=14, color=True).split("\n")[-1] == "\x1b[32m✓ abcd\x1b[0m   12.5"
 
 
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=6), st.integers(20, 90))

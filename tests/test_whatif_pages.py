@@ -15,8 +15,8 @@ from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.curves import Frontier, Step
 from reports.answers.curves import frontier_document, frontier_record
 from reports.answers.whatif import ROLES, SHAPES, cost_maps, map_document, map_record
+from reports.charts import Text
 from reports.document import Chart
-from reports.drawing import Text
 from reports.views.html import render_document
 from tests.engine_cases import engines
 

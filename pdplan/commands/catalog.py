@@ -23,9 +23,8 @@ from pdplan.options import (
     pass_console,
     value_of,
 )
-from reports.document import Document, Facts, Section, said, table_of
+from reports.document import Column, Document, Facts, Section, said, table_of
 from reports.numbers import MISSING, count, duration, listed, money, percent, si, significant
-from reports.table import Column
 from reports.text import plural
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ ALL_PRICES = "all"
     is_flag=False,
     flag_value=ALL_PRICES,
     metavar="[BASIS|FILE]",
-    help="Alone behind NAME: every quote, by provider and commitment, with its date. With on-demand, reserved, spot or "
-    "tco: those quotes as prices. With a CSV file: your own quotes.",
+    help="After NAME, without a value: every quote, by provider and commitment, with its date. With on-demand, "
+    "reserved, spot or tco: those quotes as prices. With a CSV file: your own quotes.",
 )
 @json_option
 @console_options

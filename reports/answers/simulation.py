@@ -20,7 +20,7 @@ from optimizer.plans.plan import Status
 from optimizer.verification.judge import TOLERANCE, ClassJudgement, Curve, Judgement, Outcome, RatePoint, half_width
 from optimizer.verification.record import Slot
 from optimizer.verification.simulated_plan import Simulated
-from reports.document import Document, Section, Table, said, table_of
+from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import (
     count,
     duration,
@@ -32,7 +32,6 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.table import Column
 from reports.text import clean, plural
 from reports.verdict import served_rate
 from reports.words import misses_used
@@ -85,7 +84,10 @@ def verdict_sentence(judgement: Judgement, behind: str | None, most: int) -> str
     if missed_classes:
         return f"Misses the SLO of {join_words([clean(item.name, 30) for item in missed_classes])} at {at}."
     if not undecided_classes:
-        return f"Every class meets its SLO at {at}."
+        item = judgement.classes[0]
+        share, goal = percent_beside(item.attainment.share, item.goal), percent(item.goal)
+        alone = f"Meets the SLO at {at}: {share} of requests ({goal} asked)."
+        return alone if len(judgement.classes) == 1 else f"Every class meets its SLO at {at}."
     shares = []
     for item in undecided_classes:
         values = (item.attainment.share, item.goal, item.attainment.low, item.attainment.high)

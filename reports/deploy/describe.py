@@ -20,7 +20,7 @@ from costmodel.quoting import shown
 from costmodel.transformer import Transformer
 from optimizer.fleets.plan_fleet import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.plans.plan import Plan, Pool
-from optimizer.procurement.autoscale import replicas_at
+from optimizer.search.limits import replicas_at
 from reports.numbers import is_number
 from search_spaces.engines import load_engine_memory, load_engine_overhead, load_serving_policy
 from search_spaces.hf_config import ROPE_FIELDS, STATED, ContextScaling, check_limits, context_scaling, rope_parameters
