@@ -17,6 +17,8 @@ from reports.answers.plan_charts import (
     slo_charts,
 )
 from reports.asked import arrivals
+from reports.charts import Path as Line
+from reports.charts import Rect, Text
 from reports.document import Chart
 from reports.drawing import Path as Line
 from reports.drawing import Rect, Text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -54,6 +55,11 @@ class Fleet:
     def of(self, role: Role) -> tuple[FleetPool, ...]:
         """The pools in one role."""
         return tuple(pool for pool in self.pools if pool.role is role)
+
+    def resized(self, replicas: Sequence[int] | IntArray) -> Fleet:
+        """The same pools with other numbers of replicas."""
+        sizes = zip(self.pools, replicas, strict=True)
+        return Fleet(tuple(replace(pool, replicas=int(count)) for pool, count in sizes))
 
 
 def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
