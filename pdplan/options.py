@@ -23,9 +23,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
 TARGETS = ("vllm", "dynamo", "llmd", "sglang", "trtllm")
-"""Names of `search_spaces.targets.TARGETS`, which is slow to import."""
+"""Names of `search_spaces.problem.TARGETS`, which is slow to import."""
 NO_TARGET = "none"
-"""`search_spaces.targets.NO_TARGET`."""
+"""`search_spaces.problem.NO_TARGET`."""
 
 pass_console = click.make_pass_decorator(Console, ensure=True)
 

@@ -48,10 +48,9 @@ from search_spaces.fields import (
     share,
     short_for,
 )
-from search_spaces.problem import Balancing, Billing, Goal, Pools, Routing
+from search_spaces.problem import NO_TARGET, TARGET_NAMES, Balancing, Billing, Goal, Pools, Routing
 from search_spaces.quantities import Kind, as_probability
 from search_spaces.quotes import ENDING as QUOTES_ENDING
-from search_spaces.targets import NO_TARGET, TARGET_NAMES
 
 TRACE_FORMATS = ("auto", "azure", "mooncake", "csv", "jsonl")
 ARRIVAL_UNITS = ("auto", "s", "ms", "us", "ns", "iso")

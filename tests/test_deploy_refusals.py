@@ -14,8 +14,7 @@ from reports.answers.plan import plan_page as as_page
 from reports.deploy.files import deployment_files, targets_of
 from reports.next_steps import deploy_sentence, deployable, deployment
 from search_spaces.loader import load_problem
-from search_spaces.problem import Gateway
-from search_spaces.targets import TARGET_NAMES
+from search_spaces.problem import TARGET_NAMES, Gateway
 from tests.deploy_cases import Case, lengths_plan, options, parted_plan, plan_of
 from tests.report_cases import load, with_command
 from tests.report_cases import markdown_of as as_markdown

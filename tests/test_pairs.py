@@ -25,8 +25,15 @@ from optimizer.search.program import Builder, solve
 from optimizer.search.search import evaluated
 from optimizer.verification.demand import simulated_trace
 from search_spaces.checks import feasibility_faults
-from search_spaces.enumeration import Rule, Shape, kv_cache_has_kernels, weights_have_kernels
-from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
+from search_spaces.enumeration import (
+    END_RULES,
+    Rule,
+    Shape,
+    end_of,
+    kv_cache_has_kernels,
+    pair_refusal,
+    weights_have_kernels,
+)
 from search_spaces.problem import Problem
 from tests.optimizer_cases import accelerator, instance_of, limit, model, offer, problem, slo, space, workload
 from tests.toy import dense

@@ -26,11 +26,19 @@ from pdplan.cli import run
 from reports.deploy import facts
 from reports.deploy.deployment import Options
 from reports.deploy.files import target_files
-from search_spaces.enumeration import Shape, enumerate_shapes
-from search_spaces.kv_hand_over import pair_refusal
+from search_spaces.enumeration import Shape, enumerate_shapes, pair_refusal
 from search_spaces.loader import load_problem
-from search_spaces.problem import Balancing, Constraints, Gateway, Pools, Problem, Routing
-from search_spaces.targets import TARGET_NAMES, TARGETS, target_of
+from search_spaces.problem import (
+    TARGET_NAMES,
+    TARGETS,
+    Balancing,
+    Constraints,
+    Gateway,
+    Pools,
+    Problem,
+    Routing,
+    target_of,
+)
 from tests.fleet_matrices import random_matrices
 from tests.optimizer_cases import offer, problem
 from tests.running import tiny

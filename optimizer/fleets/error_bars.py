@@ -29,7 +29,7 @@ from optimizer.plans.records import AccuracyRecord
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.enumeration import engine_config
-from search_spaces.problem import Balancing, Problem
+from search_spaces.problem import Balancing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import (
     error_table,
@@ -39,7 +39,6 @@ from search_spaces.serving_error import (
     step_interval,
     stratum_of,
 )
-from search_spaces.targets import undeployed
 
 from .binding import limits_by_use
 from .evaluate import QUANTILES, evaluate

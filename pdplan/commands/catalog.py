@@ -90,8 +90,8 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
 def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]:
     """The accelerator ready for JSON, its price on the basis first: null where nobody quotes one."""
     from search_spaces.catalog import entry_dict, price_dict
+    from search_spaces.problem import undeployed
     from search_spaces.serving_error import is_seen
-    from search_spaces.targets import undeployed
 
     price = accelerator.price_on(basis)
     other_prices = [

@@ -399,7 +399,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     """
     from costmodel.simulator import Pages
     from optimizer.verification.demand import replayed_trace
-    from search_spaces.kv_hand_over import block_tokens
+    from search_spaces.enumeration import block_tokens
     from search_spaces.traces import read_trace
     from search_spaces.traces.reader import NANOSECONDS
     from search_spaces.traces.summary import spread
