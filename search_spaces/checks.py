@@ -24,18 +24,20 @@ from .enumeration import (
     Enumeration,
     Shape,
     candidates,
+    end_of,
     engine_runs_there,
     enumerate_shapes,
     kv_cache_has_kernels,
     model_and_one_request_fit,
+    pair_refusal,
+    partners,
     refusal,
     target_schedules_there,
     tensor_keeps_weight_blocks,
     weights_have_kernels,
 )
 from .faults import Fault
-from .kv_hand_over import end_of, pair_refusal, partners
-from .problem import Goal, Pools, Problem
+from .problem import NO_TARGET, TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
 from .schema import (
     AcceleratorSection,
@@ -47,7 +49,6 @@ from .schema import (
     WorkloadSection,
 )
 from .search_space import allowed_degrees, search_space
-from .targets import NO_TARGET, TARGETS, target_of
 
 SHARE_TOLERANCE = 1e-3
 """How far shares may sum from 1 before that is a mistake and not rounding; within it they are scaled to 1."""

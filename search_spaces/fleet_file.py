@@ -17,7 +17,7 @@ from costmodel.errors import InputError, UnknownNameError
 from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .echo import whole_echo
-from .enumeration import Shape, engine_config, memory_refused, model_and_one_request_fit, refusal
+from .enumeration import Shape, end_of, engine_config, memory_refused, model_and_one_request_fit, refusal, refused_pair
 from .faults import Fault, Source, check_kind
 from .fields import (
     Reader,
@@ -34,7 +34,6 @@ from .fields import (
     share,
 )
 from .files import check_name, read_file
-from .kv_hand_over import end_of, refused_pair
 from .loader import load_problem, override, problem_of_values, stated_problem
 from .problem import Goal, Problem
 from .quantities import Kind

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -34,6 +34,7 @@ from .files import check_name
 from .models import load_model
 from .problem import (
     DEFAULT_VOLUME_RANGE,
+    NO_TARGET,
     Constraints,
     Gateway,
     Goal,
@@ -42,6 +43,8 @@ from .problem import (
     Pools,
     Problem,
     Slo,
+    any_target,
+    target_of,
 )
 from .quotes import basis_of, is_quotes_file
 from .recorded import Recorded
@@ -57,7 +60,6 @@ from .schema import (
 )
 from .search_space import search_space
 from .speculation import DRAFTED
-from .targets import NO_TARGET, any_target, target_of
 from .yaml_source import MAX_DEPTH, parse_source, parse_value, read_source
 
 _Demand = tuple[Workload, Recorded | None]
@@ -355,12 +357,9 @@ def place_in(items: list[Any], key: str, key_path: str) -> int:
             f"{shortened(key_path)}: {shortened(key)} is not one of the {len(items)} items (0 is the first)"
         )
     words = list(names.values())
-    raise InputError(f"{shortened(key_path)}: {shown(key)} is not one of {name_list(words)}{name_suffix(key, words)}")
-
-
-def name_suffix(key: str, names: Iterable[str]) -> str:
-    near = nearest_name(key, names)
-    return f"; did you mean {shown(near)}?" if near else ""
+    near = nearest_name(key, words)
+    hint = f"; did you mean {shown(near)}?" if near else ""
+    raise InputError(f"{shortened(key_path)}: {shown(key)} is not one of {name_list(words)}{hint}")
 
 
 def _mapping_of(value: Any, path: Path) -> Any:

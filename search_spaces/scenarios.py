@@ -21,14 +21,14 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError, UnknownNameError, nearest_name
 from costmodel.metric import METRICS, Metric
 from costmodel.quoting import name_list, shortened, shown
 
 from .bounds import LATENCIES, REQUEST_RATE
 from .demand import planned_rate
 from .fields import refusal_of
-from .loader import name_suffix, place_in, problem_of_values
+from .loader import place_in, problem_of_values
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
 from .schema import Diurnal
@@ -73,9 +73,9 @@ def below(here: Any, name: str, key_path: str) -> Any:
         return here[name]
     if isinstance(here, list):
         return here[place_in(here, name, key_path)]
-    raise InputError(
-        f"{shortened(key_path)}: there is no {shown(name)}{name_suffix(name, LEVERS) or ';'} levers: {name_list(LEVERS)}"
-    )
+    near = nearest_name(name, LEVERS)
+    hint = f"did you mean {shown(near)}? " if near else ""
+    raise InputError(f"{shortened(key_path)}: there is no {shown(name)}; {hint}levers: {name_list(LEVERS)}")
 
 
 def _value_at(path: str) -> Setter:

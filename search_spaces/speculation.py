@@ -11,7 +11,7 @@ from pydantic import AfterValidator, model_validator
 from costmodel.speculation import Draft, Speculation
 
 from .bounds import ACCEPTANCE, MAX_VALUES
-from .fields import Section, Text, at_most, house_error, member, share
+from .fields import Section, Text, at_most, house_error, member, one_or_more, share
 from .yaml_source import parse_source
 
 DRAFTED = (0, 1, 2, 3)

@@ -22,6 +22,7 @@ from optimizer.procurement.autoscale import (
     longest_start_up,
     queue_share,
 )
+from optimizer.search.limits import replicas_at
 from optimizer.verification.judge import ClassJudgement, Judgement
 from tests.optimizer_cases import instance_of, limit, problem, workload
 

@@ -20,8 +20,6 @@ from reports.asked import arrivals
 from reports.charts import Path as Line
 from reports.charts import Rect, Text
 from reports.document import Chart
-from reports.drawing import Path as Line
-from reports.drawing import Rect, Text
 from reports.figures import length_map
 from reports.numbers import duration, percent
 from reports.verdict import growth_sentence

@@ -34,8 +34,7 @@ from costmodel.step import EngineArrays, StepLoad, engine_arrays, prompt_chunks,
 from costmodel.transfer import hand_over_cards
 from costmodel.transformer import Transformer
 from search_spaces.engines import load_serving_policy
-from search_spaces.enumeration import Shape, engine_config
-from search_spaces.kv_hand_over import end_of, partners
+from search_spaces.enumeration import Shape, end_of, engine_config, partners
 from search_spaces.problem import Problem
 
 from .flows import Flows, digest_of

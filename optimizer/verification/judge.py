@@ -41,7 +41,7 @@ from optimizer.fleets.error_bars import factor_at, step_intervals
 from optimizer.fleets.evaluate import QUANTILES
 from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.instance import Instance, Late, never
-from search_spaces.kv_hand_over import block_tokens
+from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 
 from .demand import Demand, seeded_demands
