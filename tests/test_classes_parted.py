@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import holds, predict_misses
 from optimizer.fleets.fleet import fleet_cost
-from optimizer.loads.instance import COLOCATED, DECODE
-from optimizer.search.mixtures import Kind, Mixing, leanest
+from optimizer.loads.instance import DECODE
+from optimizer.search.mixtures import leanest
 from optimizer.search.search import FleetSearch, at_best_split
 from optimizer.search.traffic_split import Stage, TrafficSplit, by_limits
 from search_spaces.problem import Slo
@@ -66,17 +65,3 @@ def test_either_side_may_take_a_whole_class_before_any_of_the_other() -> None:
     assert any(
         start not in (tight, set(order.flows.tolist()) - tight) for start, order in zip(starts, orders, strict=True)
     )
-
-
-@pytest.mark.parametrize(("slos", "budgets"), [(CLASSES, 2), (CLASSES[1:], 1)])
-def test_colocated_engines_of_a_budget_that_the_laxer_class_bears_are_mixed_too(
-    slos: tuple[Slo, ...], budgets: int
-) -> None:
-    """On two H100 a step of 4096 prompt tokens takes 64 ms: too long for a TPOT of 30 ms, not for one of 86 ms."""
-    known = known_of(slos)
-    mixing = Mixing(known, np.inf, Kind.SIZES)
-    some = mixing.settings(whole(known, COLOCATED))
-    two = some[known.instance.tables.gpus[known.settings.shape[some]] == 2.0]
-    assert np.unique(known.settings.chunk[two]).size == two.size == budgets
-    alone = mixing.settings(whole(known, DECODE))
-    assert np.unique(known.settings.shape[alone]).size == alone.size

@@ -16,10 +16,9 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.instance import COLOCATED
 from optimizer.search.bound import keeping_up
 from optimizer.search.limits import still_holds
-from optimizer.search.mixtures import Kind, Mixing, Mixture, leanest
+from optimizer.search.mixtures import leanest
 from optimizer.search.search import FleetSearch, Picks, evaluated, unmixed
-from optimizer.search.traffic_split import Stage
-from search_spaces.problem import Constraints, Offer, Problem, Routing
+from search_spaces.problem import Constraints, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
 Buckets = tuple[tuple[float, float, float], ...]
@@ -153,18 +152,6 @@ def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
     assert routes == {"L40S": [1.0, 0.0], "H100": [0.0, 1.0]}
 
 
-def only_one_of_each() -> tuple[Offer, ...]:
-    return offer("H100", inventory=1), offer("L40S", inventory=1)
-
-
-def test_a_mix_is_found_where_no_single_type_is_enough() -> None:
-    given = known_of(posed(LONG_AND_SHORT, 13.0, (), offers=only_one_of_each()))
-    assert not unmixed(given).pools
-    fleet = leanest(given)
-    assert [pool.replicas for pool in fleet.pools] == [1, 1]
-    assert keeps_limits(given.instance, fleet)
-
-
 @pytest.mark.parametrize(
     "limits",
     [{"max_pools": 1}, {"budget": 5.0}, {"power": 1000.0}, {"max_gpus": 1}, {"spare_replicas": 1}],
@@ -192,17 +179,3 @@ def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together(
         served = np.flatnonzero(pool.route)
         assert set(pool.route.tolist()) <= {0.0, 1.0}
         assert np.diff(served).tolist() == [1] * (served.size - 1)
-
-
-def test_of_fleets_that_cost_the_same_one_of_fewer_pools_is_taken() -> None:
-    given = known(*COLOCATED_CASES[0])
-    fleet = leanest(given)
-    larger = Fleet((*fleet.pools, fleet.pools[0]))
-    stage = Stage(COLOCATED, np.ones(2))
-    for best, pools in ((larger, 2), (fleet, 2), (None, None)):
-        mixture = None if best is None else Mixture(best, cost_of(given, best), stage, ((), ()))
-        mixing = Mixing(given, cost_of(given, fleet), Kind.TYPES, mixture)
-        mixing.wait([stage])
-        mixing.run()
-        assert (None if mixing.best is None else len(mixing.best.fleet.pools)) == pools
-        assert mixing.cost == pytest.approx(cost_of(given, fleet))
