@@ -16,8 +16,6 @@ FloatArray = NDArray[np.float64]
 
 MANY_SERVERS = 2000
 """Up to this many servers the exact series is summed, whose time grows with their number."""
-BURSTY_SERVERS = 64
-"""The same for gamma arrivals."""
 NEWTON = 60
 """Newton's steps at most. Six are enough, but near rho = 1, where the first ones halve the way that is left."""
 
@@ -52,15 +50,6 @@ def _many_servers(servers: NDArray[np.int64], utilization: FloatArray) -> FloatA
     beta = (1.0 - utilization) * np.sqrt(servers)
     density = np.exp(-0.5 * np.minimum(beta, 37.0) ** 2) / math.sqrt(2.0 * math.pi)
     return np.asarray(1.0 / (1.0 + beta * (1.0 - normal_exceeds(beta)) / density))
-
-
-def bursty_servers(servers: ArrayLike, arrival_scv: ArrayLike) -> NDArray[np.int64]:
-    """Servers that a Poisson stream would need to wait as often as a bursty one does on `servers`.
-
-    c' = max(1, round(c / max(1, (ca2 + 1) / 2))): bursts arrive together, so the pool acts like a smaller one.
-    """
-    peakedness = np.maximum(1.0, (np.asarray(arrival_scv, dtype=np.float64) + 1.0) / 2.0)
-    return np.maximum(1, np.rint(np.asarray(servers) / peakedness)).astype(np.int64)
 
 
 def peakedness(offered: ArrayLike, arrival_scv: float) -> FloatArray:
@@ -132,20 +121,12 @@ def _idle_share(rho: FloatArray, arrival_scv: float) -> FloatArray:
     return idle
 
 
-def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: ArrayLike = 1.0) -> FloatArray:
-    """Probability that an arrival finds all servers busy [1]: Erlang's, or for bursts that of gamma-distributed gaps.
-
-    Beyond BURSTY_SERVERS a Poisson stream to a smaller pool stands in (Hayward), which differs little there.
-    """
-    count, rho, scv = (np.asarray(value, dtype=np.float64) for value in (servers, utilization, arrival_scv))
-    few = (scv > 1.0) & (count <= BURSTY_SERVERS)
-    result = erlang_c(np.where(few, 1, bursty_servers(count, scv)), rho)
-    if few.any():
-        few, count, rho, scv = np.broadcast_arrays(few, count, rho, scv)
-        for bursts in sorted(set(scv[few].tolist())):
-            mask = few & (scv == bursts)
-            result[mask] = np.where(rho[mask] >= 1.0, 1.0, gamma_wait(count[mask], rho[mask], bursts))
-    return result
+def wait_probability(servers: ArrayLike, utilization: ArrayLike, arrival_scv: float = 1.0) -> FloatArray:
+    """Probability that an arrival finds all servers busy [1]: Erlang's, or for bursts that of gamma gaps."""
+    if arrival_scv <= 1.0:
+        return erlang_c(servers, utilization)
+    count, rho = np.broadcast_arrays(np.asarray(servers, np.float64), np.asarray(utilization, np.float64))
+    return np.where(rho >= 1.0, 1.0, gamma_wait(count, rho, arrival_scv))
 
 
 def conditional_wait(
