@@ -26,9 +26,9 @@ second of each, n steps of a request, N the batch.
 
    Alone, an engine gets the more prompts in a step, the longer it is: of the requests in a batch of N the share D =
    N slope / tau is due to others there. N is the number of arrivals in the last steps, weighted with the share G of
-   outputs that are longer: Var N = N (1 + (v - 1) E[G^2] / E[G]) / (1 - D), v the variance over mean of the arrivals in many steps: the
-   peakedness of G/G/infinity (Eckberg 1983). (A processor-sharing queue with Poisson arrivals and no prompts, v = 1, is
-   negative binomial: exact.)
+   outputs that are longer: Var N = N (1 + (v - 1) E[G^2] / E[G]) / (1 - D), v the variance over mean of the arrivals in
+   many steps: the peakedness of G/G/infinity (Eckberg 1983). (A processor-sharing queue with Poisson arrivals and no
+   prompts, v = 1, is negative binomial: exact.)
 3. The mean of n steps (`decode_time`). Work in prompts has variance s2 n for many steps, and n^2 Var z for few; between
    them it is taken to forget exponentially. The batch adds its own variation, which stays for as long as a request:
 
