@@ -66,13 +66,15 @@ def peakedness(offered: ArrayLike, arrival_scv: float) -> FloatArray:
     return np.asarray(-1.0 / np.expm1(-np.log1p(scv / mean) / scv) - mean)
 
 
-def arrivals_after(mean: ArrayLike, arrival_scv: float, engines: float) -> FloatArray:
-    """Arrivals at one of `engines` in a time after one, where `mean` come on average in such a time [1].
+def arrivals_after(mean: ArrayLike, arrival_scv: float) -> FloatArray:
+    """Arrivals in a time after one, where `mean` come on average in such a time, a + z - 1 [1].
 
-    The renewal function of gamma gaps (Cox 1962), over a time taken for exponential: a + z - 1 of all engines' a.
+    The renewal function of gamma gaps (Cox 1962) over a time that is taken for exponential.
+
+    >>> [round(float(arrivals_after(2.0, scv)), 2) for scv in (0.0, 1.0, 4.0)]
+    [1.54, 2.0, 3.16]
     """
-    number = np.asarray(mean, dtype=np.float64)
-    return np.asarray(number + (peakedness(engines * number, arrival_scv) - 1.0) / engines)
+    return np.asarray(mean + peakedness(mean, arrival_scv) - 1.0)
 
 
 def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float) -> FloatArray:
