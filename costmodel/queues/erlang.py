@@ -74,7 +74,8 @@ def arrivals_after(mean: ArrayLike, arrival_scv: float) -> FloatArray:
     >>> [round(float(arrivals_after(2.0, scv)), 2) for scv in (0.0, 1.0, 4.0)]
     [1.54, 2.0, 3.16]
     """
-    return np.asarray(mean + peakedness(mean, arrival_scv) - 1.0)
+    number = np.asarray(mean, dtype=np.float64)
+    return np.asarray(number + peakedness(number, arrival_scv) - 1.0)
 
 
 def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float) -> FloatArray:
