@@ -86,9 +86,6 @@ def test_fit_recovers_what_made_the_data(truth: EfficiencyCurve, free: tuple[str
         assert getattr(found.curve, name) == pytest.approx(getattr(truth, name), rel=0.1), name
 
 
-# ---- the catalog's file
-
-
 # ---- against the measurements
 
 

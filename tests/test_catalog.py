@@ -92,21 +92,6 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
 # --- what a price is of
 
 
-@pytest.mark.parametrize(
-    ("name", "remark"),
-    [
-        ("H100", ""),
-        ("MI325X", "The price of MI325X ($5.5059/h) is assumed: nobody quotes one for MI325X."),
-        (
-            "RTX-6000-Ada",
-            "The price of RTX-6000-Ada ($1.00/h) is borrowed from L40: nobody quotes one for RTX-6000-Ada.",
-        ),
-    ],
-)
-def test_a_price_that_is_no_quote_on_demand_says_what_it_is(name: str, remark: str) -> None:
-    assert load_catalog().accelerator(name).price.remark(name) == remark
-
-
 def test_a_price_of_ones_own_wins_on_every_basis(tmp_path: Path) -> None:
     text = "accelerators:\n  H100: {price_usd_per_hour: 2.10}\n  MyCard: {like: H200, price_usd_per_hour: 3}\n"
     catalog = load_catalog(overlay(tmp_path, text))

@@ -28,15 +28,12 @@ from optimizer.verification.judge import simulated_fleet
 from reports.deploy import facts
 from reports.deploy.deployment import DeployedPool
 from reports.deploy.files import TARGETS, deployment_files
-from reports.deploy.flags import place_words, span_words, words_of
 from reports.deploy.hosts import place
 from reports.deploy.lint import Launch, faults, launches
 from tests.deploy_cases import (
-    DENSE,
     PAIR,
     RANKS,
     SPARSE,
-    STAGES,
     Ask,
     Case,
     deployment_of,
@@ -280,19 +277,6 @@ def in_dump(data: Path, engine: str, version: str, target: str, name: str, value
     return False
 
 
-def test_ports_of_eight_engines_on_a_host_do_not_meet() -> None:
-    """SGLang takes some ports from 233 above its own, and a handshake port 13 above."""
-    pools = (Case("prefill", replicas=4, seqs=8, tokens=8192), Case("decode", replicas=4))
-    taken: list[int] = [facts.fact("ports", "http")]
-    for one in place(deployment_of(plan_of(pools, Ask(engine="sglang")), "sglang")):
-        assert one.hosts[0].name == "h100-0"
-        taken += [one.port(kind) for kind in ("bootstrap", "master", "data_parallel", "side_channel")]
-        port = one.port("worker")
-        taken += [port, port + 13, *range(port + 233, port + 250), *range(one.port("nccl"), one.port("nccl") + 20)]
-    assert len(set(taken)) == len(taken)
-    assert max(taken) < 32768, "above, the kernel hands out ports itself"
-
-
 # --- engines that span nodes: who is told what where, and what carries the traffic between them
 
 
@@ -321,15 +305,3 @@ def test_data_ranks_are_counted_on_over_the_nodes() -> None:
         assert words[2] == nasty
         assert words[words.index("--data-parallel-size-local") + 1] == "8"
         assert words[-3:] == ["--headless", "--data-parallel-start-rank", str(8 * index)]
-
-
-@pytest.mark.parametrize("version", facts.versions_of("vllm"))
-def test_flags_of_nodes_are_those_of_every_version(version: str) -> None:
-    for pools, ask in ((STAGES, DENSE), (RANKS, SPARSE)):
-        for pool in deployment_of(plan_of(pools, ask), "vllm", version).pools:
-            for rank in (0, 1):
-                words = words_of("node", [*span_words(pool, "head", lambda _: 1), *place_words(pool, rank)])
-                for name, value in words:
-                    kind = facts.legal_flag("vllm", version, name)
-                    assert kind is not None, name
-                    assert (kind == facts.SWITCH) == (value is None), name

@@ -12,17 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleets.build_plan import plan_transfers
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, even_mix
-from optimizer.loads.instance import Instance
+from optimizer.fleets.fleet import even_mix
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from optimizer.search.program import Builder, solve
-from optimizer.verification.demand import simulated_trace
 from search_spaces.enumeration import Shape
 from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
 from search_spaces.problem import Problem
-from tests.optimizer_cases import instance_of, limit, model, offer, problem, slo, space, workload
+from tests.optimizer_cases import model, offer, problem, slo, space, workload
 from tests.toy import dense
 
 optimize = partial(optimize_at, level=Level.QUICK)
@@ -179,40 +176,3 @@ def test_plans_never_propose_a_pair_that_cannot_talk(rate: float) -> None:
     assert plan.transfers
     for transfer in plan.transfers:
         assert pair_refusal(base, shapes[transfer.source], shapes[transfer.target]) is None
-
-
-def hand_made(taken_wide: float) -> tuple[Instance, Fleet]:
-    """Half the prompts on TP 8, half on TP 1; so much of the tokens on TP 8, the rest on TP 1."""
-    instance = instance_of(few_heads(workload=workload(8.0, ((1000, 200, 1.0),))))
-    at = {shape.parallelism.tensor: number for number, shape in enumerate(instance.tables.shapes)}
-
-    def pool(role: Role, tensor: int, share: float) -> FleetPool:
-        return FleetPool(f"{role.value}-{tensor}", role, at[tensor], limit(instance, 0), 0, 4, 0, np.array([share]))
-
-    return instance, Fleet(
-        (
-            pool(Role.PREFILL, 8, 0.5),
-            pool(Role.PREFILL, 1, 0.5),
-            pool(Role.DECODE, 8, taken_wide),
-            pool(Role.DECODE, 1, 1.0 - taken_wide),
-        )
-    )
-
-
-def test_a_prompt_goes_on_where_its_engine_can_send_it() -> None:
-    """TP 8 sends to TP 8 alone, TP 1 to both: of the 0.7 that TP 8 takes in, 0.5 come from TP 8 and 0.2 from TP 1."""
-    instance, fleet = hand_made(0.7)
-    assert can_hand_over(instance, fleet)
-    moved = {(one.source, one.target): one.requests_per_second / 8.0 for one in plan_transfers(instance, fleet, 1.0)}
-    assert moved == {
-        ("prefill-8", "decode-8"): pytest.approx(0.5),
-        ("prefill-1", "decode-8"): pytest.approx(0.2),
-        ("prefill-1", "decode-1"): pytest.approx(0.3),
-    }
-    trace = simulated_trace(instance, fleet, 4000, 0).trace
-    assert trace.pool is not None
-    assert trace.decode_pool is not None
-    ends = np.stack([trace.pool, trace.decode_pool])
-    assert not ((ends[0] == 0) & (ends[1] == 3)).any()
-    assert ((ends[0] == 1) & (ends[1] == 2)).mean() == pytest.approx(0.2, abs=0.03)
-    assert (ends[1] == 3).mean() == pytest.approx(0.3, abs=0.03)

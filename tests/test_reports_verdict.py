@@ -58,6 +58,3 @@ def test_the_answer_says_what_disaggregation_saves() -> None:
     dearer = "Disaggregation does not pay: the cheapest disaggregated fleet found costs $10.00/h more (+20 %)."
     assert verdict.disaggregation_sentence(together) == dearer
     assert verdict.disaggregation_sentence(having(alternatives=[])) == ""
-
-
-# --- what the headline rests on

@@ -82,16 +82,3 @@ def test_a_long_peak_well_above_the_mean_is_noted_with_what_to_do(rate: float, n
         assert f"add --rate {rate:.3g}/s to pdplan workload" in found[0]
         assert f"--set workload.request_rate={rate:.3g} to pdplan optimize" in found[0]
         assert ("pdplan optimize serves the recorded requests" in found[0]) == (len(times) >= 1000)
-
-
-@pytest.mark.parametrize("at", [1, 2500, 4999])
-def test_one_wrong_timestamp_is_named_with_its_line_and_the_rate_without_it(at: int) -> None:
-    times = steady(2500, 2.0)
-    times[at] = 99_999.0
-    found = notes_of(trace("t.csv", times))
-    last = 5000 if at == 4999 else 5001
-    gap = 99_999.0 - (2499.0 if at == 4999 else 2499.5)
-    pause = next(note for note in found if "one gap" in note)
-    assert f"98 % of the trace is one gap of {gap:,.0f} s without a request" in pause
-    assert f"between those of line {last:,} and line {at + 2:,}: without it the rate is 2 req/s" in pause
-    assert not any("waves" in note or "busiest" in note for note in found)
