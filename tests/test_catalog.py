@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodel.accelerator import Origin, PriceBasis
 from search_spaces.catalog import load_catalog
@@ -43,18 +41,6 @@ def test_labels_and_spellings_lead_to_one_accelerator_each() -> None:
     for name, found in catalog.accelerators.items():
         assert catalog.accelerator(name) is found
         assert catalog.accelerator(found.node_label or name) is found
-
-
-@settings(deadline=None, max_examples=100)
-@given(name=st.sampled_from(sorted(load_catalog().accelerators)), data=st.data())
-def test_case_and_separators_never_matter(name: str, data: st.DataObject) -> None:
-    characters = [
-        data.draw(st.sampled_from(["", "-", "_", " "]))
-        if mark == "-"
-        else data.draw(st.sampled_from([mark.lower(), mark.upper()]))
-        for mark in name
-    ]
-    assert load_catalog().accelerator("".join(characters)).name == name
 
 
 # --- overlays

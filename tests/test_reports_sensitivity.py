@@ -10,7 +10,6 @@ from reports.next_steps import deployment
 from tests.deploy_cases import plan_of
 from tests.report_cases import load, with_command
 
-
 # --- deployment files -----------------------------------------------------------------------------------------------
 
 

@@ -84,10 +84,3 @@ def test_mooncakes_gain_falls_as_the_tbt_limit_loosens_and_goes_without_hits() -
     gains = [one / other - 1.0 for one, other in zip(ours, vllm, strict=True)]
     assert gains[0] > gains[1] > gains[2] > 0.0
     assert bare[0] / vllm[0] - 1.0 < 0.5 * gains[0]
-
-
-def test_the_best_split_lies_within(data: Path) -> None:
-    load = mooncake.conversation(data, 1_200).at(3.0)
-    ttft, tbt = mooncake.SPLIT_LIMITS
-    share = [mooncake.capacity(mooncake.run(load, mooncake.mooncake(p, 16 - p)), (tbt,), ttft)[0] for p in (8, 13, 15)]
-    assert share[1] > 1.5 * max(share[0], share[2])
