@@ -19,9 +19,8 @@ from optimizer.procurement.autoscale import (
     autoscale,
     longest_start_up,
     queue_share,
-    replicas_at,
 )
-from optimizer.procurement.resilience import with_replicas
+from optimizer.search.limits import replicas_at
 from tests.optimizer_cases import instance_of, limit, problem, workload
 
 HOURS = np.array([0.25] * 12 + [1.0] * 12)
@@ -33,7 +32,7 @@ def case() -> tuple[Instance, Fleet]:
     instance = instance_of(problem(workload=workload(64.0)))
     pool = FleetPool("colocated-1", Role.COLOCATED, 0, limit(instance, 1), 0, 64, 0, np.ones(instance.flows.isl.size))
     enough = replicas_at(instance, Fleet((pool,)), 1.0)
-    return instance, with_replicas(Fleet((pool,)), enough)
+    return instance, Fleet((pool,)).resized(enough)
 
 
 @cache
@@ -45,8 +44,8 @@ def day(start_up: float, least: int = 1) -> Day:
 def test_replicas_are_the_fewest_that_hold(volume: float) -> None:
     instance, fleet = case()
     count = replicas_at(instance, fleet, volume)
-    assert holds(instance, predict_misses(instance, with_replicas(fleet, count), volume))
-    assert count[0] == 1 or not holds(instance, predict_misses(instance, with_replicas(fleet, count - 1), volume))
+    assert holds(instance, predict_misses(instance, fleet.resized(count), volume))
+    assert count[0] == 1 or not holds(instance, predict_misses(instance, fleet.resized(count - 1), volume))
 
 
 def test_started_ahead_each_rise_is_paid_for_the_start_up_time_longer() -> None:
@@ -65,7 +64,7 @@ def test_started_ahead_each_rise_is_paid_for_the_start_up_time_longer() -> None:
 def test_on_load_what_comes_during_the_start_up_and_its_queue_is_late() -> None:
     """15 min at the high rate are late, and then the queue clears at what the larger fleet has to spare."""
     instance, fleet = case()
-    small = with_replicas(fleet, day(0.0).need[0])
+    small = fleet.resized(day(0.0).need[0])
 
     def most(one: Fleet) -> float:
         return largest_load(lambda volume: predict_misses(instance, one, volume).stable)

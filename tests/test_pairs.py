@@ -16,8 +16,7 @@ from optimizer.fleets.fleet import even_mix
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from optimizer.search.program import Builder, solve
-from search_spaces.enumeration import Shape
-from search_spaces.kv_hand_over import END_RULES, end_of, pair_refusal
+from search_spaces.enumeration import END_RULES, Shape, end_of, pair_refusal
 from search_spaces.problem import Problem
 from tests.optimizer_cases import model, offer, problem, slo, space, workload
 from tests.toy import dense

@@ -16,8 +16,8 @@ from reports.answers.plan_charts import (
     loads,
 )
 from reports.asked import arrivals
-from reports.drawing import Path as Line
-from reports.drawing import Rect, Text
+from reports.charts import Path as Line
+from reports.charts import Rect, Text
 from reports.figures import length_map
 from reports.verdict import growth_sentence
 from tests.report_cases import RATES, load, simulated

@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.table import Column, render_table
+from reports.document import Column
 from reports.text import clean, display_width, fit, wrap
+from reports.views.terminal import render_table
 
 CELL = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), max_size=30).map(clean)
 

@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InputError
-from search_spaces.levers import EFFICIENCIES, LEVERS
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
-from search_spaces.scenarios import Axis, Scenario, grid, named_scenarios, parse_axis, scenario_problem
+from search_spaces.scenarios import (
+    EFFICIENCIES,
+    LEVERS,
+    Axis,
+    Scenario,
+    grid,
+    named_scenarios,
+    parse_axis,
+    scenario_problem,
+)
 
 WORKLOAD = """\
 schema: pdplan.workload/1

@@ -19,8 +19,15 @@ from reports.deploy import facts
 from reports.deploy.deployment import Options
 from reports.deploy.files import target_files
 from search_spaces.loader import load_problem
-from search_spaces.problem import Balancing, Pools, Problem, Routing
-from search_spaces.targets import TARGET_NAMES, TARGETS, target_of
+from search_spaces.problem import (
+    TARGET_NAMES,
+    TARGETS,
+    Balancing,
+    Pools,
+    Problem,
+    Routing,
+    target_of,
+)
 from tests.running import tiny
 
 TWO_CLASSES = [

@@ -17,7 +17,7 @@ from costmodel.transfer import (
     kv_transfer_time,
     transfer_bandwidth,
 )
-from search_spaces.kv_hand_over import PAIR_RULES, cannot_talk
+from search_spaces.enumeration import PAIR_RULES, cannot_talk
 from search_spaces.models import load_model
 from tests.toy import llama_8b, llama_70b, toy_config, windowed
 

@@ -21,6 +21,7 @@ from costmodel.accelerator import Origin
 from costmodel.engine import EngineConfig, FractionOf, Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.host import EngineOverhead
+from costmodel.speculation import Speculation
 from costmodel.words import join_words, percentage
 from optimizer.loads.engine_table import LINK_UTILIZATION
 from optimizer.loads.instance import Instance, make_instance
@@ -29,7 +30,7 @@ from optimizer.plans.records import AccuracyRecord
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.enumeration import engine_config
-from search_spaces.problem import Balancing, Problem
+from search_spaces.problem import Balancing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import (
     error_table,
@@ -39,7 +40,6 @@ from search_spaces.serving_error import (
     step_interval,
     stratum_of,
 )
-from search_spaces.targets import undeployed
 
 from .binding import limits_by_use
 from .evaluate import QUANTILES, evaluate
@@ -266,7 +266,20 @@ def assumptions(instance: Instance) -> list[str]:
     sentences += limits_by_use(problem)
     if problem.workload.prefix_hit_share > 0.0:
         sentences.append(_prefix_hits(problem))
+    if problem.speculation is not None:
+        sentences.append(_acceptance(problem.speculation))
     return sentences + _arrivals(problem)
+
+
+def _acceptance(speculation: Speculation) -> str:
+    """How many drafted tokens are accepted, which the text decides and no error bar covers."""
+    shares = join_words([percentage(share) for share in speculation.acceptance])
+    last = " and later ones" if len(speculation.acceptance) == 1 else ""
+    position = "position" if len(speculation.acceptance) == 1 else "positions, in order"
+    return (
+        f"Of tokens drafted by {speculation.draft}, {shares} are accepted at the first {position}{last}. The "
+        "error bars do not cover this; measure it on your own prompts."
+    )
 
 
 def _prefix_hits(problem: Problem) -> str:

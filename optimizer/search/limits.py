@@ -80,6 +80,25 @@ def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:
     return Fleet((*fleet.pools[:index], smaller, *fleet.pools[index + 1 :]))
 
 
+def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1) -> NDArray[np.int64]:
+    """Fewest replicas of each pool that keep every goal at `volume` times the demand; all of them where none do.
+
+    Pool after pool, the dearest first, gives up what it can; the others stay as they are by then.
+    """
+    replicas = np.array([pool.replicas for pool in fleet.pools])
+    if not holds_at(instance, fleet, volume):
+        return replicas
+    price = [fleet_cost(instance, Fleet((pool,))) for pool in fleet.pools]
+    for index in sorted(range(len(price)), key=lambda number: -price[number]):
+        low, high = min(least, int(replicas[index])) - 1, int(replicas[index])
+        while high - low > 1:
+            replicas[index] = (low + high) // 2
+            meets_goals = holds_at(instance, fleet.resized(replicas), volume)
+            low, high = (low, int(replicas[index])) if meets_goals else (int(replicas[index]), high)
+        replicas[index] = high
+    return replicas
+
+
 def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
     """The fleet with `step` replicas fewer in one pool, cheapest first; an empty pool gives its flows up."""
     fleets: list[Named] = []

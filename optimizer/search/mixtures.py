@@ -27,8 +27,7 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, gpu_cost
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES
-from search_spaces.problem import Problem
-from search_spaces.targets import any_target
+from search_spaces.problem import Problem, any_target
 
 from .search import BESIDE, NO_DEARER, TIMES, FleetSearch, bisected, most_engines, roomiest, settled, unmixed
 from .traffic_split import Order, Pick, Side, Sides, Stage, TrafficSplit, by_limits, settings_of

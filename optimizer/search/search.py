@@ -36,8 +36,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool, gpu_cost, prefill_seqs, wit
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.loads.flows import splits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, Settings, make_settings, never
-from search_spaces.problem import Goal, Problem
-from search_spaces.targets import any_target
+from search_spaces.problem import Goal, Problem, any_target
 
 from .bound import keeping_up, late_first_tokens, late_tokens
 from .limits import classes_apart, gets_whole
