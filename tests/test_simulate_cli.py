@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -186,21 +185,3 @@ def test_bad_flags_are_exit_code_2(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "precision",
-    [
-        "±1%",
-    ],
-)
-def test_runs_are_made_until_the_share_is_known(
-    precision: str, plan_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["simulate", str(plan_file), "--until", precision, "--requests", "1000"]) == 0
-    told = capsys.readouterr()
-    said = " ".join(told.out.split())
-    assert "(seeds 0, 1000003" in said
-    assert "(95 % interval); ±1 % was asked for." in said
-    assert re.search(r"[\d,]+ requests, ±[\d.]+ %", told.err)
-    assert re.search(r"simulated in [\d.]+ CPU-seconds", told.err)

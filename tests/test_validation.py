@@ -75,15 +75,6 @@ def test_every_row_is_predicted_or_says_why_not(tmp_path: Path) -> None:
     assert reasons[5] == "isl: 'long' is not a number"
 
 
-def test_what_had_to_be_assumed_is_said(tmp_path: Path) -> None:
-    text = GOOD.format(ttft=1, tpot=1).replace("vllm", "newserve").replace("200,16,", "200,,")
-    value = document(tmp_path, HEADER + text)
-    assert value["notes"] == {
-        "engine 'newserve' is not known and taken as vllm": 1,
-        "concurrency is not given and taken as 8": 1,
-    }
-
-
 def test_the_nearest_stratum_decides() -> None:
     table = {"tpot": {"all": Factors(0.5, 2.0, 9), "dense": Factors(0.8, 1.2, 9), "dense/hopper": Factors(0.9, 1.1, 9)}}
     assert interval_factors(table, "tpot", Stratum("", "vllm", "dense", "hopper", "fp8")) == (0.9, 1.1)
